@@ -1,0 +1,1 @@
+"""Run an unmodified PyTorch training script on a GPU that is not there, accounted line by line."""

@@ -1,0 +1,37 @@
+"""Everything that can go wrong through somebody else's doing.
+
+    TallyError                 the message is for the user: what, where, what now
+    ├── UsageError             a wrong command line or argument            (exit 2)
+    │   └── UnknownChipError   a GPU name that no row of the table answers (exit 2)
+    ├── ScriptError            the user's script cannot be run             (exit 2)
+    ├── TraceFileError         not a trace, cut short, or of another version (exit 1)
+    └── UnsupportedError       the virtual GPU cannot do this, and says so (exit 1)
+
+Our own mistakes are ``assert`` and ordinary exceptions: those print a traceback.
+"""
+
+
+class TallyError(Exception):
+    """Base of all errors that are shown to the user as their message alone."""
+
+    exit_code = 1
+
+
+class UsageError(TallyError):
+    exit_code = 2
+
+
+class UnknownChipError(UsageError):
+    """No chip by this name. The message lists the near matches."""
+
+
+class ScriptError(TallyError):
+    exit_code = 2
+
+
+class TraceFileError(TallyError):
+    pass
+
+
+class UnsupportedError(TallyError):
+    pass

@@ -1,0 +1,21 @@
+"""What happened, as facts: no formula, no torch. See ``trace.py`` for the whole."""
+
+from torchtally.record.op import Call, Frame, Literal, Op, Phase, Site, TensorSpec
+from torchtally.record.storage import Role, Storage
+from torchtally.record.trace import Ending, Note, Placeholder, Trace
+
+__all__ = [
+    "Call",
+    "Ending",
+    "Frame",
+    "Literal",
+    "Note",
+    "Op",
+    "Phase",
+    "Placeholder",
+    "Role",
+    "Site",
+    "Storage",
+    "TensorSpec",
+    "Trace",
+]

@@ -1,0 +1,42 @@
+"""A block of device memory: what a tensor and all its views share."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+ROUND_BYTES = 512
+"""CUDA's caching allocator rounds every request up to this (c10/cuda/CUDACachingAllocator)."""
+
+
+def allocated_bytes(requested_bytes: int) -> int:
+    """What a request for so many bytes adds to `torch.cuda.memory_allocated()`."""
+    return -(-requested_bytes // ROUND_BYTES) * ROUND_BYTES
+
+
+class Role(StrEnum):
+    """What the script made of a storage, where it said so: the other roles follow from data flow."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer_state"
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A storage lives at every clock tick from `born` up to, not including, `died`."""
+
+    number: int
+    device: str
+    requested_bytes: int
+    born: int
+    """The tick of the op that allocated it."""
+    died: int | None
+    """None: still alive when the trace ended."""
+    role: Role | None = None
+    name: str = ""
+    """The parameter's or buffer's path in its model, where it has one."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes as the allocator counts them: rounded up to 512."""
+        return allocated_bytes(self.requested_bytes)

@@ -1,0 +1,75 @@
+"""The record of one run: operators, storages and steps on one logical clock.
+
+The clock ticks once per operator on the device. Everything else (a storage's birth and death, the
+end of a training step) is placed on it, so two facts can always be ordered.
+"""
+
+from dataclasses import dataclass, field
+
+from torchtally.record.op import Frame, Op
+from torchtally.record.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """A value the script asked for that no virtual tensor has, and what it was given instead."""
+
+    frame: Frame | None
+    op: str
+    """The operator that asked ("aten._local_scalar_dense", "aten.nonzero")."""
+    given: str
+    """What it got, in words: "1.0", "False", "at most 4096 rows", "balanced indices"."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something the run did otherwise than the real device would; shown in every report."""
+
+    text: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the run ended: "steps" (as many as asked for), "exit", "exception", "interrupted"."""
+
+    kind: str
+    message: str = ""
+    """The exception's last line, or the signal's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All facts of one run. Immutable; `record.file` writes and reads it without torch."""
+
+    script: str
+    """The command that was traced, script and arguments, as a person would type it."""
+    chip: str
+    """Name of the simulated chip, as the hardware table spells it."""
+    torch_version: str
+    ops: tuple[Op, ...]
+    storages: tuple[Storage, ...]
+    """`storages[n].number == n`."""
+    step_ends: tuple[int, ...]
+    """For each completed training step, the tick before which it ended (one past its last op)."""
+    ending: Ending
+    placeholders: tuple[Placeholder, ...] = ()
+    notes: tuple[Note, ...] = ()
+    host_ops: int = 0
+    """Operators that ran on the host only: not accounted, but counted."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """Free-form provenance: python, platform, date."""
+
+    @property
+    def end(self) -> int:
+        """One past the last tick."""
+        return self.ops[-1].clock + 1 if self.ops else 0
+
+    @property
+    def steady_step(self) -> tuple[int, int]:
+        """Ticks [first, end) of the last completed step, the whole trace when none completed."""
+        if not self.step_ends:
+            return 0, self.end
+        first = self.step_ends[-2] if len(self.step_ends) > 1 else 0
+        return first, self.step_ends[-1]
