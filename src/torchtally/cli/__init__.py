@@ -1,0 +1,93 @@
+"""The command `tally`. One command per file; a file is imported when its command is asked for.
+
+A command's module has
+
+    NAME, SUMMARY                      its word on the command line and its line in `tally --help`
+    add_parser(subparsers) -> None     adds its parser, with set_defaults(command=command)
+    command(args) -> int               does it; returns the exit status
+
+and imports torch, rich and msgspec inside functions only, so that `tally --help` is immediate.
+"""
+
+import argparse
+import os
+import sys
+from importlib import import_module
+from types import ModuleType
+
+from torchtally.errors import TallyError
+
+COMMANDS = ("run", "show", "gpus")
+"""In the order of `tally --help`."""
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""128 and the signal's number, as a shell reports a program that SIGINT or SIGPIPE ended."""
+
+EPILOG = """\
+examples:
+  tally run train.py --gpu H100-SXM             what does each line of a training step cost?
+  tally run train.py --batch_size=32 --gpu A100-SXM-80GB -o big.tally
+  tally show big.tally --by module --top 20     other views of it, without running again
+  tally gpus                                    the GPUs that can be simulated
+
+`tally COMMAND --help` explains a command.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        args = parser(argv).parse_args(argv)
+        status: int = args.command(args)
+        sys.stdout.flush()
+    except TallyError as error:
+        print(f"tally: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("tally: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return BROKEN_PIPE
+    return status
+
+
+def parser(argv: list[str]) -> argparse.ArgumentParser:
+    """The parser for these arguments: of the one command they name, else of all."""
+    top = argparse.ArgumentParser(
+        prog="tally",
+        description="Run an unmodified PyTorch training script on a GPU that is not there, "
+        "and account for it line by line.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in _named(argv):
+        _module(name).add_parser(commands)
+    return top
+
+
+def _named(argv: list[str]) -> tuple[str, ...]:
+    return (argv[0],) if argv and argv[0] in COMMANDS else COMMANDS
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"torchtally.cli.{name}")
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"tally {version('torchtally')}")
+        parser.exit()
+
+
+def _silence_stdout() -> None:
+    """Nobody reads on: keep Python from complaining about it when it flushes stdout at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())

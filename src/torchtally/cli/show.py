@@ -1,0 +1,105 @@
+"""`tally show`: any view of a trace, without running the script again and without torch."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchtally.ledger import Ledger
+
+NAME = "show"
+SUMMARY = "show a trace that `tally run -o FILE` wrote, from any side"
+
+BY = ("line", "library-line", "module", "repeated-module", "op", "kind", "phase", "category")
+CONVENTIONS = ("full", "causal")
+
+EPILOG = """\
+views:
+  line             the lines of your own code; a backward operator is on its forward line
+  library-line     the innermost line, whoever wrote it (transformers' model code, for one)
+  module           every module by its path; repeated-module folds h.0, h.1, ... into h.*
+  op, kind, phase  operators as torch spells them; kinds of work; forward, backward, ...
+  category         memory at the peak: parameters, gradients, optimizer state, activations, ...
+
+examples:
+  tally show run.tally
+  tally show run.tally --by line --top 20
+  tally show run.tally --by op --json | jq '.rows[0]'
+  tally show run.tally --convention causal      count the half of causal attention that is used
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser(
+        NAME,
+        help=SUMMARY,
+        description="Show a trace: one page about it, or one view in full.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", help="a trace, as written by tally run -o FILE")
+    parser.add_argument("--by", choices=BY, help="one view in full, instead of the page")
+    parser.add_argument("--top", type=_count, metavar="N", help="only the N most expensive rows")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="a JSON document instead of text, to FILE or to stdout",
+    )
+    parser.add_argument(
+        "--convention",
+        choices=CONVENTIONS,
+        default="full",
+        help="count causal attention in full (the default) or by half",
+    )
+    parser.set_defaults(command=command)
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and 0 < len(text) < 10 and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, 1 or more")
+    return int(text)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Show what was asked for. Raises TraceFileError for a file that is not a whole trace."""
+    import gc
+
+    from torchtally.cli.output import emit, write_or_emit
+    from torchtally.convention import Attention
+    from torchtally.ledger import account
+    from torchtally.record.file import read_trace
+
+    gc.disable()  # a short life with a million records, none of them garbage
+    ledger = account(read_trace(args.file), convention=Attention(args.convention))
+    if args.json is not None:
+        write_or_emit(_json(ledger, args.by, args.top), args.json)
+    else:
+        emit(_text(ledger, args))
+    return 0
+
+
+def _json(ledger: "Ledger", key: str | None, top: int | None) -> str:
+    from torchtally.report.json import dumps, ledger_document, table_document
+    from torchtally.views import by
+
+    if key is None:
+        return dumps(ledger_document(ledger))
+    return dumps(table_document(by(ledger, key).top(top), ledger))
+
+
+def _text(ledger: "Ledger", args: argparse.Namespace) -> str:
+    from torchtally.cli.output import is_coloured, width
+    from torchtally.report.text import summary_text, table_text
+    from torchtally.views import by
+    from torchtally.views.summary import summarise
+
+    colour = is_coloured(sys.stdout)
+    if args.by is None:
+        summary = summarise(ledger)
+        return summary_text(summary, file=args.file, width=width(), is_coloured=colour)
+    table = by(ledger, args.by).top(args.top)
+    return table_text(table, width=width(), is_coloured=colour)

@@ -1,0 +1,97 @@
+"""Recurrent networks.
+
+B*S: tokens.  G: gates (1 plain, 3 GRU, 4 LSTM).  I, H, P: input, hidden and projected sizes.
+
+Every weight matrix, (G*H, I), (G*H, H or P), and (P, H) with a projection, meets every token once:
+2 * B*S * elements of all matrices, layers and directions being more matrices in the list. The
+gates' own arithmetic is not counted, as a product's bias is not. Weights are read once, though a
+kernel that cannot keep them on chip reads them at every step.
+"""
+
+from math import prod
+
+from torchtally.cost.cost import Cost
+from torchtally.cost.rule import Kind, aten, mask, moved, result, rule
+from torchtally.record import Call, TensorSpec
+
+
+def gates_flops(tokens: int, weights: tuple[TensorSpec, ...]) -> int:
+    """Biases are the vectors of the list, matrices the rest."""
+    return 2 * tokens * sum(spec.elements for spec in weights if len(spec.shape) == 2)
+
+
+def tokens_of(call: Call) -> int:
+    """B*S of (S, B, I) or (B, S, I), or the total of packed sequences."""
+    return prod(call.inputs[0].shape[:-1])
+
+
+def weights_of(call: Call) -> tuple[TensorSpec, ...]:
+    return call.tensors("weight") or call.tensors("params")
+
+
+PACKED_COPY = ("weight_buf",)
+"""cuDNN's one buffer of all weights, of which the list holds views."""
+
+
+@rule(
+    *aten("_cudnn_rnn miopen_rnn lstm gru rnn_tanh rnn_relu _lstm_mps"),
+    kind=Kind.RECURRENT,
+)
+def network(call: Call) -> Cost:
+    return moved(call, flops=gates_flops(tokens_of(call), weights_of(call)), unread=PACKED_COPY)
+
+
+@rule(*aten("_cudnn_rnn_backward miopen_rnn_backward"), kind=Kind.RECURRENT)
+def network_backward(call: Call) -> Cost:
+    """As many FLOPs as forward for the inputs' gradients, and again for the weights' if wanted."""
+    forward = gates_flops(tokens_of(call), weights_of(call))
+    of_weights = mask(call, "output_mask", 4)[3]
+    return moved(call, flops=forward * (1 + of_weights), unread=PACKED_COPY)
+
+
+CELL_WEIGHTS = ("w_ih", "w_hh")
+
+
+@rule(*aten("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"), kind=Kind.RECURRENT)
+def cell(call: Call) -> Cost:
+    weights = tuple(spec for name in CELL_WEIGHTS for spec in call.tensors(name))
+    return moved(call, flops=gates_flops(tokens_of(call), weights))
+
+
+@rule("aten.mkldnn_rnn_layer", kind=Kind.RECURRENT)
+def layer(call: Call) -> Cost:
+    weights = tuple(spec for n in (1, 2) for spec in call.tensors(f"weight{n}"))
+    return moved(call, flops=gates_flops(tokens_of(call), weights))
+
+
+# A cell's gates after their products (which run as addmm): arithmetic on each hidden element.
+
+LSTM_FLOPS = 4 * 4 + 3 + 2
+"""Four gates: three adds and a sigmoid or tanh each; c = f*c + i*g; h = o*tanh(c)."""
+GRU_FLOPS = 3 * 4 + 1 + 3
+"""Three gates: three adds and a function each; reset times the hidden; h = n + z*(h - n)."""
+
+
+@rule("aten._thnn_fused_lstm_cell", kind=Kind.ELEMENTWISE)
+def lstm_gates(call: Call) -> Cost:
+    return moved(call, flops=LSTM_FLOPS * result(call).elements)
+
+
+@rule("aten._thnn_fused_gru_cell", kind=Kind.ELEMENTWISE)
+def gru_gates(call: Call) -> Cost:
+    return moved(call, flops=GRU_FLOPS * result(call).elements)
+
+
+@rule(
+    *aten("_thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl"),
+    kind=Kind.ELEMENTWISE,
+)
+def lstm_gates_backward(call: Call) -> Cost:
+    """Four gates: a product with the gradient and 2 or 3 of the slope; c and its tanh: about 22."""
+    return moved(call, flops=22 * call.tensor("cx").elements)
+
+
+@rule("aten._thnn_fused_gru_cell_backward", kind=Kind.ELEMENTWISE)
+def gru_gates_backward(call: Call) -> Cost:
+    """Three gates: a product with the gradient and 3 of the slope; the hidden's: about 16."""
+    return moved(call, flops=16 * call.tensor("grad_hy").elements)

@@ -1,0 +1,429 @@
+"""The account of a trace: what each operator costs, and the totals of one training step.
+
+Costs are those of the *steady-state step*: the last training step that the run completed (the
+first one also allocates optimizer state), or the whole run when it completed none. Memory is that
+of the whole run, since a peak may come before or after that step.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, NamedTuple, Self, TypeVar
+
+from torchtally.convention import Attention, conventional
+from torchtally.cost import Cost, Kind, cost_of
+from torchtally.memory import Category, Memory, replay
+from torchtally.record import Call, Frame, Op, Phase, Trace
+from torchtally.record.columns import collection_paused, records
+from torchtally.record.storage import allocated_bytes
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One operator and what it costs."""
+
+    op: Op
+    kind: Kind
+    cost: Cost
+    bytes_allocated: int
+    """Bytes of the storages born at this op, as the allocator rounds them."""
+    bytes_saved: int
+    """Those of them that a forward op made and a backward op reads.
+
+    What a checkpointed region makes again in the backward pass is allocated, not saved: it does
+    not have to be held from the forward pass on.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What a group of operators costs together: a quantity that adds."""
+
+    count: int = 0
+    """Operators."""
+    flops_forward: int = 0
+    flops_backward: int = 0
+    """Without recomputation, which stands beside it."""
+    flops_recompute: int = 0
+    flops_optimizer: int = 0
+    flops_matmul: int = 0
+    """The part of all four that products, attention and convolutions make up."""
+    bytes_read: int = 0
+    bytes_written: int = 0
+    network_bytes: int = 0
+    bytes_allocated: int = 0
+    bytes_saved: int = 0
+
+    @property
+    def flops(self) -> int:
+        return (
+            self.flops_forward + self.flops_backward + self.flops_recompute + self.flops_optimizer
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Bytes moved to and from the device's memory."""
+        return self.bytes_read + self.bytes_written
+
+    def __add__(self, other: Self) -> "Total":
+        return Total(
+            *(getattr(self, it.name) + getattr(other, it.name) for it in fields(Total)),
+        )
+
+
+class Line(NamedTuple):
+    """A line of source code, by which operators are grouped."""
+
+    file: str
+    line: int
+    text: str
+    is_own: bool
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Path(NamedTuple):
+    """A module: its path in the model and its class. Both empty: outside any module."""
+
+    module: str
+    module_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uncounted:
+    """An operator that no rule counts: its FLOPs and bytes are in no total."""
+
+    op: str
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many operators of the step are counted, free (views, metadata) and neither."""
+
+    counted: int
+    free: int
+    uncounted: tuple[Uncounted, ...]
+    """Most frequent first."""
+
+    @property
+    def uncounted_ops(self) -> int:
+        return sum(it.count for it in self.uncounted)
+
+
+class ConservationError(AssertionError):
+    """A ledger whose parts do not sum to its total. The message lists every law that is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The account of one run. Immutable; every view of it sums to `total`."""
+
+    trace: Trace
+    attention: Attention
+    entries: tuple[Entry, ...]
+    """Every operator of the run, in order."""
+    steady: tuple[Entry, ...]
+    """Those of the steady-state step."""
+    total: Total
+    """Of the steady-state step."""
+    coverage: Coverage
+    """Of the steady-state step."""
+    memory: Memory
+    """Of the whole run."""
+
+    @property
+    def period(self) -> str:
+        """What the totals are totals of, in words."""
+        steps = len(self.trace.step_ends)
+        if not steps:
+            return "the whole run (no training step was completed)"
+        return f"steady-state step {steps}" if steps > 1 else "step 1 (with all before it)"
+
+    def sums(self, key: Callable[[Entry], Key]) -> dict[Key, Total]:
+        """The steady-state step's totals, grouped, first seen first. They sum to `total`."""
+        return sums(self.steady, key)
+
+    def by_line(self) -> dict[Line | None, Total]:
+        """By the innermost line of the user's own code."""
+        return self.sums(once_per_site(line_of))
+
+    def by_library_line(self) -> dict[Line | None, Total]:
+        """By the innermost line, whoever wrote it."""
+        return self.sums(once_per_site(library_line_of))
+
+    def by_module(self) -> dict[Path, Total]:
+        """By module, each one's own operators alone."""
+        return self.sums(once_per_site(module_of))
+
+    def by_op(self) -> dict[str, Total]:
+        return self.sums(op_of)
+
+    def by_kind(self) -> dict[Kind, Total]:
+        return self.sums(kind_of)
+
+    def by_phase(self) -> dict[Phase, Total]:
+        return self.sums(phase_of)
+
+    def check(self) -> None:
+        """Raise ConservationError unless every grouping sums to the total and memory adds up."""
+        broken = [
+            *_sums_broken(self),
+            *_coverage_broken(self),
+            *self.memory.laws_broken(),
+        ]
+        if broken:
+            raise ConservationError("\n".join(broken))
+
+
+def account(trace: Trace, *, convention: Attention = Attention.FULL) -> Ledger:
+    """The ledger of a trace: exact FLOPs and bytes by the rules in `cost/`.
+
+    `convention` says whether causal attention counts in full. An operator without a rule, or whose
+    rule cannot make sense of the call, is uncounted and listed in `coverage`.
+    """
+    with collection_paused():
+        memory = replay(trace)
+        prices = _price(trace.ops, convention)
+        priced = [prices[id(op.call)] for op in trace.ops]
+        allocated, saved = _allocations(trace, memory)
+        entries = tuple(
+            records(
+                Entry,
+                trace.ops,
+                [it.kind for it in priced],
+                [it.cost for it in priced],
+                [allocated.get(op.clock, 0) for op in trace.ops],
+                [saved.get(op.clock, 0) for op in trace.ops],
+            )
+        )
+        steady = _between(entries, *trace.steady_step)
+        return Ledger(
+            trace=trace,
+            attention=convention,
+            entries=entries,
+            steady=steady,
+            total=_total(steady),
+            coverage=_coverage(steady, prices),
+            memory=memory,
+        )
+
+
+class _Price(NamedTuple):
+    kind: Kind
+    cost: Cost
+    failure: str
+
+
+def _price(ops: Iterable[Op], attention: Attention) -> dict[int, _Price]:
+    """Kind and cost of each distinct call, by its identity: ops share calls."""
+    calls = {id(op.call): op.call for op in ops}
+    return {key: _price_of(call, attention) for key, call in calls.items()}
+
+
+def _price_of(call: Call, attention: Attention) -> _Price:
+    try:
+        kind, cost = cost_of(call)
+    except Exception as error:  # one unforeseen call must not cost the user the whole report
+        return _Price(Kind.UNCOUNTED, Cost(), f"its rule failed: {type(error).__name__}: {error}")
+    return _Price(kind, conventional(cost, call, kind, attention), "")
+
+
+def _allocations(trace: Trace, memory: Memory) -> tuple[dict[int, int], dict[int, int]]:
+    """Bytes born at each tick; and those of them saved from forward to backward."""
+    phase, activation = Phase.FORWARD, Category.ACTIVATIONS
+    forward = {op.clock for op in trace.ops if op.phase is phase}
+    allocated: dict[int, int] = {}
+    saved: dict[int, int] = {}
+    for storage, category in zip(memory.storages, memory.categories, strict=True):
+        born, held = storage.born, allocated_bytes(storage.requested_bytes)
+        allocated[born] = allocated.get(born, 0) + held
+        if category is activation and born in forward:
+            saved[born] = saved.get(born, 0) + held
+    return allocated, saved
+
+
+def _between(entries: tuple[Entry, ...], first: int, end: int) -> tuple[Entry, ...]:
+    clock = attrgetter("op.clock")
+    return entries[bisect_left(entries, first, key=clock) : bisect_left(entries, end, key=clock)]
+
+
+def _total(entries: Sequence[Entry]) -> Total:
+    """The total by another road than `sums`: cost times count for each distinct call and phase."""
+    times = Counter((id(it.op.call), it.op.phase) for it in entries)
+    prices = {id(it.op.call): (it.kind, it.cost) for it in entries}
+    total = Total(
+        count=len(entries),
+        bytes_allocated=sum(it.bytes_allocated for it in entries),
+        bytes_saved=sum(it.bytes_saved for it in entries),
+    )
+    for (key, phase), count in times.items():
+        kind, cost = prices[key]
+        total += _of(cost * count, kind, phase)
+    return total
+
+
+def _of(cost: Cost, kind: Kind, phase: Phase) -> Total:
+    """A cost alone as a total: no operator, nothing allocated."""
+    return Total(
+        flops_forward=cost.flops if phase is Phase.FORWARD else 0,
+        flops_backward=cost.flops if phase is Phase.BACKWARD else 0,
+        flops_recompute=cost.flops if phase is Phase.RECOMPUTE else 0,
+        flops_optimizer=cost.flops if phase is Phase.OPTIMIZER else 0,
+        flops_matmul=cost.flops if kind.is_matmul else 0,
+        bytes_read=cost.bytes_read,
+        bytes_written=cost.bytes_written,
+        network_bytes=cost.network_bytes,
+    )
+
+
+def _coverage(entries: Iterable[Entry], prices: dict[int, _Price]) -> Coverage:
+    kinds = Counter(it.kind for it in entries)
+    missing: Counter[tuple[str, str]] = Counter(
+        (it.op.call.name, prices[id(it.op.call)].failure or "no rule")
+        for it in entries
+        if it.kind is Kind.UNCOUNTED
+    )
+    free = sum(count for kind, count in kinds.items() if kind.is_free)
+    return Coverage(
+        counted=kinds.total() - free - missing.total(),
+        free=free,
+        uncounted=tuple(
+            Uncounted(op, count, reason) for (op, reason), count in missing.most_common()
+        ),
+    )
+
+
+# Groups ----------------------------------------------------------------------------------------
+
+
+def line_of(entry: Entry) -> Line | None:
+    """The innermost line of the user's own code, else the innermost known."""
+    return _line(entry.op.site.line)
+
+
+def library_line_of(entry: Entry) -> Line | None:
+    """The innermost line known, whoever wrote it."""
+    frames = entry.op.site.frames
+    return _line(frames[0] if frames else None)
+
+
+def _line(frame: Frame | None) -> Line | None:
+    return None if frame is None else Line(frame.file, frame.line, frame.text, frame.is_own)
+
+
+def module_of(entry: Entry) -> Path:
+    return Path(entry.op.site.module, entry.op.site.module_class)
+
+
+def once_per_site(key: Callable[[Entry], Key]) -> Callable[[Entry], Key]:
+    """The same key, computed once for all entries that share a site: for keys of the site alone."""
+    known: dict[int, Key] = {}
+
+    def of(entry: Entry) -> Key:
+        site = id(entry.op.site)
+        if site not in known:
+            known[site] = key(entry)
+        return known[site]
+
+    return of
+
+
+def op_of(entry: Entry) -> str:
+    return entry.op.call.name
+
+
+def phase_of(entry: Entry) -> Phase:
+    return entry.op.phase
+
+
+def kind_of(entry: Entry) -> Kind:
+    return entry.kind
+
+
+def sums(entries: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, Total]:
+    """Totals of the groups that `key` makes, in order of first appearance."""
+    groups: dict[Key, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(key(entry), []).append(entry)
+    return {group: _sum(members) for group, members in groups.items()}
+
+
+def _sum(entries: Iterable[Entry]) -> Total:
+    """One pass over the entries: a view of a large trace takes hundreds of thousands."""
+    forward = backward = recompute = optimizer = matmul = count = 0
+    read = written = network = allocated = saved = 0
+    for entry in entries:
+        cost, phase = entry.cost, entry.op.phase
+        count += 1
+        if phase is _FORWARD:
+            forward += cost.flops
+        elif phase is _BACKWARD:
+            backward += cost.flops
+        elif phase is _RECOMPUTE:
+            recompute += cost.flops
+        else:
+            optimizer += cost.flops
+        if id(entry.kind) in _MATMUL_IDS:
+            matmul += cost.flops
+        read += cost.bytes_read
+        written += cost.bytes_written
+        network += cost.network_bytes
+        allocated += entry.bytes_allocated
+        saved += entry.bytes_saved
+    return Total(
+        count=count,
+        flops_forward=forward,
+        flops_backward=backward,
+        flops_recompute=recompute,
+        flops_optimizer=optimizer,
+        flops_matmul=matmul,
+        bytes_read=read,
+        bytes_written=written,
+        network_bytes=network,
+        bytes_allocated=allocated,
+        bytes_saved=saved,
+    )
+
+
+# Enum members are looked up and hashed by slow roads; these are not.
+_FORWARD, _BACKWARD, _RECOMPUTE = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE
+_MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)
+
+
+# Laws ------------------------------------------------------------------------------------------
+
+GROUPINGS: dict[str, Callable[[Ledger], Mapping[Any, Total]]] = {
+    "line": Ledger.by_line,
+    "library-line": Ledger.by_library_line,
+    "module": Ledger.by_module,
+    "op": Ledger.by_op,
+    "kind": Ledger.by_kind,
+    "phase": Ledger.by_phase,
+}
+"""Every way a view groups the entries of a step."""
+
+
+def _sums_broken(ledger: Ledger) -> Iterator[str]:
+    for name, grouped in GROUPINGS.items():
+        total = sum(grouped(ledger).values(), start=Total())
+        for field in fields(Total):
+            parts, whole = getattr(total, field.name), getattr(ledger.total, field.name)
+            if parts != whole:
+                yield f"{field.name} by {name} sum to {parts}, not to the total {whole}"
+
+
+def _coverage_broken(ledger: Ledger) -> Iterator[str]:
+    coverage = ledger.coverage
+    known = coverage.counted + coverage.free + coverage.uncounted_ops
+    if known != ledger.total.count:
+        yield f"{known} operators are counted, free or uncounted, not all {ledger.total.count}"
+    if ledger.total.bytes_saved > ledger.total.bytes_allocated:
+        yield "more bytes are saved than were allocated"

@@ -1,0 +1,153 @@
+"""A table as lines of text: numbers to the left and never cut, texts to the right and cut to fit.
+
+Numbers first, so that the texts, whose length nobody can foresee, have the rest of the line.
+"""
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from torchtally.report.plain import cut_left, cut_right, printable
+from torchtally.units import (
+    format_byte_per_s,
+    format_bytes,
+    format_flop_per_s,
+    format_flops,
+    format_fraction,
+    format_usd,
+)
+from torchtally.views import Cell, Table, Unit
+
+GAP = "  "
+INDENT = "  "
+LEAST_TEXT = {0: 0, 1: 24, 2: 34}
+"""By how many columns of text there are: room that is worth more than another number."""
+
+
+def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Text]:
+    """The table, its title first, at most `width` wide unless its numbers alone are wider.
+
+    A brief one has no line of totals and says less below.
+    """
+    shown = _shown(table, width)
+    fixed = [place for place in shown if not _is_flexible(table, place)]
+    fixed.sort(key=lambda place: table.columns[place].unit is not Unit.NAME)
+    flexible = [place for place in shown if _is_flexible(table, place)]
+    widths = {place: _fixed_width(table, place) for place in fixed}
+    room = width - len(INDENT) - sum(widths.values()) - len(GAP) * len(fixed)
+    widths |= _flexible_widths(table, flexible, max(room, 1))
+
+    def line(cells: Sequence[Cell], style: str = "") -> Text:
+        parts = [_fitted(cells[it], table.columns[it].unit, widths[it]) for it in fixed + flexible]
+        return Text((INDENT + GAP.join(parts)).rstrip(), style=style)
+
+    header = [column.title for column in table.columns]
+    lines = [Text(printable(table.title), style="bold"), line(header, "dim")]
+    lines += [line(row) for row in table.rows]
+    if not is_brief and any(cell is not None for cell in table.totals):
+        lines.append(line(_labelled_totals(table), "bold"))
+    return [*lines, *_remarks(table, [] if is_brief else shown, width)]
+
+
+def _is_flexible(table: Table, place: int) -> bool:
+    return table.columns[place].unit in (Unit.PLACE, Unit.TEXT)
+
+
+def _shown(table: Table, width: int) -> list[int]:
+    """The columns there is room for: the highest rank goes first, of equals the last."""
+    columns = table.columns
+    places = list(range(len(columns)))
+    droppable = sorted((it for it in places if columns[it].rank), key=lambda it: columns[it].rank)
+    while droppable and _least_width(table, places) > width:
+        places.remove(droppable.pop())
+    return places
+
+
+def _least_width(table: Table, places: Sequence[int]) -> int:
+    fixed = [it for it in places if not _is_flexible(table, it)]
+    numbers = sum(_fixed_width(table, it) + len(GAP) for it in fixed)
+    texts = min(len(places) - len(fixed), max(LEAST_TEXT))
+    return len(INDENT) + numbers + (LEAST_TEXT[texts] or -len(GAP))
+
+
+def _fixed_width(table: Table, place: int) -> int:
+    column = table.columns[place]
+    cells = (_formatted(row[place], column.unit) for row in chain(table.rows, [table.totals]))
+    return max(len(column.title), *map(len, cells), len("total") * (column.unit is Unit.NAME))
+
+
+def _flexible_widths(table: Table, places: Sequence[int], room: int) -> dict[int, int]:
+    """Every text gets what it needs; where that is too much, the first up to two thirds."""
+    needs = {place: _text_width(table, place) for place in places}
+    widths: dict[int, int] = {}
+    for left, place in zip(range(len(places), 0, -1), places, strict=True):
+        rest = sum(needs[it] + len(GAP) for it in places if it not in widths and it != place)
+        most = room if left == 1 else max(room - rest, room * 2 // 3)
+        widths[place] = max(min(needs[place], most), 1)
+        room = max(room - widths[place] - len(GAP), 0)
+    return widths
+
+
+def _text_width(table: Table, place: int) -> int:
+    cells = (printable(str(row[place] or ""))[:1000] for row in table.rows)
+    return max([len(table.columns[place].title), 5, *map(cell_len, cells)])
+
+
+def _fitted(cell: Cell, unit: Unit, width: int) -> str:
+    """The cell in so many columns: texts to the left and cut, numbers to the right and whole."""
+    text = _formatted(cell, unit)
+    if not unit.is_text:
+        return text.rjust(width)
+    if unit is not Unit.NAME:
+        text = cut_left(text, width) if unit is Unit.PLACE else cut_right(text, width)
+    return text + " " * (width - cell_len(text))
+
+
+FORMATS: dict[Unit, Callable[[Any], str]] = {
+    Unit.BYTES: format_bytes,
+    Unit.FLOPS: lambda flops: format_flops(flops).removesuffix("FLOPs").rstrip(),
+    Unit.COUNT: str,
+    Unit.FRACTION: format_fraction,
+    Unit.BYTE_PER_S: format_byte_per_s,
+    Unit.FLOP_PER_S: format_flop_per_s,
+    Unit.USD: format_usd,
+}
+
+
+def _formatted(cell: Cell, unit: Unit) -> str:
+    """A text as it is (so are a column's title and "total"), a number in its unit."""
+    if isinstance(cell, str):
+        return cell
+    if cell is None:
+        return "" if unit.is_text else "-"
+    return FORMATS[unit](cell)
+
+
+def _labelled_totals(table: Table) -> list[Cell]:
+    """The totals, with "total" in the first column of text."""
+    cells = list(table.totals)
+    place = next(n for n, column in enumerate(table.columns) if column.unit.is_text)
+    cells[place] = "total"
+    return cells
+
+
+def _remarks(table: Table, shown: Sequence[int], width: int) -> Iterator[Text]:
+    hidden = [it.title for n, it in enumerate(table.columns) if shown and n not in shown]
+    remarks = [
+        f"{table.left_out} more row{'s' * (table.left_out > 1)}." if table.left_out else "",
+        f"No room for: {', '.join(hidden)}." if hidden else "",
+        table.note,
+    ]
+    for line in wrapped(" ".join(it for it in remarks if it), width):
+        yield Text(line, style="dim")
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Prose on lines of at most `width` columns, indented; no lines for no text."""
+    return textwrap.wrap(
+        printable(text), max(width, 20), initial_indent=INDENT, subsequent_indent=INDENT
+    )

@@ -1,0 +1,208 @@
+"""The account as a document for programs. Keys are stable; a change of meaning raises the version.
+
+FLOPs and bytes are whole numbers. `flops`, `lines`, `modules`, `ops` and `coverage` are of one
+period, which `per` names ("steady-state step 2"); `memory` is of the whole run.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from torchtally.hardware import Chip
+from torchtally.ledger import Key, Ledger, Line, Path, Total
+from torchtally.memory import parameters
+from torchtally.record import Placeholder
+from torchtally.views import Table
+from torchtally.views.modules import with_children
+from torchtally.views.summary import judge
+
+SCHEMA_VERSION = 1
+
+Document = dict[str, Any]
+
+
+def dumps(document: Document) -> str:
+    """The document as text, one key a line, ASCII only."""
+    return json.dumps(document, indent=1) + "\n"
+
+
+def ledger_document(ledger: Ledger) -> Document:
+    """All of a ledger but its single operators."""
+    trace = ledger.trace
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "script": trace.script,
+        "chip": trace.chip,
+        "torch_version": trace.torch_version,
+        "steps": len(trace.step_ends),
+        "per": ledger.period,
+        "convention": {"attention": str(ledger.attention), "text": ledger.attention.description},
+        "ending": {"kind": trace.ending.kind, "message": trace.ending.message},
+        "parameters": parameters(trace),
+        "flops": _flops(ledger.total),
+        "bytes": _bytes(ledger.total),
+        "memory": _memory(ledger),
+        "lines": [_line(line, total) for line, total in _largest_first(ledger.by_line())],
+        "modules": _modules(ledger),
+        "ops": [
+            {"name": name, "count": it.count, "flops": it.flops, **_bytes(it)}
+            for name, it in _largest_first(ledger.by_op())
+        ],
+        "coverage": _coverage(ledger),
+        "placeholders": [_placeholder(it) for it in trace.placeholders],
+        "notes": [{"text": it.text, "count": it.count} for it in trace.notes],
+        "facts": trace.facts,
+    }
+
+
+def table_document(table: Table, ledger: Ledger) -> Document:
+    """One view: each row by its columns' names."""
+    names = [column.name for column in table.columns]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "script": ledger.trace.script,
+        "chip": ledger.trace.chip,
+        "per": ledger.period,
+        "convention": {"attention": str(ledger.attention), "text": ledger.attention.description},
+        "title": table.title,
+        "note": table.note,
+        "columns": [{"name": it.name, "unit": str(it.unit)} for it in table.columns],
+        "rows": [dict(zip(names, row, strict=True)) for row in table.rows],
+        "rows_left_out": table.left_out,
+        "totals": dict(zip(names, table.totals, strict=True)),
+    }
+
+
+def chips_document(chips: Sequence[Chip]) -> Document:
+    """The hardware table. A number whose source is not the chip's own is named in `sources`."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "chips": [
+            {
+                "name": it.name,
+                "aliases": list(it.aliases),
+                "vendor": it.vendor,
+                "architecture": it.architecture,
+                "compute_capability": it.compute_capability,
+                "memory_bytes": it.memory_bytes,
+                "memory_type": it.memory_type,
+                "memory_bandwidth_bytes_per_s": it.memory_bandwidth_bytes_per_s,
+                "dense_peaks_flop_per_s": {
+                    dtype: peak.flop_per_s for dtype, peak in it.peaks.items()
+                },
+                "tdp_watts": it.tdp_watts,
+                "usd_per_hour": it.price.usd_per_hour if it.price else None,
+                "price_source": it.price.source if it.price else None,
+                "source": it.source,
+                "sources": dict(it.sources),
+                "note": it.note,
+            }
+            for it in chips
+        ],
+    }
+
+
+def _largest_first(totals: dict[Key, Total]) -> list[tuple[Key, Total]]:
+    return sorted(totals.items(), key=lambda it: (-it[1].flops, -it[1].bytes, str(it[0])))
+
+
+def _flops(total: Total) -> Document:
+    return {
+        "forward": total.flops_forward,
+        "backward": total.flops_backward,
+        "recompute": total.flops_recompute,
+        "optimizer": total.flops_optimizer,
+        "total": total.flops,
+        "matmul": total.flops_matmul,
+    }
+
+
+def _bytes(total: Total) -> Document:
+    return {"bytes_read": total.bytes_read, "bytes_written": total.bytes_written}
+
+
+def _held(total: Total) -> Document:
+    return {"bytes_saved": total.bytes_saved, "bytes_allocated": total.bytes_allocated}
+
+
+def _by_phase(total: Total) -> Document:
+    return {
+        "flops_forward": total.flops_forward,
+        "flops_backward": total.flops_backward,
+        "flops_recompute": total.flops_recompute,
+        "flops_optimizer": total.flops_optimizer,
+    }
+
+
+def _line(line: Line | None, total: Total) -> Document:
+    return {
+        "file": line.file if line else None,
+        "line": line.line if line else None,
+        "source": line.text if line else None,
+        **_by_phase(total),
+        **_bytes(total),
+        **_held(total),
+        "count": total.count,
+    }
+
+
+def _modules(ledger: Ledger) -> list[Document]:
+    """Every module: its own figures, and the FLOPs with the modules inside it."""
+    own = ledger.by_module()
+    whole = with_children(own)
+    everything = {path: own.get(path, Total()) for path in whole}
+    return [
+        {
+            "name": path.module,
+            "class": path.module_class,
+            "flops_with_inner": whole[path].flops,
+            **_by_phase(total),
+            **_bytes(total),
+            **_held(total),
+            "count": total.count,
+        }
+        for path, total in sorted(everything.items(), key=lambda it: _module_order(it[0]))
+    ]
+
+
+def _module_order(path: Path) -> list[tuple[int, int, str]]:
+    """By path, numbers as numbers: "h.2" before "h.10"."""
+    return [_part_order(part) for part in path.module.split(".")]
+
+
+def _part_order(part: str) -> tuple[int, int, str]:
+    return (1, int(part), "") if part.isdecimal() and len(part) < 10 else (0, 0, part)
+
+
+def _memory(ledger: Ledger) -> Document:
+    memory, found = ledger.memory, judge(ledger)
+    return {
+        "device": memory.device,
+        "peak_allocated_bytes": memory.peak_bytes,
+        "peak_tick": memory.peak_tick,
+        "at_peak": {str(category): held for category, held in memory.at_peak},
+        "capacity_bytes": found.capacity_bytes,
+        "fits": found.fits,
+    }
+
+
+def _coverage(ledger: Ledger) -> Document:
+    return {
+        "counted": ledger.coverage.counted,
+        "free": ledger.coverage.free,
+        "uncounted": [
+            {"op": it.op, "count": it.count, "reason": it.reason}
+            for it in ledger.coverage.uncounted
+        ],
+    }
+
+
+def _placeholder(it: Placeholder) -> Document:
+    return {
+        "file": it.frame.file if it.frame else None,
+        "line": it.frame.line if it.frame else None,
+        "source": it.frame.text if it.frame else None,
+        "op": it.op,
+        "given": it.given,
+        "count": it.count,
+    }

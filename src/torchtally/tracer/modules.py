@@ -1,0 +1,82 @@
+"""Which module's forward is running, by its path in the outermost module called."""
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchtally.virtual.stand_ins import StandIn
+
+
+class Place:
+    """A module as ops are attributed to it: its path and its class."""
+
+    __slots__ = ("class_name", "path")
+
+    def __init__(self, path: str, class_name: str) -> None:
+        self.path = path
+        self.class_name = class_name
+
+
+OUTSIDE = Place("", "")
+
+
+class Running(threading.local):
+    """The modules whose forward is running on this thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+
+
+class Modules:
+    """Names every module from the outermost one called, and keeps the stack of running ones."""
+
+    def __init__(self, root_called: Callable[[nn.Module], None]) -> None:
+        self._places: weakref.WeakKeyDictionary[nn.Module, Place] = weakref.WeakKeyDictionary()
+        self._running = Running()
+        self._root_called = root_called
+        self._root_names: dict[str, int] = {}
+
+    @property
+    def place(self) -> Place:
+        places = self._running.places
+        return places[-1] if places else OUTSIDE
+
+    def stand_ins(self) -> list[StandIn]:
+        native_call = nn.Module.__call__
+        places, running = self._places, self._running
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            stack = running.places
+            place = places.get(module)
+            if place is None or not stack:
+                place = self._enter_root(module, place, is_outermost=not stack)
+            stack.append(place)
+            try:
+                return native_call(module, *args, **kwargs)
+            finally:
+                stack.pop()
+
+        return [StandIn(nn.Module, "__call__", call)]
+
+    def _enter_root(self, module: nn.Module, known: Place | None, *, is_outermost: bool) -> Place:
+        """Name a module that has no name yet, and everything below it."""
+        if is_outermost:
+            self._root_called(module)
+        if known is not None:
+            return known
+        class_name = type(module).__name__
+        prefix = "" if is_outermost else f"{self.place.path}.{class_name}".lstrip(".")
+        for name, child in module.named_modules():
+            path = ".".join(part for part in (prefix, name) if part)
+            self._places.setdefault(child, Place(path, type(child).__name__))
+        return self._places[module]
+
+
+def named_tensors(module: nn.Module) -> list[tuple[str, Tensor, bool]]:
+    """(path, tensor, is a parameter) of all parameters and buffers."""
+    parameters = [(name, p, True) for name, p in module.named_parameters()]
+    buffers = [(name, b, False) for name, b in module.named_buffers()]
+    return parameters + buffers

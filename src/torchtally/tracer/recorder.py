@@ -1,0 +1,237 @@
+"""The observer that writes a trace: every operator with its phase and place, every storage's life.
+
+It writes facts and knows no formula. What a storage is for (an activation, a temporary) follows
+later from the trace; only what the script itself says is noted here: this is a parameter, that is
+its gradient, this is optimizer state.
+"""
+
+import sys
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtally.record import (
+    Ending,
+    Frame,
+    Note,
+    Op,
+    Phase,
+    Placeholder,
+    Role,
+    Site,
+    Storage,
+    Trace,
+)
+from torchtally.tracer.calls import Calls
+from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
+from torchtally.tracer.source import Stacks, Walk, own_frame
+from torchtally.virtual import private
+from torchtally.virtual.operators import Operator
+from torchtally.virtual.storage import VirtualStorage, virtual_of
+
+FIRST_CALLER = 3
+"""Frames between a reader of the stack here and the operator's caller: all of them ours."""
+
+
+class Recorder:
+    """One run's facts as they come in; `trace()` is the whole at any moment."""
+
+    def __init__(self) -> None:
+        self.clock = 0
+        self.host_operators = 0
+        self.is_optimizing = 0
+        """How many optimizers' `step` this thread is inside of."""
+        self.modules = Modules(self._root_called)
+        self.step_ends: list[int] = []
+        self.is_stopped = False
+        self._calls = Calls()
+        self._stacks = Stacks()
+        self._sites: list[Site] = []
+        self._site_numbers: dict[Any, int] = {}
+        self._forward_sites: dict[int, int] = {}
+        """Where the operator that made an autograd node ran, by the node's sequence number."""
+        self._ops: list[tuple[int, int, Phase, tuple[int, ...], tuple[int, ...]]] = []
+        self._storages: list[tuple[str, int, int]] = []
+        """(device, requested bytes, born) by storage number."""
+        self._deaths: dict[int, int] = {}
+        self._roles: dict[int, Role] = {}
+        self._names: dict[int, str] = {}
+        self._placeholders: dict[tuple[Frame | None, str, str], int] = {}
+        self._notes: dict[str, int] = {}
+        self._roots_seen: set[tuple[int, int]] = set()
+
+    # Storages.
+
+    def storage_born(self, storage: VirtualStorage) -> None:
+        storage.number = len(self._storages)
+        self._storages.append((str(storage.home.device), storage.requested_bytes, self.clock))
+
+    def storage_died(self, storage: VirtualStorage) -> None:
+        self._deaths[storage.number] = self.clock
+
+    def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
+        """What the script made of a tensor's storage; the first word stands."""
+        virtual = virtual_of(tensor)
+        if virtual is None or virtual.number < 0:
+            return
+        if self._roles.setdefault(virtual.number, role) is role and name:
+            self._names.setdefault(virtual.number, name)
+
+    def _root_called(self, module: nn.Module) -> None:
+        """An outermost module runs: its parameters and buffers are known by name now."""
+        seen = (id(module), len(self.step_ends))
+        if seen in self._roots_seen:
+            return
+        self._roots_seen.add(seen)
+        for name, tensor, is_parameter in named_tensors(module):
+            self.mark(tensor, Role.PARAMETER if is_parameter else Role.BUFFER, name)
+
+    # Operators.
+
+    def operator_ran(
+        self,
+        operator: Operator,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+    ) -> None:
+        call, came_in, went_out = self._calls.of(operator, args, kwargs, inputs, outputs)
+        phase, site = self._place(came_in, inputs, outputs)
+        self._ops.append((call, site, phase, came_in, went_out))
+        self.clock += 1
+
+    def _place(
+        self, came_in: tuple[int, ...], inputs: list[Tensor], outputs: list[Tensor]
+    ) -> tuple[Phase, int]:
+        """The phase an operator ran in, and where it belongs.
+
+        A backward operator belongs where the forward operator ran that made its autograd node; one
+        that Python code under the engine called (a hook, a custom backward, a recomputation)
+        belongs to that code.
+        """
+        key, walk = self._stacks.read(sys._getframe(FIRST_CALLER))
+        if walk.engine is None:
+            site = self._site(self.modules.place, key)
+            self._remember(site)
+            return self._phase_outside_backward(walk, came_in), site
+        node = private.current_autograd_node()
+        if key or walk.is_recompute:
+            recomputes = walk.is_recompute or builds_graph_anew(walk.engine)
+            site = self._site(self.modules.place, key) if key else self._backward_site(node, walk)
+            self._remember(site)
+            if self.is_optimizing:
+                return Phase.OPTIMIZER, site
+            return (Phase.RECOMPUTE if recomputes else Phase.BACKWARD), site
+        if node is not None and node._sequence_nr() == private.ACCUMULATE_GRAD_SEQUENCE:
+            return Phase.BACKWARD, self._accumulation(node, walk, inputs, outputs)
+        site = self._backward_site(node, walk)
+        if torch.is_grad_enabled():
+            self._remember(site)
+        return Phase.BACKWARD, site
+
+    def _phase_outside_backward(self, walk: Walk, came_in: tuple[int, ...]) -> Phase:
+        if self.is_optimizing or walk.is_gradients:
+            return Phase.OPTIMIZER
+        if walk.is_backward:
+            return Phase.BACKWARD
+        roles = self._roles
+        if not torch.is_grad_enabled() and any(
+            roles.get(number) is Role.GRADIENT for number in came_in
+        ):
+            return Phase.OPTIMIZER  # an update written by hand
+        return Phase.FORWARD
+
+    def _remember(self, site: int) -> None:
+        """The autograd node made last belongs to this site, unless an earlier operator made it."""
+        self._forward_sites.setdefault(private.next_sequence_number() - 1, site)
+
+    def _backward_site(self, node: Any, walk: Walk) -> int:
+        if node is not None:
+            known = self._forward_sites.get(node._sequence_nr())
+            if known is not None:
+                return known
+        return self._caller_of_backward(OUTSIDE, walk)
+
+    def _caller_of_backward(self, place: Place, walk: Walk) -> int:
+        """The line that called backward."""
+        frame = walk.engine.f_back if walk.engine is not None else None
+        return self._site(place, self._stacks.read(frame)[0])
+
+    def _accumulation(
+        self, node: Any, walk: Walk, inputs: list[Tensor], outputs: list[Tensor]
+    ) -> int:
+        """A gradient reaches its leaf: mark both, and place the operator at the leaf's module."""
+        self.mark(node.variable, Role.PARAMETER)
+        for tensor in (*inputs[:1], *outputs):
+            self.mark(tensor, Role.GRADIENT)
+        virtual = virtual_of(node.variable)
+        name = self._names.get(virtual.number, "") if virtual is not None else ""
+        return self._caller_of_backward(Place(name.rpartition(".")[0], "AccumulateGrad"), walk)
+
+    def _site(self, place: Place, key: tuple[int, ...]) -> int:
+        """The number of a site, known or new."""
+        identity = (place.path, place.class_name, key)
+        number = self._site_numbers.get(identity)
+        if number is None:
+            number = self._site_numbers[identity] = len(self._sites)
+            self._sites.append(Site(place.path, place.class_name, self._stacks.frames(key)))
+        return number
+
+    def host_operator_ran(self) -> None:
+        self.host_operators += 1
+
+    # What was not as on the real device.
+
+    def placeholder_given(self, operator: str, given: str) -> None:
+        frame = own_frame(self._stacks, sys._getframe(1))
+        key = (frame, operator, given)
+        self._placeholders[key] = self._placeholders.get(key, 0) + 1
+
+    def noted(self, text: str) -> None:
+        self._notes[text] = self._notes.get(text, 0) + 1
+
+    # The whole.
+
+    def trace(self, *, script: str, chip: str, ending: Ending, facts: dict[str, str]) -> Trace:
+        """Everything so far as a `Trace`."""
+        calls, sites = self._calls.calls, self._sites
+        return Trace(
+            script=script,
+            chip=chip,
+            torch_version=str(torch.__version__),
+            ops=tuple(
+                Op(clock, calls[call], sites[site], phase, came_in, went_out)
+                for clock, (call, site, phase, came_in, went_out) in enumerate(self._ops)
+            ),
+            storages=tuple(
+                Storage(
+                    number, device, requested, born, self._deaths.get(number),
+                    self._roles.get(number), self._names.get(number, ""),
+                )
+                for number, (device, requested, born) in enumerate(self._storages)
+            ),
+            step_ends=tuple(self.step_ends),
+            ending=ending,
+            placeholders=tuple(
+                Placeholder(frame, operator, given, count)
+                for (frame, operator, given), count in self._placeholders.items()
+            ),
+            notes=tuple(Note(text, count) for text, count in self._notes.items()),
+            host_ops=self.host_operators,
+            facts=facts,
+        )  # fmt: skip
+
+
+def builds_graph_anew(engine: FrameType) -> bool:
+    """Python code below the engine runs a forward with gradients: somebody's own checkpointing.
+
+    Not when the backward pass is itself differentiated (`create_graph`), which turns gradients on.
+    """
+    if not torch.is_grad_enabled():
+        return False
+    args = engine.f_locals.get("args", ())
+    creates_graph = len(args) > 2 and bool(args[2])
+    return not creates_graph

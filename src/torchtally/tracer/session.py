@@ -1,0 +1,121 @@
+"""Trace a script or a function: a virtual GPU, a recorder on it, and the steps it takes."""
+
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torchtally.hardware import Chip, chip
+from torchtally.record import Ending, Trace
+from torchtally.tracer import script as scripts
+from torchtally.tracer.recorder import Recorder
+from torchtally.tracer.script import Script
+from torchtally.tracer.steps import Steps, StepsDone
+from torchtally.virtual.session import VirtualGPU, virtual_gpu
+from torchtally.virtual.stand_ins import applied
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A trace in the making: `trace()` is everything so far."""
+
+    gpu: VirtualGPU
+    recorder: Recorder
+    script: str
+
+    def trace(self, ending: Ending) -> Trace:
+        facts = {
+            "python": platform.python_version(),
+            "platform": sys.platform,
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        return self.recorder.trace(
+            script=self.script, chip=self.gpu.chip.name, ending=ending, facts=facts
+        )
+
+
+def say_nothing(step: int) -> None:
+    pass
+
+
+@contextmanager
+def recording(
+    gpu: str | Chip,
+    *,
+    script: str,
+    steps: int | None = None,
+    said: Callable[[int], None] = say_nothing,
+    nonzero_fraction: float = 1.0,
+) -> Iterator[Recording]:
+    """A virtual GPU that records. `said` is told of each completed step."""
+    target = gpu if isinstance(gpu, Chip) else chip(gpu)
+    recorder = Recorder()
+    watch = Steps(recorder, steps, said)
+    with (
+        virtual_gpu(target, observer=recorder, nonzero_fraction=nonzero_fraction) as device,
+        applied([*recorder.modules.stand_ins(), *watch.stand_ins()]),
+        watch.watching(),
+    ):
+        yield Recording(device, recorder, script)
+
+
+def trace(
+    function: Callable[[], object],
+    *,
+    gpu: str | Chip,
+    steps: int | None = None,
+    nonzero_fraction: float = 1.0,
+) -> Trace:
+    """What `function` does on a GPU that is not there.
+
+    Args:
+        function: called once, without arguments; it may build its model inside or use one made
+            before, moved to "cuda" inside.
+        gpu: the chip to simulate, by any name `tally gpus` lists.
+        steps: stop after so many optimizer steps; None runs to the end.
+        nonzero_fraction: share of a mask taken to be true where a shape depends on values
+            nobody has.
+
+    Whatever `function` raises is raised here. Raises UnknownChipError for a GPU nobody knows.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    with recording(gpu, script=name, steps=steps, nonzero_fraction=nonzero_fraction) as made:
+        ending = Ending("exit")
+        try:
+            function()
+        except StepsDone:
+            ending = Ending("steps")
+        return made.trace(ending)
+
+
+def trace_script(
+    script: Script,
+    *,
+    gpu: str | Chip,
+    steps: int | None,
+    finished: Callable[[Trace, int], None],
+    said: Callable[[int], None] = say_nothing,
+    started: Callable[[Recording], None] = lambda recording: None,
+    max_seconds: float | None = None,
+    nonzero_fraction: float = 1.0,
+) -> int:
+    """Run a script as `__main__` and hand its trace over, however it ended.
+
+    `finished` gets the trace and the exit code, once: also when the script raises, exits, is
+    interrupted, or leaves by `os._exit`. Returns the exit code.
+    """
+    with recording(
+        gpu, script=str(script), steps=steps, said=said, nonzero_fraction=nonzero_fraction
+    ) as made:
+        started(made)
+
+        def hard_exit(code: int) -> None:
+            finished(made.trace(Ending("exit", f"os._exit({code})")), code)
+
+        with scripts.reporting_hard_exit(hard_exit):
+            outcome = scripts.run(script, max_seconds=max_seconds)
+        result = made.trace(outcome.ending)
+    finished(result, outcome.exit_code)
+    return outcome.exit_code

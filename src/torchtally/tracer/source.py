@@ -1,0 +1,174 @@
+"""Which Python lines an operator runs below: the user's own, libraries', never torch's or ours."""
+
+import linecache
+import os
+import sys
+import sysconfig
+from enum import IntEnum
+from types import CodeType, FrameType
+
+import torch
+
+import torchtally
+from torchtally.record import Frame
+from torchtally.virtual import private
+
+
+class Code(IntEnum):
+    """What a piece of code is to us."""
+
+    INTERNAL = 0
+    """torch's, Python's or our own: never shown."""
+    OWN = 1
+    LIBRARY = 2
+    ENGINE = 3
+    """The autograd engine's entry: what is called below it is backward."""
+    RECOMPUTE = 4
+    """torch.utils.checkpoint running a forward again."""
+    BACKWARD = 5
+    """The call of backward, above the engine: it makes the gradient to start from."""
+    GRADIENTS = 6
+    """Clipping and unscaling of gradients: part of the optimizer's phase."""
+
+
+def directories(*paths: str | None) -> tuple[str, ...]:
+    return tuple(os.path.realpath(path) + os.sep for path in paths if path)
+
+
+INTERNAL_DIRECTORIES = directories(
+    os.path.dirname(torch.__file__), os.path.dirname(torchtally.__file__)
+)
+PYTHON_DIRECTORIES = directories(
+    sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sys.base_prefix + "/lib"
+)
+LIBRARY_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+GRADIENT_FILES = tuple(
+    os.path.join(os.path.realpath(os.path.dirname(torch.__file__)), *parts)
+    for parts in (("nn", "utils", "clip_grad.py"), ("amp", "grad_scaler.py"))
+)
+SCALE_FUNCTIONS = ("scale", "apply_scale", "_lazy_init_scale_growth_tracker", "get")
+"""Of the gradient scaler: scaling the loss is part of the forward pass."""
+
+
+def classify_path(path: str) -> Code:
+    """What code in a file is, by where the file lies."""
+    if path.startswith("<"):
+        return Code.INTERNAL
+    real = os.path.realpath(path)
+    if real.startswith(INTERNAL_DIRECTORIES):
+        return Code.INTERNAL
+    if any(part in real for part in LIBRARY_PARTS):
+        return Code.LIBRARY
+    if real.startswith(PYTHON_DIRECTORIES):
+        return Code.INTERNAL
+    return Code.OWN
+
+
+class Stacks:
+    """Reads the Python stack at an operator and remembers what it has seen.
+
+    `read` returns a key (hashable, cheap) and what the walk met on its way; `frames` turns a key
+    into `Frame`s, once.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[int, Code] = {}
+        self._codes: dict[int, CodeType] = {}
+        """Kept alive, so that an id is never reused."""
+        self._frames: dict[tuple[int, int], Frame] = {}
+        for code in private.recompute_codes():
+            self._learn(code, Code.RECOMPUTE)
+        self._learn(private.engine_code(), Code.ENGINE)
+        for function in (torch.autograd.backward, torch.autograd.grad):
+            self._learn(function.__code__, Code.BACKWARD)
+
+    def _learn(self, code: CodeType, kind: Code | None = None) -> Code:
+        if kind is None:
+            kind = classify_path(code.co_filename)
+            if code.co_filename in GRADIENT_FILES and code.co_name not in SCALE_FUNCTIONS:
+                kind = Code.GRADIENTS
+        self._codes[id(code)] = code
+        self._kinds[id(code)] = kind
+        return kind
+
+    def read(self, frame: FrameType | None) -> tuple[tuple[int, ...], "Walk"]:
+        """Walk up from a frame. The key holds (code, instruction) pairs, innermost first.
+
+        The walk ends at the autograd engine: what lies above it is the call of backward.
+        """
+        kinds = self._kinds
+        key: list[int] = []
+        walk = Walk()
+        while frame is not None:
+            code = frame.f_code
+            kind = kinds.get(id(code))
+            if kind is None:
+                kind = self._learn(code)
+            if kind:
+                if kind == Code.OWN or kind == Code.LIBRARY:
+                    key.append(id(code))
+                    key.append(frame.f_lasti)
+                elif kind == Code.ENGINE:
+                    walk.engine = frame
+                    break
+                elif kind == Code.RECOMPUTE:
+                    walk.is_recompute = True
+                elif kind == Code.BACKWARD:
+                    walk.is_backward = True
+                else:
+                    walk.is_gradients = True
+            frame = frame.f_back
+        return tuple(key), walk
+
+    def frames(self, key: tuple[int, ...]) -> tuple[Frame, ...]:
+        return tuple(
+            self._frame(code, instruction)
+            for code, instruction in zip(key[::2], key[1::2], strict=True)
+        )
+
+    def _frame(self, code_id: int, instruction: int) -> Frame:
+        found = self._frames.get((code_id, instruction))
+        if found is None:
+            code = self._codes[code_id]
+            line = line_of(code, instruction)
+            found = Frame(
+                file=code.co_filename,
+                line=line,
+                function=code.co_qualname,
+                text=linecache.getline(code.co_filename, line).strip(),
+                is_own=self._kinds[code_id] == Code.OWN,
+            )
+            self._frames[code_id, instruction] = found
+        return found
+
+
+class Walk:
+    """What a walk up the stack met besides lines."""
+
+    __slots__ = ("engine", "is_backward", "is_gradients", "is_recompute")
+
+    def __init__(self) -> None:
+        self.engine: FrameType | None = None
+        """The autograd engine's frame, when the operator runs below it."""
+        self.is_backward = False
+        """Called by `backward` itself, outside the engine."""
+        self.is_recompute = False
+        self.is_gradients = False
+
+
+def line_of(code: CodeType, instruction: int) -> int:
+    """The source line of a bytecode offset."""
+    for start, end, line in code.co_lines():
+        if start <= instruction < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def own_frame(stacks: Stacks, frame: FrameType | None) -> Frame | None:
+    """The innermost line of the user's own at a frame, else a library's."""
+    found = stacks.frames(stacks.read(frame)[0])
+    for candidate in found:
+        if candidate.is_own:
+            return candidate
+    return found[0] if found else None

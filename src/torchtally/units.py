@@ -1,0 +1,171 @@
+"""Numbers as people write them: the one place, besides renderers, where GiB, TFLOP/s and ms exist.
+
+Everywhere else FLOPs and bytes are ints, speeds are FLOP/s and bytes/s, times are seconds.
+
+    format_bytes        1.50 GiB        binary, as memory is sold to a program
+    format_byte_per_s   3.35 TB/s       decimal, as bandwidth is printed in datasheets
+    format_flops        6.30 TFLOPs     work
+    format_flop_per_s   989.40 TFLOP/s  speed
+    format_seconds      1.20 ms
+    format_count        124.44 M        parameters, tokens
+    format_fraction     43.1 %
+    format_usd          $1.84 M
+
+A formatted number has two decimals, or as many as fit six characters (five for durations), so that
+columns stay narrow. What outgrows the largest unit is written in scientific notation.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from torchtally.errors import UsageError
+
+Unit = tuple[float, str]
+"""How much one of it is, and its name. A ladder of units goes from small to large."""
+
+SI = ("", "K", "M", "G", "T", "P", "E", "Z", "Y")
+BYTES: Sequence[Unit] = [
+    (1024**power, f"{prefix}iB" if prefix else "B") for power, prefix in enumerate(SI)
+]
+BYTE_PER_S: Sequence[Unit] = [(1000**power, f"{prefix}B/s") for power, prefix in enumerate(SI)]
+FLOPS: Sequence[Unit] = [(1000**power, f"{prefix}FLOPs") for power, prefix in enumerate(SI)]
+FLOP_PER_S: Sequence[Unit] = [(1000**power, f"{prefix}FLOP/s") for power, prefix in enumerate(SI)]
+COUNT: Sequence[Unit] = [(1, ""), (1e3, "K"), (1e6, "M"), (1e9, "B"), (1e12, "T")]
+SECONDS: Sequence[Unit] = [
+    (1e-9, "ns"),
+    (1e-6, "us"),
+    (1e-3, "ms"),
+    (1, "s"),
+    (60, "min"),
+    (3600, "h"),
+    (86400, "days"),
+    (365.25 * 86400, "years"),
+]
+
+
+def format_bytes(n: int) -> str:
+    """Bytes in binary units: "512 B", "1.50 GiB"."""
+    return _in_units(n, BYTES)
+
+
+def format_byte_per_s(speed: float) -> str:
+    """Bytes per second in decimal units, as datasheets print bandwidth: "3.35 TB/s"."""
+    return _in_units(speed, BYTE_PER_S)
+
+
+def format_flops(n: int) -> str:
+    """An amount of work: "6.30 TFLOPs"."""
+    return _in_units(n, FLOPS)
+
+
+def format_flop_per_s(speed: float) -> str:
+    """A speed: "989.40 TFLOP/s"."""
+    return _in_units(speed, FLOP_PER_S)
+
+
+def format_count(n: int) -> str:
+    """Parameters or tokens, B for 1e9: "124.44 M", "70.00 B", "12"."""
+    return _in_units(n, COUNT)
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration: "1.20 ms", "3.50 min", "143.9 days"."""
+    return _in_units(seconds, SECONDS, width=5)
+
+
+def format_fraction(fraction: float) -> str:
+    """A fraction of one as a percentage: 0.431 is "43.1 %"."""
+    percent = 100 * fraction
+    return f"{percent:.{1 if abs(percent) < 999.95 else 0}f} %"
+
+
+def format_usd(usd: float) -> str:
+    """Money, with K, M and B above a thousand dollars: "$3.99", "$1.84 M"."""
+    sign = "-" if usd < 0 else ""
+    amount = f"{abs(usd):.2f}" if abs(usd) < 999.995 else _in_units(abs(usd), COUNT)
+    return f"{sign}${amount}"
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from "80GB" (1e9 each), "80GiB" (2**30 each), "80e9" or "512"; rounded down."""
+    return int(_parse(text, PARSED_BYTES, "a size in bytes", "80GB, 80GiB, 81559 MiB or 80e9"))
+
+
+def parse_count(text: str) -> int:
+    """A whole number from "70B", "15T", "124.4M", "3e24" or "512"; B is 1e9."""
+    examples = "70B, 15T, 124.4M, 3e24 or 512"
+    count = _parse(text, PARSED_COUNT, "a count", examples)
+    if count.denominator != 1:
+        raise UsageError(f"{text!r} is not a whole number. These work: {examples}.")
+    return int(count)
+
+
+def parse_rate(text: str) -> float:
+    """Bytes per second from "3.35TB/s", "900 GB/s", "400Gbit/s" (bits: an eighth) or "3.35e12"."""
+    examples = "3.35TB/s, 900 GB/s, 400Gbit/s or 3.35e12"
+    return float(_parse(text, PARSED_RATE, "a speed in bytes per second", examples))
+
+
+def _in_units(amount: float, ladder: Sequence[Unit], *, width: int = 6) -> str:
+    """The amount in the largest unit that it fills once rounded, its digits in `width` characters.
+
+    Zero, infinities and what outgrows the ladder are written in the plain unit.
+    """
+    plain = next(unit for size, unit in ladder if size == 1)
+    if amount == 0 or not math.isfinite(amount):
+        return f"{amount:.0f} {plain}".rstrip()
+    sign, amount = ("-", -amount) if amount < 0 else ("", amount)
+    size, unit = ladder[0]
+    for next_size, next_unit in ladder[1:]:
+        if float(_digits(amount / size, width)) < next_size / size:
+            break
+        size, unit = next_size, next_unit
+    is_exact = isinstance(amount, int) and size == 1
+    number = f"{amount}" if is_exact else _digits(amount / size, width)
+    if len(number) > width:
+        number, unit = f"{amount:.2e}", plain
+    return f"{sign}{number} {unit}".rstrip()
+
+
+def _digits(value: float, width: int) -> str:
+    """Two decimals, or as many as fit the width; none at all may still be too wide."""
+    for decimals in (2, 1):
+        if len(text := f"{value:.{decimals}f}") <= width:
+            return text
+    return f"{value:.0f}"
+
+
+NUMBER = re.compile(
+    r"(?P<number>\d+(\.\d*)?|\.\d+)(e(?P<power>[+-]?\d{1,2}))?\s*(?P<unit>\D*)", re.I | re.A
+)
+
+PARSED_BYTES: Mapping[str, Fraction] = {
+    "": Fraction(1),
+    "B": Fraction(1),
+    "kB": Fraction(1000),
+    **{f"{prefix}B": Fraction(1000**power) for power, prefix in enumerate(SI)},
+    **{f"{prefix}iB": Fraction(1024**power) for power, prefix in enumerate(SI) if prefix},
+}
+PARSED_COUNT: Mapping[str, Fraction] = {
+    name.upper(): Fraction(int(size)) for size, name in COUNT
+} | {name.lower(): Fraction(int(size)) for size, name in COUNT}
+PARSED_RATE: Mapping[str, Fraction] = {
+    "": Fraction(1),
+    **{f"{unit}/s": size for unit, size in PARSED_BYTES.items() if unit},
+    **{
+        f"{prefix}{bits}": Fraction(1000**power, 8)
+        for power, prefix in enumerate(SI)
+        for bits in ("bit/s", "bps", "b/s")
+    },
+}
+
+
+def _parse(text: str, units: Mapping[str, Fraction], kind: str, examples: str) -> Fraction:
+    """The exact amount that `text` says. Units are spelled exactly: Gb is an eighth of GB."""
+    match = NUMBER.fullmatch(text.strip())
+    unit = match["unit"].strip() if match else ""
+    if match is None or unit not in units:
+        raise UsageError(f"{text!r} is not {kind}. These work: {examples}.")
+    return Fraction(match["number"]) * Fraction(10) ** int(match["power"] or 0) * units[unit]

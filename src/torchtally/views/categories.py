@@ -1,0 +1,33 @@
+"""Memory at the peak, by what it is held for."""
+
+from collections import Counter
+
+from torchtally.ledger import Ledger
+from torchtally.views.table import Column, Table, Unit
+
+COLUMNS = (
+    Column("bytes", "at peak", Unit.BYTES),
+    Column("fraction", "share", Unit.FRACTION),
+    Column("count", "storages", Unit.COUNT),
+    Column("name", "category", Unit.NAME),
+)
+
+
+def categories(ledger: Ledger) -> Table:
+    """Bytes of each category at the moment of the whole run when most is held."""
+    memory = ledger.memory
+    peak = memory.peak_bytes
+    count = Counter(category for _, category in memory.alive_at_peak)
+    largest_first = sorted(memory.at_peak, key=lambda pair: -pair[1])
+    rows = [
+        (held, held / peak if peak else 0.0, count[category], category.replace("_", " "))
+        for category, held in largest_first
+        if held
+    ]
+    return Table(
+        title="Memory at the peak, by category",
+        columns=COLUMNS,
+        rows=tuple(rows),
+        totals=(peak, 1.0 if peak else 0.0, count.total(), None),
+        note="Bytes of tensors, rounded as the allocator does; of the whole run.",
+    )

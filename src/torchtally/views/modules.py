@@ -1,0 +1,92 @@
+"""Costs by module: each one's own, and with all modules inside it."""
+
+import re
+from collections.abc import Iterator
+
+from torchtally.ledger import Entry, Ledger, Path, Total, module_of, once_per_site
+from torchtally.views.columns import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    READ,
+    RECOMPUTE,
+    SAVED,
+    WRITTEN,
+    cost_table,
+)
+from torchtally.views.table import Column, Table, Unit
+
+QUANTITIES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, SAVED, READ, WRITTEN)
+OUTSIDE = Path("", "")
+WITH_CHILDREN = Column("flops_with_children", "with inner", Unit.FLOPS)
+TEXTS = (Column("name", "module", Unit.PLACE), Column("class", "class", Unit.TEXT))
+
+
+def modules(ledger: Ledger) -> Table:
+    """Every module by its path. All columns are the module's own and sum to the total, except
+    "with inner", which adds the modules inside it.
+    """
+    own = ledger.by_module()
+    whole = with_children(own)
+    for path in whole:
+        own.setdefault(path, Total())
+    rows = [(total, (whole[path].flops, *_texts(path))) for path, total in own.items()]
+    return cost_table(
+        "By module",
+        QUANTITIES,
+        (WITH_CHILDREN, *TEXTS),
+        rows,
+        ledger.total,
+        note="A module's own operators; 'with inner' adds the modules inside it.",
+    )
+
+
+def repeated_modules(ledger: Ledger) -> Table:
+    """Modules whose paths differ in numbers alone (`h.0.mlp`, `h.1.mlp`) as one row."""
+    modules_of_pattern: dict[Path, set[str]] = {}
+
+    def pattern(entry: Entry) -> Path:
+        path = module_of(entry)
+        folded = Path(_folded(path.module), path.module_class)
+        modules_of_pattern.setdefault(folded, set()).add(path.module)
+        return folded
+
+    totals = ledger.sums(once_per_site(pattern))
+    rows = [
+        (total, (len(modules_of_pattern[path]), *_texts(path))) for path, total in totals.items()
+    ]
+    texts = (Column("modules", "times", Unit.COUNT), *TEXTS)
+    return cost_table("By module, repeated ones together", QUANTITIES, texts, rows, ledger.total)
+
+
+def _folded(module: str) -> str:
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
+
+
+def _texts(path: Path) -> tuple[str, str]:
+    if path == OUTSIDE:
+        return "(outside any module)", ""
+    return path.module or "(the model)", path.module_class
+
+
+def with_children(own: dict[Path, Total]) -> dict[Path, Total]:
+    """Each module's total with those of the modules inside it, modules that only hold others
+    included. A nameless module (the model itself) holds all others where it is the only one.
+    """
+    named = {path.module: path for path in own if path.module}
+    models = [path for path in own if not path.module and path != OUTSIDE]
+    whole: dict[Path, Total] = dict.fromkeys(own, Total())
+    for path, total in own.items():
+        whole[path] += total
+        for holder in _holders(path.module):
+            holder_path = named.get(holder, Path(holder, ""))
+            whole[holder_path] = whole.get(holder_path, Total()) + total
+        if path.module and len(models) == 1:
+            whole[models[0]] += total
+    return whole
+
+
+def _holders(module: str) -> Iterator[str]:
+    """The paths of the modules around one: "h", "h.3" around "h.3.mlp"."""
+    parts = module.split(".")
+    return (".".join(parts[:depth]) for depth in range(1, len(parts)))

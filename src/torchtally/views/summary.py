@@ -1,0 +1,103 @@
+"""The first thing a user wants to know about a run, on one page."""
+
+from dataclasses import dataclass
+
+from torchtally.errors import UnknownChipError
+from torchtally.hardware import chip
+from torchtally.ledger import Coverage, Ledger, Total, module_of
+from torchtally.memory import parameters
+from torchtally.record import Ending, Note, Placeholder
+from torchtally.views.categories import categories
+from torchtally.views.lines import is_behind_libraries, library_lines, lines
+from torchtally.views.modules import OUTSIDE, repeated_modules
+from torchtally.views.operators import phases
+from torchtally.views.table import Table
+
+TOP_LINES = 8
+TOP_OWN_LINES = 4
+"""Where libraries' lines follow."""
+TOP_MODULES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the run fits the chip."""
+
+    chip: str
+    device: str
+    """"" when the run put nothing on any device."""
+    peak_bytes: int
+    capacity_bytes: int | None
+    """None for a chip that is in no table."""
+
+    @property
+    def fits(self) -> bool | None:
+        """None where the capacity is not known."""
+        return None if self.capacity_bytes is None else self.peak_bytes <= self.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All that the one-page report says, in the order it says it."""
+
+    script: str
+    verdict: Verdict
+    period: str
+    """What the totals are of: "steady-state step 2"."""
+    parameters: int | None
+    convention: str
+    total: Total
+    phases: Table
+    categories: Table
+    lines: Table
+    library_lines: Table | None
+    """Where most of the work is in library code that the user's own lines merely call."""
+    modules: Table | None
+    coverage: Coverage
+    placeholders: tuple[Placeholder, ...]
+    notes: tuple[Note, ...]
+    ending: Ending
+    steps: int
+
+
+def summarise(ledger: Ledger) -> Summary:
+    """One page about a run."""
+    trace = ledger.trace
+    has_modules = any(module_of(it) != OUTSIDE for it in ledger.steady)
+    is_behind = is_behind_libraries(ledger)
+    return Summary(
+        script=trace.script,
+        verdict=judge(ledger),
+        period=ledger.period,
+        parameters=parameters(trace) or None,
+        convention=ledger.attention.description,
+        total=ledger.total,
+        phases=phases(ledger),
+        categories=categories(ledger),
+        lines=lines(ledger).top(TOP_OWN_LINES if is_behind else TOP_LINES),
+        library_lines=library_lines(ledger).top(TOP_LINES) if is_behind else None,
+        modules=repeated_modules(ledger).top(TOP_MODULES) if has_modules else None,
+        coverage=ledger.coverage,
+        placeholders=trace.placeholders,
+        notes=trace.notes,
+        ending=trace.ending,
+        steps=len(trace.step_ends),
+    )
+
+
+def judge(ledger: Ledger) -> Verdict:
+    memory = ledger.memory
+    return Verdict(
+        chip=ledger.trace.chip,
+        device=memory.device,
+        peak_bytes=memory.peak_bytes,
+        capacity_bytes=capacity_bytes(ledger.trace.chip),
+    )
+
+
+def capacity_bytes(chip_name: str) -> int | None:
+    """What a program can have of the chip's memory; None for a chip that is in no table."""
+    try:
+        return chip(chip_name).total_memory_bytes
+    except UnknownChipError:
+        return None

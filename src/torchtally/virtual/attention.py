@@ -1,0 +1,179 @@
+"""Which attention kernel the target would choose, by PyTorch's own rules for CUDA.
+
+The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (torch 2.13, the CUDA 13
+wheels with cuDNN 9.15 or newer): a priority order, and for each backend the conditions under which
+it can be used. The user's choices (`torch.nn.attention.sdpa_kernel`, `torch.backends.cuda`) are read
+from torch itself.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+from torch.backends import cuda as cuda_backends
+
+from torchtally.hardware import Chip
+
+
+class Backend(StrEnum):
+    CUDNN = "cudnn"
+    FLASH = "flash"
+    EFFICIENT = "efficient"
+    MATH = "math"
+
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The arguments of one `scaled_dot_product_attention`; tensors (B, H, S, D)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    dropout: float
+    is_causal: bool
+    enable_gqa: bool
+
+    @property
+    def needs_grad(self) -> bool:
+        tensors = (self.query, self.key, self.value)
+        return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+    @property
+    def is_dense_4d(self) -> bool:
+        return all(t.dim() == 4 for t in (self.query, self.key, self.value))
+
+    @property
+    def heads_match(self) -> bool:
+        """Same batch everywhere; same heads, or with GQA query heads a multiple of the others."""
+        query, key, value = self.query.shape, self.key.shape, self.value.shape
+        if not query[0] == key[0] == value[0]:
+            return False
+        if not self.enable_gqa:
+            return query[1] == key[1] == value[1]
+        return key[1] == value[1] and query[1] % key[1] == 0
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.query.shape[2] != 0 and self.key.shape[2] != 0
+
+    def last_strides_are_one(self, *, ignoring_singletons: bool) -> bool:
+        tensors = [self.query, self.key, self.value]
+        if self.mask is not None:
+            tensors.append(self.mask)
+        return all(t.stride(-1) == 1 or (ignoring_singletons and t.shape[-1] == 1) for t in tensors)
+
+
+def capability(chip: Chip) -> tuple[int, int]:
+    return chip.compute_capability or (0, 0)
+
+
+def choose(chip: Chip, asked: Query) -> Backend:
+    """The backend CUDA would run. Raises PyTorch's RuntimeError when none the user allows fits."""
+    for backend in priority(chip):
+        if CAN_USE[backend](chip, asked):
+            return backend
+    raise RuntimeError("No available kernel. Aborting execution.")
+
+
+CONTEXT_BACKENDS = {0: Backend.MATH, 1: Backend.FLASH, 2: Backend.EFFICIENT, 3: Backend.CUDNN}
+"""`torch.nn.attention.SDPBackend`'s numbers."""
+
+DEFAULT_ORDER = (Backend.FLASH, Backend.EFFICIENT, Backend.MATH, Backend.CUDNN)
+HOPPER_ORDER = (Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT, Backend.MATH)
+
+
+def priority(chip: Chip) -> tuple[Backend, ...]:
+    """The order in which backends are tried; cuDNN goes first on Hopper and data-center Blackwell."""
+    numbers = torch._C._get_sdp_priority_order()
+    order = tuple(CONTEXT_BACKENDS[n] for n in numbers if n in CONTEXT_BACKENDS)
+    if order == DEFAULT_ORDER and capability(chip)[0] in (9, 10):
+        return HOPPER_ORDER
+    return order
+
+
+def can_use_flash(chip: Chip, asked: Query) -> bool:
+    head = asked.query.shape[-1]
+    return (
+        cuda_backends.flash_sdp_enabled()
+        and capability(chip) >= (8, 0)
+        and asked.is_dense_4d
+        and asked.mask is None
+        and asked.query.dtype in HALVES
+        and head == asked.key.shape[-1] == asked.value.shape[-1]
+        and head <= 256
+        and trains_large_heads(chip, asked)
+        and (not asked.is_causal or asked.query.shape[2] == asked.key.shape[2])
+        and asked.heads_match
+        and asked.has_tokens
+        and asked.last_strides_are_one(ignoring_singletons=True)
+    )
+
+
+def trains_large_heads(chip: Chip, asked: Query) -> bool:
+    """Flash's backward lacks shared memory for some large heads outside data-center chips."""
+    if not asked.needs_grad or capability(chip) not in ((8, 6), (8, 9), (12, 0), (12, 1)):
+        return True
+    head = asked.query.shape[-1]
+    return head <= 192 or (asked.dropout == 0.0 and head > 224)
+
+
+def can_use_efficient(chip: Chip, asked: Query) -> bool:
+    modern = capability(chip) >= (8, 0)
+    dtypes = (torch.float32, *HALVES) if modern else (torch.float32, torch.float16)
+    head = asked.query.shape[-1]
+    alignment = gemm_alignment(chip, asked.query.dtype)
+    return (
+        cuda_backends.mem_efficient_sdp_enabled()
+        and capability(chip) >= (5, 0)
+        and asked.is_dense_4d
+        and asked.query.dtype in dtypes
+        and head == asked.key.shape[-1]
+        and head % alignment == 0
+        and asked.value.shape[-1] % alignment == 0
+        and head > 0
+        and asked.heads_match
+        and asked.has_tokens
+        and asked.last_strides_are_one(ignoring_singletons=False)
+    )
+
+
+def gemm_alignment(chip: Chip, dtype: torch.dtype) -> int:
+    """Elements a CUTLASS operand's rows must be a multiple of."""
+    major = capability(chip)[0]
+    is_half = dtype in HALVES
+    has_tensor_cores = major >= 8 or (major == 7 and is_half)
+    alignment = 4 if major >= 8 else 1
+    return max(alignment, 8 if is_half else 4) if has_tensor_cores else alignment
+
+
+def can_use_cudnn(chip: Chip, asked: Query) -> bool:
+    key, value = asked.key.shape, asked.value.shape
+    heads = (asked.query.shape[-1], value[-1])
+    limit = 192 if heads == (192, 128) and capability(chip)[0] in (9, 10) else 128
+    return (
+        cuda_backends.cudnn_sdp_enabled()
+        and capability(chip) >= (8, 0)
+        and asked.is_dense_4d
+        and asked.query.dtype in HALVES
+        and not torch.are_deterministic_algorithms_enabled()
+        and (asked.dropout * 16).is_integer()
+        and all(head <= limit and head % 8 == 0 for head in heads)
+        and key[2] != 1
+        and (asked.dropout == 0.0 or asked.query.shape[2] != 1)
+        and asked.heads_match
+        and asked.has_tokens
+        and asked.last_strides_are_one(ignoring_singletons=True)
+    )
+
+
+CAN_USE = {
+    Backend.CUDNN: can_use_cudnn,
+    Backend.FLASH: can_use_flash,
+    Backend.EFFICIENT: can_use_efficient,
+    Backend.MATH: lambda chip, asked: cuda_backends.math_sdp_enabled(),
+}

@@ -1,0 +1,232 @@
+"""Autocast on the virtual GPU: CUDA's own cast lists, at the dispatcher, composites included.
+
+Meta tensors carry no autocast key, so the kernels stand on a backend key nothing else uses and that
+key is included on every thread of the session; each kernel asks `torch.is_autocast_enabled("cuda")`,
+so nested and disabled regions are torch's own business. The lists are those of
+`AT_FORALL_LOWER_PRECISION_FP`, `AT_FORALL_FP32`, ... in aten/src/ATen/autocast_mode.h (torch 2.13);
+a test compares their union with what this build registers for CUDA.
+"""
+
+import weakref
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.library import Library
+
+from torchtally.virtual import private
+from torchtally.virtual.storage import DeviceMemory, virtual_of
+
+
+class Cast(Enum):
+    """What autocast does to an operator's floating-point arguments."""
+
+    LOWER = auto()
+    """to the region's dtype"""
+    FP32 = auto()
+    """to float32"""
+    FP32_RESULT = auto()
+    """asks for a float32 result unless the caller chose a dtype"""
+    FP32_OVERLOAD = auto()
+    """goes to the overload that takes a dtype, with float32"""
+    PROMOTE = auto()
+    """to the widest dtype among them"""
+
+
+LOWER = """
+_convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d
+conv_transpose2d.input conv_transpose3d.input convolution cudnn_convolution
+cudnn_convolution_transpose prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm
+baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell
+gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention
+scaled_dot_product_attention
+"""
+FP32 = """
+acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm
+frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss
+cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss
+huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
+multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp
+upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d
+upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
+_upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
+"""
+FP32_RESULT = """
+prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
+linalg_matrix_norm.str_ord sum sum.dim_IntList
+"""
+FP32_OVERLOAD = {
+    "norm.Scalar": "norm.ScalarOpt_dtype",
+    "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
+}
+PROMOTE = """
+addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
+"""
+REFUSED = {
+    "binary_cross_entropy": "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are "
+    "unsafe to autocast.\nMany models use a sigmoid layer right before the binary cross entropy "
+    "layer.\nIn this case, combine the two layers using "
+    "torch.nn.functional.binary_cross_entropy_with_logits\nor torch.nn.BCEWithLogitsLoss.  "
+    "binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
+}
+"""Operators CUDA's autocast refuses, with the words it refuses them in."""
+
+CASTS: dict[str, Cast] = {
+    **dict.fromkeys(LOWER.split(), Cast.LOWER),
+    **dict.fromkeys(FP32.split(), Cast.FP32),
+    **dict.fromkeys(FP32_RESULT.split(), Cast.FP32_RESULT),
+    **dict.fromkeys(FP32_OVERLOAD, Cast.FP32_OVERLOAD),
+    **dict.fromkeys(PROMOTE.split(), Cast.PROMOTE),
+}
+
+
+class WeightCache:
+    """Low-precision copies of leaf weights, kept until the outermost region ends, as CUDA's are."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+
+    def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        found = self._copies.get(id(weight))
+        if found is not None and found[0]() is weight and found[1].dtype is dtype:
+            return found[1]
+        made = weight.to(dtype)
+        self._copies[id(weight)] = (weakref.ref(weight), made)
+        return made
+
+    def clear(self) -> None:
+        self._copies.clear()
+
+
+def is_eligible(leaf: Any) -> bool:
+    """A floating-point tensor on a virtual GPU; float64 is never cast."""
+    if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
+        return False
+    if leaf.dtype is torch.float64:
+        return False
+    virtual = virtual_of(private.unwrapped(leaf))
+    return virtual is not None and isinstance(virtual.home, DeviceMemory)
+
+
+def operator_named(name: str) -> OpOverload:
+    base, _, overload = name.partition(".")
+    found: OpOverload = getattr(getattr(torch.ops.aten, base), overload or "default")
+    return found
+
+
+class Autocast:
+    """The cast kernels of one session: registered by `register`, gone when the library is."""
+
+    def __init__(self) -> None:
+        self.cache = WeightCache()
+
+    def register(self) -> list[Library]:
+        """Register all kernels. The libraries returned keep them alive."""
+        fallthrough = Library("_", "IMPL")
+        fallthrough.fallback(torch.library.fallthrough_kernel, private.AUTOCAST_KEY.name)
+        kernels = Library("aten", "IMPL")
+        known = set(private.autocast_operators())
+        for name, cast in CASTS.items():
+            if f"aten::{name}" in known:
+                kernel = self.kernel(operator_named(name), cast)
+                kernels.impl(name, kernel, private.AUTOCAST_KEY.name)
+        for name, reason in REFUSED.items():
+            kernel = self.refusal(operator_named(name), reason)
+            kernels.impl(name, kernel, private.AUTOCAST_KEY.name)
+        return [fallthrough, kernels]
+
+    def kernel(self, operator: OpOverload, cast: Cast) -> Callable[..., Any]:
+        has_dtype = any(argument.name == "dtype" for argument in operator._schema.arguments)
+        if cast is Cast.FP32_OVERLOAD:
+            return self.overload_kernel(operator)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with private.autocast_key_excluded():
+                if torch.is_autocast_enabled("cuda"):
+                    args, kwargs = self.cast_arguments(cast, has_dtype, args, kwargs)
+                return operator(*args, **kwargs)
+
+        return run
+
+    def overload_kernel(self, operator: OpOverload) -> Callable[..., Any]:
+        name = operator.name().removeprefix("aten::")
+        with_dtype = operator_named(FP32_OVERLOAD[name])
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with private.autocast_key_excluded():
+                if torch.is_autocast_enabled("cuda") and is_eligible(args[0]):
+                    given = dict(zip(("self", "p", "dim", "keepdim"), args, strict=False))
+                    given = {"p": 2, "keepdim": False, **given, **kwargs, "dtype": torch.float32}
+                    if "dim" not in given:
+                        del given["keepdim"]
+                    return with_dtype(**given)
+                return operator(*args, **kwargs)
+
+        return run
+
+    def refusal(self, operator: OpOverload, reason: str) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with private.autocast_key_excluded():
+                if torch.is_autocast_enabled("cuda") and is_eligible(args[0]):
+                    raise RuntimeError(reason)
+                return operator(*args, **kwargs)
+
+        return run
+
+    def cast_arguments(
+        self, cast: Cast, has_dtype: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as CUDA's autocast would pass them on."""
+        lower = torch.get_autocast_dtype("cuda")
+        if cast is Cast.FP32_RESULT and has_dtype:
+            if kwargs.get("dtype") is None and is_eligible(args[0]) and not gives_dtype(args):
+                return args, {**kwargs, "dtype": torch.float32}
+            return args, kwargs
+        if cast is Cast.PROMOTE:
+            dtype = widest(leaves((*args, *kwargs.values())), lower)
+        else:
+            dtype = lower if cast is Cast.LOWER else torch.float32
+
+        def to_dtype(leaf: Any) -> Any:
+            if isinstance(leaf, (list, tuple)):
+                return type(leaf)(to_dtype(item) for item in leaf)
+            if not is_eligible(leaf) or leaf.dtype is dtype:
+                return leaf
+            if dtype is lower and self.is_cacheable(leaf):
+                return self.cache.cast(leaf, dtype)
+            return leaf.to(dtype)
+
+        return tuple(map(to_dtype, args)), {name: to_dtype(arg) for name, arg in kwargs.items()}
+
+    def is_cacheable(self, tensor: Tensor) -> bool:
+        """CUDA caches casts of float32 leaves that require grad and are no view."""
+        return (
+            tensor.dtype is torch.float32
+            and tensor.requires_grad
+            and tensor.is_leaf
+            and not tensor._is_view()
+            and torch.is_autocast_cache_enabled()
+        )
+
+
+def gives_dtype(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(arg, torch.dtype) for arg in args)
+
+
+def leaves(args: tuple[Any, ...]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for arg in args:
+        if isinstance(arg, (list, tuple)):
+            found += leaves(tuple(arg))
+        elif is_eligible(arg):
+            found.append(arg)
+    return found
+
+
+def widest(tensors: list[Tensor], lower: torch.dtype) -> torch.dtype:
+    """float32 if any tensor is, else the region's dtype."""
+    return torch.float32 if any(t.dtype is torch.float32 for t in tensors) else lower

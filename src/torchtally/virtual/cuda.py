@@ -1,0 +1,297 @@
+"""`torch.cuda`, `torch.accelerator` and their like, answered for the simulated chip.
+
+Memory figures are the tensors' own (rounded to 512 bytes): reserved equals allocated here, until a
+model of the caching allocator says otherwise.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtally.errors import UnsupportedError
+from torchtally.hardware import Chip
+from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.stand_ins import StandIn
+from torchtally.virtual.storage import DeviceMemory
+from torchtally.virtual.streams import CURRENT, Event, Stream, StreamContext
+from torchtally.virtual.tensors import as_device
+
+CUDNN_VERSION = 91900
+"""The cuDNN of torch 2.13's CUDA wheels, as `torch.backends.cudnn.version()` prints it."""
+
+
+class CudaModule:
+    """What the functions of `torch.cuda` answer while the session lasts."""
+
+    def __init__(self, mode: VirtualDispatch, chip: Chip) -> None:
+        self.mode = mode
+        self.chip = chip
+
+    def index(self, device: Any = None) -> int:
+        """The number of a GPU named in any of torch's ways; the current one for None."""
+        given = as_device(device)
+        if given is not None and given.type != "cuda":
+            raise ValueError(f"Expected a cuda device, but got: {given}")
+        index = given.index if given is not None else None
+        index = self.mode.current_device if index is None else index
+        if not 0 <= index < len(self.mode.gpus):
+            raise RuntimeError(
+                "CUDA error: invalid device ordinal\n"
+                f"Device {index} was asked for; this run simulates {len(self.mode.gpus)} GPU(s)."
+            )
+        return index
+
+    def memory(self, device: Any = None) -> DeviceMemory:
+        return self.mode.gpus[self.index(device)]
+
+    # Devices.
+
+    def device_count(self) -> int:
+        return len(self.mode.gpus)
+
+    def set_device(self, device: Any) -> None:
+        if as_device(device) != torch.device("cuda", -1):
+            self.mode.current_device = self.index(device)
+
+    def device_context(self) -> type:
+        module = self
+
+        class Device:
+            """`with torch.cuda.device(1):`."""
+
+            def __init__(self, device: Any) -> None:
+                wanted = getattr(device, "device", device) if isinstance(device, Tensor) else device
+                self.idx = module.index(wanted) if wanted is not None else -1
+
+            def __enter__(self) -> None:
+                self.prev_idx = module.mode.current_device
+                if self.idx >= 0:
+                    module.mode.current_device = self.idx
+
+            def __exit__(self, *exc: object) -> None:
+                module.mode.current_device = self.prev_idx
+
+        return Device
+
+    def properties(self, device: Any = None) -> SimpleNamespace:
+        """As `torch.cuda.get_device_properties`; figures nobody publishes are left out."""
+        self.index(device)
+        known = self.chip.properties
+        found = SimpleNamespace(
+            name=self.chip.device_name,
+            major=known.major,
+            minor=known.minor,
+            total_memory=known.total_memory,
+            warp_size=32,
+            max_threads_per_multi_processor=2048,
+            regs_per_multiprocessor=65536,
+            is_integrated=0,
+            is_multi_gpu_board=0,
+            gcnArchName=self.chip.architecture,
+        )
+        if known.multi_processor_count is not None:
+            found.multi_processor_count = known.multi_processor_count
+        if known.L2_cache_size is not None:
+            found.L2_cache_size = known.L2_cache_size
+        return found
+
+    def capability(self, device: Any = None) -> tuple[int, int]:
+        self.index(device)
+        return self.chip.compute_capability or (0, 0)
+
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        return including_emulation or self.capability() >= (8, 0)
+
+    # Memory.
+
+    def allocated(self, device: Any = None) -> int:
+        return self.memory(device).allocated_bytes
+
+    def peak_allocated(self, device: Any = None) -> int:
+        return self.memory(device).peak_allocated_bytes
+
+    def reset_peak(self, device: Any = None) -> None:
+        memory = self.memory(device)
+        memory.peak_allocated_bytes = memory.allocated_bytes
+
+    def memory_stats(self, device: Any = None) -> OrderedDict[str, Any]:
+        memory = self.memory(device)
+        stats: OrderedDict[str, Any] = OrderedDict()
+        for what in ("active_bytes", "allocated_bytes", "requested_bytes", "reserved_bytes"):
+            stats[f"{what}.all.current"] = memory.allocated_bytes
+            stats[f"{what}.all.peak"] = memory.peak_allocated_bytes
+        stats["allocation.all.allocated"] = memory.allocations
+        stats["num_alloc_retries"] = stats["num_ooms"] = 0
+        return stats
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        """Free and total bytes, as cudaMemGetInfo."""
+        total = self.chip.total_memory_bytes
+        return max(0, total - self.allocated(device)), total
+
+    def memory_summary(self, device: Any = None, abbreviated: bool = False) -> str:
+        memory = self.memory(device)
+        return (
+            f"torchtally: {self.chip.name} simulated, tensor bytes only\n"
+            f"allocated {memory.allocated_bytes} B, peak {memory.peak_allocated_bytes} B"
+        )
+
+    # Random numbers.
+
+    def manual_seed(self, seed: int) -> None:
+        self.mode.random[self.mode.current_device].manual_seed(int(seed))
+
+    def manual_seed_all(self, seed: int) -> None:
+        for state in self.mode.random:
+            state.manual_seed(int(seed))
+
+    def rng_state(self, device: Any = "cuda") -> Tensor:
+        return self.mode.random[self.index(device)].state
+
+    def set_rng_state(self, new_state: Tensor, device: Any = "cuda") -> None:
+        self.mode.random[self.index(device)].state = new_state
+
+    def set_rng_state_all(self, states: list[Tensor]) -> None:
+        for state, new in zip(self.mode.random, states, strict=False):
+            state.state = new
+
+    # Streams.
+
+    @staticmethod
+    def set_stream(stream: Stream | None) -> None:
+        if stream is not None:
+            CURRENT.stream = stream
+
+    # The table.
+
+    def answers(self) -> dict[str, Any]:
+        """Names of `torch.cuda` and what stands for them."""
+        nothing = do_nothing
+        return {
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "init": nothing,
+            "_lazy_init": nothing,
+            "_lazy_call": lambda call, **kwargs: call(),
+            "device_count": self.device_count,
+            "current_device": lambda: self.mode.current_device,
+            "set_device": self.set_device,
+            "device": self.device_context(),
+            "device_of": self.device_context(),
+            "get_device_name": lambda device=None: self.properties(device).name,
+            "get_device_capability": self.capability,
+            "get_device_properties": self.properties,
+            "get_arch_list": lambda: ["sm_{}{}".format(*self.capability())],
+            "can_device_access_peer": lambda device, peer: True,
+            "is_bf16_supported": self.is_bf16_supported,
+            "is_tf32_supported": lambda: self.capability() >= (8, 0),
+            "synchronize": nothing,
+            "ipc_collect": nothing,
+            "empty_cache": nothing,
+            "memory_allocated": self.allocated,
+            "max_memory_allocated": self.peak_allocated,
+            "memory_reserved": self.allocated,
+            "max_memory_reserved": self.peak_allocated,
+            "memory_cached": self.allocated,
+            "max_memory_cached": self.peak_allocated,
+            "reset_peak_memory_stats": self.reset_peak,
+            "reset_max_memory_allocated": self.reset_peak,
+            "reset_max_memory_cached": self.reset_peak,
+            "reset_accumulated_memory_stats": nothing,
+            "memory_stats": self.memory_stats,
+            "mem_get_info": self.mem_get_info,
+            "memory_summary": self.memory_summary,
+            "set_per_process_memory_fraction": nothing,
+            "manual_seed": self.manual_seed,
+            "manual_seed_all": self.manual_seed_all,
+            "seed": lambda: self.manual_seed(torch.seed()),
+            "seed_all": lambda: self.manual_seed_all(torch.seed()),
+            "initial_seed": lambda: self.mode.random[self.mode.current_device].initial_seed,
+            "get_rng_state": self.rng_state,
+            "set_rng_state": self.set_rng_state,
+            "get_rng_state_all": lambda: [state.state for state in self.mode.random],
+            "set_rng_state_all": self.set_rng_state_all,
+            "Stream": Stream,
+            "ExternalStream": Stream,
+            "Event": Event,
+            "StreamContext": StreamContext,
+            "stream": StreamContext,
+            "current_stream": lambda device=None: CURRENT.stream,
+            "default_stream": lambda device=None: Stream(device, stream_id=0),
+            "set_stream": self.set_stream,
+            "is_current_stream_capturing": lambda: False,
+            "utilization": lambda device=None: refuse("torch.cuda.utilization"),
+            "temperature": lambda device=None: refuse("torch.cuda.temperature"),
+            "power_draw": lambda device=None: refuse("torch.cuda.power_draw"),
+            "clock_rate": lambda device=None: refuse("torch.cuda.clock_rate"),
+            "CUDAGraph": lambda *args, **kwargs: refuse("torch.cuda.CUDAGraph"),
+        }
+
+    def stand_ins(self) -> list[StandIn]:
+        answers = self.answers()
+        table: list[StandIn] = []
+        for owner in (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams):
+            table += replacing(owner, answers)
+        table += replacing(torch.accelerator, self.accelerator_answers())
+        table += [
+            *(StandIn(torch.cuda.nvtx, name, do_nothing)
+              for name in ("range_push", "range_pop", "mark", "range_start", "range_end")),
+            StandIn(torch.cuda.memory, "_record_memory_history", do_nothing),
+            StandIn(torch, "Stream", Stream),
+            StandIn(torch, "Event", Event),
+            StandIn(torch.backends.cudnn, "is_available", lambda: True),
+            StandIn(torch.backends.cudnn, "version", lambda: CUDNN_VERSION),
+            # No flattened RNN weights: one buffer or several, the bytes are the same.
+            StandIn(torch.backends.cudnn, "is_acceptable", lambda tensor: False),
+            StandIn(torch.backends.cuda, "is_built", lambda: True),
+            # The inference-only fused encoder layer has no shape function; the plain path runs.
+            StandIn(torch.backends.mha, "get_fastpath_enabled", lambda: False),
+            StandIn(torch.version, "cuda", torch.version.cuda or "13.0"),
+        ]  # fmt: skip
+        return table
+
+    def accelerator_answers(self) -> dict[str, Any]:
+        answers = self.answers()
+        return {
+            "is_available": lambda: True,
+            "device_count": self.device_count,
+            "current_accelerator": lambda check_available=False: torch.device("cuda"),
+            "current_device_index": lambda: self.mode.current_device,
+            "current_device_idx": lambda: self.mode.current_device,
+            "set_device_index": self.set_device,
+            "set_device_idx": self.set_device,
+            "device_index": self.device_context(),
+            "get_device_capability": lambda device=None: {"supported_dtypes": set()},
+            "current_stream": answers["current_stream"],
+            "set_stream": answers["set_stream"],
+            "synchronize": do_nothing,
+            "empty_cache": do_nothing,
+            "memory_allocated": self.allocated,
+            "max_memory_allocated": self.peak_allocated,
+            "memory_reserved": self.allocated,
+            "max_memory_reserved": self.peak_allocated,
+            "memory_stats": self.memory_stats,
+            "reset_peak_memory_stats": self.reset_peak,
+            "reset_accumulated_memory_stats": do_nothing,
+            "get_memory_info": self.mem_get_info,
+        }
+
+
+def do_nothing(*args: Any, **kwargs: Any) -> None:
+    """Stands for calls that only matter on a real device."""
+
+
+def refuse(name: str) -> Any:
+    raise UnsupportedError(
+        f"{name} has no answer on a GPU that is not there.\n"
+        "Guard the call, or leave it out of the simulated run."
+    )
+
+
+def replacing(owner: ModuleType, answers: dict[str, Callable[..., Any]]) -> list[StandIn]:
+    """Stand-ins for those names that this module of this torch has."""
+    return [StandIn(owner, name, value) for name, value in answers.items() if hasattr(owner, name)]

@@ -1,0 +1,302 @@
+"""Operators that PyTorch composes differently on CUDA: dropout, fused norms, RNNs, attention.
+
+On the CPU (and meta) these fall apart into other operators in C++, by a test for "is it CUDA". The
+kernels here stand on the autograd key of meta tensors and take CUDA's branch; a tensor of the host's
+takes torch's own way. Under inference mode autograd keys are skipped and the dispatch mode calls
+the same functions (`KERNELS`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.library import Library
+
+from torchtally.hardware import Chip
+from torchtally.virtual import attention, private
+from torchtally.virtual.attention import Backend, Query
+from torchtally.virtual.storage import DeviceMemory, virtual_of
+
+aten = torch.ops.aten
+
+Kernel = Callable[..., Any]
+KERNELS: dict[OpOverload, Kernel] = {}
+
+
+def kernel(overload: OpOverload) -> Callable[[Kernel], Kernel]:
+    """Register CUDA's branch of a composite operator."""
+
+    def register(branch: Kernel) -> Kernel:
+        KERNELS[overload] = branch
+        return branch
+
+    return register
+
+
+class Target:
+    """The chip whose branch is taken: one per process, set while a session is active."""
+
+    chip: Chip | None = None
+
+
+def is_on_gpu(tensor: Tensor) -> bool:
+    virtual = virtual_of(private.unwrapped(tensor))
+    return virtual is not None and isinstance(virtual.home, DeviceMemory)
+
+
+def register() -> list[Library]:
+    """Register all kernels for virtual tensors. The libraries returned keep them alive."""
+    library = Library("aten", "IMPL")
+    for overload, branch in KERNELS.items():
+        name = overload.name().removeprefix("aten::")
+        library.impl(name, on_gpu_only(overload, branch), "AutogradMeta")
+    return [library]
+
+
+def branch_of(overload: OpOverload) -> Kernel:
+    """What a composite operator falls apart into on the virtual GPU."""
+    branch = KERNELS.get(overload)
+    return overload.decompose if branch is None else on_gpu_only(overload, branch)
+
+
+def on_gpu_only(overload: OpOverload, branch: Kernel) -> Kernel:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(args[0], Tensor) and is_on_gpu(args[0]):
+            return branch(*args, **kwargs)
+        return overload.decompose(*args, **kwargs)
+
+    return run
+
+
+@kernel(aten.dropout.default)
+def dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    """CUDA draws mask and product in one kernel (native/Dropout.cpp)."""
+    if p == 0 or not train or x.numel() == 0:
+        return x
+    if p < 1:
+        return torch.native_dropout(x, p, train)[0]
+    return aten.dropout.default.decompose(x, p, train)  # type: ignore[no-any-return]
+
+
+@kernel(aten.one_hot.default)
+def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """Zeros and a scatter (native/Onehot.cpp); meta tensors would compare with an arange."""
+    if num_classes == -1:
+        num_classes = int(x.max().item()) + 1
+    zeros = torch.zeros((*x.shape, num_classes), dtype=torch.int64, device="cuda")
+    return zeros.scatter_(-1, x.unsqueeze(-1), 1)
+
+
+class FusedRMSNorm(torch.autograd.Function):
+    """One kernel forward and one backward, with the reciprocal of the root mean square saved."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: list[int], weight: Tensor | None, eps: Any) -> Tensor:
+        with private.below_autograd():
+            y, rstd = aten._fused_rms_norm.default(x, shape, weight, eps)
+        ctx.save_for_backward(x, weight, rstd)
+        ctx.shape = shape
+        return y  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        x, weight, rstd = ctx.saved_tensors
+        mask = [ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[2]]
+        dx, dweight = aten._fused_rms_norm_backward.default(dy, x, ctx.shape, rstd, weight, mask)
+        return dx, None, dweight, None
+
+
+@kernel(aten.rms_norm.default)
+def rms_norm(
+    x: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """Fused since PyTorch 2.9, unless input and weight differ in dtype (native/layer_norm.cpp)."""
+    if weight is not None and weight.dtype is not x.dtype:
+        return aten.rms_norm.default.decompose(x, normalized_shape, weight, eps)  # type: ignore[no-any-return]
+    return FusedRMSNorm.apply(x, list(normalized_shape), weight, eps)  # type: ignore[no-any-return]
+
+
+@kernel(aten.batch_norm.default)
+def batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Tensor:
+    """cuDNN's where `_select_batch_norm_backend` (native/Normalization.cpp) would take it."""
+    use_cudnn = (
+        cudnn_enabled
+        and weight is not None
+        and bias is not None
+        and x.dtype is not torch.bfloat16
+        and weight.dtype is not torch.bfloat16
+        and (x.dtype is not torch.float16 or weight.dtype is torch.float32)
+        and ((mean is None) == (var is None))
+        and (mean is not None or training)
+        and x.dim() >= 3
+        and x.shape[0] <= (880801 if training else 65535)
+        and eps >= 0.0
+        and 0 < x.numel() < 2**31 - 1
+    )
+    if use_cudnn:
+        return aten.cudnn_batch_norm.default(x, weight, bias, mean, var, training, momentum, eps)[0]  # type: ignore[no-any-return]
+    return torch.native_batch_norm(x, weight, bias, mean, var, training, momentum, eps)[0]
+
+
+# Recurrent networks: cuDNN's modes are numbered as in torch.backends.cudnn.rnn.
+
+RELU, TANH, LSTM, GRU = range(4)
+
+
+def cudnn_rnn(
+    mode: int,
+    x: Tensor,
+    batch_sizes: list[int],
+    hx: Tensor,
+    cx: Tensor | None,
+    params: list[Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, ...]:
+    """Output, last hidden state, last cell state (LSTM only), all by one cuDNN call."""
+    per_layer = 4 if has_biases else 2
+    hidden = params[1].shape[1] if mode != LSTM else (cx.shape[2] if cx is not None else 0)
+    projected = hx.shape[2] if mode == LSTM and hx.shape[2] != hidden else 0
+    if projected:
+        per_layer += 1
+    output, hy, cy, _reserve, _buffer = aten._cudnn_rnn.default(
+        x.contiguous(), params, per_layer, None, hx.contiguous(),
+        None if cx is None else cx.contiguous(), mode, hidden, projected, layers, batch_first,
+        dropout, train, bidirectional, batch_sizes, None,
+    )  # fmt: skip
+    return (output, hy, cy) if mode == LSTM else (output, hy)
+
+
+@kernel(aten.lstm.input)
+def lstm_input(
+    x: Tensor, hx: list[Tensor], params: list[Tensor], has_biases: bool, layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    return cudnn_rnn(LSTM, x, [], hx[0], hx[1], params, has_biases, layers, dropout, train,
+                     bidirectional, batch_first)  # fmt: skip
+
+
+@kernel(aten.lstm.data)
+def lstm_data(
+    x: Tensor, batch_sizes: Tensor, hx: list[Tensor], params: list[Tensor], has_biases: bool,
+    layers: int, dropout: float, train: bool, bidirectional: bool,
+) -> Any:  # fmt: skip
+    return cudnn_rnn(LSTM, x, batch_sizes.tolist(), hx[0], hx[1], params, has_biases, layers,
+                     dropout, train, bidirectional, False)  # fmt: skip
+
+
+def single_state(mode: int) -> tuple[Kernel, Kernel]:
+    """Both forms (padded and packed) of an RNN with one hidden state."""
+
+    def padded(
+        x: Tensor, hx: Tensor, params: list[Tensor], has_biases: bool, layers: int,
+        dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+    ) -> Any:  # fmt: skip
+        return cudnn_rnn(mode, x, [], hx, None, params, has_biases, layers, dropout, train,
+                         bidirectional, batch_first)  # fmt: skip
+
+    def packed(
+        x: Tensor, batch_sizes: Tensor, hx: Tensor, params: list[Tensor], has_biases: bool,
+        layers: int, dropout: float, train: bool, bidirectional: bool,
+    ) -> Any:  # fmt: skip
+        return cudnn_rnn(mode, x, batch_sizes.tolist(), hx, None, params, has_biases, layers,
+                         dropout, train, bidirectional, False)  # fmt: skip
+
+    return padded, packed
+
+
+for _packet, _mode in ((aten.gru, GRU), (aten.rnn_tanh, TANH), (aten.rnn_relu, RELU)):
+    KERNELS[_packet.input], KERNELS[_packet.data] = single_state(_mode)
+
+
+@kernel(aten.lstm_cell.default)
+def lstm_cell(
+    x: Tensor, hx: list[Tensor], w_ih: Tensor, w_hh: Tensor,
+    b_ih: Tensor | None = None, b_hh: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """Two products and one fused pointwise kernel (native/RNN.cpp)."""
+    gates = torch.mm(x, w_ih.t()), torch.mm(hx[0], w_hh.t())
+    return aten._thnn_fused_lstm_cell.default(*gates, hx[1], b_ih, b_hh)[:2]
+
+
+# Attention.
+
+
+@kernel(aten.scaled_dot_product_attention.default)
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """As native/transformers/attention.cpp: mask made float, head padded, the chosen kernel run."""
+    assert Target.chip is not None
+    asked = Query(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    backend = attention.choose(Target.chip, asked)
+    mask = additive(attn_mask, query.dtype)
+    if backend is Backend.FLASH:
+        return flash(query, key, value, dropout_p, is_causal, scale)
+    if backend is Backend.CUDNN:
+        return aten._scaled_dot_product_cudnn_attention.default(  # type: ignore[no-any-return]
+            query, key, value, mask, asked.needs_grad, dropout_p, is_causal, False, scale=scale
+        )[0]
+    if backend is Backend.EFFICIENT:
+        if mask is not None:
+            mask = aligned(mask.expand(*query.shape[:3], key.shape[2]))
+        return aten._scaled_dot_product_efficient_attention.default(  # type: ignore[no-any-return]
+            query, key, value, mask, asked.needs_grad, dropout_p, is_causal, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math.default(  # type: ignore[no-any-return]
+        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def flash(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, scale: Any
+) -> Tensor:
+    """Flash attention; heads whose size is no multiple of 8 are padded first and cut after."""
+    head = query.shape[-1]
+    if padding := -head % 8:
+        query, key, value = (torch.nn.functional.pad(t, (0, padding)) for t in (query, key, value))
+        scale = head**-0.5 if scale is None else scale
+    out: Tensor = aten._scaled_dot_product_flash_attention.default(
+        query, key, value, dropout_p, is_causal, False, scale=scale
+    )[0]
+    return out[..., :head] if padding else out
+
+
+def additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """A bool mask as 0 where it attends and minus infinity where it does not."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    kept = torch.scalar_tensor(0.0, dtype=dtype, device="cuda")
+    return torch.where(mask, kept, torch.scalar_tensor(-torch.inf, dtype=dtype, device="cuda"))
+
+
+def aligned(bias: Tensor) -> Tensor:
+    """The efficient kernel reads bias rows of a multiple of 16 elements: pad, then cut a view."""
+    keys = bias.shape[-1]
+    if padding := -keys % 16:
+        return torch.nn.functional.pad(bias, (0, padding))[..., :keys]
+    return bias

@@ -1,0 +1,47 @@
+"""What is known of an operator from its schema, learnt once per overload."""
+
+from dataclasses import dataclass
+
+import torch
+from torch._ops import OpOverload
+
+from torchtally.virtual import private
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operator:
+    """Facts of one overload that the dispatcher and the recorder ask for on every call."""
+
+    overload: OpOverload
+    name: str
+    """As torch spells it, without the overload: "aten.mm"."""
+    arguments: tuple[str, ...]
+    """Names of all arguments, positional ones first, in schema order."""
+    written: frozenset[str]
+    """Arguments the schema lets it write to."""
+    is_mutating: bool
+    is_factory: bool
+    """Takes no tensor and makes one."""
+    is_random: bool
+    is_composite: bool
+    """Only a composition of other operators; reaches a dispatch mode under inference mode."""
+
+
+def learn(overload: OpOverload) -> Operator:
+    schema = overload._schema
+    takes_tensor = any("Tensor" in str(argument.type) for argument in schema.arguments)
+    makes_tensor = any("Tensor" in str(result.type) for result in schema.returns)
+    return Operator(
+        overload=overload,
+        name=f"{overload.namespace}.{overload._schema.name.split('::')[1]}",
+        arguments=tuple(argument.name for argument in schema.arguments),
+        written=frozenset(
+            argument.name
+            for argument in schema.arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ),
+        is_mutating=schema.is_mutable,
+        is_factory=makes_tensor and not takes_tensor,
+        is_random=torch.Tag.nondeterministic_seeded in overload.tags,
+        is_composite=private.has_composite_kernel(overload),
+    )

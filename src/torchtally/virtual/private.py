@@ -1,0 +1,112 @@
+"""Every private call into torch that the virtual GPU needs, in one place.
+
+`tests/virtual/test_private.py` names the torch versions these were seen to work on, so that an
+upgrade which moves one of them fails there, by name, and not somewhere in a user's script.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet
+
+AUTOCAST_KEY = DispatchKey.AutocastPrivateUse1
+"""Meta tensors carry no autocast key of their own; this backend's is free (no such device)."""
+AUTOCAST_KEYS = DispatchKeySet(AUTOCAST_KEY)
+
+ACCUMULATE_GRAD_SEQUENCE = 2**64 - 1
+"""What `AccumulateGrad` nodes answer as their sequence number: they have none."""
+
+true_device: Callable[[torch.Tensor], torch.device] = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
+"""The device torch itself knows, whatever Python is shown."""
+is_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
+"""Whether a tensor is on torch's meta device, whatever Python is shown."""
+
+current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
+"""The node the autograd engine is evaluating on this thread, or None."""
+
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+"""What the next autograd node made on this thread will carry."""
+
+below_autograd: Callable[[], AbstractContextManager[None]] = torch._C._AutoDispatchBelowAutograd
+
+
+def autocast_key_included() -> AbstractContextManager[None]:
+    """Dispatch through the autocast kernels registered for the virtual GPU, on this thread."""
+    guard: AbstractContextManager[None] = torch._C._IncludeDispatchKeyGuard(AUTOCAST_KEY)
+    return guard
+
+
+def autocast_key_excluded() -> AbstractContextManager[None]:
+    guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(AUTOCAST_KEYS)
+    return guard
+
+
+def autocast_operators() -> list[str]:
+    """Operators ("aten::mm") that have a CUDA autocast kernel in this build of torch."""
+    names: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
+    return names
+
+
+def has_composite_kernel(operator: torch._ops.OpOverload) -> bool:
+    """The operator is only a composition of others (CompositeImplicitAutograd)."""
+    found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(
+        operator.name(), DispatchKey.CompositeImplicitAutograd
+    )
+    return found
+
+
+@contextmanager
+def lifting_cpu_tensors_only() -> Iterator[None]:
+    """Let `torch.tensor(..., device=...)` reach dispatch modes instead of the device's own guard."""
+    was: bool = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)
+    try:
+        yield
+    finally:
+        torch._C._set_only_lift_cpu_tensors(was)
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor below `torch.func` transforms' wrappers, itself when there are none."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def engine_code() -> Any:
+    """Code of the frame under which the autograd engine runs: below it is backward."""
+    return torch.autograd.graph._engine_run_backward.__code__
+
+
+def recompute_codes() -> tuple[Any, ...]:
+    """Code under which `torch.utils.checkpoint`, either kind, runs a forward again."""
+    import torch.utils.checkpoint as checkpoint
+
+    recompute = [
+        code
+        for code in checkpoint._checkpoint_without_reentrant_generator.__code__.co_consts
+        if getattr(code, "co_name", "") == "recompute_fn"
+    ]
+    return (checkpoint.CheckpointFunction.backward.__code__, *recompute)
+
+
+def swap_contents(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Exchange what two Python tensors stand for; each keeps its identity and class."""
+    torch._C._swap_tensor_impl(tensor, other)
+
+
+group_tensors: Callable[..., Any] = torch._C._group_tensors_by_device_and_dtype
+
+
+@contextmanager
+def autocast_on_backend() -> Iterator[None]:
+    """Autocast keys are excluded unless autocast is on: keep this backend's from being so."""
+    was = torch.is_autocast_enabled("privateuseone")
+    torch.set_autocast_enabled("privateuseone", True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("privateuseone", was)

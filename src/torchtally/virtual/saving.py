@@ -1,0 +1,196 @@
+"""Saving, loading and sending virtual tensors: their shapes travel, no bytes do.
+
+A checkpoint written in a simulated run names every virtual tensor by shape, dtype and device. It
+loads inside a simulated run; anywhere else it says what it is instead of giving zeros.
+"""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtally.errors import UnsupportedError
+from torchtally.virtual import values
+from torchtally.virtual.dispatch import META, VirtualDispatch
+from torchtally.virtual.stand_ins import StandIn
+from torchtally.virtual.storage import make_virtual
+from torchtally.virtual.tensors import as_device, shown_virtual
+
+
+class Loading:
+    """The session that virtual tensors are loaded into: None outside a simulated run."""
+
+    mode: VirtualDispatch | None = None
+    map_location: Any = None
+    storages: dict[int, Tensor] | None = None
+    """Storages of the file being loaded, by the number they were saved under."""
+
+
+def rebuild_virtual_tensor(
+    number: int,
+    storage_bytes: int,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    device: str,
+    requires_grad: bool,
+    value: Tensor | None,
+) -> Tensor:
+    """A tensor as it was saved, in the session at work. Raises UnsupportedError without one."""
+    if Loading.mode is None:
+        raise UnsupportedError(
+            "this file was written by a simulated run: it holds the shapes of its tensors and "
+            "none of their values.\nLoad it inside a simulated run (`tally run`), or write it "
+            "again on a real device."
+        )
+    home = Loading.mode.home_of(mapped(torch.device(device)))
+    known = Loading.storages if Loading.storages is not None else {}
+    flat = known.get(number)
+    if flat is None:
+        flat = torch.empty(storage_bytes, dtype=torch.uint8, device=META)
+        if home is not None:
+            make_virtual(flat, home)
+        known[number] = flat
+    tensor = torch.empty(0, dtype=dtype, device=META)
+    tensor.set_(flat.untyped_storage(), offset, shape, stride)  # type: ignore[call-overload]
+    if value is not None:
+        values.give_value(tensor, value)
+    return tensor.requires_grad_(requires_grad)
+
+
+def mapped(device: torch.device) -> torch.device:
+    """Where `torch.load`'s map_location wants a tensor that was saved from `device`."""
+    wanted = Loading.map_location
+    if isinstance(wanted, dict):
+        wanted = wanted.get(str(device))
+    if callable(wanted):
+        return device  # it maps storages, and virtual ones are not passed through it
+    return as_device(wanted) or device
+
+
+def reduced(tensor: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+    """What pickle keeps of a virtual tensor."""
+    virtual = shown_virtual(tensor)
+    assert virtual is not None
+    owns_all = tensor.storage_offset() == 0 and tensor.is_contiguous()
+    value = values.real_of(tensor) if owns_all else None
+    return rebuild_virtual_tensor, (
+        id(virtual),
+        virtual.requested_bytes,
+        tensor.dtype,
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.storage_offset(),
+        str(virtual.home.device),
+        tensor.requires_grad and tensor.is_leaf,
+        None if value is None else value.clone(),
+    )
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """What a data-loading process gets for a virtual tensor: one zero, seen everywhere."""
+    return torch.zeros((), dtype=dtype).expand(shape)
+
+
+class Saving:
+    """`torch.save` and `torch.load`, pickling, and safetensors where it is installed."""
+
+    def __init__(self, mode: VirtualDispatch) -> None:
+        self.mode = mode
+        self.native_reduce = torch.Tensor.__reduce_ex__
+        self.native_save = torch.save
+        self.native_load = torch.load
+        self.saved_bytes = 0
+
+    def stand_ins(self) -> list[StandIn]:
+        methods = self
+
+        def reduce_ex(tensor: Tensor, protocol: int) -> Any:
+            virtual = shown_virtual(tensor)
+            if virtual is None:
+                return methods.native_reduce(tensor, protocol)
+            methods.saved_bytes += tensor.numel() * tensor.element_size()
+            return reduced(tensor)
+
+        return [
+            StandIn(torch.Tensor, "__reduce_ex__", reduce_ex),
+            StandIn(torch, "save", self.save),
+            StandIn(torch, "load", self.load),
+            StandIn(torch.serialization, "save", self.save),
+            StandIn(torch.serialization, "load", self.load),
+            StandIn(torch.serialization, "_validate_device", lambda location, backend: location),
+            *self.safetensors(),
+        ]
+
+    def save(self, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        self.saved_bytes = 0
+        self.native_save(obj, f, *args, **kwargs)
+        self.say_saved()
+
+    def say_saved(self) -> None:
+        if self.saved_bytes:
+            self.mode.observer.noted(
+                f"a checkpoint of {self.saved_bytes} bytes was saved: shapes only, no values"
+            )
+
+    def load(self, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Real files load on the host first and are then moved where they belong."""
+        Loading.map_location, Loading.storages = map_location, {}
+        is_cuda = (target := as_device(map_location)) is not None and target.type == "cuda"
+        try:
+            loaded = self.native_load(f, "cpu" if is_cuda else map_location, *args, **kwargs)
+        finally:
+            Loading.map_location, Loading.storages = None, None
+        if is_cuda:
+            return torch.utils._pytree.tree_map_only(Tensor, lambda t: t.to(target), loaded)
+        return loaded
+
+    def safetensors(self) -> list[StandIn]:
+        """`safetensors.torch` reads raw memory, of which virtual tensors have none."""
+        try:
+            import safetensors.torch as module
+        except ImportError:
+            return []
+        native_save_file, native_save = module.save_file, module.save
+        saving = self
+
+        def save_file(tensors: dict[str, Tensor], filename: Any, metadata: Any = None) -> None:
+            if not any(shown_virtual(t) for t in tensors.values()):
+                native_save_file(tensors, filename, metadata)
+                return
+            saving.save(dict(tensors), filename)
+
+        def save(tensors: dict[str, Tensor], metadata: Any = None) -> bytes:
+            if any(shown_virtual(t) for t in tensors.values()):
+                raise UnsupportedError(
+                    "safetensors.torch.save wants the bytes of tensors that have none.\n"
+                    "Use safetensors.torch.save_file: the simulated run keeps shapes only."
+                )
+            result: bytes = native_save(tensors, metadata)
+            return result
+
+        return [StandIn(module, "save_file", save_file), StandIn(module, "save", save)]
+
+
+@contextmanager
+def sending_to_processes() -> Any:
+    """Virtual host tensors reach spawned data loaders as zeros; nothing else changes."""
+    table: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    before = {kind: table[kind] for kind in (Tensor, torch.nn.Parameter) if kind in table}
+
+    def reduce(tensor: Tensor) -> Any:
+        if shown_virtual(tensor) is None:
+            return before[type(tensor)](tensor)
+        return zeros, (tuple(tensor.shape), tensor.dtype)
+
+    for kind in before:
+        ForkingPickler.register(kind, reduce)
+    try:
+        yield
+    finally:
+        for kind, reducer in before.items():
+            ForkingPickler.register(kind, reducer)

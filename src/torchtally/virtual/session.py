@@ -1,0 +1,166 @@
+"""Bring a virtual GPU up, and take it down so that torch is as it was."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.utils._device import _device_constructors
+
+from torchtally.errors import UsageError
+from torchtally.hardware import Chip, chip
+from torchtally.virtual import kernels, private
+from torchtally.virtual.autocast import Autocast
+from torchtally.virtual.compiling import Compiling
+from torchtally.virtual.cuda import CudaModule
+from torchtally.virtual.dispatch import Nobody, Observer, VirtualDispatch
+from torchtally.virtual.factories import Factories
+from torchtally.virtual.saving import Loading, Saving, rebuild_virtual_tensor, sending_to_processes
+from torchtally.virtual.special import SPECIAL
+from torchtally.virtual.stand_ins import StandIn, applied
+from torchtally.virtual.storage import DeviceMemory, HostMemory
+from torchtally.virtual.tensors import TensorMethods
+
+assert SPECIAL, "the handlers register themselves when their module is imported"
+
+
+class VirtualGPU:
+    """A session's handle: the chip it simulates and the memory its tensors hold."""
+
+    def __init__(self, chip: Chip, mode: VirtualDispatch) -> None:
+        self.chip = chip
+        self.mode = mode
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.mode.gpus[0].allocated_bytes
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.mode.gpus[0].peak_allocated_bytes
+
+
+_active = threading.Lock()
+
+
+@contextmanager
+def virtual_gpu(
+    gpu: str | Chip, *, observer: Observer | None = None, nonzero_fraction: float = 1.0
+) -> Iterator[VirtualGPU]:
+    """Within, "cuda" is a simulated chip: `torch.cuda.is_available()` and all that follows.
+
+    Args:
+        gpu: the chip, by any name `tally gpus` lists, or a `Chip`.
+        observer: told of every operator, allocation and placeholder.
+        nonzero_fraction: where a shape depends on values nobody has (`x[mask]`), the share of
+            elements taken to be selected, 0 to 1.
+
+    Raises UnknownChipError for a name no chip has, UsageError when a session is active already.
+    """
+    target = gpu if isinstance(gpu, Chip) else chip(gpu)
+    if target.compute_capability is None:
+        raise UsageError(
+            f'{target.name} is not a CUDA device: torch scripts that ask for "cuda" run on '
+            "NVIDIA chips.\n`tally gpus` lists them with their compute capability."
+        )
+    if not _active.acquire(blocking=False):
+        raise UsageError("a virtual GPU is active already: leave that one first")
+    try:
+        with ExitStack() as stack:
+            yield _activate(stack, target, observer or Nobody(), nonzero_fraction)
+    finally:
+        _active.release()
+
+
+def _activate(
+    stack: ExitStack, target: Chip, observer: Observer, nonzero_fraction: float
+) -> VirtualGPU:
+    """Put everything in place; `stack` takes it away again in reverse order."""
+    memory = DeviceMemory(torch.device("cuda", 0))
+    memory.observer = observer
+    stack.callback(setattr, memory, "observer", None)
+    mode = VirtualDispatch([memory], HostMemory(), observer)
+    mode.nonzero_fraction = nonzero_fraction
+    autocast = Autocast()
+    for library in (*autocast.register(), *kernels.register()):
+        stack.callback(library._destroy)
+    kernels.Target.chip, Loading.mode = target, mode
+    stack.callback(setattr, kernels.Target, "chip", None)
+    stack.callback(setattr, Loading, "mode", None)
+    stack.callback(autocast.cache.clear)
+    stack.enter_context(torch.serialization.safe_globals([rebuild_virtual_tensor]))
+    stack.enter_context(sending_to_processes())
+    stack.enter_context(private.lifting_cpu_tensors_only())
+    stack.enter_context(applied(_table(mode, target, autocast)))
+    _clear_device_constructors()
+    stack.callback(_clear_device_constructors)
+    stack.enter_context(private.autocast_on_backend())
+    stack.enter_context(_not_in_children(mode))
+    stack.enter_context(private.autocast_key_included())
+    stack.enter_context(mode)
+    return VirtualGPU(target, mode)
+
+
+def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[StandIn]:
+    """Everything replaced in torch while the session lasts."""
+    native_clear, native_group = torch.clear_autocast_cache, private.group_tensors
+    native_run = threading.Thread.run
+
+    def clear_autocast_cache() -> None:
+        native_clear()
+        autocast.cache.clear()
+
+    def group_tensors(*args: Any, **kwargs: Any) -> Any:
+        """Groups keyed by the device Python sees, as optimizers and clipping expect."""
+        groups = native_group(*args, **kwargs)
+        return {
+            (next(t for t in lists[0] if t is not None).device, key[1]): (lists, indices)
+            for key, (lists, indices) in groups.items()
+        }
+
+    def run(thread: threading.Thread) -> None:
+        """Dispatch modes are per thread: the script's own threads get the session's."""
+        if not mode.is_active:
+            native_run(thread)
+            return
+        with private.autocast_key_included(), mode:
+            native_run(thread)
+
+    return [
+        *TensorMethods(mode).stand_ins(),
+        *Factories(mode).stand_ins(),
+        *CudaModule(mode, target).stand_ins(),
+        *Saving(mode).stand_ins(),
+        *Compiling(mode).stand_ins(),
+        StandIn(torch, "clear_autocast_cache", clear_autocast_cache),
+        StandIn(torch._C, "_group_tensors_by_device_and_dtype", group_tensors),
+        StandIn(threading.Thread, "run", run),
+    ]
+
+
+def _clear_device_constructors() -> None:
+    """`with torch.device(...)` caches the factories it knows; stand-ins must not outlive us there."""
+    _device_constructors.cache_clear()
+
+
+_sessions: list[VirtualDispatch] = []
+
+
+@contextmanager
+def _not_in_children(mode: VirtualDispatch) -> Iterator[None]:
+    """A forked process (a data loader's worker) is not part of the simulation."""
+    _sessions.append(mode)
+    try:
+        yield
+    finally:
+        _sessions.remove(mode)
+
+
+def _leave_in_child() -> None:
+    for mode in _sessions:
+        mode.leave_in_child()
+
+
+os.register_at_fork(after_in_child=_leave_in_child)

@@ -1,0 +1,77 @@
+"""Results of device operators for which torch has no shape function, by their documentation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+SHAPES: dict[OpOverload, Callable[..., Any]] = {}
+"""Operator to a function from its meta arguments to its meta results."""
+
+
+def shape_of(overload: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        SHAPES[overload] = function
+        return function
+
+    return register
+
+
+@shape_of(aten._fused_rms_norm.default)
+def fused_rms_norm(x: Tensor, normalized_shape: list[int], weight: Any, eps: Any) -> Any:
+    """Result like x; one reciprocal root mean square a row, in the type CUDA accumulates in."""
+    rows = list(x.shape[: x.dim() - len(normalized_shape)])
+    accumulates = torch.float64 if x.dtype is torch.float64 else torch.float32
+    rstd = x.new_empty(rows + [1] * len(normalized_shape), dtype=accumulates)
+    return torch.empty_like(x), rstd
+
+
+GATES = {0: 1, 1: 1, 2: 4, 3: 3}
+"""Gate products a step, by cuDNN's mode: ReLU, tanh, LSTM, GRU."""
+
+
+@shape_of(aten._cudnn_rnn.default)
+def cudnn_rnn(
+    x: Tensor, weight: list[Tensor], weight_stride0: int, weight_buf: Any, hx: Tensor, cx: Any,
+    mode: int, hidden: int, projected: int, layers: int, batch_first: bool, dropout: float,
+    train: bool, bidirectional: bool, batch_sizes: list[int], dropout_state: Any,
+) -> Any:  # fmt: skip
+    """T: steps. B: batch. H: hidden. D: directions. Packed input has T*B rows in one dimension.
+
+    cuDNN does not publish the size of its reserve space. Taken here: what its backward cannot do
+    without, the activated gates and the cell state of every step of every layer.
+    """
+    directions = 2 if bidirectional else 1
+    out_size = (projected or hidden) * directions
+    output = x.new_empty((*x.shape[:-1], out_size))
+    if batch_first and not batch_sizes:
+        # cuDNN works step first; the result is a transposed view of that.
+        output = x.new_empty((x.shape[1], x.shape[0], out_size)).transpose(0, 1)
+    steps_by_batch = x.shape[:-1].numel()
+    saved = steps_by_batch * hidden * directions * layers * (GATES[mode] + 1) if train else 0
+    reserve = x.new_empty(saved * x.element_size(), dtype=torch.uint8)
+    cy = torch.empty_like(cx) if cx is not None else x.new_empty(0)
+    return output, torch.empty_like(hx), cy, reserve, x.new_empty(0)
+
+
+@shape_of(aten._cudnn_rnn_backward.default)
+def cudnn_rnn_backward(
+    x: Tensor, weight: list[Tensor], weight_stride0: int, weight_buf: Tensor, hx: Tensor, cx: Any,
+    *rest: Any,
+) -> Any:  # fmt: skip
+    mask = rest[-1]
+    dcx = torch.empty_like(cx) if cx is not None else x.new_empty(0)
+    dweight = [torch.empty_like(w) for w in weight] if mask[3] else []
+    return torch.empty_like(x), torch.empty_like(hx), dcx, dweight
+
+
+@shape_of(aten._thnn_fused_gru_cell.default)
+def fused_gru_cell(
+    input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, b_ih: Any = None, b_hh: Any = None
+) -> Any:
+    workspace = hx.new_empty((hx.shape[0], hx.shape[1] * 5))
+    return torch.empty_like(hx), workspace

@@ -1,0 +1,48 @@
+"""What is replaced in torch while a virtual GPU is active: one table, applied and taken back whole."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """`owner.name` is `value` while the session lasts."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+@contextmanager
+def applied(stand_ins: list[StandIn]) -> Iterator[None]:
+    """Put every stand-in in place; on the way out put back exactly what was there."""
+    replaced: list[tuple[Any, str, Any]] = []
+    try:
+        for stand_in in stand_ins:
+            before = vars(stand_in.owner).get(stand_in.name, _ABSENT)
+            replaced.append((stand_in.owner, stand_in.name, before))
+            setattr(stand_in.owner, stand_in.name, as_function(stand_in.value))
+        yield
+    finally:
+        for owner, name, before in reversed(replaced):
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+
+def as_function(value: Any) -> Any:
+    """A bound method as a plain function: torch's compiler registers functions by type."""
+    if not isinstance(value, MethodType):
+        return value
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return value(*args, **kwargs)
+
+    function.__name__, function.__doc__ = value.__name__, value.__doc__
+    return function

@@ -1,0 +1,118 @@
+"""Streams and events of the virtual GPU: they order nothing, since nothing runs at its own pace.
+
+One stream is current per thread and device. An event remembers the moment it was recorded at; the
+time between two moments is the host's own until predicted times exist, and is never presented as
+the device's.
+"""
+
+import itertools
+import threading
+import time
+from typing import Any
+
+import torch
+
+from torchtally.virtual.tensors import as_device
+
+_numbers = itertools.count(1)
+
+
+class Stream:
+    """Stands for `torch.cuda.Stream` and `torch.Stream`."""
+
+    device_type = 1  # c10::DeviceType::CUDA
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        index = as_device(device)
+        self.device = torch.device("cuda", (index.index if index else None) or 0)
+        self.device_index = self.device.index
+        self.priority = priority
+        self.stream_id = kwargs.get("stream_id", next(_numbers))
+        self.cuda_stream = self.stream_id
+
+    def wait_event(self, event: "Event") -> None: ...
+    def wait_stream(self, stream: "Stream") -> None: ...
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (
+            (self.device, self.stream_id) == (other.device, other.stream_id)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.device, self.stream_id))
+
+    def __enter__(self) -> "Stream":
+        self._before = CURRENT.stream
+        CURRENT.stream = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        CURRENT.stream = self._before
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+DEFAULT_STREAM_ID = 0
+
+
+class Current(threading.local):
+    """The current stream of each thread."""
+
+    def __init__(self) -> None:
+        self.stream = Stream(stream_id=DEFAULT_STREAM_ID)
+
+
+CURRENT = Current()
+
+
+class Event:
+    """Stands for `torch.cuda.Event` and `torch.Event`."""
+
+    def __init__(self, *args: Any, enable_timing: bool = False, **kwargs: Any) -> None:
+        self.device = torch.device("cuda", 0)
+        self.enable_timing = enable_timing or bool(args and args[0] is True)
+        self.cuda_event = next(_numbers)
+        self._moment_s: float | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        self._moment_s = time.perf_counter()
+
+    def wait(self, stream: Stream | None = None) -> None: ...
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: "Event") -> float:
+        """Milliseconds, as torch gives them."""
+        if self._moment_s is None or end_event._moment_s is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return (end_event._moment_s - self._moment_s) * 1e3
+
+
+class StreamContext:
+    """`with torch.cuda.stream(s):`, where s may be None."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self.stream.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        if self.stream is not None:
+            self.stream.__exit__()

@@ -1,0 +1,347 @@
+"""What Python sees of a virtual tensor: its device, its moves between devices, its printed form.
+
+The properties stand on `torch.Tensor` itself, so they hold in every thread, in hooks and in library
+code. Inside an operator torch's own shape functions read them too and must see the meta device.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchtally.errors import UnsupportedError
+from torchtally.virtual import private, values
+from torchtally.virtual.dispatch import INSIDE, META, VirtualDispatch
+from torchtally.virtual.stand_ins import StandIn
+from torchtally.virtual.storage import DeviceMemory, VirtualStorage, virtual_of
+
+REAL_ARRAY_BYTES = 64 * 1024 * 1024
+"""Placeholder arrays above this size are one broadcast element: read-only, but they cost nothing."""
+
+
+def shown_virtual(tensor: Tensor) -> VirtualStorage | None:
+    """The virtual storage Python may see: none inside an operator."""
+    if INSIDE.depth or not private.is_meta(tensor):
+        return None
+    return virtual_of(private.unwrapped(tensor))
+
+
+def device(tensor: Tensor) -> torch.device:
+    virtual = shown_virtual(tensor)
+    found: torch.device = private.true_device(tensor) if virtual is None else virtual.home.device
+    return found
+
+
+def is_cuda(tensor: Tensor) -> bool:
+    return device(tensor).type == "cuda"
+
+
+def is_cpu(tensor: Tensor) -> bool:
+    return device(tensor).type == "cpu"
+
+
+def is_meta(tensor: Tensor) -> bool:
+    return bool(private.is_meta(tensor)) and shown_virtual(tensor) is None
+
+
+def device_index(tensor: Tensor) -> int:
+    """`get_device()`: the GPU's number, -1 on the host."""
+    index = device(tensor).index
+    return -1 if index is None or not is_cuda(tensor) else index
+
+
+def as_device(given: Any) -> torch.device | None:
+    """A device as users write it: "cuda:1", 1, torch.device; None for anything else."""
+    if isinstance(given, torch.device):
+        return given
+    if isinstance(given, str):
+        return torch.device(given)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return torch.device("cuda", given)
+    return None
+
+
+class TensorMethods:
+    """Replacements of `torch.Tensor`'s methods that would ask a real device."""
+
+    def __init__(self, mode: VirtualDispatch) -> None:
+        self.mode = mode
+        self.data = torch.Tensor.data
+        self.native_to = torch.Tensor.to
+        self.native_repr = torch.Tensor.__repr__
+        self.native_numpy = torch.Tensor.numpy
+        self.native_tolist = torch.Tensor.tolist
+        self.native_data_ptr = torch.Tensor.data_ptr
+        self.native_deepcopy = torch.Tensor.__deepcopy__
+        self.native_type = torch.Tensor.type
+
+    def stand_ins(self) -> list[StandIn]:
+        replaced: dict[str, Any] = {
+            "device": property(device),
+            "is_cuda": property(is_cuda),
+            "is_cpu": property(is_cpu),
+            "is_meta": property(is_meta),
+            "get_device": device_index,
+            "to": method(self.to),
+            "cuda": method(self.cuda),
+            "cpu": method(self.cpu),
+            "type": method(self.type),
+            "data": property(self.get_data, self.set_data, self.delete_data),
+            "is_pinned": method(self.is_pinned),
+            "record_stream": method(lambda tensor, stream: None),
+            "numpy": method(self.numpy),
+            "tolist": method(self.tolist),
+            "data_ptr": method(self.data_ptr),
+            "new_tensor": method(self.new_tensor),
+            "__repr__": method(self.repr),
+            "__deepcopy__": method(self.deepcopy),
+        }
+        table = [StandIn(torch.Tensor, name, value) for name, value in replaced.items()]
+        table += [
+            StandIn(torch.UntypedStorage, "device", property(storage_device)),
+            StandIn(torch.UntypedStorage, "is_cuda", property(storage_is_cuda)),
+            StandIn(torch.UntypedStorage, "data_ptr", method(storage_data_ptr)),
+            StandIn(torch, "_has_compatible_shallow_copy_type", self.has_compatible_type),
+        ]
+        return table
+
+    # Moves between devices.
+
+    def to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """`Tensor.to` in all its forms; a virtual device never reaches torch's CUDA guard."""
+        other = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("other")
+        if other is not None:
+            rest = args[1:] if args and args[0] is other else args
+            rest_kwargs = {name: arg for name, arg in kwargs.items() if name != "other"}
+            return self.to(tensor, other.device, other.dtype, *rest, **rest_kwargs)
+        if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+            args = (torch.device("cuda", args[0]), *args[1:])
+        copies = kwargs.pop("copy", False)
+        flags = [at for at, arg in enumerate(args) if isinstance(arg, bool)]
+        if len(flags) > 1:  # (..., non_blocking, copy)
+            copies = args[flags[1]]
+            args = args[: flags[1]]
+        target, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        return self.moved(
+            tensor, target, dtype, copies=copies, non_blocking=non_blocking, layout=memory_format
+        )
+
+    def moved(
+        self,
+        tensor: Tensor,
+        target: torch.device | None,
+        dtype: torch.dtype | None = None,
+        *,
+        copies: bool = False,
+        non_blocking: bool = False,
+        layout: torch.memory_format | None = None,
+    ) -> Tensor:
+        here = tensor.device
+        if target is not None and target.type == "cuda" and target.index is None:
+            target = torch.device("cuda", self.mode.current_device)
+        if target is not None and target.type == "meta" and here.type != "meta":
+            kind = dtype or tensor.dtype
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=META)
+        if target is None or target == here or (target.type == here.type == "cpu"):
+            kept = {"copy": copies, "memory_format": layout or torch.preserve_format}
+            moved: Tensor = self.native_to(tensor, dtype or tensor.dtype, **kept)
+            return moved
+        return torch.ops.aten._to_copy.default(  # type: ignore[no-any-return]
+            tensor, dtype=dtype, device=target, non_blocking=non_blocking, memory_format=layout
+        )
+
+    def cuda(self, tensor: Tensor, device: Any = None, non_blocking: bool = False,
+             memory_format: Any = None) -> Tensor:  # fmt: skip
+        target = as_device(device) or torch.device("cuda")
+        return self.moved(tensor, target, non_blocking=non_blocking, layout=memory_format)
+
+    def cpu(self, tensor: Tensor, memory_format: Any = None) -> Tensor:
+        return self.moved(tensor, torch.device("cpu"), layout=memory_format)
+
+    def type(self, tensor: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+        """`type()` names the tensor's legacy type; `type("torch.cuda.HalfTensor")` moves it."""
+        if dtype is None:
+            name: str = self.native_type(torch.empty(0, dtype=tensor.dtype))
+            return name.replace("torch.", "torch.cuda.") if tensor.is_cuda else name
+        name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}" if (
+            isinstance(dtype, type)
+        ) else ""  # fmt: skip
+        if not name:
+            return self.native_to(tensor, dtype)
+        target = torch.device("cuda" if ".cuda." in name else "cpu")
+        element = torch.empty(0).type(name.replace(".cuda", "")).dtype
+        return self.moved(tensor, target, element, non_blocking=non_blocking)
+
+    # `param.data = ...` keeps the parameter's identity when a module moves to the device.
+
+    def get_data(self, tensor: Tensor) -> Tensor:
+        found: Tensor = self.data.__get__(tensor)
+        return found
+
+    def set_data(self, tensor: Tensor, new: Tensor) -> None:
+        was_meta = private.is_meta(tensor)
+        if was_meta == private.is_meta(new):
+            self.data.__set__(tensor, new)
+            return
+        holder = new.detach()
+        if holder is new or holder.untyped_storage() is None:
+            raise UnsupportedError("cannot set .data of this tensor on the virtual GPU")
+        holder.requires_grad_(tensor.requires_grad)
+        if tensor.grad is not None:
+            holder.grad = self.moved(tensor.grad, new.device)
+        private.swap_contents(tensor, holder)
+
+    def delete_data(self, tensor: Tensor) -> None:
+        self.data.__delete__(tensor)
+
+    def has_compatible_type(self, tensor: Tensor, other: Tensor) -> bool:
+        """Host and virtual tensors are interchangeable under `.data`, as host and CUDA ones are."""
+        kinds = {private.true_device(t).type for t in (tensor, other)}
+        if kinds == {"cpu", "meta"}:
+            meta = tensor if private.is_meta(tensor) else other
+            return shown_virtual(meta) is not None
+        return self.native_has_compatible_type(tensor, other)
+
+    native_has_compatible_type = staticmethod(torch._has_compatible_shallow_copy_type)
+
+    # Values.
+
+    def is_pinned(self, tensor: Tensor, device: Any = None) -> bool:
+        return bool(getattr(tensor.untyped_storage(), "pinned", False))
+
+    def numpy(self, tensor: Tensor, *, force: bool = False) -> Any:
+        """A real tensor's own array; else placeholders, said in the report."""
+        virtual = shown_virtual(tensor)
+        if virtual is None:
+            return self.native_numpy(tensor, force=force)
+        if tensor.is_cuda and not force:
+            raise TypeError(
+                f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to "
+                "copy the tensor to host memory first."
+            )
+        if tensor.requires_grad and not force:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. Use "
+                "tensor.detach().numpy() instead."
+            )
+        real = values.real_of(tensor)
+        if real is not None:
+            return self.native_numpy(real, force=force)
+        given = values.placeholder(tensor.dtype)
+        self.mode.observer.placeholder_given("aten.numpy", f"{given} in every element")
+        element = self.native_numpy(torch.full((), given, dtype=tensor.dtype))
+        array = np.broadcast_to(element, tuple(tensor.shape))
+        return array.copy() if array.nbytes <= REAL_ARRAY_BYTES else array
+
+    def tolist(self, tensor: Tensor) -> Any:
+        if shown_virtual(tensor) is None:
+            return self.native_tolist(tensor)
+        real = values.real_of(tensor)
+        if real is not None:
+            return self.native_tolist(real)
+        if tensor.dim() == 0:
+            return tensor.item()
+        given = values.placeholder(tensor.dtype)
+        self.mode.observer.placeholder_given("aten.tolist", f"{given} in every element")
+        return np.full(tuple(tensor.shape), given).tolist()
+
+    def data_ptr(self, tensor: Tensor) -> int:
+        virtual = shown_virtual(tensor)
+        if virtual is None:
+            return int(self.native_data_ptr(tensor))
+        return virtual.address + tensor.storage_offset() * tensor.element_size()
+
+    def new_tensor(self, tensor: Tensor, data: Any, *, dtype: Any = None, device: Any = None,
+                   requires_grad: bool = False, **kwargs: Any) -> Tensor:  # fmt: skip
+        if isinstance(data, Tensor):
+            data = data.detach().clone()
+        target = as_device(device) or tensor.device
+        made = torch.as_tensor(data, dtype=dtype or tensor.dtype).to(target)
+        return made.requires_grad_(requires_grad)
+
+    def repr(self, tensor: Tensor, *, tensor_contents: Any = None) -> str:
+        """As torch prints a CUDA tensor; without a value, its size and dtype in place of it."""
+        virtual = shown_virtual(tensor)
+        if virtual is None:
+            return str(self.native_repr(tensor, tensor_contents=tensor_contents))
+        real = values.real_of(tensor)
+        where = f"device='{virtual.home.device}'"
+        suffix = ", requires_grad=True" if tensor.requires_grad and tensor.is_leaf else ""
+        if tensor.grad_fn is not None:
+            suffix = f", grad_fn=<{type(tensor.grad_fn).__name__}>"
+        if real is None:
+            body = f"tensor(..., {where}, size={tuple(tensor.shape)}, dtype={tensor.dtype}{suffix})"
+        else:
+            body = f"{self.native_repr(real.detach())[:-1]}, {where}{suffix})"
+        return body
+
+    def deepcopy(self, tensor: Tensor, memo: dict[Any, Any]) -> Tensor:
+        """A copy with storage of its own, shared within one deepcopy as the original shares it."""
+        virtual = shown_virtual(tensor)
+        if virtual is None or id(tensor) in memo:
+            return self.native_deepcopy(tensor, memo)  # type: ignore[no-any-return]
+        if not tensor.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment."
+            )
+        key = ("storage", id(tensor.untyped_storage()), tensor.dtype)
+        with torch.no_grad():
+            if key not in memo:
+                length = virtual.requested_bytes // tensor.element_size()
+                memo[key] = torch.as_strided(tensor.detach(), (length,), (1,), 0).clone()
+            flat = memo[key]
+            copy = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        copy = copy.detach()
+        copy.requires_grad_(tensor.requires_grad)
+        if type(tensor) is not Tensor:
+            copy = copy.as_subclass(type(tensor))
+        memo[id(tensor)] = copy
+        if tensor.grad is not None:
+            copy.grad = self.deepcopy(tensor.grad, memo)
+        return copy
+
+
+def method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that binds as a method does; a bound method of ours would not."""
+
+    def bound(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(self, *args, **kwargs)
+
+    bound.__name__ = getattr(function, "__name__", "bound")
+    return bound
+
+
+BASE_STORAGE_DEVICE: Any = torch._C.StorageBase.device
+BASE_STORAGE_POINTER: Any = torch._C.StorageBase.data_ptr
+
+
+def shown_storage(storage: torch.UntypedStorage) -> VirtualStorage | None:
+    return None if INSIDE.depth else getattr(storage, "virtual", None)
+
+
+def storage_device(storage: torch.UntypedStorage) -> torch.device:
+    virtual = shown_storage(storage)
+    found: torch.device = (
+        BASE_STORAGE_DEVICE.__get__(storage) if virtual is None else virtual.home.device
+    )
+    return found
+
+
+def storage_is_cuda(storage: torch.UntypedStorage) -> bool:
+    return storage_device(storage).type == "cuda"
+
+
+def storage_data_ptr(storage: torch.UntypedStorage) -> int:
+    virtual = shown_storage(storage)
+    return int(BASE_STORAGE_POINTER(storage)) if virtual is None else virtual.address
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    virtual = virtual_of(tensor)
+    return virtual is not None and isinstance(virtual.home, DeviceMemory)
+
+
+__all__ = ["META", "TensorMethods", "as_device", "device", "on_gpu"]

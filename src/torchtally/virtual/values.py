@@ -1,0 +1,144 @@
+"""Which virtual tensors have real values, and what is answered for those that have none.
+
+A small device tensor keeps its bytes on the host for as long as everything it was computed from had
+values: step counters, loss scales, token ids, masks, a toy model as a whole. Any other value the
+script asks for (`.item()`, `if t > 0`) is a placeholder, and the observer hears of it.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from torchtally.virtual import private
+from torchtally.virtual.storage import virtual_of
+
+FLOAT_VALUE_BYTES = 8 * 1024
+"""Floating-point storages up to this size keep values: scalars, toy models, no layer of a real one."""
+
+INTEGER_VALUE_BYTES = 8 * 1024 * 1024
+"""Integer and bool storages up to this size keep values: token ids, positions, attention masks."""
+
+REAL_HOST_BYTES = 1024 * 1024
+"""CPU factories of floats above this size make virtual CPU tensors: a 70B model costs no memory."""
+
+PLACEHOLDER_FLOAT = 1.0
+PLACEHOLDER_INTEGER = 0
+PLACEHOLDER_BOOL = False
+
+
+def is_approximate(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def keeps_value(dtype: torch.dtype, storage_bytes: int) -> bool:
+    limit = FLOAT_VALUE_BYTES if is_approximate(dtype) else INTEGER_VALUE_BYTES
+    return storage_bytes <= limit
+
+
+def real_of(tensor: Tensor) -> Tensor | None:
+    """The real host tensor behind a tensor: itself if it is real, None if it has no value.
+
+    The result shares memory with the kept value, so an in-place operator on it updates the value.
+    """
+    if not private.is_meta(tensor):
+        return tensor
+    virtual = virtual_of(tensor)
+    if virtual is None or virtual.value is None:
+        return None
+    real = torch.empty(0, dtype=tensor.dtype)
+    real.set_(virtual.value, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+    if tensor.is_conj():
+        real = real.conj()
+    if tensor.is_neg():
+        real = torch._neg_view(real)
+    return real
+
+
+def give_value(tensor: Tensor, real: Tensor) -> None:
+    """Let a virtual tensor that owns its whole storage have the value of a real one."""
+    virtual = virtual_of(tensor)
+    assert virtual is not None
+    virtual.value = torch.UntypedStorage(virtual.requested_bytes)
+    if tensor.numel():
+        kept = real_of(tensor)
+        assert kept is not None
+        kept.copy_(real.detach())
+
+
+def drop_value(tensor: Tensor) -> None:
+    virtual = virtual_of(tensor)
+    if virtual is not None:
+        virtual.value = None
+
+
+def placeholder(dtype: torch.dtype) -> float | int | bool | complex:
+    """What a scalar of this dtype reads as when nobody knows its value."""
+    if dtype is torch.bool:
+        return PLACEHOLDER_BOOL
+    if dtype.is_complex:
+        return complex(PLACEHOLDER_FLOAT)
+    if dtype.is_floating_point:
+        return PLACEHOLDER_FLOAT
+    return PLACEHOLDER_INTEGER
+
+
+class RandomState:
+    """The virtual GPU's random stream, apart from the host's, as on a real machine."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    @property
+    def initial_seed(self) -> int:
+        return self._generator.initial_seed()
+
+    def manual_seed(self, seed: int) -> None:
+        self._generator.manual_seed(seed)
+
+    @property
+    def state(self) -> Tensor:
+        """A byte tensor, shape (bytes,), on the host."""
+        return self._generator.get_state()
+
+    @state.setter
+    def state(self, state: Tensor) -> None:
+        self._generator.set_state(state)
+
+    @contextmanager
+    def as_default(self) -> Iterator[None]:
+        """Random host operators draw from this stream; the host's own is as before afterwards."""
+        host = torch.default_generator.get_state()
+        torch.default_generator.set_state(self._generator.get_state())
+        try:
+            yield
+        finally:
+            self._generator.set_state(torch.default_generator.get_state())
+            torch.default_generator.set_state(host)
+
+
+def real_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`(args, kwargs)` with every tensor real and every device the host; None if one is unknown."""
+    unknown = False
+
+    def real(leaf: Any) -> Any:
+        nonlocal unknown
+        if isinstance(leaf, Tensor):
+            found = real_of(leaf)
+            if found is None:
+                unknown = True
+            return found
+        if isinstance(leaf, torch.device):
+            return torch.device("cpu")
+        return leaf
+
+    result = tree_map(real, (args, kwargs))
+    return None if unknown else result
+
+
+def is_infinite(number: object) -> bool:
+    return isinstance(number, float) and math.isinf(number)

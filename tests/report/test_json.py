@@ -1,0 +1,106 @@
+"""The document for programs: stable keys, whole numbers, sums that agree."""
+
+import json
+
+from hypothesis import given, settings
+
+from tests.report.test_text import HOSTILE, realistic
+from tests.strategies import traces
+from torchtally.hardware import chips
+from torchtally.ledger import account
+from torchtally.record import Trace
+from torchtally.report.json import chips_document, dumps, ledger_document, table_document
+from torchtally.views import by
+
+F = 2 * 512 * 1024 * 1024
+
+
+def test_the_keys_that_programs_rely_on() -> None:
+    document = ledger_document(account(realistic()))
+    assert document["schema_version"] == 1
+    assert document["script"] == "train.py"
+    assert document["chip"] == "H100-SXM"
+    assert document["steps"] == 2
+    assert document["per"] == "steady-state step 2"
+    assert document["convention"]["attention"] == "full"
+    assert document["flops"] == {
+        "forward": F,
+        "backward": F,
+        "recompute": 0,
+        "optimizer": 0,
+        "total": 2 * F,
+        "matmul": 2 * F,
+    }
+    assert set(document["memory"]["at_peak"]) == {
+        "parameters",
+        "gradients",
+        "optimizer_state",
+        "activations",
+        "inputs",
+        "buffers",
+        "temporaries",
+    }
+    assert document["memory"]["peak_allocated_bytes"] > 4 << 20
+    (line,) = document["lines"]
+    assert (line["file"], line["line"]) == ("train.py", 41)
+    assert (line["flops_forward"], line["flops_backward"]) == (F, F)
+    assert {"bytes_read", "bytes_written", "bytes_saved", "bytes_allocated"} <= set(line)
+    assert document["ops"][0]["name"] == "aten.mm"
+    assert {"count", "flops", "bytes_read", "bytes_written"} <= set(document["ops"][0])
+    assert [it["name"] for it in document["modules"]] == ["h", "h.0", "h.0.mlp"]
+    assert document["coverage"] == {
+        "counted": 2,
+        "free": 0,
+        "uncounted": [{"op": "h.0.mlp", "count": 1, "reason": "no rule"}],
+    }
+    assert document["placeholders"][0] == {
+        "file": "train.py",
+        "line": 9,
+        "source": "logits = self.lm_head(x)",
+        "op": "aten._local_scalar_dense",
+        "given": "1.0",
+        "count": 7,
+    }
+
+
+def test_hostile_names_survive_the_round_trip() -> None:
+    for name in HOSTILE:
+        document = ledger_document(account(realistic(name, name, name)))
+        text = dumps(document)
+        assert text.isascii()
+        assert json.loads(text)["script"] == name
+
+
+def test_modules_come_in_the_order_of_their_numbers() -> None:
+    names = [f"h.{n}" for n in (10, 2, 1)]
+    document = [ledger_document(account(realistic(name=name)))["modules"][-1] for name in names]
+    assert [it["name"] for it in document] == names
+
+
+@given(trace=traces())
+@settings(deadline=None)
+def test_the_parts_sum_to_the_totals(trace: Trace) -> None:
+    document = json.loads(dumps(ledger_document(account(trace))))
+    flops = document["flops"]
+    for part in ("lines", "modules"):
+        for phase in ("forward", "backward", "recompute", "optimizer"):
+            assert sum(it[f"flops_{phase}"] for it in document[part]) == flops[phase]
+        for moved in ("bytes_read", "bytes_written"):
+            assert sum(it[moved] for it in document[part]) == document["bytes"][moved]
+    assert sum(it["flops"] for it in document["ops"]) == flops["total"]
+    assert sum(document["memory"]["at_peak"].values()) == document["memory"]["peak_allocated_bytes"]
+
+
+def test_a_view_names_its_columns() -> None:
+    ledger = account(realistic())
+    document = table_document(by(ledger, "line").top(1), ledger)
+    (row,) = document["rows"]
+    assert row["place"] == "train.py:41"
+    assert row["flops_forward"] == document["totals"]["flops_forward"] == F
+
+
+def test_every_chip_is_listed_with_its_source() -> None:
+    document = json.loads(dumps(chips_document(chips())))
+    h100 = next(it for it in document["chips"] if it["name"] == "H100-SXM")
+    assert 900e12 < h100["dense_peaks_flop_per_s"]["bfloat16"] < 1000e12
+    assert all(it["source"] for it in document["chips"])

@@ -1,0 +1,144 @@
+"""Every view is a group-by and a sum."""
+
+import pytest
+from hypothesis import given, settings
+
+from tests.builders import NOWHERE, TraceBuilder, factory_call, frame, mm_call, site
+from tests.strategies import traces
+from torchtally.errors import UsageError
+from torchtally.ledger import Ledger, account
+from torchtally.record import Phase, Role, Trace
+from torchtally.views import VIEWS, Unit, by
+from torchtally.views.lines import is_behind_libraries
+from torchtally.views.summary import summarise
+
+F = 2 * 2 * 3 * 4
+"""FLOPs of the product below."""
+PRODUCT = mm_call(2, 3, 4)
+
+
+def model() -> Ledger:
+    """GPT holds h.0.mlp and h.1.mlp; each runs one product, GPT itself one, the script one."""
+    own = frame("train.py", 5)
+    library = frame("modeling.py", 77, is_own=False)
+    made = TraceBuilder()
+    weight = made.run(factory_call(3, 4), role=Role.PARAMETER)
+    made.end_step()
+    for module, cls in (("h.0.mlp", "MLP"), ("h.1.mlp", "MLP"), ("", "GPT")):
+        where = site(library, own, module=module, module_class=cls)
+        out = made.run(PRODUCT, (weight, weight), site=where)
+        made.run(PRODUCT, (out, weight), site=where, phase=Phase.BACKWARD)
+    made.run(PRODUCT, (weight, weight), site=site(own))
+    made.run(PRODUCT, (weight, weight), site=NOWHERE)
+    made.end_step()
+    return account(made.build())
+
+
+def test_lines_are_the_users_own() -> None:
+    table = by(model(), "line")
+    assert table.column("place") == ("train.py:5", "(no line)")
+    assert table.column("source") == ("line_5()", "")
+    assert table.column("flops_forward") == (4 * F, F)
+    assert table.column("flops_backward") == (3 * F, 0)
+    assert table.total("flops_forward") == 5 * F
+
+
+def test_library_lines_are_the_innermost() -> None:
+    table = by(model(), "library-line")
+    assert table.column("place") == ("modeling.py:77", "(no line)", "train.py:5")
+
+
+def test_work_behind_a_librarys_lines_is_noticed() -> None:
+    ledger = model()
+    assert is_behind_libraries(ledger)  # six of eight products
+    assert summarise(ledger).library_lines is not None
+
+
+def test_modules_have_their_own_and_their_inner_work() -> None:
+    table = by(model(), "module")
+    own = dict(zip(table.column("name"), table.column("flops_forward"), strict=True))
+    whole = dict(zip(table.column("name"), table.column("flops_with_children"), strict=True))
+    assert own == {
+        "h": 0,
+        "h.0": 0,
+        "h.1": 0,
+        "h.0.mlp": F,
+        "h.1.mlp": F,
+        "(the model)": F,
+        "(outside any module)": 2 * F,
+    }
+    assert whole == {
+        "h": 4 * F,
+        "h.0": 2 * F,
+        "h.1": 2 * F,
+        "h.0.mlp": 2 * F,
+        "h.1.mlp": 2 * F,
+        "(the model)": 6 * F,
+        "(outside any module)": 2 * F,
+    }
+    assert table.total("flops_forward") == 5 * F
+
+
+def test_repeated_modules_are_folded() -> None:
+    table = by(model(), "repeated-module")
+    row = dict(zip(table.column("name"), table.column("modules"), strict=True))
+    assert row == {"h.*.mlp": 2, "(the model)": 1, "(outside any module)": 1}
+
+
+def test_operators_phases_and_kinds() -> None:
+    ledger = model()
+    assert by(ledger, "op").column("count") == (8,)
+    assert by(ledger, "phase").column("name") == ("forward", "backward")
+    assert by(ledger, "kind").column("name") == ("product",)
+
+
+def test_categories_sum_to_the_peak() -> None:
+    ledger = model()
+    table = by(ledger, "category")
+    assert table.total("bytes") == ledger.memory.peak_bytes == sum(table.column("bytes"))
+    assert table.total("fraction") == 1
+
+
+def test_top_keeps_the_totals() -> None:
+    table = by(model(), "module").top(2)
+    assert len(table.rows) == 2
+    assert table.left_out == 5
+    assert table.total("flops_forward") == 5 * F
+    assert table.top(None) is table
+    assert table.top(1).left_out == 6
+
+
+def test_an_unknown_view_is_an_error_that_lists_them() -> None:
+    with pytest.raises(UsageError, match=r"no view by 'colour'.*line, library-line"):
+        by(model(), "colour")
+
+
+@pytest.mark.parametrize("key", VIEWS)
+@given(trace=traces())
+@settings(deadline=None, max_examples=30)
+def test_every_column_sums_to_its_total(key: str, trace: Trace) -> None:
+    table = by(account(trace), key)
+    assert len(table.totals) == len(table.columns)
+    for column, total in zip(table.columns, table.totals, strict=True):
+        if total is None:
+            continue
+        summed = sum(cell or 0 for cell in table.column(column.name))
+        if column.unit is Unit.FRACTION:
+            assert summed == pytest.approx(total)
+        else:
+            assert summed == total
+
+
+@given(trace=traces())
+@settings(deadline=None, max_examples=50)
+def test_a_module_with_its_inner_ones_costs_no_less_than_alone(trace: Trace) -> None:
+    table = by(account(trace), "module")
+    present = [column.name for column in table.columns]
+    names = [name for name in present if name in FLOPS_COLUMNS]
+    total = sum(table.total(name) for name in names)
+    own = [sum(cells) for cells in zip(*map(table.column, names), strict=True)]
+    for alone, whole in zip(own, table.column("flops_with_children"), strict=True):
+        assert alone <= whole <= total
+
+
+FLOPS_COLUMNS = ("flops_forward", "flops_backward", "flops_recompute", "flops_optimizer")
