@@ -21,7 +21,7 @@ class Attention(StrEnum):
     @property
     def description(self) -> str:
         if self is Attention.FULL:
-            return "attention counted in full, masked or not"
+            return "attention counted in full"
         return "causal attention counted by half"
 
 

@@ -83,10 +83,6 @@ class Line(NamedTuple):
     text: str
     is_own: bool
 
-    @property
-    def place(self) -> str:
-        return f"{self.file}:{self.line}"
-
 
 class Path(NamedTuple):
     """A module: its path in the model and its class. Both empty: outside any module."""

@@ -86,11 +86,24 @@ def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in err
 
 
+def test_a_file_name_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "\x1b[31m.tally"]) == 1
+    assert "\x1b" not in capsys.readouterr().err
+
+
 def test_a_file_cut_in_half(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     whole = Path(file).read_bytes()
     Path(file).write_bytes(whole[: len(whole) // 2])
     assert main(["show", file]) == 1
     assert "cut short" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--top", "3"], ["--sort", "flops"]])
+def test_top_and_sort_need_a_view(
+    option: list[str], file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", file, *option]) == 2
+    assert "add --by line" in capsys.readouterr().err
 
 
 def test_json_to_a_place_that_is_not(file: str, capsys: pytest.CaptureFixture[str]) -> None:

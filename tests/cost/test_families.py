@@ -10,7 +10,7 @@ from torchtally.cost import Cost, Kind, cost_of
 
 aten = torch.ops.aten
 x, y = torch.rand(4, 8), torch.rand(4, 8)
-n, rows = 32, 4
+n = 32
 weight, bias = torch.ones(8), torch.ones(8)
 grad_rows = torch.rand(4, 1)
 mask = x > 0.5

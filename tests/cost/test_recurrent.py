@@ -8,6 +8,7 @@ from tests.cost.calls import call, cost, given, recorded
 from torchtally.cost import Kind, cost_of
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize(
     ("network", "multiply_adds"),
     [

@@ -82,7 +82,8 @@ def test_the_page_says_all_that_matters() -> None:
         "h.0.mlp x 1 (no rule)",
         "train.py:9",
         "gave 1.0, 7 times",
-        "and 2 more",
+        "Reached in step 2, forward of train.py:41.",
+        "and 3 more",
         "Done otherwise than on a real GPU:",
         "tally show run.tally --by line",
     ):
@@ -99,6 +100,14 @@ def test_what_does_not_fit_is_said_first() -> None:
     found = judge(account(made.build()))
     assert found.fits is False
     assert verdict(found).startswith("does not fit H100-SXM: peak 100.00 GiB of ")
+
+
+def test_what_does_not_fit_is_laid_at_the_lines_that_hold_it() -> None:
+    made = TraceBuilder()
+    made.run(factory_call(30 << 30), site=site(frame("big.py", 7, "x = torch.zeros(n)")))
+    page = summary_text(summarise(account(made.build())))
+    assert "by the line that allocated it" in page
+    assert "big.py:7" in page
 
 
 def test_a_run_without_the_gpu_is_told_so() -> None:

@@ -9,7 +9,7 @@ from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
 from torchtally.record import Phase, Role, Trace
 from torchtally.views import VIEWS, Unit, by
-from torchtally.views.lines import is_behind_libraries
+from torchtally.views.lines import is_behind_libraries, own_root, short_path
 from torchtally.views.summary import summarise
 
 F = 2 * 2 * 3 * 4
@@ -99,6 +99,18 @@ def test_categories_sum_to_the_peak() -> None:
     assert table.total("fraction") == 1
 
 
+def test_memory_at_the_peak_has_its_lines() -> None:
+    table = by(model(), "peak-line")
+    rows = zip(*map(table.column, ("category", "bytes", "place")), strict=True)
+    assert set(rows) == {
+        ("activations", 3 * 512, "train.py:5"),
+        ("temporaries", 4 * 512, "train.py:5"),
+        ("temporaries", 512, "(no line)"),
+        ("parameters", 512, "(no line)"),
+    }
+    assert table.total("bytes") == 9 * 512
+
+
 def test_top_keeps_the_totals() -> None:
     table = by(model(), "module").top(2)
     assert len(table.rows) == 2
@@ -108,6 +120,25 @@ def test_top_keeps_the_totals() -> None:
     assert table.top(1).left_out == 6
 
 
+def test_sorting_by_another_column() -> None:
+    table = by(model(), "line")
+    assert table.sorted_by("bytes_saved").column("bytes_saved") == (3 * 512, 0)
+    assert table.sorted_by("flops_forward").rows == table.rows
+    with pytest.raises(UsageError, match=r"no column 'speed'. Its numbers are: share, flops_for"):
+        table.sorted_by("speed")
+    with pytest.raises(UsageError, match="'source' is a column of text"):
+        table.sorted_by("source")
+
+
+def test_paths_are_shown_from_the_users_own_directory() -> None:
+    root = own_root(["/home/me/proj/train.py", "/home/me/proj/net/model.py"])
+    assert short_path("/home/me/proj/net/model.py", root) == "net/model.py"
+    library = "/usr/lib/python3/site-packages/transformers/trainer.py"
+    assert short_path(library, root) == "transformers/trainer.py"
+    assert short_path("/opt/other.py", root) == "/opt/other.py"
+    assert own_root([]) == own_root(["a.py", "/b.py"]) == own_root(["a.py"]) == ""
+
+
 def test_an_unknown_view_is_an_error_that_lists_them() -> None:
     with pytest.raises(UsageError, match=r"no view by 'colour'.*line, library-line"):
         by(model(), "colour")
@@ -115,7 +146,7 @@ def test_an_unknown_view_is_an_error_that_lists_them() -> None:
 
 @pytest.mark.parametrize("key", VIEWS)
 @given(trace=traces())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 def test_every_column_sums_to_its_total(key: str, trace: Trace) -> None:
     table = by(account(trace), key)
     assert len(table.totals) == len(table.columns)

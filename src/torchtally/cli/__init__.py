@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         status: int = args.command(args)
         sys.stdout.flush()
     except TallyError as error:
-        print(f"tally: {error}", file=sys.stderr)
+        print(f"tally: {_printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("tally: interrupted", file=sys.stderr)
@@ -85,6 +85,11 @@ class _Version(argparse.Action):
 
         print(f"tally {version('torchtally')}")
         parser.exit()
+
+
+def _printable(message: str) -> str:
+    """The message without what a file's name or content could do to a terminal."""
+    return "".join(char if char == "\n" or char.isprintable() else "?" for char in message)
 
 
 def _silence_stdout() -> None:

@@ -4,13 +4,26 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from torchtally.errors import UsageError
+
 if TYPE_CHECKING:
     from torchtally.ledger import Ledger
+    from torchtally.views import Table
 
 NAME = "show"
 SUMMARY = "show a trace that `tally run -o FILE` wrote, from any side"
 
-BY = ("line", "library-line", "module", "repeated-module", "op", "kind", "phase", "category")
+BY = (
+    "line",
+    "library-line",
+    "module",
+    "repeated-module",
+    "op",
+    "kind",
+    "phase",
+    "category",
+    "peak-line",
+)
 CONVENTIONS = ("full", "causal")
 
 EPILOG = """\
@@ -20,10 +33,12 @@ views:
   module           every module by its path; repeated-module folds h.0, h.1, ... into h.*
   op, kind, phase  operators as torch spells them; kinds of work; forward, backward, ...
   category         memory at the peak: parameters, gradients, optimizer state, activations, ...
+  peak-line        the same memory, by the line that allocated it
 
 examples:
   tally show run.tally
   tally show run.tally --by line --top 20
+  tally show run.tally --by line --sort bytes_saved
   tally show run.tally --by op --json | jq '.rows[0]'
   tally show run.tally --convention causal      count the half of causal attention that is used
 """
@@ -41,6 +56,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("file", metavar="FILE", help="a trace, as written by tally run -o FILE")
     parser.add_argument("--by", choices=BY, help="one view in full, instead of the page")
+    parser.add_argument(
+        "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
+    )
     parser.add_argument("--top", type=_count, metavar="N", help="only the N most expensive rows")
     parser.add_argument(
         "--json",
@@ -68,6 +86,8 @@ def command(args: argparse.Namespace) -> int:
     """Show what was asked for. Raises TraceFileError for a file that is not a whole trace."""
     import gc
 
+    if args.by is None and (args.sort or args.top):
+        raise UsageError("--sort and --top need a view: add --by line, for one.")
     from torchtally.cli.output import emit, write_or_emit
     from torchtally.convention import Attention
     from torchtally.ledger import account
@@ -76,30 +96,34 @@ def command(args: argparse.Namespace) -> int:
     gc.disable()  # a short life with a million records, none of them garbage
     ledger = account(read_trace(args.file), convention=Attention(args.convention))
     if args.json is not None:
-        write_or_emit(_json(ledger, args.by, args.top), args.json)
+        write_or_emit(_json(ledger, args), args.json)
     else:
         emit(_text(ledger, args))
     return 0
 
 
-def _json(ledger: "Ledger", key: str | None, top: int | None) -> str:
+def _json(ledger: "Ledger", args: argparse.Namespace) -> str:
     from torchtally.report.json import dumps, ledger_document, table_document
+
+    if args.by is None:
+        return dumps(ledger_document(ledger))
+    return dumps(table_document(_view(ledger, args), ledger))
+
+
+def _view(ledger: "Ledger", args: argparse.Namespace) -> "Table":
     from torchtally.views import by
 
-    if key is None:
-        return dumps(ledger_document(ledger))
-    return dumps(table_document(by(ledger, key).top(top), ledger))
+    table = by(ledger, args.by)
+    return (table.sorted_by(args.sort) if args.sort else table).top(args.top)
 
 
 def _text(ledger: "Ledger", args: argparse.Namespace) -> str:
     from torchtally.cli.output import is_coloured, width
     from torchtally.report.text import summary_text, table_text
-    from torchtally.views import by
     from torchtally.views.summary import summarise
 
     colour = is_coloured(sys.stdout)
     if args.by is None:
         summary = summarise(ledger)
         return summary_text(summary, file=args.file, width=width(), is_coloured=colour)
-    table = by(ledger, args.by).top(args.top)
-    return table_text(table, width=width(), is_coloured=colour)
+    return table_text(_view(ledger, args), width=width(), is_coloured=colour)

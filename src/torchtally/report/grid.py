@@ -31,7 +31,7 @@ LEAST_TEXT = {0: 0, 1: 24, 2: 34}
 def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Text]:
     """The table, its title first, at most `width` wide unless its numbers alone are wider.
 
-    A brief one has no line of totals and says less below.
+    A brief one has totals only where all rows are shown, and no notes.
     """
     shown = _shown(table, width)
     fixed = [place for place in shown if not _is_flexible(table, place)]
@@ -48,9 +48,10 @@ def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Tex
     header = [column.title for column in table.columns]
     lines = [Text(printable(table.title), style="bold"), line(header, "dim")]
     lines += [line(row) for row in table.rows]
-    if not is_brief and any(cell is not None for cell in table.totals):
+    if not (is_brief and table.left_out) and any(cell is not None for cell in table.totals):
         lines.append(line(_labelled_totals(table), "bold"))
-    return [*lines, *_remarks(table, [] if is_brief else shown, width)]
+    hidden = [] if is_brief else [it.title for n, it in enumerate(table.columns) if n not in shown]
+    return [*lines, *_remarks(table, hidden, "" if is_brief else table.note, width)]
 
 
 def _is_flexible(table: Table, place: int) -> bool:
@@ -135,12 +136,11 @@ def _labelled_totals(table: Table) -> list[Cell]:
     return cells
 
 
-def _remarks(table: Table, shown: Sequence[int], width: int) -> Iterator[Text]:
-    hidden = [it.title for n, it in enumerate(table.columns) if shown and n not in shown]
+def _remarks(table: Table, hidden: Sequence[str], note: str, width: int) -> Iterator[Text]:
     remarks = [
         f"{table.left_out} more row{'s' * (table.left_out > 1)}." if table.left_out else "",
         f"No room for: {', '.join(hidden)}." if hidden else "",
-        table.note,
+        note,
     ]
     for line in wrapped(" ".join(it for it in remarks if it), width):
         yield Text(line, style="dim")

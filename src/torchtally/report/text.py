@@ -5,18 +5,19 @@ read as markup.
 """
 
 import io
+import shlex
 from collections.abc import Iterator
 
 from rich.console import Console
 from rich.text import Text
 
 from torchtally.report.grid import INDENT, table_lines, wrapped
-from torchtally.report.plain import cut_left, printable
+from torchtally.report.plain import cut_left, cut_right, printable
 from torchtally.units import format_bytes, format_count
 from torchtally.views import Table
 from torchtally.views.summary import Summary, Verdict
 
-MOST_LISTED = 4
+MOST_LISTED = 3
 """Of placeholders, notes and uncounted operators; the rest are numbered."""
 NAME_WIDTH = 48
 
@@ -49,7 +50,7 @@ def _summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
     yield from _verdict(summary, width)
     yield from _ending(summary, width)
     yield Text()
-    yield from _prose(_heading(summary), width)
+    yield from _heading(summary, width)
     if summary.total.count:
         yield from _tables(summary, width)
         yield Text()
@@ -61,11 +62,15 @@ def _summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
 
 
 def _tables(summary: Summary, width: int) -> Iterator[Text]:
-    yield from table_lines(summary.phases, width)
-    if summary.categories.rows:
-        yield Text()
-        yield from table_lines(summary.categories, width)
-    for table in (summary.lines, summary.library_lines, summary.modules):
+    yield from table_lines(summary.phases, width, is_brief=True)
+    rest = (
+        summary.categories,
+        summary.peak_lines,
+        summary.lines,
+        summary.library_lines,
+        summary.modules,
+    )
+    for table in rest:
         if table is not None and table.rows:
             yield Text()
             yield from table_lines(table, width, is_brief=True)
@@ -94,8 +99,8 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     yield from _prose(verdict(found), width, style if found.device else "bold red")
     if found.device:
         text = (
-            "Bytes of tensors. The allocator's segments, workspaces of libraries and the CUDA "
-            "context are not in it."
+            f"Reached in {found.peak_moment}. Bytes of tensors: the allocator's segments, "
+            "workspaces of libraries and the CUDA context are not in it."
         )
     elif summary.ending.kind in ("steps", "exit"):
         text = (
@@ -119,14 +124,14 @@ def _ending(summary: Summary, width: int) -> Iterator[Text]:
         yield from _prose(f"{how} {ending.message[:400]}".strip(), width, "yellow")
 
 
-def _heading(summary: Summary) -> str:
+def _heading(summary: Summary, width: int) -> Iterator[Text]:
+    yield Text(cut_right(summary.script, width), style="bold")
     parts = [
-        cut_left(summary.script, NAME_WIDTH),
         f"per {summary.period}",
         f"{format_count(summary.parameters)} parameters" if summary.parameters else "",
         summary.convention,
     ]
-    return "  |  ".join(part for part in parts if part)
+    yield from _prose(", ".join(part for part in parts if part), width)
 
 
 def _coverage(summary: Summary, width: int) -> Iterator[Text]:
@@ -152,7 +157,7 @@ def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
     for it in sorted(found, key=lambda it: -it.count)[:MOST_LISTED]:
         place = f"{it.frame.file}:{it.frame.line}" if it.frame else "(no line)"
         place, source = cut_left(place, NAME_WIDTH), it.frame.text[:200] if it.frame else ""
-        text = f"{place}  {source}  ({it.op[:80]} gave {it.given[:80]}, {it.count} times)"
+        text = f"{place}  {source}  ({it.op[:80]} gave {it.given[:80]}, {_times(it.count)})"
         yield from map(Text, wrapped(text, width))
     yield from _more(len(found))
 
@@ -162,9 +167,13 @@ def _notes(summary: Summary, width: int) -> Iterator[Text]:
         return
     yield from _prose("Done otherwise than on a real GPU:", width)
     for it in summary.notes[:MOST_LISTED]:
-        times = f" ({it.count} times)" if it.count > 1 else ""
+        times = f" ({_times(it.count)})" if it.count > 1 else ""
         yield from map(Text, wrapped(f"{it.text[:400]}{times}", width))
     yield from _more(len(summary.notes))
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _more(count: int) -> Iterator[Text]:
@@ -175,7 +184,7 @@ def _more(count: int) -> Iterator[Text]:
 def _next(summary: Summary, file: str) -> Iterator[Text]:
     if not file:
         return
-    name = printable(file)
+    name = shlex.quote(printable(file))
     line = "library-line" if summary.library_lines is not None else "line"
     yield Text()
     yield Text("Next", style="bold")

@@ -7,13 +7,10 @@ import torch
 from torch import Tensor
 
 from torchtally.record import Call, Literal, TensorSpec
-from torchtally.virtual.dispatch import named_tensors
-from torchtally.virtual.operators import Operator
+from torchtally.virtual.invocation import HOST_NUMBER, Invocation
+from torchtally.virtual.storage import virtual_of
 
 KEPT_LITERALS = (int, bool, str, type(None), torch.dtype)
-
-HOST = -1
-"""The number of a host tensor's storage: the accounted device holds none of it."""
 
 
 class Calls:
@@ -21,47 +18,25 @@ class Calls:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self._known: dict[Any, int] = {}
+        self._known: dict[tuple[Any, ...], int] = {}
 
     def of(
-        self,
-        operator: Operator,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        inputs: list[Tensor],
-        outputs: list[Tensor],
+        self, invocation: Invocation, outputs: Sequence[Tensor]
     ) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         """(place in `calls`, storage numbers of the inputs, storage numbers of the outputs)."""
-        local: dict[int, int] = {}
-        key: list[Any] = [operator.overload]
-        came_in = describe(inputs, local, key)
-        key.append(None)
-        went_out = describe(outputs, local, key)
-        for arg in (*args, *kwargs.items()) if kwargs else args:
-            kind = type(arg)
-            if kind in KEPT_LITERALS:
-                key.append(arg)
-            elif kind is tuple or kind is list:
-                key.append(literal(arg) if not holds_tensors(arg) else len(arg))
+        key: list[Any] = [invocation.signature]
+        numbers = []
+        for tensor in outputs:
+            virtual = virtual_of(tensor)
+            number = HOST_NUMBER if virtual is None else virtual.number
+            numbers.append(number)
+            shares = invocation.virtuals.index(virtual) if virtual in invocation.virtuals else -1
+            key.append((tensor.shape, tensor.stride(), tensor.dtype, shares, number >= 0))
         known = self._known.get(signature := tuple(key))
         if known is None:
             known = self._known[signature] = len(self.calls)
-            self.calls.append(build(operator, args, kwargs, key, len(inputs), len(outputs)))
-        return known, came_in, went_out
-
-
-def describe(tensors: Sequence[Tensor], local: dict[int, int], key: list[Any]) -> tuple[int, ...]:
-    """Append every tensor's facts to a key; returns the numbers of their storages."""
-    numbers = []
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        virtual = getattr(storage, "virtual", None)
-        number = HOST if virtual is None else virtual.number
-        identity = number if number >= 0 else -2 - storage._cdata
-        place = local.setdefault(identity, len(local))
-        key.append((tensor.shape, tensor.stride(), tensor.dtype, place, number >= 0))
-        numbers.append(number)
-    return tuple(numbers)
+            self.calls.append(build(invocation, outputs))
+        return known, invocation.numbers, tuple(numbers)
 
 
 def holds_tensors(arg: Sequence[Any]) -> bool:
@@ -81,44 +56,42 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def build(
-    operator: Operator,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    key: list[Any],
-    inputs: int,
-    outputs: int,
-) -> Call:
-    """The call itself, for a key seen for the first time."""
-    names = [name for name, _ in named_tensors(operator, args, kwargs)]
-    given = (*zip(operator.arguments, args, strict=False), *kwargs.items())
-    literals = tuple(
-        (name, literal(value))
-        for name, value in given
-        if isinstance(value, KEPT_LITERALS)
-        or (isinstance(value, (list, tuple)) and not holds_tensors(value))
+def build(invocation: Invocation, outputs: Sequence[Tensor]) -> Call:
+    """The call itself, for a signature seen for the first time."""
+    operator = invocation.operator
+    places: dict[int, int] = {}
+    inputs = tuple(
+        spec(tensor, name, places, is_written=name in operator.written)
+        for name, tensor in invocation.named_inputs
     )
     return Call(
         name=operator.name,
         overload=operator.overload._overloadname,
-        inputs=tuple(
-            spec(fact, name, name in operator.written)
-            for fact, name in zip(key[1 : 1 + inputs], names, strict=True)
+        inputs=inputs,
+        outputs=tuple(spec(tensor, "", places) for tensor in outputs),
+        literals=tuple(
+            (name, literal(value))
+            for name, value in invocation.named_arguments
+            if isinstance(value, KEPT_LITERALS)
+            or (isinstance(value, (list, tuple)) and not holds_tensors(value))
         ),
-        outputs=tuple(spec(fact, "", False) for fact in key[2 + inputs : 2 + inputs + outputs]),
-        literals=literals,
         is_mutating=operator.is_mutating,
     )
 
 
-def spec(fact: Any, argument: str, is_written: bool) -> TensorSpec:
-    shape, stride, dtype, place, is_on_device = fact
+def spec(
+    tensor: Tensor, argument: str, places: dict[int, int], *, is_written: bool = False
+) -> TensorSpec:
+    """One tensor's facts; `places` numbers the storages of the call as they are met."""
+    virtual = virtual_of(tensor)
+    is_on_device = virtual is not None and virtual.number >= 0
+    identity = id(tensor if virtual is None else virtual)
     return TensorSpec(
         argument=argument,
-        shape=tuple(shape),
-        stride=tuple(stride),
-        dtype=dtype_name(dtype),
+        shape=tuple(tensor.shape),
+        stride=tuple(tensor.stride()),
+        dtype=dtype_name(tensor.dtype),
         device="cuda:0" if is_on_device else "cpu",
-        storage=place,
+        storage=places.setdefault(identity, len(places)),
         is_written=is_written,
     )

@@ -6,6 +6,7 @@ its gradient, this is optimizer state.
 """
 
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -28,7 +29,7 @@ from torchtally.tracer.calls import Calls
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.source import Stacks, Walk, own_frame
 from torchtally.virtual import private
-from torchtally.virtual.operators import Operator
+from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage, virtual_of
 
 FIRST_CALLER = 3
@@ -90,21 +91,14 @@ class Recorder:
 
     # Operators.
 
-    def operator_ran(
-        self,
-        operator: Operator,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        inputs: list[Tensor],
-        outputs: list[Tensor],
-    ) -> None:
-        call, came_in, went_out = self._calls.of(operator, args, kwargs, inputs, outputs)
-        phase, site = self._place(came_in, inputs, outputs)
+    def operator_ran(self, invocation: Invocation, outputs: Sequence[Tensor]) -> None:
+        call, came_in, went_out = self._calls.of(invocation, outputs)
+        phase, site = self._place(came_in, invocation.inputs, outputs)
         self._ops.append((call, site, phase, came_in, went_out))
         self.clock += 1
 
     def _place(
-        self, came_in: tuple[int, ...], inputs: list[Tensor], outputs: list[Tensor]
+        self, came_in: tuple[int, ...], inputs: list[Tensor], outputs: Sequence[Tensor]
     ) -> tuple[Phase, int]:
         """The phase an operator ran in, and where it belongs.
 
@@ -161,7 +155,7 @@ class Recorder:
         return self._site(place, self._stacks.read(frame)[0])
 
     def _accumulation(
-        self, node: Any, walk: Walk, inputs: list[Tensor], outputs: list[Tensor]
+        self, node: Any, walk: Walk, inputs: list[Tensor], outputs: Sequence[Tensor]
     ) -> int:
         """A gradient reaches its leaf: mark both, and place the operator at the leaf's module."""
         self.mark(node.variable, Role.PARAMETER)

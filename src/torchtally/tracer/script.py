@@ -114,7 +114,7 @@ def execute(script: Script) -> None:
         with open(script.target, "rb") as file:
             source = file.read()
         main = sys.modules["__main__"]
-        exec(compile(source, script.target, "exec"), vars(main))  # noqa: S102
+        exec(compile(source, script.target, "exec"), vars(main))
 
 
 def run_exit_handlers() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger
-from torchtally.views.categories import categories
+from torchtally.views.categories import categories, peak_lines
 from torchtally.views.lines import library_lines, lines
 from torchtally.views.modules import modules, repeated_modules
 from torchtally.views.operators import kinds, operators, phases
@@ -21,6 +21,7 @@ VIEWS: Mapping[str, Callable[[Ledger], Table]] = {
     "kind": kinds,
     "phase": phases,
     "category": categories,
+    "peak-line": peak_lines,
 }
 
 

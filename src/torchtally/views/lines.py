@@ -1,6 +1,8 @@
 """Costs by source line."""
 
-from collections.abc import Mapping
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
 
 from torchtally.ledger import Entry, Ledger, Line, Total
 from torchtally.views.columns import (
@@ -32,12 +34,29 @@ def library_lines(ledger: Ledger) -> Table:
 
 
 def _table(title: str, sums: Mapping[Line | None, Total], total: Total) -> Table:
-    rows = [(cost, _texts(line)) for line, cost in sums.items()]
+    root = own_root(line.file for line in sums if line is not None and line.is_own)
+    rows = [(cost, line_texts(line, root)) for line, cost in sums.items()]
     return cost_table(title, QUANTITIES, TEXTS, rows, total)
 
 
-def _texts(line: Line | None) -> tuple[Cell, Cell]:
-    return NO_LINE if line is None else (line.place, line.text)
+def line_texts(line: Line | None, root: str) -> tuple[Cell, Cell]:
+    """Place and source of a line, the place as `short_path` has it."""
+    return NO_LINE if line is None else (f"{short_path(line.file, root)}:{line.line}", line.text)
+
+
+def own_root(files: Iterable[str]) -> str:
+    """The directory that holds all these files; "" where there is none."""
+    try:
+        return posixpath.commonpath([posixpath.dirname(file) for file in files])
+    except ValueError:  # no file at all, or relative names among absolute ones
+        return ""
+
+
+def short_path(file: str, root: str) -> str:
+    """The path as a reader knows it: from the user's own directory, or from the package's name."""
+    if root and file.startswith(f"{root.rstrip('/')}/"):
+        return file[len(root.rstrip("/")) + 1 :]
+    return re.sub(r"^.*/(?:site|dist)-packages/", "", file)
 
 
 def is_behind_libraries(ledger: Ledger) -> bool:

@@ -1,5 +1,7 @@
 """The first thing a user wants to know about a run, on one page."""
 
+import posixpath
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from torchtally.errors import UnknownChipError
@@ -7,7 +9,7 @@ from torchtally.hardware import chip
 from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory import parameters
 from torchtally.record import Ending, Note, Placeholder
-from torchtally.views.categories import categories
+from torchtally.views.categories import categories, peak_lines
 from torchtally.views.lines import is_behind_libraries, library_lines, lines
 from torchtally.views.modules import OUTSIDE, repeated_modules
 from torchtally.views.operators import phases
@@ -17,6 +19,7 @@ TOP_LINES = 8
 TOP_OWN_LINES = 4
 """Where libraries' lines follow."""
 TOP_MODULES = 6
+TOP_HOLDERS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class Verdict:
     device: str
     """"" when the run put nothing on any device."""
     peak_bytes: int
+    peak_moment: str
+    """Where the peak was reached: "step 2, backward of model.py:41"."""
     capacity_bytes: int | None
     """None for a chip that is in no table."""
 
@@ -49,6 +54,8 @@ class Summary:
     total: Total
     phases: Table
     categories: Table
+    peak_lines: Table | None
+    """Where the run does not fit: who holds the memory."""
     lines: Table
     library_lines: Table | None
     """Where most of the work is in library code that the user's own lines merely call."""
@@ -64,16 +71,18 @@ def summarise(ledger: Ledger) -> Summary:
     """One page about a run."""
     trace = ledger.trace
     has_modules = any(module_of(it) != OUTSIDE for it in ledger.steady)
+    verdict = judge(ledger)
     is_behind = is_behind_libraries(ledger)
     return Summary(
         script=trace.script,
-        verdict=judge(ledger),
+        verdict=verdict,
         period=ledger.period,
         parameters=parameters(trace) or None,
         convention=ledger.attention.description,
         total=ledger.total,
         phases=phases(ledger),
         categories=categories(ledger),
+        peak_lines=None if verdict.fits else peak_lines(ledger).top(TOP_HOLDERS),
         lines=lines(ledger).top(TOP_OWN_LINES if is_behind else TOP_LINES),
         library_lines=library_lines(ledger).top(TOP_LINES) if is_behind else None,
         modules=repeated_modules(ledger).top(TOP_MODULES) if has_modules else None,
@@ -91,8 +100,22 @@ def judge(ledger: Ledger) -> Verdict:
         chip=ledger.trace.chip,
         device=memory.device,
         peak_bytes=memory.peak_bytes,
+        peak_moment=moment(ledger, memory.peak_tick),
         capacity_bytes=capacity_bytes(ledger.trace.chip),
     )
+
+
+def moment(ledger: Ledger, tick: int) -> str:
+    """The training step, phase and line of a tick, in words; "" where nothing ran."""
+    trace = ledger.trace
+    place = min(bisect_left(ledger.entries, tick, key=lambda it: it.op.clock), len(trace.ops) - 1)
+    if place < 0:
+        return ""
+    op = trace.ops[place]
+    step = f"step {bisect_right(trace.step_ends, op.clock) + 1}"
+    line = op.site.line
+    where = f" of {posixpath.basename(line.file)}:{line.line}" if line else ""
+    return f"{step}, {op.phase}{where}"
 
 
 def capacity_bytes(chip_name: str) -> int | None:

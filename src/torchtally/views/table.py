@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from torchtally.errors import UsageError
+
 Cell = str | int | float | None
 """A text, a number in the unit of its column, or nothing."""
 
@@ -54,13 +56,35 @@ class Table:
     """What a reader must know to read the numbers right."""
 
     def column(self, name: str) -> tuple[Cell, ...]:
-        """The cells of a column, top to bottom. Raises StopIteration for an unknown one."""
-        place = next(n for n, column in enumerate(self.columns) if column.name == name)
+        """The cells of a column, top to bottom. Raises UsageError for an unknown one."""
+        place = self._place(name)
         return tuple(row[place] for row in self.rows)
 
     def total(self, name: str) -> Cell:
-        place = next(n for n, column in enumerate(self.columns) if column.name == name)
-        return self.totals[place]
+        return self.totals[self._place(name)]
+
+    def sorted_by(self, name: str) -> "Table":
+        """Largest first by a column of numbers. Raises UsageError for any other column."""
+        place = self._place(name)
+        if self.columns[place].unit.is_text:
+            raise UsageError(f"{name!r} is a column of text. {self._numbers}")
+
+        def largest_first(row: tuple[Cell, ...]) -> float:
+            cell = row[place]
+            return -cell if isinstance(cell, int | float) else 0
+
+        return replace(self, rows=tuple(sorted(self.rows, key=largest_first)))
+
+    def _place(self, name: str) -> int:
+        for place, column in enumerate(self.columns):
+            if column.name == name:
+                return place
+        raise UsageError(f"This view has no column {name!r}. {self._numbers}")
+
+    @property
+    def _numbers(self) -> str:
+        names = [column.name for column in self.columns if not column.unit.is_text]
+        return f"Its numbers are: {', '.join(names)}."
 
     def top(self, count: int | None) -> "Table":
         """The first rows; the totals stay those of all rows."""

@@ -20,6 +20,10 @@ class Operator:
     written: frozenset[str]
     """Arguments the schema lets it write to."""
     is_mutating: bool
+    is_inplace: bool
+    """Writes values to its first argument, whose shape and storage stay what they are."""
+    returns_self: bool
+    """An in-place operator gives back its first argument; lists of tensors give back nothing."""
     is_factory: bool
     """Takes no tensor and makes one."""
     is_random: bool
@@ -31,9 +35,10 @@ def learn(overload: OpOverload) -> Operator:
     schema = overload._schema
     takes_tensor = any("Tensor" in str(argument.type) for argument in schema.arguments)
     makes_tensor = any("Tensor" in str(result.type) for result in schema.returns)
+    name = f"{overload.namespace}.{schema.name.split('::')[1]}"
     return Operator(
         overload=overload,
-        name=f"{overload.namespace}.{overload._schema.name.split('::')[1]}",
+        name=name,
         arguments=tuple(argument.name for argument in schema.arguments),
         written=frozenset(
             argument.name
@@ -41,6 +46,11 @@ def learn(overload: OpOverload) -> Operator:
             if argument.alias_info is not None and argument.alias_info.is_write
         ),
         is_mutating=schema.is_mutable,
+        is_inplace=schema.is_mutable
+        and name.endswith("_")
+        and not name.endswith("__")
+        and torch.Tag.inplace_view not in overload.tags,
+        returns_self=bool(schema.returns),
         is_factory=makes_tensor and not takes_tensor,
         is_random=torch.Tag.nondeterministic_seeded in overload.tags,
         is_composite=private.has_composite_kernel(overload),

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from torchtally.errors import UnsupportedError
 from torchtally.virtual import values
-from torchtally.virtual.dispatch import META, VirtualDispatch
+from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.invocation import META
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import make_virtual
 from torchtally.virtual.tensors import as_device, shown_virtual

@@ -75,3 +75,26 @@ def fused_gru_cell(
 ) -> Any:
     workspace = hx.new_empty((hx.shape[0], hx.shape[1] * 5))
     return torch.empty_like(hx), workspace
+
+
+@shape_of(aten._grouped_mm.default)
+def grouped_mm(
+    a: Tensor, b: Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None
+) -> Tensor:
+    """(M, K) @ (G, K, N), and the other ways to have a group dimension.
+
+    torch's shape function takes bfloat16 only; CUDA's operator falls back for other dtypes. Rows
+    start at multiples of 16 bytes (native/cuda/GroupedBlas.cpp).
+    """
+    rows, columns = a.shape[-2], b.shape[-1]
+    if a.dim() == 2 and b.dim() == 2:
+        shape: tuple[int, ...] = (offs.shape[0], rows, columns)
+    elif a.dim() == 3 and b.dim() == 3:
+        shape = (a.shape[0], rows, columns)
+    else:
+        shape = (rows, columns)
+    dtype = out_dtype or a.dtype
+    aligned = 16 // dtype.itemsize
+    row_stride = -(-columns // aligned) * aligned
+    stride = (rows * row_stride, row_stride, 1) if len(shape) == 3 else (row_stride, 1)
+    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")

@@ -13,21 +13,16 @@ from torch._ops import OpOverload
 
 from torchtally.virtual import private, values
 from torchtally.virtual.dispatch import (
-    META,
     SPECIAL,
     Handler,
     VirtualDispatch,
     has_value,
     may_have_value,
-    tensors_of,
 )
-from torchtally.virtual.operators import Operator
+from torchtally.virtual.invocation import META, Invocation
 from torchtally.virtual.storage import virtual_of
 
 aten = torch.ops.aten
-
-Arguments = tuple[Any, ...]
-Keywords = dict[str, Any]
 
 
 def special(*overloads: OpOverload) -> Callable[[Handler], Handler]:
@@ -41,38 +36,32 @@ def special(*overloads: OpOverload) -> Callable[[Handler], Handler]:
     return register
 
 
-def is_host_only(inputs: list[Tensor]) -> bool:
-    return all(virtual_of(tensor) is None for tensor in inputs)
-
-
 # Values read back.
 
 
 @special(aten._local_scalar_dense.default)
-def read_scalar(
-    mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords
-) -> Any:
+def read_scalar(mode: VirtualDispatch, call: Invocation) -> Any:
     """`.item()` and all that goes through it: `float(t)`, `if t > 0`, `t.tolist()` of one."""
-    tensor = args[0]
+    tensor = call.args[0]
     real = values.real_of(tensor)
     if real is not None:
-        return operator.overload(real)
+        return call.operator.overload(real)
     if virtual_of(tensor) is None:
-        return operator.overload(tensor)  # the user's own meta tensor: torch's own error
+        return call.operator.overload(tensor)  # the user's own meta tensor: torch's own error
     given = values.placeholder(tensor.dtype)
-    mode.observer.placeholder_given(operator.name, str(given))
+    mode.observer.placeholder_given(call.operator.name, str(given))
     return given
 
 
 @special(aten.equal.default)
-def read_equal(mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords) -> Any:
-    first, second = args
+def read_equal(mode: VirtualDispatch, call: Invocation) -> Any:
+    first, second = call.args
     if first.shape != second.shape:
         return False
     known = values.real_of(first), values.real_of(second)
     if known[0] is not None and known[1] is not None:
-        return operator.overload(*known)
-    mode.observer.placeholder_given(operator.name, str(values.PLACEHOLDER_BOOL))
+        return call.operator.overload(*known)
+    mode.observer.placeholder_given(call.operator.name, str(values.PLACEHOLDER_BOOL))
     return values.PLACEHOLDER_BOOL
 
 
@@ -80,30 +69,24 @@ def read_equal(mode: VirtualDispatch, operator: Operator, args: Arguments, kwarg
 
 
 @special(aten.isnan.default, aten.isinf.default, aten.isposinf.default, aten.isneginf.default)
-def assume_finite(
-    mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords
-) -> Any:
-    return assuming(mode, operator, args, kwargs, answer=False)
+def assume_finite(mode: VirtualDispatch, call: Invocation) -> Any:
+    return assuming(mode, call, answer=False)
 
 
 @special(aten.eq.Scalar, aten.ne.Scalar, aten.eq.Tensor, aten.ne.Tensor)
-def compare_finite(
-    mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords
-) -> Any:
+def compare_finite(mode: VirtualDispatch, call: Invocation) -> Any:
     """`x == x` and `x != inf` are how torch itself spells isnan and isfinite."""
-    is_equal = operator.name == "aten.eq"
-    if args[0] is args[1]:
-        return assuming(mode, operator, args, kwargs, answer=is_equal)
-    if values.is_infinite(args[1]):
-        return assuming(mode, operator, args, kwargs, answer=not is_equal)
-    return mode.run(operator, args, kwargs)
+    is_equal = call.operator.name == "aten.eq"
+    if call.args[0] is call.args[1]:
+        return assuming(mode, call, answer=is_equal)
+    if values.is_infinite(call.args[1]):
+        return assuming(mode, call, answer=not is_equal)
+    return mode.run(call)
 
 
-def assuming(
-    mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords, *, answer: bool
-) -> Any:
+def assuming(mode: VirtualDispatch, call: Invocation, *, answer: bool) -> Any:
     """Run, and let a small result without a value be `answer` throughout."""
-    result = mode.run(operator, args, kwargs)
+    result = mode.run(call)
     virtual = virtual_of(result)
     if virtual is not None and virtual.value is None and may_have_value(result):
         values.give_value(result, torch.full(result.shape, answer))
@@ -111,14 +94,12 @@ def assuming(
 
 
 @special(aten._amp_foreach_non_finite_check_and_unscale_.default)
-def unscale_finite(
-    mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords
-) -> Any:
+def unscale_finite(mode: VirtualDispatch, call: Invocation) -> Any:
     """Gradients are taken to be finite, so `found_inf` stays what it was."""
-    _gradients, found_inf, _inv_scale = args
+    _gradients, found_inf, _inv_scale = call.args
     kept = values.real_of(found_inf)
     kept = None if kept is None else kept.clone()
-    mode.run(operator, args, kwargs)
+    mode.run(call)
     virtual = virtual_of(found_inf)
     if kept is not None and virtual is not None and virtual.value is None:
         values.give_value(found_inf, kept)
@@ -128,24 +109,22 @@ def unscale_finite(
 
 
 @special(aten.topk.default, aten.multinomial.default)
-def choose_balanced(
-    mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords
-) -> Any:
+def choose_balanced(mode: VirtualDispatch, call: Invocation) -> Any:
     """Indices nobody can know: every one of the candidates is chosen equally often.
 
     A mixture of experts then sends each expert its share of tokens, no more and no less.
     """
-    result = mode.run(operator, args, kwargs)
+    result = mode.run(call)
     indices = result if isinstance(result, Tensor) else result[1]
     virtual = virtual_of(indices)
     if virtual is None or virtual.value is not None or not may_have_value(indices):
         return result
-    dim = args[2] if len(args) > 2 and operator.name == "aten.topk" else -1
-    candidates = args[0].shape[dim]
+    dim = call.args[2] if len(call.args) > 2 and call.operator.name == "aten.topk" else -1
+    candidates = call.args[0].shape[dim]
     if candidates and indices.numel():
         chosen = (torch.arange(indices.numel()) % candidates).view(indices.shape)
         values.give_value(indices, chosen)
-        mode.observer.placeholder_given(operator.name, "balanced indices")
+        mode.observer.placeholder_given(call.operator.name, "balanced indices")
     return result
 
 
@@ -154,23 +133,20 @@ def choose_balanced(
 
 def shaped_by_value(
     mode: VirtualDispatch,
-    operator: Operator,
-    args: Arguments,
-    kwargs: Keywords,
+    call: Invocation,
     bound: Callable[[], tuple[Any, str]],
 ) -> Any:
     """The real result where values are known, else meta tensors of the declared bound."""
-    inputs = tensors_of(args, kwargs)
-    if is_host_only(inputs):
-        return mode.run(operator, args, kwargs)
-    home = next(v.home for t in inputs if (v := virtual_of(t)) is not None)
-    real = mode.compute(operator, args, kwargs) if all(map(has_value, inputs)) else None
+    if not call.is_virtual:
+        return mode.run(call)
+    home = next(virtual.home for virtual in call.virtuals if virtual is not None)
+    real = mode.compute(call) if all(map(has_value, call.inputs)) else None
     if real is None:
         result, given = bound()
-        mode.observer.placeholder_given(operator.name, given)
+        mode.observer.placeholder_given(call.operator.name, given)
     else:
         result = torch.utils._pytree.tree_map_only(Tensor, meta_like, real)
-    result = mode.finish(operator, args, kwargs, inputs, result, home)
+    result = mode.finish(call, result, home)
     if real is not None:
         give_values(result, real)
     return result
@@ -199,114 +175,112 @@ def selected(mode: VirtualDispatch, elements: int) -> tuple[int, str]:
 
 
 @special(aten.nonzero.default)
-def nonzero(mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords) -> Any:
+def nonzero(mode: VirtualDispatch, call: Invocation) -> Any:
     def bound() -> tuple[Tensor, str]:
-        rows, given = selected(mode, args[0].numel())
-        dims = args[0].dim()
+        rows, given = selected(mode, call.args[0].numel())
+        dims = call.args[0].dim()
         # CUDA's kernel writes one row per dimension and returns the transpose.
         return torch.empty((dims, rows), dtype=torch.int64, device=META).t(), given
 
-    return shaped_by_value(mode, operator, args, kwargs, bound)
+    return shaped_by_value(mode, call, bound)
 
 
 @special(aten.masked_select.default)
-def masked_select(
-    mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords
-) -> Any:
+def masked_select(mode: VirtualDispatch, call: Invocation) -> Any:
     def bound() -> tuple[Tensor, str]:
-        tensor, mask = args
+        tensor, mask = call.args
         elements = torch.broadcast_shapes(tensor.shape, mask.shape).numel()
         count, given = selected(mode, elements)
         return empty(count, dtype=tensor.dtype), given
 
-    return shaped_by_value(mode, operator, args, kwargs, bound)
+    return shaped_by_value(mode, call, bound)
 
 
 @special(
     aten._unique2.default, aten._unique.default, aten.unique_dim.default,
     aten.unique_consecutive.default, aten.unique_dim_consecutive.default,
 )  # fmt: skip
-def unique(mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords) -> Any:
+def unique(mode: VirtualDispatch, call: Invocation) -> Any:
     """At most as many as there are: all different."""
 
     def bound() -> tuple[tuple[Tensor, ...], str]:
-        tensor = args[0]
-        has_dim = "dim" in operator.arguments and len(args) > 1 and isinstance(args[1], int)
+        tensor = call.args[0]
+        has_dim = (
+            "dim" in call.operator.arguments
+            and len(call.args) > 1
+            and isinstance(call.args[1], int)
+        )
         shape = tuple(tensor.shape) if has_dim else (tensor.numel(),)
-        count = tensor.shape[args[1]] if has_dim else tensor.numel()
+        count = tensor.shape[call.args[1]] if has_dim else tensor.numel()
         inverse = empty(count) if has_dim else empty(*tensor.shape)
         results = (empty(*shape, dtype=tensor.dtype), inverse, empty(count))
-        return results[: len(operator.overload._schema.returns)], f"all {count} different"
+        return results[: len(call.operator.overload._schema.returns)], f"all {count} different"
 
-    return shaped_by_value(mode, operator, args, kwargs, bound)
+    return shaped_by_value(mode, call, bound)
 
 
 @special(aten.repeat_interleave.Tensor)
-def repeat_interleave(
-    mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords
-) -> Any:
+def repeat_interleave(mode: VirtualDispatch, call: Invocation) -> Any:
     def bound() -> tuple[Tensor, str]:
-        count = kwargs.get("output_size") or args[0].numel()
-        return empty(count, dtype=args[0].dtype), f"{count} elements, each repeated once"
+        count = call.kwargs.get("output_size") or call.args[0].numel()
+        return empty(count, dtype=call.args[0].dtype), f"{count} elements, each repeated once"
 
-    return shaped_by_value(mode, operator, args, kwargs, bound)
+    return shaped_by_value(mode, call, bound)
 
 
 @special(aten.bincount.default)
-def bincount(mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords) -> Any:
+def bincount(mode: VirtualDispatch, call: Invocation) -> Any:
     def bound() -> tuple[Tensor, str]:
-        bins = max(1, kwargs.get("minlength", args[2] if len(args) > 2 else 0))
+        bins = max(1, call.kwargs.get("minlength", call.args[2] if len(call.args) > 2 else 0))
         return empty(bins), f"{bins} bins"
 
-    return shaped_by_value(mode, operator, args, kwargs, bound)
+    return shaped_by_value(mode, call, bound)
 
 
 @special(aten.index.Tensor, aten.index_put.default, aten.index_put_.default,
          aten._index_put_impl_.default)  # fmt: skip
-def index(mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords) -> Any:
+def index(mode: VirtualDispatch, call: Invocation) -> Any:
     """A bool mask is turned into indices first, as CUDA does, with the same temporaries."""
-    if is_host_only(tensors_of(args, kwargs)):
-        return mode.run(operator, args, kwargs)
+    if not call.is_virtual:
+        return mode.run(call)
     indices: list[Tensor | None] = []
-    for item in args[1]:
+    for item in call.args[1]:
         if isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8):
             with mode:
                 indices += item.nonzero().unbind(1)
         else:
             indices.append(item)
-    return mode.run(operator, (args[0], indices, *args[2:]), kwargs)
+    return mode.call(call.operator.overload, call.args[0], indices, *call.args[2:], **call.kwargs)
 
 
 # Between devices.
 
 
 @special(aten.copy_.default)
-def copy(mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords) -> Any:
+def copy(mode: VirtualDispatch, call: Invocation) -> Any:
     """Into a real host tensor from a virtual one only a known value can be written."""
-    target, source = args[0], args[1]
+    target, source = call.args[0], call.args[1]
     if private.is_meta(target) or virtual_of(source) is None:
-        return mode.run(operator, args, kwargs)
+        return mode.run(call)
     real = values.real_of(source)
     if real is not None:
-        operator.overload(target, real)
+        call.operator.overload(target, real)
     else:
-        mode.observer.placeholder_given(operator.name, "the host tensor keeps its old contents")
-    mode.observer.operator_ran(operator, args, kwargs, [target, source], [target])
+        mode.observer.placeholder_given(
+            call.operator.name, "the host tensor keeps its old contents"
+        )
+    mode.observer.operator_ran(call, [target])
     return target
 
 
 @special(aten._pin_memory.default)
-def pin_memory(mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords) -> Any:
+def pin_memory(mode: VirtualDispatch, call: Invocation) -> Any:
     """Pinned host memory: a copy, that says so when asked (`is_pinned`)."""
-    pinned = args[0].clone() if virtual_of(args[0]) is None else mode.run(
-        mode.operator(aten.clone.default), args[:1], {}
-    )  # fmt: skip
+    pinned = mode.call(aten.clone.default, call.args[0])
     pinned.untyped_storage().pinned = True
     return pinned
 
 
 @special(aten.record_stream.default)
-def record_stream(
-    mode: VirtualDispatch, operator: Operator, args: Arguments, kwargs: Keywords
-) -> None:
+def record_stream(mode: VirtualDispatch, call: Invocation) -> None:
     """Keeps the caching allocator from reusing a block too early: nothing to do at tensor level."""

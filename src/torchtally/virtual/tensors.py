@@ -13,7 +13,8 @@ from torch import Tensor
 
 from torchtally.errors import UnsupportedError
 from torchtally.virtual import private, values
-from torchtally.virtual.dispatch import INSIDE, META, VirtualDispatch
+from torchtally.virtual.dispatch import INSIDE, VirtualDispatch
+from torchtally.virtual.invocation import META
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import DeviceMemory, VirtualStorage, virtual_of
 

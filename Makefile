@@ -1,0 +1,59 @@
+# A fresh machine needs Python 3.11 or newer and make; the environment, .venv, makes itself.
+
+PYTHON ?= $(shell for it in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$it" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$it" && break; \
+	done)
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+
+SCRIPT ?= examples/train_gpt.py
+GPU ?= H100-SXM
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check lint types tests bench format clean
+
+help:  ## this page
+	@echo "make run      tally run $(SCRIPT) --gpu $(GPU); others with SCRIPT=... GPU=..."
+	@echo "make test     everything that must hold: formatting, lint, types, tests, documented commands"
+	@echo "make lint     formatting, lint and types alone"
+	@echo "make format   format the code, and fix what lint can fix"
+	@echo "make bench    the benchmarks, with the limits they must hold"
+	@echo "make clean    remove the environment and everything generated"
+
+run: $(VENV)/installed  ## the main job, on a real script
+	$(BIN)/tally run $(SCRIPT) --gpu $(GPU)
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment. torch comes by its pinned version; where pip is set up to find a build for CPUs
+# alone, that build satisfies the pin, and nothing of CUDA is downloaded.
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "torchtally needs Python 3.11 or newer: install it, or make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/installed-dev: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@ $(VENV)/installed

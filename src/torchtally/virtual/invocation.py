@@ -1,0 +1,189 @@
+"""One call of an operator as it reaches the virtual GPU, and what can be remembered about it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtally.virtual import private
+from torchtally.virtual.operators import Operator
+from torchtally.virtual.storage import VirtualStorage, virtual_of
+
+META = torch.device("meta")
+HOST_NUMBER = -1
+"""The number of a storage no virtual GPU holds."""
+
+
+class Invocation:
+    """An operator with its arguments; `inputs` are its tensors in order, lists flattened."""
+
+    __slots__ = ("_signature", "args", "inputs", "kwargs", "numbers", "operator", "virtuals")
+
+    def __init__(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.operator = operator
+        self.args = args
+        self.kwargs = kwargs
+        inputs: list[Tensor] = []
+        for arg in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(arg, Tensor):
+                inputs.append(arg)
+            elif isinstance(arg, (list, tuple)):
+                inputs += [item for item in arg if isinstance(item, Tensor)]
+        self.inputs = inputs
+        self.virtuals: list[VirtualStorage | None] = [virtual_of(tensor) for tensor in inputs]
+        self.numbers: tuple[int, ...] = ()
+        """Storage numbers of the inputs, known once the signature is."""
+        self._signature: tuple[Any, ...] | None = None
+
+    @property
+    def is_virtual(self) -> bool:
+        return any(virtual is not None for virtual in self.virtuals)
+
+    @property
+    def has_real(self) -> bool:
+        """A real host tensor is among the inputs."""
+        return any(
+            virtual is None and not private.is_meta(tensor)
+            for tensor, virtual in zip(self.inputs, self.virtuals, strict=True)
+        )
+
+    @property
+    def named_inputs(self) -> list[tuple[str, Tensor]]:
+        """Every tensor with the name of its argument."""
+        found = []
+        for name, arg in self.named_arguments:
+            if isinstance(arg, Tensor):
+                found.append((name, arg))
+            elif isinstance(arg, (list, tuple)):
+                found += [(name, item) for item in arg if isinstance(item, Tensor)]
+        return found
+
+    @property
+    def named_arguments(self) -> list[tuple[str, Any]]:
+        return [*zip(self.operator.arguments, self.args, strict=False), *self.kwargs.items()]
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """Equal for calls that agree in operator, shapes, layouts, sharing and literals."""
+        if self._signature is None:
+            self._signature = self._describe()
+        return self._signature
+
+    def _describe(self) -> tuple[Any, ...]:
+        key: list[Any] = [self.operator.overload]
+        numbers: list[int] = []
+        places: dict[int, int] = {}
+        for tensor, virtual in zip(self.inputs, self.virtuals, strict=True):
+            number = HOST_NUMBER if virtual is None else virtual.number
+            identity = id(tensor if virtual is None else virtual)
+            place = places.setdefault(identity, len(places))
+            stride = tensor.stride() if tensor.layout is torch.strided else ()
+            key.append((tensor.shape, stride, tensor.dtype, place, number >= 0))
+            numbers.append(number)
+        self.numbers = tuple(numbers)
+        is_mutating = self.operator.is_mutating
+        for arg in self.args:
+            if not isinstance(arg, Tensor):
+                key.append(hashable(arg, is_mutating))
+        for name, arg in self.kwargs.items():
+            if not isinstance(arg, Tensor):
+                key.append((name, hashable(arg, is_mutating)))
+        return tuple(key)
+
+
+def hashable(arg: Any, drops_floats: bool) -> Any:
+    """An argument as part of a signature: tensors of a list become their number.
+
+    An operator that writes in place gives back what it was given, whatever the learning rate: its
+    floats would make every step a new signature.
+    """
+    kind = type(arg)
+    if kind is list or kind is tuple:
+        if arg and isinstance(arg[0], (Tensor, type(None))):
+            return len(arg)
+        return tuple(hashable(item, drops_floats) for item in arg)
+    if kind is float and drops_floats:
+        return None
+    return arg
+
+
+class Recipe:
+    """The results of a call whose signature was seen before, made without running it."""
+
+    __slots__ = ("container", "items")
+
+    def __init__(self, container: type | None, items: list[Any]) -> None:
+        self.container = container
+        self.items = items
+
+    def make(self) -> Any:
+        made = [
+            torch.empty_strided(item.shape, item.stride, dtype=item.dtype, device=META)
+            if type(item) is Fresh
+            else item
+            for item in self.items
+        ]
+        return made[0] if self.container is None else self.container(made)
+
+
+class Fresh:
+    """A result in storage of its own."""
+
+    __slots__ = ("dtype", "shape", "stride")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.shape = tensor.shape
+        self.stride = tensor.stride()
+        self.dtype = tensor.dtype
+
+
+def recipe_of(result: Any) -> Recipe | None:
+    """How to make such results again; None unless every tensor owns all of its own storage."""
+    if isinstance(result, Tensor):
+        container, items = None, [result]
+    elif type(result) in (tuple, list):
+        container, items = type(result), list(result)
+    else:
+        return None
+    tensors = [item for item in items if isinstance(item, Tensor)]
+    if not all(owns_fresh_storage(tensor) for tensor in tensors):
+        return None
+    if len({tensor.untyped_storage()._cdata for tensor in tensors}) < len(tensors):
+        return None
+    if not all(isinstance(item, (Tensor, int, type(None))) for item in items):
+        return None
+    return Recipe(container, [Fresh(item) if isinstance(item, Tensor) else item for item in items])
+
+
+def owns_fresh_storage(tensor: Tensor) -> bool:
+    if tensor.layout is not torch.strided or tensor.storage_offset() or tensor.is_conj():
+        return False
+    storage = tensor.untyped_storage()
+    return getattr(storage, "virtual", None) is None and storage.nbytes() == extent_bytes(tensor)
+
+
+def extent_bytes(tensor: Tensor) -> int:
+    """Bytes from a tensor's first element to the end of its last."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def replaced(arg: Any, replacement: dict[int, Tensor]) -> Any:
+    """An argument with some of its tensors replaced, by identity."""
+    if isinstance(arg, Tensor):
+        return replacement.get(id(arg), arg)
+    if isinstance(arg, (list, tuple)):
+        return type(arg)(replaced(item, replacement) for item in arg)
+    return arg
+
+
+def tensors_in(result: Any) -> Sequence[Tensor]:
+    """The tensors of an operator's result."""
+    if isinstance(result, Tensor):
+        return (result,)
+    if isinstance(result, (tuple, list)):
+        return [item for item in result if isinstance(item, Tensor)]
+    return ()
