@@ -28,13 +28,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, context, width = x.shape
-        q, k, v = (
-            part.view(batch, context, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.qkv(x).split(width, dim=-1)
-        )
+        q, k, v = self.qkv(x).split(width, dim=-1)
+        by_head = (batch, context, self.heads, width // self.heads)
+        q, k, v = (part.view(by_head).transpose(1, 2) for part in (q, k, v))
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        return self.proj(y.transpose(1, 2).reshape(batch, context, width))
+        y = y.transpose(1, 2).reshape(batch, context, width)
+        return self.proj(y)
 
 
 class Block(nn.Module):
@@ -48,7 +48,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.attention_norm(x)))
-        return x + self.dropout(self.down(F.gelu(self.up(self.mlp_norm(x)))))
+        hidden = self.up(self.mlp_norm(x))
+        hidden = F.gelu(hidden)
+        return x + self.dropout(self.down(hidden))
 
 
 class GPT(nn.Module):

@@ -13,7 +13,7 @@ def allocated_bytes(requested_bytes: int) -> int:
 
 
 class Role(StrEnum):
-    """What the script made of a storage, where it said so: the other roles follow from data flow."""
+    """What the script made of a storage, where it said so; the rest follows from data flow."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"

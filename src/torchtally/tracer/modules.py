@@ -37,12 +37,16 @@ class Modules:
         self._places: weakref.WeakKeyDictionary[nn.Module, Place] = weakref.WeakKeyDictionary()
         self._running = Running()
         self._root_called = root_called
-        self._root_names: dict[str, int] = {}
+        self._by_path: dict[str, Place] = {}
 
     @property
     def place(self) -> Place:
         places = self._running.places
         return places[-1] if places else OUTSIDE
+
+    def at(self, path: str) -> Place:
+        """The module of that path, if it is known."""
+        return self._by_path.get(path, OUTSIDE)
 
     def stand_ins(self) -> list[StandIn]:
         native_call = nn.Module.__call__
@@ -71,7 +75,8 @@ class Modules:
         prefix = "" if is_outermost else f"{self.place.path}.{class_name}".lstrip(".")
         for name, child in module.named_modules():
             path = ".".join(part for part in (prefix, name) if part)
-            self._places.setdefault(child, Place(path, type(child).__name__))
+            place = self._places.setdefault(child, Place(path, type(child).__name__))
+            self._by_path[path] = place
         return self._places[module]
 
 

@@ -163,7 +163,8 @@ class Recorder:
             self.mark(tensor, Role.GRADIENT)
         virtual = virtual_of(node.variable)
         name = self._names.get(virtual.number, "") if virtual is not None else ""
-        return self._caller_of_backward(Place(name.rpartition(".")[0], "AccumulateGrad"), walk)
+        place = self.modules.at(name.rpartition(".")[0]) if name else OUTSIDE
+        return self._caller_of_backward(place, walk)
 
     def _site(self, place: Place, key: tuple[int, ...]) -> int:
         """The number of a site, known or new."""

@@ -65,7 +65,22 @@ SPECIAL: dict[OpOverload, Handler] = {}
 """Operators that are more than shapes: filled by `special.py`."""
 
 MIXES_DEVICES = frozenset(
-    ["aten.copy_", "aten._to_copy", "aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._foreach_copy_", "aten._foreach_copy", "aten.set_", "aten.is_same_size", "aten._fused_adam_", "aten._fused_adamw_", "aten._fused_sgd_", "aten._fused_adagrad_"]
+    [
+        "aten.copy_",
+        "aten._to_copy",
+        "aten.index",
+        "aten.index_put",
+        "aten.index_put_",
+        "aten._index_put_impl_",
+        "aten._foreach_copy_",
+        "aten._foreach_copy",
+        "aten.set_",
+        "aten.is_same_size",
+        "aten._fused_adam_",
+        "aten._fused_adamw_",
+        "aten._fused_sgd_",
+        "aten._fused_adagrad_",
+    ]
 )
 """Operators that take host tensors of any shape beside device tensors."""
 
@@ -77,7 +92,7 @@ class VirtualDispatch(TorchDispatchMode):
     """Executes operators for the virtual GPUs of one session. One object serves all threads."""
 
     def __init__(self, gpus: list[DeviceMemory], host: HostMemory, observer: Observer) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.gpus = gpus
         self.host = host
         self.observer = observer
@@ -307,6 +322,8 @@ class VirtualDispatch(TorchDispatchMode):
         if real is None:
             if is_mutating:
                 drop_written(call)
+            if home is self.host and inside_backward():
+                return self.as_real_gradient(result)
             return result
         if is_mutating:
             return result
@@ -316,6 +333,13 @@ class VirtualDispatch(TorchDispatchMode):
             if not has_value(tensor):
                 values.give_value(tensor, value)
         return result
+
+    def as_real_gradient(self, result: Any) -> Any:
+        """A small gradient on its way to a host tensor, which takes only a real one."""
+        if not isinstance(result, Tensor) or result.nbytes > values.REAL_HOST_BYTES:
+            return result
+        self.observer.placeholder_given("aten._to_copy", "a gradient of zeros on the host")
+        return torch.zeros(result.shape, dtype=result.dtype)
 
     def compute(self, call: Invocation) -> Any:
         """The call on real host tensors; None where a value is missing or only CUDA has it."""

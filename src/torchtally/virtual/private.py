@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-AUTOCAST_KEY = DispatchKey.AutocastPrivateUse1
+AUTOCAST_KEY: Any = DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
 """Meta tensors carry no autocast key of their own; this backend's is free (no such device)."""
 AUTOCAST_KEYS = DispatchKeySet(AUTOCAST_KEY)
 
 ACCUMULATE_GRAD_SEQUENCE = 2**64 - 1
 """What `AccumulateGrad` nodes answer as their sequence number: they have none."""
 
-true_device: Callable[[torch.Tensor], torch.device] = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
+true_device: Callable[[torch.Tensor], torch.device] = torch._C.TensorBase.device.__get__
 """The device torch itself knows, whatever Python is shown."""
-is_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
+is_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__
 """Whether a tensor is on torch's meta device, whatever Python is shown."""
 
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 """The node the autograd engine is evaluating on this thread, or None."""
 
-next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """What the next autograd node made on this thread will carry."""
 
 below_autograd: Callable[[], AbstractContextManager[None]] = torch._C._AutoDispatchBelowAutograd

@@ -11,19 +11,18 @@ from torch.utils._device import _device_constructors
 
 from torchtally.errors import UsageError
 from torchtally.hardware import Chip, chip
-from torchtally.virtual import kernels, private
+from torchtally.virtual import kernels, private, special
 from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import Compiling
 from torchtally.virtual.cuda import CudaModule
-from torchtally.virtual.dispatch import Nobody, Observer, VirtualDispatch
+from torchtally.virtual.dispatch import SPECIAL, Nobody, Observer, VirtualDispatch
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.saving import Loading, Saving, rebuild_virtual_tensor, sending_to_processes
-from torchtally.virtual.special import SPECIAL
 from torchtally.virtual.stand_ins import StandIn, applied
 from torchtally.virtual.storage import DeviceMemory, HostMemory
 from torchtally.virtual.tensors import TensorMethods
 
-assert SPECIAL, "the handlers register themselves when their module is imported"
+assert SPECIAL, f"{special.__name__} registers its handlers when it is imported"
 
 
 class VirtualGPU:
@@ -141,7 +140,7 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
 
 
 def _clear_device_constructors() -> None:
-    """`with torch.device(...)` caches the factories it knows; stand-ins must not outlive us there."""
+    """`with torch.device(...)` caches the factories it knows: no stand-in may stay in there."""
     _device_constructors.cache_clear()
 
 

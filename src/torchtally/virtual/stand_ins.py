@@ -1,4 +1,4 @@
-"""What is replaced in torch while a virtual GPU is active: one table, applied and taken back whole."""
+"""What is replaced in torch while a virtual GPU is active: one table, taken back whole."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -19,7 +19,7 @@ from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import DeviceMemory, VirtualStorage, virtual_of
 
 REAL_ARRAY_BYTES = 64 * 1024 * 1024
-"""Placeholder arrays above this size are one broadcast element: read-only, but they cost nothing."""
+"""Larger placeholder arrays are one broadcast element: read-only, but they cost nothing."""
 
 
 def shown_virtual(tensor: Tensor) -> VirtualStorage | None:
@@ -64,18 +64,39 @@ def as_device(given: Any) -> torch.device | None:
     return None
 
 
+to_copy = torch.ops.aten._to_copy.default
+
+
+class Moved(torch.autograd.Function):
+    """A copy between devices; its gradient goes back to where the tensor came from.
+
+    torch's own formula asks the tensor's options for the device, and those say "meta" both on the
+    host and on the GPU.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, methods: "TensorMethods", keywords: Any) -> Tensor:
+        ctx.here, ctx.dtype, ctx.methods = tensor.device, tensor.dtype, methods
+        with private.below_autograd():
+            return to_copy(tensor, **keywords)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        return ctx.methods.moved(gradient, ctx.here, ctx.dtype), None, None
+
+
 class TensorMethods:
     """Replacements of `torch.Tensor`'s methods that would ask a real device."""
 
     def __init__(self, mode: VirtualDispatch) -> None:
         self.mode = mode
-        self.data = torch.Tensor.data
-        self.native_to = torch.Tensor.to
-        self.native_repr = torch.Tensor.__repr__
+        self.data: Any = torch.Tensor.data
+        self.native_to: Any = torch.Tensor.to
+        self.native_repr: Any = torch.Tensor.__repr__
         self.native_numpy = torch.Tensor.numpy
         self.native_tolist = torch.Tensor.tolist
         self.native_data_ptr = torch.Tensor.data_ptr
-        self.native_deepcopy = torch.Tensor.__deepcopy__
+        self.native_deepcopy: Any = torch.Tensor.__deepcopy__
         self.native_type = torch.Tensor.type
 
     def stand_ins(self) -> list[StandIn]:
@@ -146,12 +167,15 @@ class TensorMethods:
             kind = dtype or tensor.dtype
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=META)
         if target is None or target == here or (target.type == here.type == "cpu"):
-            kept = {"copy": copies, "memory_format": layout or torch.preserve_format}
-            moved: Tensor = self.native_to(tensor, dtype or tensor.dtype, **kept)
+            kept = layout or torch.preserve_format
+            return self.native_to(tensor, dtype or tensor.dtype, copy=copies, memory_format=kept)
+        keywords = {
+            "dtype": dtype, "device": target, "non_blocking": non_blocking, "memory_format": layout
+        }  # fmt: skip
+        if tensor.requires_grad and torch.is_grad_enabled():
+            moved: Tensor = Moved.apply(tensor, self, keywords)
             return moved
-        return torch.ops.aten._to_copy.default(  # type: ignore[no-any-return]
-            tensor, dtype=dtype, device=target, non_blocking=non_blocking, memory_format=layout
-        )
+        return to_copy(tensor, **keywords)  # type: ignore[no-any-return]
 
     def cuda(self, tensor: Tensor, device: Any = None, non_blocking: bool = False,
              memory_format: Any = None) -> Tensor:  # fmt: skip
@@ -252,7 +276,7 @@ class TensorMethods:
         virtual = shown_virtual(tensor)
         if virtual is None:
             return int(self.native_data_ptr(tensor))
-        return virtual.address + tensor.storage_offset() * tensor.element_size()
+        return virtual.address + int(tensor.storage_offset()) * tensor.element_size()
 
     def new_tensor(self, tensor: Tensor, data: Any, *, dtype: Any = None, device: Any = None,
                    requires_grad: bool = False, **kwargs: Any) -> Tensor:  # fmt: skip
@@ -315,8 +339,9 @@ def method(function: Callable[..., Any]) -> Callable[..., Any]:
     return bound
 
 
-BASE_STORAGE_DEVICE: Any = torch._C.StorageBase.device
-BASE_STORAGE_POINTER: Any = torch._C.StorageBase.data_ptr
+STORAGE_BASE: Any = torch._C.StorageBase
+BASE_STORAGE_DEVICE = STORAGE_BASE.device
+BASE_STORAGE_POINTER = STORAGE_BASE.data_ptr
 
 
 def shown_storage(storage: torch.UntypedStorage) -> VirtualStorage | None:

@@ -18,7 +18,7 @@ from torchtally.virtual import private
 from torchtally.virtual.storage import virtual_of
 
 FLOAT_VALUE_BYTES = 8 * 1024
-"""Floating-point storages up to this size keep values: scalars, toy models, no layer of a real one."""
+"""Floating-point storages up to this size keep values: scalars and toy models."""
 
 INTEGER_VALUE_BYTES = 8 * 1024 * 1024
 """Integer and bool storages up to this size keep values: token ids, positions, attention masks."""
@@ -51,7 +51,7 @@ def real_of(tensor: Tensor) -> Tensor | None:
     if virtual is None or virtual.value is None:
         return None
     real = torch.empty(0, dtype=tensor.dtype)
-    real.set_(virtual.value, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+    real.set_(virtual.value, tensor.storage_offset(), tensor.shape, tensor.stride())
     if tensor.is_conj():
         real = real.conj()
     if tensor.is_neg():
