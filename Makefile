@@ -11,17 +11,18 @@ SCRIPT ?= examples/train_gpt.py
 GPU ?= H100-SXM
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types tests bench format clean
+.PHONY: help run test lint format docs bench clean
 
-help:  ## this page
+help:
 	@echo "make run      tally run $(SCRIPT) --gpu $(GPU); others with SCRIPT=... GPU=..."
 	@echo "make test     everything that must hold: formatting, lint, types, tests, documented commands"
 	@echo "make lint     formatting, lint and types alone"
 	@echo "make format   format the code, and fix what lint can fix"
+	@echo "make docs     bring the output shown in the documents up to date"
 	@echo "make bench    the benchmarks, with the limits they must hold"
 	@echo "make clean    remove the environment and everything generated"
 
-run: $(VENV)/installed  ## the main job, on a real script
+run: $(VENV)/installed
 	$(BIN)/tally run $(SCRIPT) --gpu $(GPU)
 
 test: lint
@@ -35,6 +36,9 @@ lint: $(VENV)/installed-dev
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+docs: $(VENV)/installed-dev
+	$(BIN)/python -m tests.documents --write
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks

@@ -8,7 +8,7 @@ of the whole run, since a peak may come before or after that step.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -57,6 +57,10 @@ class Total:
     network_bytes: int = 0
     bytes_allocated: int = 0
     bytes_saved: int = 0
+    views: int = 0
+    """Operators of the forward pass that made a view: same storage, nothing moved."""
+    copies: int = 0
+    """Operators of the forward pass that made a copy of a tensor: a cast, a contiguous one."""
 
     @property
     def flops(self) -> int:
@@ -263,7 +267,21 @@ def _total(entries: Sequence[Entry]) -> Total:
     for (key, phase), count in times.items():
         kind, cost = prices[key]
         total += _of(cost * count, kind, phase)
-    return total
+    return replace(
+        total,
+        views=sum(1 for it in entries if is_view(it)),
+        copies=sum(1 for it in entries if is_copy(it)),
+    )
+
+
+def is_view(entry: Entry) -> bool:
+    """A view made in the forward pass."""
+    return entry.kind is _VIEW and entry.op.phase is _FORWARD
+
+
+def is_copy(entry: Entry) -> bool:
+    """A copy made in the forward pass, of something: zeros made from nothing are not."""
+    return entry.kind is _COPY and entry.op.phase is _FORWARD and bool(entry.op.call.inputs)
 
 
 def _of(cost: Cost, kind: Kind, phase: Phase) -> Total:
@@ -354,13 +372,17 @@ def sums(entries: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, Tot
 
 def _sum(entries: Iterable[Entry]) -> Total:
     """One pass over the entries: a view of a large trace takes hundreds of thousands."""
-    forward = backward = recompute = optimizer = matmul = count = 0
+    forward = backward = recompute = optimizer = matmul = count = views = copies = 0
     read = written = network = allocated = saved = 0
     for entry in entries:
         cost, phase = entry.cost, entry.op.phase
         count += 1
         if phase is _FORWARD:
             forward += cost.flops
+            if entry.kind is _VIEW:
+                views += 1
+            elif entry.kind is _COPY and entry.op.call.inputs:
+                copies += 1
         elif phase is _BACKWARD:
             backward += cost.flops
         elif phase is _RECOMPUTE:
@@ -386,11 +408,14 @@ def _sum(entries: Iterable[Entry]) -> Total:
         network_bytes=network,
         bytes_allocated=allocated,
         bytes_saved=saved,
+        views=views,
+        copies=copies,
     )
 
 
 # Enum members are looked up and hashed by slow roads; these are not.
 _FORWARD, _BACKWARD, _RECOMPUTE = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE
+_VIEW, _COPY = Kind.VIEW, Kind.COPY
 _MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)
 
 

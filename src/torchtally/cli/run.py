@@ -3,13 +3,18 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import tempfile
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
 
-from torchtally.errors import UsageError
+from torchtally.cli.arguments import RunParser, fraction, positive, seconds
+from torchtally.errors import TallyError, UsageError
 
 if TYPE_CHECKING:
+    from torchtally.hardware import Chip
     from torchtally.record import Trace
+    from torchtally.tracer.script import Script
 
 NAME = "run"
 SUMMARY = "run a training script on a GPU that is not there, and account for it line by line"
@@ -57,80 +62,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     parser.add_argument("-m", dest="module", metavar="MODULE",
                         help="run a module, as `python -m` does")  # fmt: skip
     parser.add_argument("--max-seconds", type=seconds, metavar="S",
-                        help="stop a script that takes longer, and report what there is")  # fmt: skip
+                        help="stop a script that takes longer, and report")  # fmt: skip
     parser.add_argument("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
                         help="share of a mask taken to be true where a shape depends on values "
                         "nobody has (default 1: the upper bound)")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress, no report on stderr")
     parser.set_defaults(command=command)
-
-
-class RunParser(argparse.ArgumentParser):
-    """Takes its own options from among the script's; what is left is the script's."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        ours, script, theirs = self.split(list(args if args is not None else sys.argv[1:]))
-        namespace, _ = super().parse_known_args(ours, namespace)
-        if namespace.module is not None and script is not None:
-            script, theirs = None, [script, *theirs]
-        namespace.script, namespace.script_arguments = script, theirs
-        return namespace, []
-
-    def split(self, args: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
-        """(tally's own arguments, the script, the script's arguments)."""
-        ours: list[str] = []
-        theirs: list[str] = []
-        script: str | None = None
-        module = False
-        rest = iter(args)
-        for arg in rest:
-            if arg == "--":
-                theirs += rest
-                break
-            name = arg.split("=", 1)[0]
-            action = self._option_string_actions.get(name)
-            started = script is not None or module
-            if action is not None and not (started and name in ("-h", "--help", "-m")):
-                ours.append(arg)
-                if action.nargs is None and "=" not in arg:
-                    ours += [value for value in (next(rest, None),) if value is not None]
-                module = module or name == "-m"
-            elif started:
-                theirs.append(arg)
-            elif arg.startswith("-") and arg != "-":
-                ours.append(arg)  # not ours and no script yet: argparse says so
-                self.error(f"unrecognized arguments: {arg} (before the script)")
-            else:
-                script = arg
-        if script is None and not module and theirs:
-            script, theirs = theirs[0], theirs[1:]
-        return ours, script, theirs
-
-
-def positive(text: str) -> int:
-    if not (text.isdecimal() and 0 < int(text) < 10**9):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps, 1 or more")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
-
-
-def fraction(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
-    return value
 
 
 def command(args: argparse.Namespace) -> int:
@@ -140,54 +77,113 @@ def command(args: argparse.Namespace) -> int:
     if args.script is None and args.module is None:
         raise UsageError("which script?\nGive one: `tally run train.py --gpu NAME`, or -m MODULE.")
     target = chip(args.gpu)
-    for path in (args.output, args.json):
-        check_writable(path)
+    places = Places(place_of(args.output, "-o"), place_of(args.json, "--json"))
 
-    from torchtally.cli.progress import Progress
     from torchtally.tracer.script import Script, check
-    from torchtally.tracer.session import Recording, trace_script
 
     script = Script(args.module or args.script, tuple(args.script_arguments),
                     is_module=args.module is not None)  # fmt: skip
     check(script)
+    code = trace_script(script, target, args, places)
+    if sys.stdout is None or sys.stdout.closed:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for whoever flushes it at the end)
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the results go, by absolute paths: the script may change the directory."""
+
+    trace: str
+    json: str | None
+
+
+def place_of(path: str | None, option: str) -> Any:
+    """The absolute path, once it is known that a file can be written there."""
+    if path is None or path == "-":
+        return path
+    absolute = os.path.abspath(path)
+    reason = why_not_writable(absolute)
+    if reason:
+        raise UsageError(
+            f"{path}: cannot be written, {reason}.\nChoose another with {option} FILE."
+        )
+    return absolute
+
+
+def why_not_writable(path: str) -> str:
+    """Found out by trying, before the run rather than after it; "" when it can be written."""
+    directory = os.path.dirname(path)
+    if os.path.isdir(path):
+        return "it is a directory"
+    if not os.path.isdir(directory):
+        return f"there is no directory {directory}"
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            open(path, "ab").close()  # a device or a pipe
+        else:
+            tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        return str(error.strerror or error)
+    return ""
+
+
+def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, places: Places) -> int:
+    """Run the script on the target and report, however it ends. Returns the exit code."""
+    from torchtally.cli.progress import Progress
+    from torchtally.tracer.script import run
+    from torchtally.tracer.session import recording
+    from torchtally.tracer.stopper import Outcome, Stopper
+
+    stderr = sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (2>&- closed it)
     progress = Progress(is_quiet=args.quiet)
     progress.steps_wanted = args.steps
 
-    def started(recording: Recording) -> None:
-        progress.operators = lambda: recording.recorder.clock
-        progress.peak_bytes = lambda: recording.gpu.peak_allocated_bytes
+    def said(step: int) -> None:
+        if not stopper.is_in_child:
+            progress.step_completed(step)
+        if step >= args.steps:
+            stopper.steps_are_done()
 
-    def finished(trace: "Trace", code: int) -> None:
+    def leaving(outcome: Outcome) -> int:
+        made.recorder.is_stopped = True
         progress.stop()
-        report(trace, args)
+        try:
+            report(made.trace(outcome.ending), args, places, stderr)
+        except TallyError as error:
+            print(f"tally: {error}", file=stderr, flush=True)
+            return error.exit_code
+        return outcome.exit_code
 
-    with progress.moving():
-        return trace_script(
-            script,
-            gpu=target,
+    stopper = Stopper(leaving, max_seconds=args.max_seconds)
+    with (
+        progress.moving(),
+        recording(
+            target,
+            script=str(script),
             steps=args.steps,
-            finished=finished,
-            said=progress.step_completed,
-            started=started,
-            max_seconds=args.max_seconds,
+            said=said,
             nonzero_fraction=args.nonzero_fraction,
-        )
+        ) as made,
+    ):
+        progress.operators = lambda: made.recorder.clock
+        progress.peak_bytes = lambda: made.gpu.peak_allocated_bytes
+        code = leaving(run(script, stopper))
+        leave_threads_behind(code)
+    return code
 
 
-def check_writable(path: str | None) -> None:
-    """Say before the run, not after it, that a file cannot be written."""
-    if path is None or path == "-":
-        return
-    directory = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path) or not os.path.isdir(directory):
-        what = "is a directory" if os.path.isdir(path) else f"{directory} does not exist"
-        raise UsageError(f"{path}: cannot be written, {what}.\nChoose another file with -o.")
-    if not os.access(directory if not os.path.exists(path) else path, os.W_OK):
-        raise UsageError(f"{path}: no permission to write.\nChoose another file with -o.")
+def leave_threads_behind(code: int) -> None:
+    """End the process here if the script's threads still run: their GPU is about to go."""
+    from torchtally.tracer.stopper import flush_outputs
+
+    if [it for it in threading.enumerate() if it is not threading.main_thread()]:
+        flush_outputs()
+        os._exit(code)
 
 
-def report(trace: "Trace", args: argparse.Namespace) -> None:
-    """Write the trace, then say what is in it."""
+def report(trace: "Trace", args: argparse.Namespace, places: Places, stderr: TextIO) -> None:
+    """Write the trace, then say what is in it. Says it, too, when the trace cannot be written."""
     import gc
 
     from torchtally.cli.output import emit, is_coloured, width, write_or_emit
@@ -198,12 +194,18 @@ def report(trace: "Trace", args: argparse.Namespace) -> None:
     from torchtally.views.summary import summarise
 
     gc.disable()  # a million records, none of them garbage
-    write_trace(trace, args.output)
+    failed: TallyError | None = None
+    try:
+        write_trace(trace, places.trace)
+    except TallyError as error:
+        failed = error
     ledger = account(trace)
-    if args.json is not None:
-        write_or_emit(dumps(ledger_document(ledger)), args.json)
     if not args.quiet:
-        text = summary_text(
-            summarise(ledger), file=args.output, width=width(), is_coloured=is_coloured(sys.stderr)
-        )
-        emit(text, sys.stderr)
+        colour = is_coloured(stderr)
+        text = summary_text(summarise(ledger), file=args.output, width=width(), is_coloured=colour)
+        emit(text, stderr)
+        stderr.flush()
+    if places.json is not None:
+        write_or_emit(dumps(ledger_document(ledger)), places.json)
+    if failed is not None:
+        raise failed

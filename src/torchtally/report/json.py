@@ -143,6 +143,8 @@ def _line(line: Line | None, total: Total) -> Document:
         **_bytes(total),
         **_held(total),
         "count": total.count,
+        "views": total.views,
+        "copies": total.copies,
     }
 
 

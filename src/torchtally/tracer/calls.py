@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torchtally.record import Call, Literal, TensorSpec
-from torchtally.virtual.invocation import HOST_NUMBER, Invocation
+from torchtally.virtual.invocation import HOST_NUMBER, META, Invocation
 from torchtally.virtual.storage import virtual_of
 
 KEPT_LITERALS = (int, bool, str, type(None), torch.dtype)
@@ -31,12 +31,19 @@ class Calls:
             number = HOST_NUMBER if virtual is None else virtual.number
             numbers.append(number)
             shares = invocation.virtuals.index(virtual) if virtual in invocation.virtuals else -1
-            key.append((tensor.shape, tensor.stride(), tensor.dtype, shares, number >= 0))
+            key.append((tensor.shape, strides(tensor), tensor.dtype, shares, number >= 0))
         known = self._known.get(signature := tuple(key))
         if known is None:
             known = self._known[signature] = len(self.calls)
             self.calls.append(build(invocation, outputs))
         return known, invocation.numbers, tuple(numbers)
+
+
+def strides(tensor: Tensor) -> tuple[int, ...]:
+    """A sparse tensor has none: taken as contiguous."""
+    if tensor.layout is torch.strided:
+        return tuple(tensor.stride())
+    return torch.empty(tensor.shape, device=META).stride()
 
 
 def holds_tensors(arg: Sequence[Any]) -> bool:
@@ -89,7 +96,7 @@ def spec(
     return TensorSpec(
         argument=argument,
         shape=tuple(tensor.shape),
-        stride=tuple(tensor.stride()),
+        stride=strides(tensor),
         dtype=dtype_name(tensor.dtype),
         device="cuda:0" if is_on_device else "cpu",
         storage=places.setdefault(identity, len(places)),

@@ -1,5 +1,6 @@
 """Which module's forward is running, by its path in the outermost module called."""
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtally.tracer.source import Outer, Stacks
 from torchtally.virtual.stand_ins import StandIn
 
 
@@ -24,16 +26,21 @@ OUTSIDE = Place("", "")
 
 
 class Running(threading.local):
-    """The modules whose forward is running on this thread, innermost last."""
+    """The modules whose forward is running on this thread, innermost last.
+
+    Each with the stack above its call, so that an operator's own walk up need go no further.
+    """
 
     def __init__(self) -> None:
         self.places: list[Place] = []
+        self.outers: list[Outer] = []
 
 
 class Modules:
     """Names every module from the outermost one called, and keeps the stack of running ones."""
 
-    def __init__(self, root_called: Callable[[nn.Module], None]) -> None:
+    def __init__(self, stacks: Stacks, root_called: Callable[[nn.Module], None]) -> None:
+        self._stacks = stacks
         self._places: weakref.WeakKeyDictionary[nn.Module, Place] = weakref.WeakKeyDictionary()
         self._running = Running()
         self._root_called = root_called
@@ -44,25 +51,35 @@ class Modules:
         places = self._running.places
         return places[-1] if places else OUTSIDE
 
+    @property
+    def outer(self) -> Outer | None:
+        """The stack above the innermost running module's call."""
+        outers = self._running.outers
+        return outers[-1] if outers else None
+
     def at(self, path: str) -> Place:
         """The module of that path, if it is known."""
         return self._by_path.get(path, OUTSIDE)
 
     def stand_ins(self) -> list[StandIn]:
         native_call = nn.Module.__call__
-        places, running = self._places, self._running
+        places, running, enter = self._places, self._running, self._stacks.enter
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            stack = running.places
+            stack, outers = running.places, running.outers
             place = places.get(module)
             if place is None or not stack:
                 place = self._enter_root(module, place, is_outermost=not stack)
+            outer = enter(sys._getframe(1), outers[-1] if outers else None)
             stack.append(place)
+            outers.append(outer)
             try:
                 return native_call(module, *args, **kwargs)
             finally:
                 stack.pop()
+                outers.pop()
 
+        self._stacks.mark_module_call(call.__code__)
         return [StandIn(nn.Module, "__call__", call)]
 
     def _enter_root(self, module: nn.Module, known: Place | None, *, is_outermost: bool) -> Place:

@@ -44,11 +44,11 @@ class Recorder:
         self.host_operators = 0
         self.is_optimizing = 0
         """How many optimizers' `step` this thread is inside of."""
-        self.modules = Modules(self._root_called)
         self.step_ends: list[int] = []
         self.is_stopped = False
         self._calls = Calls()
         self._stacks = Stacks()
+        self.modules = Modules(self._stacks, self._root_called)
         self._sites: list[Site] = []
         self._site_numbers: dict[Any, int] = {}
         self._forward_sites: dict[int, int] = {}
@@ -106,7 +106,7 @@ class Recorder:
         that Python code under the engine called (a hook, a custom backward, a recomputation)
         belongs to that code.
         """
-        key, walk = self._stacks.read(sys._getframe(FIRST_CALLER))
+        key, walk = self._stacks.read(sys._getframe(FIRST_CALLER), self.modules.outer)
         if walk.engine is None:
             site = self._site(self.modules.place, key)
             self._remember(site)

@@ -6,28 +6,35 @@ exceptions, exits and signals. Tracing executes the script: the virtual GPU is n
 
 import atexit
 import builtins
-import importlib.util
 import os
 import runpy
-import signal
+import shlex
 import sys
+import threading
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
-from types import FrameType, ModuleType, TracebackType
-from typing import Any
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import ModuleType
 
 from torchtally.errors import ScriptError
 from torchtally.record import Ending
-from torchtally.tracer.source import Code, classify_path
+from torchtally.tracer import tracebacks
 from torchtally.tracer.steps import StepsDone
+from torchtally.tracer.stopper import (
+    DONE,
+    INTERRUPTED,
+    Outcome,
+    Stopped,
+    Stopper,
+    flush_outputs,
+    is_broken_stdout,
+)
 
-INTERRUPTED_EXIT = 128 + signal.SIGINT
-TERMINATED_EXIT = 128 + signal.SIGTERM
-OUT_OF_TIME_EXIT = 124
-"""As coreutils' `timeout` exits."""
+BROKEN_PIPE_EXIT = 141
+"""As a shell reports a program that SIGPIPE ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,136 +46,128 @@ class Script:
     is_module: bool = False
 
     def __str__(self) -> str:
-        return " ".join(("-m " if self.is_module else "") + part if not at else part
-                        for at, part in enumerate((self.target, *self.arguments)))  # fmt: skip
+        """As a person would type it after `python`."""
+        return shlex.join([*(["-m"] if self.is_module else []), self.target, *self.arguments])
+
+    @property
+    def is_application(self) -> bool:
+        """A directory or zip file, with a `__main__.py` in it."""
+        return not self.is_module and (
+            os.path.isdir(self.target) or zipfile.is_zipfile(self.target)
+        )
+
+    @property
+    def path_entry(self) -> str:
+        """What Python puts first on `sys.path`."""
+        if self.is_module:
+            return os.getcwd()
+        return (
+            self.target if self.is_application else os.path.dirname(os.path.realpath(self.target))
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a script ended, and the exit code it would have had."""
-
-    ending: Ending
-    exit_code: int
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived."""
-
-
-class OutOfTime(BaseException):
-    """The run took longer than it was given."""
+# Before the run ----------------------------------------------------------------------------------
 
 
 def check(script: Script) -> None:
     """Raise ScriptError when there is nothing to run, before anything else is done."""
+    target = script.target
     if script.is_module:
-        try:
-            found = importlib.util.find_spec(script.target)
-        except (ImportError, ValueError):
-            found = None
-        if found is None:
-            raise ScriptError(f"no module named {script.target!r} on the path.\n"
-                              "Give -m a dotted name that `python -m` would take.")  # fmt: skip
-        return
-    if os.path.isdir(script.target):
-        if not os.path.isfile(os.path.join(script.target, "__main__.py")):
-            raise ScriptError(f"{script.target} is a directory without a __main__.py.")
-    elif not os.path.isfile(script.target):
+        with path_of(script):
+            check_module(target)
+    elif os.path.isdir(target):
+        if not os.path.isfile(os.path.join(target, "__main__.py")):
+            raise ScriptError(
+                f"{target} is a directory without a __main__.py.\n"
+                "Give the script in it that should be run."
+            )
+    elif not os.path.exists(target):
         raise ScriptError(
-            f"{script.target}: no such file.\nGive the path of the training script: "
+            f"{target}: no such file.\nGive the path of the training script: "
             "`tally run path/to/train.py --gpu NAME`."
+        )
+    elif not os.access(target, os.R_OK):
+        raise ScriptError(f"{target}: no permission to read it.")
+
+
+def check_module(name: str) -> None:
+    found = find_module(name)
+    if found is None:
+        raise ScriptError(
+            f"no module named {name!r} on the path.\n"
+            "Give -m a dotted name that `python -m` would take."
+        )
+    if found.submodule_search_locations is not None and find_module(f"{name}.__main__") is None:
+        raise ScriptError(
+            f"{name} is a package without a __main__.\nGive -m a module in it: {name}.train."
         )
 
 
-def run(script: Script, *, max_seconds: float | None = None) -> Outcome:
-    """Run to the end, whichever way it comes; the user's traceback goes to stderr."""
+def find_module(name: str) -> ModuleSpec | None:
+    """Where a module would come from. Imports nothing, not even the packages it is in."""
+    parts = name.split(".")
+    path: list[str] | None = None
+    found: ModuleSpec | None = None
+    for count in range(1, len(parts) + 1):
+        if found is not None and found.submodule_search_locations is None:
+            return None
+        found = find_spec(".".join(parts[:count]), path)
+        if found is None:
+            return None
+        try:
+            path = list(found.submodule_search_locations or ())
+        except KeyError:  # a namespace package in one that is not imported yet: runpy will tell
+            return found
+    return found
+
+
+def find_spec(name: str, path: list[str] | None) -> ModuleSpec | None:
+    specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+    return next((spec for spec in specs if spec is not None), None)
+
+
+# The run -----------------------------------------------------------------------------------------
+
+
+def run(script: Script, stopper: Stopper) -> Outcome:
+    """Run to the end, whichever way it comes; what Python would print of it goes to stderr.
+
+    The last thing a process does: afterwards its exit handlers have run. A process that the script
+    forked and that comes to the end here, ends here.
+    """
+    with as_main(script), stopper.watching():
+        outcome = outcome_of(lambda: execute(script))
+        is_stopped = stopper.outcome is not None or outcome is INTERRUPTED
+        afterwards = outcome_of(lambda: shut_down(waits=not is_stopped))
+        if afterwards is INTERRUPTED:
+            outcome = afterwards
+        if stopper.is_in_child:
+            stopper.exit_child(outcome.exit_code)
+    return stopper.outcome or outcome
+
+
+def outcome_of(part: Callable[[], None]) -> Outcome:
+    """How a part of the script ended."""
     try:
-        with as_main(script), stopping(max_seconds):
-            execute(script)
-            run_exit_handlers()
-    except StepsDone:
-        return Outcome(Ending("steps"), 0)
+        part()
     except SystemExit as exit_:
         return Outcome(Ending("exit", exit_message(exit_)), exit_code(exit_))
     except KeyboardInterrupt:
-        return Outcome(Ending("interrupted", "SIGINT"), INTERRUPTED_EXIT)
-    except Terminated:
-        return Outcome(Ending("interrupted", "SIGTERM"), TERMINATED_EXIT)
-    except OutOfTime:
-        message = f"stopped after {max_seconds:g} s (--max-seconds)"
-        return Outcome(Ending("time", message), OUT_OF_TIME_EXIT)
+        return INTERRUPTED
     except BaseException as error:
-        print_traceback(error)
-        summary = traceback.format_exception_only(error)[-1].strip()
-        return Outcome(Ending("exception", summary), 1)
+        return failure(error)
     return Outcome(Ending("exit"), 0)
 
 
-def execute(script: Script) -> None:
-    """The script's code, in `__main__`."""
-    if script.is_module:
-        runpy.run_module(script.target, run_name="__main__", alter_sys=True)
-    elif os.path.isdir(script.target):
-        runpy.run_path(script.target, run_name="__main__")
-    else:
-        with open(script.target, "rb") as file:
-            source = file.read()
-        main = sys.modules["__main__"]
-        exec(compile(source, script.target, "exec"), vars(main))
-
-
-def run_exit_handlers() -> None:
-    """What the script registered with atexit runs while its GPU still exists."""
-    atexit._run_exitfuncs()
-
-
-@contextmanager
-def as_main(script: Script) -> Iterator[None]:
-    """argv, path and `__main__` as the script would find them under `python`."""
-    argv, path, main = sys.argv, list(sys.path), sys.modules["__main__"]
-    sys.argv = [script.target, *script.arguments]
-    if not sys.flags.safe_path:
-        here = os.getcwd() if script.is_module else os.path.dirname(os.path.abspath(script.target))
-        sys.path.insert(0, here)
-    if not script.is_module and os.path.isfile(script.target):
-        sys.modules["__main__"] = main_module(script.target)
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:], sys.modules["__main__"] = argv, path, main
-
-
-def main_module(path: str) -> ModuleType:
-    module = ModuleType("__main__")
-    module.__file__ = path
-    module.__builtins__ = builtins  # type: ignore[attr-defined]
-    module.__loader__ = SourceFileLoader("__main__", path)
-    module.__spec__ = None
-    module.__dict__["__cached__"] = None
-    return module
-
-
-@contextmanager
-def stopping(max_seconds: float | None) -> Iterator[None]:
-    """SIGTERM and the time limit end the script by an exception, so that a report is written."""
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    def time_out(number: int, frame: FrameType | None) -> None:
-        raise OutOfTime
-
-    before: list[tuple[int, Any]] = [(signal.SIGTERM, signal.signal(signal.SIGTERM, terminate))]
-    if max_seconds is not None:
-        before.append((signal.SIGALRM, signal.signal(signal.SIGALRM, time_out)))
-        signal.setitimer(signal.ITIMER_REAL, max_seconds)
-    try:
-        yield
-    finally:
-        if max_seconds is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before:
-            signal.signal(number, handler)
+def failure(error: BaseException) -> Outcome:
+    """The outcome of an uncaught error; being told to stop is none, nor what comes of that."""
+    if any(isinstance(each, (StepsDone, Stopped)) for each in tracebacks.chained(error)):
+        return DONE
+    message = traceback.format_exception_only(error)[-1].strip()
+    if is_broken_stdout(error):
+        return Outcome(Ending("exception", f"{message}: nobody reads stdout"), BROKEN_PIPE_EXIT)
+    tracebacks.show(error)
+    return Outcome(Ending("exception", message), 1)
 
 
 def exit_code(exit_: SystemExit) -> int:
@@ -185,32 +184,64 @@ def exit_message(exit_: SystemExit) -> str:
     return "" if exit_.code in (None, 0) else f"sys.exit({exit_.code!r})"
 
 
-def print_traceback(error: BaseException) -> None:
-    """The user's traceback: ours, above the first line of the script, is left out."""
-    visible = script_part(error.__traceback__)
-    traceback.print_exception(type(error), error, visible, file=sys.stderr)
+def shut_down(*, waits: bool) -> None:
+    """What Python does after a script's last line, while the script's GPU still exists."""
+    if waits:
+        threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
 
 
-def script_part(tb: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame that is not ours or Python's machinery."""
-    start = tb
-    while start is not None and classify_path(start.tb_frame.f_code.co_filename) is Code.INTERNAL:
-        start = start.tb_next
-    return start  # None for a syntax error: the message names file and line itself
+# The script's surroundings -----------------------------------------------------------------------
+
+
+def execute(script: Script) -> None:
+    """The script's code, in `__main__`."""
+    if script.is_module:
+        runpy.run_module(script.target, run_name="__main__", alter_sys=True)
+    elif script.is_application:
+        runpy.run_path(script.target, run_name="__main__")
+    else:
+        main = sys.modules["__main__"]
+        with open(script.target, "rb") as file:
+            code = compile(file.read(), str(main.__file__), "exec", dont_inherit=True)
+        exec(code, vars(main))
 
 
 @contextmanager
-def reporting_hard_exit(report: Callable[[int], None]) -> Iterator[None]:
-    """`os._exit` skips everything; here it writes the report first, in this process only."""
-    native, process = os._exit, os.getpid()
+def as_main(script: Script) -> Iterator[None]:
+    """argv, path and `__main__` as the script would find them under `python`."""
+    argv, main = sys.argv, sys.modules["__main__"]
+    streams = sys.stdin, sys.stdout, sys.stderr
+    sys.argv = [script.target, *script.arguments]
+    if not script.is_module and not script.is_application:
+        sys.modules["__main__"] = main_module(os.path.abspath(script.target))
+    try:
+        with path_of(script):
+            yield
+    finally:
+        flush_outputs()  # of streams the script has put in their place
+        sys.stdin, sys.stdout, sys.stderr = streams
+        sys.argv, sys.modules["__main__"] = argv, main
 
-    def hard_exit(code: int) -> None:
-        if os.getpid() == process:
-            report(code)
-        native(code)
 
-    os._exit = hard_exit  # type: ignore[assignment]
+@contextmanager
+def path_of(script: Script) -> Iterator[None]:
+    """`sys.path` with the script's directory where Python has put that of `tally`."""
+    before = list(sys.path)
+    if not sys.flags.safe_path:
+        # runpy adds a directory or zip file itself, and wants to find it absent
+        sys.path[:1] = [] if script.is_application else [script.path_entry]
     try:
         yield
     finally:
-        os._exit = native
+        sys.path[:] = before
+
+
+def main_module(path: str) -> ModuleType:
+    """An empty `__main__` for the code of a file."""
+    module = ModuleType("__main__")
+    module.__file__ = path
+    module.__builtins__ = builtins  # type: ignore[attr-defined]
+    module.__loader__ = SourceFileLoader("__main__", path)
+    module.__dict__["__cached__"] = None
+    return module

@@ -27,7 +27,9 @@ class Code(IntEnum):
     """torch.utils.checkpoint running a forward again."""
     BACKWARD = 5
     """The call of backward, above the engine: it makes the gradient to start from."""
-    GRADIENTS = 6
+    MODULE = 6
+    """A module's call, as replaced here: what lies above it was read when it was entered."""
+    GRADIENTS = 7
     """Clipping and unscaling of gradients: part of the optimizer's phase."""
 
 
@@ -65,6 +67,10 @@ def classify_path(path: str) -> Code:
     return Code.OWN
 
 
+Key = tuple[int, ...]
+"""A stack: (id of code, instruction) pairs, and perhaps the number of the stack above them."""
+
+
 class Stacks:
     """Reads the Python stack at an operator and remembers what it has seen.
 
@@ -77,6 +83,8 @@ class Stacks:
         self._codes: dict[int, CodeType] = {}
         """Kept alive, so that an id is never reused."""
         self._frames: dict[tuple[int, int], Frame] = {}
+        self._outer_keys: list[Key] = []
+        self._outer_numbers: dict[Key, int] = {}
         for code in private.recompute_codes():
             self._learn(code, Code.RECOMPUTE)
         self._learn(private.engine_code(), Code.ENGINE)
@@ -92,10 +100,12 @@ class Stacks:
         self._kinds[id(code)] = kind
         return kind
 
-    def read(self, frame: FrameType | None) -> tuple[tuple[int, ...], "Walk"]:
+    def read(self, frame: FrameType | None, outer: "Outer | None" = None) -> "tuple[Key, Walk]":
         """Walk up from a frame. The key holds (code, instruction) pairs, innermost first.
 
-        The walk ends at the autograd engine: what lies above it is the call of backward.
+        The walk ends at the autograd engine: what lies above it is the call of backward. It ends
+        at a module's call, too, when `outer` says what was read above that; the key then ends with
+        the number of that.
         """
         kinds = self._kinds
         key: list[int] = []
@@ -109,6 +119,10 @@ class Stacks:
                 if kind == Code.OWN or kind == Code.LIBRARY:
                     key.append(id(code))
                     key.append(frame.f_lasti)
+                elif kind == Code.MODULE:
+                    if outer is not None:
+                        key.append(outer.number)
+                        return tuple(key), outer.walk.within(walk)
                 elif kind == Code.ENGINE:
                     walk.engine = frame
                     break
@@ -121,11 +135,24 @@ class Stacks:
             frame = frame.f_back
         return tuple(key), walk
 
-    def frames(self, key: tuple[int, ...]) -> tuple[Frame, ...]:
-        return tuple(
+    def enter(self, frame: FrameType | None, outer: "Outer | None") -> "Outer":
+        """What lies above a module that is about to run."""
+        key, walk = self.read(frame, outer)
+        number = self._outer_numbers.get(key)
+        if number is None:
+            number = self._outer_numbers[key] = len(self._outer_keys)
+            self._outer_keys.append(key)
+        return Outer(number, walk)
+
+    def mark_module_call(self, code: CodeType) -> None:
+        self._learn(code, Code.MODULE)
+
+    def frames(self, key: "Key") -> tuple[Frame, ...]:
+        own = tuple(
             self._frame(code, instruction)
-            for code, instruction in zip(key[::2], key[1::2], strict=True)
+            for code, instruction in zip(key[::2], key[1::2], strict=False)
         )
+        return own if len(key) % 2 == 0 else own + self.frames(self._outer_keys[key[-1]])
 
     def _frame(self, code_id: int, instruction: int) -> Frame:
         found = self._frames.get((code_id, instruction))
@@ -133,7 +160,7 @@ class Stacks:
             code = self._codes[code_id]
             line = line_of(code, instruction)
             found = Frame(
-                file=code.co_filename,
+                file=os.path.abspath(code.co_filename),
                 line=line,
                 function=code.co_qualname,
                 text=linecache.getline(code.co_filename, line).strip(),
@@ -155,6 +182,27 @@ class Walk:
         """Called by `backward` itself, outside the engine."""
         self.is_recompute = False
         self.is_gradients = False
+
+    def within(self, inner: "Walk") -> "Walk":
+        """What this walk met, with what a walk further in met before it."""
+        if not (inner.is_backward or inner.is_gradients or inner.is_recompute):
+            return self
+        both = Walk()
+        both.engine = self.engine
+        both.is_backward = self.is_backward or inner.is_backward
+        both.is_gradients = self.is_gradients or inner.is_gradients
+        both.is_recompute = self.is_recompute or inner.is_recompute
+        return both
+
+
+class Outer:
+    """The stack above a module's call: the number of its key, and what the walk up it met."""
+
+    __slots__ = ("number", "walk")
+
+    def __init__(self, number: int, walk: Walk) -> None:
+        self.number = number
+        self.walk = walk
 
 
 def line_of(code: CodeType, instruction: int) -> int:

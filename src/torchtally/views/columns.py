@@ -31,6 +31,8 @@ READ = _quantity("bytes_read", "read", Unit.BYTES, rank=2)
 WRITTEN = _quantity("bytes_written", "written", Unit.BYTES, rank=2)
 SAVED = _quantity("bytes_saved", "saved", Unit.BYTES)
 ALLOCATED = _quantity("bytes_allocated", "allocated", Unit.BYTES, rank=3)
+VIEWS = _quantity("views", "views", Unit.COUNT, rank=1)
+COPIES = _quantity("copies", "copies", Unit.COUNT, rank=1)
 SHARE = Column("share", "share", Unit.FRACTION, rank=1)
 """Of the step's FLOPs."""
 

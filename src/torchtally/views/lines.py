@@ -8,17 +8,21 @@ from torchtally.ledger import Entry, Ledger, Line, Total
 from torchtally.views.columns import (
     ALLOCATED,
     BACKWARD,
+    COPIES,
     FORWARD,
     OPTIMIZER,
     READ,
     RECOMPUTE,
     SAVED,
+    VIEWS,
     WRITTEN,
     cost_table,
 )
 from torchtally.views.table import Cell, Column, Table, Unit
 
-QUANTITIES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, SAVED, READ, WRITTEN, ALLOCATED)
+QUANTITIES = (
+    FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, SAVED, VIEWS, COPIES, READ, WRITTEN, ALLOCATED
+)  # fmt: skip
 TEXTS = (Column("place", "line", Unit.PLACE), Column("source", "source", Unit.TEXT))
 NO_LINE: tuple[Cell, Cell] = ("(no line)", "")
 

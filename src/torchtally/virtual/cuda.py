@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchtally.errors import UnsupportedError
 from torchtally.hardware import Chip
+from torchtally.virtual import legacy_types
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import DeviceMemory
@@ -237,6 +238,7 @@ class CudaModule:
         for owner in (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams):
             table += replacing(owner, answers)
         table += replacing(torch.accelerator, self.accelerator_answers())
+        table += legacy_types.stand_ins()
         table += [
             *(StandIn(torch.cuda.nvtx, name, do_nothing)
               for name in ("range_push", "range_pop", "mark", "range_start", "range_end")),

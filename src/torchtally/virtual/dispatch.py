@@ -65,22 +65,15 @@ SPECIAL: dict[OpOverload, Handler] = {}
 """Operators that are more than shapes: filled by `special.py`."""
 
 MIXES_DEVICES = frozenset(
-    [
-        "aten.copy_",
-        "aten._to_copy",
-        "aten.index",
-        "aten.index_put",
-        "aten.index_put_",
-        "aten._index_put_impl_",
-        "aten._foreach_copy_",
-        "aten._foreach_copy",
-        "aten.set_",
-        "aten.is_same_size",
-        "aten._fused_adam_",
-        "aten._fused_adamw_",
-        "aten._fused_sgd_",
-        "aten._fused_adagrad_",
-    ]
+    """
+    aten.copy_ aten._to_copy aten.set_ aten.is_same_size
+    aten.index aten.index_put aten.index_put_ aten._index_put_impl_
+    aten._foreach_copy aten._foreach_copy_ aten._foreach_addcdiv aten._foreach_addcdiv_
+    aten._foreach_addcmul aten._foreach_addcmul_
+    aten._fused_adam_ aten._fused_adamw_ aten._fused_sgd_ aten._fused_adagrad_
+    aten._pack_padded_sequence aten._pack_padded_sequence_backward aten._ctc_loss
+    aten._ctc_loss_backward
+    """.split()  # noqa: SIM905
 )
 """Operators that take host tensors of any shape beside device tensors."""
 
@@ -102,8 +95,9 @@ class VirtualDispatch(TorchDispatchMode):
         self.nonzero_fraction = 1.0
         """Share of a mask assumed true where a shape depends on values nobody has."""
         self.last_home: DeviceMemory | HostMemory | None = None
-        """Where the last operator's results went: a backward formula's own factories go there."""
-        self._operators: dict[OpOverload, Operator] = {}
+        """Where the last operator's results went: a C++ composition's own factories go there."""
+        self._operators: dict[int, Operator] = {}
+        """By the overload's id: its own hash is computed in Python, and this is asked for often."""
         self._recipes: dict[tuple[Any, ...], Recipe] = {}
         self._checked: set[tuple[Any, ...]] = set()
         """Signatures of in-place calls that torch accepted once."""
@@ -116,10 +110,11 @@ class VirtualDispatch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        call = Invocation(self._operators.get(func) or self.operator(func), args, kwargs or {})
+        operator = self._operators.get(id(func)) or self.operator(func)
+        call = Invocation(operator, args, kwargs or {})
         if not self.is_active:
             return in_child(call)
-        handler = SPECIAL.get(func)
+        handler = operator.handler
         return self.run(call) if handler is None else handler(self, call)
 
     def leave_in_child(self) -> None:
@@ -132,9 +127,9 @@ class VirtualDispatch(TorchDispatchMode):
 
     def operator(self, overload: OpOverload) -> Operator:
         """What is known of an overload, learnt the first time."""
-        found = self._operators.get(overload)
+        found = self._operators.get(id(overload))
         if found is None:
-            found = self._operators[overload] = learn(overload)
+            found = self._operators[id(overload)] = learn(overload, SPECIAL.get(overload))
         return found
 
     def call(self, overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -169,8 +164,8 @@ class VirtualDispatch(TorchDispatchMode):
         device = call.kwargs.get("device")
         if device is not None:
             if device.type == "meta":
-                # Options taken from a virtual tensor in C++ say so, and users who mean it.
-                if home is None and inside_backward():
+                # Users who mean it say so, and options that C++ code took from a virtual tensor.
+                if home is None and is_from_options(call):
                     home = self.last_home
                 if home is None:
                     return self.execute(call.operator.overload, call.args, call.kwargs)
@@ -286,8 +281,10 @@ class VirtualDispatch(TorchDispatchMode):
         outputs = tensors_in(result)
         is_new = False
         for tensor in outputs:
+            if tensor.layout is not torch.strided:
+                continue  # a sparse tensor is its indices and its values, and those are known
             storage = tensor.untyped_storage()
-            if getattr(storage, "virtual", None) is None:
+            if getattr(storage, "virtual", None) is None and private.is_meta(tensor):
                 storage.virtual = VirtualStorage(home, storage.nbytes())  # type: ignore[attr-defined]
                 is_new = True
         if call.operator.is_mutating and not call.operator.is_inplace:
@@ -360,6 +357,14 @@ class VirtualDispatch(TorchDispatchMode):
         except (RuntimeError, NotImplementedError):
             return None
         return () if result is None else result
+
+
+def is_from_options(call: Invocation) -> bool:
+    """A factory called from C++ with another tensor's options.
+
+    Python's bindings always pass `pin_memory`; `Tensor::options()` never does.
+    """
+    return "pin_memory" not in call.kwargs
 
 
 def inside_backward() -> bool:

@@ -1,13 +1,48 @@
 """Functions that make tensors from Python values and would ask a real device to hold them."""
 
+import warnings
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
+import torch.jit._builtins as builtins
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils import _device as device_contexts
+from torch.utils._device import DeviceContext
 
+from torchtally.virtual.asking import ASKING
 from torchtally.virtual.dispatch import VirtualDispatch
-from torchtally.virtual.stand_ins import StandIn
+from torchtally.virtual.generators import generator_type
+from torchtally.virtual.stand_ins import StandIn, as_function
 from torchtally.virtual.tensors import as_device
+
+HOST = torch.device("cpu")
+
+COPY_CONSTRUCTED = (
+    "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() "
+    "or sourceTensor.detach().clone().requires_grad_(True), rather than "
+    "torch.tensor(sourceTensor)."
+)
+"""What torch warns of, in its words, when a tensor is made of a tensor."""
+
+NAMES = """
+empty empty_permuted empty_strided ones arange bartlett_window blackman_window eye full
+hamming_window hann_window kaiser_window linspace logspace normal rand randn randint randperm range
+tril_indices triu_indices zeros scalar_tensor zeros_like ones_like empty_like full_like rand_like
+randn_like randint_like
+"""
+"""Factories of `torch` that take a device, by name or by number."""
+
+
+def default_device() -> torch.device | None:
+    """The device of the innermost `with torch.device(...)`; None outside of any."""
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            found: torch.device = mode.device
+            return found
+    return None
 
 
 class Factories:
@@ -18,73 +53,103 @@ class Factories:
         self.native_tensor = torch.tensor
         self.native_as_tensor = torch.as_tensor
         self.native_asarray = torch.asarray
-        self.native_generator = torch.Generator
 
     def stand_ins(self) -> list[StandIn]:
+        constructors = device_contexts._device_constructors()
+        functions = {name: called(getattr(torch, name)) for name in NAMES.split()}
+        functions |= {
+            "tensor": as_function(self.tensor),
+            "as_tensor": as_function(self.as_tensor),
+            "asarray": as_function(self.asarray),
+        }
+        known = dict(builtins._get_builtin_table())
+        for name, function in functions.items():
+            known[id(function)] = known.get(id(getattr(torch, name)), f"aten::{name}")
         return [
-            StandIn(torch, "tensor", self.tensor),
-            StandIn(torch, "as_tensor", self.as_tensor),
-            StandIn(torch, "asarray", self.asarray),
-            StandIn(torch, "Generator", self.generator()),
+            StandIn(torch, "Generator", generator_type(torch.Generator, self.indexed)),
+            *(StandIn(torch, name, function) for name, function in functions.items()),
+            # Device contexts know factories by identity, and the native ones run below ours.
+            StandIn(device_contexts, "_device_constructors", lambda: constructors),
+            # So does torch.jit: code it compiles calls ours by the operator's name.
+            StandIn(builtins, "_builtin_table", known),
         ]
 
+    def indexed(self, device: Any) -> torch.device:
+        """A device as its user wrote it, with the number of the current one if it has none."""
+        found = as_device(device) or HOST
+        if found.type == "cuda" and found.index is None:
+            return torch.device("cuda", self.mode.current_device)
+        return found
+
     @staticmethod
-    def target(device: Any) -> torch.device:
-        """The device asked for, or the default one (`with torch.device("cuda")`)."""
-        return as_device(device) or torch.get_default_device()
+    def target(device: Any, data: Any) -> torch.device:
+        """The device asked for, else the default one, else that of the data."""
+        asked = as_device(device) or default_device()
+        if asked is not None:
+            return asked
+        return data.device if isinstance(data, Tensor) else HOST
 
     def tensor(self, data: Any, *, dtype: Any = None, device: Any = None,
                requires_grad: bool = False, pin_memory: bool = False) -> Tensor:  # fmt: skip
-        target = self.target(device)
-        if target.type != "cuda":
-            return self.native_tensor(data, dtype=dtype, device=target, requires_grad=requires_grad)
+        target = self.target(device, data)
         if isinstance(data, Tensor):
+            warnings.warn(COPY_CONSTRUCTED, UserWarning, stacklevel=3)
             made = data.detach().clone().to(target, dtype or data.dtype)
+        elif target.type == "cuda":
+            made = self.native_tensor(as_numbers(data), dtype=dtype, device=HOST).to(target)
         else:
-            made = self.native_tensor(data, dtype=dtype, device="cpu").to(target)
+            made = self.native_tensor(as_numbers(data), dtype=dtype, device=target)
+        if pin_memory:
+            made = made.pin_memory()
         return made.requires_grad_(requires_grad)
 
     def as_tensor(self, data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+        target = self.target(device, data)
         if isinstance(data, Tensor):
-            return data.to(device=as_device(device) or data.device, dtype=dtype or data.dtype)
-        target = self.target(device)
+            return data.to(device=target, dtype=dtype or data.dtype)
         if target.type != "cuda":
-            return self.native_as_tensor(data, dtype=dtype, device=target)
-        return self.native_as_tensor(data, dtype=dtype, device="cpu").to(target)
+            return self.native_as_tensor(as_numbers(data), dtype=dtype, device=target)
+        return self.native_as_tensor(as_numbers(data), dtype=dtype, device=HOST).to(target)
 
     def asarray(self, obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None,
                 requires_grad: bool = False) -> Tensor:  # fmt: skip
-        target = self.target(device)
-        if isinstance(obj, Tensor) and (obj.is_cuda or target.type == "cuda"):
-            made = obj.to(as_device(device) or obj.device, dtype or obj.dtype, copy=bool(copy))
+        target = self.target(device, obj)
+        if isinstance(obj, Tensor) and "cuda" in (target.type, obj.device.type):
+            made = obj.to(target, dtype or obj.dtype, copy=bool(copy))
             return made.detach().requires_grad_(requires_grad)
         if target.type != "cuda":
             return self.native_asarray(
-                obj, dtype=dtype, device=device, copy=copy, requires_grad=requires_grad
+                as_numbers(obj), dtype=dtype, device=target, copy=copy, requires_grad=requires_grad
             )
-        return (
-            self.native_asarray(obj, dtype=dtype, device="cpu")
-            .to(target)
-            .requires_grad_(requires_grad)
-        )
+        made = self.native_asarray(as_numbers(obj), dtype=dtype, device=HOST).to(target)
+        return made.requires_grad_(requires_grad)
 
-    def generator(self) -> Any:
-        native = self.native_generator
 
-        class Generator(native):  # type: ignore[misc, valid-type]
-            """A generator of the virtual GPU is a host generator that says it is on it."""
+def called(native: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A factory as Python calls it: it knows that it is asked, and devices by their number."""
 
-            def __new__(cls, device: Any = "cpu") -> Any:
-                made = native.__new__(cls, device="cpu")
-                made._shown = as_device(device) or torch.device("cpu")
-                return made
+    @wraps(native)
+    def factory(*args: Any, **kwargs: Any) -> Tensor:
+        if isinstance(kwargs.get("device"), int):
+            kwargs["device"] = as_device(kwargs["device"])
+        ASKING.depth += 1
+        try:
+            return native(*args, **kwargs)
+        finally:
+            ASKING.depth -= 1
 
-            def __init__(self, device: Any = "cpu") -> None:
-                pass
+    return factory
 
-            @property
-            def device(self) -> torch.device:
-                shown: torch.device = self._shown
-                return shown
 
-        return Generator
+def as_numbers(data: Any) -> Any:
+    """Data with the tensors of a list of tensors read back, as torch does one by one."""
+    if not isinstance(data, (list, tuple)) or not holds_tensors(data):
+        return data
+    return [item.tolist() if isinstance(item, Tensor) else as_numbers(item) for item in data]
+
+
+def holds_tensors(data: Any) -> bool:
+    """A list holds tensors, or its first element does."""
+    if not isinstance(data, (list, tuple)) or not data:
+        return False
+    return any(isinstance(item, Tensor) for item in data) or holds_tensors(data[0])

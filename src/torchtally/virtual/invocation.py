@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchtally.virtual import private
 from torchtally.virtual.operators import Operator
-from torchtally.virtual.storage import VirtualStorage, virtual_of
+from torchtally.virtual.storage import Home, VirtualStorage, virtual_of
 
 META = torch.device("meta")
 HOST_NUMBER = -1
@@ -41,6 +41,11 @@ class Invocation:
         return any(virtual is not None for virtual in self.virtuals)
 
     @property
+    def home(self) -> Home | None:
+        """Who keeps the first virtual tensor among the inputs."""
+        return next((virtual.home for virtual in self.virtuals if virtual is not None), None)
+
+    @property
     def has_real(self) -> bool:
         """A real host tensor is among the inputs."""
         return any(
@@ -71,7 +76,7 @@ class Invocation:
         return self._signature
 
     def _describe(self) -> tuple[Any, ...]:
-        key: list[Any] = [self.operator.overload]
+        key: list[Any] = [self.operator]
         numbers: list[int] = []
         places: dict[int, int] = {}
         for tensor, virtual in zip(self.inputs, self.virtuals, strict=True):

@@ -1,6 +1,8 @@
 """What is known of an operator from its schema, learnt once per overload."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -29,9 +31,11 @@ class Operator:
     is_random: bool
     is_composite: bool
     """Only a composition of other operators; reaches a dispatch mode under inference mode."""
+    handler: Callable[..., Any] | None
+    """What runs it, where running it takes more than its shapes."""
 
 
-def learn(overload: OpOverload) -> Operator:
+def learn(overload: OpOverload, handler: Callable[..., Any] | None = None) -> Operator:
     schema = overload._schema
     takes_tensor = any("Tensor" in str(argument.type) for argument in schema.arguments)
     makes_tensor = any("Tensor" in str(result.type) for result in schema.returns)
@@ -54,4 +58,5 @@ def learn(overload: OpOverload) -> Operator:
         is_factory=makes_tensor and not takes_tensor,
         is_random=torch.Tag.nondeterministic_seeded in overload.tags,
         is_composite=private.has_composite_kernel(overload),
+        handler=handler,
     )

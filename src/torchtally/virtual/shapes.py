@@ -21,6 +21,14 @@ def shape_of(overload: OpOverload) -> Callable[[Callable[..., Any]], Callable[..
     return register
 
 
+@shape_of(aten.is_set_to.default)
+def is_set_to(x: Tensor, other: Tensor) -> bool:
+    same_place = x.storage_offset() == other.storage_offset() and x.stride() == other.stride()
+    return x.untyped_storage()._cdata == other.untyped_storage()._cdata and (
+        same_place and x.shape == other.shape
+    )
+
+
 @shape_of(aten._fused_rms_norm.default)
 def fused_rms_norm(x: Tensor, normalized_shape: list[int], weight: Any, eps: Any) -> Any:
     """Result like x; one reciprocal root mean square a row, in the type CUDA accumulates in."""
@@ -98,3 +106,30 @@ def grouped_mm(
     row_stride = -(-columns // aligned) * aligned
     stride = (rows * row_stride, row_stride, 1) if len(shape) == 3 else (row_stride, 1)
     return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+
+
+@shape_of(aten._ctc_loss.Tensor)
+def ctc_loss(log_probs: Tensor, targets: Tensor, *rest: Any, **options: Any) -> Any:
+    """T, B, C: log_probs. The loss of each sequence, and alpha for every step and state."""
+    steps, batch = log_probs.shape[0], log_probs.shape[1]
+    longest = targets.shape[-1]  # of one-dimensional targets an upper bound: their sum
+    loss = log_probs.new_empty(batch)
+    return loss, log_probs.new_empty((batch, steps, 2 * longest + 1))
+
+
+def like_argument(number: int) -> Callable[..., Tensor]:
+    """The gradient of an argument has its shape and layout."""
+
+    def like(*args: Any, **kwargs: Any) -> Tensor:
+        return torch.empty_like(args[number])
+
+    return like
+
+
+SHAPES |= {
+    aten._ctc_loss_backward.default: like_argument(1),
+    aten._ctc_loss_backward.Tensor: like_argument(1),
+    aten.multi_margin_loss_backward.default: like_argument(1),
+    aten.multilabel_margin_loss_backward.default: like_argument(1),
+    aten.fractional_max_pool3d_backward.default: like_argument(1),
+}

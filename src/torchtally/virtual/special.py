@@ -53,14 +53,11 @@ def read_scalar(mode: VirtualDispatch, call: Invocation) -> Any:
     return given
 
 
-@special(aten.equal.default)
+@special(aten.equal.default, aten.allclose.default)
 def read_equal(mode: VirtualDispatch, call: Invocation) -> Any:
-    first, second = call.args
-    if first.shape != second.shape:
-        return False
-    known = values.real_of(first), values.real_of(second)
-    if known[0] is not None and known[1] is not None:
-        return call.operator.overload(*known)
+    known = values.real_arguments(call.args, call.kwargs)
+    if known is not None:
+        return call.operator.overload(*known[0], **known[1])
     mode.observer.placeholder_given(call.operator.name, str(values.PLACEHOLDER_BOOL))
     return values.PLACEHOLDER_BOOL
 
@@ -139,14 +136,13 @@ def shaped_by_value(
     """The real result where values are known, else meta tensors of the declared bound."""
     if not call.is_virtual:
         return mode.run(call)
-    home = next(virtual.home for virtual in call.virtuals if virtual is not None)
     real = mode.compute(call) if all(map(has_value, call.inputs)) else None
     if real is None:
         result, given = bound()
         mode.observer.placeholder_given(call.operator.name, given)
     else:
         result = torch.utils._pytree.tree_map_only(Tensor, meta_like, real)
-    result = mode.finish(call, result, home)
+    result = mode.finish(call, result, call.home)
     if real is not None:
         give_values(result, real)
     return result
@@ -251,6 +247,30 @@ def index(mode: VirtualDispatch, call: Invocation) -> Any:
         else:
             indices.append(item)
     return mode.call(call.operator.overload, call.args[0], indices, *call.args[2:], **call.kwargs)
+
+
+# Packed sequences: lengths are on the host, and their values decide the shape.
+
+
+@special(aten._pack_padded_sequence.default)
+def pack_padded_sequence(mode: VirtualDispatch, call: Invocation) -> Any:
+    """Packed data of one row per step of each sequence, and the real batch sizes on the host."""
+    if not call.is_virtual:
+        return mode.run(call)
+    padded, lengths, batch_first = call.args
+    outline = torch.zeros((*padded.shape[:2], 1))
+    rows, batch_sizes = call.operator.overload(outline, lengths, batch_first)
+    data = torch.empty((len(rows), *padded.shape[2:]), dtype=padded.dtype, device=META)
+    return mode.finish(call, (data, batch_sizes), call.home)
+
+
+@special(aten._pack_padded_sequence_backward.default)
+def pack_padded_sequence_backward(mode: VirtualDispatch, call: Invocation) -> Any:
+    if not call.is_virtual:
+        return mode.run(call)
+    gradient, size = call.args[0], call.args[1]
+    result = torch.empty(tuple(size), dtype=gradient.dtype, device=META)
+    return mode.finish(call, result, call.home)
 
 
 # Between devices.

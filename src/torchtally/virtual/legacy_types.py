@@ -1,0 +1,46 @@
+"""`torch.cuda.FloatTensor` and its like: old names of (device, dtype), made and tested by scripts."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtally.virtual.stand_ins import StandIn
+
+DTYPES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "ShortTensor": torch.int16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "BoolTensor": torch.bool,
+}
+
+
+class LegacyType(type):
+    """The class of these types: calling one makes a tensor, as its class it has none."""
+
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Tensor) and instance.is_cuda and instance.dtype is cls.dtype
+
+    def __call__(cls, *args: Any) -> Tensor:
+        empty: Tensor = torch.empty(0, dtype=cls.dtype, device="cuda")
+        made: Tensor = empty.new(*args)
+        return made
+
+
+def stand_ins() -> list[StandIn]:
+    return [
+        StandIn(
+            torch.cuda,
+            name,
+            LegacyType(name, (), {"dtype": dtype, "is_cuda": True, "__module__": "torch.cuda"}),
+        )
+        for name, dtype in DTYPES.items()
+    ]

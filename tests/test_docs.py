@@ -1,0 +1,117 @@
+"""The documents say what is so: their commands are run, their maps and tables made anew."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import documents
+from tests.documents import DOCUMENTS, REPOSITORY, differences, furnish
+
+PINNED = re.search(r"^torch==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)
+
+
+def test_torch_is_pinned() -> None:
+    assert PINNED is not None
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_holds(name: str, tmp_path: Path) -> None:
+    if PINNED is None or torch.__version__.partition("+")[0] != PINNED[1]:
+        pytest.skip(f"the documents show torch {PINNED and PINNED[1]}, here is {torch.__version__}")
+    found = differences(name, (REPOSITORY / name).read_text(encoding="utf-8"), furnish(tmp_path))
+    assert not found, f"{found}\n`make docs` brings the documents up to date."
+
+
+HOLDS = """\
+```console
+$ echo one; echo two >&2
+one
+two
+$ true
+$ echo three
+three
+```
+
+```python
+print(1 + 1)
+```
+
+```text
+2
+```
+
+```sh
+exit 1
+```
+"""
+
+
+def test_a_document_that_holds(tmp_path: Path) -> None:
+    assert differences("it", HOLDS, tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("true", "false"),
+    [
+        ("two\n$ true", "2\n$ true"),
+        ("two\n$ true", "$ true"),
+        ("$ true\n", "$ true\nnothing\n"),
+        ("three\n```", "three\n\n```"),
+        ("three\n```", "three \n```"),
+        ("```text\n2", "```text\n3"),
+        ("print(1 + 1)", "raise SystemExit('no')"),
+        ("print(1 + 1)", "print(1 + 1); raise SystemExit(1)"),
+        ("$ true", "$ false"),
+        ("```text\n2\n```", ""),
+    ],
+)
+def test_a_document_that_does_not_hold_is_found(true: str, false: str, tmp_path: Path) -> None:
+    assert true in HOLDS
+    assert differences("it", HOLDS.replace(true, false, 1), tmp_path) != ""
+
+
+@pytest.mark.parametrize("name", documents.GENERATED)
+def test_a_generated_part_that_is_stale_is_found(name: str, tmp_path: Path) -> None:
+    made = documents.GENERATED[name]()
+    fresh = f"<!-- generated: {name} -->\n{made}\n<!-- end -->\n"
+    assert differences("it", fresh, tmp_path) == ""
+    lines = fresh.splitlines(keepends=True)
+    assert differences("it", "".join(lines[:4] + lines[5:]), tmp_path) != ""
+
+
+def test_bringing_up_to_date_leaves_a_document_that_holds(tmp_path: Path) -> None:
+    stale = HOLDS.replace("\ntwo\n", "\n2\n").replace("```text\n2", "```text\n3")
+    assert documents.brought_up_to_date(stale, tmp_path) == HOLDS
+
+
+def test_only_the_wall_clock_of_progress_may_differ() -> None:
+    said = "tally: step 1/2, 1736 operators, peak 10.96 GiB, 1.94 s\n"
+    assert documents.is_same(said, said.replace("1.94 s", "12.1 ms"))
+    assert not documents.is_same(said, said.replace("1736", "1737"))
+    assert not documents.is_same(said, said.replace("10.96", "10.97"))
+    assert not documents.is_same("took, 1.94 s\n", "took, 1.95 s\n")
+
+
+def test_the_map_has_a_line_for_every_file() -> None:
+    package = REPOSITORY / "src" / "torchtally"
+    lines = documents.file_map().splitlines()[1:-1]
+    names = {line.split()[0] for line in lines}
+    assert {str(it.relative_to(package)) for it in package.rglob("*.py")} < names
+    assert all(len(line.split()) > 2 for line in lines)
+
+
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)#:]+)(#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_within_the_repository_lead_somewhere(name: str) -> None:
+    targets = LINK.finditer((REPOSITORY / name).read_text(encoding="utf-8"))
+    assert [it["target"] for it in targets if not (REPOSITORY / it["target"]).exists()] == []
+
+
+def test_the_package_and_the_changelog_agree_on_the_version() -> None:
+    from importlib.metadata import version
+
+    assert f"## {version('torchtally')}" in (REPOSITORY / "CHANGELOG.md").read_text()

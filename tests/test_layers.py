@@ -1,0 +1,138 @@
+"""Imports point down, torch stays in its two packages, and what should start at once does."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchtally
+from tests.builders import TraceBuilder, frame, mm_call, site
+from tests.layers import LAYERS, breaches
+from torchtally.record.file import write_trace
+
+PACKAGE = Path(torchtally.__file__).parent
+
+
+def test_the_source_keeps_to_its_layers() -> None:
+    assert breaches(PACKAGE) == []
+
+
+def test_every_layer_exists_and_imports_only_layers_before_it() -> None:
+    seen: list[str] = []
+    for layer, below in LAYERS.items():
+        assert (PACKAGE / layer).is_dir() or (PACKAGE / f"{layer}.py").is_file(), layer
+        assert set(below) <= set(seen), f"{layer} would close a circle"
+        seen.append(layer)
+
+
+BAD = {
+    "an import upwards": ("cost/products.py", "from torchtally.views import by"),
+    "an import upwards of a whole package": ("cost/products.py", "import torchtally.ledger"),
+    "an import upwards by name": ("record/op.py", "from torchtally import ledger"),
+    "an import upwards in a function": (
+        "memory.py",
+        "def f():\n    from torchtally.report.text import table_text",
+    ),
+    "torch in accounting": ("ledger.py", "import torch"),
+    "torch in a function": ("views/lines.py", "def f():\n    from torch.nn import Module"),
+    "torch in a renderer, for types alone": (
+        "report/text.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
+    ),
+    "torch behind the command line": ("cli/run.py", "import torch"),
+    "the tracer at the top of a command": ("cli/run.py", "from torchtally.tracer import session"),
+    "the tracer at the top of the library": (
+        "__init__.py",
+        "from torchtally.tracer.session import trace",
+    ),
+    "the tracer known to the virtual GPU": ("virtual/dispatch.py", "import torchtally.tracer"),
+    "a package in no layer": ("extras.py", ""),
+    "a file whose name says nothing": ("cost/utils.py", ""),
+    "a folder whose name says nothing": ("cost/common/rules.py", ""),
+}
+
+
+@pytest.mark.parametrize(("place", "source"), BAD.values(), ids=BAD.keys())
+def test_a_breach_is_found(tmp_path: Path, place: str, source: str) -> None:
+    file = tmp_path / "torchtally" / place
+    file.parent.mkdir(parents=True)
+    file.write_text(source)
+    assert len(breaches(tmp_path / "torchtally")) == 1
+
+
+GOOD = {
+    "downwards": ("views/lines.py", "from torchtally.ledger import Ledger"),
+    "within the layer": ("cost/products.py", "from torchtally.cost.rule import rule"),
+    "torch where it belongs": ("tracer/session.py", "import torch"),
+    "the tracer in a command's function": (
+        "cli/run.py",
+        "def command():\n    from torchtally.tracer.session import trace_script",
+    ),
+    "anything above all layers": ("__init__.py", "from torchtally.ledger import account"),
+    "another package of a like name": ("ledger.py", "import torchlike"),
+}
+
+
+@pytest.mark.parametrize(("place", "source"), GOOD.values(), ids=GOOD.keys())
+def test_what_keeps_to_the_layers_is_not_a_breach(tmp_path: Path, place: str, source: str) -> None:
+    file = tmp_path / "torchtally" / place
+    file.parent.mkdir(parents=True)
+    file.write_text(source)
+    assert breaches(tmp_path / "torchtally") == []
+
+
+LIGHT = {
+    "import torchtally": "import torchtally",
+    "all of accounting": "from torchtally import account, by, chip, read_trace, write_trace",
+    "tally --help": "main(['--help'])",
+    "tally run --help": "main(['run', '--help'])",
+    "tally gpus": "main(['gpus'])",
+    "tally gpus --json": "main(['gpus', '--json'])",
+    "tally show FILE": "main(['show', FILE])",
+    "tally show FILE --by line": "main(['show', FILE, '--by', 'line'])",
+}
+
+LOADED = """
+import sys
+from torchtally.cli import main
+FILE = sys.argv[1]
+try:
+    {action}
+except SystemExit as end:
+    assert not end.code, end.code
+print(*sorted({{name.partition(".")[0] for name in sys.modules}}), file=sys.stderr)
+"""
+
+
+def loaded_by(action: str, file: Path) -> set[str]:
+    """Top-level modules in memory after an action in a fresh interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED.format(action=action), file],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.fixture
+def trace_file(tmp_path: Path) -> Path:
+    made = TraceBuilder()
+    made.run(mm_call(2, 3, 4), (0, 0), site=site(frame()))
+    file = tmp_path / "run.tally"
+    write_trace(made.build(), file)
+    return file
+
+
+@pytest.mark.parametrize("action", LIGHT.values(), ids=LIGHT.keys())
+def test_torch_is_not_imported(action: str, trace_file: Path) -> None:
+    assert {"torch", "numpy"}.isdisjoint(loaded_by(action, trace_file))
+
+
+def test_help_imports_no_renderer(trace_file: Path) -> None:
+    assert {"rich", "msgspec"}.isdisjoint(loaded_by("main(['--help'])", trace_file))
+
+
+def test_torch_is_noticed_where_it_is_imported(trace_file: Path) -> None:
+    assert "torch" in loaded_by("from torchtally import virtual_gpu", trace_file)
