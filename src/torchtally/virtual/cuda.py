@@ -18,7 +18,13 @@ from torchtally.virtual import legacy_types
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import DeviceMemory
-from torchtally.virtual.streams import CURRENT, Event, Stream, StreamContext
+from torchtally.virtual.streams import (
+    CURRENT,
+    DEFAULT_STREAM_ID,
+    Event,
+    Stream,
+    StreamContext,
+)
 from torchtally.virtual.tensors import as_device
 
 CUDNN_VERSION = 91900
@@ -31,6 +37,7 @@ class CudaModule:
     def __init__(self, mode: VirtualDispatch, chip: Chip) -> None:
         self.mode = mode
         self.chip = chip
+        CURRENT.stream = Stream(stream_id=DEFAULT_STREAM_ID)
 
     def index(self, device: Any = None) -> int:
         """The number of a GPU named in any of torch's ways; the current one for None."""
@@ -55,7 +62,7 @@ class CudaModule:
         return len(self.mode.gpus)
 
     def set_device(self, device: Any) -> None:
-        if as_device(device) != torch.device("cuda", -1):
+        if not is_no_device(device):
             self.mode.current_device = self.index(device)
 
     def device_context(self) -> type:
@@ -65,8 +72,8 @@ class CudaModule:
             """`with torch.cuda.device(1):`."""
 
             def __init__(self, device: Any) -> None:
-                wanted = getattr(device, "device", device) if isinstance(device, Tensor) else device
-                self.idx = module.index(wanted) if wanted is not None else -1
+                wanted = device.get_device() if isinstance(device, Tensor) else device
+                self.idx = -1 if is_no_device(wanted) else module.index(wanted)
 
             def __enter__(self) -> None:
                 self.prev_idx = module.mode.current_device
@@ -281,6 +288,11 @@ class CudaModule:
             "reset_accumulated_memory_stats": do_nothing,
             "get_memory_info": self.mem_get_info,
         }
+
+
+def is_no_device(device: Any) -> bool:
+    """None or a negative number: torch then leaves the current device as it is."""
+    return device is None or (isinstance(device, int) and device < 0)
 
 
 def do_nothing(*args: Any, **kwargs: Any) -> None:

@@ -54,12 +54,12 @@ class Stream:
         return hash((self.device, self.stream_id))
 
     def __enter__(self) -> "Stream":
-        self._before = CURRENT.stream
+        CURRENT.entered.append(CURRENT.stream)
         CURRENT.stream = self
         return self
 
     def __exit__(self, *exc: object) -> None:
-        CURRENT.stream = self._before
+        CURRENT.stream = CURRENT.entered.pop()
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
@@ -73,6 +73,8 @@ class Current(threading.local):
 
     def __init__(self) -> None:
         self.stream = Stream(stream_id=DEFAULT_STREAM_ID)
+        self.entered: list[Stream] = []
+        """The streams that were current before those entered by `with`, outermost first."""
 
 
 CURRENT = Current()
