@@ -15,6 +15,7 @@ from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.plain import cut_left, cut_right, printable
 from torchtally.units import format_bytes, format_count
 from torchtally.views import Table
+from torchtally.views.lines import short_path
 from torchtally.views.summary import Summary, Verdict
 
 MOST_LISTED = 3
@@ -155,7 +156,9 @@ def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
         return
     yield from _prose("Values that no virtual tensor has, and what the script got:", width)
     for it in sorted(found, key=lambda it: -it.count)[:MOST_LISTED]:
-        place = f"{it.frame.file}:{it.frame.line}" if it.frame else "(no line)"
+        place = "(no line)"
+        if it.frame:
+            place = f"{short_path(it.frame.file, summary.own_root)}:{it.frame.line}"
         place, source = cut_left(place, NAME_WIDTH), it.frame.text[:200] if it.frame else ""
         text = f"{place}  {source}  ({it.op[:80]} gave {it.given[:80]}, {_times(it.count)})"
         yield from map(Text, wrapped(text, width))

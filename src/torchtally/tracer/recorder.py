@@ -112,9 +112,9 @@ class Recorder:
             self._remember(site)
             return self._phase_outside_backward(walk, came_in), site
         node = private.current_autograd_node()
-        if key or walk.is_recompute:
+        if walk.is_called_by_engine:
             recomputes = walk.is_recompute or builds_graph_anew(walk.engine)
-            site = self._site(self.modules.place, key) if key else self._backward_site(node, walk)
+            site = self._site(self.modules.place, key)
             self._remember(site)
             if self.is_optimizing:
                 return Phase.OPTIMIZER, site

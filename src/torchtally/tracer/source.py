@@ -103,9 +103,9 @@ class Stacks:
     def read(self, frame: FrameType | None, outer: "Outer | None" = None) -> "tuple[Key, Walk]":
         """Walk up from a frame. The key holds (code, instruction) pairs, innermost first.
 
-        The walk ends at the autograd engine: what lies above it is the call of backward. It ends
-        at a module's call, too, when `outer` says what was read above that; the key then ends with
-        the number of that.
+        The walk ends at the autograd engine unless Python code was met below it: then what lies
+        above, the call of backward, is part of the key. It ends at a module's call, too, when
+        `outer` says what was read above that; the key then ends with the number of that.
         """
         kinds = self._kinds
         key: list[int] = []
@@ -124,8 +124,13 @@ class Stacks:
                         key.append(outer.number)
                         return tuple(key), outer.walk.within(walk)
                 elif kind == Code.ENGINE:
-                    walk.engine = frame
-                    break
+                    if walk.engine is None:
+                        walk.engine = frame
+                        walk.is_called_by_engine = bool(key) or walk.is_recompute
+                    if not walk.is_called_by_engine:
+                        break
+                elif walk.engine is not None:
+                    pass  # the rest is about who called backward
                 elif kind == Code.RECOMPUTE:
                     walk.is_recompute = True
                 elif kind == Code.BACKWARD:
@@ -173,11 +178,13 @@ class Stacks:
 class Walk:
     """What a walk up the stack met besides lines."""
 
-    __slots__ = ("engine", "is_backward", "is_gradients", "is_recompute")
+    __slots__ = ("engine", "is_backward", "is_called_by_engine", "is_gradients", "is_recompute")
 
     def __init__(self) -> None:
         self.engine: FrameType | None = None
         """The autograd engine's frame, when the operator runs below it."""
+        self.is_called_by_engine = False
+        """Python code below the engine: a hook, a custom backward, a recomputation."""
         self.is_backward = False
         """Called by `backward` itself, outside the engine."""
         self.is_recompute = False
@@ -189,6 +196,7 @@ class Walk:
             return self
         both = Walk()
         both.engine = self.engine
+        both.is_called_by_engine = self.is_called_by_engine
         both.is_backward = self.is_backward or inner.is_backward
         both.is_gradients = self.is_gradients or inner.is_gradients
         both.is_recompute = self.is_recompute or inner.is_recompute

@@ -10,7 +10,7 @@ from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory import parameters
 from torchtally.record import Ending, Note, Placeholder
 from torchtally.views.categories import categories, peak_lines
-from torchtally.views.lines import is_behind_libraries, library_lines, lines
+from torchtally.views.lines import is_behind_libraries, library_lines, lines, own_root
 from torchtally.views.modules import OUTSIDE, repeated_modules
 from torchtally.views.operators import phases
 from torchtally.views.table import Table
@@ -62,6 +62,8 @@ class Summary:
     modules: Table | None
     coverage: Coverage
     placeholders: tuple[Placeholder, ...]
+    own_root: str
+    """The directory of the user's own code: places are shown from there."""
     notes: tuple[Note, ...]
     ending: Ending
     steps: int
@@ -88,6 +90,7 @@ def summarise(ledger: Ledger) -> Summary:
         modules=repeated_modules(ledger).top(TOP_MODULES) if has_modules else None,
         coverage=ledger.coverage,
         placeholders=trace.placeholders,
+        own_root=own_root(line.file for line in ledger.by_line() if line and line.is_own),
         notes=trace.notes,
         ending=trace.ending,
         steps=len(trace.step_ends),
