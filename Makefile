@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
+BENCHMARKS ?= start_up against_flop_counter llama70b
+
 SCRIPT ?= examples/train_gpt.py
 GPU ?= H100-SXM
 
@@ -41,7 +43,7 @@ docs: $(VENV)/installed-dev
 	$(BIN)/python -m tests.documents --write
 
 bench: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks
+	for it in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$it || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

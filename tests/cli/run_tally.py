@@ -55,9 +55,7 @@ def command(*arguments: str, setup: str = "") -> list[str]:
     return [sys.executable, "-c", TALLY + setup + END, "run", *GPU, *arguments]
 
 
-def start(
-    *arguments: str, cwd: Path, setup: str = ""
-) -> "subprocess.Popen[str]":
+def start(*arguments: str, cwd: Path, setup: str = "") -> "subprocess.Popen[str]":
     """A process to talk to; `finish` waits for its end."""
     return subprocess.Popen(
         command(*arguments, setup=setup),

@@ -1,12 +1,15 @@
 """The contract with the script: `tally run script.py` is `python script.py`, plus a report."""
 
+import dataclasses
 import hashlib
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -25,38 +28,351 @@ from tests.cli.run_tally import (
     start,
     tally_run,
 )
-from torchtally.cli import main
-
-TRACEBACK = """\
-Traceback (most recent call last):
-  File "{script}", line {first}, in by_exception
-    torch.ones(2, device="cuda") @ torch.ones(3, device="cuda")
-"""
-
+from torchtally.cli import main, parser
+from torchtally.record import Ending
+from torchtally.record.file import read_trace
 
 # As under python ---------------------------------------------------------------------------------
 
 
 def test_stdout_is_that_of_python_to_the_last_byte(tmp_path: Path) -> None:
     """argv, path, `__main__`, pickling, stdin, a lot of output; also from a strange place."""
-    home = tmp_path / "späce & ünicode"
+    home, away = tmp_path / "späce & ünicode", tmp_path / "away"
     home.mkdir()
-    (tmp_path / "link.py").symlink_to(home / "träin.py")
+    away.mkdir()
     shutil.copy(SCRIPTS / "facts.py", home / "träin.py")
-    arguments = ["--device=cpu", "wörd", "--", "--quiet"]
-    stdin = "a line\nand no end"
-    theirs = subprocess.run(
-        [sys.executable, "../link.py", *arguments],
-        cwd=home, input=stdin.encode(), capture_output=True, env=environment(), timeout=TIMEOUT_S,
+    (away / "link.py").symlink_to(home / "träin.py")
+    theirs = [sys.executable, "link.py", "--device=cpu", "wörd", "--", "--quiet", "--steps"]
+    ours = command("-oout.tally", "link.py", "--device=cpu", "--steps=9", "--json", "out.json",
+                   "wörd", "--quiet", "--", "--", "--quiet", "--steps")  # fmt: skip
+    by_python, by_tally = (
+        subprocess.run(
+            each, cwd=away, input=b"a line\nand no end", capture_output=True,
+            env=environment(), timeout=TIMEOUT_S, check=True,
+        )
+        for each in (theirs, ours)
     )  # fmt: skip
-    ours = subprocess.run(
-        command("-o", "out.tally", "../link.py", "--device=cpu", "--json", "out.json", "wörd",
-                "--quiet", "--", "--", "--quiet"),
-        cwd=home, input=stdin.encode(), capture_output=True, env=environment(), timeout=TIMEOUT_S,
+    assert by_tally.stdout[:1500] == by_python.stdout[:1500]
+    assert hashlib.sha256(by_tally.stdout).digest() == hashlib.sha256(by_python.stdout).digest()
+    assert by_tally.stderr == by_python.stderr == b"INFO:root:done\n"
+    # The script went to another directory, and the results did not.
+    assert sorted(os.listdir(away)) == ["link.py", "out.json", "out.tally"]
+
+
+MAIN = """\
+import os, pickle, sys
+class Point: pass
+print(sys.argv, __name__, __file__, __package__, sys.path[0], __spec__ and __spec__.name)
+print(type(pickle.loads(pickle.dumps(Point()))) is Point, sys.modules["__main__"].Point is Point)
+"""
+
+
+def test_modules_directories_and_archives(tmp_path: Path) -> None:
+    package = tmp_path / "space" / "package"
+    package.mkdir(parents=True)
+    (package / "train.py").write_text(MAIN)
+    (package / "__main__.py").write_text(MAIN)
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
+        archive.writestr("__main__.py", MAIN)
+    for arguments in (["-m", "space.package.train", "-m", "x"], ["space/package", "-h"],
+                      ["app.zip", "--lr", "1"]):  # fmt: skip
+        python = subprocess.run(
+            [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True,
+            env=environment(), timeout=TIMEOUT_S,
+        )  # fmt: skip
+        assert tally_run(*arguments, cwd=tmp_path).stdout == python.stdout
+
+
+def test_children_are_processes_of_their_own(tmp_path: Path) -> None:
+    run = tally_run(str(SCRIPTS / "processes.py"), cwd=tmp_path)
+    assert run.said_by_script == ""
+    loaded = "loaded (2, 3) True cuda:0"
+    assert sorted(run.stdout.splitlines()) == sorted([
+        "child 5 __mp_main__", "child 6 __mp_main__", "child 5 __main__", "child 6 __main__",
+        "spawn ended 5", "spawn ended 6", "spawn gave 6", f"spawn {loaded}", f"spawn {loaded}",
+        "fork ended 5", "fork ended 6", "fork gave 6", f"fork {loaded}", f"fork {loaded}",
+        f"terminated {-signal.SIGTERM}", "forked 9",
+    ])  # fmt: skip
+    assert run.code == 0
+    assert sum(map(is_verdict, run.stderr.splitlines())) == 1
+    assert len(run.trace.step_ends) == 1
+
+
+# Endings -----------------------------------------------------------------------------------------
+
+
+def test_sys_exit_after_threads_and_exit_handlers(tmp_path: Path) -> None:
+    run = ending("by_number", cwd=tmp_path)
+    assert (run.code, run.trace.ending) == (3, Ending("exit", "sys.exit(3)"))
+    assert run.stdout == "thread\nhandler cuda:0\n"
+    assert run.trace.ops[-1].site.line.function == "by_number.<locals>.<lambda>"
+
+
+def test_sys_exit_with_a_text(tmp_path: Path) -> None:
+    run = ending("by_text", cwd=tmp_path)
+    assert (run.code, run.stdout) == (1, "no data\n")  # the script's stderr is its stdout
+    assert run.trace.ending.message == "sys.exit('no data')"
+    assert run.said_by_script == ""
+
+
+def test_an_exception_is_shown_without_our_frames(tmp_path: Path) -> None:
+    run = ending("by_exception", cwd=tmp_path)
+    assert (run.code, run.trace.ending.kind) == (1, "exception")
+    assert len(run.trace.step_ends) == 1
+    shown = run.said_by_script
+    assert "torchtally" not in shown
+    assert [name for _, name in re.findall(r'File "(.*)", line \d+, in (.*)', shown)] == [
+        "by_exception", "by_exception", "<module>", "by_exception"
+    ]  # fmt: skip
+    errors = ["RuntimeError", "ValueError", "RuntimeError"]
+    assert re.findall(r"^(\w+Error): ", shown, re.M) == errors
+    assert shown.count("Traceback (most recent call last):") == 3
+    assert shown.rstrip().endswith(run.trace.ending.message)
+
+
+def test_a_syntax_error_is_the_users(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("x = 1\ny = (\n")
+    run = tally_run("broken.py", cwd=tmp_path)
+    assert run.code == 1
+    assert run.said_by_script.startswith(f'  File "{tmp_path}/broken.py", line 2\n    y = (\n')
+    assert run.said_by_script.endswith("SyntaxError: '(' was never closed\n")
+
+
+def test_os_exit_reports_first(tmp_path: Path) -> None:
+    run = ending("by_os_exit", cwd=tmp_path)
+    assert (run.code, run.stdout) == (7, "")
+    assert run.trace.ending == Ending("exit", "os._exit(7)")
+    assert len(run.trace.step_ends) == 1
+
+
+def test_a_script_that_ends_too_early(tmp_path: Path) -> None:
+    run = ending("by_itself", "--steps", "5", cwd=tmp_path)
+    assert (run.code, run.trace.ending) == (0, Ending("exit"))
+    assert len(run.trace.step_ends) == 1
+    assert run.said_by_script == ""
+
+
+def test_a_script_that_never_steps(tmp_path: Path) -> None:
+    run = ending("without_optimizer", cwd=tmp_path)
+    assert (run.code, run.trace.step_ends) == (0, ())
+    assert "ended by itself before a training step" in run.stderr
+
+
+@pytest.mark.parametrize("name", ["swallowing", "swallowing_without_steps", "wrapped"])
+def test_a_script_that_swallows_the_stop_is_stopped(name: str, tmp_path: Path) -> None:
+    run = ending(name, cwd=tmp_path, setup=SHORT_GRACE)
+    assert (run.code, run.trace.ending) == (0, Ending("steps"))
+    assert run.said_by_script == ""
+
+
+def test_training_in_a_thread_ends_the_script(tmp_path: Path) -> None:
+    run = ending("in_a_thread", "--steps", "3", cwd=tmp_path)
+    assert (run.code, run.trace.ending) == (0, Ending("steps"))
+    assert len(run.trace.step_ends) == 3
+    assert run.said_by_script == ""
+
+
+# Signals and time --------------------------------------------------------------------------------
+
+
+def signalled(name: str, *numbers: int, cwd: Path, setup: str = "") -> Run:
+    """A script that says "ready" when it is ready for a signal."""
+    process = start(str(SCRIPTS / "endings.py"), name, cwd=cwd, setup=setup)
+    assert process.stdout
+    said = ""
+    for number in numbers:
+        while not (line := process.stdout.readline()).startswith("ready"):
+            said += line
+            assert line, "the script ended before it was ready"
+        process.send_signal(number)
+    run = finish(process, cwd)
+    return dataclasses.replace(run, stdout=said + run.stdout)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_is_reported_on(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    run = signalled("told", number, cwd=tmp_path)
+    assert (run.code, run.stdout) == (code, "cleaned up\n")
+    assert run.trace.ending == Ending("interrupted", number.name)
+    assert len(run.trace.step_ends) == 1
+    assert run.said_by_script == ""
+
+
+def test_the_second_interrupt_ends_the_cleaning_up(tmp_path: Path) -> None:
+    run = signalled("told_and_deaf", signal.SIGINT, signal.SIGINT, cwd=tmp_path)
+    assert (run.code, run.stdout) == (130, "cleaned up\n")
+    assert run.trace.ending == Ending("interrupted", "SIGINT")
+
+
+def test_the_second_interrupt_ends_the_report(tmp_path: Path) -> None:
+    slow = "import time, torchtally.record.file as f; f._sync_directory = lambda _: hang()\n"
+    hang = "def hang():\n    print('ready', flush=True)\n    time.sleep(600)\n"
+    run = signalled("told", signal.SIGINT, signal.SIGINT, cwd=tmp_path, setup=slow + hang)
+    assert run.code == 130
+    assert run.stderr.endswith("tally: interrupted\n")
+
+
+def test_the_second_sigterm_ends_it_at_once(tmp_path: Path) -> None:
+    run = signalled("told_and_deaf", signal.SIGTERM, signal.SIGTERM, cwd=tmp_path)
+    assert run.code == -signal.SIGTERM
+    assert not run.file.exists()
+
+
+def test_a_script_handles_its_own_signals(tmp_path: Path) -> None:
+    run = signalled("own_handler", signal.SIGTERM, cwd=tmp_path)
+    assert (run.code, run.stdout) == (4, "handled 15\ncleaned up\n")
+    assert run.trace.ending == Ending("exit", "sys.exit(4)")
+
+
+def test_a_signal_is_not_lost_in_a_finalizer(tmp_path: Path) -> None:
+    run = ending("told_in_a_finalizer", cwd=tmp_path)
+    assert (run.code, run.said_by_script) == (143, "")
+    assert run.trace.ending == Ending("interrupted", "SIGTERM")
+
+
+@pytest.mark.parametrize("name", ["waiting", "told_and_deaf_to_all", "own_handler"])
+def test_no_time_left(name: str, tmp_path: Path) -> None:
+    run = ending(name, "--max-seconds", "0.5", cwd=tmp_path, setup=SHORT_GRACE)
+    assert run.code == 124
+    assert run.trace.ending == Ending("time", "stopped after 0.5 s (--max-seconds)")
+    assert run.said_by_script == ""
+
+
+# Where it is written -----------------------------------------------------------------------------
+
+
+def test_nobody_reads_stdout(tmp_path: Path) -> None:
+    """`tally run script.py | head -1`, and the report is there all the same."""
+    process = start(str(SCRIPTS / "facts.py"), "--steps", "9", cwd=tmp_path)
+    assert process.stdout
+    process.stdout.readline()
+    process.stdout.close()
+    stderr = process.stderr.read() if process.stderr else ""
+    assert process.wait(TIMEOUT_S) == 141
+    assert "Traceback" not in stderr
+    assert "Exception ignored" not in stderr
+    assert any(map(is_verdict, stderr.splitlines()))
+    assert read_trace(tmp_path / "run.tally").ending.message.startswith("BrokenPipeError")
+
+
+def test_two_runs_into_one_file(tmp_path: Path) -> None:
+    processes = [start(str(SCRIPTS / "endings.py"), "by_itself", cwd=tmp_path) for _ in range(2)]
+    runs = [finish(process, tmp_path) for process in processes]
+    assert [run.code for run in runs] == [0, 0]
+    assert len(runs[0].trace.step_ends) == 1
+    assert os.listdir(tmp_path) == ["run.tally"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a device that is full")
+def test_a_full_disk_does_not_swallow_the_report(tmp_path: Path) -> None:
+    run = ending("by_os_exit", "-o", "/dev/full", cwd=tmp_path)
+    assert run.code == 1
+    assert any(map(is_verdict, run.stderr.splitlines()))
+    last = run.stderr.rstrip().splitlines()[-2:]
+    assert last[0].startswith("tally: /dev/full: ")
+    assert "No space left on device" in last[0]
+
+
+def test_the_line_on_a_terminal_makes_way_for_the_script(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    often = "import torchtally.cli.progress as progress; progress.INTERVAL_S = 0.001\n"
+    process = subprocess.Popen(
+        command(str(SCRIPTS / "endings.py"), "terminal", "--steps", "9", setup=often),
+        stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment(),
     )  # fmt: skip
-    assert theirs.stdout[:2000] == ours.stdout[:2000]
-    assert hashlib.sha256(theirs.stdout).digest() == hashlib.sha256(ours.stdout).digest()
-    assert theirs.stderr == ours.stderr == b"INFO:root:done\n"
-    assert (theirs.returncode, ours.returncode) == (0, 0)
-    assert (home / "out.tally").exists()  # the script went elsewhere
-    assert (home / "out.json").exists()
+    os.close(theirs)
+    written = everything(ours).replace("\r\n", "\n")
+    assert process.wait(TIMEOUT_S) == 0
+    assert re.search(r"\r\x1b\[Ktally: step 1/9, \d+ operators, peak 3.50 KiB, ", written)
+    seen = re.sub(r"[^\n]*\r\x1b\[K", "", written).split("\n")
+    lines = ["step {}", "a prompt: answered", "\r 10 %\r 100 %"]
+    assert seen[:6] == [line.format(number) for number in (0, 1) for line in lines]
+    assert "fits H100-SXM" in seen[6]
+    assert "tally: step" not in "".join(seen)
+
+
+def everything(terminal: int) -> str:
+    written = b""
+    while True:
+        try:
+            written += os.read(terminal, 65536)
+        except OSError:  # how Linux says that nobody has the other end open any more
+            return written.decode()
+
+
+# Mistakes ----------------------------------------------------------------------------------------
+
+
+def status(*arguments: str) -> int:
+    """The exit status of `tally run`, in this process: nothing is run."""
+    try:
+        return main(["run", *arguments])
+    except SystemExit as exit_:
+        return int(exit_.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["none.py", *GPU], "none.py: no such file"),
+        (["directory", *GPU], "directory is a directory without a __main__.py"),
+        (["-m", "nobody.train", *GPU], "no module named 'nobody.train'"),
+        (["-m", "email", *GPU], "email is a package without a __main__"),
+        (["train.py", "--gpu", "H10"], "H100-SXM"),
+        (["train.py", "--gpu", "MI300X"], "MI300X is not a CUDA device"),
+        (["train.py"], "--gpu"),
+        (["train.py", "--gpu"], "--gpu: expected one argument"),
+        ([*GPU], "which script?"),
+        ([*GPU, "--"], "which script?"),
+        ([*GPU, "--unknown", "train.py"], "unrecognized arguments: --unknown"),
+        ([*GPU, "-x", "train.py"], "unrecognized arguments: -x"),
+        ([*GPU, "train.py", "--steps", "0"], "--steps: '0' is not a number of steps"),
+        ([*GPU, "train.py", "--steps", "abc"], "--steps: 'abc' is not a number of steps"),
+        ([*GPU, "--steps", "2", "train.py", "--steps", "500"], "--steps is given twice"),
+        ([*GPU, "train.py", "--max-seconds", "0"], "--max-seconds: '0' is not a number of seconds"),
+        ([*GPU, "train.py", "--max-seconds", "x"], "--max-seconds: 'x' is not"),
+        ([*GPU, "train.py", "--nonzero-fraction", "2"], "--nonzero-fraction: '2' is not a share"),
+        ([*GPU, "train.py", "-o", "directory"], "directory: cannot be written, it is a directory"),
+        ([*GPU, "train.py", "-o", "none/x.tally"], "none/x.tally: cannot be written, there is no"),
+        ([*GPU, "train.py", "--json", "directory"], "Choose another with --json"),
+        ([*GPU, "train.py", "-o", "/proc/x.tally"], "/proc/x.tally: cannot be written"),
+    ],
+)
+def test_a_mistake_is_named_and_nothing_is_lost(
+    arguments: list[str],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "train.py").write_text("raise AssertionError('this script is never run')")
+    (tmp_path / "run.tally").write_text("from before")
+    assert status(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert named in err
+    assert "Traceback" not in err
+    assert (tmp_path / "run.tally").read_text() == "from before"
+    assert sorted(os.listdir(tmp_path)) == ["directory", "run.tally", "train.py"]
+
+
+def parsed(*arguments: str) -> tuple[str | None, list[str]]:
+    args = parser(["run"]).parse_args(["run", *GPU, *arguments])
+    return args.script, args.script_arguments
+
+
+def test_whose_arguments_are_whose() -> None:
+    assert parsed("t.py", "-a", "--b=c", "d", "--quiet") == ("t.py", ["-a", "--b=c", "d"])
+    assert parsed("--", "t.py", "--steps", "5") == ("t.py", ["--steps", "5"])
+    assert parsed("--steps=3", "t.py", "--", "--steps", "5") == ("t.py", ["--steps", "5"])
+    assert parsed("t.py", "--", "a", "--", "b") == ("t.py", ["a", "--", "b"])
+    assert parsed("t.py", "-h", "--help", "-m", "x") == ("t.py", ["-h", "--help", "-m", "x"])
+    assert parsed("t.py", "-optimizer", "adam") == ("t.py", ["-optimizer", "adam"])
+    assert parsed("-ox.tally", "t.py") == ("t.py", [])
+    assert parsed("-m", "p.t", "a", "-m", "b") == (None, ["a", "-m", "b"])
+    assert parsed("-mp.t", "--max-seconds", "9", "a") == (None, ["a"])
+    assert parsed("-m", "p.t", "--", "--steps", "1") == (None, ["--steps", "1"])

@@ -100,6 +100,20 @@ def waiting() -> None:
         time.sleep(0.01)
 
 
+def terminal() -> None:
+    """Shares a terminal: lines, a line in two pieces, a bar that returns to its beginning."""
+    for number in steps(2):
+        print("step", number)
+        time.sleep(0.1)
+        print("a prompt: ", end="", flush=True)
+        time.sleep(0.1)
+        print("answered")
+        print("\r 10 %\r 100 %", end="", file=sys.stderr)
+        time.sleep(0.1)
+        print(file=sys.stderr)
+        time.sleep(0.1)
+
+
 def told() -> None:
     """Trains, says so, and waits for a signal."""
     try:
@@ -125,6 +139,19 @@ def told_and_deaf_to_all() -> None:
             told_and_deaf()
         except BaseException:
             continue
+
+
+def told_in_a_finalizer() -> None:
+    """Python drops what a `__del__` raises."""
+
+    class Finalized:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(1000):
+                pass
+
+    Finalized()
+    waiting()
 
 
 def own_handler() -> None:

@@ -23,7 +23,11 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     print(sys.argv, __name__, sys.path[0], __file__, __package__, __spec__, __doc__)
     print(sorted(globals()), vars(sys.modules["__main__"]) is globals())
-    print(pickle.loads(pickle.dumps(Point(3))).x, Point.__module__, [it.name for it in threading.enumerate()])
+    print(
+        pickle.loads(pickle.dumps(Point(3))).x,
+        Point.__module__,
+        [it.name for it in threading.enumerate()],
+    )
     print("read", sys.stdin.read(), ascii(sys.stdin.encoding))
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")

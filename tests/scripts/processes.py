@@ -3,13 +3,12 @@
 import multiprocessing as mp
 import os
 import sys
+import time
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 from training import take
-
-sys.modules["__main__"].loaded_as = __name__  # type: ignore[attr-defined]
 
 
 class Point:
@@ -26,21 +25,22 @@ class Squares(Dataset[torch.Tensor]):
 
 
 def work(point: Point, results: Any) -> None:
-    results.put(Point(point.x + 1))
     print("child", point.x, __name__, flush=True)
-    if point.x == 2:
-        sys.exit(5)
-    os._exit(6)
+    if point.x == 6:
+        os._exit(6)
+    results.put(Point(point.x + 1))
+    sys.exit(point.x)
 
 
 def children(method: str) -> None:
     context = mp.get_context(method)
     results = context.Queue()
-    for x in (1, 2):
+    for x in (5, 6):
         child = context.Process(target=work, args=(Point(x), results))
         child.start()
         child.join()
-        print(method, child.exitcode, x == 1 or results.get().x)
+        print(method, "ended", child.exitcode)
+    print(method, "gave", results.get().x)
 
 
 def batches(method: str) -> None:
@@ -48,12 +48,12 @@ def batches(method: str) -> None:
         Squares(), batch_size=2, num_workers=1, pin_memory=True, multiprocessing_context=method
     )
     for batch in loader:
-        print(method, tuple(batch.shape), batch.is_pinned(), batch.cuda().device)
+        print(method, "loaded", tuple(batch.shape), batch.is_pinned(), batch.cuda().device)
 
 
 def terminated() -> None:
     """A forked child dies of SIGTERM as children do: at once and silently."""
-    child = mp.get_context("fork").Process(target=__import__("time").sleep, args=(600,))
+    child = mp.get_context("fork").Process(target=time.sleep, args=(600,))
     child.start()
     child.terminate()
     child.join()

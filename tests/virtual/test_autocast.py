@@ -125,7 +125,7 @@ PROMOTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "addcmul": lambda a, b: torch.addcmul(a, b, a),
     "addcdiv": lambda a, b: torch.addcdiv(a, b, b),
     "dot": torch.dot,
-    "cross": lambda a, b: torch.linalg.cross(a[:3], b[:3]),
+    "cross": lambda a, b: torch.cross(a[:3], b[:3], dim=0),
     "tensordot": lambda a, b: torch.tensordot(a, b, dims=1),
     "scatter_add": lambda a, b: a.scatter_add(0, torch.arange(4, device="cuda"), b),
     "bilinear": lambda a, b: F.bilinear(a[None], b[None], a.new_ones(2, 4, 4)),

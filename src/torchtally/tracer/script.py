@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
+from typing import Any
 
 from torchtally.errors import ScriptError
 from torchtally.record import Ending
@@ -105,25 +106,20 @@ def check_module(name: str) -> None:
 
 def find_module(name: str) -> ModuleSpec | None:
     """Where a module would come from. Imports nothing, not even the packages it is in."""
-    parts = name.split(".")
+    parent, _, last = name.rpartition(".")
     path: list[str] | None = None
-    found: ModuleSpec | None = None
-    for count in range(1, len(parts) + 1):
-        if found is not None and found.submodule_search_locations is None:
+    if parent:
+        package = find_module(parent)
+        if package is None or package.submodule_search_locations is None:
             return None
-        found = find_spec(".".join(parts[:count]), path)
-        if found is None:
-            return None
-        try:
-            path = list(found.submodule_search_locations or ())
-        except KeyError:  # a namespace package in one that is not imported yet: runpy will tell
-            return found
-    return found
-
-
-def find_spec(name: str, path: list[str] | None) -> ModuleSpec | None:
+        path = list(package.submodule_search_locations)
     specs = (finder.find_spec(name, path) for finder in sys.meta_path)
-    return next((spec for spec in specs if spec is not None), None)
+    try:
+        return next((spec for spec in specs if spec is not None), None)
+    except KeyError:  # a package that is only a directory, in one that is not imported yet
+        found = ModuleSpec(name, None, is_package=True)
+        found.submodule_search_locations = [os.path.join(place, last) for place in path or ()]
+        return found
 
 
 # The run -----------------------------------------------------------------------------------------
@@ -210,18 +206,22 @@ def execute(script: Script) -> None:
 @contextmanager
 def as_main(script: Script) -> Iterator[None]:
     """argv, path and `__main__` as the script would find them under `python`."""
-    argv, main = sys.argv, sys.modules["__main__"]
+    argv = sys.argv
+    modules = {name: sys.modules.get(name) for name in ("__main__", "__mp_main__")}
     streams = sys.stdin, sys.stdout, sys.stderr
     sys.argv = [script.target, *script.arguments]
     if not script.is_module and not script.is_application:
         sys.modules["__main__"] = main_module(os.path.abspath(script.target))
+    sys.modules["__mp_main__"] = MainElsewhere("__mp_main__")
     try:
         with path_of(script):
             yield
     finally:
         flush_outputs()  # of streams the script has put in their place
         sys.stdin, sys.stdout, sys.stderr = streams
-        sys.argv, sys.modules["__main__"] = argv, main
+        sys.argv = argv
+        for name, module in modules.items():
+            sys.modules[name] = module  # type: ignore[assignment]
 
 
 @contextmanager
@@ -245,3 +245,10 @@ def main_module(path: str) -> ModuleType:
     module.__loader__ = SourceFileLoader("__main__", path)
     module.__dict__["__cached__"] = None
     return module
+
+
+class MainElsewhere(ModuleType):
+    """`__mp_main__`, as `__main__` calls itself in spawned processes, for what they send here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.modules["__main__"], name)

@@ -4,6 +4,8 @@ What torch.compile returns keeps its shape: a module is wrapped, with the origin
 so that state dicts carry the prefix they would carry.
 """
 
+import sys
+from collections.abc import Sized
 from typing import Any
 
 import torch
@@ -20,11 +22,30 @@ class EagerModule(nn.Module):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self._orig_mod = module
-        self.training = module.training
+        self._modules["_orig_mod"] = module
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """What `isinstance` is told: libraries unwrap what they take for a compiled module."""
+        dynamo = sys.modules.get("torch._dynamo.eval_frame")
+        return EagerModule if dynamo is None else dynamo.OptimizedModule
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._orig_mod(*args, **kwargs)
+
+    def __len__(self) -> int:
+        if not isinstance(self._orig_mod, Sized):
+            raise TypeError(f"{type(self._orig_mod).__name__} does not support len()")
+        return len(self._orig_mod)
+
+    @property
+    def training(self) -> bool:  # type: ignore[override]
+        return bool(self._orig_mod.training)
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        if "_orig_mod" in self.__dict__.get("_modules", ()):  # not yet when nn.Module sets it
+            self._orig_mod.training = value
 
     def __getattr__(self, name: str) -> Any:
         if name == "_orig_mod":
@@ -32,7 +53,7 @@ class EagerModule(nn.Module):
         return getattr(self._orig_mod, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("_orig_mod", "training") or name in self.__dict__:
+        if hasattr(type(self), name) or name in self.__dict__ or "_modules" not in self.__dict__:
             super().__setattr__(name, value)
         else:
             setattr(self._orig_mod, name, value)
@@ -43,7 +64,12 @@ class Compiling:
         self.mode = mode
 
     def stand_ins(self) -> list[StandIn]:
-        return [StandIn(torch, "compile", self.compile), *unguarded()]
+        return [
+            StandIn(torch, "compile", self.compile),
+            # It would import the compiler, which builds without CUDA do not have whole.
+            StandIn(torch.compiler, "cudagraph_mark_step_begin", lambda: None),
+            *unguarded(),
+        ]
 
     def compile(self, model: Any = None, **options: Any) -> Any:
         if model is None:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtally.errors import UnsupportedError
 from torchtally.virtual import kernels, private, values
+from torchtally.virtual.generators import is_on_device
 from torchtally.virtual.invocation import META, Invocation, Recipe, recipe_of, replaced, tensors_in
 from torchtally.virtual.operators import Operator, learn
 from torchtally.virtual.shapes import SHAPES
@@ -186,11 +187,11 @@ class VirtualDispatch(TorchDispatchMode):
         devices: dict[str, None] = {}
         takes_scalars = not call.operator.name.startswith("aten._foreach")
         for tensor, virtual in zip(call.inputs, call.virtuals, strict=True):
-            if tensor.dim() == 0 and takes_scalars:
-                continue  # a scalar may come from the host
             if virtual is None and private.is_meta(tensor):
                 continue
             device = private.true_device(tensor) if virtual is None else virtual.home.device
+            if device.type == "cpu" and tensor.dim() == 0 and takes_scalars:
+                continue  # a scalar may come from the host
             devices[str(device)] = None
         if len(devices) > 1:
             first, second, *_ = devices
@@ -233,6 +234,8 @@ class VirtualDispatch(TorchDispatchMode):
         if operator.is_composite and operator.overload not in SHAPES:
             with self:
                 return kernels.branch_of(operator.overload)(*call.args, **call.kwargs)
+        if (generator := call.kwargs.get("generator")) is not None:
+            check_generator(generator, home)
         self.last_home = home
         signature = call.signature
         recipe = self._recipes.get(signature)
@@ -345,8 +348,6 @@ class VirtualDispatch(TorchDispatchMode):
             return None
         args, kwargs = found
         kwargs.pop("pin_memory", None)
-        if kwargs.get("generator") is not None:
-            kwargs["generator"] = None
         overload = call.operator.overload
         try:
             if call.operator.is_random:
@@ -371,6 +372,14 @@ def inside_backward() -> bool:
     return private.current_autograd_node() is not None
 
 
+def check_generator(generator: torch.Generator, home: Any) -> None:
+    """Raise PyTorch's own error for a generator of another device."""
+    wanted = home.device.type
+    found = "cuda" if is_on_device(generator) else "cpu"
+    if wanted != found:
+        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
+
+
 def in_child(call: Invocation) -> Any:
     """An operator in a forked worker: what it makes of virtual host data is real zeros."""
     result = call.operator.overload(*call.args, **call.kwargs)
@@ -387,9 +396,11 @@ def without_device(kwargs: dict[str, Any], device: torch.device) -> dict[str, An
     """Keywords with the device replaced, and what only a real device understands left out."""
     if not kwargs:
         return kwargs
-    kept = {name: arg for name, arg in kwargs.items() if name not in ("pin_memory", "generator")}
+    kept = {name: arg for name, arg in kwargs.items() if name != "pin_memory"}
     if "device" in kept:
         kept["device"] = device
+    if "generator" in kept:
+        kept["generator"] = None
     return kept
 
 

@@ -92,7 +92,7 @@ class Invocation:
             if not isinstance(arg, Tensor):
                 key.append(hashable(arg, is_mutating))
         for name, arg in self.kwargs.items():
-            if not isinstance(arg, Tensor):
+            if not isinstance(arg, (Tensor, torch.Generator)):
                 key.append((name, hashable(arg, is_mutating)))
         return tuple(key)
 

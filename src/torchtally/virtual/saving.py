@@ -4,6 +4,7 @@ A checkpoint written in a simulated run names every virtual tensor by shape, dty
 loads inside a simulated run; anywhere else it says what it is instead of giving zeros.
 """
 
+import zipfile
 from collections.abc import Callable
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
@@ -73,6 +74,30 @@ def mapped(device: torch.device) -> torch.device:
     return as_device(wanted) or device
 
 
+class Located:
+    """`map_location` as torch calls it, for the real storages of a file."""
+
+    def __init__(self, saving: "Saving", wanted: Any) -> None:
+        self.saving = saving
+        self.wanted = wanted
+
+    def __call__(self, storage: torch.UntypedStorage, location: str) -> Any:
+        wanted = self.wanted
+        if callable(wanted):
+            found = wanted(storage, location)
+            if found is not None:
+                return found
+            target = location
+        elif isinstance(wanted, dict):
+            target = wanted.get(location, location)
+        else:
+            target = location if wanted is None else wanted
+        device = as_device(target)
+        if device is not None and device.type == "cuda":
+            return self.saving.moved(storage, device)
+        return torch.serialization.default_restore_location(storage, str(target))
+
+
 def reduced(tensor: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
     """What pickle keeps of a virtual tensor."""
     virtual = shown_virtual(tensor)
@@ -105,6 +130,7 @@ class Saving:
         self.native_reduce = torch.Tensor.__reduce_ex__
         self.native_save = torch.save
         self.native_load = torch.load
+        self.native_rebuild = torch._utils._rebuild_tensor
         self.saved_bytes = 0
 
     def stand_ins(self) -> list[StandIn]:
@@ -123,9 +149,24 @@ class Saving:
             StandIn(torch, "load", self.load),
             StandIn(torch.serialization, "save", self.save),
             StandIn(torch.serialization, "load", self.load),
-            StandIn(torch.serialization, "_validate_device", lambda location, backend: location),
+            StandIn(torch._utils, "_rebuild_tensor", self.rebuild_tensor),
+            StandIn(torch.UntypedStorage, "cuda", lambda storage, device=None, non_blocking=False:
+                    methods.moved(storage, device)),
             *self.safetensors(),
         ]
+
+    def rebuild_tensor(
+        self, storage: Any, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
+    ) -> Tensor:
+        """A tensor in a storage that was just loaded."""
+        untyped, dtype = storage._untyped_storage, storage.dtype
+        virtual = getattr(untyped, "virtual", None)
+        if virtual is None:
+            return self.native_rebuild(storage, offset, shape, stride)  # type: ignore[no-any-return]
+        if not values.keeps_value(dtype, virtual.requested_bytes):
+            virtual.value = None
+        tensor = torch.empty(0, dtype=dtype, device=META)
+        return tensor.set_(untyped, offset, shape, stride)
 
     def save(self, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         self.saved_bytes = 0
@@ -139,16 +180,32 @@ class Saving:
             )
 
     def load(self, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Real files load on the host first and are then moved where they belong."""
+        """Virtual tensors come back as they were saved, real ones where they belong."""
+        if str(f).endswith(".safetensors"):
+            if not zipfile.is_zipfile(f):
+                return self.native_load(f, map_location, *args, **kwargs)
+            with open(f, "rb") as file:  # our own: torch goes by the name
+                return self.load(file, map_location, *args, **kwargs)
+        is_meta = map_location is not None and str(map_location) == "meta"
+        located = map_location if is_meta else Located(self, map_location)
+        before = Loading.map_location, Loading.storages
         Loading.map_location, Loading.storages = map_location, {}
-        is_cuda = (target := as_device(map_location)) is not None and target.type == "cuda"
         try:
-            loaded = self.native_load(f, "cpu" if is_cuda else map_location, *args, **kwargs)
+            return self.native_load(f, located, *args, **kwargs)
         finally:
-            Loading.map_location, Loading.storages = None, None
-        if is_cuda:
-            return torch.utils._pytree.tree_map_only(Tensor, lambda t: t.to(target), loaded)
-        return loaded
+            Loading.map_location, Loading.storages = before
+
+    def moved(self, storage: torch.UntypedStorage, device: Any) -> torch.UntypedStorage:
+        """A real storage's bytes on the virtual GPU: kept where they are few."""
+        target = as_device(device) or torch.device("cuda")
+        home = self.mode.home_of(target)
+        if home is None or home is self.mode.host or not self.mode.is_active:
+            return storage
+        flat = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
+        virtual = make_virtual(flat, home)
+        if storage.nbytes() <= values.INTEGER_VALUE_BYTES:
+            virtual.value = storage.clone()
+        return flat.untyped_storage()
 
     def safetensors(self) -> list[StandIn]:
         """`safetensors.torch` reads raw memory, of which virtual tensors have none."""
@@ -157,6 +214,7 @@ class Saving:
         except ImportError:
             return []
         native_save_file, native_save = module.save_file, module.save
+        native_load_file = module.load_file
         saving = self
 
         def save_file(tensors: dict[str, Tensor], filename: Any, metadata: Any = None) -> None:
@@ -174,7 +232,16 @@ class Saving:
             result: bytes = native_save(tensors, metadata)
             return result
 
-        return [StandIn(module, "save_file", save_file), StandIn(module, "save", save)]
+        def load_file(filename: Any, device: Any = "cpu", **options: Any) -> Any:
+            if zipfile.is_zipfile(filename):
+                return saving.load(filename, device)
+            return native_load_file(filename, device, **options)
+
+        return [
+            StandIn(module, "save_file", save_file),
+            StandIn(module, "save", save),
+            StandIn(module, "load_file", load_file),
+        ]
 
 
 @contextmanager

@@ -108,28 +108,11 @@ def grouped_mm(
     return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
 
 
-@shape_of(aten._ctc_loss.Tensor)
-def ctc_loss(log_probs: Tensor, targets: Tensor, *rest: Any, **options: Any) -> Any:
-    """T, B, C: log_probs. The loss of each sequence, and alpha for every step and state."""
-    steps, batch = log_probs.shape[0], log_probs.shape[1]
-    longest = targets.shape[-1]  # of one-dimensional targets an upper bound: their sum
-    loss = log_probs.new_empty(batch)
-    return loss, log_probs.new_empty((batch, steps, 2 * longest + 1))
+def updated(*args: Any, **kwargs: Any) -> None:
+    """A fused optimizer step: everything is written in place."""
 
 
-def like_argument(number: int) -> Callable[..., Tensor]:
-    """The gradient of an argument has its shape and layout."""
-
-    def like(*args: Any, **kwargs: Any) -> Tensor:
-        return torch.empty_like(args[number])
-
-    return like
-
-
-SHAPES |= {
-    aten._ctc_loss_backward.default: like_argument(1),
-    aten._ctc_loss_backward.Tensor: like_argument(1),
-    aten.multi_margin_loss_backward.default: like_argument(1),
-    aten.multilabel_margin_loss_backward.default: like_argument(1),
-    aten.fractional_max_pool3d_backward.default: like_argument(1),
-}
+for _packet in (aten._fused_sgd_, aten._fused_adagrad_):
+    SHAPES[_packet.default] = updated
+for _packet in (aten._fused_sgd_, aten._fused_adagrad_, aten._fused_adam_, aten._fused_adamw_):
+    SHAPES[_packet.tensor_lr] = updated

@@ -55,6 +55,7 @@ def read_scalar(mode: VirtualDispatch, call: Invocation) -> Any:
 
 @special(aten.equal.default, aten.allclose.default)
 def read_equal(mode: VirtualDispatch, call: Invocation) -> Any:
+    mode.check_same_device(call)
     known = values.real_arguments(call.args, call.kwargs)
     if known is not None:
         return call.operator.overload(*known[0], **known[1])
@@ -239,6 +240,7 @@ def index(mode: VirtualDispatch, call: Invocation) -> Any:
     """A bool mask is turned into indices first, as CUDA does, with the same temporaries."""
     if not call.is_virtual:
         return mode.run(call)
+    check_index_device(mode, call)
     indices: list[Tensor | None] = []
     for item in call.args[1]:
         if isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8):
@@ -247,6 +249,17 @@ def index(mode: VirtualDispatch, call: Invocation) -> Any:
         else:
             indices.append(item)
     return mode.call(call.operator.overload, call.args[0], indices, *call.args[2:], **call.kwargs)
+
+
+def check_index_device(mode: VirtualDispatch, call: Invocation) -> None:
+    """Raise PyTorch's own error when a host tensor is indexed by a device tensor."""
+    indexed, *indices = call.virtuals
+    if indexed is not None and indexed.home is not mode.host:
+        return
+    if any(virtual is not None and virtual.home is not mode.host for virtual in indices):
+        raise RuntimeError(
+            "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
+        )
 
 
 # Packed sequences: lengths are on the host, and their values decide the shape.

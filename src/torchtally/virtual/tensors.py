@@ -98,6 +98,9 @@ class TensorMethods:
         self.native_data_ptr = torch.Tensor.data_ptr
         self.native_deepcopy: Any = torch.Tensor.__deepcopy__
         self.native_type = torch.Tensor.type
+        self.native_new: Any = torch.Tensor.new
+        self.native_resize_storage: Any = torch.UntypedStorage.resize_
+        self.native_parse_to: Any = torch._C._nn._parse_to
 
     def stand_ins(self) -> list[StandIn]:
         replaced: dict[str, Any] = {
@@ -110,13 +113,17 @@ class TensorMethods:
             "cuda": method(self.cuda),
             "cpu": method(self.cpu),
             "type": method(self.type),
+            "type_as": method(lambda tensor, other: self.to(tensor, other)),
             "data": property(self.get_data, self.set_data, self.delete_data),
             "is_pinned": method(self.is_pinned),
             "record_stream": method(lambda tensor, stream: None),
             "numpy": method(self.numpy),
             "tolist": method(self.tolist),
             "data_ptr": method(self.data_ptr),
+            "new": method(self.new),
             "new_tensor": method(self.new_tensor),
+            "__getitem__": self.getitem(),
+            "__setitem__": self.setitem(),
             "__repr__": method(self.repr),
             "__deepcopy__": method(self.deepcopy),
         }
@@ -125,6 +132,8 @@ class TensorMethods:
             StandIn(torch.UntypedStorage, "device", property(storage_device)),
             StandIn(torch.UntypedStorage, "is_cuda", property(storage_is_cuda)),
             StandIn(torch.UntypedStorage, "data_ptr", method(storage_data_ptr)),
+            StandIn(torch.UntypedStorage, "resize_", method(self.resize_storage)),
+            StandIn(torch._C._nn, "_parse_to", self.parse_to),
             StandIn(torch, "_has_compatible_shallow_copy_type", self.has_compatible_type),
         ]
         return table
@@ -138,17 +147,25 @@ class TensorMethods:
             rest = args[1:] if args and args[0] is other else args
             rest_kwargs = {name: arg for name, arg in kwargs.items() if name != "other"}
             return self.to(tensor, other.device, other.dtype, *rest, **rest_kwargs)
-        if args and isinstance(args[0], int) and not isinstance(args[0], bool):
-            args = (torch.device("cuda", args[0]), *args[1:])
         copies = kwargs.pop("copy", False)
         flags = [at for at, arg in enumerate(args) if isinstance(arg, bool)]
         if len(flags) > 1:  # (..., non_blocking, copy)
             copies = args[flags[1]]
             args = args[: flags[1]]
-        target, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        target, dtype, non_blocking, memory_format = self.parse_to(*args, **kwargs)
         return self.moved(
             tensor, target, dtype, copies=copies, non_blocking=non_blocking, layout=memory_format
         )
+
+    def parse_to(self, *args: Any, **kwargs: Any) -> Any:
+        """(device, dtype, non_blocking, memory_format); a number is a GPU's."""
+        if args and isinstance(args[0], Tensor):
+            return args[0].device, args[0].dtype, args[1] if len(args) > 1 else False, None
+        if args and type(args[0]) is int:
+            args = (torch.device("cuda", args[0]), *args[1:])
+        if type(kwargs.get("device")) is int:
+            kwargs = {**kwargs, "device": torch.device("cuda", kwargs["device"])}
+        return self.native_parse_to(*args, **kwargs)
 
     def moved(
         self,
@@ -163,6 +180,8 @@ class TensorMethods:
         here = tensor.device
         if target is not None and target.type == "cuda" and target.index is None:
             target = torch.device("cuda", self.mode.current_device)
+        if here.type == "meta" and target is not None and target.type != "meta":
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         if target is not None and target.type == "meta" and here.type != "meta":
             kind = dtype or tensor.dtype
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=META)
@@ -196,7 +215,7 @@ class TensorMethods:
         if not name:
             return self.native_to(tensor, dtype)
         target = torch.device("cuda" if ".cuda." in name else "cpu")
-        element = torch.empty(0).type(name.replace(".cuda", "")).dtype
+        element = self.native_type(torch.empty(0), name.replace(".cuda", "")).dtype
         return self.moved(tensor, target, element, non_blocking=non_blocking)
 
     # `param.data = ...` keeps the parameter's identity when a module moves to the device.
@@ -230,6 +249,28 @@ class TensorMethods:
         return self.native_has_compatible_type(tensor, other)
 
     native_has_compatible_type = staticmethod(torch._has_compatible_shallow_copy_type)
+
+    # Indexing: a list would become an index tensor of the meta device, without its values.
+
+    def getitem(self) -> Callable[..., Any]:
+        native: Any = torch.Tensor.__getitem__
+
+        def getitem(tensor: Tensor, index: Any) -> Any:
+            if has_sequence(index) and shown_virtual(tensor) is not None:
+                index = with_tensors(index, tensor)
+            return native(tensor, index)
+
+        return getitem
+
+    def setitem(self) -> Callable[..., Any]:
+        native: Any = torch.Tensor.__setitem__
+
+        def setitem(tensor: Tensor, index: Any, value: Any) -> None:
+            if has_sequence(index) and shown_virtual(tensor) is not None:
+                index = with_tensors(index, tensor)
+            native(tensor, index, value)
+
+        return setitem
 
     # Values.
 
@@ -278,6 +319,21 @@ class TensorMethods:
             return int(self.native_data_ptr(tensor))
         return virtual.address + int(tensor.storage_offset()) * tensor.element_size()
 
+    def new(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The legacy constructor: sizes make an empty tensor, anything else is data."""
+        if shown_virtual(tensor) is None:
+            return self.native_new(tensor, *args, **kwargs)  # type: ignore[no-any-return]
+        if all(isinstance(arg, int) for arg in args) or isinstance(args[0], torch.Size):
+            return torch.empty(*args, dtype=tensor.dtype, device=tensor.device)
+        return self.new_tensor(tensor, args[0])
+
+    def resize_storage(self, storage: torch.UntypedStorage, size: int) -> Any:
+        result = self.native_resize_storage(storage, size)
+        virtual = getattr(storage, "virtual", None)
+        if virtual is not None and virtual.requested_bytes != size:
+            virtual.resize(size)
+        return result
+
     def new_tensor(self, tensor: Tensor, data: Any, *, dtype: Any = None, device: Any = None,
                    requires_grad: bool = False, **kwargs: Any) -> Tensor:  # fmt: skip
         if isinstance(data, Tensor):
@@ -292,15 +348,19 @@ class TensorMethods:
         if virtual is None:
             return str(self.native_repr(tensor, tensor_contents=tensor_contents))
         real = values.real_of(tensor)
-        where = f"device='{virtual.home.device}'"
+        where = "" if tensor.is_cpu else f", device='{virtual.home.device}'"
         suffix = ", requires_grad=True" if tensor.requires_grad and tensor.is_leaf else ""
         if tensor.grad_fn is not None:
             suffix = f", grad_fn=<{type(tensor.grad_fn).__name__}>"
         if real is None:
-            body = f"tensor(..., {where}, size={tuple(tensor.shape)}, dtype={tensor.dtype}{suffix})"
-        else:
-            body = f"{self.native_repr(real.detach())[:-1]}, {where}{suffix})"
-        return body
+            size = f"size={tuple(tensor.shape)}, dtype={tensor.dtype}"
+            return f"tensor(...{where}, {size}{suffix})"
+        printed = self.native_repr(real.detach())[:-1]
+        at = min(
+            (place for word in (", size=(", ", dtype=") if (place := printed.rfind(word)) > 0),
+            default=len(printed),
+        )
+        return f"{printed[:at]}{where}{printed[at:]}{suffix})"
 
     def deepcopy(self, tensor: Tensor, memo: dict[Any, Any]) -> Tensor:
         """A copy with storage of its own, shared within one deepcopy as the original shares it."""
@@ -337,6 +397,27 @@ def method(function: Callable[..., Any]) -> Callable[..., Any]:
 
     bound.__name__ = getattr(function, "__name__", "bound")
     return bound
+
+
+SEQUENCES = (list, range, np.ndarray)
+
+
+def has_sequence(index: Any) -> bool:
+    if type(index) is tuple:
+        return any(isinstance(item, SEQUENCES) for item in index)
+    return isinstance(index, SEQUENCES)
+
+
+def with_tensors(index: Any, tensor: Tensor) -> Any:
+    """An index with its lists made tensors of the indexed tensor's device."""
+    if type(index) is tuple:
+        return tuple(with_tensors(item, tensor) for item in index)
+    if not isinstance(index, SEQUENCES):
+        return index
+    if any(isinstance(item, (slice, Tensor, type(None), type(Ellipsis))) for item in index):
+        return index  # torch takes such a list for a tuple
+    numbers = list(index) if isinstance(index, range) else index
+    return torch.as_tensor(numbers, device=tensor.device)
 
 
 STORAGE_BASE: Any = torch._C.StorageBase

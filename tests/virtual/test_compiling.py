@@ -1,0 +1,115 @@
+"""torch.compile runs eagerly, and what it returns keeps the shape of what it would return."""
+
+import torch
+from torch import nn
+
+import torchtally
+from tests.traces import names, traced
+
+
+def test_a_compiled_module_keeps_its_prefix_and_its_parameters():
+    with torchtally.virtual_gpu("H100-SXM"):
+        model = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).cuda()
+        compiled = torch.compile(model)
+        assert isinstance(compiled, nn.Module)
+        assert list(compiled.state_dict()) == ["_orig_mod.0.weight", "_orig_mod.0.bias"]
+        assert [name for name, _ in compiled.named_parameters()] == list(compiled.state_dict())
+        assert compiled._orig_mod is model
+        assert len(compiled) == 2
+        assert next(compiled.parameters()) is model[0].weight
+        x = torch.ones(1, 2, device="cuda")
+        assert compiled(x).tolist() == model(x).tolist()
+        compiled.load_state_dict(compiled.state_dict())
+
+
+def test_modes_and_attributes_reach_the_module():
+    with torchtally.virtual_gpu("H100-SXM"):
+        model = nn.Dropout(0.5)
+        compiled = torch.compile(model, mode="max-autotune", fullgraph=True)
+        compiled.eval()
+        assert not model.training
+        compiled.train()
+        assert model.training
+        compiled.p = 0.25
+        assert model.p == 0.25
+        model.eval()
+        assert not compiled.training
+
+
+def test_libraries_take_it_for_what_it_stands_for():
+    """As accelerate asks before it unwraps a model."""
+    with torchtally.virtual_gpu("H100-SXM"):
+        compiled = torch.compile(nn.Linear(2, 2))
+        assert isinstance(compiled, torch._dynamo.eval_frame.OptimizedModule)
+        assert isinstance(compiled, nn.Module)
+        assert not isinstance(nn.Linear(2, 2), torch._dynamo.eval_frame.OptimizedModule)
+
+
+def test_a_compiled_function_is_the_function():
+    with torchtally.virtual_gpu("H100-SXM"):
+
+        @torch.compile
+        def double(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @torch.compile(fullgraph=True, dynamic=False)
+        def triple(x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        x = torch.ones(2, device="cuda")
+        assert double(x).tolist() == [2, 2]
+        assert triple(x).tolist() == [3, 3]
+
+
+def test_module_compile_in_place():
+    with torchtally.virtual_gpu("H100-SXM"):
+        model = nn.Linear(2, 2, device="cuda")
+        model.compile()
+        assert model(torch.ones(1, 2, device="cuda")).shape == (1, 2)
+        assert list(model.state_dict()) == ["weight", "bias"]
+
+
+def test_the_report_says_that_it_ran_eagerly():
+    def script() -> None:
+        model = torch.compile(nn.Linear(2, 2).cuda())
+        model(torch.ones(1, 2, device="cuda"))
+
+    trace = traced(script)
+    (note,) = trace.notes
+    assert "torch.compile ran eagerly" in note.text
+    assert "aten.addmm" in names(trace)
+    assert traced(lambda: None).notes == ()
+
+
+def test_modules_are_named_below_the_wrapper():
+    def script() -> None:
+        model = torch.compile(nn.Sequential(nn.Linear(2, 2)).cuda())
+        model(torch.ones(1, 2, device="cuda"))
+
+    (product,) = [op for op in traced(script).ops if op.call.name == "aten.addmm"]
+    assert product.site.module == "_orig_mod.0"
+    assert product.site.module_class == "Linear"
+
+
+def test_torch_compiler_helpers():
+    with torchtally.virtual_gpu("H100-SXM"):
+        assert not torch.compiler.is_compiling()
+
+        @torch.compiler.disable
+        def plain(x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+        assert plain(torch.ones(1, device="cuda")).tolist() == [2]
+        torch.compiler.cudagraph_mark_step_begin()
+
+
+def test_scripted_functions_run():
+    """torch.jit.script goes by the identity of torch's own functions."""
+    with torchtally.virtual_gpu("H100-SXM"):
+        scripted = torch.jit.script(halved)
+        assert scripted(torch.ones(2, device="cuda")).tolist() == [0.5, 0.5]
+    assert torch.jit.script(halved)(torch.ones(2)).tolist() == [0.5, 0.5]
+
+
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x) + x * 0.5 + torch.zeros([2], device=x.device)
