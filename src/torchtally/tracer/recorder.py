@@ -46,6 +46,7 @@ class Recorder:
         """How many optimizers' `step` this thread is inside of."""
         self.step_ends: list[int] = []
         self.is_stopped = False
+        """The trace is being taken: what still happens is no part of it."""
         self._calls = Calls()
         self._stacks = Stacks()
         self.modules = Modules(self._stacks, self._root_called)
@@ -66,11 +67,14 @@ class Recorder:
     # Storages.
 
     def storage_born(self, storage: VirtualStorage) -> None:
+        if self.is_stopped:
+            return
         storage.number = len(self._storages)
         self._storages.append((str(storage.home.device), storage.requested_bytes, self.clock))
 
     def storage_died(self, storage: VirtualStorage) -> None:
-        self._deaths[storage.number] = self.clock
+        if not self.is_stopped:
+            self._deaths[storage.number] = self.clock
 
     def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
         """What the script made of a tensor's storage; the first word stands."""
@@ -92,6 +96,8 @@ class Recorder:
     # Operators.
 
     def operator_ran(self, invocation: Invocation, outputs: Sequence[Tensor]) -> None:
+        if self.is_stopped:
+            return
         call, came_in, went_out = self._calls.of(invocation, outputs)
         phase, site = self._place(came_in, invocation.inputs, outputs)
         self._ops.append((call, site, phase, came_in, went_out))

@@ -6,8 +6,8 @@ exceptions, exits and signals. Tracing executes the script: the virtual GPU is n
 
 import atexit
 import builtins
+import importlib.util
 import os
-import runpy
 import shlex
 import sys
 import threading
@@ -16,9 +16,8 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from types import ModuleType
-from typing import Any
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
 
 from torchtally.errors import ScriptError
 from torchtally.record import Ending
@@ -62,9 +61,9 @@ class Script:
         """What Python puts first on `sys.path`."""
         if self.is_module:
             return os.getcwd()
-        return (
-            self.target if self.is_application else os.path.dirname(os.path.realpath(self.target))
-        )
+        if self.is_application:
+            return os.path.abspath(self.target)
+        return os.path.dirname(os.path.realpath(self.target))
 
 
 # Before the run ----------------------------------------------------------------------------------
@@ -191,16 +190,43 @@ def shut_down(*, waits: bool) -> None:
 
 
 def execute(script: Script) -> None:
-    """The script's code, in `__main__`."""
-    if script.is_module:
-        runpy.run_module(script.target, run_name="__main__", alter_sys=True)
-    elif script.is_application:
-        runpy.run_path(script.target, run_name="__main__")
-    else:
-        main = sys.modules["__main__"]
+    """The script's code, in `__main__`, where what spawned processes send finds it, too."""
+    main = ModuleType("__main__")
+    main.__builtins__ = builtins  # type: ignore[attr-defined]
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    exec(load(script, main), vars(main))
+
+
+def load(script: Script, main: ModuleType) -> CodeType:
+    """The code to run; `main` learns where it is from."""
+    if not script.is_module and not script.is_application:
+        main.__file__ = os.path.abspath(script.target)
+        main.__loader__ = SourceFileLoader("__main__", main.__file__)
+        main.__dict__["__cached__"] = None
         with open(script.target, "rb") as file:
-            code = compile(file.read(), str(main.__file__), "exec", dont_inherit=True)
-        exec(code, vars(main))
+            return compile(file.read(), main.__file__, "exec", dont_inherit=True)
+    spec = spec_of(script)
+    if script.is_module:
+        sys.argv[0] = str(spec.origin)
+    main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
+    main.__file__, main.__dict__["__cached__"] = spec.origin, spec.cached
+    code: CodeType | None = getattr(spec.loader, "get_code", lambda name: None)(spec.name)
+    if code is None:
+        raise ImportError(f"No code object available for {spec.name}")
+    return code
+
+
+def spec_of(script: Script) -> ModuleSpec:
+    """Of the module to run; the packages it is in are imported for it, as Python does."""
+    if script.is_application:
+        spec = PathFinder.find_spec("__main__", [script.path_entry])
+    else:
+        spec = importlib.util.find_spec(script.target)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{script.target}.__main__")
+    if spec is None:
+        raise ImportError(f"No module named {script.target}")
+    return spec
 
 
 @contextmanager
@@ -210,9 +236,6 @@ def as_main(script: Script) -> Iterator[None]:
     modules = {name: sys.modules.get(name) for name in ("__main__", "__mp_main__")}
     streams = sys.stdin, sys.stdout, sys.stderr
     sys.argv = [script.target, *script.arguments]
-    if not script.is_module and not script.is_application:
-        sys.modules["__main__"] = main_module(os.path.abspath(script.target))
-    sys.modules["__mp_main__"] = MainElsewhere("__mp_main__")
     try:
         with path_of(script):
             yield
@@ -229,26 +252,8 @@ def path_of(script: Script) -> Iterator[None]:
     """`sys.path` with the script's directory where Python has put that of `tally`."""
     before = list(sys.path)
     if not sys.flags.safe_path:
-        # runpy adds a directory or zip file itself, and wants to find it absent
-        sys.path[:1] = [] if script.is_application else [script.path_entry]
+        sys.path[:1] = [script.path_entry]
     try:
         yield
     finally:
         sys.path[:] = before
-
-
-def main_module(path: str) -> ModuleType:
-    """An empty `__main__` for the code of a file."""
-    module = ModuleType("__main__")
-    module.__file__ = path
-    module.__builtins__ = builtins  # type: ignore[attr-defined]
-    module.__loader__ = SourceFileLoader("__main__", path)
-    module.__dict__["__cached__"] = None
-    return module
-
-
-class MainElsewhere(ModuleType):
-    """`__mp_main__`, as `__main__` calls itself in spawned processes, for what they send here."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sys.modules["__main__"], name)

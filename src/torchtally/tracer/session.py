@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 from torchtally.hardware import Chip, chip
 from torchtally.record import Ending, Trace
-from torchtally.tracer import script as scripts
 from torchtally.tracer.recorder import Recorder
-from torchtally.tracer.script import Script
 from torchtally.tracer.steps import Steps, StepsDone
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import applied
@@ -88,34 +86,3 @@ def trace(
         except StepsDone:
             ending = Ending("steps")
         return made.trace(ending)
-
-
-def trace_script(
-    script: Script,
-    *,
-    gpu: str | Chip,
-    steps: int | None,
-    finished: Callable[[Trace, int], None],
-    said: Callable[[int], None] = say_nothing,
-    started: Callable[[Recording], None] = lambda recording: None,
-    max_seconds: float | None = None,
-    nonzero_fraction: float = 1.0,
-) -> int:
-    """Run a script as `__main__` and hand its trace over, however it ended.
-
-    `finished` gets the trace and the exit code, once: also when the script raises, exits, is
-    interrupted, or leaves by `os._exit`. Returns the exit code.
-    """
-    with recording(
-        gpu, script=str(script), steps=steps, said=said, nonzero_fraction=nonzero_fraction
-    ) as made:
-        started(made)
-
-        def hard_exit(code: int) -> None:
-            finished(made.trace(Ending("exit", f"os._exit({code})")), code)
-
-        with scripts.reporting_hard_exit(hard_exit):
-            outcome = scripts.run(script, max_seconds=max_seconds)
-        result = made.trace(outcome.ending)
-    finished(result, outcome.exit_code)
-    return outcome.exit_code

@@ -148,19 +148,22 @@ class Stopper:
         self.stop(Outcome(Ending("time", message), OUT_OF_TIME_EXIT))
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
-        """The handler of SIGTERM; the second one ends the process at once."""
-        if self._is_told:
+        """The handler of SIGTERM; the second one ends the process at once.
+
+        A child may meet it, too, before `leave_in_child` has taken it away.
+        """
+        if self._is_told or self.is_in_child:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
         self._is_told = True
         self._decide(TERMINATED)
         raise Stopped
 
-    def _hard_exit(self, code: int) -> NoReturn:
+    def _hard_exit(self, status: int) -> NoReturn:
         """`os._exit` as the script calls it: skips everything, but not the report."""
         if not self.is_in_child:
-            self._leave(Outcome(Ending("exit", f"os._exit({code})"), code))
-        self._native_exit(code)
+            self._leave(Outcome(Ending("exit", f"os._exit({status})"), status))
+        self._native_exit(status)
 
     def _leave(self, outcome: Outcome) -> None:
         """Report and end the process, without a word to the script."""

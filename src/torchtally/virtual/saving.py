@@ -150,8 +150,11 @@ class Saving:
             StandIn(torch.serialization, "save", self.save),
             StandIn(torch.serialization, "load", self.load),
             StandIn(torch._utils, "_rebuild_tensor", self.rebuild_tensor),
-            StandIn(torch.UntypedStorage, "cuda", lambda storage, device=None, non_blocking=False:
-                    methods.moved(storage, device)),
+            StandIn(
+                torch.UntypedStorage,
+                "cuda",
+                lambda storage, device=None, non_blocking=False: methods.moved(storage, device),
+            ),
             *self.safetensors(),
         ]
 

@@ -1,0 +1,184 @@
+"""The private calls into torch, each made once: an upgrade that moves one of them fails here."""
+
+import pytest
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+
+from torchtally.virtual import private
+
+SEEN_TO_WORK = ("2.11", "2.12", "2.13")
+"""torch versions whose source has every call below; 2.13 is the one this is developed on."""
+
+
+def test_this_torch_is_one_of_those_the_calls_were_seen_on():
+    version = ".".join(torch.__version__.split(".")[:2])
+    assert version in SEEN_TO_WORK, f"look at every test here on torch {version}, then list it"
+
+
+def test_the_true_device_whatever_python_is_shown(monkeypatch: pytest.MonkeyPatch):
+    x, y = torch.zeros(1), torch.zeros(1, device="meta")
+    monkeypatch.setattr(Tensor, "device", property(lambda tensor: "shown"), raising=False)
+    monkeypatch.setattr(Tensor, "is_meta", property(lambda tensor: False), raising=False)
+    assert x.device == "shown"
+    assert private.true_device(x) == torch.device("cpu")
+    assert private.true_device(y) == torch.device("meta")
+    assert private.is_meta(y)
+    assert not private.is_meta(x)
+
+
+def test_the_node_being_evaluated_and_its_sequence_number():
+    seen: list[tuple[str, int]] = []
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            node = private.current_autograd_node()
+            seen.append((node.name(), node._sequence_nr()))
+            return grad
+
+    assert private.current_autograd_node() is None
+    x = torch.ones(1, requires_grad=True)
+    before = private.next_sequence_number()
+    y = Probe.apply(x)
+    assert private.next_sequence_number() == before + 1
+    assert y.grad_fn._sequence_nr() == before
+    y.backward()
+    assert seen == [("ProbeBackward", before)]
+
+
+def test_accumulation_nodes_have_no_number_of_their_own():
+    x = torch.ones(1, requires_grad=True)
+    ((node, _),) = (x * 2).grad_fn.next_functions[:1]  # type: ignore[union-attr]
+    assert node._sequence_nr() == private.ACCUMULATE_GRAD_SEQUENCE  # type: ignore[union-attr]
+    assert node.variable is x  # type: ignore[union-attr]
+
+
+def test_below_autograd_nothing_is_recorded():
+    x = torch.ones(1, requires_grad=True)
+    with private.below_autograd():
+        assert (x * 2).grad_fn is None
+    assert (x * 2).grad_fn is not None
+
+
+def included() -> str:
+    return str(torch._C._dispatch_tls_local_include_set())
+
+
+def excluded() -> str:
+    return str(torch._C._dispatch_tls_local_exclude_set())
+
+
+def test_the_autocast_key_is_included_and_excluded_for_a_while():
+    name = private.AUTOCAST_KEY.name
+    with private.autocast_on_backend():
+        assert name not in excluded()
+        with private.autocast_key_included():
+            assert name in included()
+            with private.autocast_key_excluded():
+                assert name in excluded()
+        assert name not in included()
+    assert name in excluded()
+
+
+def test_operators_with_a_cuda_autocast_kernel():
+    assert {"aten::mm", "aten::linear", "aten::softmax.int"} <= set(private.autocast_operators())
+
+
+def test_composite_operators_are_known():
+    aten = torch.ops.aten
+    assert private.has_composite_kernel(aten.linear.default)
+    assert private.has_composite_kernel(aten.matmul.default)
+    assert not private.has_composite_kernel(aten.mm.default)
+
+
+def test_lifting_host_tensors_only():
+    assert not torch._C._only_lift_cpu_tensors()
+    with private.lifting_cpu_tensors_only():
+        assert torch._C._only_lift_cpu_tensors()
+    assert not torch._C._only_lift_cpu_tensors()
+
+
+def test_tensors_below_the_wrappers_of_torch_func():
+    x = torch.arange(3.0)
+    seen: list[bool] = []
+
+    def probe(inner: Tensor) -> Tensor:
+        seen.append(inner is not x and private.unwrapped(inner).data_ptr() == x.data_ptr())
+        return inner.sum()
+
+    torch.func.grad(probe)(x)
+    torch.func.vmap(lambda y: (seen.append(private.unwrapped(y).shape == (3,)), y)[1])(x)
+    assert seen == [True, True]
+    assert private.unwrapped(x) is x
+
+
+def codes_met(function) -> set[object]:
+    """Code of every frame above a call of `function`'s argument."""
+    import sys
+
+    found: set[object] = set()
+
+    def look() -> None:
+        frame = sys._getframe()
+        while frame is not None:
+            found.add(frame.f_code)
+            frame = frame.f_back  # type: ignore[assignment]
+
+    function(look)
+    return found
+
+
+def test_the_engines_code_is_above_every_hook():
+    def backward(look) -> None:
+        x = torch.ones(1, requires_grad=True)
+        x.register_hook(lambda grad: look())
+        x.sum().backward()
+
+    def gradient(look) -> None:
+        x = torch.ones(1, requires_grad=True)
+        x.register_hook(lambda grad: look())
+        torch.autograd.grad(x.sum(), x)
+
+    assert private.engine_code() in codes_met(backward)
+    assert private.engine_code() in codes_met(gradient)
+    assert private.engine_code() not in codes_met(lambda look: look())
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_the_code_of_recomputation_is_above_the_second_forward_only(use_reentrant: bool):
+    runs: list[bool] = []
+
+    def forward(x: Tensor) -> Tensor:
+        met = codes_met(lambda look: look())
+        runs.append(any(code in met for code in private.recompute_codes()))
+        return x.sin()
+
+    x = torch.ones(1, requires_grad=True)
+    torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=use_reentrant).sum().backward()
+    assert runs == [False, True]
+    assert len(private.recompute_codes()) == 2
+
+
+def test_tensors_swap_what_they_stand_for():
+    p = torch.nn.Parameter(torch.tensor([1.0]))
+    other = torch.tensor([2.0])
+    private.swap_contents(p, other)
+    assert isinstance(p, torch.nn.Parameter)
+    assert p.tolist() == [2]
+    assert other.tolist() == [1]
+
+
+def test_tensors_are_grouped_by_device_and_dtype():
+    a, b = torch.zeros(1), torch.zeros(1, dtype=torch.float64)
+    groups = private.group_tensors([[a, b, a]], True)
+    assert set(groups) == {
+        (torch.device("cpu"), torch.float32), (torch.device("cpu"), torch.float64),
+    }  # fmt: skip
+    ((tensors,), indices) = groups[torch.device("cpu"), torch.float32]
+    assert len(tensors) == 2
+    assert indices == [0, 2]
