@@ -118,9 +118,15 @@ def main(argv: list[str] | None = None) -> int:
     figures = {name: middle(found) for name, found in runs.items()}
     show(
         f"{model.name}: one AdamW step, as a user runs it (median of {args.repeat})",
-        ("", "wall", "CPU", "peak RSS"),
+        ("", "wall", "fastest", "CPU", "peak RSS"),
         [
-            (name, seconds(it.wall_s), seconds(it.cpu_s), megabytes(it.peak_rss_bytes))
+            (
+                name,
+                seconds(it.wall_s),
+                seconds(min(run.wall_s for run in runs[name])),
+                seconds(it.cpu_s),
+                megabytes(it.peak_rss_bytes),
+            )
             for name, it in figures.items()
         ],
     )

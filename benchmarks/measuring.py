@@ -114,7 +114,7 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> No
     for line in lines:
         first = line[0].ljust(widths[0])
         rest = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
-        print("  " + "  ".join((first, *rest)))
+        print(("  " + "  ".join((first, *rest))).rstrip(), flush=True)
 
 
 def write(path: str | None, document: dict[str, Any]) -> None:
@@ -136,4 +136,4 @@ def megabytes(value: float) -> str:
 
 def against(value: float, limit: float) -> str:
     """A target and whether it is met."""
-    return f"{'met' if value <= limit else 'MISSED'}"
+    return "met" if value <= limit else "missed"

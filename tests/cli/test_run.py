@@ -88,8 +88,8 @@ def test_children_are_processes_of_their_own(tmp_path: Path) -> None:
     assert run.said_by_script == ""
     loaded = "loaded (2, 3) True cuda:0"
     assert sorted(run.stdout.splitlines()) == sorted([
-        "child 5 __mp_main__", "child 6 __mp_main__", "child 5 __main__", "child 6 __main__",
-        "spawn ended 5", "spawn ended 6", "spawn gave 6", f"spawn {loaded}", f"spawn {loaded}",
+        "child 5 __mp_main__", "child 5 __main__", "child 6 __main__",
+        "spawn ended 5", "spawn gave 6", f"spawn {loaded}", f"spawn {loaded}",
         "fork ended 5", "fork ended 6", "fork gave 6", f"fork {loaded}", f"fork {loaded}",
         f"terminated {-signal.SIGTERM}", "forked 9",
     ])  # fmt: skip
@@ -170,6 +170,9 @@ def test_training_in_a_thread_ends_the_script(tmp_path: Path) -> None:
     assert (run.code, run.trace.ending) == (0, Ending("steps"))
     assert len(run.trace.step_ends) == 3
     assert run.said_by_script == ""
+    assert re.findall(r"^tally: step (\d/3), \d+ operators", run.stderr, re.M) == [
+        "1/3", "2/3", "3/3"
+    ]  # fmt: skip
 
 
 # Signals and time --------------------------------------------------------------------------------

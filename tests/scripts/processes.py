@@ -32,10 +32,10 @@ def work(point: Point, results: Any) -> None:
     sys.exit(point.x)
 
 
-def children(method: str) -> None:
+def children(method: str, *codes: int) -> None:
     context = mp.get_context(method)
     results = context.Queue()
-    for x in (5, 6):
+    for x in codes:
         child = context.Process(target=work, args=(Point(x), results))
         child.start()
         child.join()
@@ -71,9 +71,10 @@ def forked() -> None:
 
 if __name__ == "__main__":
     mp.set_start_method("spawn")
-    for method in ("spawn", "fork"):
-        children(method)
-        batches(method)
+    children("spawn", 5)
+    batches("spawn")
+    children("fork", 5, 6)
+    batches("fork")
     terminated()
     forked()
     take(1)

@@ -1,5 +1,8 @@
 """torch.compile runs eagerly, and what it returns keeps the shape of what it would return."""
 
+import subprocess
+import sys
+
 import torch
 from torch import nn
 
@@ -113,3 +116,23 @@ def test_scripted_functions_run():
 
 def halved(x: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x) + x * 0.5 + torch.zeros([2], device=x.device)
+
+
+def test_no_compiler_is_imported_for_what_needs_none():
+    """It takes longer to import than a small model takes to run; scripts that want it get it."""
+    code = """
+import sys, torch, torchtally
+with torchtally.virtual_gpu("H100-SXM"):
+    model = torch.compile(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU()).cuda())
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2, device="cuda")).sum().backward()
+    optimizer.step()
+    print("torch._dynamo.eval_frame" in sys.modules)
+    import torch._dynamo.config
+    torch._dynamo.config.suppress_errors = True
+    print("torch._dynamo.eval_frame" in sys.modules)
+    optimizer.step()
+print(torch._dynamo is sys.modules["torch._dynamo"], torch._dynamo.config.suppress_errors)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "True", "True", "True"]

@@ -33,7 +33,8 @@ examples:
 
 The script is really executed: it reads its files, prints its output (stdout is all its own) and
 may write checkpoints. Only its GPU is not there. The report goes to stderr, the exit code is the
-script's: 0 when the steps were done, 1 when it raised, 130 on Ctrl-C.
+script's: 0 when the steps were done, 1 when it raised; 130 on Ctrl-C, 143 on SIGTERM, 124 when
+--max-seconds were over. There is a report in every case.
 """
 
 

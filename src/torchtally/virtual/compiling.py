@@ -6,6 +6,8 @@ so that state dicts carry the prefix they would carry.
 
 import sys
 from collections.abc import Sized
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -68,7 +70,7 @@ class Compiling:
             StandIn(torch, "compile", self.compile),
             # It would import the compiler, which builds without CUDA do not have whole.
             StandIn(torch.compiler, "cudagraph_mark_step_begin", lambda: None),
-            *unguarded(),
+            *deferred(),
         ]
 
     def compile(self, model: Any = None, **options: Any) -> Any:
@@ -78,21 +80,65 @@ class Compiling:
         return EagerModule(model) if isinstance(model, nn.Module) else model
 
 
-def unguarded() -> list[StandIn]:
-    """Let functions that torch hides from its compiler run without importing it (1.3 s).
+DYNAMO = "torch._dynamo"
 
-    `torch._disable_dynamo` wraps a function and imports the compiler when it is first called,
-    unless the function says already what to run instead.
+
+def deferred() -> list[StandIn]:
+    """Keep the compiler from being imported (1.3 s) by code that only says it is not for it."""
+    return [] if DYNAMO in sys.modules else [StandIn(Loaded(), DYNAMO, Deferred(DYNAMO))]
+
+
+class Deferred(ModuleType):
+    """Stands for `torch._dynamo` until somebody needs more of it than is answered here.
+
+    Every optimizer's step marks a break in a graph nobody captures, and many of torch's shape
+    functions ask, when first called, to be hidden.
     """
-    import torch.utils.checkpoint
-    from torch.optim import Optimizer
 
-    functions = (*vars(Optimizer).values(), *vars(torch.utils.checkpoint).values())
-    guard = torch._compile.__file__
-    guarded = [
-        function.__wrapped__
-        for function in functions
-        if hasattr(function, "__wrapped__")
-        and getattr(getattr(function, "__code__", None), "co_filename", "") == guard
-    ]
-    return [StandIn(function, "__dynamo_disable", function) for function in guarded]
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._hidden: list[Any] = []
+
+    def graph_break(self, msg: str = "") -> None: ...
+
+    def is_compiling(self) -> bool:
+        return False
+
+    def disable(self, fn: Any = None, recursive: bool = True, **options: Any) -> Any:
+        if options.get("wrapping", True):
+            return self._imported().disable(fn, recursive, **options)
+        self._hidden.append(fn)  # asked by torch._disable_dynamo, which keeps the answer with it
+        return fn
+
+    def forget(self) -> None:
+        """Let functions ask again."""
+        for function in self._hidden:
+            delattr(function, "__dynamo_disable")  # not by name: a class would mangle it
+        self._hidden.clear()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":  # asked of every module there is
+            raise AttributeError(name)
+        return getattr(self._imported(), name)
+
+    def _imported(self) -> ModuleType:
+        if isinstance(sys.modules.get(DYNAMO), Deferred):
+            del sys.modules[DYNAMO]
+        return import_module(DYNAMO)
+
+
+class Loaded:
+    """`sys.modules` as an object whose attributes are the modules."""
+
+    @property
+    def __dict__(self) -> dict[str, ModuleType]:  # type: ignore[override]
+        return sys.modules
+
+    def __setattr__(self, name: str, module: ModuleType) -> None:
+        sys.modules[name] = module
+
+    def __delattr__(self, name: str) -> None:
+        module = sys.modules.get(name)
+        if isinstance(module, Deferred):  # not if it was needed after all
+            module.forget()
+            del sys.modules[name]

@@ -12,7 +12,6 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _device as device_contexts
 from torch.utils._device import DeviceContext
 
-from torchtally.virtual.asking import ASKING
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.generators import generator_type
 from torchtally.virtual.stand_ins import StandIn, as_function
@@ -33,7 +32,7 @@ hamming_window hann_window kaiser_window linspace logspace normal rand randn ran
 tril_indices triu_indices zeros scalar_tensor zeros_like ones_like empty_like full_like rand_like
 randn_like randint_like
 """
-"""Factories of `torch` that take a device, by name or by number."""
+"""Factories that take a device by its number; torch itself would ask which accelerator is meant."""
 
 
 def default_device() -> torch.device | None:
@@ -56,7 +55,7 @@ class Factories:
 
     def stand_ins(self) -> list[StandIn]:
         constructors = device_contexts._device_constructors()
-        functions = {name: called(getattr(torch, name)) for name in NAMES.split()}
+        functions = {name: by_number(getattr(torch, name)) for name in NAMES.split()}
         functions |= {
             "tensor": as_function(self.tensor),
             "as_tensor": as_function(self.as_tensor),
@@ -125,18 +124,14 @@ class Factories:
         return made.requires_grad_(requires_grad)
 
 
-def called(native: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A factory as Python calls it: it knows that it is asked, and devices by their number."""
+def by_number(native: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A factory that takes a device's number for that CUDA device."""
 
     @wraps(native)
     def factory(*args: Any, **kwargs: Any) -> Tensor:
         if isinstance(kwargs.get("device"), int):
             kwargs["device"] = as_device(kwargs["device"])
-        ASKING.depth += 1
-        try:
-            return native(*args, **kwargs)
-        finally:
-            ASKING.depth -= 1
+        return native(*args, **kwargs)
 
     return factory
 

@@ -110,3 +110,15 @@ def autocast_on_backend() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_enabled("privateuseone", was)
+
+
+@contextmanager
+def default_device_kept() -> Iterator[None]:
+    """A default device set inside (`torch.set_default_device("cuda")`) does not outlive us."""
+    context: Any = torch._GLOBAL_DEVICE_CONTEXT
+    before = getattr(context, "device_context", None)
+    try:
+        yield
+    finally:
+        if getattr(context, "device_context", None) is not before:
+            torch.set_default_device(None if before is None else before.device)

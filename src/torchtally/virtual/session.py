@@ -62,8 +62,10 @@ def virtual_gpu(
     if target.compute_capability is None:
         raise UsageError(
             f'{target.name} is not a CUDA device: torch scripts that ask for "cuda" run on '
-            "NVIDIA chips.\n`tally gpus` lists them with their compute capability."
+            "NVIDIA chips.\n`tally gpus` lists them, with their vendors."
         )
+    if not 0 <= nonzero_fraction <= 1:
+        raise UsageError(f"nonzero_fraction is a share between 0 and 1, not {nonzero_fraction!r}")
     if not _active.acquire(blocking=False):
         raise UsageError("a virtual GPU is active already: leave that one first")
     try:
@@ -97,6 +99,7 @@ def _activate(
     stack.callback(_clear_device_constructors)
     stack.enter_context(private.autocast_on_backend())
     stack.enter_context(_not_in_children(mode))
+    stack.enter_context(private.default_device_kept())
     stack.enter_context(private.autocast_key_included())
     stack.enter_context(mode)
     return VirtualGPU(target, mode)

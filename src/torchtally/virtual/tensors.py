@@ -64,7 +64,7 @@ def as_device(given: Any) -> torch.device | None:
     return None
 
 
-to_copy = torch.ops.aten._to_copy.default
+to_copy: Callable[..., Tensor] = torch.ops.aten._to_copy.default
 
 
 class Moved(torch.autograd.Function):
@@ -78,10 +78,10 @@ class Moved(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, methods: "TensorMethods", keywords: Any) -> Tensor:
         ctx.here, ctx.dtype, ctx.methods = tensor.device, tensor.dtype, methods
         with private.below_autograd():
-            return to_copy(tensor, **keywords)  # type: ignore[no-any-return]
+            return to_copy(tensor, **keywords)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         return ctx.methods.moved(gradient, ctx.here, ctx.dtype), None, None
 
 
@@ -187,14 +187,15 @@ class TensorMethods:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=META)
         if target is None or target == here or (target.type == here.type == "cpu"):
             kept = layout or torch.preserve_format
-            return self.native_to(tensor, dtype or tensor.dtype, copy=copies, memory_format=kept)
+            to: Callable[..., Tensor] = self.native_to
+            return to(tensor, dtype or tensor.dtype, copy=copies, memory_format=kept)
         keywords = {
             "dtype": dtype, "device": target, "non_blocking": non_blocking, "memory_format": layout
         }  # fmt: skip
         if tensor.requires_grad and torch.is_grad_enabled():
-            moved: Tensor = Moved.apply(tensor, self, keywords)
+            moved: Tensor = Moved.apply(tensor, self, keywords)  # type: ignore[no-untyped-call]
             return moved
-        return to_copy(tensor, **keywords)  # type: ignore[no-any-return]
+        return to_copy(tensor, **keywords)
 
     def cuda(self, tensor: Tensor, device: Any = None, non_blocking: bool = False,
              memory_format: Any = None) -> Tensor:  # fmt: skip
@@ -377,7 +378,7 @@ class TensorMethods:
             if key not in memo:
                 length = virtual.requested_bytes // tensor.element_size()
                 memo[key] = torch.as_strided(tensor.detach(), (length,), (1,), 0).clone()
-            flat = memo[key]
+            flat: Tensor = memo[key]
             copy = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         copy = copy.detach()
         copy.requires_grad_(tensor.requires_grad)

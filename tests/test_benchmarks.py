@@ -1,0 +1,68 @@
+"""The benchmarks run, at a small size, and write the figures they promise."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.builders import big_trace
+from torchtally.record.file import write_trace
+
+ROOT = Path(__file__).parents[1]
+
+
+def figures(tmp_path: Path, benchmark: str, *arguments: str) -> dict[str, Any]:
+    file = tmp_path / "figures.json"
+    command = [sys.executable, "-m", f"benchmarks.{benchmark}", "--repeat", "1",
+               "--json", str(file), *arguments]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(file.read_text())
+    assert set(found["machine"]) == {"python", "torch", "platform", "cores", "date"}
+    return found
+
+
+def test_llama_70b(tmp_path: Path) -> None:
+    """d = 8192: one layer's products and the head's, forward and twice that backward."""
+    found = figures(tmp_path, "llama70b", "--layers", "1")
+    T, d, f, kv, V, H, D = 4096, 8192, 28672, 1024, 128256, 64, 128
+    products = 2 * T * (d * d + 2 * d * kv + d * d + 3 * d * f + d * V)
+    attention = 4 * H * T * T * D
+    (parts,) = found["from_python"]
+    matmul = 3 * products + 7 * attention // 2
+    assert matmul < parts["flops"] < 1.01 * matmul
+    assert parts["operators"] > 100
+    assert set(found["runs"]) == {
+        "its imports alone", "tally run --steps 1", "tally run (2 steps)"
+    }  # fmt: skip
+    for (run,) in found["runs"].values():
+        assert run["wall_s"] > 0
+        assert run["cpu_s"] > 0
+        assert run["peak_rss_bytes"] > 10_000_000
+
+
+def test_against_the_flop_counter(tmp_path: Path) -> None:
+    """On meta tensors attention is written out: four products backward, not a fused kernel's five.
+
+    The fifth are the scores, computed again: half of attention's forward FLOPs.
+    """
+    found = figures(tmp_path, "against_flop_counter", "--models", "gpt2-124m", "--layers", "1")
+    (model,) = found["models"]
+    assert set(model["steps"]) == {"meta", "flop_counter", "torchtally"}
+    assert set(model["ratio"]) == {"first_wall_s", "first_cpu_s", "later_wall_s", "later_cpu_s"}
+    assert all(ratio > 0 for ratio in model["ratio"].values())
+    B, S, d = 4, 1024, 768
+    scores = 2 * B * S * S * d
+    assert model["flops"]["torchtally"] - model["flops"]["flop_counter"] == scores
+
+
+def test_start_up(tmp_path: Path) -> None:
+    trace = tmp_path / "run.tally"
+    write_trace(big_trace(1000), str(trace))
+    found = figures(tmp_path, "start_up", "--trace", str(trace))
+    assert found["trace_file_bytes"] == trace.stat().st_size
+    names = {"python -c pass", "tally --help", "tally show", "tally show --by line"}
+    assert names <= set(found["runs"])
+    for runs in found["runs"].values():
+        assert [run["wall_s"] > 0 for run in runs] == [True]
