@@ -61,7 +61,7 @@ def from_python(model: Model) -> dict[str, Any]:
 
     with Stopwatch() as whole:
         trace = torchtally.trace(train, gpu="H100-SXM")
-    parts["the rest of the trace"] = Spent(
+    parts["make the trace of it"] = Spent(
         whole.spent.wall_s - parts["build the model"].wall_s - parts["trace a step"].wall_s,
         whole.spent.cpu_s - parts["build the model"].cpu_s - parts["trace a step"].cpu_s,
     )

@@ -131,7 +131,7 @@ def milliseconds(value: float) -> str:
 
 
 def megabytes(value: float) -> str:
-    return f"{value / 1e6:.0f} MB"
+    return f"{value / 1e6:.1f} MB" if value < 10e6 else f"{value / 1e6:.0f} MB"
 
 
 def against(value: float, limit: float) -> str:

@@ -236,6 +236,22 @@ def test_experts_share_the_tokens_of_a_batch_equally() -> None:
     assert sum(it.cost.flops for it in routed) == 3 * L * (gate_and_up + down)
 
 
+@pytest.mark.parametrize("way", ["eager", "grouped_mm", "batched_mm"])
+def test_experts_cost_the_same_in_a_loop_grouped_and_batched(way: str) -> None:
+    """The loop looks up which tokens chose an expert: a shape made of values."""
+    case = CASES["mixtral"]
+
+    def make() -> nn.Module:
+        made = case.make()
+        made.set_experts_implementation(way)
+        return made
+
+    training = train(make, case.loss)
+    check(training)
+    assert training.phases(Kind.PRODUCT) == (case.products, 2 * case.products, 0)
+    assert training.placeholders == BALANCED
+
+
 def checkpointed_llama(use_reentrant: bool) -> nn.Module:
     made = hf.LlamaForCausalLM(hf.LlamaConfig(**GROUPED))
     made.activation_checkpointing_enable({"use_reentrant": use_reentrant})

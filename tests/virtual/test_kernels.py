@@ -199,7 +199,9 @@ def test_recurrent_networks_are_one_cudnn_call_of_the_hosts_shapes(
         assert out.shape == expected.shape
         assert [s.shape for s in states(state)] == [s.shape for s in states(hidden)]
         (out.sum() + sum(s.sum() for s in states(state))).backward()
-        gradients = {name: p.grad.shape for name, p in model.named_parameters() if p.grad is not None}
+        gradients = {
+            name: p.grad.shape for name, p in model.named_parameters() if p.grad is not None
+        }
         assert gradients == {name: p.shape for name, p in host.named_parameters()}
 
     trace = traced(step)
@@ -382,7 +384,11 @@ def test_a_fused_step_is_the_hosts_step():
 def test_where_the_step_counter_lives():
     """On the host by default, on the device for fused and capturable optimizers."""
     with torchtally.virtual_gpu("H100-SXM"):
-        for options, is_cuda in (({}, False), ({"fused": True}, True), ({"capturable": True}, True)):
+        for options, is_cuda in (
+            ({}, False),
+            ({"fused": True}, True),
+            ({"capturable": True}, True),
+        ):
             model = nn.Linear(2, 2, device="cuda")
             optimizer = torch.optim.AdamW(model.parameters(), **options)  # type: ignore[arg-type]
             for _ in range(2):

@@ -19,7 +19,7 @@ import torchtally
 from tests.virtual.untouched import changes, snapshot
 
 
-class ScriptFailed(Exception):
+class ScriptError(Exception):
     """What the script below raises in the end."""
 
 
@@ -49,7 +49,7 @@ def script() -> None:
         torch.func.vmap(torch.sin)(torch.zeros(3))
         nn.functional.scaled_dot_product_attention(*[torch.zeros(1, 1, 4, 8)] * 3)
     torch.cuda.set_stream(torch.cuda.Stream())
-    raise ScriptFailed
+    raise ScriptError
 
 
 def fails_in_a_session() -> None:
@@ -67,10 +67,10 @@ def stops_after_a_step() -> None:
 
 @pytest.mark.parametrize("run", [fails_in_a_session, fails_in_a_trace, stops_after_a_step])
 def test_torch_is_untouched_afterwards(run: Callable[[], None]):
-    with contextlib.suppress(ScriptFailed):
+    with contextlib.suppress(ScriptError):
         run()  # what torch itself imports and caches when first used is there from now on
     before = snapshot()
-    with contextlib.suppress(ScriptFailed):
+    with contextlib.suppress(ScriptError):
         run()
     assert changes(before, snapshot()) == []
 
@@ -199,7 +199,7 @@ def trained_on_the_host() -> list[float]:
 
 def test_host_training_gives_the_same_numbers_before_and_after():
     before = trained_on_the_host()
-    with contextlib.suppress(ScriptFailed):
+    with contextlib.suppress(ScriptError):
         fails_in_a_trace()
     assert trained_on_the_host() == before
 

@@ -38,10 +38,13 @@ examples:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    if sys.stderr is None:  # closed by whoever called us: nothing we say may land in stdout
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
         args = parser(argv).parse_args(argv)
         status: int = args.command(args)
-        sys.stdout.flush()
+        if sys.stdout is not None and not sys.stdout.closed:
+            sys.stdout.flush()
     except TallyError as error:
         print(f"tally: {_printable(str(error))}", file=sys.stderr)
         return error.exit_code

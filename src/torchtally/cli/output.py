@@ -3,10 +3,10 @@
 import os
 import shutil
 import sys
-from pathlib import Path
 from typing import TextIO
 
 from torchtally.errors import UsageError
+from torchtally.record.atomic import write_atomically
 
 PIPE_WIDTH = 80
 LEAST_WIDTH = 40
@@ -36,6 +36,6 @@ def write_or_emit(text: str, place: str) -> None:
         emit(text)
         return
     try:
-        Path(place).write_text(text, encoding="utf-8")
+        write_atomically(place, text.encode("utf-8", "replace"))
     except OSError as error:
         raise UsageError(f"{place}: cannot be written ({error.strerror}).") from error

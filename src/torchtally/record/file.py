@@ -13,10 +13,8 @@ lie in it, and nothing read is ever imported or run.
 import math
 import os
 import re
-import secrets
-import stat
 import zlib
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import accumulate, chain, pairwise
@@ -25,6 +23,7 @@ from typing import Generic, NoReturn, TypeVar
 import msgspec
 
 from torchtally.errors import TraceFileError
+from torchtally.record.atomic import write_atomically
 from torchtally.record.columns import collection_paused, records
 from torchtally.record.op import Call, Frame, Op, Phase, Site, TensorSpec
 from torchtally.record.storage import Role, Storage
@@ -161,7 +160,7 @@ def write_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
     packed = zlib.compress(body, 1)
     header = _header(FORMAT, len(packed), len(body), _digest(packed))
     try:
-        _write_atomically(os.fspath(path), header, packed)
+        write_atomically(os.fspath(path), header, packed)
     except OSError as error:
         raise TraceFileError(
             f"{os.fspath(path)}: the trace could not be written ({error.strerror or error}).\n"
@@ -296,70 +295,6 @@ def _encodable_literal(
 def _encodable(text: str) -> str:
     r"""The text, its lone surrogates (a file name that is not UTF-8) spelled out as ``\udcff``."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _write_atomically(path: str, *parts: bytes) -> None:
-    """Through a new file in the same directory, flushed to the disk and then renamed to `path`."""
-    if _is_device_or_pipe(path):
-        with open(path, "wb") as stream:
-            stream.writelines(parts)
-        return
-    directory, name = os.path.split(path)
-    if not name or os.path.isdir(path):
-        raise IsADirectoryError(None, "it is a directory", path)
-    place = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _replace(place, name, parts)
-    finally:
-        os.close(place)
-
-
-def _is_device_or_pipe(path: str) -> bool:
-    """`-o /dev/null` and `-o /dev/stdout` are to be written to, not replaced by a file."""
-    if os.path.abspath(path).startswith(("/dev/", "/proc/")):
-        return True
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def _replace(place: int, name: str, parts: Iterable[bytes]) -> None:
-    # O_EXCL and a name nobody can guess: never follows a link somebody put there. The mode is the
-    # final one from the start (0o666 less the umask): reading the umask means changing it, which
-    # other threads would see, and who may read the finished file may read it half written.
-    new = f".tally-{secrets.token_hex(8)}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(new, flags, 0o666, dir_fd=place)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            _keep_mode(place, name, handle)
-            stream.writelines(parts)
-            stream.flush()
-            os.fsync(handle)
-        os.replace(new, name, src_dir_fd=place, dst_dir_fd=place)
-    except BaseException:
-        os.unlink(new, dir_fd=place)
-        raise
-    _sync_directory(place)
-
-
-def _keep_mode(place: int, name: str, handle: int) -> None:
-    """A file that only its owner may read stays so when it is written again."""
-    try:
-        before = os.stat(name, dir_fd=place, follow_symlinks=False)
-    except FileNotFoundError:
-        return
-    if stat.S_ISREG(before.st_mode):
-        os.fchmod(handle, stat.S_IMODE(before.st_mode))
-
-
-def _sync_directory(place: int) -> None:
-    try:
-        os.fsync(place)
-    except OSError:  # some file systems cannot; the file itself is on the disk already
-        return
 
 
 # Reading ---------------------------------------------------------------------------------------

@@ -32,7 +32,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the run ended: "steps" (as many as asked for), "exit", "exception", "interrupted"."""
+    """How the run ended: "steps" (as many as asked for), "exit", "exception", "interrupted", "time".
+
+    Of these "time" is `--max-seconds`.
+    """
 
     kind: str
     message: str = ""

@@ -119,6 +119,7 @@ def _ending(summary: Summary, width: int) -> Iterator[Text]:
         "steps": "",
         "exit": "" if summary.steps else "The script ended by itself before a training step.",
         "exception": "The script failed; this is the account of what ran before.",
+        "time": "Out of time; this is the account of what ran before.",
         "interrupted": "Interrupted; this is the account of what ran before.",
     }.get(ending.kind, f"Ended by {ending.kind}; this is the account of what ran before.")
     if how:

@@ -99,13 +99,11 @@ class Recorder:
         if self.is_stopped:
             return
         call, came_in, went_out = self._calls.of(invocation, outputs)
-        phase, site = self._place(came_in, invocation.inputs, outputs)
+        phase, site = self._place(invocation, outputs)
         self._ops.append((call, site, phase, came_in, went_out))
         self.clock += 1
 
-    def _place(
-        self, came_in: tuple[int, ...], inputs: list[Tensor], outputs: Sequence[Tensor]
-    ) -> tuple[Phase, int]:
+    def _place(self, invocation: Invocation, outputs: Sequence[Tensor]) -> tuple[Phase, int]:
         """The phase an operator ran in, and where it belongs.
 
         A backward operator belongs where the forward operator ran that made its autograd node; one
@@ -116,33 +114,45 @@ class Recorder:
         if walk.engine is None:
             site = self._site(self.modules.place, key)
             self._remember(site)
-            return self._phase_outside_backward(walk, came_in), site
+            return self._phase_outside_backward(walk, invocation), site
         node = private.current_autograd_node()
         if walk.is_called_by_engine:
             recomputes = walk.is_recompute or builds_graph_anew(walk.engine)
             site = self._site(self.modules.place, key)
             self._remember(site)
-            if self.is_optimizing:
+            if self.is_optimizing and not torch.is_grad_enabled():
                 return Phase.OPTIMIZER, site
             return (Phase.RECOMPUTE if recomputes else Phase.BACKWARD), site
         if node is not None and node._sequence_nr() == private.ACCUMULATE_GRAD_SEQUENCE:
-            return Phase.BACKWARD, self._accumulation(node, walk, inputs, outputs)
+            return Phase.BACKWARD, self._accumulation(node, walk, invocation.inputs, outputs)
         site = self._backward_site(node, walk)
         if torch.is_grad_enabled():
             self._remember(site)
         return Phase.BACKWARD, site
 
-    def _phase_outside_backward(self, walk: Walk, came_in: tuple[int, ...]) -> Phase:
-        if self.is_optimizing or walk.is_gradients:
+    def _phase_outside_backward(self, walk: Walk, invocation: Invocation) -> Phase:
+        if walk.is_gradients:
             return Phase.OPTIMIZER
         if walk.is_backward:
             return Phase.BACKWARD
-        roles = self._roles
-        if not torch.is_grad_enabled() and any(
-            roles.get(number) is Role.GRADIENT for number in came_in
-        ):
-            return Phase.OPTIMIZER  # an update written by hand
+        if self.is_optimizing:
+            return Phase.FORWARD if self._is_of_model(invocation) else Phase.OPTIMIZER
+        if not torch.is_grad_enabled() and self._is_update(invocation):
+            return Phase.OPTIMIZER
         return Phase.FORWARD
+
+    def _is_of_model(self, invocation: Invocation) -> bool:
+        """Within an optimizer's step: a closure runs the model again, and builds a graph."""
+        if not torch.is_grad_enabled():
+            return False
+        return self.modules.outer is not None or any(it.requires_grad for it in invocation.inputs)
+
+    def _is_update(self, invocation: Invocation) -> bool:
+        """An update written by hand: it reads a gradient, or writes to a parameter."""
+        roles, numbers = self._roles, invocation.numbers
+        if invocation.operator.is_inplace and roles.get(numbers[0]) is Role.PARAMETER:
+            return True
+        return any(roles.get(number) is Role.GRADIENT for number in numbers)
 
     def _remember(self, site: int) -> None:
         """The autograd node made last belongs to this site, unless an earlier operator made it."""

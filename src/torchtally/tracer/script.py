@@ -14,7 +14,7 @@ import threading
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
@@ -130,7 +130,8 @@ def run(script: Script, stopper: Stopper) -> Outcome:
     The last thing a process does: afterwards its exit handlers have run. A process that the script
     forked and that comes to the end here, ends here.
     """
-    with as_main(script), stopper.watching():
+    outcome = DONE
+    with as_main(script), stopper.watching(), suppress(Stopped):  # while its end is being told
         outcome = outcome_of(lambda: execute(script))
         is_stopped = stopper.outcome is not None or outcome is INTERRUPTED
         afterwards = outcome_of(lambda: shut_down(waits=not is_stopped))

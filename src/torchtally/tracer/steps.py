@@ -1,9 +1,10 @@
 """Counting training steps, and stopping the script after enough of them.
 
-A training step ends with the optimizer's step; with several optimizers, with the last of them. An
-optimizer that was made but does not step is waited for, but not for ever.
+A training step ends with the optimizer's step; with several optimizers, when each of them has
+stepped. An optimizer that was made but does not step is waited for, but not for ever.
 """
 
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from torchtally.tracer.recorder import Recorder
 from torchtally.virtual.stand_ins import StandIn
 
 PATIENCE_STEPS = 16
-"""Steps one optimizer may take while another, made by the script, has not taken any."""
+"""Steps that optimizers may take while another one, made by the script, takes none."""
 
 
 class StepsDone(BaseException):
@@ -41,8 +42,12 @@ class Steps:
         self.wanted = wanted
         self.said = said
         """Told the number of each completed step."""
+        self._process = os.getpid()
         self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._counts: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._excused: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        """Waited for long enough; until they step."""
+        self._taken: list[tuple[Optimizer, int]] = []
+        """Steps of optimizers since the last training step ended: who, and the tick of its end."""
 
     def stand_ins(self) -> list[StandIn]:
         native_init = Optimizer.__init__
@@ -65,6 +70,8 @@ class Steps:
             after.remove()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if os.getpid() != self._process:
+            return  # a forked process trains for itself
         self.recorder.is_optimizing += 1
         for parameter in parameters(optimizer):
             self.recorder.mark(parameter, Role.PARAMETER)
@@ -72,26 +79,40 @@ class Steps:
                 self.recorder.mark(parameter.grad, Role.GRADIENT)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if os.getpid() != self._process:
+            return
         self.recorder.is_optimizing -= 1
         for state in optimizer.state.values():
             for leaf in tree_leaves(state):
                 if isinstance(leaf, Tensor):
                     self.recorder.mark(leaf, Role.OPTIMIZER_STATE)
-        self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
-        completed = self.completed
-        if completed > len(self.recorder.step_ends):
-            self.recorder.step_ends.append(self.recorder.clock)
+        self._excused.discard(optimizer)
+        self._taken.append((optimizer, self.recorder.clock))
+        ends = self._ends()
+        if ends:
+            self.recorder.step_ends += ends
+            completed = len(self.recorder.step_ends)
             self.said(completed)
             if self.wanted is not None and completed >= self.wanted:
                 raise StepsDone
 
-    @property
-    def completed(self) -> int:
-        """Steps that every optimizer of the script has taken."""
-        counts = [self._counts.get(optimizer, 0) for optimizer in self._made]
-        most = max(self._counts.values())
-        waited_for = [count for count in counts if count or most <= PATIENCE_STEPS]
-        return min(waited_for, default=most)
+    def _ends(self) -> list[int]:
+        """Ticks at which training steps ended, now that an optimizer has stepped."""
+        stepped = {id(optimizer) for optimizer, _ in self._taken}
+        missing = [it for it in self._made if id(it) not in stepped and it not in self._excused]
+        if missing and len(self._taken) <= PATIENCE_STEPS:
+            return []
+        self._excused.update(missing)
+        ends, seen, rest = [], set(), list[tuple[Optimizer, int]]()
+        for optimizer, tick in self._taken:
+            seen.add(id(optimizer))
+            rest.append((optimizer, tick))
+            if seen == stepped:
+                ends.append(tick)
+                seen.clear()
+                rest.clear()
+        self._taken = rest
+        return ends
 
 
 def parameters(optimizer: Optimizer) -> list[torch.nn.Parameter]:

@@ -66,7 +66,11 @@ class Stopper:
         self._native_exit = os._exit
         self._is_told = False
         self._late_steps = 0
+        self._is_over = False
+        """What SIGTERM asks for has happened; other than the event, safe to read in its handler."""
         self._over = threading.Event()
+        self._sending = threading.Lock()
+        """Held while a signal is sent, so that none arrives that nobody handles any more."""
         self._last_word = threading.Lock()
         """Held by whoever reports; never given back."""
 
@@ -88,10 +92,14 @@ class Stopper:
         try:
             yield
         finally:
-            self._over.set()
+            self._is_over = True
+            with self._sending:
+                self._over.set()
             if not self.is_in_child:
                 self._last_word.acquire()
-            os._exit, threading.excepthook, sys.unraisablehook = before
+            os._exit, hook, sys.unraisablehook = before
+            if threading.active_count() == 1:  # else one of them may still be ending by a stop
+                threading.excepthook = hook
             signal.signal(signal.SIGTERM, handler)
             _watching.remove(self)
 
@@ -99,7 +107,7 @@ class Stopper:
         """Have the script end, from any thread; the first to say so says how."""
         self._decide(outcome)
         if callable(signal.getsignal(signal.SIGTERM)):
-            send_to_main_thread(signal.SIGTERM)
+            self._send(signal.SIGTERM)
         else:  # the script's own doing: the signal would end us, or nothing
             self._leave(outcome)
 
@@ -143,6 +151,12 @@ class Stopper:
         # Not a threading.Thread: the script's `threading.enumerate()` is its own.
         _thread.start_new_thread(wait, ())
 
+    def _send(self, number: signal.Signals) -> None:
+        """To the main thread: interrupts what it waits for, which one to the process might not."""
+        with self._sending:
+            if not self._is_over:
+                signal.pthread_kill(threading.main_thread().ident or 0, number)
+
     def _run_out_of_time(self) -> None:
         message = f"stopped after {self._max_seconds:g} s (--max-seconds)"
         self.stop(Outcome(Ending("time", message), OUT_OF_TIME_EXIT))
@@ -152,6 +166,8 @@ class Stopper:
         if self._is_told:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
+        if self._is_over:
+            return
         self._is_told = True
         self._decide(TERMINATED)
         raise Stopped
@@ -181,16 +197,11 @@ class Stopper:
         error = args.exc_value
         if isinstance(error, Stopped):
             self._is_told = False
-            self._later(AGAIN_S, lambda: send_to_main_thread(signal.SIGTERM))
+            self._later(AGAIN_S, lambda: self._send(signal.SIGTERM))
         elif isinstance(error, KeyboardInterrupt) and tracebacks.begins_with_us(error):
-            self._later(AGAIN_S, lambda: send_to_main_thread(signal.SIGINT))
+            self._later(AGAIN_S, lambda: self._send(signal.SIGINT))
         elif not is_broken_stdout(error):
             tracebacks.show_lost(args)
-
-
-def send_to_main_thread(number: signal.Signals) -> None:
-    """Interrupts what it waits for, too, which a signal to the process might not."""
-    signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 def is_broken_stdout(error: BaseException | None) -> bool:

@@ -1,11 +1,12 @@
 """Which attention kernel the target would choose, by PyTorch's own rules for CUDA.
 
-The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (torch 2.13, the CUDA 13
-wheels with cuDNN 9.15 or newer): a priority order, and for each backend the conditions under which
-it can be used. The user's choices (`torch.nn.attention.sdpa_kernel`, `torch.backends.cuda`) are read
-from torch itself.
+The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (torch 2.13, the CUDA
+13 wheels with cuDNN 9.15 or newer): a priority order, and for each backend the conditions under
+which it can be used. The user's choices (`torch.nn.attention.sdpa_kernel`, `torch.backends.cuda`)
+are read from torch itself.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -88,7 +89,7 @@ HOPPER_ORDER = (Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT, Backend.MATH)
 
 
 def priority(chip: Chip) -> tuple[Backend, ...]:
-    """The order in which backends are tried; cuDNN goes first on Hopper and data-center Blackwell."""
+    """The order in which backends are tried; cuDNN is first on Hopper and data-center Blackwell."""
     numbers = torch._C._get_sdp_priority_order()
     order = tuple(CONTEXT_BACKENDS[n] for n in numbers if n in CONTEXT_BACKENDS)
     if order == DEFAULT_ORDER and capability(chip)[0] in (9, 10):
@@ -171,7 +172,7 @@ def can_use_cudnn(chip: Chip, asked: Query) -> bool:
     )
 
 
-CAN_USE = {
+CAN_USE: dict[Backend, Callable[[Chip, Query], bool]] = {
     Backend.CUDNN: can_use_cudnn,
     Backend.FLASH: can_use_flash,
     Backend.EFFICIENT: can_use_efficient,

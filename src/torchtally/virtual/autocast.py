@@ -1,8 +1,9 @@
 """Autocast on the virtual GPU: CUDA's own cast lists, at the dispatcher, composites included.
 
-Meta tensors carry no autocast key, so the kernels stand on a backend key nothing else uses and that
-key is included on every thread of the session; each kernel asks `torch.is_autocast_enabled("cuda")`,
-so nested and disabled regions are torch's own business. The lists are those of
+Meta tensors carry no autocast key, so the kernels stand on a backend key nothing else uses and
+that key is included on every thread of the session; each kernel asks
+`torch.is_autocast_enabled("cuda")`, so nested and disabled regions are torch's own business. The
+lists are those of
 `AT_FORALL_LOWER_PRECISION_FP`, `AT_FORALL_FP32`, ... in aten/src/ATen/autocast_mode.h (torch 2.13);
 a test compares their union with what this build registers for CUDA.
 """

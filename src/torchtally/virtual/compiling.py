@@ -26,8 +26,8 @@ class EagerModule(nn.Module):
         super().__init__()
         self._modules["_orig_mod"] = module
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         """What `isinstance` is told: libraries unwrap what they take for a compiled module."""
         dynamo = sys.modules.get("torch._dynamo.eval_frame")
         return EagerModule if dynamo is None else dynamo.OptimizedModule
@@ -41,7 +41,7 @@ class EagerModule(nn.Module):
         return len(self._orig_mod)
 
     @property
-    def training(self) -> bool:  # type: ignore[override]
+    def training(self) -> bool:
         return bool(self._orig_mod.training)
 
     @training.setter

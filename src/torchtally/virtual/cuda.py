@@ -184,6 +184,7 @@ class CudaModule:
             "is_initialized": lambda: True,
             "init": nothing,
             "_lazy_init": nothing,
+            "_initialized": True,  # as torch.utils.checkpoint asks before it keeps random states
             "_lazy_call": lambda call, **kwargs: call(),
             "device_count": self.device_count,
             "current_device": lambda: self.mode.current_device,

@@ -27,7 +27,7 @@ def generator_type(
 
     class Generator(native, metaclass=GeneratorType):  # type: ignore[misc, valid-type]
         def __new__(cls, device: Any = "cpu") -> Any:
-            made = native.__new__(cls, device="cpu")
+            made: Any = native.__new__(cls, device="cpu")  # type: ignore[call-arg]
             made._shown = as_device(device)
             if made._shown.type == "cuda":
                 _on_device[made._cdata] = made

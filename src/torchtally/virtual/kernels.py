@@ -1,9 +1,9 @@
 """Operators that PyTorch composes differently on CUDA: dropout, fused norms, RNNs, attention.
 
-On the CPU (and meta) these fall apart into other operators in C++, by a test for "is it CUDA". The
-kernels here stand on the autograd key of meta tensors and take CUDA's branch; a tensor of the host's
-takes torch's own way. Under inference mode autograd keys are skipped and the dispatch mode calls
-the same functions (`KERNELS`).
+On the CPU (and meta) these fall apart into other operators in C++, by a test for "is it CUDA".
+The kernels here stand on the autograd key of meta tensors and take CUDA's branch; a tensor of the
+host's takes torch's own way. Under inference mode autograd keys are skipped and the dispatch mode
+calls the same functions (`KERNELS`).
 """
 
 from collections.abc import Callable
@@ -101,7 +101,7 @@ class FusedRMSNorm(torch.autograd.Function):
         return y  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight, rstd = ctx.saved_tensors
         mask = [ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[2]]
         dx, dweight = aten._fused_rms_norm_backward.default(dy, x, ctx.shape, rstd, weight, mask)
@@ -115,7 +115,8 @@ def rms_norm(
     """Fused since PyTorch 2.9, unless input and weight differ in dtype (native/layer_norm.cpp)."""
     if weight is not None and weight.dtype is not x.dtype:
         return aten.rms_norm.default.decompose(x, normalized_shape, weight, eps)  # type: ignore[no-any-return]
-    return FusedRMSNorm.apply(x, list(normalized_shape), weight, eps)  # type: ignore[no-any-return]
+    apply: Callable[..., Tensor] = FusedRMSNorm.apply
+    return apply(x, list(normalized_shape), weight, eps)
 
 
 @kernel(aten.batch_norm.default)

@@ -1,4 +1,4 @@
-"""`torch.cuda.FloatTensor` and its like: old names of (device, dtype), made and tested by scripts."""
+"""`torch.cuda.FloatTensor` and its like: old names of a device and dtype, which also construct."""
 
 from typing import Any
 

@@ -58,7 +58,7 @@ def rebuild_virtual_tensor(
             make_virtual(flat, home)
         known[number] = flat
     tensor = torch.empty(0, dtype=dtype, device=META)
-    tensor.set_(flat.untyped_storage(), offset, shape, stride)  # type: ignore[call-overload]
+    tensor.set_(flat.untyped_storage(), offset, shape, stride)
     if value is not None:
         values.give_value(tensor, value)
     return tensor.requires_grad_(requires_grad)
@@ -127,10 +127,10 @@ class Saving:
 
     def __init__(self, mode: VirtualDispatch) -> None:
         self.mode = mode
-        self.native_reduce = torch.Tensor.__reduce_ex__
+        self.native_reduce: Any = torch.Tensor.__reduce_ex__
         self.native_save = torch.save
         self.native_load = torch.load
-        self.native_rebuild = torch._utils._rebuild_tensor
+        self.native_rebuild: Any = torch._utils._rebuild_tensor
         self.saved_bytes = 0
 
     def stand_ins(self) -> list[StandIn]:
@@ -190,7 +190,7 @@ class Saving:
             with open(f, "rb") as file:  # our own: torch goes by the name
                 return self.load(file, map_location, *args, **kwargs)
         is_meta = map_location is not None and str(map_location) == "meta"
-        located = map_location if is_meta else Located(self, map_location)
+        located: Any = map_location if is_meta else Located(self, map_location)
         before = Loading.map_location, Loading.storages
         Loading.map_location, Loading.storages = map_location, {}
         try:

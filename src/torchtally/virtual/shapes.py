@@ -116,3 +116,29 @@ for _packet in (aten._fused_sgd_, aten._fused_adagrad_):
     SHAPES[_packet.default] = updated
 for _packet in (aten._fused_sgd_, aten._fused_adagrad_, aten._fused_adam_, aten._fused_adamw_):
     SHAPES[_packet.tensor_lr] = updated
+
+
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@shape_of(aten.convolution.default)
+def convolution(x: Tensor, weight: Tensor, *rest: Any, **options: Any) -> Tensor:
+    """cuDNN's layout: channels last if either operand is (native/ConvUtils.h)."""
+    out: Tensor = aten.convolution.default(x, weight, *rest, **options)
+    is_channels_last = x.dtype is not torch.float64 and (
+        channels_are_last(x) or channels_are_last(weight)
+    )
+    return out.to(memory_format=CHANNELS_LAST[out.dim()]) if is_channels_last else out
+
+
+def channels_are_last(tensor: Tensor) -> bool:
+    """By its strides, and contiguous where they leave it open (c10/core/MemoryFormat.h)."""
+    shape, stride = tensor.shape, tensor.stride()
+    if tensor.dim() not in CHANNELS_LAST or stride[1] == 0 or 0 in shape:
+        return False
+    least = 0
+    for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
+        if stride[dim] < least or (dim == 0 and least == stride[1]):
+            return False
+        least = stride[dim] * shape[dim]
+    return True
