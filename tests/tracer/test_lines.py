@@ -353,7 +353,7 @@ def test_in_place_operators_record_their_phase_and_keep_their_storage():
 
     trace = traced(script)
     storages = {number for op in trace.ops for number in op.outputs}
-    assert len(storages) == 1
+    assert len(storages) == 2  # x, and the 5: CUDA makes a tensor of it, too
     assert all(op.phase is Phase.FORWARD for op in trace.ops)
 
 

@@ -32,9 +32,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the run ended: "steps" (as many as asked for), "exit", "exception", "interrupted", "time".
+    """How the run ended.
 
-    Of these "time" is `--max-seconds`.
+    "steps" (as many as asked for), "exit", "exception", "interrupted" or "time" (--max-seconds).
     """
 
     kind: str

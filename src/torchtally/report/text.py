@@ -139,10 +139,10 @@ def _heading(summary: Summary, width: int) -> Iterator[Text]:
 def _coverage(summary: Summary, width: int) -> Iterator[Text]:
     found = summary.coverage
     if not found.uncounted:
-        text = f"Counted {found.counted} operators; {found.free} more are views or metadata."
+        text = f"Operators counted: {found.counted}; {found.free} more are views or metadata."
         yield from _prose(f"{text} None is uncounted.", width)
         return
-    text = f"Counted {found.counted} operators, {found.free} are views or metadata."
+    text = f"Operators counted: {found.counted}; {found.free} are views or metadata."
     yield from _prose(f"{text} NOT counted, in no total: {found.uncounted_ops}.", width, "yellow")
     for it in found.uncounted[:MOST_LISTED]:
         yield from map(

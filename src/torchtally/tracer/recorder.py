@@ -174,9 +174,10 @@ class Recorder:
         self, node: Any, walk: Walk, inputs: list[Tensor], outputs: Sequence[Tensor]
     ) -> int:
         """A gradient reaches its leaf: mark both, and place the operator at the leaf's module."""
-        self.mark(node.variable, Role.PARAMETER)
-        for tensor in (*inputs[:1], *outputs):
-            self.mark(tensor, Role.GRADIENT)
+        if isinstance(node.variable, nn.Parameter) or not is_nested(walk.engine):
+            self.mark(node.variable, Role.PARAMETER)
+            for tensor in (*inputs[:1], *outputs):
+                self.mark(tensor, Role.GRADIENT)
         virtual = virtual_of(node.variable)
         name = self._names.get(virtual.number, "") if virtual is not None else ""
         place = self.modules.at(name.rpartition(".")[0]) if name else OUTSIDE
@@ -234,6 +235,16 @@ class Recorder:
             host_ops=self.host_operators,
             facts=facts,
         )  # fmt: skip
+
+
+def is_nested(engine: FrameType | None) -> bool:
+    """A backward pass inside another: re-entrant checkpointing, whose leaves are activations."""
+    frame = engine.f_back if engine is not None else None
+    while frame is not None:
+        if engine is not None and frame.f_code is engine.f_code:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def builds_graph_anew(engine: FrameType) -> bool:

@@ -59,6 +59,12 @@ class Query:
         return key[1] == value[1] and query[1] % key[1] == 0
 
     @property
+    def heads_are_equal(self) -> bool:
+        """Same batch and same heads everywhere: a kernel without grouped-query support."""
+        query, key, value = self.query.shape, self.key.shape, self.value.shape
+        return query[:2] == key[:2] == value[:2]
+
+    @property
     def has_tokens(self) -> bool:
         return self.query.shape[2] != 0 and self.key.shape[2] != 0
 
@@ -137,7 +143,7 @@ def can_use_efficient(chip: Chip, asked: Query) -> bool:
         and head % alignment == 0
         and asked.value.shape[-1] % alignment == 0
         and head > 0
-        and asked.heads_match
+        and asked.heads_are_equal
         and asked.has_tokens
         and asked.last_strides_are_one(ignoring_singletons=False)
     )

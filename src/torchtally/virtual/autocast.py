@@ -95,7 +95,8 @@ class WeightCache:
         found = self._copies.get(id(weight))
         if found is not None and found[0]() is weight and found[1].dtype is dtype:
             return found[1]
-        made = weight.to(dtype)
+        with torch.enable_grad():  # a copy made without serves later with (pytorch #165068)
+            made = weight.to(dtype)
         self._copies[id(weight)] = (weakref.ref(weight), made)
         return made
 
@@ -211,6 +212,7 @@ class Autocast:
             and tensor.is_leaf
             and not tensor._is_view()
             and torch.is_autocast_cache_enabled()
+            and not torch.is_inference_mode_enabled()
         )
 
 

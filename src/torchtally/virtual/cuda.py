@@ -31,6 +31,13 @@ CUDNN_VERSION = 91900
 """The cuDNN of torch 2.13's CUDA wheels, as `torch.backends.cudnn.version()` prints it."""
 
 
+class CUDAGraph:
+    """Stands for `torch.cuda.CUDAGraph`, which libraries name in annotations: captures nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        refuse("torch.cuda.CUDAGraph")
+
+
 class CudaModule:
     """What the functions of `torch.cuda` answer while the session lasts."""
 
@@ -237,7 +244,7 @@ class CudaModule:
             "temperature": lambda device=None: refuse("torch.cuda.temperature"),
             "power_draw": lambda device=None: refuse("torch.cuda.power_draw"),
             "clock_rate": lambda device=None: refuse("torch.cuda.clock_rate"),
-            "CUDAGraph": lambda *args, **kwargs: refuse("torch.cuda.CUDAGraph"),
+            "CUDAGraph": CUDAGraph,
         }
 
     def stand_ins(self) -> list[StandIn]:

@@ -119,7 +119,7 @@ class VirtualDispatch(TorchDispatchMode):
         return self.run(call) if handler is None else handler(self, call)
 
     def leave_in_child(self) -> None:
-        """This is a forked process: run everything for real, count nothing."""
+        """In a forked process everything runs for real, and nothing is counted."""
         self.is_active = False
         self.observer = Nobody()
         for gpu in self.gpus:

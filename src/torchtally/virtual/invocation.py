@@ -190,5 +190,11 @@ def tensors_in(result: Any) -> Sequence[Tensor]:
     if isinstance(result, Tensor):
         return (result,)
     if isinstance(result, (tuple, list)):
-        return [item for item in result if isinstance(item, Tensor)]
+        found: list[Tensor] = []
+        for item in result:
+            if isinstance(item, Tensor):
+                found.append(item)
+            elif isinstance(item, (tuple, list)):  # cuDNN's gradients of an RNN's weights
+                found += [inner for inner in item if isinstance(inner, Tensor)]
+        return found
     return ()

@@ -20,7 +20,7 @@ ACCUMULATE_GRAD_SEQUENCE = 2**64 - 1
 
 true_device: Callable[[torch.Tensor], torch.device] = torch._C.TensorBase.device.__get__
 """The device torch itself knows, whatever Python is shown."""
-is_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__
+is_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
 """Whether a tensor is on torch's meta device, whatever Python is shown."""
 
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
@@ -59,7 +59,7 @@ def has_composite_kernel(operator: torch._ops.OpOverload) -> bool:
 
 @contextmanager
 def lifting_cpu_tensors_only() -> Iterator[None]:
-    """Let `torch.tensor(..., device=...)` reach dispatch modes instead of the device's own guard."""
+    """Let `torch.tensor(..., device=...)` reach dispatch modes, not the device's own guard."""
     was: bool = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)
     try:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -36,6 +37,20 @@ def fused_rms_norm(x: Tensor, normalized_shape: list[int], weight: Any, eps: Any
     accumulates = torch.float64 if x.dtype is torch.float64 else torch.float32
     rstd = x.new_empty(rows + [1] * len(normalized_shape), dtype=accumulates)
     return torch.empty_like(x), rstd
+
+
+@shape_of(aten.convolution.default)
+def convolution(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    """Channels last where cuDNN computes so: input or weight lies that way (native/ConvUtils.h).
+
+    torch's shape function leaves every result contiguous.
+    """
+    result: Tensor = aten.convolution.default(x, weight, *rest)
+    layouts = suggest_memory_format(x), suggest_memory_format(weight)
+    for layout in (torch.channels_last, torch.channels_last_3d):
+        if layout in layouts and x.dtype is not torch.float64:
+            return torch.empty_like(result, memory_format=layout)
+    return result
 
 
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}
