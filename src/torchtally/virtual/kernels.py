@@ -236,6 +236,16 @@ def lstm_cell(
     return aten._thnn_fused_lstm_cell.default(*gates, hx[1], b_ih, b_hh)[:2]
 
 
+@kernel(aten.ctc_loss.Tensor)
+def ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor,
+    blank: int = 0, reduction: int = 1, zero_infinity: bool = False,
+) -> Any:  # fmt: skip
+    """Lengths are read on the host first (native/LossCTC.cpp), so they are numbers from here on."""
+    lengths = input_lengths.tolist(), target_lengths.tolist()
+    return aten.ctc_loss.IntList(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+
 # Attention.
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -37,20 +36,6 @@ def fused_rms_norm(x: Tensor, normalized_shape: list[int], weight: Any, eps: Any
     accumulates = torch.float64 if x.dtype is torch.float64 else torch.float32
     rstd = x.new_empty(rows + [1] * len(normalized_shape), dtype=accumulates)
     return torch.empty_like(x), rstd
-
-
-@shape_of(aten.convolution.default)
-def convolution(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-    """Channels last where cuDNN computes so: input or weight lies that way (native/ConvUtils.h).
-
-    torch's shape function leaves every result contiguous.
-    """
-    result: Tensor = aten.convolution.default(x, weight, *rest)
-    layouts = suggest_memory_format(x), suggest_memory_format(weight)
-    for layout in (torch.channels_last, torch.channels_last_3d):
-        if layout in layouts and x.dtype is not torch.float64:
-            return torch.empty_like(result, memory_format=layout)
-    return result
 
 
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}
@@ -133,27 +118,32 @@ for _packet in (aten._fused_sgd_, aten._fused_adagrad_, aten._fused_adam_, aten.
     SHAPES[_packet.tensor_lr] = updated
 
 
-CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+def like_argument(number: int) -> Callable[..., Tensor]:
+    """The result has an argument's shape and layout, as the gradient of that argument has."""
+
+    def like(*args: Any, **kwargs: Any) -> Tensor:
+        return torch.empty_like(args[number])
+
+    return like
 
 
-@shape_of(aten.convolution.default)
-def convolution(x: Tensor, weight: Tensor, *rest: Any, **options: Any) -> Tensor:
-    """cuDNN's layout: channels last if either operand is (native/ConvUtils.h)."""
-    out: Tensor = aten.convolution.default(x, weight, *rest, **options)
-    is_channels_last = x.dtype is not torch.float64 and (
-        channels_are_last(x) or channels_are_last(weight)
-    )
-    return out.to(memory_format=CHANNELS_LAST[out.dim()]) if is_channels_last else out
+SHAPES |= {
+    aten._ctc_loss_backward.default: like_argument(1),
+    aten._ctc_loss_backward.Tensor: like_argument(1),
+    aten.multi_margin_loss_backward.default: like_argument(1),
+    aten.multilabel_margin_loss_backward.default: like_argument(1),
+    aten.fractional_max_pool3d_backward.default: like_argument(1),
+    aten._sample_dirichlet.default: like_argument(0),
+    aten._dirichlet_grad.default: like_argument(0),
+    aten._standard_gamma_grad.default: like_argument(0),
+    aten.binomial.default: like_argument(0),
+}
 
 
-def channels_are_last(tensor: Tensor) -> bool:
-    """By its strides, and contiguous where they leave it open (c10/core/MemoryFormat.h)."""
-    shape, stride = tensor.shape, tensor.stride()
-    if tensor.dim() not in CHANNELS_LAST or stride[1] == 0 or 0 in shape:
-        return False
-    least = 0
-    for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
-        if stride[dim] < least or (dim == 0 and least == stride[1]):
-            return False
-        least = stride[dim] * shape[dim]
-    return True
+@shape_of(aten._ctc_loss.Tensor)
+def ctc_loss(log_probs: Tensor, targets: Tensor, *rest: Any, **options: Any) -> Any:
+    """T, B, C: log_probs. The loss of each sequence, and alpha for every step and state."""
+    steps, batch = log_probs.shape[0], log_probs.shape[1]
+    longest = targets.shape[-1]  # of one-dimensional targets an upper bound: their sum
+    loss = log_probs.new_empty(batch)
+    return loss, log_probs.new_empty((batch, steps, 2 * longest + 1))

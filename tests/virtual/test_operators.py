@@ -1,0 +1,351 @@
+"""A wide choice of operators, forward and backward, against the host's own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import torchtally
+
+
+def real(device: str, *shape: int) -> Tensor:
+    return torch.randn(*shape, device=device, requires_grad=True)
+
+
+def whole(device: str, limit: int, *shape: int) -> Tensor:
+    return torch.randint(limit, shape, device=device)
+
+
+def ones(device: str, *shape: int) -> Tensor:
+    return torch.ones(*shape, device=device)
+
+
+def attention(device: str, **options: object) -> Tensor:
+    module = nn.MultiheadAttention(16, 2, batch_first=True).to(device)
+    x = real(device, 2, 5, 16)
+    found: Tensor = module(x, x, x, **options)[0]
+    return found
+
+
+def evaluated_encoder(device: str) -> Tensor:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).to(device).eval()
+    padding = torch.zeros(2, 5, dtype=torch.bool, device=device)
+    with torch.no_grad():
+        found: Tensor = model(real(device, 2, 5, 16), src_key_padding_mask=padding)
+        return found
+
+
+def transformer(device: str) -> Tensor:
+    model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True).to(device)
+    x = real(device, 2, 5, 16)
+    mask = nn.Transformer.generate_square_subsequent_mask(5, device=torch.device(device))
+    found: Tensor = model(x, x, tgt_mask=mask)
+    return found
+
+
+def averaged(device: str) -> Tensor:
+    model = nn.Linear(4, 4).to(device)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    average.update_parameters(model)
+    average.update_parameters(model)
+    found: Tensor = average(real(device, 2, 4))
+    return found
+
+
+def normed(device: str, norm) -> Tensor:
+    found: Tensor = norm(nn.Linear(4, 4)).to(device)(real(device, 2, 4))
+    return found
+
+
+CALLS = {
+    "attention with weights": lambda device: attention(device, need_weights=True),
+    "attention with padding": lambda device: attention(
+        device,
+        key_padding_mask=torch.zeros(2, 5, dtype=torch.bool, device=device),
+        need_weights=False,
+    ),
+    "transformer": transformer,
+    "encoder in evaluation": evaluated_encoder,
+    "averaged model": averaged,
+    "weight_norm": lambda device: normed(device, nn.utils.parametrizations.weight_norm),
+    "spectral_norm": lambda device: normed(device, nn.utils.parametrizations.spectral_norm),
+    "fold": lambda device: F.fold(F.unfold(real(device, 1, 3, 8, 8), 3), (8, 8), 3),
+    "adaptive softmax": lambda device: (
+        nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 50])
+        .to(device)(real(device, 8, 16), whole(device, 100, 8))
+        .loss
+    ),
+    "embbag": lambda device: nn.EmbeddingBag(10, 4).to(device)(whole(device, 10, 3, 5)),
+    "ctc": lambda device: F.ctc_loss(
+        real(device, 20, 2, 10).log_softmax(-1),
+        whole(device, 9, 2, 5) + 1,
+        torch.full((2,), 20),
+        torch.full((2,), 5),
+    ),
+    "grid": lambda device: F.grid_sample(
+        real(device, 1, 3, 8, 8), real(device, 1, 4, 4, 2), align_corners=False
+    ),
+    "bilinear": lambda device: nn.Bilinear(3, 4, 5).to(device)(
+        real(device, 2, 3), real(device, 2, 4)
+    ),
+    "adpool": lambda device: F.adaptive_avg_pool2d(real(device, 1, 3, 8, 8), 3),
+    "admax": lambda device: F.adaptive_max_pool2d(real(device, 1, 3, 8, 8), 3),
+    "lppool": lambda device: F.lp_pool2d(real(device, 1, 3, 8, 8), 2, 2),
+    "fracpool": lambda device: F.fractional_max_pool2d(real(device, 1, 3, 8, 8), 2, output_size=4),
+    "maxunpool": lambda device: F.max_unpool2d(
+        *F.max_pool2d(real(device, 1, 1, 4, 4), 2, return_indices=True), 2
+    ),
+    "avgpool3": lambda device: F.avg_pool3d(real(device, 1, 2, 4, 4, 4), 2),
+    "maxpool3": lambda device: F.max_pool3d(real(device, 1, 2, 4, 4, 4), 2),
+    "pixshuf": lambda device: F.pixel_shuffle(real(device, 1, 4, 3, 3), 2),
+    "chshuf": lambda device: F.channel_shuffle(real(device, 1, 4, 3, 3), 2),
+    "convt3": lambda device: nn.ConvTranspose3d(2, 3, 3).to(device)(real(device, 1, 2, 4, 4, 4)),
+    "convt1": lambda device: nn.ConvTranspose1d(2, 3, 3).to(device)(real(device, 1, 2, 8)),
+    "depth": lambda device: nn.Conv2d(4, 4, 3, groups=4).to(device)(real(device, 1, 4, 8, 8)),
+    "dil": lambda device: nn.Conv2d(4, 4, 3, dilation=2, padding="same").to(device)(
+        real(device, 1, 4, 8, 8)
+    ),
+    "circ": lambda device: nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular").to(device)(
+        real(device, 1, 4, 8, 8)
+    ),
+    "refl": lambda device: F.pad(real(device, 1, 2, 5, 5), (1, 1, 1, 1), mode="reflect"),
+    "repl": lambda device: F.pad(real(device, 1, 2, 5, 5), (1, 1, 1, 1), mode="replicate"),
+    "inorm": lambda device: nn.InstanceNorm2d(3, affine=True).to(device)(real(device, 2, 3, 4, 4)),
+    "gnorm": lambda device: nn.GroupNorm(2, 4).to(device)(real(device, 2, 4, 3, 3)),
+    "lrn": lambda device: nn.LocalResponseNorm(2)(real(device, 1, 4, 3, 3)),
+    "bn_eval": lambda device: nn.BatchNorm2d(3).to(device).eval()(real(device, 2, 3, 4, 4)),
+    "syncbn": lambda device: nn.SyncBatchNorm(3).to(device)(real(device, 2, 3, 4, 4)),
+    "alphad": lambda device: F.alpha_dropout(real(device, 4, 4), training=True),
+    "fad": lambda device: F.feature_alpha_dropout(real(device, 2, 3, 4), training=True),
+    "d2": lambda device: F.dropout2d(real(device, 2, 3, 4, 4)),
+    "d1": lambda device: F.dropout1d(real(device, 2, 3, 4)),
+    "rrelu": lambda device: F.rrelu(real(device, 4, 4), training=True),
+    "gumbel": lambda device: F.gumbel_softmax(real(device, 4, 4), hard=True),
+    "glu": lambda device: F.glu(real(device, 4, 4)),
+    "hards": lambda device: F.hardswish(real(device, 4)),
+    "mish": lambda device: F.mish(real(device, 4)),
+    "celu": lambda device: F.celu(real(device, 4)),
+    "selu": lambda device: F.selu(real(device, 4)),
+    "softsh": lambda device: F.softshrink(real(device, 4)),
+    "lsig": lambda device: F.logsigmoid(real(device, 4)),
+    "thr": lambda device: F.threshold(real(device, 4), 0, 0),
+    "hardt": lambda device: F.hardtanh(real(device, 4)),
+    "lrelu": lambda device: F.leaky_relu(real(device, 4)),
+    "elu": lambda device: F.elu(real(device, 4)),
+    "nll2": lambda device: F.nll_loss(
+        real(device, 2, 3, 4, 4).log_softmax(1), whole(device, 3, 2, 4, 4)
+    ),
+    "ce_smooth": lambda device: F.cross_entropy(
+        real(device, 4, 5), whole(device, 5, 4), label_smoothing=0.1, ignore_index=0
+    ),
+    "ce_prob": lambda device: F.cross_entropy(real(device, 4, 5), real(device, 4, 5).softmax(-1)),
+    "ce_w": lambda device: F.cross_entropy(
+        real(device, 4, 5), whole(device, 5, 4), weight=torch.ones(5, device=device)
+    ),
+    "mlm": lambda device: F.multilabel_margin_loss(real(device, 2, 4), whole(device, 4, 2, 4)),
+    "mlsm": lambda device: F.multilabel_soft_margin_loss(
+        real(device, 2, 4), torch.ones(2, 4, device=device)
+    ),
+    "mm": lambda device: F.multi_margin_loss(real(device, 2, 4), whole(device, 4, 2)),
+    "tml": lambda device: F.triplet_margin_loss(
+        real(device, 2, 4), real(device, 2, 4), real(device, 2, 4)
+    ),
+    "gnll": lambda device: F.gaussian_nll_loss(
+        real(device, 4), real(device, 4), torch.ones(4, device=device)
+    ),
+    "pnll": lambda device: F.poisson_nll_loss(real(device, 4), torch.ones(4, device=device)),
+    "huber": lambda device: F.huber_loss(real(device, 4), real(device, 4)),
+    "cos": lambda device: F.cosine_embedding_loss(
+        real(device, 2, 4), real(device, 2, 4), torch.ones(2, device=device)
+    ),
+    "hinge": lambda device: F.hinge_embedding_loss(real(device, 4), torch.ones(4, device=device)),
+    "bce": lambda device: F.binary_cross_entropy(
+        real(device, 4).sigmoid(), torch.ones(4, device=device)
+    ),
+    "kl": lambda device: F.kl_div(real(device, 4), real(device, 4), log_target=True),
+    "up_bic": lambda device: F.interpolate(
+        real(device, 1, 2, 4, 4), scale_factor=2, mode="bicubic"
+    ),
+    "up_aa": lambda device: F.interpolate(
+        real(device, 1, 2, 8, 8), size=4, mode="bilinear", antialias=True
+    ),
+    "up_tri": lambda device: F.interpolate(
+        real(device, 1, 2, 4, 4, 4), scale_factor=2, mode="trilinear"
+    ),
+    "up_area": lambda device: F.interpolate(real(device, 1, 2, 8, 8), size=3, mode="area"),
+    "up_lin": lambda device: F.interpolate(real(device, 1, 2, 8), scale_factor=2, mode="linear"),
+    "up_ne": lambda device: F.interpolate(
+        real(device, 1, 2, 8), scale_factor=2, mode="nearest-exact"
+    ),
+    "stft": lambda device: torch.stft(
+        real(device, 400), 64, return_complex=True, window=torch.hann_window(64, device=device)
+    ).abs(),
+    "istft": lambda device: torch.istft(
+        torch.stft(
+            torch.randn(400, device=device),
+            64,
+            return_complex=True,
+            window=torch.hann_window(64, device=device),
+        ),
+        64,
+        window=torch.hann_window(64, device=device),
+    ),
+    "fft2": lambda device: torch.fft.ifft2(torch.fft.fft2(real(device, 4, 4))).real,
+    "irfft": lambda device: torch.fft.irfft(torch.fft.rfft(real(device, 8))),
+    "fftshift": lambda device: torch.fft.fftshift(real(device, 4)),
+    "svd": lambda device: torch.linalg.svd(real(device, 4, 3), full_matrices=False)[1],
+    "eigh": lambda device: torch.linalg.eigh(real(device, 4, 4) @ torch.eye(4, device=device))[0],
+    "qr": lambda device: torch.linalg.qr(real(device, 4, 3))[0],
+    "chol": lambda device: torch.linalg.cholesky(
+        torch.eye(4, device=device) + 0 * real(device, 4, 4)
+    ),
+    "inv": lambda device: torch.linalg.inv(torch.eye(4, device=device) + 0 * real(device, 4, 4)),
+    "pinv": lambda device: torch.linalg.pinv(real(device, 4, 3)),
+    "slogdet": lambda device: torch.linalg.slogdet(
+        torch.eye(4, device=device) + 0 * real(device, 4, 4)
+    )[1],
+    "mexp": lambda device: torch.linalg.matrix_exp(real(device, 4, 4)),
+    "mpow": lambda device: torch.linalg.matrix_power(real(device, 4, 4), 3),
+    "trisolve": lambda device: torch.linalg.solve_triangular(
+        torch.eye(4, device=device), real(device, 4, 2), upper=True
+    ),
+    "lu": lambda device: torch.linalg.lu(real(device, 4, 4))[1],
+    "cholsolve": lambda device: torch.cholesky_solve(
+        real(device, 4, 2), torch.eye(4, device=device)
+    ),
+    "eig": lambda device: torch.linalg.eigvals(torch.randn(4, 4, device=device)).abs(),
+    "sort": lambda device: real(device, 4, 4).sort()[0],
+    "kth": lambda device: real(device, 4, 4).kthvalue(2)[0],
+    "median": lambda device: real(device, 4, 4).median(),
+    "quant": lambda device: real(device, 8).quantile(0.5),
+    "mode": lambda device: real(device, 4, 4).mode()[0],
+    "cummax": lambda device: real(device, 4).cummax(0)[0],
+    "logcum": lambda device: real(device, 4).logcumsumexp(0),
+    "msort": lambda device: real(device, 4).msort(),
+    "idxadd": lambda device: torch.zeros(4, 4, device=device).index_add(
+        0, whole(device, 4, 2), real(device, 2, 4)
+    ),
+    "idxcopy": lambda device: torch.zeros(4, 4, device=device).index_copy(
+        0, torch.tensor([0, 1], device=device), real(device, 2, 4)
+    ),
+    "scatred": lambda device: torch.zeros(4, device=device).scatter_reduce(
+        0, whole(device, 4, 6), real(device, 6), "amax"
+    ),
+    "mscat": lambda device: torch.zeros(4, device=device).masked_scatter(
+        torch.ones(4, dtype=torch.bool, device=device), real(device, 4)
+    ),
+    "put": lambda device: torch.zeros(4, device=device).put(whole(device, 4, 2), real(device, 2)),
+    "take": lambda device: real(device, 4, 4).take(whole(device, 16, 3)),
+    "takealong": lambda device: real(device, 4, 4).take_along_dim(whole(device, 4, 4, 4), 1),
+    "cdist": lambda device: torch.cdist(real(device, 4, 3), real(device, 5, 3)),
+    "pdist": lambda device: F.pdist(real(device, 4, 3)),
+    "cosim": lambda device: F.cosine_similarity(real(device, 2, 4), real(device, 2, 4)),
+    "normalize": lambda device: F.normalize(real(device, 2, 4)),
+    "renorm": lambda device: real(device, 2, 4).renorm(2, 0, 1.0),
+    "distcat": lambda device: torch.distributions.Categorical(logits=real(device, 2, 4)).log_prob(
+        whole(device, 4, 2)
+    ),
+    "distsample": lambda device: torch.distributions.Categorical(
+        logits=real(device, 2, 4)
+    ).sample(),
+    "beta": lambda device: torch.distributions.Beta(
+        real(device, 4).exp(), real(device, 4).exp()
+    ).rsample(),
+    "gamma": lambda device: torch.distributions.Gamma(
+        real(device, 4).exp(), real(device, 4).exp()
+    ).rsample(),
+    "dirich": lambda device: torch.distributions.Dirichlet(real(device, 4).exp()).rsample(),
+    "mvn": lambda device: torch.distributions.MultivariateNormal(
+        real(device, 3), torch.eye(3, device=device)
+    ).rsample(),
+    "pois": lambda device: torch.poisson(torch.ones(4, device=device)),
+    "bern": lambda device: torch.bernoulli(torch.full((4,), 0.5, device=device)),
+    "expo": lambda device: torch.empty(4, device=device).exponential_(),
+    "geom": lambda device: torch.empty(4, device=device).geometric_(0.5),
+    "cauchy": lambda device: torch.empty(4, device=device).cauchy_(),
+    "lognorm": lambda device: torch.empty(4, device=device).log_normal_(),
+    "rand_perm": lambda device: torch.randperm(10, device=device),
+    "normal": lambda device: torch.normal(real(device, 4), torch.ones(4, device=device)),
+    "normal2": lambda device: torch.normal(0.0, 1.0, (3,), device=device),
+    "binom": lambda device: torch.binomial(
+        torch.full((4,), 5.0, device=device), torch.full((4,), 0.5, device=device)
+    ),
+    "int8mm": lambda device: torch._int_mm(
+        torch.ones(32, 32, dtype=torch.int8, device=device),
+        torch.ones(32, 32, dtype=torch.int8, device=device),
+    ),
+    "logaddexp": lambda device: torch.logaddexp(real(device, 4), real(device, 4)),
+    "xlogy": lambda device: torch.xlogy(real(device, 4), real(device, 4).exp()),
+    "erf": lambda device: torch.erf(real(device, 4)),
+    "lgam": lambda device: torch.lgamma(real(device, 4).exp()),
+    "digam": lambda device: torch.digamma(real(device, 4).exp()),
+    "i0": lambda device: torch.special.i0(real(device, 4)),
+    "sinc": lambda device: torch.sinc(real(device, 4)),
+    "polyg": lambda device: torch.polygamma(1, real(device, 4).exp()),
+    "heavi": lambda device: torch.heaviside(real(device, 4).detach(), ones(device, 4)),
+    "frac": lambda device: real(device, 4).frac(),
+    "fmod": lambda device: torch.fmod(real(device, 4), 2),
+    "hypot": lambda device: torch.hypot(real(device, 4), real(device, 4)),
+    "addmv": lambda device: torch.addmv(real(device, 4), real(device, 4, 3), real(device, 3)),
+    "addr": lambda device: torch.addr(real(device, 4, 3), real(device, 4), real(device, 3)),
+    "addbmm": lambda device: torch.addbmm(
+        real(device, 4, 5), real(device, 2, 4, 3), real(device, 2, 3, 5)
+    ),
+    "tdot": lambda device: torch.tensordot(real(device, 2, 3, 4), real(device, 3, 4, 5), 2),
+    "inner": lambda device: torch.inner(real(device, 2, 3), real(device, 4, 3)),
+    "vdot": lambda device: torch.vdot(real(device, 3), real(device, 3)),
+    "rot90": lambda device: real(device, 2, 3).rot90(),
+    "diff": lambda device: real(device, 5).diff(),
+    "grad_": lambda device: torch.gradient(real(device, 5))[0],
+    "unfold": lambda device: real(device, 10).unfold(0, 3, 2),
+    "stdmean": lambda device: torch.std_mean(real(device, 4, 4))[0],
+    "count": lambda device: torch.count_nonzero(real(device, 4)),
+    "cummin": lambda device: real(device, 4).cummin(0)[0],
+    "aminmax": lambda device: real(device, 4).aminmax()[0],
+    "nansum": lambda device: real(device, 4).nansum(),
+    "nanmean": lambda device: real(device, 4).nanmean(),
+    "diagemb": lambda device: torch.diag_embed(real(device, 2, 3)),
+    "diag": lambda device: real(device, 3).diag(),
+    "trace": lambda device: real(device, 3, 3).trace(),
+    "repeat": lambda device: real(device, 2).repeat(3, 2),
+    "tile": lambda device: real(device, 2).tile(3),
+    "bcast": lambda device: torch.broadcast_to(real(device, 1, 3), (4, 3)),
+    "bucket": lambda device: torch.bucketize(real(device, 4), torch.arange(3.0, device=device)),
+    "searchs": lambda device: torch.searchsorted(torch.arange(3.0, device=device), real(device, 4)),
+    "multin": lambda device: torch.multinomial(torch.ones(2, 5, device=device), 3),
+    "corr": lambda device: torch.corrcoef(real(device, 3, 5)),
+    "unflatten": lambda device: real(device, 6).unflatten(0, (2, 3)),
+    "complexabs": lambda device: torch.complex(real(device, 4), real(device, 4)).abs(),
+    "angle": lambda device: torch.complex(real(device, 4), real(device, 4)).angle(),
+    "asc": lambda device: torch.view_as_complex(real(device, 4, 2)).real,
+    "polar": lambda device: torch.polar(real(device, 4).exp(), real(device, 4)).imag,
+}
+
+
+def described(call, device: str) -> tuple[object, ...]:
+    """Shape, strides and dtype of a result, whose backward pass runs too."""
+    torch.manual_seed(0)
+    found: Tensor = call(device)
+    if found.requires_grad:
+        found.sum().backward()
+    assert found.device.type == device
+    return tuple(found.shape), found.stride(), found.dtype
+
+
+@pytest.fixture(scope="module")
+def on_device() -> dict[str, object]:
+    """What every call gives on the simulated GPU, or the exception it raises."""
+    found: dict[str, object] = {}
+    with torchtally.virtual_gpu("H100-SXM"):
+        for name, call in CALLS.items():
+            try:
+                found[name] = described(call, "cuda")
+            except Exception as error:  # shown where it is compared
+                found[name] = error
+    return found
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_it_gives_what_the_host_gives(name: str, on_device: dict[str, object]):
+    assert on_device[name] == described(CALLS[name], "cpu")
