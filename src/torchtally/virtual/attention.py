@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.backends import cuda as cuda_backends
 
 from torchtally.hardware import Chip
+from torchtally.virtual import private
 
 
 class Backend(StrEnum):
@@ -96,7 +97,7 @@ HOPPER_ORDER = (Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT, Backend.MATH)
 
 def priority(chip: Chip) -> tuple[Backend, ...]:
     """The order in which backends are tried; cuDNN is first on Hopper and data-center Blackwell."""
-    numbers = torch._C._get_sdp_priority_order()
+    numbers = private.sdp_priority_order()
     order = tuple(CONTEXT_BACKENDS[n] for n in numbers if n in CONTEXT_BACKENDS)
     if order == DEFAULT_ORDER and capability(chip)[0] in (9, 10):
         return HOPPER_ORDER

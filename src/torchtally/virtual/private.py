@@ -98,6 +98,14 @@ def swap_contents(tensor: torch.Tensor, other: torch.Tensor) -> None:
     torch._C._swap_tensor_impl(tensor, other)
 
 
+sdp_priority_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
+"""Numbers of `torch.nn.attention.SDPBackend` in the order in which they are tried."""
+
+parse_to: Callable[..., Any] = torch._C._nn._parse_to
+"""The arguments of `Tensor.to` as (device, dtype, non_blocking, memory_format)."""
+
+StorageBase: Any = torch._C.StorageBase
+
 group_tensors: Callable[..., Any] = torch._C._group_tensors_by_device_and_dtype
 
 

@@ -147,3 +147,31 @@ def ctc_loss(log_probs: Tensor, targets: Tensor, *rest: Any, **options: Any) -> 
     longest = targets.shape[-1]  # of one-dimensional targets an upper bound: their sum
     loss = log_probs.new_empty(batch)
     return loss, log_probs.new_empty((batch, steps, 2 * longest + 1))
+
+
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@shape_of(aten.convolution.default)
+def convolution(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    """Channels last where cuDNN computes so: input or weight lies that way (native/ConvUtils.h).
+
+    torch's shape function leaves every result contiguous.
+    """
+    out: Tensor = aten.convolution.default(x, weight, *rest)
+    if x.dtype is torch.float64 or not (channels_are_last(x) or channels_are_last(weight)):
+        return out
+    return torch.empty_like(out, memory_format=CHANNELS_LAST[out.dim()])
+
+
+def channels_are_last(tensor: Tensor) -> bool:
+    """By its strides, and contiguous where they leave it open (c10/core/MemoryFormat.h)."""
+    shape, stride = tensor.shape, tensor.stride()
+    if tensor.dim() not in CHANNELS_LAST or stride[1] == 0 or 0 in shape:
+        return False
+    least = 0
+    for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
+        if stride[dim] < least or (dim == 0 and least == stride[1]):
+            return False
+        least = stride[dim] * shape[dim]
+    return True

@@ -100,7 +100,6 @@ class TensorMethods:
         self.native_type = torch.Tensor.type
         self.native_new: Any = torch.Tensor.new
         self.native_resize_storage: Any = torch.UntypedStorage.resize_
-        self.native_parse_to: Any = torch._C._nn._parse_to
 
     def stand_ins(self) -> list[StandIn]:
         replaced: dict[str, Any] = {
@@ -165,7 +164,7 @@ class TensorMethods:
             args = (torch.device("cuda", args[0]), *args[1:])
         if type(kwargs.get("device")) is int:
             kwargs = {**kwargs, "device": torch.device("cuda", kwargs["device"])}
-        return self.native_parse_to(*args, **kwargs)
+        return private.parse_to(*args, **kwargs)
 
     def moved(
         self,
@@ -421,9 +420,8 @@ def with_tensors(index: Any, tensor: Tensor) -> Any:
     return torch.as_tensor(numbers, device=tensor.device)
 
 
-STORAGE_BASE: Any = torch._C.StorageBase
-BASE_STORAGE_DEVICE = STORAGE_BASE.device
-BASE_STORAGE_POINTER = STORAGE_BASE.data_ptr
+BASE_STORAGE_DEVICE = private.StorageBase.device
+BASE_STORAGE_POINTER = private.StorageBase.data_ptr
 
 
 def shown_storage(storage: torch.UntypedStorage) -> VirtualStorage | None:
