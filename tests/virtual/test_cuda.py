@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import torchtally
+from tests.traces import ops, traced
 from torchtally.errors import UnknownChipError, UnsupportedError, UsageError
 
 GIB = 1024**3
@@ -353,3 +354,54 @@ def test_nothing_of_it_is_true_outside():
         pass
     assert torch.cuda.is_available() is available
     assert torch.cuda.device_count() == 0 or available
+
+
+def test_a_profiled_step_runs_and_the_report_says_what_was_not_seen():
+    def script() -> None:
+        model = nn.Linear(4, 4).cuda()
+        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+            for _ in range(2):
+                with torch.profiler.record_function("forward"):
+                    model(torch.zeros(2, 4, device="cuda"))
+                profile.step()
+        assert "forward" in profile.key_averages().table(sort_by="cuda_time_total")
+        with torch.autograd.profiler.emit_nvtx(), torch.cuda.profiler.profile():
+            model(torch.zeros(2, 4, device="cuda"))
+        torch.cuda.cudart().cudaProfilerStart()
+
+    trace = traced(script)
+    assert len(ops(trace, "aten.addmm")) == 3
+    assert [note.text for note in trace.notes] == [
+        "torch.profiler saw the host only: no kernel ran on a device"
+    ]
+
+
+def test_memory_snapshots_are_not_written_and_the_report_says_so(tmp_path):
+    def script() -> None:
+        torch.cuda.memory._record_memory_history(max_entries=100)
+        torch.zeros(4, device="cuda")
+        torch.cuda.memory._dump_snapshot(str(tmp_path / "snapshot.pickle"))
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+    (note,) = traced(script).notes
+    assert "memory snapshot" in note.text
+
+
+def test_data_parallel_on_one_gpu_is_the_module():
+    with torchtally.virtual_gpu("H100-SXM"):
+        model = nn.DataParallel(nn.Linear(4, 2).cuda())
+        out = model(torch.ones(3, 4))  # scattered to the device, as on a real one
+        assert out.is_cuda
+        assert out.shape == (3, 2)
+        out.sum().backward()
+        assert model.module.weight.grad is not None
+        assert list(model.state_dict()) == ["module.weight", "module.bias"]
+
+
+def test_modules_and_numbers_of_devices():
+    with torchtally.virtual_gpu("H100-SXM"):
+        assert torch.get_device_module() is torch.cuda
+        assert torch.get_device_module("cuda") is torch.cuda
+        assert torch.get_device(torch.zeros(1, device="cuda")) == 0
+        assert torch.get_device(torch.zeros(1)) == -1

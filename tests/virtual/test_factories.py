@@ -168,6 +168,21 @@ def test_legacy_constructors():
     assert not isinstance(torch.zeros(2), torch.cuda.FloatTensor)
 
 
+@pytest.mark.parametrize("cuda", ["torch.cuda.HalfTensor", "HalfTensor"])
+def test_the_default_tensor_type_is_a_device_and_a_dtype(cuda: str):
+    """As scripts of old began: by the name, or by the type itself."""
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_tensor_type(cuda if "." in cuda else getattr(torch.cuda, cuda))
+        assert torch.zeros(2).is_cuda
+        assert torch.zeros(2).dtype is torch.float16
+        torch.set_default_tensor_type("torch.FloatTensor")
+        assert not torch.zeros(2).is_cuda
+        assert torch.zeros(2).dtype is torch.float32
+    finally:
+        torch.set_default_dtype(before)
+
+
 def test_generators_say_where_they_are_and_repeat_themselves():
     generator = torch.Generator(device="cuda")
     assert generator.device.type == "cuda"

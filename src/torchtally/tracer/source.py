@@ -5,6 +5,7 @@ import os
 import sys
 import sysconfig
 from enum import IntEnum
+from functools import cache
 from types import CodeType, FrameType
 
 import torch
@@ -53,6 +54,7 @@ SCALE_FUNCTIONS = ("scale", "apply_scale", "_lazy_init_scale_growth_tracker", "g
 """Of the gradient scaler: scaling the loss is part of the forward pass."""
 
 
+@cache
 def classify_path(path: str) -> Code:
     """What code in a file is, by where the file lies."""
     if path.startswith("<"):

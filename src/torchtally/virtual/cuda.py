@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import scatter_gather
 
 from torchtally.errors import UnsupportedError
 from torchtally.hardware import Chip
 from torchtally.virtual import legacy_types
 from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.profiling import Profiling, do_nothing
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import DeviceMemory
 from torchtally.virtual.streams import (
@@ -25,7 +27,7 @@ from torchtally.virtual.streams import (
     Stream,
     StreamContext,
 )
-from torchtally.virtual.tensors import as_device
+from torchtally.virtual.tensors import as_device, device_index
 
 CUDNN_VERSION = 91900
 """The cuDNN of torch 2.13's CUDA wheels, as `torch.backends.cudnn.version()` prints it."""
@@ -203,6 +205,8 @@ class CudaModule:
             "get_device_properties": self.properties,
             "get_arch_list": lambda: ["sm_{}{}".format(*self.capability())],
             "can_device_access_peer": lambda device, peer: True,
+            "get_allocator_backend": lambda: "native",
+            "_sleep": nothing,
             "is_bf16_supported": self.is_bf16_supported,
             "is_tf32_supported": lambda: self.capability() >= (8, 0),
             "synchronize": nothing,
@@ -254,12 +258,15 @@ class CudaModule:
             table += replacing(owner, answers)
         table += replacing(torch.accelerator, self.accelerator_answers())
         table += legacy_types.stand_ins()
+        table += Profiling(self.mode).stand_ins()
         table += [
             *(StandIn(torch.cuda.nvtx, name, do_nothing)
               for name in ("range_push", "range_pop", "mark", "range_start", "range_end")),
-            StandIn(torch.cuda.memory, "_record_memory_history", do_nothing),
             StandIn(torch, "Stream", Stream),
             StandIn(torch, "Event", Event),
+            StandIn(torch, "get_device", device_index),
+            StandIn(torch._C, "_get_accelerator", lambda *args: torch.device("cuda")),
+            StandIn(scatter_gather, "Scatter", Scatter),
             StandIn(torch.backends.cudnn, "is_available", lambda: True),
             StandIn(torch.backends.cudnn, "version", lambda: CUDNN_VERSION),
             # No flattened RNN weights: one buffer or several, the bytes are the same.
@@ -298,13 +305,21 @@ class CudaModule:
         }
 
 
+class Scatter:
+    """Stands for what `nn.DataParallel` cuts batches with: one GPU takes the whole."""
+
+    @staticmethod
+    def apply(devices: list[int], sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor]:
+        if len(devices) > 1:
+            raise UnsupportedError(
+                f"nn.DataParallel over {len(devices)} GPUs is not simulated: this run has one."
+            )
+        return (tensor.to(devices[0]),)
+
+
 def is_no_device(device: Any) -> bool:
     """None or a negative number: torch then leaves the current device as it is."""
     return device is None or (isinstance(device, int) and device < 0)
-
-
-def do_nothing(*args: Any, **kwargs: Any) -> None:
-    """Stands for calls that only matter on a real device."""
 
 
 def refuse(name: str) -> Any:

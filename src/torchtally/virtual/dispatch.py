@@ -243,7 +243,8 @@ class VirtualDispatch(TorchDispatchMode):
             return self.finish(call, recipe.make(), home)
         if operator.is_inplace:
             if signature not in self._checked:
-                self.execute_as_meta(call, mixes)  # raises what torch raises for wrong shapes
+                if not is_elementwise_on_lists(call):
+                    self.execute_as_meta(call, mixes)  # raises what torch raises for wrong shapes
                 self._checked.add(signature)
             return self.finish(call, call.args[0] if operator.returns_self else None, home)
         result = self.execute_as_meta(call, mixes)
@@ -358,6 +359,15 @@ class VirtualDispatch(TorchDispatchMode):
         except (RuntimeError, NotImplementedError):
             return None
         return () if result is None else result
+
+
+def is_elementwise_on_lists(call: Invocation) -> bool:
+    """A `_foreach_` operator on lists of the same shapes: torch accepts it, tensor by tensor."""
+    if not call.operator.name.startswith("aten._foreach_"):
+        return False
+    lists = [arg for arg in call.args if isinstance(arg, list) and arg]
+    shapes = [[tensor.shape for tensor in arg] for arg in lists if isinstance(arg[0], Tensor)]
+    return bool(shapes) and all(each == shapes[0] for each in shapes)
 
 
 def is_from_options(call: Invocation) -> bool:

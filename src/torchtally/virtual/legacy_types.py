@@ -35,12 +35,22 @@ class LegacyType(type):
         return made
 
 
+def set_default_tensor_type(kind: Any) -> None:
+    """The default dtype and device at once, as a legacy type or its name."""
+    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+    torch.set_default_dtype(DTYPES[name.rpartition(".")[2]])
+    torch.set_default_device("cuda" if ".cuda." in name else None)
+
+
 def stand_ins() -> list[StandIn]:
     return [
-        StandIn(
-            torch.cuda,
-            name,
-            LegacyType(name, (), {"dtype": dtype, "is_cuda": True, "__module__": "torch.cuda"}),
-        )
-        for name, dtype in DTYPES.items()
+        StandIn(torch, "set_default_tensor_type", set_default_tensor_type),
+        *(
+            StandIn(
+                torch.cuda,
+                name,
+                LegacyType(name, (), {"dtype": dtype, "is_cuda": True, "__module__": "torch.cuda"}),
+            )
+            for name, dtype in DTYPES.items()
+        ),
     ]

@@ -1,0 +1,57 @@
+"""Profilers and memory snapshots of a device that ran nothing: the host's part, and a note."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.autograd import profiler
+
+from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.stand_ins import StandIn
+
+HOST_ONLY = "torch.profiler saw the host only: no kernel ran on a device"
+NO_SNAPSHOT = "a CUDA memory snapshot was asked for, and none was written"
+
+
+class Profiling:
+    """Lets scripts that profile a device run, and the report say what they did not get."""
+
+    def __init__(self, mode: VirtualDispatch) -> None:
+        self.mode = mode
+
+    def stand_ins(self) -> list[StandIn]:
+        runtime = SimpleNamespace(cudaProfilerStart=do_nothing, cudaProfilerStop=do_nothing)
+        return [
+            StandIn(profiler.profile, "__init__", self.init()),
+            StandIn(profiler, "emit_nvtx", lambda *args, **kwargs: nullcontext()),
+            StandIn(torch.cuda, "cudart", lambda: runtime),
+            StandIn(torch.cuda.profiler, "start", do_nothing),
+            StandIn(torch.cuda.profiler, "stop", do_nothing),
+            StandIn(torch.cuda.memory, "_record_memory_history", do_nothing),
+            StandIn(torch.cuda.memory, "_dump_snapshot", self.dump_snapshot),
+        ]
+
+    def init(self) -> Callable[..., None]:
+        native: Any = profiler.profile.__init__
+        mode = self.mode
+
+        def init(
+            profile: Any, *args: Any, use_cuda: bool = False, use_device: Any = None,
+            use_cpu: bool = True, **options: Any,
+        ) -> None:  # fmt: skip
+            """Without the device, whose events this build of torch cannot record."""
+            if use_cuda or use_device == "cuda":
+                mode.observer.noted(HOST_ONLY)
+                use_device, use_cpu = None, True
+            native(profile, *args, use_device=use_device, use_cpu=use_cpu, **options)
+
+        return init
+
+    def dump_snapshot(self, *args: Any, **kwargs: Any) -> None:
+        self.mode.observer.noted(NO_SNAPSHOT)
+
+
+def do_nothing(*args: Any, **kwargs: Any) -> None:
+    """Stands for calls that only matter on a real device."""
