@@ -375,6 +375,15 @@ def test_a_meta_model_becomes_real_with_to_empty():
     model.reset_parameters()
 
 
+@pytest.mark.parametrize("options", [{}, {"device": "cuda"}], ids=str)
+def test_lazy_modules_get_their_shape_where_they_are(options: dict[str, str]):
+    model = nn.Sequential(nn.LazyLinear(4, **options), nn.LazyBatchNorm1d(**options)).cuda()
+    assert model(torch.ones(2, 3, device="cuda")).shape == (2, 4)
+    assert model[0].weight.shape == (4, 3)
+    assert type(model[0].weight) is nn.Parameter
+    assert all(p.is_cuda for p in model.parameters())
+
+
 def test_state_dicts_go_round():
     source, target = nn.Linear(2, 2).cuda(), nn.Linear(2, 2).cuda()
     state = source.state_dict()

@@ -1,9 +1,15 @@
 """The private calls into torch, each made once: an upgrade that moves one of them fails here."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
+import torch.jit._builtins
+import torch.utils._device
 import torch.utils.checkpoint
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torchtally.virtual import private
 
@@ -182,3 +188,78 @@ def test_tensors_are_grouped_by_device_and_dtype():
     ((tensors,), indices) = groups[torch.device("cpu"), torch.float32]
     assert len(tensors) == 2
     assert indices == [0, 2]
+
+
+def test_the_users_order_of_attention_backends():
+    """Numbers of `SDPBackend`; the default is flash, efficient, math, cuDNN."""
+    assert private.sdp_priority_order()[:4] == [1, 2, 0, 3]
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], set_priority=True):
+        assert private.sdp_priority_order()[:2] == [2, 0]
+
+
+def test_the_arguments_of_to_are_told_apart():
+    assert private.parse_to("cpu", torch.float16, True) == (
+        torch.device("cpu"), torch.float16, True, None,
+    )  # fmt: skip
+    assert private.parse_to(torch.int8)[:2] == (None, torch.int8)
+    assert private.parse_to(memory_format=torch.channels_last)[3] is torch.channels_last
+
+
+def test_the_default_device_is_put_back():
+    with private.default_device_kept():
+        torch.set_default_device("meta")
+        assert torch.zeros(1).is_meta
+    assert not torch.zeros(1).is_meta
+
+
+def test_the_storages_own_answers():
+    storage = torch.zeros(4).untyped_storage()
+    assert private.StorageBase.device.__get__(storage) == torch.device("cpu")
+    assert private.StorageBase.data_ptr(storage) == storage.data_ptr()
+    private.StorageBase.resize_(storage, 8)
+    assert storage.nbytes() == 8
+
+
+def test_what_stand_ins_replace_is_there():
+    """Names in torch that a session replaces and its callers go by."""
+    constructors = torch.utils._device._device_constructors()
+    assert {torch.zeros, torch.tensor, torch.arange} <= constructors
+    table = torch.jit._builtins._get_builtin_table()
+    assert table is torch.jit._builtins._builtin_table
+    assert table[id(torch.zeros)] == "aten::zeros"
+    for owner, name in (
+        (torch._utils, "_rebuild_tensor"),
+        (torch._C, "_group_tensors_by_device_and_dtype"),
+        (torch._C, "_get_accelerator"),
+        (torch._C._nn, "_parse_to"),
+        (torch, "_has_compatible_shallow_copy_type"),
+        (torch.cuda, "_initialized"),
+        (torch.cuda, "_lazy_init"),
+        (torch.nn.parallel.scatter_gather, "Scatter"),
+    ):
+        assert hasattr(owner, name), f"{owner.__name__}.{name}"
+
+
+def test_higher_order_operators_reach_modes_while_asked_to():
+    from torch._higher_order_ops.while_loop import while_loop_op
+
+    def passes() -> bool:
+        return not while_loop_op.non_fallthrough_keys.has(private.AUTOCAST_KEY)
+
+    before = while_loop_op.non_fallthrough_keys
+    assert not passes()
+    with private.higher_order_operators_reach_modes():
+        assert passes()
+    assert while_loop_op.non_fallthrough_keys == before
+
+
+def test_every_private_call_has_its_test():
+    public = {
+        name
+        for name, value in vars(private).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == private.__name__
+    }
+    public |= set(private.__annotations__)
+    tested = set(re.findall(r"private\.(\w+)", Path(__file__).read_text()))
+    assert public - tested == set()
+    assert len(public) > 15

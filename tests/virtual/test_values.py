@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import torchtally
 from tests.traces import traced
-from torchtally.errors import UsageError
+from torchtally.errors import UnsupportedError, UsageError
 from torchtally.record import Placeholder
 
 BIG = 4096
@@ -473,3 +473,12 @@ def test_a_fraction_out_of_range_is_refused():
     session = torchtally.virtual_gpu("H100-SXM", nonzero_fraction=1.5)
     with pytest.raises(UsageError, match="nonzero_fraction"), session:
         pass
+
+
+def test_higher_order_operators_are_refused_in_words():
+    """As flex_attention is: its Python runs below every mode, where nothing could be counted."""
+    from torch._higher_order_ops.cond import cond_op
+
+    x = torch.ones(2, device="cuda")
+    with pytest.raises(UnsupportedError, match="cond is a higher-order operator"):
+        cond_op(torch.tensor(True), lambda x: x + 1, lambda x: x - 1, (x,))

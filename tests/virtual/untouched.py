@@ -47,6 +47,10 @@ OWNERS: dict[str, Any] = {
     "torch.nn.Module": torch.nn.Module,
     "torch.nn.Parameter": torch.nn.Parameter,
     "torch.nn.functional": torch.nn.functional,
+    "torch.nn.parallel.scatter_gather": torch.nn.parallel.scatter_gather,
+    "UninitializedTensorMixin": torch.nn.parameter.UninitializedTensorMixin,
+    "profile": torch.autograd.profiler.profile,
+    "torch.cuda.profiler": torch.cuda.profiler,
     "torch.optim.Optimizer": torch.optim.Optimizer,
     "torch.optim.AdamW": torch.optim.AdamW,
     "torch.serialization": torch.serialization,
@@ -127,6 +131,7 @@ def snapshot() -> dict[str, Any]:
         "safe globals": str(sorted(map(str, torch.serialization.get_safe_globals()))),
         "device factories": str(sorted(map(str, torch.utils._device._device_constructors()))),
         "default stream": torch.cuda.current_device if torch.cuda.is_available() else None,
+        "emit_nvtx": torch.autograd.profiler.emit_nvtx,
         "SIGTERM": signal.getsignal(signal.SIGTERM),
         "SIGINT": signal.getsignal(signal.SIGINT),
     }

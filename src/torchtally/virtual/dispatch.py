@@ -6,12 +6,12 @@ handler of their own in `SPECIAL` (see `special.py`).
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtally.errors import UnsupportedError
@@ -103,6 +103,9 @@ class VirtualDispatch(TorchDispatchMode):
         self._checked: set[tuple[Any, ...]] = set()
         """Signatures of in-place calls that torch accepted once."""
 
+    supports_higher_order_operators = True
+    """They arrive here, too, to be refused in words a user understands."""
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Nothing compiles here: torch's guard against it would import the compiler (1.3 s)."""
@@ -111,6 +114,11 @@ class VirtualDispatch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            raise UnsupportedError(
+                f"{func._name} is a higher-order operator, which the virtual GPU cannot run yet.\n"
+                "For flex_attention use torch.nn.functional.scaled_dot_product_attention instead."
+            )
         operator = self._operators.get(id(func)) or self.operator(func)
         call = Invocation(operator, args, kwargs or {})
         if not self.is_active:
@@ -330,9 +338,7 @@ class VirtualDispatch(TorchDispatchMode):
             return result
         if home is self.host:
             return real
-        for tensor, value in zip(outputs, tensors_in(real), strict=True):
-            if not has_value(tensor):
-                values.give_value(tensor, value)
+        give_values(outputs, tensors_in(real))
         return result
 
     def as_real_gradient(self, result: Any) -> Any:
@@ -424,6 +430,15 @@ def may_have_value(tensor: Tensor) -> bool:
     return virtual is not None and (
         virtual.value is not None or values.keeps_value(tensor.dtype, virtual.requested_bytes)
     )
+
+
+def give_values(outputs: Sequence[Tensor], reals: Sequence[Tensor]) -> None:
+    """Keep the values of results, unless the host's are of another shape than the device's."""
+    if [tensor.shape for tensor in outputs] != [real.shape for real in reals]:
+        return
+    for tensor, real in zip(outputs, reals, strict=True):
+        if may_have_value(tensor) and not has_value(tensor):
+            values.give_value(tensor, real)
 
 
 def drop_written(call: Invocation) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.jit._builtins as builtins
 from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _device as device_contexts
 from torch.utils._device import DeviceContext
@@ -71,6 +72,13 @@ class Factories:
             StandIn(device_contexts, "_device_constructors", lambda: constructors),
             # So does torch.jit: code it compiles calls ours by the operator's name.
             StandIn(builtins, "_builtin_table", known),
+            # Parameters of lazy modules refuse all but a few functions, none of ours among them.
+            StandIn(UninitializedTensorMixin, "shape", Tensor.shape),
+            StandIn(
+                UninitializedTensorMixin,
+                "__torch_function__",
+                classmethod(Tensor.__torch_function__.__func__),  # type: ignore[attr-defined]
+            ),
         ]
 
     def indexed(self, device: Any) -> torch.device:

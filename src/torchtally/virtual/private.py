@@ -130,3 +130,19 @@ def default_device_kept() -> Iterator[None]:
     finally:
         if getattr(context, "device_context", None) is not before:
             torch.set_default_device(None if before is None else before.device)
+
+
+@contextmanager
+def higher_order_operators_reach_modes() -> Iterator[None]:
+    """Operators on functions (`flex_attention`, `cond`) know no kernel for our autocast key."""
+    operators: Any = torch._ops._higher_order_ops
+    defaults: Any = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
+    defaults.append(AUTOCAST_KEY)
+    for operator in operators.values():
+        operator.fallthrough(AUTOCAST_KEY)
+    try:
+        yield
+    finally:
+        defaults.remove(AUTOCAST_KEY)
+        for operator in operators.values():
+            operator.non_fallthrough_keys = operator.non_fallthrough_keys.add(AUTOCAST_KEY)

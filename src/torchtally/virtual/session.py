@@ -98,6 +98,7 @@ def _activate(
     _clear_device_constructors()
     stack.callback(_clear_device_constructors)
     stack.enter_context(private.autocast_on_backend())
+    stack.enter_context(private.higher_order_operators_reach_modes())
     stack.enter_context(_not_in_children(mode))
     stack.enter_context(private.default_device_kept())
     stack.enter_context(private.autocast_key_included())

@@ -16,10 +16,11 @@ from torchtally.virtual.dispatch import (
     SPECIAL,
     Handler,
     VirtualDispatch,
+    give_values,
     has_value,
     may_have_value,
 )
-from torchtally.virtual.invocation import META, Invocation
+from torchtally.virtual.invocation import META, Invocation, tensors_in
 from torchtally.virtual.storage import virtual_of
 
 aten = torch.ops.aten
@@ -145,20 +146,12 @@ def shaped_by_value(
         result = torch.utils._pytree.tree_map_only(Tensor, meta_like, real)
     result = mode.finish(call, result, call.home)
     if real is not None:
-        give_values(result, real)
+        give_values(tensors_in(result), tensors_in(real))
     return result
 
 
 def meta_like(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
-
-
-def give_values(result: Any, real: Any) -> None:
-    results = [result] if isinstance(result, Tensor) else result
-    reals = [real] if isinstance(real, Tensor) else real
-    for tensor, value in zip(results, reals, strict=True):
-        if isinstance(tensor, Tensor) and may_have_value(tensor) and not has_value(tensor):
-            values.give_value(tensor, value)
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
