@@ -1,6 +1,8 @@
 """Which values are real, which are placeholders, and that every placeholder is declared."""
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 
 import torchtally
 from tests.traces import traced
-from torchtally.errors import UnsupportedError, UsageError
+from torchtally.errors import UsageError
 from torchtally.record import Placeholder
 
 BIG = 4096
@@ -476,9 +478,16 @@ def test_a_fraction_out_of_range_is_refused():
 
 
 def test_higher_order_operators_are_refused_in_words():
-    """As flex_attention is: its Python runs below every mode, where nothing could be counted."""
-    from torch._higher_order_ops.cond import cond_op
-
-    x = torch.ones(2, device="cuda")
-    with pytest.raises(UnsupportedError, match="cond is a higher-order operator"):
-        cond_op(torch.tensor(True), lambda x: x + 1, lambda x: x - 1, (x,))
+    """Their Python runs below every mode, where nothing could be counted."""
+    code = """
+import torch, torchtally
+from torch.nn.attention.flex_attention import flex_attention
+with torchtally.virtual_gpu("H100-SXM"):
+    q = torch.ones(1, 1, 128, 64, device="cuda")
+    try:
+        flex_attention(q, q, q)
+    except torchtally.TallyError as error:
+        print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("flex_attention is a higher-order operator")
