@@ -321,6 +321,7 @@ def test_nvtx_and_profiler_ranges_do_nothing():
             pass
         with torch.profiler.record_function("block"):
             torch.zeros(2, device="cuda")
+        assert torch.cuda.max_memory_allocated() == 512  # and nothing else happened
 
 
 def test_what_has_no_answer_says_so():
