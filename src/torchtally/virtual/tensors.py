@@ -16,7 +16,7 @@ from torchtally.virtual import private, values
 from torchtally.virtual.dispatch import INSIDE, VirtualDispatch
 from torchtally.virtual.invocation import META
 from torchtally.virtual.stand_ins import StandIn
-from torchtally.virtual.storage import DeviceMemory, VirtualStorage, virtual_of
+from torchtally.virtual.storage import VirtualStorage, virtual_of
 
 REAL_ARRAY_BYTES = 64 * 1024 * 1024
 """Larger placeholder arrays are one broadcast element: read-only, but they cost nothing."""
@@ -443,11 +443,3 @@ def storage_is_cuda(storage: torch.UntypedStorage) -> bool:
 def storage_data_ptr(storage: torch.UntypedStorage) -> int:
     virtual = shown_storage(storage)
     return int(BASE_STORAGE_POINTER(storage)) if virtual is None else virtual.address
-
-
-def on_gpu(tensor: Tensor) -> bool:
-    virtual = virtual_of(tensor)
-    return virtual is not None and isinstance(virtual.home, DeviceMemory)
-
-
-__all__ = ["META", "TensorMethods", "as_device", "device", "on_gpu"]
