@@ -243,7 +243,8 @@ def _allocations(trace: Trace, memory: Memory) -> tuple[dict[int, int], dict[int
     allocated: dict[int, int] = {}
     saved: dict[int, int] = {}
     for storage, category in zip(memory.storages, memory.categories, strict=True):
-        born, held = storage.born, allocated_bytes(storage.requested_bytes)
+        born = storage.born
+        held = allocated_bytes(storage.requested_bytes) + storage.spare_bytes
         allocated[born] = allocated.get(born, 0) + held
         if category is activation and born in forward:
             saved[born] = saved.get(born, 0) + held

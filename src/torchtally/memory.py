@@ -1,8 +1,8 @@
 """Bytes held over the clock, and what they are held for.
 
-A storage is alive at every tick t with born <= t < died, and counts with the bytes the allocator
-gives it (rounded up to 512). Not in these figures: the allocator's own segments, workspaces of
-libraries and the CUDA context.
+A storage is alive at every tick t with born <= t < died, and counts with the bytes of its block
+in the allocator: their sum is `torch.cuda.memory_allocated()`. What the allocator holds beyond it
+is in `Memory.reserved`; the CUDA context is in neither.
 """
 
 from bisect import bisect_right
@@ -27,6 +27,8 @@ class Category(StrEnum):
     """Made in the forward pass outside any module, from nothing on the device: batches."""
     BUFFERS = "buffers"
     TEMPORARIES = "temporaries"
+    WORKSPACES = "workspaces"
+    """Scratch memory of libraries and within operators: no tensor of the script's."""
 
 
 CATEGORY_OF_ROLE = {
@@ -34,6 +36,7 @@ CATEGORY_OF_ROLE = {
     Role.GRADIENT: Category.GRADIENTS,
     Role.OPTIMIZER_STATE: Category.OPTIMIZER_STATE,
     Role.BUFFER: Category.BUFFERS,
+    Role.WORKSPACE: Category.WORKSPACES,
 }
 
 
@@ -102,9 +105,9 @@ class Memory:
         """What cannot be, in words; empty when all is well."""
         return [
             *(
-                f"storage {it.number} dies at {it.died}, not after its birth at {it.born}"
+                f"storage {it.number} dies at {it.died}, before its birth at {it.born}"
                 for it in self.storages
-                if it.died is not None and it.died <= it.born
+                if it.died is not None and it.died < it.born
             ),
             *(
                 f"{held} bytes are held at tick {tick}"
@@ -159,7 +162,7 @@ def timeline(storages: Iterable[Storage]) -> Timeline:
     """Live bytes of these storages, at every tick where they change."""
     change: dict[int, int] = {}
     for storage in storages:
-        held = allocated_bytes(storage.requested_bytes)
+        held = allocated_bytes(storage.requested_bytes) + storage.spare_bytes
         born, died = storage.born, storage.died
         change[born] = change.get(born, 0) + held
         if died is not None:

@@ -76,7 +76,7 @@ def test_a_file_name_that_is_not_utf8_is_spelled_out(tmp_path: Path) -> None:
 
 def test_the_first_line_is_readable(file: Path) -> None:
     line = file.read_bytes().split(b"\n")[0].decode("ascii")
-    assert line.startswith("torchtally trace format=1 packed=")
+    assert line.startswith("torchtally trace format=2 packed=")
     assert len(line) < 120
 
 
@@ -115,14 +115,14 @@ def test_a_file_cut_in_two_is_called_cut_short(file: Path, kept: int) -> None:
 
 
 def test_a_newer_format_asks_for_an_upgrade(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"format=1 ", b"format=3 ", 1))
+    file.write_bytes(file.read_bytes().replace(b"format=2 ", b"format=3 ", 1))
     message = refusal(file)
     assert "made by a newer torchtally (format 3, this one reads 1)" in message
     assert "Upgrade" in message
 
 
 def test_an_unknown_older_format_is_refused(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"format=1 ", b"format=0 ", 1))
+    file.write_bytes(file.read_bytes().replace(b"format=2 ", b"format=0 ", 1))
     assert "format 0" in refusal(file)
 
 

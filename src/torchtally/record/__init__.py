@@ -2,9 +2,18 @@
 
 from torchtally.record.op import Call, Frame, Literal, Op, Phase, Site, TensorSpec
 from torchtally.record.storage import Role, Storage
-from torchtally.record.trace import Ending, Note, Placeholder, Trace
+from torchtally.record.trace import (
+    CacheEmptied,
+    Ending,
+    Note,
+    Placeholder,
+    Refusal,
+    Reserved,
+    Trace,
+)
 
 __all__ = [
+    "CacheEmptied",
     "Call",
     "Ending",
     "Frame",
@@ -13,6 +22,8 @@ __all__ = [
     "Op",
     "Phase",
     "Placeholder",
+    "Refusal",
+    "Reserved",
     "Role",
     "Site",
     "Storage",

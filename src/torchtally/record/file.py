@@ -1,6 +1,6 @@
 r"""A trace as a file: one line a person can read, then its tables, packed.
 
-    torchtally trace format=1 packed=48211 body=812345 blake2b=5f1d...\n
+    torchtally trace format=2 packed=48211 body=812345 blake2b=5f1d...\n
     <zlib of a msgpack map: tables of frames, sites and calls, then one list per column>
 
 Every op refers to its call and site by number, so what a million ops share is stored once. The
@@ -27,9 +27,17 @@ from torchtally.record.atomic import write_atomically
 from torchtally.record.columns import collection_paused, records
 from torchtally.record.op import Call, Frame, Op, Phase, Site, TensorSpec
 from torchtally.record.storage import Role, Storage
-from torchtally.record.trace import Ending, Note, Placeholder, Trace
+from torchtally.record.trace import (
+    CacheEmptied,
+    Ending,
+    Note,
+    Placeholder,
+    Refusal,
+    Reserved,
+    Trace,
+)
 
-FORMAT = 1
+FORMAT = 2
 MAGIC = b"torchtally trace "
 HEADER = re.compile(
     rb"torchtally trace format=([0-9]{1,6}) packed=([0-9]{1,12}) body=([0-9]{1,12})"
@@ -96,6 +104,28 @@ class _Note(_Row):
     count: int
 
 
+class _Reserved(_Row):
+    device: int
+    tick: int
+    bytes: int
+
+
+class _CacheEmptied(_Row):
+    device: int
+    tick: int
+
+
+class _Refusal(_Row):
+    device: int
+    tick: int
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    free_bytes: int
+    site: int
+    message: str
+
+
 class _Ops(msgspec.Struct, forbid_unknown_fields=True):
     """One list per column. An op names as many storages as its call has tensors."""
 
@@ -114,6 +144,8 @@ class _Storages(msgspec.Struct, forbid_unknown_fields=True):
     died: list[int]
     role: list[int]
     name: list[int]
+    stream: list[int]
+    spare_bytes: list[int]
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):
@@ -131,12 +163,23 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     calls: list[_Call]
     placeholders: list[_Placeholder]
     notes: list[_Note]
+    reserved: list[_Reserved]
+    emptied: list[_CacheEmptied]
+    refusals: list[_Refusal]
+    allocator_settings: str
     ops: _Ops
     storages: _Storages
 
 
 PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER)
-ROLES = (None, Role.PARAMETER, Role.BUFFER, Role.GRADIENT, Role.OPTIMIZER_STATE)
+ROLES = (
+    None,
+    Role.PARAMETER,
+    Role.BUFFER,
+    Role.GRADIENT,
+    Role.OPTIMIZER_STATE,
+    Role.WORKSPACE,
+)
 
 Value = TypeVar("Value", bound=Hashable)
 Other = TypeVar("Other")
@@ -205,6 +248,9 @@ def _pack(trace: Trace) -> _Body:
     op_columns = _pack_ops(trace.ops, calls, sites)
     storage_columns = _pack_storages(trace.storages, texts)
     placeholders = [_pack_placeholder(it, frames) for it in trace.placeholders]
+    refusals = [_pack_refusal(it, texts, sites) for it in trace.refusals]
+    reserved = [_Reserved(texts.number(it.device), it.tick, it.bytes) for it in trace.reserved]
+    emptied = [_CacheEmptied(texts.number(it.device), it.tick) for it in trace.emptied]
     site_rows = [_pack_site(it, frames) for it in sites.values]
     call_rows = [_pack_call(it, specs) for it in calls.values]
     return _Body(
@@ -222,6 +268,10 @@ def _pack(trace: Trace) -> _Body:
         calls=call_rows,
         placeholders=placeholders,
         notes=[_Note(_encodable(it.text), it.count) for it in trace.notes],
+        reserved=reserved,
+        emptied=emptied,
+        refusals=refusals,
+        allocator_settings=_encodable(trace.allocator_settings),
         ops=op_columns,
         storages=storage_columns,
     )
@@ -253,12 +303,21 @@ def _pack_storages(storages: Sequence[Storage], texts: _Table[str]) -> _Storages
         died=[-1 if it.died is None else it.died for it in storages],
         role=[role_number[it.role] for it in storages],
         name=[texts.number(it.name) for it in storages],
+        stream=[it.stream for it in storages],
+        spare_bytes=[it.spare_bytes for it in storages],
     )
 
 
 def _pack_placeholder(it: Placeholder, frames: _Table[Frame]) -> _Placeholder:
     frame = -1 if it.frame is None else frames.number(it.frame)
     return _Placeholder(frame, _encodable(it.op), _encodable(it.given), it.count)
+
+
+def _pack_refusal(it: Refusal, texts: _Table[str], sites: _Table[Site]) -> _Refusal:
+    return _Refusal(
+        texts.number(it.device), it.tick, it.requested_bytes, it.allocated_bytes,
+        it.reserved_bytes, it.free_bytes, sites.number(it.site), _encodable(it.message),
+    )  # fmt: skip
 
 
 def _pack_site(it: Site, frames: _Table[Frame]) -> _Site:
@@ -430,6 +489,10 @@ def _unpack(body: _Body) -> Trace:
         ending=Ending(*body.ending),
         placeholders=tuple(_unpack_placeholder(it, frames) for it in body.placeholders),
         notes=tuple(Note(it.text, it.count) for it in body.notes),
+        reserved=tuple(_unpack_reserved(it, body.texts) for it in body.reserved),
+        emptied=tuple(_unpack_emptied(it, body.texts) for it in body.emptied),
+        refusals=tuple(_unpack_refusal(it, body.texts, sites) for it in body.refusals),
+        allocator_settings=body.allocator_settings,
         host_ops=body.host_ops,
         facts=body.facts,
     )
@@ -460,6 +523,33 @@ def _unpack_placeholder(it: _Placeholder, frames: Sequence[Frame]) -> Placeholde
     _check_counts([it.count], "placeholders")
     frame = None if it.frame == -1 else _pick(frames, [it.frame], "frame")[0]
     return Placeholder(frame, it.op, it.given, it.count)
+
+
+def _unpack_reserved(it: _Reserved, texts: Sequence[str]) -> Reserved:
+    _check_ticks([it.tick])
+    _check_counts([it.bytes], "reserved bytes")
+    return Reserved(_pick(texts, [it.device], "text")[0], it.tick, it.bytes)
+
+
+def _unpack_emptied(it: _CacheEmptied, texts: Sequence[str]) -> CacheEmptied:
+    _check_ticks([it.tick])
+    return CacheEmptied(_pick(texts, [it.device], "text")[0], it.tick)
+
+
+def _unpack_refusal(it: _Refusal, texts: Sequence[str], sites: Sequence[Site]) -> Refusal:
+    _check_ticks([it.tick])
+    sizes = [it.requested_bytes, it.allocated_bytes, it.reserved_bytes, it.free_bytes]
+    _check_counts(sizes, "bytes")
+    return Refusal(
+        device=_pick(texts, [it.device], "text")[0],
+        tick=it.tick,
+        requested_bytes=it.requested_bytes,
+        allocated_bytes=it.allocated_bytes,
+        reserved_bytes=it.reserved_bytes,
+        free_bytes=it.free_bytes,
+        site=_pick(sites, [it.site], "site")[0],
+        message=it.message,
+    )
 
 
 def _unpack_ops(
@@ -495,10 +585,14 @@ def _check_storages(column: list[tuple[int, ...]], arities: list[int], storages:
 
 def _unpack_storages(table: _Storages, texts: Sequence[str]) -> list[Storage]:
     count = len(table.device)
-    columns = (table.requested_bytes, table.born, table.died, table.role, table.name)
+    columns = (
+        table.requested_bytes, table.born, table.died, table.role, table.name, table.stream,
+        table.spare_bytes,
+    )  # fmt: skip
     if any(len(column) != count for column in columns):
         _invalid("the columns of the storages differ in length")
     _check_counts(table.requested_bytes, "bytes")
+    _check_counts(table.spare_bytes, "spare bytes")
     _check_ticks(table.born)
     if table.died and not (min(table.died) >= -1 and max(table.died) <= TICK_LIMIT):
         _invalid("a storage dies at no tick")
@@ -511,6 +605,8 @@ def _unpack_storages(table: _Storages, texts: Sequence[str]) -> list[Storage]:
         [None if tick == -1 else tick for tick in table.died],
         _pick(ROLES, table.role, "role"),
         _pick(texts, table.name, "text"),
+        table.stream,
+        table.spare_bytes,
     )
 
 

@@ -19,6 +19,8 @@ class Role(StrEnum):
     BUFFER = "buffer"
     GRADIENT = "gradient"
     OPTIMIZER_STATE = "optimizer_state"
+    WORKSPACE = "workspace"
+    """No tensor's: scratch memory of a library or within an operator. `Storage.name` says whose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,12 @@ class Storage:
     role: Role | None = None
     name: str = ""
     """The parameter's or buffer's path in its model, where it has one."""
+    stream: int = 0
+    """The stream that was current when it was allocated."""
+    spare_bytes: int = 0
+    """What its block has beyond the request rounded up to 512: rests too small to split off."""
 
     @property
     def bytes(self) -> int:
-        """Bytes as the allocator counts them: rounded up to 512."""
-        return allocated_bytes(self.requested_bytes)
+        """Bytes as the allocator counts them in `torch.cuda.memory_allocated()`."""
+        return allocated_bytes(self.requested_bytes) + self.spare_bytes

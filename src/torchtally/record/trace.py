@@ -6,7 +6,7 @@ end of a training step) is placed on it, so two facts can always be ordered.
 
 from dataclasses import dataclass, field
 
-from torchtally.record.op import Frame, Op
+from torchtally.record.op import Frame, Op, Site
 from torchtally.record.storage import Storage
 
 
@@ -43,6 +43,42 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserved:
+    """From a tick on, the allocator of a device holds so many bytes in segments."""
+
+    device: str
+    tick: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEmptied:
+    """The script gave the allocator's free segments back (`torch.cuda.empty_cache`)."""
+
+    device: str
+    tick: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request for memory that nothing could satisfy. The script may have gone on."""
+
+    device: str
+    tick: int
+    """The tick of the op that would have run."""
+    requested_bytes: int
+    """As asked for, before any rounding."""
+    allocated_bytes: int
+    reserved_bytes: int
+    free_bytes: int
+    """Of the device, at that moment."""
+    site: Site
+    """Where the op belongs; a backward op belongs to its forward line."""
+    message: str
+    """What torch.OutOfMemoryError said."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """All facts of one run. Immutable; `record.file` writes and reads it without torch."""
 
@@ -59,6 +95,12 @@ class Trace:
     ending: Ending
     placeholders: tuple[Placeholder, ...] = ()
     notes: tuple[Note, ...] = ()
+    reserved: tuple[Reserved, ...] = ()
+    """Every change, in order."""
+    emptied: tuple[CacheEmptied, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    allocator_settings: str = ""
+    """The value of PYTORCH_CUDA_ALLOC_CONF."""
     host_ops: int = 0
     """Operators that ran on the host only: not accounted, but counted."""
     facts: dict[str, str] = field(default_factory=dict)

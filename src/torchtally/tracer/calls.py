@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from torchtally.record import Call, Literal, TensorSpec
-from torchtally.virtual.invocation import HOST_NUMBER, META, Invocation
+from torchtally.record import Call
+from torchtally.virtual.described import described, strides
+from torchtally.virtual.invocation import HOST_NUMBER, Invocation
 from torchtally.virtual.storage import virtual_of
-
-KEPT_LITERALS = (int, bool, str, type(None), torch.dtype)
 
 
 class Calls:
@@ -35,70 +33,5 @@ class Calls:
         known = self._known.get(signature := tuple(key))
         if known is None:
             known = self._known[signature] = len(self.calls)
-            self.calls.append(build(invocation, outputs))
+            self.calls.append(described(invocation, outputs))
         return known, invocation.numbers, tuple(numbers)
-
-
-def strides(tensor: Tensor) -> tuple[int, ...]:
-    """A sparse tensor has none: taken as contiguous."""
-    if tensor.layout is torch.strided:
-        return tuple(tensor.stride())
-    return torch.empty(tensor.shape, device=META).stride()
-
-
-def holds_tensors(arg: Sequence[Any]) -> bool:
-    return any(isinstance(item, Tensor) for item in arg)
-
-
-def literal(value: Any) -> Literal:
-    """A literal as the record keeps it; floats become None, dtypes their name."""
-    if isinstance(value, (list, tuple)):
-        return tuple(literal(item) for item in value)  # type: ignore[misc]
-    if isinstance(value, torch.dtype):
-        return dtype_name(value)
-    return value if isinstance(value, (int, str)) else None
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def build(invocation: Invocation, outputs: Sequence[Tensor]) -> Call:
-    """The call itself, for a signature seen for the first time."""
-    operator = invocation.operator
-    places: dict[int, int] = {}
-    inputs = tuple(
-        spec(tensor, name, places, is_written=name in operator.written)
-        for name, tensor in invocation.named_inputs
-    )
-    return Call(
-        name=operator.name,
-        overload=operator.overload._overloadname,
-        inputs=inputs,
-        outputs=tuple(spec(tensor, "", places) for tensor in outputs),
-        literals=tuple(
-            (name, literal(value))
-            for name, value in invocation.named_arguments
-            if isinstance(value, KEPT_LITERALS)
-            or (isinstance(value, (list, tuple)) and not holds_tensors(value))
-        ),
-        is_mutating=operator.is_mutating,
-    )
-
-
-def spec(
-    tensor: Tensor, argument: str, places: dict[int, int], *, is_written: bool = False
-) -> TensorSpec:
-    """One tensor's facts; `places` numbers the storages of the call as they are met."""
-    virtual = virtual_of(tensor)
-    is_on_device = virtual is not None and virtual.number >= 0
-    identity = id(tensor if virtual is None else virtual)
-    return TensorSpec(
-        argument=argument,
-        shape=tuple(tensor.shape),
-        stride=strides(tensor),
-        dtype=dtype_name(tensor.dtype),
-        device="cuda:0" if is_on_device else "cpu",
-        storage=places.setdefault(identity, len(places)),
-        is_written=is_written,
-    )

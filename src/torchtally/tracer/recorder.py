@@ -13,18 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtally.allocator import Block, OutOfMemoryError
 from torchtally.record import (
+    CacheEmptied,
     Ending,
     Frame,
     Note,
     Op,
     Phase,
     Placeholder,
+    Refusal,
+    Reserved,
     Role,
     Site,
     Storage,
     Trace,
 )
+from torchtally.record.storage import allocated_bytes
 from torchtally.tracer.calls import Calls
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.source import Stacks, Walk, own_frame
@@ -55,8 +60,13 @@ class Recorder:
         self._forward_sites: dict[int, int] = {}
         """Where the operator that made an autograd node ran, by the node's sequence number."""
         self._ops: list[tuple[int, int, Phase, tuple[int, ...], tuple[int, ...]]] = []
-        self._storages: list[tuple[str, int, int]] = []
-        """(device, requested bytes, born) by storage number."""
+        self._storages: list[tuple[str, int, int, int, int]] = []
+        """(device, requested bytes, born, stream, spare bytes) by storage number."""
+        self._reserved: list[Reserved] = []
+        self._emptied: list[CacheEmptied] = []
+        self._refusals: list[Refusal] = []
+        self._workspaces: dict[int, int] = {}
+        """Storage numbers of kept workspaces, by address."""
         self._deaths: dict[int, int] = {}
         self._roles: dict[int, Role] = {}
         self._names: dict[int, str] = {}
@@ -70,11 +80,68 @@ class Recorder:
         if self.is_stopped:
             return
         storage.number = len(self._storages)
-        self._storages.append((str(storage.home.device), storage.requested_bytes, self.clock))
+        device, block = str(storage.home.device), storage.block
+        stream = spare_bytes = 0
+        if block is not None:
+            stream = block.stream
+            spare_bytes = block.size - allocated_bytes(storage.requested_bytes)
+        self._storages.append((device, storage.requested_bytes, self.clock, stream, spare_bytes))
 
     def storage_died(self, storage: VirtualStorage) -> None:
         if not self.is_stopped:
             self._deaths[storage.number] = self.clock
+
+    def workspace_taken(self, device: torch.device, block: Block, name: str) -> None:
+        if not self.is_stopped:
+            self._workspaces[block.address] = self._workspace_born(device, block, name)
+
+    def workspace_dropped(self, block: Block) -> None:
+        number = self._workspaces.pop(block.address, None)
+        if number is not None and not self.is_stopped:
+            self._deaths[number] = self.clock
+
+    def workspace_used(self, device: torch.device, block: Block, name: str) -> None:
+        if not self.is_stopped:
+            self._deaths[self._workspace_born(device, block, name)] = self.clock + 1
+
+    def _workspace_born(self, device: torch.device, block: Block, name: str) -> int:
+        number = len(self._storages)
+        requested_bytes = block.requested_bytes
+        spare_bytes = block.size - allocated_bytes(requested_bytes)
+        self._storages.append((str(device), requested_bytes, self.clock, block.stream, spare_bytes))
+        self._roles[number] = Role.WORKSPACE
+        self._names[number] = name
+        return number
+
+    def reserved_changed(self, device: torch.device, reserved_bytes: int) -> None:
+        if not self.is_stopped:
+            self._reserved.append(Reserved(str(device), self.clock, reserved_bytes))
+
+    def cache_emptied(self, device: torch.device) -> None:
+        if not self.is_stopped:
+            self._emptied.append(CacheEmptied(str(device), self.clock))
+
+    def memory_refused(
+        self, device: torch.device, requested_bytes: int, error: OutOfMemoryError
+    ) -> None:
+        if self.is_stopped:
+            return
+        key, walk = self._stacks.read(sys._getframe(1), self.modules.outer)
+        site = self._site(self.modules.place, key)
+        if walk.engine is not None and not walk.is_called_by_engine:
+            site = self._backward_site(private.current_autograd_node(), walk)
+        self._refusals.append(
+            Refusal(
+                device=str(device),
+                tick=self.clock,
+                requested_bytes=requested_bytes,
+                allocated_bytes=error.allocated_bytes,
+                reserved_bytes=error.reserved_bytes,
+                free_bytes=error.free_bytes,
+                site=self._sites[site],
+                message=str(error),
+            )
+        )
 
     def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
         """What the script made of a tensor's storage; the first word stands."""
@@ -207,7 +274,15 @@ class Recorder:
 
     # The whole.
 
-    def trace(self, *, script: str, chip: str, ending: Ending, facts: dict[str, str]) -> Trace:
+    def trace(
+        self,
+        *,
+        script: str,
+        chip: str,
+        ending: Ending,
+        facts: dict[str, str],
+        allocator_settings: str = "",
+    ) -> Trace:
         """Everything so far as a `Trace`."""
         calls, sites = self._calls.calls, self._sites
         return Trace(
@@ -221,9 +296,10 @@ class Recorder:
             storages=tuple(
                 Storage(
                     number, device, requested, born, self._deaths.get(number),
-                    self._roles.get(number), self._names.get(number, ""),
+                    self._roles.get(number), self._names.get(number, ""), stream, spare,
                 )
-                for number, (device, requested, born) in enumerate(self._storages)
+                for number, (device, requested, born, stream, spare)
+                in enumerate(self._storages)
             ),
             step_ends=tuple(self.step_ends),
             ending=ending,
@@ -231,6 +307,10 @@ class Recorder:
                 Placeholder(frame, operator, given, count)
                 for (frame, operator, given), count in self._placeholders.items()
             ),
+            reserved=tuple(self._reserved),
+            emptied=tuple(self._emptied),
+            refusals=tuple(self._refusals),
+            allocator_settings=allocator_settings,
             notes=tuple(Note(text, count) for text, count in self._notes.items()),
             host_ops=self.host_operators,
             facts=facts,

@@ -30,7 +30,11 @@ class Recording:
             "date": time.strftime("%Y-%m-%d"),
         }
         return self.recorder.trace(
-            script=self.script, chip=self.gpu.chip.name, ending=ending, facts=facts
+            script=self.script,
+            chip=self.gpu.chip.name,
+            ending=ending,
+            facts=facts,
+            allocator_settings=self.gpu.mode.gpus[0].allocator.settings.text,
         )
 
 
@@ -46,13 +50,19 @@ def recording(
     steps: int | None = None,
     said: Callable[[int], None] = say_nothing,
     nonzero_fraction: float = 1.0,
+    memory_is_limited: bool = True,
 ) -> Iterator[Recording]:
     """A virtual GPU that records. `said` is told of each completed step."""
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     recorder = Recorder()
     watch = Steps(recorder, steps, said)
     with (
-        virtual_gpu(target, observer=recorder, nonzero_fraction=nonzero_fraction) as device,
+        virtual_gpu(
+            target,
+            observer=recorder,
+            nonzero_fraction=nonzero_fraction,
+            memory_is_limited=memory_is_limited,
+        ) as device,
         applied([*recorder.modules.stand_ins(), *watch.stand_ins()]),
         watch.watching(),
     ):
@@ -65,6 +75,7 @@ def trace(
     gpu: str | Chip,
     steps: int | None = None,
     nonzero_fraction: float = 1.0,
+    memory_is_limited: bool = True,
 ) -> Trace:
     """What `function` does on a GPU that is not there.
 
@@ -75,11 +86,19 @@ def trace(
         steps: stop after so many optimizer steps; None runs to the end.
         nonzero_fraction: share of a mask taken to be true where a shape depends on values
             nobody has.
+        memory_is_limited: beyond the chip's memory `function` gets torch.OutOfMemoryError; else
+            there is no end of memory.
 
     Whatever `function` raises is raised here. Raises UnknownChipError for a GPU nobody knows.
     """
     name = getattr(function, "__qualname__", repr(function))
-    with recording(gpu, script=name, steps=steps, nonzero_fraction=nonzero_fraction) as made:
+    with recording(
+        gpu,
+        script=name,
+        steps=steps,
+        nonzero_fraction=nonzero_fraction,
+        memory_is_limited=memory_is_limited,
+    ) as made:
         ending = Ending("exit")
         try:
             function()

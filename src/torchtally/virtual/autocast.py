@@ -19,7 +19,8 @@ from torch._ops import OpOverload
 from torch.library import Library
 
 from torchtally.virtual import private
-from torchtally.virtual.storage import DeviceMemory, virtual_of
+from torchtally.virtual.device_memory import DeviceMemory
+from torchtally.virtual.storage import virtual_of
 
 
 class Cast(Enum):

@@ -1,10 +1,5 @@
-"""`torch.cuda`, `torch.accelerator` and their like, answered for the simulated chip.
+"""`torch.cuda`, `torch.accelerator` and their like, answered for the simulated chip."""
 
-Memory figures are the tensors' own (rounded to 512 bytes): reserved equals allocated here, until a
-model of the caching allocator says otherwise.
-"""
-
-from collections import OrderedDict
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,10 +11,10 @@ from torch.nn.parallel import scatter_gather
 from torchtally.errors import UnsupportedError
 from torchtally.hardware import Chip
 from torchtally.virtual import legacy_types
+from torchtally.virtual.cuda_memory import CudaMemory
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.profiling import Profiling, do_nothing
 from torchtally.virtual.stand_ins import StandIn
-from torchtally.virtual.storage import DeviceMemory
 from torchtally.virtual.streams import (
     CURRENT,
     DEFAULT_STREAM_ID,
@@ -46,6 +41,7 @@ class CudaModule:
     def __init__(self, mode: VirtualDispatch, chip: Chip) -> None:
         self.mode = mode
         self.chip = chip
+        self.memory = CudaMemory(mode, chip, self.index)
         CURRENT.stream = Stream(stream_id=DEFAULT_STREAM_ID)
 
     def index(self, device: Any = None) -> int:
@@ -61,9 +57,6 @@ class CudaModule:
                 f"Device {index} was asked for; this run simulates {len(self.mode.gpus)} GPU(s)."
             )
         return index
-
-    def memory(self, device: Any = None) -> DeviceMemory:
-        return self.mode.gpus[self.index(device)]
 
     # Devices.
 
@@ -123,40 +116,6 @@ class CudaModule:
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         return including_emulation or self.capability() >= (8, 0)
 
-    # Memory.
-
-    def allocated(self, device: Any = None) -> int:
-        return self.memory(device).allocated_bytes
-
-    def peak_allocated(self, device: Any = None) -> int:
-        return self.memory(device).peak_allocated_bytes
-
-    def reset_peak(self, device: Any = None) -> None:
-        memory = self.memory(device)
-        memory.peak_allocated_bytes = memory.allocated_bytes
-
-    def memory_stats(self, device: Any = None) -> OrderedDict[str, Any]:
-        memory = self.memory(device)
-        stats: OrderedDict[str, Any] = OrderedDict()
-        for what in ("active_bytes", "allocated_bytes", "requested_bytes", "reserved_bytes"):
-            stats[f"{what}.all.current"] = memory.allocated_bytes
-            stats[f"{what}.all.peak"] = memory.peak_allocated_bytes
-        stats["allocation.all.allocated"] = memory.allocations
-        stats["num_alloc_retries"] = stats["num_ooms"] = 0
-        return stats
-
-    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        """Free and total bytes, as cudaMemGetInfo."""
-        total = self.chip.total_memory_bytes
-        return max(0, total - self.allocated(device)), total
-
-    def memory_summary(self, device: Any = None, abbreviated: bool = False) -> str:
-        memory = self.memory(device)
-        return (
-            f"torchtally: {self.chip.name} simulated, tensor bytes only\n"
-            f"allocated {memory.allocated_bytes} B, peak {memory.peak_allocated_bytes} B"
-        )
-
     # Random numbers.
 
     def manual_seed(self, seed: int) -> None:
@@ -209,23 +168,8 @@ class CudaModule:
             "_sleep": nothing,
             "is_bf16_supported": self.is_bf16_supported,
             "is_tf32_supported": lambda: self.capability() >= (8, 0),
-            "synchronize": nothing,
             "ipc_collect": nothing,
-            "empty_cache": nothing,
-            "memory_allocated": self.allocated,
-            "max_memory_allocated": self.peak_allocated,
-            "memory_reserved": self.allocated,
-            "max_memory_reserved": self.peak_allocated,
-            "memory_cached": self.allocated,
-            "max_memory_cached": self.peak_allocated,
-            "reset_peak_memory_stats": self.reset_peak,
-            "reset_max_memory_allocated": self.reset_peak,
-            "reset_max_memory_cached": self.reset_peak,
-            "reset_accumulated_memory_stats": nothing,
-            "memory_stats": self.memory_stats,
-            "mem_get_info": self.mem_get_info,
-            "memory_summary": self.memory_summary,
-            "set_per_process_memory_fraction": nothing,
+            **self.memory.answers(),
             "manual_seed": self.manual_seed,
             "manual_seed_all": self.manual_seed_all,
             "seed": lambda: self.manual_seed(torch.seed()),
@@ -259,6 +203,7 @@ class CudaModule:
         table += replacing(torch.accelerator, self.accelerator_answers())
         table += legacy_types.stand_ins()
         table += Profiling(self.mode).stand_ins()
+        table += self.memory.stand_ins()
         table += [
             *(StandIn(torch.cuda.nvtx, name, do_nothing)
               for name in ("range_push", "range_pop", "mark", "range_start", "range_end")),
@@ -292,16 +237,8 @@ class CudaModule:
             "get_device_capability": lambda device=None: {"supported_dtypes": set()},
             "current_stream": answers["current_stream"],
             "set_stream": answers["set_stream"],
-            "synchronize": do_nothing,
-            "empty_cache": do_nothing,
-            "memory_allocated": self.allocated,
-            "max_memory_allocated": self.peak_allocated,
-            "memory_reserved": self.allocated,
-            "max_memory_reserved": self.peak_allocated,
-            "memory_stats": self.memory_stats,
-            "reset_peak_memory_stats": self.reset_peak,
-            "reset_accumulated_memory_stats": do_nothing,
-            "get_memory_info": self.mem_get_info,
+            **self.memory.common_answers(),
+            "get_memory_info": self.memory.mem_get_info,
         }
 
 

@@ -5,6 +5,7 @@ their device, keeps small values, and tells the observer. Operators that need mo
 handler of their own in `SPECIAL` (see `special.py`).
 """
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -14,23 +15,21 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchtally.allocator import Block, OutOfMemoryError
 from torchtally.errors import UnsupportedError
+from torchtally.hardware import Chip
 from torchtally.virtual import kernels, private, values
+from torchtally.virtual.described import described
+from torchtally.virtual.device_memory import DeviceMemory, MemoryObserver
 from torchtally.virtual.generators import is_on_device
 from torchtally.virtual.invocation import META, Invocation, Recipe, recipe_of, replaced, tensors_in
 from torchtally.virtual.operators import Operator, learn
 from torchtally.virtual.shapes import SHAPES
-from torchtally.virtual.storage import (
-    DeviceMemory,
-    HostMemory,
-    StorageObserver,
-    VirtualStorage,
-    make_virtual,
-    virtual_of,
-)
+from torchtally.virtual.storage import HostMemory, VirtualStorage, make_virtual, virtual_of
+from torchtally.workspace import blas_workspace, has_scratch, scratch, uses_blas
 
 
-class Observer(StorageObserver, Protocol):
+class Observer(MemoryObserver, Protocol):
     """Told what runs on the virtual GPU. The tracer is one; `Nobody` listens to nothing."""
 
     def operator_ran(self, invocation: Invocation, outputs: Any) -> None: ...
@@ -47,6 +46,14 @@ class Nobody:
 
     def storage_born(self, storage: VirtualStorage) -> None: ...
     def storage_died(self, storage: VirtualStorage) -> None: ...
+    def workspace_taken(self, device: torch.device, block: Block, name: str) -> None: ...
+    def workspace_dropped(self, block: Block) -> None: ...
+    def workspace_used(self, device: torch.device, block: Block, name: str) -> None: ...
+    def reserved_changed(self, device: torch.device, reserved_bytes: int) -> None: ...
+    def cache_emptied(self, device: torch.device) -> None: ...
+    def memory_refused(
+        self, device: torch.device, requested_bytes: int, error: OutOfMemoryError
+    ) -> None: ...
     def operator_ran(self, invocation: Invocation, outputs: Any) -> None: ...
     def host_operator_ran(self) -> None: ...
     def placeholder_given(self, operator: str, given: str) -> None: ...
@@ -93,6 +100,8 @@ class VirtualDispatch(TorchDispatchMode):
         self.random = [values.RandomState() for _ in gpus]
         self.current_device = 0
         self.is_active = True
+        self.target: Chip | None = None
+        """The chip simulated."""
         self.nonzero_fraction = 1.0
         """Share of a mask assumed true where a shape depends on values nobody has."""
         self.last_home: DeviceMemory | HostMemory | None = None
@@ -100,6 +109,7 @@ class VirtualDispatch(TorchDispatchMode):
         self._operators: dict[int, Operator] = {}
         """By the overload's id: its own hash is computed in Python, and this is asked for often."""
         self._recipes: dict[tuple[Any, ...], Recipe] = {}
+        self._scratch: dict[tuple[Any, ...], tuple[tuple[int, str], ...]] = {}
         self._checked: set[tuple[Any, ...]] = set()
         """Signatures of in-place calls that torch accepted once."""
 
@@ -301,6 +311,8 @@ class VirtualDispatch(TorchDispatchMode):
                 is_new = True
         if call.operator.is_mutating and not call.operator.is_inplace:
             self.notice_resizes(call)
+        if call.operator.takes_workspace and isinstance(home, DeviceMemory):
+            self.take_workspaces(call, outputs, home)
         if home is not self.host or any(
             virtual is not None and virtual.home is not self.host for virtual in call.virtuals
         ):
@@ -310,6 +322,26 @@ class VirtualDispatch(TorchDispatchMode):
         if is_new or call.operator.is_mutating:
             return self.keep_values(call, outputs, result, home)
         return result
+
+    def take_workspaces(
+        self, call: Invocation, outputs: Sequence[Tensor], memory: DeviceMemory
+    ) -> None:
+        """What the call needs besides its results: a library's workspace, or scratch memory."""
+        chip, name = self.target, call.operator.name
+        if chip is None or chip.compute_capability is None:
+            return
+        if uses_blas(name):
+            memory.need_blas(
+                blas_workspace(chip.compute_capability, os.environ), is_backward=inside_backward()
+            )
+        if has_scratch(name):
+            signature = (call.signature, *(tensor.shape for tensor in outputs))
+            sizes = self._scratch.get(signature)
+            if sizes is None:
+                found = scratch(described(call, outputs), chip)
+                sizes = tuple((it.bytes, it.kind.name) for it in found)
+                self._scratch[signature] = sizes
+            memory.use_workspaces(sizes)
 
     def notice_resizes(self, call: Invocation) -> None:
         for tensor, virtual in zip(call.inputs, call.virtuals, strict=True):

@@ -17,7 +17,8 @@ from torch.library import Library
 from torchtally.hardware import Chip
 from torchtally.virtual import attention, private
 from torchtally.virtual.attention import Backend, Query
-from torchtally.virtual.storage import DeviceMemory, virtual_of
+from torchtally.virtual.device_memory import DeviceMemory
+from torchtally.virtual.storage import virtual_of
 
 aten = torch.ops.aten
 

@@ -8,6 +8,7 @@ import torch
 from torch._ops import OpOverload
 
 from torchtally.virtual import private
+from torchtally.workspace import has_scratch, uses_blas
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +30,8 @@ class Operator:
     is_factory: bool
     """Takes no tensor and makes one."""
     is_random: bool
+    takes_workspace: bool
+    """Takes device memory besides its results."""
     is_composite: bool
     """Only a composition of other operators; reaches a dispatch mode under inference mode."""
     handler: Callable[..., Any] | None
@@ -57,6 +60,7 @@ def learn(overload: OpOverload, handler: Callable[..., Any] | None = None) -> Op
         returns_self=bool(schema.returns),
         is_factory=makes_tensor and not takes_tensor,
         is_random=torch.Tag.nondeterministic_seeded in overload.tags,
+        takes_workspace=uses_blas(name) or has_scratch(name),
         is_composite=private.has_composite_kernel(overload),
         handler=handler,
     )

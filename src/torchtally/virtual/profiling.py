@@ -1,4 +1,4 @@
-"""Profilers and memory snapshots of a device that ran nothing: the host's part, and a note."""
+"""Profilers of a device that ran nothing: the host's part, and a note."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -12,7 +12,6 @@ from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn
 
 HOST_ONLY = "torch.profiler saw the host only: no kernel ran on a device"
-NO_SNAPSHOT = "a CUDA memory snapshot was asked for, and none was written"
 
 
 class Profiling:
@@ -29,8 +28,6 @@ class Profiling:
             StandIn(torch.cuda, "cudart", lambda: runtime),
             StandIn(torch.cuda.profiler, "start", do_nothing),
             StandIn(torch.cuda.profiler, "stop", do_nothing),
-            StandIn(torch.cuda.memory, "_record_memory_history", do_nothing),
-            StandIn(torch.cuda.memory, "_dump_snapshot", self.dump_snapshot),
         ]
 
     def init(self) -> Callable[..., None]:
@@ -48,9 +45,6 @@ class Profiling:
             native(profile, *args, use_device=use_device, use_cpu=use_cpu, **options)
 
         return init
-
-    def dump_snapshot(self, *args: Any, **kwargs: Any) -> None:
-        self.mode.observer.noted(NO_SNAPSHOT)
 
 
 def do_nothing(*args: Any, **kwargs: Any) -> None:

@@ -9,18 +9,22 @@ from typing import Any
 import torch
 from torch.utils._device import _device_constructors
 
+from torchtally.allocator import AllocatorSettings, CachingAllocator
 from torchtally.errors import UsageError
 from torchtally.hardware import Chip, chip
 from torchtally.virtual import kernels, private, special
 from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import Compiling
 from torchtally.virtual.cuda import CudaModule
+from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import SPECIAL, Nobody, Observer, VirtualDispatch
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.saving import Loading, Saving, rebuild_virtual_tensor, sending_to_processes
 from torchtally.virtual.stand_ins import StandIn, applied
-from torchtally.virtual.storage import DeviceMemory, HostMemory
+from torchtally.virtual.storage import HostMemory
+from torchtally.virtual.streams import current_stream_number
 from torchtally.virtual.tensors import TensorMethods
+from torchtally.workspace import context_bytes
 
 assert SPECIAL, f"{special.__name__} registers its handlers when it is imported"
 
@@ -40,13 +44,25 @@ class VirtualGPU:
     def peak_allocated_bytes(self) -> int:
         return self.mode.gpus[0].peak_allocated_bytes
 
+    @property
+    def reserved_bytes(self) -> int:
+        return self.mode.gpus[0].reserved_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self.mode.gpus[0].peak_reserved_bytes
+
 
 _active = threading.Lock()
 
 
 @contextmanager
 def virtual_gpu(
-    gpu: str | Chip, *, observer: Observer | None = None, nonzero_fraction: float = 1.0
+    gpu: str | Chip,
+    *,
+    observer: Observer | None = None,
+    nonzero_fraction: float = 1.0,
+    memory_is_limited: bool = True,
 ) -> Iterator[VirtualGPU]:
     """Within, "cuda" is a simulated chip: `torch.cuda.is_available()` and all that follows.
 
@@ -55,6 +71,10 @@ def virtual_gpu(
         observer: told of every operator, allocation and placeholder.
         nonzero_fraction: where a shape depends on values nobody has (`x[mask]`), the share of
             elements taken to be selected, 0 to 1.
+        memory_is_limited: a request beyond the chip's memory raises torch.OutOfMemoryError; else
+            there is no end of memory.
+
+    PYTORCH_CUDA_ALLOC_CONF sets up the allocator's model as it sets up torch's.
 
     Raises UnknownChipError for a name no chip has, UsageError when a session is active already.
     """
@@ -70,20 +90,33 @@ def virtual_gpu(
         raise UsageError("a virtual GPU is active already: leave that one first")
     try:
         with ExitStack() as stack:
-            yield _activate(stack, target, observer or Nobody(), nonzero_fraction)
+            memory = _memory(target, observer or Nobody(), is_limited=memory_is_limited)
+            mode = VirtualDispatch([memory], HostMemory(), observer or Nobody())
+            mode.nonzero_fraction = nonzero_fraction
+            yield _activate(stack, target, mode)
     finally:
         _active.release()
 
 
-def _activate(
-    stack: ExitStack, target: Chip, observer: Observer, nonzero_fraction: float
-) -> VirtualGPU:
+def _memory(target: Chip, observer: Observer, *, is_limited: bool) -> DeviceMemory:
+    """The chip's memory, less what the CUDA context takes of it."""
+    assert target.compute_capability is not None, "a CUDA device"
+    total_bytes = target.total_memory_bytes
+    capacity_bytes = total_bytes - context_bytes(target.compute_capability)
+    allocator = CachingAllocator(
+        AllocatorSettings.of_environment(os.environ),
+        capacity_bytes=capacity_bytes if is_limited else None,
+        total_bytes=total_bytes,
+    )
+    device = torch.device("cuda", 0)
+    return DeviceMemory(device, allocator, observer, stream=current_stream_number)
+
+
+def _activate(stack: ExitStack, target: Chip, mode: VirtualDispatch) -> VirtualGPU:
     """Put everything in place; `stack` takes it away again in reverse order."""
-    memory = DeviceMemory(torch.device("cuda", 0))
-    memory.observer = observer
-    stack.callback(setattr, memory, "observer", None)
-    mode = VirtualDispatch([memory], HostMemory(), observer)
-    mode.nonzero_fraction = nonzero_fraction
+    for gpu in mode.gpus:
+        stack.callback(setattr, gpu, "observer", None)
+    mode.target = target
     autocast = Autocast()
     for library in (*autocast.register(), *kernels.register()):
         stack.callback(library._destroy)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from torchtally.record.storage import allocated_bytes
+from torchtally.allocator import Block
 
 
 class Home(Protocol):
@@ -21,13 +21,15 @@ class Home(Protocol):
 
     def freed(self, storage: "VirtualStorage") -> None: ...
 
+    def resized(self, storage: "VirtualStorage", requested_bytes: int) -> None: ...
+
 
 class VirtualStorage:
     """One storage's stand-in for device memory. Deleted, hence freed, with the storage itself."""
 
     __slots__ = (
         "__weakref__",
-        "address",
+        "block",
         "home",
         "is_pinned",
         "number",
@@ -36,26 +38,25 @@ class VirtualStorage:
     )
 
     def __init__(self, home: Home, requested_bytes: int) -> None:
-        self.home = home
         self.requested_bytes = requested_bytes
         self.number = -1
         """The recorder's number for it; -1 while nothing records."""
-        self.address = 0
+        self.block: Block | None = None
+        """Its place in the device's memory; None on the host, and for no bytes at all."""
         self.is_pinned = False
         self.value: torch.UntypedStorage | None = None
         """The real bytes, on the host, where the values policy keeps them."""
+        self.home = home
         home.allocated(self)
 
     @property
-    def bytes(self) -> int:
-        return allocated_bytes(self.requested_bytes)
+    def address(self) -> int:
+        return 0 if self.block is None else self.block.address
 
     def resize(self, requested_bytes: int) -> None:
-        """The storage was resized in place: to the allocator a free and a new allocation."""
-        self.home.freed(self)
-        self.requested_bytes = requested_bytes
+        """The storage was resized in place: a new allocation, and the old one is freed."""
         self.value = None
-        self.home.allocated(self)
+        self.home.resized(self, requested_bytes)
 
     def __del__(self) -> None:
         self.home.freed(self)
@@ -92,42 +93,5 @@ class HostMemory:
     def freed(self, storage: VirtualStorage) -> None:
         pass
 
-
-class StorageObserver(Protocol):
-    """Told of every allocation and free on a virtual GPU, in order."""
-
-    def storage_born(self, storage: VirtualStorage) -> None: ...
-
-    def storage_died(self, storage: VirtualStorage) -> None: ...
-
-
-FIRST_ADDRESS = 0x7F00_0000_0000
-"""Below 2**53, so that a JavaScript viewer keeps every address exact."""
-
-
-class DeviceMemory:
-    """The memory of one virtual GPU at tensor level: allocated now, and at most."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.allocated_bytes = 0
-        self.peak_allocated_bytes = 0
-        self.allocations = 0
-        self.observer: StorageObserver | None = None
-        self._next_address = FIRST_ADDRESS
-
-    def allocated(self, storage: VirtualStorage) -> None:
-        size = storage.bytes
-        storage.address = self._next_address
-        self._next_address += size
-        self.allocations += 1
-        self.allocated_bytes += size
-        if self.allocated_bytes > self.peak_allocated_bytes:
-            self.peak_allocated_bytes = self.allocated_bytes
-        if self.observer is not None:
-            self.observer.storage_born(storage)
-
-    def freed(self, storage: VirtualStorage) -> None:
-        self.allocated_bytes -= storage.bytes
-        if self.observer is not None:
-            self.observer.storage_died(storage)
+    def resized(self, storage: VirtualStorage, requested_bytes: int) -> None:
+        storage.requested_bytes = requested_bytes

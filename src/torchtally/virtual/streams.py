@@ -15,6 +15,10 @@ import torch
 from torchtally.virtual.tensors import as_device
 
 _numbers = itertools.count(1)
+_event_numbers = itertools.count(1)
+
+POOL_STREAMS = 32
+"""torch hands out this many streams of a device in turn (c10/cuda/CUDAStream.cpp)."""
 
 
 class Stream:
@@ -27,12 +31,15 @@ class Stream:
         self.device = torch.device("cuda", (index.index if index else None) or 0)
         self.device_index = self.device.index
         self.priority = priority
-        self.stream_id = kwargs.get("stream_id", next(_numbers))
+        number = kwargs.get("stream_id")
+        self.stream_id = 1 + next(_numbers) % POOL_STREAMS if number is None else number
         self.cuda_stream = self.stream_id
 
     def wait_event(self, event: "Event") -> None: ...
     def wait_stream(self, stream: "Stream") -> None: ...
-    def synchronize(self) -> None: ...
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
 
     def query(self) -> bool:
         return True
@@ -80,20 +87,27 @@ class Current(threading.local):
 CURRENT = Current()
 
 
+def current_stream_number() -> int:
+    number: int = CURRENT.stream.stream_id
+    return number
+
+
 class Event:
     """Stands for `torch.cuda.Event` and `torch.Event`."""
 
     def __init__(self, *args: Any, enable_timing: bool = False, **kwargs: Any) -> None:
         self.device = torch.device("cuda", 0)
         self.enable_timing = enable_timing or bool(args and args[0] is True)
-        self.cuda_event = next(_numbers)
+        self.cuda_event = next(_event_numbers)
         self._moment_s: float | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         self._moment_s = time.perf_counter()
 
     def wait(self, stream: Stream | None = None) -> None: ...
-    def synchronize(self) -> None: ...
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
 
     def query(self) -> bool:
         return True

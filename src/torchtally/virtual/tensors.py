@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchtally.errors import UnsupportedError
 from torchtally.virtual import private, values
+from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import INSIDE, VirtualDispatch
 from torchtally.virtual.invocation import META
 from torchtally.virtual.stand_ins import StandIn
@@ -67,6 +68,13 @@ def as_device(given: Any) -> torch.device | None:
 to_copy: Callable[..., Tensor] = torch.ops.aten._to_copy.default
 
 
+def record_stream(tensor: Tensor, stream: Any) -> None:
+    """A stream other than the allocating one uses the tensor (`Tensor.record_stream`)."""
+    virtual = shown_virtual(tensor)
+    if virtual is not None and isinstance(virtual.home, DeviceMemory):
+        virtual.home.record_stream(virtual, stream.stream_id)
+
+
 class Moved(torch.autograd.Function):
     """A copy between devices; its gradient goes back to where the tensor came from.
 
@@ -115,7 +123,7 @@ class TensorMethods:
             "type_as": method(lambda tensor, other: self.to(tensor, other)),
             "data": property(self.get_data, self.set_data, self.delete_data),
             "is_pinned": method(self.is_pinned),
-            "record_stream": method(lambda tensor, stream: None),
+            "record_stream": method(record_stream),
             "numpy": method(self.numpy),
             "tolist": method(self.tolist),
             "data_ptr": method(self.data_ptr),

@@ -1,0 +1,199 @@
+"""What `PYTORCH_CUDA_ALLOC_CONF` says: the allocator's options, spelled and checked as torch does.
+
+Source: c10/core/AllocatorConfig and c10/cuda/CUDAAllocatorConfig of PyTorch 2.11.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+
+from torchtally.errors import UsageError
+
+MIB = 1024 * 1024
+UNLIMITED = 2**63
+SMALL_REQUEST_BYTES = MIB
+"""The largest request that is packed into a small segment."""
+SMALL_SEGMENT_BYTES = 2 * MIB
+MIN_LARGE_BYTES = 10 * MIB
+"""Requests below get a segment of `large_segment_bytes`, to be shared."""
+LARGE_SEGMENT_BYTES = 20 * MIB
+ROUND_LARGE_BYTES = 2 * MIB
+
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Where torch looks, in this order."""
+
+ROUNDED_FROM_LOG2 = 20
+ROUNDED_INTERVALS = 16
+"""`roundup_power2_divisions` has a value for each power of two from 1 MiB to 64 GiB."""
+
+NO_DIVISIONS = (0,) * ROUNDED_INTERVALS
+
+IGNORED = frozenset(
+    """
+    backend pinned_use_background_threads pinned_use_cuda_host_register
+    pinned_num_register_threads pinned_reserve_segment_size_mb pinned_max_round_threshold_mb
+    pinned_max_cached_size_mb release_lock_on_cudamalloc graph_capture_record_stream_reuse
+    """.split()  # noqa: SIM905
+)
+"""Options of torch that have no say in how much device memory is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorSettings:
+    """The options that decide how much memory is reserved. The defaults are torch's."""
+
+    max_split_bytes: int = UNLIMITED
+    """Larger blocks are not split, and kept for requests of nearly their size."""
+    max_non_split_rounding_bytes: int = LARGE_SEGMENT_BYTES
+    """How much larger than a request an unsplittable block may be to serve it."""
+    large_segment_bytes: int = LARGE_SEGMENT_BYTES
+    garbage_collection_threshold: float = 0.0
+    """Above this share of the allowed memory, cached blocks nobody asked for lately are freed."""
+    is_expandable: bool = False
+    """Segments grow in place instead of being added."""
+    roundup_power2_divisions: tuple[int, ...] = NO_DIVISIONS
+    per_process_memory_fraction: float | None = None
+    """Share of the device's memory this process may reserve; None: no limit of its own."""
+    text: str = ""
+    """As the user wrote it."""
+
+    @classmethod
+    def parse(cls, text: str) -> "AllocatorSettings":
+        """From the text of the environment variable.
+
+        Raises UsageError for an option torch does not know or a value it refuses.
+        """
+        found = cls(text=text)
+        for option, value in options(text):
+            found = found.having(option, value)
+        return found
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str]) -> "AllocatorSettings":
+        """What the environment variables say; the defaults when none is set."""
+        for name in VARIABLES:
+            if environment.get(name):
+                return cls.parse(environment[name])
+        return cls()
+
+    def having(self, option: str, value: str) -> "AllocatorSettings":
+        """These settings with one option set as the text of its value says."""
+        match option:
+            case "max_split_size_mb":
+                return replace(self, max_split_bytes=mebibytes(option, value, at_least=20))
+            case "max_non_split_rounding_mb":
+                size = mebibytes(option, value, at_least=20)
+                return replace(self, max_non_split_rounding_bytes=size)
+            case "large_segment_size_mb":
+                return replace(self, large_segment_bytes=mebibytes(option, value, at_least=11))
+            case "garbage_collection_threshold":
+                threshold = share(option, value)
+                if not 0 < threshold < 1:
+                    raise wrong(option, value, "a number between 0 and 1")
+                return replace(self, garbage_collection_threshold=threshold)
+            case "per_process_memory_fraction":
+                return replace(self, per_process_memory_fraction=share(option, value))
+            case "expandable_segments":
+                if value not in ("True", "False"):
+                    raise wrong(option, value, "True or False")
+                return replace(self, is_expandable=value == "True")
+            case "roundup_power2_divisions":
+                return replace(self, roundup_power2_divisions=divisions(option, value))
+            case _ if option in IGNORED:
+                return self
+            case _:
+                known = ", ".join(sorted({*KNOWN, *IGNORED}))
+                raise UsageError(
+                    f"{VARIABLES[1]}: torch knows no option {option!r}.\nIt knows {known}."
+                )
+
+    def divisions_at(self, size_bytes: int) -> int:
+        """Into how many steps the power of two around a size is divided; 0 or 1: none."""
+        interval = size_bytes.bit_length() - 1 - ROUNDED_FROM_LOG2
+        return self.roundup_power2_divisions[min(max(interval, 0), ROUNDED_INTERVALS - 1)]
+
+    @property
+    def rounds_up(self) -> bool:
+        return self.roundup_power2_divisions is not NO_DIVISIONS
+
+    @property
+    def is_default(self) -> bool:
+        default = AllocatorSettings()
+        names = (it.name for it in fields(self) if it.name != "text")
+        return all(getattr(self, name) == getattr(default, name) for name in names)
+
+
+KNOWN = (
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "large_segment_size_mb",
+    "garbage_collection_threshold",
+    "per_process_memory_fraction",
+    "expandable_segments",
+    "roundup_power2_divisions",
+)
+
+
+def options(text: str) -> Iterator[tuple[str, str]]:
+    """(option, value) pairs of "a:1,b:[1:2,3:4]"; blanks mean nothing."""
+    bare = re.sub(r"\s", "", text)
+    for part in re.split(r",(?![^\[]*\])", bare):
+        if not part:
+            continue
+        option, colon, value = part.partition(":")
+        if not colon or not value:
+            raise UsageError(
+                f"{VARIABLES[1]}: {part!r} is no option with its value.\n"
+                "Write them as name:value, with commas between: "
+                "expandable_segments:True,max_split_size_mb:128"
+            )
+        yield option, value
+
+
+def mebibytes(option: str, value: str, *, at_least: int) -> int:
+    if not value.isdecimal() or int(value) < at_least:
+        raise wrong(option, value, f"a whole number of MiB, {at_least} or more")
+    return min(int(value) * MIB, UNLIMITED)
+
+
+def share(option: str, value: str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 1:
+        raise wrong(option, value, "a number between 0 and 1")
+    return found
+
+
+def divisions(option: str, value: str) -> tuple[int, ...]:
+    """One number for all sizes ("4"), or one for each power of two ("[256:1,512:2,>:4]")."""
+    if not value.startswith("["):
+        return (power_of_two(option, value),) * ROUNDED_INTERVALS
+    found = [0] * ROUNDED_INTERVALS
+    last = 0
+    for number, pair in enumerate(value.strip("[]").split(",")):
+        size, colon, count = pair.partition(":")
+        if not colon:
+            raise wrong(option, value, "a list like [256:1,512:2,>:4]")
+        parts = 0 if count == "0" else power_of_two(option, count)
+        if size == ">":
+            found[last:] = [parts] * (ROUNDED_INTERVALS - last)
+            continue
+        # torch takes the logarithm of the number of MiB for the interval's place
+        place = min(power_of_two(option, size).bit_length() - 1, ROUNDED_INTERVALS - 1)
+        if number == 0:
+            found[:place] = [parts] * place
+        found[place] = parts
+        last = place
+    return tuple(found)
+
+
+def power_of_two(option: str, value: str) -> int:
+    if not value.isdecimal() or int(value).bit_count() != 1:
+        raise wrong(option, value, "made of powers of two")
+    return int(value)
+
+
+def wrong(option: str, value: str, wanted: str) -> UsageError:
+    return UsageError(f"{VARIABLES[1]}: {option}:{value} is not {wanted}.")

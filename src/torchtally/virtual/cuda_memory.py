@@ -1,0 +1,179 @@
+"""`torch.cuda.memory` answered from the allocator's model while the script runs.
+
+What torch builds in Python (`memory_stats`, `memory_summary`, `memory_snapshot`) stays torch's own:
+the functions below it, which ask the device, answer instead.
+"""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchtally.allocator import AllocatorSettings, Block
+from torchtally.hardware import Chip
+from torchtally.virtual.device_memory import DeviceMemory
+from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.memory_history import MemoryHistory, snapshot
+from torchtally.virtual.stand_ins import StandIn
+
+PICKLE_PROTOCOL = 4
+"""The snapshot viewer in the web reads no other (pytorch issue 183842)."""
+
+
+class CudaMemory:
+    """The memory functions of one session. `index` turns a device as users give it to a number."""
+
+    def __init__(self, mode: VirtualDispatch, chip: Chip, index: Callable[[Any], int]) -> None:
+        self.mode = mode
+        self.chip = chip
+        self.index = index
+        self.histories = [MemoryHistory(memory) for memory in mode.gpus]
+        self._raw: dict[int, tuple[DeviceMemory, Block]] = {}
+        """Blocks handed out as bare addresses."""
+
+    def of(self, device: Any = None) -> DeviceMemory:
+        return self.mode.gpus[self.index(device)]
+
+    def allocated(self, device: Any = None) -> int:
+        return self.of(device).allocated_bytes
+
+    def peak_allocated(self, device: Any = None) -> int:
+        return self.of(device).peak_allocated_bytes
+
+    def reserved(self, device: Any = None) -> int:
+        return self.of(device).reserved_bytes
+
+    def peak_reserved(self, device: Any = None) -> int:
+        return self.of(device).peak_reserved_bytes
+
+    def reset_peaks(self, device: Any = None) -> None:
+        self.of(device).allocator.statistics.reset_peaks()
+
+    def reset_accumulated(self, device: Any = None) -> None:
+        self.of(device).allocator.statistics.reset_accumulated()
+
+    def nested_stats(self, device: Any = None) -> dict[str, Any]:
+        allocator = self.of(device).allocator
+        return allocator.statistics.as_nested_dict(allocator.settings.max_split_bytes)
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        """Free and total bytes, as cudaMemGetInfo: the CUDA context is no longer free."""
+        memory = self.of(device)
+        total = self.chip.total_memory_bytes
+        return min(memory.allocator.free_bytes, max(0, total - memory.reserved_bytes)), total
+
+    def empty_cache(self) -> None:
+        for memory in self.mode.gpus:
+            memory.empty_cache()
+
+    def clear_blas(self) -> None:
+        for memory in self.mode.gpus:
+            memory.clear_blas()
+
+    def synchronize(self, device: Any = None) -> None:
+        self.of(device).synchronize()
+
+    def set_fraction(self, fraction: float, device: Any = None) -> None:
+        if not isinstance(fraction, float):
+            raise TypeError("Invalid type for fraction argument, must be `float`")
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        self.of(device).allocator.fraction = fraction
+
+    def fraction(self, device: Any = None) -> float:
+        found = self.of(device).allocator.fraction
+        return 1.0 if found is None else found
+
+    def set_settings(self, text: str) -> None:
+        for memory in self.mode.gpus:
+            memory.allocator.settings = AllocatorSettings.parse(text)
+
+    # Blocks without a tensor.
+
+    def raw_allocate(self, size: int, stream: Any = None) -> int:
+        memory = self.of(None)
+        block = memory.take_workspace(size, "caching_allocator_alloc")
+        self._raw[block.address] = (memory, block)
+        return block.address
+
+    def raw_delete(self, address: int) -> None:
+        memory, block = self._raw.pop(address)
+        memory.drop_workspace(block)
+
+    # Snapshots.
+
+    def snapshot(self, pool: Any = None) -> dict[str, Any]:
+        return snapshot(self.histories)
+
+    def dump_snapshot(self, filename: str = "dump_snapshot.pickle", **options: Any) -> None:
+        """As torch's, in a protocol every viewer reads, whatever Python's default is."""
+        found = torch.cuda.memory._snapshot(**options)
+        with open(filename, "wb") as file:
+            pickle.dump(found, file, protocol=PICKLE_PROTOCOL)
+
+    def record_history(self, *args: Any, **kwargs: Any) -> None:
+        for history in self.histories:
+            history.record(*args, **kwargs)
+
+    def record_history_legacy(self, enabled: bool, *args: Any, **kwargs: Any) -> None:
+        self.record_history("all" if enabled else None)
+
+    def set_metadata(self, metadata: str) -> None:
+        for history in self.histories:
+            history.metadata = metadata
+
+    # The tables.
+
+    def answers(self) -> dict[str, Any]:
+        """Names of `torch.cuda`."""
+        return {
+            **self.common_answers(),
+            "memory_cached": self.reserved,
+            "max_memory_cached": self.peak_reserved,
+            "reset_max_memory_allocated": self.reset_peaks,
+            "reset_max_memory_cached": self.reset_peaks,
+            "mem_get_info": self.mem_get_info,
+            "set_per_process_memory_fraction": self.set_fraction,
+            "get_per_process_memory_fraction": self.fraction,
+        }
+
+    def common_answers(self) -> dict[str, Any]:
+        """Names that `torch.cuda` and `torch.accelerator` share."""
+        return {
+            "synchronize": self.synchronize,
+            "empty_cache": self.empty_cache,
+            "memory_allocated": self.allocated,
+            "max_memory_allocated": self.peak_allocated,
+            "memory_reserved": self.reserved,
+            "max_memory_reserved": self.peak_reserved,
+            "reset_peak_memory_stats": self.reset_peaks,
+            "reset_accumulated_memory_stats": self.reset_accumulated,
+        }
+
+    def stand_ins(self) -> list[StandIn]:
+        """What torch's Python asks of its C++."""
+        native: dict[str, Any] = {
+            "_cuda_clearCublasWorkspaces": self.clear_blas,
+            "_cuda_memoryStats": self.nested_stats,
+            "_cuda_memorySnapshot": self.snapshot,
+            "_cuda_record_memory_history": self.record_history,
+            "_cuda_record_memory_history_legacy": self.record_history_legacy,
+            "_cuda_allocationTraceback": self.traceback,
+            "_cuda_setMemoryMetadata": self.set_metadata,
+            "_cuda_getMemoryMetadata": lambda: self.histories[0].metadata,
+            "_cuda_cudaCachingAllocator_raw_alloc": self.raw_allocate,
+            "_cuda_cudaCachingAllocator_raw_delete": self.raw_delete,
+            "_cuda_cudaCachingAllocator_set_allocator_settings": self.set_settings,
+            "_accelerator_setAllocatorSettings": self.set_settings,
+            "_accelerator_isAllocatorInitialized": lambda: True,
+            "_accelerator_getDeviceStats": self.nested_stats,
+        }
+        return [
+            *(StandIn(torch._C, name, value) for name, value in native.items()),
+            StandIn(torch.cuda.memory, "_dump_snapshot", self.dump_snapshot),
+        ]
+
+    def traceback(self, address: int) -> list[dict[str, Any]] | None:
+        found = (history.traceback(address) for history in self.histories)
+        return next((it for it in found if it is not None), None)

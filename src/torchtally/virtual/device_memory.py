@@ -1,0 +1,217 @@
+"""The memory of one virtual GPU: a caching allocator, and who is told of what happens in it."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from torchtally.allocator import Block, CachingAllocator, OutOfMemoryError
+from torchtally.virtual.storage import VirtualStorage
+from torchtally.workspace import Workspace
+
+
+class MemoryObserver(Protocol):
+    """Told of every allocation and free on a virtual GPU, in order."""
+
+    def storage_born(self, storage: VirtualStorage) -> None: ...
+
+    def storage_died(self, storage: VirtualStorage) -> None: ...
+
+    def workspace_taken(self, device: torch.device, block: Block, name: str) -> None:
+        """A library took memory, and keeps it."""
+
+    def workspace_dropped(self, block: Block) -> None: ...
+
+    def workspace_used(self, device: torch.device, block: Block, name: str) -> None:
+        """The operator that runs now took memory, and has given it back."""
+
+    def reserved_changed(self, device: torch.device, reserved_bytes: int) -> None: ...
+
+    def cache_emptied(self, device: torch.device) -> None: ...
+
+    def memory_refused(
+        self, device: torch.device, requested_bytes: int, error: OutOfMemoryError
+    ) -> None: ...
+
+
+class DeviceMemory:
+    """What is allocated and reserved on one virtual GPU, by the allocator's rules.
+
+    Storages die whenever Python lets go of them, also in the middle of another allocation (the
+    garbage collector runs when it likes) and in other threads: a free that comes while the
+    allocator is at work waits until it is done.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        allocator: CachingAllocator,
+        observer: MemoryObserver,
+        *,
+        stream: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.device = device
+        self.allocator = allocator
+        self.observer: MemoryObserver | None = observer
+        self._stream = stream
+        """The current stream's number."""
+        self._reserved_bytes = 0
+        self._blas: dict[tuple[bool, int], Block] = {}
+        """Workspaces by (the handle is autograd's, stream)."""
+        self._lock = threading.RLock()
+        self._is_busy = False
+        self._freed: deque[Block] = deque()
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.allocator.statistics.all.bytes
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.allocator.statistics.all.bytes_peak
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self.allocator.reserved_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self.allocator.statistics.all.reserved_bytes.peak
+
+    # Storages.
+
+    def allocated(self, storage: VirtualStorage) -> None:
+        """Find a place for a storage. Raises torch.OutOfMemoryError."""
+        if storage.requested_bytes:
+            storage.block = self._allocate(storage.requested_bytes)
+        if self.observer is not None:
+            self.observer.storage_born(storage)
+
+    def freed(self, storage: VirtualStorage) -> None:
+        block, storage.block = storage.block, None
+        if block is None and storage.requested_bytes:
+            return  # it never found a place
+        if self.observer is not None:
+            self.observer.storage_died(storage)
+        if block is not None:
+            self._free(block)
+
+    def resized(self, storage: VirtualStorage, requested_bytes: int) -> None:
+        """CUDA allocates the new block before it frees the old one, whose bytes it copies."""
+        block = self._allocate(requested_bytes) if requested_bytes else None
+        self.freed(storage)
+        storage.requested_bytes, storage.block = requested_bytes, block
+        if self.observer is not None:
+            self.observer.storage_born(storage)
+
+    def record_stream(self, storage: VirtualStorage, stream: int) -> None:
+        """Another stream uses the storage: its block may not be given away until that is done."""
+        if storage.block is not None:
+            self.allocator.record_stream(storage.block, stream)
+
+    # What is no tensor's.
+
+    def take_workspace(self, requested_bytes: int, name: str) -> Block:
+        """Memory that a library asks for and keeps."""
+        block = self._allocate(requested_bytes)
+        if self.observer is not None:
+            self.observer.workspace_taken(self.device, block, name)
+        return block
+
+    def need_blas(self, workspace: Workspace, *, is_backward: bool) -> None:
+        """The cuBLAS handle of this thread is used on the current stream.
+
+        PyTorch's autograd runs a CUDA backward pass in a thread of its own, with its own handle.
+        """
+        handle = (is_backward, self._stream())
+        if handle not in self._blas:
+            self._blas[handle] = self.take_workspace(workspace.bytes, workspace.kind.name)
+
+    def clear_blas(self) -> None:
+        """Give back the workspaces of all cuBLAS handles, as `_cuda_clearCublasWorkspaces`."""
+        while self._blas:
+            self.drop_workspace(self._blas.popitem()[1])
+
+    def drop_workspace(self, block: Block) -> None:
+        """Such memory given back."""
+        if self.observer is not None:
+            self.observer.workspace_dropped(block)
+        self._free(block)
+
+    def use_workspaces(self, sizes: tuple[tuple[int, str], ...]) -> None:
+        """Memory that the operator at work needs besides its results: (bytes, what for)."""
+        blocks = []
+        for requested_bytes, name in sizes:
+            block = self._allocate(requested_bytes)
+            blocks.append(block)
+            if self.observer is not None:
+                self.observer.workspace_used(self.device, block, name)
+        for block in blocks:
+            self._free(block)
+
+    # The device.
+
+    def synchronize(self) -> None:
+        """The host waited for the device: all streams have done what they were given."""
+        self._at_work(self.allocator.synchronize)
+
+    def empty_cache(self) -> None:
+        if self.observer is not None:
+            self.observer.cache_emptied(self.device)
+        self._at_work(self.allocator.empty_cache)
+
+    # The allocator, one caller at a time.
+
+    def _allocate(self, requested_bytes: int) -> Block:
+        stream = self._stream()
+        try:
+            with self._lock:
+                self._is_busy = True
+                try:
+                    while self._freed:
+                        self.allocator.free(self._freed.popleft())
+                    block = self.allocator.allocate(requested_bytes, stream)
+                finally:
+                    self._is_busy = False
+                self._drain()
+        except OutOfMemoryError as error:
+            self._notice_reserved()
+            if self.observer is not None:
+                self.observer.memory_refused(self.device, requested_bytes, error)
+            raise torch.OutOfMemoryError(str(error)) from None
+        self._notice_reserved()
+        return block
+
+    def _free(self, block: Block) -> None:
+        self._freed.append(block)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Free what waits, unless the allocator is at work, which then does so afterwards."""
+        while self._freed and not self._is_busy and self._lock.acquire(blocking=False):
+            self._is_busy = True
+            try:
+                while self._freed:
+                    self.allocator.free(self._freed.popleft())
+            finally:
+                self._is_busy = False
+                self._lock.release()
+
+    def _at_work(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            self._is_busy = True
+            try:
+                work()
+            finally:
+                self._is_busy = False
+        self._drain()
+        self._notice_reserved()
+
+    def _notice_reserved(self) -> None:
+        reserved_bytes = self.allocator.reserved_bytes
+        if reserved_bytes != self._reserved_bytes:
+            self._reserved_bytes = reserved_bytes
+            if self.observer is not None:
+                self.observer.reserved_changed(self.device, reserved_bytes)

@@ -1,0 +1,161 @@
+"""Memory snapshots of the virtual GPU, in the form of `torch.cuda.memory._snapshot()`.
+
+The web viewer for them reads plain dictionaries, lists, texts and numbers alone, so that is what
+these are made of. Frames are shared objects: a pickle stores each one once.
+"""
+
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from torchtally.allocator import Block
+from torchtally.virtual.device_memory import DeviceMemory
+
+OURS = str(Path(__file__).parent.parent)
+FREES = frozenset(["free_requested", "free_completed", "segment_free", "segment_unmap"])
+
+Frames = tuple[dict[str, Any], ...]
+
+
+class MemoryHistory:
+    """What happened in one GPU's allocator, as long as somebody has it recorded."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self.memory = memory
+        self.metadata = ""
+        self._entries: deque[dict[str, Any]] = deque()
+        self._frames: dict[tuple[CodeType, int], dict[str, Any]] = {}
+        self._context: str | None = None
+        self._keeps_events = False
+        self._skipped: frozenset[str] = frozenset()
+
+    def record(
+        self,
+        enabled: str | None = "all",
+        context: str | None = "all",
+        stacks: str = "all",
+        max_entries: int = sys.maxsize,
+        clear_history: bool = False,
+        compile_context: bool = False,
+        global_record_annotations: bool = False,
+        skip_actions: Any = (),
+    ) -> None:
+        """Start or stop, with the arguments of torch's own function."""
+        self._keeps_events = enabled == "all"
+        self._context = context if enabled else None
+        self._skipped = frozenset(skip_actions)
+        kept = () if clear_history else self._entries
+        self._entries = deque(kept, maxlen=min(max_entries, sys.maxsize))
+        self.memory.allocator.happened = self._happened if enabled else None
+
+    def _happened(
+        self, action: str, address: int, size: int, stream: int, block: Block | None
+    ) -> None:
+        frames: Frames = ()
+        if (
+            self._context in ("all", "alloc", "state") and action == "alloc"
+        ) or self._context == "all":
+            frames = self._stack()
+        if action == "alloc" and block is not None:
+            block.frames = frames
+        if self._keeps_events and action not in self._skipped:
+            self._entries.append(
+                {
+                    "action": action,
+                    "device_free" if action == "oom" else "addr": address,
+                    "size": size,
+                    "stream": stream,
+                    "time_us": time.time_ns() // 1000,
+                    "frames": list(frames),
+                    **({"user_metadata": self.metadata} if self.metadata else {}),
+                }
+            )
+
+    def _stack(self) -> Frames:
+        """The Python frames of this thread, innermost first, without our own."""
+        found = []
+        frame = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            if not code.co_filename.startswith(OURS):
+                key = (code, frame.f_lineno)
+                if key not in self._frames:
+                    self._frames[key] = {
+                        "filename": code.co_filename,
+                        "line": frame.f_lineno,
+                        "name": code.co_name,
+                    }
+                found.append(self._frames[key])
+            frame = frame.f_back  # type: ignore[assignment]
+        return tuple(found)
+
+    def traceback(self, address: int) -> list[dict[str, Any]] | None:
+        """Where the block at an address was allocated, if that was recorded."""
+        block = self.memory.allocator.block_at(address)
+        return list(block.frames) if block is not None and block.frames else None
+
+    def segments(self) -> list[dict[str, Any]]:
+        """Every segment with its blocks, by address."""
+        return [self._segment(blocks) for blocks in self.memory.allocator.segments()]
+
+    def _segment(self, blocks: list[Block]) -> dict[str, Any]:
+        head = blocks[0]
+        active = [block for block in blocks if not block.is_available]
+        return {
+            "device": self.memory.device.index or 0,
+            "address": head.address,
+            "total_size": sum(block.size for block in blocks),
+            "allocated_size": sum(block.size for block in blocks if block.is_allocated),
+            "active_size": sum(block.size for block in active),
+            "requested_size": sum(block.requested_bytes for block in active),
+            "stream": head.stream,
+            "segment_type": "small" if head.pool.is_small else "large",
+            "segment_pool_id": (0, 0),
+            "is_expandable": head.segment is not None,
+            "frames": [],
+            "blocks": [
+                {
+                    "address": block.address,
+                    "size": block.size,
+                    "requested_size": block.requested_bytes,
+                    "state": state_of(block),
+                    "frames": list(block.frames or ()),
+                }
+                for block in blocks
+            ],
+        }
+
+    def entries(self) -> list[dict[str, Any]]:
+        return list(self._entries)
+
+
+def state_of(block: Block) -> str:
+    if block.is_allocated:
+        return "active_allocated"
+    return "active_pending_free" if block.is_pending else "inactive"
+
+
+def snapshot(histories: list[MemoryHistory]) -> dict[str, Any]:
+    """All GPUs' segments and histories."""
+    settings = histories[0].memory.allocator.settings
+    return {
+        "segments": [segment for history in histories for segment in history.segments()],
+        "device_traces": [history.entries() for history in histories],
+        "allocator_settings": {
+            "PYTORCH_CUDA_ALLOC_CONF": settings.text,
+            "max_split_size": settings.max_split_bytes if settings.max_split_bytes < 2**63 else -1,
+            "garbage_collection_threshold": settings.garbage_collection_threshold,
+            "expandable_segments": settings.is_expandable,
+            "pinned_num_register_threads": 1,
+            "release_lock_on_cudamalloc": False,
+            "pinned_use_cuda_host_register": False,
+            "roundup_power2_divisions": {
+                str(1 << interval): divisions
+                for interval, divisions in enumerate(settings.roundup_power2_divisions)
+            },
+        },
+        "external_annotations": [],
+    }

@@ -1,0 +1,17 @@
+"""Device memory that no tensor of the script holds: what libraries keep and operators use up."""
+
+from torchtally.workspace.kind import KINDS, Trust, Workspace, WorkspaceKind
+from torchtally.workspace.libraries import blas_workspace, context_bytes, uses_blas
+from torchtally.workspace.scratch import has_scratch, scratch
+
+__all__ = [
+    "KINDS",
+    "Trust",
+    "Workspace",
+    "WorkspaceKind",
+    "blas_workspace",
+    "context_bytes",
+    "has_scratch",
+    "scratch",
+    "uses_blas",
+]

@@ -1,0 +1,329 @@
+"""The simulation against what was measured: the same cases, by the same code, on a virtual GPU.
+
+python -m tests.truth.compare              docs/accuracy.md, on stdout, of all corpora
+python -m tests.truth.compare it.json      of these
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from tests.truth.cases import Case, case_of
+from tests.truth.collect import FOLDER, Corpus, Entry, read_corpus, settings
+from tests.truth.measure import Measurement, measure
+from torchtally.hardware import Chip, chip
+from torchtally.units import format_bytes
+from torchtally.virtual.session import virtual_gpu
+
+MEDIAN_ALLOCATED_LIMIT = 0.01
+ALLOCATED_LIMIT = 0.03
+RESERVED_LIMIT = 0.05
+"""How far from the truth a prediction may be, as a fraction of it."""
+
+
+@cache
+def predict(case: Case, target: Chip) -> Measurement:
+    """What `measure` sees of the case on the simulated chip."""
+    with virtual_gpu(target):
+        return measure(case, "cuda")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case, measured and predicted."""
+
+    name: str
+    measured: Measurement
+    predicted: Measurement
+
+    @property
+    def fitted(self) -> bool:
+        return not self.measured.out_of_memory
+
+    @property
+    def is_said_to_fit(self) -> bool:
+        """Never more reserved than the device had free, its context made."""
+        available, reserved = self.measured.available_bytes, self.predicted.peak_reserved_bytes
+        if self.predicted.out_of_memory:
+            return False
+        return available is None or reserved is None or reserved <= available
+
+    @property
+    def allocated_ratio(self) -> float | None:
+        """Predicted over measured peak; None where the case did not run to its end."""
+        return self.ratio(self.predicted.peak_allocated_bytes, self.measured.peak_allocated_bytes)
+
+    @property
+    def reserved_ratio(self) -> float | None:
+        return self.ratio(self.predicted.peak_reserved_bytes, self.measured.peak_reserved_bytes)
+
+    @property
+    def phase_ratios(self) -> dict[str, float]:
+        """Of allocated bytes, when the build ended and each phase of the last step did."""
+        predicted = self.predicted.marks()
+        ratios = {
+            name: self.ratio(predicted[name].allocated_bytes, mark.allocated_bytes)
+            for name, mark in self.measured.marks().items()
+            if name in predicted
+        }
+        return {name: ratio for name, ratio in ratios.items() if ratio is not None}
+
+    def ratio(self, predicted: int | None, measured: int | None) -> float | None:
+        is_whole = self.fitted and not self.predicted.out_of_memory
+        return predicted / measured if is_whole and predicted and measured else None
+
+
+def compare(corpus: Corpus) -> list[Row]:
+    """Every case of a corpus that was measured, and its prediction.
+
+    Raises UnknownChipError for a device that cannot be simulated, ValueError for a corpus without
+    figures of memory, and for a case that is not what it was when it was measured.
+    """
+    if corpus.kind == "cpu":
+        raise ValueError("a corpus of the host has no figures of memory to compare with")
+    target = chip(corpus.device)
+    return [
+        Row(it.name, it.measurement, predict(case_measured(it, corpus), target))
+        for it in corpus.entries
+        if it.measurement is not None
+    ]
+
+
+def case_measured(entry: Entry, corpus: Corpus) -> Case:
+    case = case_of(entry.name)
+    case = case.small() if corpus.is_small else case
+    now = settings(case)
+    if entry.settings != now:
+        changed = sorted(it for it in now if now[it] != entry.settings.get(it))
+        raise ValueError(
+            f"{entry.name} is not the case that was measured: {', '.join(changed)} changed.\n"
+            "Give the new case a name of its own, or measure it again."
+        )
+    return case
+
+
+def percent(fraction: float) -> str:
+    """Errors are small: with two decimals, where there are any."""
+    return f"{100 * fraction:.2f}".rstrip("0").rstrip(".") + " %"
+
+
+def error(ratio: float) -> float:
+    return abs(ratio - 1)
+
+
+Ratio = Callable[[Row], float | None]
+
+
+def errors(rows: Iterable[Row], ratio: Ratio) -> list[tuple[float, str]]:
+    """How far each prediction is from the truth, and of which case; the worst first."""
+    known = [(found, row.name) for row in rows if (found := ratio(row)) is not None]
+    return sorted(((error(found), name) for found, name in known), reverse=True)
+
+
+def allocated(row: Row) -> float | None:
+    return row.allocated_ratio
+
+
+def reserved(row: Row) -> float | None:
+    return row.reserved_ratio
+
+
+def below_parity(rows: Sequence[Row]) -> list[str]:
+    """Every limit that does not hold, in words; empty when all do."""
+    found = []
+    known = [far for far, _ in errors(rows, allocated)]
+    if known and not median(known) <= MEDIAN_ALLOCATED_LIMIT:
+        middle, highest = map(percent, (median(known), MEDIAN_ALLOCATED_LIMIT))
+        found.append(f"peak allocated is {middle} off in the median, limit {highest}")
+    for what, ratio, limit in (
+        ("allocated", allocated, ALLOCATED_LIMIT),
+        ("reserved", reserved, RESERVED_LIMIT),
+    ):
+        found += [
+            f"{name}: peak {what} is {percent(far)} off, limit {percent(limit)}"
+            for far, name in errors(rows, ratio)
+            if not far <= limit
+        ]
+    for row in rows:
+        if row.is_said_to_fit and not row.fitted:
+            found.append(f"{row.name}: said to fit, and ran out in {row.measured.stopped_in}")
+        if row.fitted and not row.is_said_to_fit:
+            found.append(f"{row.name}: said not to fit, and did")
+    return found
+
+
+# The page -------------------------------------------------------------------------------------
+
+INTRODUCTION = f"""\
+# Accuracy
+
+How close the simulation comes to real GPUs. Every case is trained for {{steps}} steps, once on the
+device and once simulated, by the same code (`tests/truth/`); both ask `torch.cuda` the same
+questions. A ratio is predicted over measured; errors are |ratio - 1|. The limits:
+
+- peak allocated: {percent(MEDIAN_ALLOCATED_LIMIT)} in the median, \
+{percent(ALLOCATED_LIMIT)} in the worst case;
+- peak reserved: {percent(RESERVED_LIMIT)};
+- no "fits" that did not.
+
+Whatever is beyond them is listed as below parity.
+
+A machine with a GPU is measured by `python -m tests.truth.collect`, in under ten minutes.
+"""
+
+NO_GPU = """\
+**No GPU has been measured yet.** There is no corpus of kind "gpu" in `tests/truth/corpus/`: how
+close the figures come to a real device is not known.
+"""
+
+STAND_IN = """\
+**Not a GPU.** These figures are those of PyTorch's own CUDA build and its own caching allocator on
+a stand-in for the driver, which computes nothing. What kernels and libraries take beside their
+tensors is in them only as far as they ask PyTorch for it.
+"""
+
+
+def accuracy_markdown(corpora: Sequence[Corpus]) -> str:
+    """docs/accuracy.md: what each corpus says of the predictions."""
+    steps = max((len(it.measurement.steps) for c in corpora for it in c.entries if it.measurement),
+                default=3)  # fmt: skip
+    parts = [INTRODUCTION.format(steps=steps)]
+    if not any(it.kind == "gpu" for it in corpora):
+        parts.append(NO_GPU)
+    parts += map(section, sorted(corpora, key=lambda it: (it.kind, it.device, it.date)))
+    return "\n".join(parts)
+
+
+def section(corpus: Corpus) -> str:
+    rows = compare(corpus)
+    about = corpus.about
+    versions = [f"torch {about['torch']}"]
+    versions += [
+        f"{label} {about[name]}"
+        for name, label in (("cuda", "CUDA"), ("cudnn", "cuDNN"), ("driver", "driver"))
+        if about[name] is not None
+    ]
+    stand_in = ", by a stand-in" if corpus.kind == "stand-in" else ""
+    memory = format_bytes(about["total_memory_bytes"])
+    allocator = ", ".join(f"`{name}={value}`" for name, value in about["allocator"].items())
+    lines = [
+        f"## {corpus.device}{stand_in}",
+        "",
+        f"{memory}. Measured on {corpus.date[:10]} with {', '.join(versions)}"
+        + (f", {allocator}" if allocator else "")
+        + (", models scaled down" if corpus.is_small else "")
+        + f";\npredicted with torch {torch.__version__}.",
+        "",
+        *([STAND_IN] if corpus.kind == "stand-in" else []),
+        table(*summary(rows)),
+        "### Below parity",
+        "",
+        *([f"- {it}" for it in below_parity(rows)] or ["None."]),
+        *(f"- {it.name}: not measured: {it.error}" for it in corpus.entries if it.error),
+        "",
+        "### Peaks",
+        "",
+        table(*peaks(rows)),
+        "### Held at the end of each phase",
+        "",
+        "Ratios of allocated bytes: when model and optimizer are built, and in the last step.",
+        "",
+        table(*phases(rows)),
+    ]
+    return "\n".join(lines)
+
+
+Grid = tuple[list[str], list[list[str]]]
+"""The heads of the columns, and rows of cells."""
+
+
+def summary(rows: Sequence[Row]) -> Grid:
+    lines = []
+    for what, ratio in (("peak allocated", allocated), ("peak reserved", reserved)):
+        found = errors(rows, ratio)
+        far = percent(found[0][0]) if found else "none"
+        middle = percent(median(it for it, _ in found)) if found else "none"
+        lines.append([what, str(len(found)), middle, far, found[0][1] if found else ""])
+    right = sum(row.fitted is row.is_said_to_fit for row in rows)
+    lines.append(["fits or not", str(len(rows)), f"{right} right", "", ""])
+    return ["", "cases", "median error", "worst error", "worst case"], lines
+
+
+def peaks(rows: Sequence[Row]) -> Grid:
+    def lines() -> Iterator[list[str]]:
+        for row in rows:
+            measured, predicted = row.measured, row.predicted
+            yield [
+                row.name,
+                size(measured.peak_allocated_bytes) if row.fitted else "out of memory",
+                size(predicted.peak_allocated_bytes) if row.is_said_to_fit else "does not fit",
+                times(row.allocated_ratio),
+                size(measured.peak_reserved_bytes) if row.fitted else "",
+                times(row.reserved_ratio),
+            ]
+
+    heads = ["case", "allocated", "predicted", "ratio", "reserved", "ratio"]
+    return heads, list(lines())
+
+
+PHASES = ("build", "forward", "backward", "optimizer", "zero_grad")
+
+
+def phases(rows: Sequence[Row]) -> Grid:
+    lines = [
+        [row.name, *(times(row.phase_ratios.get(name)) for name in PHASES)]
+        for row in rows
+        if row.phase_ratios
+    ]
+    return ["case", *PHASES], lines
+
+
+def size(number: int | None) -> str:
+    return "unknown" if number is None else format_bytes(number)
+
+
+def times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.4f}"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown whose columns stand below each other in the source too."""
+    widths = [max(3, *map(len, column)) for column in zip(heads, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        names, *numbers = zip(cells, widths, strict=True)
+        padded = [f"{names[0]:<{names[1]}}", *(f"{cell:>{width}}" for cell, width in numbers)]
+        return f"| {' | '.join(padded)} |"
+
+    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join([line(heads), line(rule), *map(line, rows), ""])
+
+
+def corpora(folder: Path = FOLDER) -> dict[str, Corpus]:
+    """All that were committed, by the names of their files."""
+    return {it.name: read_corpus(it) for it in sorted(folder.glob("*.json"))}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.truth.compare", description=(__doc__ or "").partition("\n\n")[0]
+    )
+    parser.add_argument("corpus", nargs="*", type=Path, help="default: all of tests/truth/corpus")
+    given = parser.parse_args(arguments)
+    try:
+        chosen = [read_corpus(it) for it in given.corpus] or list(corpora().values())
+        print(accuracy_markdown(chosen), end="")
+    except (OSError, ValueError) as problem:
+        print(f"compare: {problem}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

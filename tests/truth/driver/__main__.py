@@ -1,0 +1,32 @@
+"""`python -m tests.truth.driver [--python P] [--memory N] ... script.py args`: on the stand-in."""
+
+import argparse
+import os
+import sys
+
+from .build import environment
+
+
+def main() -> None:
+    """Replace this process by the script's."""
+    parser = argparse.ArgumentParser(prog="python -m tests.truth.driver", description=__doc__)
+    parser.add_argument("--python", default=sys.executable, help="one with a CUDA build of PyTorch")
+    parser.add_argument("--name", help="of the device")
+    parser.add_argument("--capability", help="such as 9.0")
+    parser.add_argument("--memory", help="in bytes")
+    parser.add_argument("--multiprocessors", help="how many")
+    parser.add_argument(
+        "--log", choices=["1", "2"], help="1: what is not implemented; 2: memory too"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="script.py args, -m mod, -c text")
+    options = parser.parse_args()
+    variables = environment(options.python)
+    for name in ("name", "capability", "memory", "multiprocessors", "log"):
+        if (value := getattr(options, name)) is not None:
+            variables[f"STANDIN_{name.upper()}"] = value
+    sys.stdout.flush()
+    os.execve(options.python, [options.python, *options.command], variables)
+
+
+if __name__ == "__main__":
+    main()
