@@ -117,7 +117,7 @@ def test_a_file_cut_in_two_is_called_cut_short(file: Path, kept: int) -> None:
 def test_a_newer_format_asks_for_an_upgrade(file: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"format=2 ", b"format=3 ", 1))
     message = refusal(file)
-    assert "made by a newer torchtally (format 3, this one reads 1)" in message
+    assert "made by a newer torchtally (format 3, this one reads 2)" in message
     assert "Upgrade" in message
 
 
@@ -198,7 +198,7 @@ def test_a_well_sealed_changed_body_is_read_or_refused(data: st.DataObject, tmp_
         (("ops", "clock_steps"), [0], "length"),
         (("storages", "requested_bytes"), [1, 1, 1, -1], "bytes"),
         (("storages", "born"), [0, 0, 0, 1 << 60], "tick"),
-        (("storages", "role"), [0, 0, 0, 5], "role"),
+        (("storages", "role"), [0, 0, 0, 6], "role"),
         (("storages", "name"), [0, 0, 0, 9], "text"),
         (("step_ends",), [2, 1], "order"),
         (("host_ops",), -1, "host"),
@@ -229,11 +229,11 @@ def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
 
 def test_a_small_file_cannot_ask_for_all_memory(tmp_path: Path) -> None:
     packed = zlib.compress(b"\0" * (1 << 24))
-    header = trace_file._header(1, len(packed), 1 << 38, trace_file._digest(packed))
+    header = trace_file._header(2, len(packed), 1 << 38, trace_file._digest(packed))
     path = tmp_path / "bomb"
     path.write_bytes(header + packed)
     assert "claims to hold more" in refusal(path)
-    header = trace_file._header(1, len(packed), 100, trace_file._digest(packed))
+    header = trace_file._header(2, len(packed), 100, trace_file._digest(packed))
     path.write_bytes(header + packed)
     assert "size is not the one it claims" in refusal(path)
 

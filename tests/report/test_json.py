@@ -39,6 +39,7 @@ def test_the_keys_that_programs_rely_on() -> None:
         "inputs",
         "buffers",
         "temporaries",
+        "workspaces",
     }
     assert document["memory"]["peak_allocated_bytes"] > 4 << 20
     (line,) = document["lines"]

@@ -41,7 +41,9 @@ def test_a_chip_is_what_torch_cuda_says(
         found = torch.cuda.get_device_properties(0)
         assert (found.name, found.major, found.minor) == (name, *capability)
         assert 0.9 * label_gib * GIB < found.total_memory <= label_gib * GIB
-        assert torch.cuda.mem_get_info() == (found.total_memory, found.total_memory)
+        free, total = torch.cuda.mem_get_info()
+        assert total == found.total_memory
+        assert 0.4 * GIB < total - free < 0.9 * GIB  # the CUDA context
         assert f"sm_{capability[0]}{capability[1]}" in torch.cuda.get_arch_list()
 
 
@@ -176,8 +178,12 @@ def test_in_place_operators_take_nothing():
 
 
 def test_a_training_steps_memory_by_hand():
-    """A 1024 x 1024 layer: 4 MiB of weights; then its gradient; then momentum."""
+    """A 1024 x 1024 layer: 4 MiB of weights; then its gradient; then momentum.
+
+    Each product's thread has a cuBLAS handle with a workspace: 32 MiB on Hopper.
+    """
     mib = 1024**2
+    forward, both = 32 * mib, 64 * mib
     with torchtally.virtual_gpu("H100-SXM"):
         model = nn.Linear(1024, 1024, bias=False, device="cuda")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -185,24 +191,27 @@ def test_a_training_steps_memory_by_hand():
         x = torch.randn(256, 1024, device="cuda")
         assert torch.cuda.memory_allocated() == 5 * mib
         loss = model(x).sum()
+        assert torch.cuda.memory_allocated() == 5 * mib + 512 + forward
         loss.backward()
         del loss
-        assert torch.cuda.memory_allocated() == 9 * mib
+        assert torch.cuda.memory_allocated() == 9 * mib + both
         optimizer.step()
-        assert torch.cuda.memory_allocated() == 13 * mib
+        assert torch.cuda.memory_allocated() == 13 * mib + both
         optimizer.zero_grad(set_to_none=True)
-        assert torch.cuda.memory_allocated() == 9 * mib
+        assert torch.cuda.memory_allocated() == 9 * mib + both
         optimizer.zero_grad(set_to_none=False)
         del x, optimizer, model
         gc.collect()
+        assert torch.cuda.memory_allocated() == both
+        torch._C._cuda_clearCublasWorkspaces()
         assert torch.cuda.memory_allocated() == 0
 
 
-def test_free_memory_shrinks_as_tensors_are_made():
+def test_free_memory_shrinks_as_segments_are_made():
     with torchtally.virtual_gpu("H100-SXM"):
         free, total = torch.cuda.mem_get_info()
         x = torch.zeros(1024, device="cuda")
-        assert torch.cuda.mem_get_info() == (free - 4096, total)
+        assert torch.cuda.mem_get_info() == (free - 2 * 1024**2, total)
         assert x.numel() == 1024
 
 
@@ -376,17 +385,6 @@ def test_a_profiled_step_runs_and_the_report_says_what_was_not_seen():
     assert [note.text for note in trace.notes] == [
         "torch.profiler saw the host only: no kernel ran on a device"
     ]
-
-
-def test_memory_snapshots_are_not_written_and_the_report_says_so(tmp_path):
-    def script() -> None:
-        torch.cuda.memory._record_memory_history(max_entries=100)
-        torch.zeros(4, device="cuda")
-        torch.cuda.memory._dump_snapshot(str(tmp_path / "snapshot.pickle"))
-        torch.cuda.memory._record_memory_history(enabled=None)
-
-    (note,) = traced(script).notes
-    assert "memory snapshot" in note.text
 
 
 def test_data_parallel_on_one_gpu_is_the_module():

@@ -67,6 +67,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     parser.add_argument("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
                         help="share of a mask taken to be true where a shape depends on values "
                         "nobody has (default 1: the upper bound)")  # fmt: skip
+    parser.add_argument("--no-oom", action="store_true",
+                        help="go on beyond the chip's memory instead of raising "
+                        "torch.OutOfMemoryError")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress, no report on stderr")
     parser.set_defaults(command=command)
 
@@ -165,6 +168,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
             steps=args.steps,
             said=said,
             nonzero_fraction=args.nonzero_fraction,
+            memory_is_limited=not args.no_oom,
         ) as made,
     ):
         progress.operators = lambda: made.recorder.clock

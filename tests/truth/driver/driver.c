@@ -886,7 +886,39 @@ int cublasLtMatmulAlgoGetHeuristic(handle blas, handle operation, handle a, hand
     return CUBLAS_OK;
 }
 
-/* ---- cuDNN: versions; what it computes is not here (build.py's functions refuse) ---- */
+/* ---- cuDNN ----
+ * The graph interface accepts every graph and finds one engine, which needs no workspace: what cuDNN's
+ * own engines ask for is decided in cuDNN and is NOT here, while what PyTorch and cuDNN's frontend,
+ * which is part of PyTorch, add themselves is. Of the older interface there are handles only. */
+
+int cudnnCreate(handle *out) { *out = fresh(); return CUDNN_OK; }
+
+int cudnnBackendCreateDescriptor(int type, handle *out)
+{
+    (void)type;
+    *out = fresh();
+    return CUDNN_OK;
+}
+
+int cudnnBackendGetAttribute(handle descriptor, int name, int type, int64_t wanted, int64_t *count,
+                             void *values)
+{
+    enum { HEURISTIC_RESULTS = 202, ENGINE_CONFIG_ENGINE = 300, DESCRIPTOR = 15 };
+    (void)descriptor;
+    /* Sizes of the types by number; the rest is not asked for. */
+    size_t size = type == 3 || type == 6 || type == 5 || type == DESCRIPTOR ? 8 : 4;
+    int one = name == HEURISTIC_RESULTS || name == ENGINE_CONFIG_ENGINE || type == 3;
+    if (count)
+        *count = one;
+    if (wanted && values && type != DESCRIPTOR) /* the caller has made the descriptors */
+        memset(values, 0, size * (one ? 1 : 0));
+    return CUDNN_OK;
+}
+
+int cudnnBackendSetAttribute(void) { return CUDNN_OK; }
+int cudnnBackendFinalize(void) { return CUDNN_OK; }
+int cudnnBackendDestroyDescriptor(void) { return CUDNN_OK; }
+int cudnnBackendExecute(void) { return CUDNN_OK; }
 
 size_t cudnnGetVersion(void) { return CUDNN_VERSION; }
 size_t cudnnGetCudartVersion(void) { return VERSION; }
@@ -925,3 +957,8 @@ int nvmlDeviceGetComputeRunningProcesses(handle nvml, unsigned *count, process_i
     *processes = (process_info){(unsigned)getpid(), used};
     return SUCCESS;
 }
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = VERSION; return SUCCESS; }
+int nvmlDeviceGetNvLinkRemoteDeviceType(void) { return 3; } /* 3: not supported, of all NVML */
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void) { return 3; }
+int nvmlDeviceGetGpuFabricInfoV(void) { return 3; }

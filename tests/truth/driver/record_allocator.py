@@ -17,10 +17,10 @@ ABOUT = (
     "What the caching allocator of PyTorch {torch} answered, recorded on a stand-in for the CUDA"
     " driver (tests/truth/driver) that hands out rising addresses and enforces the capacity in"
     " pages of 2 MiB. An allocation's answer is [which of the driver's ranges by order of their"
-    " making, offset in it] or an out-of-memory message; ranges include those of reserved addresses, which"
-    " is what expandable segments are. A free of what was not had is 'not held'. Events of streams"
-    " are always complete. Rows of stats start with the index of the event after which they were"
-    " read; blocks are [size, requested size, state]."
+    " making, offset in it] or the message of running out of memory; ranges"
+    " include those of reserved addresses, which is what expandable segments are. A free of what"
+    " was not had is 'not held'. Events of streams are always complete. Rows of stats start with"
+    " the index of the event after which they were read; blocks are [size, requested size, state]."
 )
 
 
