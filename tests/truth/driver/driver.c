@@ -905,6 +905,7 @@ int cudnnBackendGetAttribute(handle descriptor, int name, int type, int64_t want
 {
     enum { HEURISTIC_RESULTS = 202, ENGINE_CONFIG_ENGINE = 300, DESCRIPTOR = 15 };
     (void)descriptor;
+    LOG(3, "cudnn attribute %d type %d wanted %ld values %d\n", name, type, (long)wanted, values != NULL);
     /* Sizes of the types by number; the rest is not asked for. */
     size_t size = type == 3 || type == 6 || type == 5 || type == DESCRIPTOR ? 8 : 4;
     int one = name == HEURISTIC_RESULTS || name == ENGINE_CONFIG_ENGINE || type == 3;
