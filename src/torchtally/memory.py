@@ -192,13 +192,16 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
 
     Where the script said what a storage is (`Role`), that holds. The rest follows from who made it
     and who reads it. What a forward pass made and still holds when the run ends before a backward
-    pass counts as activations, since that is what it would have been.
+    pass, or runs out of memory within it, counts as activations: that is what it would have been.
     """
     forward, backward = _made_by(trace, Phase.FORWARD), _made_by(trace, Phase.BACKWARD)
     makers = forward | _made_by(trace, Phase.RECOMPUTE)
     read = set(chain.from_iterable(op.inputs for op in trace.ops))
     read_in_backward = set(chain.from_iterable(op.inputs for op in backward.values()))
     unfinished = max([*trace.step_ends[-1:], *(clock + 1 for clock in [*backward][-1:]), 0])
+    refused = trace.final_refusal
+    refused_tick = trace.end if refused is None else refused.tick
+    refused_step = max(trace.step_ends, default=0) if refused is not None else unfinished
     # Enum members are looked up by a slow road; this runs once for every storage.
     activations, inputs, temporaries = Category.ACTIVATIONS, Category.INPUTS, Category.TEMPORARIES
 
@@ -211,7 +214,9 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
             return temporaries
         if number in read and born in forward and _is_input_maker(op):
             return inputs
-        is_kept = number in read_in_backward or (storage.died is None and born >= unfinished)
+        is_kept = number in read_in_backward or (
+            born >= refused_step and (storage.died is None or storage.died > refused_tick)
+        )
         return activations if is_kept else temporaries
 
     return tuple(map(category, trace.storages))

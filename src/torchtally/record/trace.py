@@ -112,6 +112,12 @@ class Trace:
         return self.ops[-1].clock + 1 if self.ops else 0
 
     @property
+    def final_refusal(self) -> Refusal | None:
+        """The refused request that ended the run; None where the script found a way to go on."""
+        ran_out = self.ending.kind == "exception" and "OutOfMemoryError" in self.ending.message
+        return self.refusals[-1] if ran_out and self.refusals else None
+
+    @property
     def steady_step(self) -> tuple[int, int]:
         """Ticks [first, end) of the last completed step, the whole trace when none completed."""
         if not self.step_ends:

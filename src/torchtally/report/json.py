@@ -5,16 +5,18 @@ period, which `per` names ("steady-state step 2"); `memory` is of the whole run.
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from torchtally.hardware import Chip
 from torchtally.ledger import Key, Ledger, Line, Path, Total
-from torchtally.memory import parameters
+from torchtally.memory import Category, parameters
 from torchtally.record import Placeholder
 from torchtally.views import Table
 from torchtally.views.modules import with_children
-from torchtally.views.summary import judge
+from torchtally.views.summary import judge, shortage_of
+from torchtally.workspace import KINDS, Trust
 
 SCHEMA_VERSION = 1
 
@@ -183,8 +185,52 @@ def _memory(ledger: Ledger) -> Document:
         "peak_allocated_bytes": memory.peak_bytes,
         "peak_tick": memory.peak_tick,
         "at_peak": {str(category): held for category, held in memory.at_peak},
+        "peak_reserved_bytes": found.reserved_bytes,
+        "context_bytes": found.context_bytes,
+        "context_trust": str(Trust.ESTIMATED),
+        "workspaces": _workspaces(ledger),
         "capacity_bytes": found.capacity_bytes,
         "fits": found.fits,
+        "out_of_memory": _shortage(ledger),
+        "refused_requests": len(ledger.trace.refusals),
+    }
+
+
+def _workspaces(ledger: Ledger) -> list[Document]:
+    """Device memory at the peak that is no tensor's, and how far each figure can be trusted."""
+    held: Counter[str] = Counter()
+    for storage, category in ledger.memory.alive_at_peak:
+        if category is Category.WORKSPACES:
+            held[storage.name] += storage.bytes
+    return [
+        {
+            "name": name,
+            "bytes": size,
+            "trust": str(KINDS[name].trust) if name in KINDS else None,
+            "source": KINDS[name].source if name in KINDS else None,
+        }
+        for name, size in held.most_common()
+    ]
+
+
+def _shortage(ledger: Ledger) -> Document | None:
+    """The request that ended the run, and who held the memory."""
+    found = shortage_of(ledger)
+    if found is None:
+        return None
+    refusal, line = found.refusal, found.refusal.site.line
+    names = [column.name for column in found.holders.columns]
+    return {
+        "requested_bytes": refusal.requested_bytes,
+        "allocated_bytes": refusal.allocated_bytes,
+        "reserved_bytes": refusal.reserved_bytes,
+        "free_bytes": refusal.free_bytes,
+        "file": line.file if line else None,
+        "line": line.line if line else None,
+        "source": line.text if line else None,
+        "module": refusal.site.module,
+        "message": refusal.message,
+        "holders": [dict(zip(names, row, strict=True)) for row in found.holders.rows],
     }
 
 

@@ -16,11 +16,13 @@ from torchtally.report.plain import cut_left, cut_right, printable
 from torchtally.units import format_bytes, format_count
 from torchtally.views import Table
 from torchtally.views.lines import short_path
+from torchtally.views.shortage import Shortage
 from torchtally.views.summary import Summary, Verdict
 
 MOST_LISTED = 3
 """Of placeholders, notes and uncounted operators; the rest are numbered."""
 NAME_WIDTH = 48
+TOP_HOLDERS = 8
 
 
 def table_text(table: Table, *, width: int = 80, is_coloured: bool = False) -> str:
@@ -49,7 +51,10 @@ def _joined(lines: list[Text], is_coloured: bool) -> str:
 
 def _summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
     yield from _verdict(summary, width)
-    yield from _ending(summary, width)
+    if summary.shortage is not None:
+        yield from _shortage(summary.shortage, width)
+    else:
+        yield from _ending(summary, width)
     yield Text()
     yield from _heading(summary, width)
     if summary.total.count:
@@ -87,7 +92,7 @@ def verdict(found: Verdict) -> str:
     chip = printable(found.chip)
     if not found.device:
         return f"nothing was put on the {chip}"
-    peak = f"peak {format_bytes(found.peak_bytes)}"
+    peak = f"peak {format_bytes(found.reserved_bytes)}"
     if found.capacity_bytes is None:
         return f"{peak} on {chip}, whose memory is not known"
     claim = "fits" if found.fits else "does not fit"
@@ -100,9 +105,11 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     yield from _prose(verdict(found), width, style if found.device else "bold red")
     if found.device:
         text = (
-            f"Reached in {found.peak_moment}. Bytes of tensors: the allocator's segments, "
-            "workspaces of libraries and the CUDA context are not in it."
+            f"Reserved by the allocator; {format_bytes(found.peak_bytes)} of it allocated at most, "
+            f"in {found.peak_moment}. "
         )
+        if found.context_bytes:
+            text += f"The CUDA context takes {format_bytes(found.context_bytes)} more (estimated)."
     elif summary.ending.kind in ("steps", "exit"):
         text = (
             "The script kept all its tensors on the CPU. Ask it for the GPU: many scripts have an "
@@ -111,6 +118,25 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     else:
         text = "The script did not get that far."
     yield from map(Text, wrapped(text, width))
+
+
+def _shortage(found: Shortage, width: int) -> Iterator[Text]:
+    """Where it ran out, and of what."""
+    refusal = found.refusal
+    asked, free = format_bytes(refusal.requested_bytes), format_bytes(refusal.free_bytes)
+    allocated = format_bytes(refusal.allocated_bytes)
+    unused = format_bytes(refusal.reserved_bytes - refusal.allocated_bytes)
+    yield from _prose(
+        f"Out of memory in {found.moment}: it asked for {asked}, with {allocated} allocated, "
+        f"{unused} reserved but unusable for it, and {free} of the chip free.",
+        width,
+        "yellow",
+    )
+    line = refusal.site.line
+    if line is not None and line.text:
+        yield Text(f"{INDENT}{cut_right(printable(line.text), width - len(INDENT))}")
+    yield Text()
+    yield from table_lines(found.holders.top(TOP_HOLDERS), width, is_brief=True)
 
 
 def _ending(summary: Summary, width: int) -> Iterator[Text]:

@@ -59,7 +59,7 @@ class Recorder:
         self._site_numbers: dict[Any, int] = {}
         self._forward_sites: dict[int, int] = {}
         """Where the operator that made an autograd node ran, by the node's sequence number."""
-        self._ops: list[tuple[int, int, Phase, tuple[int, ...], tuple[int, ...]]] = []
+        self._ops: list[tuple[int, int, int, Phase, tuple[int, ...], tuple[int, ...]]] = []
         self._storages: list[tuple[str, int, int, int, int]] = []
         """(device, requested bytes, born, stream, spare bytes) by storage number."""
         self._reserved: list[Reserved] = []
@@ -142,6 +142,7 @@ class Recorder:
                 message=str(error),
             )
         )
+        self.clock += 1  # what goes now, on the way out, was held at that moment
 
     def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
         """What the script made of a tensor's storage; the first word stands."""
@@ -167,7 +168,7 @@ class Recorder:
             return
         call, came_in, went_out = self._calls.of(invocation, outputs)
         phase, site = self._place(invocation, outputs)
-        self._ops.append((call, site, phase, came_in, went_out))
+        self._ops.append((self.clock, call, site, phase, came_in, went_out))
         self.clock += 1
 
     def _place(self, invocation: Invocation, outputs: Sequence[Tensor]) -> tuple[Phase, int]:
@@ -291,7 +292,7 @@ class Recorder:
             torch_version=str(torch.__version__),
             ops=tuple(
                 Op(clock, calls[call], sites[site], phase, came_in, went_out)
-                for clock, (call, site, phase, came_in, went_out) in enumerate(self._ops)
+                for clock, call, site, phase, came_in, went_out in self._ops
             ),
             storages=tuple(
                 Storage(

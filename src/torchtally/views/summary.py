@@ -4,8 +4,9 @@ import posixpath
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
+from torchtally.allocator import replay
 from torchtally.errors import UnknownChipError
-from torchtally.hardware import chip
+from torchtally.hardware import Chip, chip
 from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory import parameters
 from torchtally.record import Ending, Note, Placeholder
@@ -13,7 +14,9 @@ from torchtally.views.categories import categories, peak_lines
 from torchtally.views.lines import is_behind_libraries, library_lines, lines, own_root
 from torchtally.views.modules import OUTSIDE, repeated_modules
 from torchtally.views.operators import phases
+from torchtally.views.shortage import Shortage, holders
 from torchtally.views.table import Table
+from torchtally.workspace import context_bytes
 
 TOP_LINES = 8
 TOP_OWN_LINES = 4
@@ -30,15 +33,17 @@ class Verdict:
     device: str
     """"" when the run put nothing on any device."""
     peak_bytes: int
+    """Allocated at most, as `torch.cuda.max_memory_allocated()`."""
     peak_moment: str
     """Where the peak was reached: "step 2, backward of model.py:41"."""
+    reserved_bytes: int
+    """In the allocator's segments at most, as `torch.cuda.max_memory_reserved()`."""
+    context_bytes: int
+    """What the CUDA context takes besides, by estimate."""
     capacity_bytes: int | None
     """None for a chip that is in no table."""
-
-    @property
-    def fits(self) -> bool | None:
-        """None where the capacity is not known."""
-        return None if self.capacity_bytes is None else self.peak_bytes <= self.capacity_bytes
+    fits: bool | None
+    """None where the capacity is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,9 @@ class Summary:
     phases: Table
     categories: Table
     peak_lines: Table | None
-    """Where the run does not fit: who holds the memory."""
+    """Where the run does not fit, though it was let go on: who holds the memory at the peak."""
+    shortage: Shortage | None
+    """Where the run ended because it did not fit."""
     lines: Table
     library_lines: Table | None
     """Where most of the work is in library code that the user's own lines merely call."""
@@ -74,6 +81,7 @@ def summarise(ledger: Ledger) -> Summary:
     trace = ledger.trace
     has_modules = any(module_of(it) != OUTSIDE for it in ledger.steady)
     verdict = judge(ledger)
+    shortage = shortage_of(ledger)
     is_behind = is_behind_libraries(ledger)
     return Summary(
         script=trace.script,
@@ -84,7 +92,8 @@ def summarise(ledger: Ledger) -> Summary:
         total=ledger.total,
         phases=phases(ledger),
         categories=categories(ledger),
-        peak_lines=None if verdict.fits else peak_lines(ledger).top(TOP_HOLDERS),
+        peak_lines=(None if verdict.fits or shortage else peak_lines(ledger).top(TOP_HOLDERS)),
+        shortage=shortage,
         lines=lines(ledger).top(TOP_OWN_LINES if is_behind else TOP_LINES),
         library_lines=library_lines(ledger).top(TOP_LINES) if is_behind else None,
         modules=repeated_modules(ledger).top(TOP_MODULES) if has_modules else None,
@@ -98,14 +107,43 @@ def summarise(ledger: Ledger) -> Summary:
 
 
 def judge(ledger: Ledger) -> Verdict:
-    memory = ledger.memory
+    """Whether a run fits its chip: by what is reserved, and the CUDA context besides."""
+    memory, trace = ledger.memory, ledger.trace
+    mine = (it.bytes for it in trace.reserved if it.device == memory.device)
+    reserved_bytes = max(mine, default=memory.peak_bytes)
+    target = known_chip(trace.chip)
+    taken_bytes = 0
+    fits: bool | None = None
+    if target is not None:
+        capability = target.compute_capability
+        taken_bytes = context_bytes(capability) if capability is not None else 0
+        left_bytes = target.total_memory_bytes - taken_bytes
+        fits = trace.final_refusal is None and (
+            reserved_bytes <= left_bytes
+            # Cached segments can be given back: what was reserved need not have been.
+            or replay(trace, device=memory.device, capacity_bytes=left_bytes).fits
+        )
     return Verdict(
-        chip=ledger.trace.chip,
+        chip=trace.chip,
         device=memory.device,
         peak_bytes=memory.peak_bytes,
         peak_moment=moment(ledger, memory.peak_tick),
-        capacity_bytes=capacity_bytes(ledger.trace.chip),
+        reserved_bytes=reserved_bytes,
+        context_bytes=taken_bytes,
+        capacity_bytes=None if target is None else target.total_memory_bytes,
+        fits=fits,
     )
+
+
+def shortage_of(ledger: Ledger) -> Shortage | None:
+    """What the run wanted when it ran out of memory, and who held it."""
+    refusal = ledger.trace.final_refusal
+    if refusal is None:
+        return None
+    step = f"step {bisect_right(ledger.trace.step_ends, refusal.tick) + 1}"
+    line = refusal.site.line
+    where = f"{posixpath.basename(line.file)}:{line.line}" if line else "no line of Python"
+    return Shortage(refusal, f"{step}, {where}", holders(ledger, refusal.tick))
 
 
 def moment(ledger: Ledger, tick: int) -> str:
@@ -121,9 +159,9 @@ def moment(ledger: Ledger, tick: int) -> str:
     return f"{step}, {op.phase}{where}"
 
 
-def capacity_bytes(chip_name: str) -> int | None:
-    """What a program can have of the chip's memory; None for a chip that is in no table."""
+def known_chip(name: str) -> Chip | None:
+    """The chip of that name; None for one that is in no table."""
     try:
-        return chip(chip_name).total_memory_bytes
+        return chip(name)
     except UnknownChipError:
         return None

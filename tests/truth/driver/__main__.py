@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument(
         "--log", choices=["1", "2"], help="1: what is not implemented; 2: memory too"
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="script.py args, -m mod, -c text")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py args")
     options = parser.parse_args()
     variables = environment(options.python)
     for name in ("name", "capability", "memory", "multiprocessors", "log"):
