@@ -178,7 +178,7 @@ def divisions(option: str, value: str) -> tuple[int, ...]:
             raise wrong(option, value, "a list like [256:1,512:2,>:4]")
         parts = 0 if count == "0" else power_of_two(option, count)
         if size == ">":
-            found[last:] = [parts] * (ROUNDED_INTERVALS - last)
+            found[last + 1 :] = [parts] * (ROUNDED_INTERVALS - last - 1)
             continue
         # torch takes the logarithm of the number of MiB for the interval's place
         place = min(power_of_two(option, size).bit_length() - 1, ROUNDED_INTERVALS - 1)

@@ -29,7 +29,8 @@ class RunParser(argparse.ArgumentParser):
             if arg == "--":
                 theirs += rest
             elif option is not None:
-                self.check_once(option, seen)
+                if not isinstance(self._option_string_actions[option], argparse._AppendAction):
+                    self.check_once(option, seen)
                 ours.append(arg)
                 if arg == option and self._option_string_actions[option].nargs is None:
                     ours += islice(rest, 1)

@@ -30,6 +30,7 @@ examples:
   tally run --gpu A100-SXM --steps 3 train.py -- --steps 500
   tally run --gpu H100-SXM -m mypackage.train --config base.yaml
   tally run train.py --gpu H200 --json report.json 2> report.txt
+  tally run train.py --gpu RTX-4090 --what-if checkpoint=Block --what-if optimizer=fused
 
 The script is really executed: it reads its files, prints its output (stdout is all its own) and
 may write checkpoints. Only its GPU is not there. The report goes to stderr, the exit code is the
@@ -67,6 +68,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     parser.add_argument("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
                         help="share of a mask taken to be true where a shape depends on values "
                         "nobody has (default 1: the upper bound)")  # fmt: skip
+    parser.add_argument("--what-if", action="append", default=[], metavar="CHANGE",
+                        help="run the script as if it were changed: checkpoint=CLASS, "
+                        "autocast=bfloat16, optimizer=fused (can be repeated)")  # fmt: skip
     parser.add_argument("--no-oom", action="store_true",
                         help="go on beyond the chip's memory instead of raising "
                         "torch.OutOfMemoryError")  # fmt: skip
@@ -169,6 +173,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
             said=said,
             nonzero_fraction=args.nonzero_fraction,
             memory_is_limited=not args.no_oom,
+            what_ifs=tuple(args.what_if),
         ) as made,
     ):
         progress.operators = lambda: made.recorder.clock

@@ -11,6 +11,7 @@ from torchtally.hardware import Chip, chip
 from torchtally.record import Ending, Trace
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.steps import Steps, StepsDone
+from torchtally.tracer.what_if import stand_ins
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import applied
 
@@ -51,11 +52,16 @@ def recording(
     said: Callable[[int], None] = say_nothing,
     nonzero_fraction: float = 1.0,
     memory_is_limited: bool = True,
+    what_ifs: tuple[str, ...] = (),
 ) -> Iterator[Recording]:
-    """A virtual GPU that records. `said` is told of each completed step."""
+    """A virtual GPU that records. `said` is told of each completed step.
+
+    `what_ifs` are changes to try, as `what_if.py` spells them.
+    """
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     recorder = Recorder()
-    watch = Steps(recorder, steps, said)
+    for what_if in what_ifs:
+        recorder.noted(f"the script was run as if changed: {what_if}")
     with (
         virtual_gpu(
             target,
@@ -63,10 +69,17 @@ def recording(
             nonzero_fraction=nonzero_fraction,
             memory_is_limited=memory_is_limited,
         ) as device,
-        applied([*recorder.modules.stand_ins(), *watch.stand_ins()]),
-        watch.watching(),
+        applied(stand_ins(what_ifs)),
+        watched(Steps(recorder, steps, said)),
     ):
         yield Recording(device, recorder, script)
+
+
+@contextmanager
+def watched(steps: Steps) -> Iterator[None]:
+    """The recorder sees modules called and optimizers made and stepped."""
+    with applied([*steps.recorder.modules.stand_ins(), *steps.stand_ins()]), steps.watching():
+        yield
 
 
 def trace(

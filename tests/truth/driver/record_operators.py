@@ -4,7 +4,6 @@
 """
 
 import json
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -141,7 +140,11 @@ def elementwise() -> None:
     op(
         "copy_ of transposed",
         lambda a, b: a.copy_(b.t()),
-        *[[((900, 700), one), ((700, 900), two)] for one in (FLOAT, BRAIN) for two in (FLOAT, BRAIN)],
+        *[
+            [((900, 700), one), ((700, 900), two)]
+            for one in (FLOAT, BRAIN)
+            for two in (FLOAT, BRAIN)
+        ],
         grad=False,
     )
     op("to cpu, transposed", lambda x: x.t().cpu(), *each([(100, 300)], FLOAT), grad=False)
@@ -169,7 +172,11 @@ def elementwise() -> None:
     )
     mask = [[((64, 512), BOOL), ((64, 512), BRAIN), ((64, 512), BRAIN)]]
     op("where", torch.where, *mask)
-    op("masked_fill", lambda x, m: x.masked_fill(m, 0.0), [((4, 8, 512, 512), BRAIN), ((512, 512), BOOL)])
+    op(
+        "masked_fill",
+        lambda x, m: x.masked_fill(m, 0.0),
+        [((4, 8, 512, 512), BRAIN), ((512, 512), BOOL)],
+    )
     op("add broadcast", lambda x, y: x + y, [((64, 512, 100), BRAIN), ((100,), BRAIN)])
     op("mul", lambda x, y: x * y, [((64, 512), BRAIN), ((64, 512), BRAIN)])
     op("div", lambda x, y: x / y, [((64, 512), FLOAT), ((64, 512), FLOAT)])
@@ -255,30 +262,76 @@ def normalising() -> None:
 
 def reducing() -> None:
     """Sums of every shape: big ones go by parts."""
-    shapes = [(100,), (10_000,), (1_000_000,), (16_777_216,), (100_000_001,), (4096, 4096), (8, 512, 3072)]
+    shapes = [
+        (100,),
+        (10_000,),
+        (1_000_000,),
+        (16_777_216,),
+        (100_000_001,),
+        (4096, 4096),
+        (8, 512, 3072),
+    ]
     for dtype in (FLOAT, BRAIN):
-        for name in ("sum", "mean", "norm", "max", "argmax", "std", "prod", "any"):
+        for name in ("sum", "mean", "norm", "max", "argmax", "std", "any"):
             op(name, getattr(torch, name), *each(shapes, dtype), grad=name in ("norm",))
         for dim in (0, 1):
             wide = [(4096, 4096), (65_536, 768), (10, 1_000_000), (1_000_000, 10), (8192, 50257)]
-            op("sum", lambda x, dim=dim: x.sum(dim), *each(wide, dtype), literals=f"dim={dim}", grad=False)
-            op("max", lambda x, dim=dim: x.max(dim), *each(wide, dtype), literals=f"dim={dim}", grad=False)
+            op(
+                "sum",
+                lambda x, dim=dim: x.sum(dim),
+                *each(wide, dtype),
+                literals=f"dim={dim}",
+                grad=False,
+            )
+            op(
+                "max",
+                lambda x, dim=dim: x.max(dim),
+                *each(wide, dtype),
+                literals=f"dim={dim}",
+                grad=False,
+            )
     op("sum to float32", lambda x: x.sum(dtype=FLOAT), *each(shapes, BRAIN), grad=False)
-    op("sum dims", lambda x: x.sum((0, 1)), *each([(8, 512, 3072), (32, 1024, 768)], BRAIN, FLOAT), grad=False)
+    op(
+        "sum dims",
+        lambda x: x.sum((0, 1)),
+        *each([(8, 512, 3072), (32, 1024, 768)], BRAIN, FLOAT),
+        grad=False,
+    )
     op("isnan any", lambda x: x.isnan().any(), *each([(1_000_000,)], FLOAT), grad=False)
     op("item", lambda x: x.sum().item(), *each([(10,)], FLOAT), grad=False)
     op("all equal", lambda x: torch.equal(x, x + 1), *each([(1000,)], FLOAT), grad=False)
     op("logsumexp", lambda x: x.logsumexp(-1), *each([(512, 50257)], FLOAT))
-    op("cumsum", lambda x: x.cumsum(-1), *each([(100,), (1_000_000,), (512, 4096), (4096, 77)], FLOAT, BRAIN))
+    op(
+        "cumsum",
+        lambda x: x.cumsum(-1),
+        *each([(100,), (1_000_000,), (512, 4096), (4096, 77)], FLOAT, BRAIN),
+    )
     op("cumsum int64", lambda x: x.cumsum(0), *each([(1_000_000,), (100,)], LONG), grad=False)
     for name, dtypes in (("sort", (FLOAT, LONG)), ("argsort", (FLOAT,))):
         op(
             name,
             lambda x, name=name: getattr(x, name)(-1),
-            *each([(100,), (1000,), (4096,), (5000,), (1_000_000,), (512, 1000), (512, 50257), (64, 5000)], *dtypes),
+            *each(
+                [
+                    (100,),
+                    (1000,),
+                    (4096,),
+                    (5000,),
+                    (1_000_000,),
+                    (512, 1000),
+                    (512, 50257),
+                    (64, 5000),
+                ],
+                *dtypes,
+            ),
             grad=False,
         )
-    op("sort stable", lambda x: x.sort(stable=True), *each([(1_000_000,), (512, 1000)], FLOAT), grad=False)
+    op(
+        "sort stable",
+        lambda x: x.sort(stable=True),
+        *each([(1_000_000,), (512, 1000)], FLOAT),
+        grad=False,
+    )
     for k in (5, 50):
         op(
             "topk",
@@ -287,13 +340,30 @@ def reducing() -> None:
             literals=f"k={k}",
             grad=False,
         )
-    op("multinomial", lambda x: x.multinomial(1), *each([(64, 50257), (1, 1000)], FLOAT), grad=False)
+    op(
+        "multinomial",
+        lambda x: x.multinomial(1),
+        *each([(64, 50257), (1, 1000)], FLOAT),
+        grad=False,
+    )
     op("multinomial 5", lambda x: x.multinomial(5, True), *each([(64, 50257)], FLOAT), grad=False)
     op("unique", lambda x: x.unique(), *each([(1000,), (1_000_000,)], LONG), grad=False)
     op("nonzero", torch.nonzero, *each([(1000,), (1_000_000,), (512, 512)], BOOL), grad=False)
     op("bincount", lambda x: x.bincount(minlength=100), *each([(1000,)], LONG), grad=False)
-    op("randperm", lambda _: torch.randperm(1_000_000, device="cuda"), *each([(1,)], LONG), literals="1000000", grad=False)
-    op("randperm", lambda _: torch.randperm(10_000, device="cuda"), *each([(1,)], LONG), literals="10000", grad=False)
+    op(
+        "randperm",
+        lambda _: torch.randperm(1_000_000, device="cuda"),
+        *each([(1,)], LONG),
+        literals="1000000",
+        grad=False,
+    )
+    op(
+        "randperm",
+        lambda _: torch.randperm(10_000, device="cuda"),
+        *each([(1,)], LONG),
+        literals="10000",
+        grad=False,
+    )
     op("arange", lambda _: torch.arange(10_000, device="cuda"), *each([(1,)], LONG), grad=False)
     op("one_hot", lambda x: F.one_hot(x, 1000), *each([(100,), (8, 512)], LONG), grad=False)
     op("one_hot without classes", F.one_hot, *each([(100,)], LONG), grad=False)
@@ -306,12 +376,28 @@ def indexing() -> None:
         ((512, 256), (64, 512)), ((5000, 64), (3073,)), ((5000, 64), (3072,)),
     ):  # fmt: skip
         for dtype in (FLOAT, BRAIN):
-            op("embedding", lambda w, i: F.embedding(i, w), [((vocabulary, width), dtype), (tokens, LONG)])
-    op("embedding padded", lambda w, i: F.embedding(i, w, padding_idx=0), [((50257, 768), FLOAT), ((8, 512), LONG)])
-    op("embedding_bag", lambda w, i: F.embedding_bag(i, w), [((5000, 64), FLOAT), ((100, 20), LONG)])
+            op(
+                "embedding",
+                lambda w, i: F.embedding(i, w),
+                [((vocabulary, width), dtype), (tokens, LONG)],
+            )
+    op(
+        "embedding padded",
+        lambda w, i: F.embedding(i, w, padding_idx=0),
+        [((50257, 768), FLOAT), ((8, 512), LONG)],
+    )
+    op(
+        "embedding_bag",
+        lambda w, i: F.embedding_bag(i, w),
+        [((5000, 64), FLOAT), ((100, 20), LONG)],
+    )
     for count in (100, 4096, 100_000):
         op("index rows", lambda x, i: x[i], [((1000, 256), FLOAT), ((count,), LONG)])
-        op("index_select", lambda x, i: x.index_select(0, i), [((1000, 256), FLOAT), ((count,), LONG)])
+        op(
+            "index_select",
+            lambda x, i: x.index_select(0, i),
+            [((1000, 256), FLOAT), ((count,), LONG)],
+        )
         op("gather", lambda x, i: x.gather(1, i), [((count, 256), FLOAT), ((count, 1), LONG)])
         op(
             "scatter_add",
@@ -336,11 +422,32 @@ def indexing() -> None:
             [((1000, 256), FLOAT), ((count,), LONG), ((count, 256), FLOAT)],
             grad=False,
         )
-    op("masked index", lambda x, m: x[m], [((1_000_000,), FLOAT), ((1_000_000,), BOOL)], [((1000,), FLOAT), ((1000,), BOOL)], grad=False)
-    op("masked_scatter", lambda x, m, s: x.masked_scatter(m, s), [((100_000,), FLOAT), ((100_000,), BOOL), ((100_000,), FLOAT)], grad=False)
-    op("masked_select", torch.masked_select, [((1_000_000,), FLOAT), ((1_000_000,), BOOL)], grad=False)
+    op(
+        "masked index",
+        lambda x, m: x[m],
+        [((1_000_000,), FLOAT), ((1_000_000,), BOOL)],
+        [((1000,), FLOAT), ((1000,), BOOL)],
+        grad=False,
+    )
+    op(
+        "masked_scatter",
+        lambda x, m, s: x.masked_scatter(m, s),
+        [((100_000,), FLOAT), ((100_000,), BOOL), ((100_000,), FLOAT)],
+        grad=False,
+    )
+    op(
+        "masked_select",
+        torch.masked_select,
+        [((1_000_000,), FLOAT), ((1_000_000,), BOOL)],
+        grad=False,
+    )
     op("repeat_interleave", lambda x: x.repeat_interleave(4, 1), *each([(8, 4, 512, 64)], BRAIN))
-    op("repeat_interleave by tensor", lambda x, n: x.repeat_interleave(n, 0, output_size=400), [((100, 64), FLOAT), ((100,), LONG)], grad=False)
+    op(
+        "repeat_interleave by tensor",
+        lambda x, n: x.repeat_interleave(n, 0, output_size=400),
+        [((100, 64), FLOAT), ((100,), LONG)],
+        grad=False,
+    )
     op("flip", lambda x: x.flip(0), *each([(1000, 64)], FLOAT))
     op("roll", lambda x: x.roll(1), *each([(1000, 64)], FLOAT))
 
@@ -353,20 +460,45 @@ def multiplying() -> None:
             op("addmm", torch.addmm, [((n,), dtype), ((m, k), dtype), ((k, n), dtype)])
             op("linear", F.linear, [((m, k), dtype), ((n, k), dtype), ((n,), dtype)])
             op("linear no bias", F.linear, [((8, m // 8, k), dtype), ((n, k), dtype)])
-    op("bmm", torch.bmm, *[[((96, 512, 64), dtype), ((96, 64, 512), dtype)] for dtype in (FLOAT, BRAIN)])
-    op("baddbmm", torch.baddbmm, [((96, 512, 512), BRAIN), ((96, 512, 64), BRAIN), ((96, 64, 512), BRAIN)])
+    op(
+        "bmm",
+        torch.bmm,
+        *[[((96, 512, 64), dtype), ((96, 64, 512), dtype)] for dtype in (FLOAT, BRAIN)],
+    )
+    op(
+        "baddbmm",
+        torch.baddbmm,
+        [((96, 512, 512), BRAIN), ((96, 512, 64), BRAIN), ((96, 64, 512), BRAIN)],
+    )
     op("matmul 4d", torch.matmul, [((8, 12, 512, 64), BRAIN), ((8, 12, 64, 512), BRAIN)])
-    op("matmul of transposed heads", lambda q, k: q.transpose(1, 2) @ k.permute(0, 2, 3, 1), [((8, 512, 12, 64), BRAIN), ((8, 512, 12, 64), BRAIN)])
-    op("einsum", lambda a, b: torch.einsum("bqhd,bkhd->bhqk", a, b), [((8, 512, 12, 64), BRAIN), ((8, 512, 12, 64), BRAIN)])
+    op(
+        "matmul of transposed heads",
+        lambda q, k: q.transpose(1, 2) @ k.permute(0, 2, 3, 1),
+        [((8, 512, 12, 64), BRAIN), ((8, 512, 12, 64), BRAIN)],
+    )
+    op(
+        "einsum",
+        lambda a, b: torch.einsum("bqhd,bkhd->bhqk", a, b),
+        [((8, 512, 12, 64), BRAIN), ((8, 512, 12, 64), BRAIN)],
+    )
     op("mv", torch.mv, [((512, 512), FLOAT), ((512,), FLOAT)])
     op("dot", torch.dot, [((5120,), FLOAT), ((5120,), FLOAT)])
-    for shape in [(8, 12, 512, 64), (2, 32, 2048, 128), (4, 8, 1000, 96), (16, 16, 100, 40), (1, 4, 17, 256)]:
+    for shape in [
+        (8, 12, 512, 64),
+        (2, 32, 2048, 128),
+        (4, 8, 1000, 96),
+        (16, 16, 100, 40),
+        (1, 4, 17, 256),
+    ]:
         for dtype in (BRAIN, HALF, FLOAT):
             for backend in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"):
                 if dtype == FLOAT and backend in ("CUDNN_ATTENTION", "FLASH_ATTENTION"):
                     continue
                 for causal, dropout in ((True, 0.0), (False, 0.1)):
-                    def attend(q: Any, k: Any, v: Any, causal: bool = causal, p: float = dropout) -> Any:
+
+                    def attend(
+                        q: Any, k: Any, v: Any, causal: bool = causal, p: float = dropout
+                    ) -> Any:
                         return F.scaled_dot_product_attention(q, k, v, None, p, causal)
 
                     with sdpa_kernel([SDPBackend.__members__[backend]]):
@@ -376,13 +508,35 @@ def multiplying() -> None:
                             [(shape, dtype)] * 3,
                             literals=f"is_causal={causal}, dropout_p={dropout}",
                         )
-    gqa: list[Spec] = [((2, 32, 2048, 128), BRAIN), ((2, 8, 2048, 128), BRAIN), ((2, 8, 2048, 128), BRAIN)]
-    op("scaled_dot_product_attention default", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True), gqa, literals="enable_gqa=True, is_causal=True")
+    gqa: list[Spec] = [
+        ((2, 32, 2048, 128), BRAIN),
+        ((2, 8, 2048, 128), BRAIN),
+        ((2, 8, 2048, 128), BRAIN),
+    ]
+    op(
+        "scaled_dot_product_attention default",
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
+        gqa,
+        literals="enable_gqa=True, is_causal=True",
+    )
     for queries, keys in ((512, 512), (100, 300)):
-        masked: list[Spec] = [((8, 12, queries, 64), BRAIN), ((8, 12, keys, 64), BRAIN), ((8, 12, keys, 64), BRAIN), ((8, 1, queries, keys), BOOL)]
-        op("scaled_dot_product_attention default with mask", lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), masked)
+        masked: list[Spec] = [
+            ((8, 12, queries, 64), BRAIN),
+            ((8, 12, keys, 64), BRAIN),
+            ((8, 12, keys, 64), BRAIN),
+            ((8, 1, queries, keys), BOOL),
+        ]
+        op(
+            "scaled_dot_product_attention default with mask",
+            lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+            masked,
+        )
         with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION]):
-            op("scaled_dot_product_attention efficient_attention with mask", lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), masked)
+            op(
+                "scaled_dot_product_attention efficient_attention with mask",
+                lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+                masked,
+            )
 
 
 def optimising() -> None:
@@ -399,7 +553,12 @@ def optimising() -> None:
     op("_foreach_lerp_", lambda *x: torch._foreach_lerp_(x, x, 0.5), *lists, grad=False)
     op("_foreach_sqrt", lambda *x: torch._foreach_sqrt(x), *lists, grad=False)
     op("_foreach_addcmul_", lambda *x: torch._foreach_addcmul_(x, x, x, 0.5), *lists, grad=False)
-    op("_foreach_addcdiv_", lambda *x: torch._foreach_addcdiv_(x, x, x, [0.5] * len(x)), *lists, grad=False)
+    op(
+        "_foreach_addcdiv_",
+        lambda *x: torch._foreach_addcdiv_(x, x, x, [0.5] * len(x)),
+        *lists,
+        grad=False,
+    )
     op("_foreach_copy_", lambda *x: torch._foreach_copy_(x, x), *lists, grad=False)
     op("get_total_norm", lambda *x: torch.nn.utils.get_total_norm(x), *lists, grad=False)
 
@@ -419,16 +578,7 @@ def optimising() -> None:
         for kind in (torch.optim.AdamW, torch.optim.SGD):
             made: dict[str, Any] = {"momentum": 0.9} if kind is torch.optim.SGD else {}
 
-            def second_step(*x: torch.Tensor, how: Any = how, kind: Any = kind, made: Any = made) -> None:
-                for one in x:
-                    one.grad = one.detach()
-                held = prepared[0]
-                held.param_groups[0]["params"] = list(x)
-                held.step()
-
             for specs in lists:
-                prepared = [kind([make(spec, True) for spec in specs], lr=0.1, **how, **made)]
-                prepared[0].param_groups[0]["params"] = []
                 parameters = [make(spec, True) for spec in specs]
                 optimizer = kind(parameters, lr=0.1, **how, **made)
                 for one in parameters:
@@ -447,17 +597,49 @@ def images() -> None:
     """Pools, resizing, convolutions (cuDNN's own workspaces are not in the stand-in)."""
     for shape in [(8, 64, 112, 112), (4, 3, 33, 47)]:
         for dtype in (FLOAT, BRAIN):
-            op("max_pool2d", lambda x: F.max_pool2d(x, 3, 2, 1), [(shape, dtype)], literals="3, 2, 1")
+            op(
+                "max_pool2d",
+                lambda x: F.max_pool2d(x, 3, 2, 1),
+                [(shape, dtype)],
+                literals="3, 2, 1",
+            )
             op("avg_pool2d", lambda x: F.avg_pool2d(x, 2), [(shape, dtype)], literals="2")
-            op("adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, 7), [(shape, dtype)], literals="7")
-            op("adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, 1), [(shape, dtype)], literals="1")
+            op(
+                "adaptive_avg_pool2d",
+                lambda x: F.adaptive_avg_pool2d(x, 7),
+                [(shape, dtype)],
+                literals="7",
+            )
+            op(
+                "adaptive_avg_pool2d",
+                lambda x: F.adaptive_avg_pool2d(x, 1),
+                [(shape, dtype)],
+                literals="1",
+            )
             for mode in ("nearest", "bilinear", "bicubic"):
-                op("interpolate", lambda x, mode=mode: F.interpolate(x, scale_factor=2, mode=mode), [(shape, dtype)], literals=f"2, {mode}")
+                op(
+                    "interpolate",
+                    lambda x, mode=mode: F.interpolate(x, scale_factor=2, mode=mode),
+                    [(shape, dtype)],
+                    literals=f"2, {mode}",
+                )
             op("pad", lambda x: F.pad(x, (1, 1, 1, 1)), [(shape, dtype)])
             channels = shape[1]
-            op("conv2d", lambda x, w, b: F.conv2d(x, w, b, padding=1), [(shape, dtype), ((64, channels, 3, 3), dtype), ((64,), dtype)])
-            op("conv2d depthwise", lambda x, w: F.conv2d(x, w, padding=1, groups=w.shape[0]), [(shape, dtype), ((channels, 1, 3, 3), dtype)])
-            op("conv_transpose2d", lambda x, w: F.conv_transpose2d(x, w, stride=2), [(shape, dtype), ((channels, 32, 2, 2), dtype)])
+            op(
+                "conv2d",
+                lambda x, w, b: F.conv2d(x, w, b, padding=1),
+                [(shape, dtype), ((64, channels, 3, 3), dtype), ((64,), dtype)],
+            )
+            op(
+                "conv2d depthwise",
+                lambda x, w: F.conv2d(x, w, padding=1, groups=w.shape[0]),
+                [(shape, dtype), ((channels, 1, 3, 3), dtype)],
+            )
+            op(
+                "conv_transpose2d",
+                lambda x, w: F.conv_transpose2d(x, w, stride=2),
+                [(shape, dtype), ((channels, 32, 2, 2), dtype)],
+            )
     op("unfold", lambda x: F.unfold(x, 3), *each([(4, 3, 33, 47)], FLOAT))
 
 
@@ -468,14 +650,13 @@ def main() -> None:
     facts = {
         "torch": torch.__version__,
         "about": "Allocations in bytes that operators made on a stand-in for the CUDA driver"
-        " (tests/truth/driver), as requested from PyTorch's caching allocator. saved: alive after the"
-        " call and not its result; persistent: made by the first call only; sequence: allocations"
-        " and, negative, frees in order. Values read from the device are zero. What cuDNN's engines"
+        " (tests/truth/driver), as requested from PyTorch's caching allocator. saved: alive after"
+        " the call and not its result; persistent: made by the first call only; sequence:"
+        " allocations and, negative, frees in order. Values read from the device are zero. What cuDNN's engines"
         " ask for as a workspace is not included.",
         "device": torch.cuda.get_device_name(),
         "rows": rows,
     }
-    assert math.isfinite(len(rows))
     lines = ",\n".join(json.dumps(row) for row in facts.pop("rows"))
     text = json.dumps(facts)[:-1] + f', "rows": [\n{lines}\n]}}\n'
     RECORD.write_text(text)

@@ -1,0 +1,112 @@
+"""The script as it would be with one line changed: what each change is worth, without making it.
+
+checkpoint=Block       every module of that class runs in torch.utils.checkpoint
+autocast=bfloat16      the model runs in torch.autocast("cuda", dtype=torch.bfloat16)
+optimizer=fused        torch.optim's fused, foreach or single-tensor implementation
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
+
+from torchtally.errors import UsageError
+from torchtally.virtual.stand_ins import StandIn
+
+HOW = """\
+Changes that can be tried:
+  checkpoint=CLASS                    torch.utils.checkpoint around every module of that class
+  autocast=bfloat16 (or float16)      torch.autocast around the model
+  optimizer=fused (foreach, single)   another implementation of torch.optim's"""
+
+IMPLEMENTATIONS = {
+    "fused": {"fused": True, "foreach": False},
+    "foreach": {"fused": False, "foreach": True},
+    "single": {"fused": False, "foreach": False},
+}
+AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Inside(threading.local):
+    """How many modules' calls this thread is in."""
+
+    depth = 0
+
+
+def stand_ins(what_ifs: tuple[str, ...]) -> list[StandIn]:
+    """What is replaced in torch for these changes. Raises UsageError for one nobody knows."""
+    found = []
+    for text in what_ifs:
+        change, _, value = text.partition("=")
+        make = CHANGES.get(change)
+        if make is None or not value:
+            raise UsageError(f"--what-if {text}: not a change that can be tried.\n{HOW}")
+        found.append((make, value))
+    table: list[StandIn] = []
+    call: Callable[..., Any] = nn.Module.__call__
+    init: Callable[..., Any] = Optimizer.__init__
+    for make, value in found:
+        if make is optimizer_as:
+            init = make(init, value)
+        else:
+            call = make(call, value)
+    if call is not nn.Module.__call__:
+        table.append(StandIn(nn.Module, "__call__", call))
+    if init is not Optimizer.__init__:
+        table.append(StandIn(Optimizer, "__init__", init))
+    return table
+
+
+def checkpointed(native: Callable[..., Any], class_name: str) -> Callable[..., Any]:
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if type(module).__name__ != class_name or not torch.is_grad_enabled():
+            return native(module, *args, **kwargs)
+        return checkpoint(native, module, *args, use_reentrant=False, **kwargs)
+
+    return call
+
+
+def autocast_to(native: Callable[..., Any], name: str) -> Callable[..., Any]:
+    dtype = AUTOCAST.get(name)
+    if dtype is None:
+        raise UsageError(f"--what-if autocast={name}: the dtypes are {', '.join(AUTOCAST)}.")
+    inside = Inside()
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if inside.depth or torch.is_autocast_enabled("cuda"):
+            return native(module, *args, **kwargs)
+        inside.depth += 1
+        try:
+            with torch.autocast("cuda", dtype=dtype):
+                return native(module, *args, **kwargs)
+        finally:
+            inside.depth -= 1
+
+    return call
+
+
+def optimizer_as(native: Callable[..., Any], name: str) -> Callable[..., Any]:
+    implementation = IMPLEMENTATIONS.get(name)
+    if implementation is None:
+        raise UsageError(
+            f"--what-if optimizer={name}: the implementations are {', '.join(IMPLEMENTATIONS)}."
+        )
+
+    def init(optimizer: Optimizer, params: Any, defaults: dict[str, Any]) -> None:
+        chosen = {key: value for key, value in implementation.items() if key in defaults}
+        native(optimizer, params, {**defaults, **chosen})
+        if chosen.get("fused"):
+            optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+
+    return init
+
+
+CHANGES: dict[str, Callable[[Callable[..., Any], str], Callable[..., Any]]] = {
+    "checkpoint": checkpointed,
+    "autocast": autocast_to,
+    "optimizer": optimizer_as,
+}
