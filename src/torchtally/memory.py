@@ -5,7 +5,7 @@ in the allocator: their sum is `torch.cuda.memory_allocated()`. What the allocat
 is in `Memory.reserved`; the CUDA context is in neither.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -59,6 +59,14 @@ class Timeline:
             return 0
         return self.ticks[self.live_bytes.index(max(self.live_bytes))]
 
+    def peak_tick_between(self, first: int, end: int) -> int:
+        """The first tick of [first, end) at which most is held. `first` must be below `end`."""
+        start, stop = bisect_right(self.ticks, first), bisect_left(self.ticks, end)
+        most = max(self.live_bytes[start:stop], default=-1)
+        if self.at(first) >= most:
+            return first
+        return self.ticks[self.live_bytes.index(most, start)]
+
     @property
     def peak_bytes(self) -> int:
         return max(self.live_bytes, default=0)
@@ -89,7 +97,10 @@ class Memory:
     @property
     def alive_at_peak(self) -> tuple[tuple[Storage, Category], ...]:
         """What is held at the peak, largest first."""
-        tick = self.peak_tick
+        return self.alive_at(self.peak_tick)
+
+    def alive_at(self, tick: int) -> tuple[tuple[Storage, Category], ...]:
+        """What is held at a tick, largest first. Its bytes sum to `timeline.at(tick)`."""
         pairs = zip(self.storages, self.categories, strict=True)
         alive = [(storage, category) for storage, category in pairs if is_alive(storage, tick)]
         return tuple(sorted(alive, key=lambda pair: (-pair[0].bytes, pair[0].number)))

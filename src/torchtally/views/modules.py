@@ -30,7 +30,7 @@ def modules(ledger: Ledger) -> Table:
     whole = with_children(own)
     for path in whole:
         own.setdefault(path, Total())
-    rows = [(total, (whole[path].flops, *_texts(path))) for path, total in own.items()]
+    rows = [(total, (whole[path].flops, *module_texts(path))) for path, total in own.items()]
     return cost_table(
         "By module",
         QUANTITIES,
@@ -47,23 +47,25 @@ def repeated_modules(ledger: Ledger) -> Table:
 
     def pattern(entry: Entry) -> Path:
         path = module_of(entry)
-        folded = Path(_folded(path.module), path.module_class)
+        folded = Path(folded(path.module), path.module_class)
         modules_of_pattern.setdefault(folded, set()).add(path.module)
         return folded
 
     totals = ledger.sums(once_per_site(pattern))
     rows = [
-        (total, (len(modules_of_pattern[path]), *_texts(path))) for path, total in totals.items()
+        (total, (len(modules_of_pattern[path]), *module_texts(path))) for path, total in totals.items()
     ]
     texts = (Column("modules", "times", Unit.COUNT), *TEXTS)
     return cost_table("By module, repeated ones together", QUANTITIES, texts, rows, ledger.total)
 
 
-def _folded(module: str) -> str:
+def folded(module: str) -> str:
+    """The path with its numbers as stars: "h.*.mlp"."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 
-def _texts(path: Path) -> tuple[str, str]:
+def module_texts(path: Path) -> tuple[str, str]:
+    """Path and class as a reader knows them."""
     if path == OUTSIDE:
         return "(outside any module)", ""
     return path.module or "(the model)", path.module_class

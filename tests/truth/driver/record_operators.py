@@ -652,7 +652,8 @@ def main() -> None:
         "about": "Allocations in bytes that operators made on a stand-in for the CUDA driver"
         " (tests/truth/driver), as requested from PyTorch's caching allocator. saved: alive after"
         " the call and not its result; persistent: made by the first call only; sequence:"
-        " allocations and, negative, frees in order. Values read from the device are zero. What cuDNN's engines"
+        " allocations and, negative, frees in order. Values read from the device are zero."
+        " What cuDNN's engines"
         " ask for as a workspace is not included.",
         "device": torch.cuda.get_device_name(),
         "rows": rows,

@@ -1,0 +1,56 @@
+"""The observer that keeps allocations and frees, and nothing else of a run."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtally.allocator import OutOfMemoryError
+from torchtally.record import Role
+from torchtally.tracer.recorder import Recorder
+from torchtally.virtual.invocation import Invocation
+
+
+class Allocations(Recorder):
+    """A recorder whose trace has storages and steps, and no operators.
+
+    Its storages are those of a whole recording, in the same order on the same clock.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = ""
+        """The first request that was refused: a limit that the script set for itself."""
+        self.listeners: list[Callable[[Invocation, Sequence[Tensor]], None]] = []
+        """Told of every operator on the device."""
+        self.values_read = 0
+        """How often the script asked a virtual tensor for a value that nobody has."""
+
+    def operator_ran(self, invocation: Invocation, outputs: Sequence[Tensor]) -> None:
+        self.clock += 1
+        for listener in self.listeners:
+            listener(invocation, outputs)
+
+    def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
+        """What a storage is for does not matter here."""
+
+    def placeholder_given(self, operator: str, given: str) -> None:
+        self.values_read += 1
+
+    def memory_refused(
+        self, device: torch.device, requested_bytes: int, error: OutOfMemoryError
+    ) -> None:
+        self.refused = self.refused or str(error)
+        self.clock += 1
+
+    @property
+    def storage_count(self) -> int:
+        return len(self._storages)
+
+    def storages_from(self, first: int) -> list[tuple[Any, ...]]:
+        """(device, requested bytes, birth, stream, spare bytes, death) since the first-th one."""
+        return [
+            (*born, self._deaths.get(number))
+            for number, born in enumerate(self._storages[first:], first)
+        ]

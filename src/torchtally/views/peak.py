@@ -1,0 +1,172 @@
+"""Who holds the memory at the peak: by line, by module and one storage at a time."""
+
+from torchtally.ledger import Ledger, Line, Path
+from torchtally.memory import Category
+from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
+from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.modules import TEXTS as MODULE_TEXTS
+from torchtally.views.modules import folded, module_texts
+from torchtally.views.moments import moment_at, step_of
+from torchtally.views.table import Cell, Column, Table, Unit
+
+BYTES = Column("bytes", "at peak", Unit.BYTES)
+FRACTION = Column("fraction", "share", Unit.FRACTION)
+CATEGORY = Column("category", "held for", Unit.NAME)
+
+
+def peak_lines(ledger: Ledger) -> Table:
+    """Bytes held at the peak by the line that allocated them, and what they are held for."""
+    held = _at_peak(ledger)
+    root = _root(held)
+
+    def key(holding: Holding) -> tuple[Line | None, Category]:
+        return holding.line, holding.category
+
+    rows = tuple(
+        (title_of(category), *_figures(ledger, part), len(part), *line_texts(line, root))
+        for (line, category), part in grouped(held, key)
+    )
+    return Table(
+        title="Memory at the peak, by the line that allocated it",
+        columns=(CATEGORY, BYTES, FRACTION, Column("count", "storages", Unit.COUNT, 1), *TEXTS),
+        rows=rows,
+        totals=(None, *_figures(ledger, held), len(held), None, None),
+        note=f"{_peak_note(ledger)}A gradient is allocated by its forward line's backward.",
+    )
+
+
+def peak_modules(ledger: Ledger) -> Table:
+    """Bytes held at the peak by the module they belong to, and what for."""
+    return _module_table(ledger, "Memory at the peak, by module", is_folded=False)
+
+
+def peak_repeated_modules(ledger: Ledger) -> Table:
+    """The same, modules whose paths differ in numbers alone (`h.0`, `h.1`) as one row."""
+    title = "Memory at the peak, by module, repeated ones together"
+    return _module_table(ledger, title, is_folded=True)
+
+
+def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
+    held = _at_peak(ledger)
+    owner = owner_of(ledger)
+    largest_first = sorted(ledger.memory.at_peak, key=lambda pair: -pair[1])
+    categories = [category for category, size in largest_first if size]
+
+    def key(holding: Holding) -> Path:
+        return fold(owner(holding)) if is_folded else owner(holding)
+
+    def by_category(part: list[Holding]) -> list[Cell]:
+        return [bytes_of(it for it in part if it.category is category) for category in categories]
+
+    times = [Column("modules", "times", Unit.COUNT)] if is_folded else []
+    rows = []
+    for path, part in grouped(held, key):
+        modules: list[Cell] = [len({owner(it).module for it in part})] if is_folded else []
+        cells = (*_figures(ledger, part), *by_category(part), *modules, *module_texts(path))
+        rows.append(cells)
+    return Table(
+        title=title,
+        columns=(
+            BYTES,
+            FRACTION,
+            *(
+                Column(str(category), title_of(category), Unit.BYTES, rank)
+                for rank, category in enumerate(categories, start=1)
+            ),
+            *times,
+            *MODULE_TEXTS,
+        ),
+        rows=tuple(rows),
+        totals=(
+            *_figures(ledger, held),
+            *by_category(held),
+            *([None] if is_folded else []),
+            None,
+            None,
+        ),
+        note=f"{_peak_note(ledger)}Parameters belong to the module whose they are, all else to the "
+        "module whose forward or backward allocated it; optimizers are outside any module.",
+    )
+
+
+STORAGE_COLUMNS = (
+    CATEGORY,
+    BYTES,
+    Column("fraction", "share", Unit.FRACTION, rank=3),
+    Column("since", "since", Unit.NAME),
+    Column("tensor", "tensor", Unit.TEXT),
+    TEXTS[0],
+    Column("owner", "module or name", Unit.PLACE, rank=1),
+    Column("source", "source", Unit.TEXT, rank=2),
+    Column("tick", "tick", Unit.COUNT, rank=5),
+    Column("age_ticks", "age in ticks", Unit.COUNT, rank=5),
+    Column("number", "storage", Unit.COUNT, rank=4),
+)
+
+
+def peak_storages(ledger: Ledger) -> Table:
+    """Every storage that is alive at the peak, largest first."""
+    held = _at_peak(ledger)
+    root = _root(held)
+    tick = ledger.memory.peak_tick
+
+    def row(it: Holding) -> tuple[Cell, ...]:
+        place, source = line_texts(it.line, root)
+        return (
+            title_of(it.category),
+            *_figures(ledger, [it]),
+            f"step {step_of(ledger, it.storage.born)}",
+            tensor_of(it),
+            place,
+            it.storage.name or (it.entry.op.site.module if it.entry else ""),
+            source,
+            it.storage.born,
+            tick - it.storage.born,
+            it.storage.number,
+        )
+
+    return Table(
+        title="Memory at the peak, storage by storage",
+        columns=STORAGE_COLUMNS,
+        rows=tuple(map(row, held)),
+        totals=(None, *_figures(ledger, held), *[None] * 8),
+        note=f"{_peak_note(ledger)}'since' is the training step in which a storage was allocated.",
+    )
+
+
+def tensor_of(holding: Holding) -> str:
+    """Dtype and shape of what the making operator put there: "bfloat16[32, 768]"; "" if unknown."""
+    entry = holding.entry
+    if entry is not None and holding.storage.number in entry.op.outputs:
+        spec = entry.op.call.outputs[entry.op.outputs.index(holding.storage.number)]
+        return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+    return ""
+
+
+def title_of(category: Category) -> str:
+    """As people write it: "optimizer state"."""
+    return category.replace("_", " ")
+
+
+def fold(path: Path) -> Path:
+    """The path with its numbers as stars."""
+    return Path(folded(path.module), path.module_class)
+
+
+def _at_peak(ledger: Ledger) -> list[Holding]:
+    return holdings(ledger, ledger.memory.peak_tick)
+
+
+def _figures(ledger: Ledger, part: list[Holding]) -> tuple[int, float]:
+    """Bytes, and their share of the peak."""
+    size, peak = bytes_of(part), ledger.memory.peak_bytes
+    return size, size / peak if peak else 0.0
+
+
+def _root(held: list[Holding]) -> str:
+    return own_root({line.file for it in held if (line := it.line) is not None and line.is_own})
+
+
+def _peak_note(ledger: Ledger) -> str:
+    moment = moment_at(ledger, ledger.memory.peak_tick)
+    return f"The peak is in {moment}. " if moment is not None else ""
