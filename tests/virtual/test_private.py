@@ -10,6 +10,7 @@ import torch.utils._device
 import torch.utils.checkpoint
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtally.virtual import private
 
@@ -55,6 +56,47 @@ def test_the_node_being_evaluated_and_its_sequence_number():
     assert y.grad_fn._sequence_nr() == before
     y.backward()
     assert seen == [("ProbeBackward", before)]
+
+
+def test_a_gradient_that_only_the_engine_holds():
+    """The counts of a tensor that waits in the engine, as a dispatch mode meets it."""
+    kept: list[object] = []
+    answers: list[bool] = []
+
+    class Adds(TorchDispatchMode):
+        @classmethod
+        def _should_skip_dynamo(cls):
+            return False
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.add.Tensor and private.current_autograd_node() is not None:
+                answers.append(private.is_held_once(args[0], 1))
+            return func(*args, **(kwargs or {}))
+
+    with Adds():
+        leaf = torch.ones(3, 3, device="meta", requires_grad=True)
+        x = leaf * 1
+        (x.relu() + x.sigmoid()).sum().backward()
+        assert answers == [True]
+        x = leaf * 1
+        one, other = x.relu(), x.sigmoid()
+        other.grad_fn.register_hook(lambda inputs, outputs: kept.append(inputs))  # type: ignore[union-attr]
+        one.grad_fn.register_hook(lambda inputs, outputs: kept.append(inputs))  # type: ignore[union-attr]
+        (one + other).sum().backward()
+        x = leaf * 1
+        ((x.sigmoid() * 2 + x) + x).sum().backward()  # the first two are one tensor, held twice
+        assert answers == [True, False, False, True]
+
+
+def test_the_cpus_choice_of_an_attention_kernel_asked_with_meta_tensors():
+    q = torch.empty(2, 4, 8, 16, device="meta")
+    kv = torch.empty(2, 2, 8, 16, device="meta")
+    assert private.host_chooses_flash(q, q, q, None, 0.0, True)
+    assert private.host_chooses_flash(q, kv, kv, None, 0.0, True, enable_gqa=True)
+    assert not private.host_chooses_flash(q, q, q, None, 0.1, True)
+    assert not private.host_chooses_flash(q[0], q[0], q[0], None, 0.0, True)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert not private.host_chooses_flash(q, q, q)
 
 
 def test_accumulation_nodes_have_no_number_of_their_own():

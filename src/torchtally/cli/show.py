@@ -22,7 +22,14 @@ BY = (
     "kind",
     "phase",
     "category",
+    "timeline",
     "peak-line",
+    "peak-module",
+    "peak-repeated-module",
+    "peak-storage",
+    "activations-line",
+    "activations-module",
+    "growth",
 )
 CONVENTIONS = ("full", "causal")
 
@@ -32,8 +39,14 @@ views:
   library-line     the innermost line, whoever wrote it (transformers' model code, for one)
   module           every module by its path; repeated-module folds h.0, h.1, ... into h.*
   op, kind, phase  operators as torch spells them; kinds of work; forward, backward, ...
-  category         memory at the peak: parameters, gradients, optimizer state, activations, ...
-  peak-line        the same memory, by the line that allocated it
+memory:
+  category         at the peak: parameters, gradients, optimizer state, activations, ...
+  timeline         over the whole run: the fullest moment of each stretch, by category
+  peak-line        at the peak, by the line that allocated it; peak-module by module;
+                   peak-repeated-module with h.* for h.0, h.1, ...; peak-storage one by one
+  activations-line what the forward pass saved for the backward pass, by the line that made
+                   it; activations-module by module
+  growth           what is held at the end of a step and was not a step before: leaks
 
 examples:
   tally show run.tally

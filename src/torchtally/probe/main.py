@@ -4,13 +4,11 @@ A process of its own, started by `fit/runs.py`. The answer is a JSON document in
 script has stdout and stderr): `Answer`, below.
 """
 
-import argparse
+import _thread
 import json
 import os
 import signal
 import sys
-import threading
-import _thread
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any

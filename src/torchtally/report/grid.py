@@ -24,7 +24,7 @@ from torchtally.views import Cell, Table, Unit
 
 GAP = "  "
 INDENT = "  "
-LEAST_TEXT = {0: 0, 1: 24, 2: 34}
+LEAST_TEXT = {0: 0, 1: 24, 2: 34, 3: 46}
 """By how many columns of text there are: room that is worth more than another number."""
 
 

@@ -12,6 +12,7 @@ from torchtally.record import Ending, Trace
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.steps import Steps, StepsDone
 from torchtally.tracer.what_if import stand_ins
+from torchtally.virtual.kernels import Dispatch
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import applied
 
@@ -53,6 +54,7 @@ def recording(
     nonzero_fraction: float = 1.0,
     memory_is_limited: bool = True,
     what_ifs: tuple[str, ...] = (),
+    dispatch: Dispatch = "cuda",
 ) -> Iterator[Recording]:
     """A virtual GPU that records. `said` is told of each completed step.
 
@@ -68,6 +70,7 @@ def recording(
             observer=recorder,
             nonzero_fraction=nonzero_fraction,
             memory_is_limited=memory_is_limited,
+            dispatch=dispatch,
         ) as device,
         applied(stand_ins(what_ifs)),
         watched(Steps(recorder, steps, said)),

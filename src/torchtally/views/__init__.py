@@ -4,11 +4,20 @@ from collections.abc import Callable, Mapping
 
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger
-from torchtally.views.categories import categories, peak_lines
+from torchtally.views.activations import activation_lines, activation_modules
+from torchtally.views.categories import categories
+from torchtally.views.growth import growth
 from torchtally.views.lines import library_lines, lines
 from torchtally.views.modules import modules, repeated_modules
 from torchtally.views.operators import kinds, operators, phases
+from torchtally.views.peak import (
+    peak_lines,
+    peak_modules,
+    peak_repeated_modules,
+    peak_storages,
+)
 from torchtally.views.table import Cell, Column, Table, Unit
+from torchtally.views.timeline import timeline
 
 __all__ = ["VIEWS", "Cell", "Column", "Table", "Unit", "by"]
 
@@ -21,7 +30,14 @@ VIEWS: Mapping[str, Callable[[Ledger], Table]] = {
     "kind": kinds,
     "phase": phases,
     "category": categories,
+    "timeline": timeline,
     "peak-line": peak_lines,
+    "peak-module": peak_modules,
+    "peak-repeated-module": peak_repeated_modules,
+    "peak-storage": peak_storages,
+    "activations-line": activation_lines,
+    "activations-module": activation_modules,
+    "growth": growth,
 }
 
 

@@ -3,7 +3,10 @@
 from collections import Counter
 
 from torchtally.ledger import Ledger
+from torchtally.views.peak import peak_lines, title_of
 from torchtally.views.table import Column, Table, Unit
+
+__all__ = ["categories", "peak_lines"]
 
 COLUMNS = (
     Column("bytes", "at peak", Unit.BYTES),
@@ -20,7 +23,7 @@ def categories(ledger: Ledger) -> Table:
     count = Counter(category for _, category in memory.alive_at_peak)
     largest_first = sorted(memory.at_peak, key=lambda pair: -pair[1])
     rows = [
-        (held, held / peak if peak else 0.0, count[category], category.replace("_", " "))
+        (held, held / peak if peak else 0.0, count[category], title_of(category))
         for category, held in largest_first
         if held
     ]

@@ -45,23 +45,24 @@ def repeated_modules(ledger: Ledger) -> Table:
     """Modules whose paths differ in numbers alone (`h.0.mlp`, `h.1.mlp`) as one row."""
     modules_of_pattern: dict[Path, set[str]] = {}
 
-    def pattern(entry: Entry) -> Path:
+    def pattern_of(entry: Entry) -> Path:
         path = module_of(entry)
-        folded = Path(folded(path.module), path.module_class)
-        modules_of_pattern.setdefault(folded, set()).add(path.module)
-        return folded
+        pattern = folded(path)
+        modules_of_pattern.setdefault(pattern, set()).add(path.module)
+        return pattern
 
-    totals = ledger.sums(once_per_site(pattern))
+    totals = ledger.sums(once_per_site(pattern_of))
     rows = [
-        (total, (len(modules_of_pattern[path]), *module_texts(path))) for path, total in totals.items()
+        (total, (len(modules_of_pattern[path]), *module_texts(path)))
+        for path, total in totals.items()
     ]
     texts = (Column("modules", "times", Unit.COUNT), *TEXTS)
     return cost_table("By module, repeated ones together", QUANTITIES, texts, rows, ledger.total)
 
 
-def folded(module: str) -> str:
-    """The path with its numbers as stars: "h.*.mlp"."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
+def folded(path: Path) -> Path:
+    """The path with its numbers as stars: `h.*.mlp` for `h.3.mlp`."""
+    return Path(re.sub(r"(?<![^.])\d+(?![^.])", "*", path.module), path.module_class)
 
 
 def module_texts(path: Path) -> tuple[str, str]:

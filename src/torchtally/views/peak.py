@@ -53,7 +53,7 @@ def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
     categories = [category for category, size in largest_first if size]
 
     def key(holding: Holding) -> Path:
-        return fold(owner(holding)) if is_folded else owner(holding)
+        return folded(owner(holding)) if is_folded else owner(holding)
 
     def by_category(part: list[Holding]) -> list[Cell]:
         return [bytes_of(it for it in part if it.category is category) for category in categories]
@@ -146,11 +146,6 @@ def tensor_of(holding: Holding) -> str:
 def title_of(category: Category) -> str:
     """As people write it: "optimizer state"."""
     return category.replace("_", " ")
-
-
-def fold(path: Path) -> Path:
-    """The path with its numbers as stars."""
-    return Path(folded(path.module), path.module_class)
 
 
 def _at_peak(ledger: Ledger) -> list[Holding]:

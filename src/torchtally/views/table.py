@@ -26,9 +26,12 @@ class Unit(StrEnum):
     TEXT = "text"
     """Source code or a name: the beginning says most."""
 
+    BAR = "bar"
+    """A quantity drawn in letters: stands where it is and is never cut."""
+
     @property
     def is_text(self) -> bool:
-        return self in (Unit.NAME, Unit.PLACE, Unit.TEXT)
+        return self in (Unit.NAME, Unit.PLACE, Unit.TEXT, Unit.BAR)
 
 
 @dataclass(frozen=True, slots=True)

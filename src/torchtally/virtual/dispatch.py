@@ -112,6 +112,9 @@ class VirtualDispatch(TorchDispatchMode):
         self._scratch: dict[tuple[Any, ...], tuple[tuple[int, str], ...]] = {}
         self._checked: set[tuple[Any, ...]] = set()
         """Signatures of in-place calls that torch accepted once."""
+        self._node = -1
+        """Sequence number of the autograd node that last made a storage, and which it made."""
+        self._made_by_node: set[int] = set()
 
     supports_higher_order_operators = True
     """They arrive here, too, to be refused in words a user understands."""
@@ -307,7 +310,9 @@ class VirtualDispatch(TorchDispatchMode):
                 continue  # a sparse tensor is its indices and its values, and those are known
             storage = tensor.untyped_storage()
             if getattr(storage, "virtual", None) is None and private.is_meta(tensor):
-                storage.virtual = VirtualStorage(home, storage.nbytes())  # type: ignore[attr-defined]
+                virtual = VirtualStorage(home, storage.nbytes())
+                storage.virtual = virtual  # type: ignore[attr-defined]
+                self.note_maker(virtual)
                 is_new = True
         if call.operator.is_mutating and not call.operator.is_inplace:
             self.notice_resizes(call)
@@ -342,6 +347,20 @@ class VirtualDispatch(TorchDispatchMode):
                 sizes = tuple((it.bytes, it.kind.name) for it in found)
                 self._scratch[signature] = sizes
             memory.use_workspaces(sizes)
+
+    def note_maker(self, virtual: VirtualStorage) -> None:
+        """Remember what the node being evaluated has made."""
+        node = private.current_autograd_node()
+        if node is not None:
+            number = node._sequence_nr()
+            if self._node != number:
+                self._node = number
+                self._made_by_node.clear()
+            self._made_by_node.add(id(virtual))
+
+    def was_made_by(self, virtual: VirtualStorage, node: Any) -> bool:
+        """Whether this evaluation of a node has made a storage."""
+        return self._node == node._sequence_nr() and id(virtual) in self._made_by_node
 
     def notice_resizes(self, call: Invocation) -> None:
         for tensor, virtual in zip(call.inputs, call.virtuals, strict=True):

@@ -4,10 +4,14 @@ On the CPU (and meta) these fall apart into other operators in C++, by a test fo
 The kernels here stand on the autograd key of meta tensors and take CUDA's branch; a tensor of the
 host's takes torch's own way. Under inference mode autograd keys are skipped and the dispatch mode
 calls the same functions (`KERNELS`).
+
+A session may take the host's branches instead (`dispatch="cpu"`), so that what it says can be held
+against a real run on a machine without a GPU. Meta tensors take those by themselves, but for the
+few operators of `HOST_KERNELS`.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,14 +27,22 @@ from torchtally.virtual.storage import virtual_of
 aten = torch.ops.aten
 
 Kernel = Callable[..., Any]
-KERNELS: dict[OpOverload, Kernel] = {}
+Kernels = dict[OpOverload, Kernel]
+KERNELS: Kernels = {}
+"""CUDA's branches."""
+HOST_KERNELS: Kernels = {}
+"""The CPU's, where a meta tensor would take neither."""
+
+Dispatch = Literal["cuda", "cpu"]
+BRANCHES: dict[Dispatch, Kernels] = {"cuda": KERNELS, "cpu": HOST_KERNELS}
 
 
-def kernel(overload: OpOverload) -> Callable[[Kernel], Kernel]:
-    """Register CUDA's branch of a composite operator."""
+def kernel(overload: OpOverload, *tables: Kernels) -> Callable[[Kernel], Kernel]:
+    """Register a branch of a composite operator: CUDA's unless tables are given."""
 
     def register(branch: Kernel) -> Kernel:
-        KERNELS[overload] = branch
+        for table in tables or (KERNELS,):
+            table[overload] = branch
         return branch
 
     return register
@@ -40,6 +52,7 @@ class Target:
     """The chip whose branch is taken: one per process, set while a session is active."""
 
     chip: Chip | None = None
+    branches: Kernels = KERNELS
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
@@ -47,10 +60,11 @@ def is_on_gpu(tensor: Tensor) -> bool:
     return virtual is not None and isinstance(virtual.home, DeviceMemory)
 
 
-def register() -> list[Library]:
+def register(dispatch: Dispatch = "cuda") -> list[Library]:
     """Register all kernels for virtual tensors. The libraries returned keep them alive."""
+    Target.branches = BRANCHES[dispatch]
     library = Library("aten", "IMPL")
-    for overload, branch in KERNELS.items():
+    for overload, branch in Target.branches.items():
         name = overload.name().removeprefix("aten::")
         library.impl(name, on_gpu_only(overload, branch), "AutogradMeta")
     return [library]
@@ -58,7 +72,7 @@ def register() -> list[Library]:
 
 def branch_of(overload: OpOverload) -> Kernel:
     """What a composite operator falls apart into on the virtual GPU."""
-    branch = KERNELS.get(overload)
+    branch = Target.branches.get(overload)
     return overload.decompose if branch is None else on_gpu_only(overload, branch)
 
 
@@ -81,13 +95,27 @@ def dropout(x: Tensor, p: float, train: bool) -> Tensor:
     return aten.dropout.default.decompose(x, p, train)  # type: ignore[no-any-return]
 
 
-@kernel(aten.one_hot.default)
+@kernel(aten.one_hot.default, KERNELS, HOST_KERNELS)
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     """Zeros and a scatter (native/Onehot.cpp); meta tensors would compare with an arange."""
     if num_classes == -1:
         num_classes = int(x.max().item()) + 1
     zeros = torch.zeros((*x.shape, num_classes), dtype=torch.int64, device="cuda")
     return zeros.scatter_(-1, x.unsqueeze(-1), 1)
+
+
+def one_operator(overload: OpOverload) -> Kernel:
+    """An operator with a kernel of its own on every device but meta, where it falls apart."""
+
+    def run(*args: Any) -> Any:
+        with private.below_autograd():
+            return overload(*args)
+
+    return run
+
+
+for _overload in (aten.silu_backward.default, aten.mish_backward.default):
+    kernel(_overload, KERNELS, HOST_KERNELS)(one_operator(_overload))
 
 
 class FusedRMSNorm(torch.autograd.Function):
@@ -279,6 +307,37 @@ def scaled_dot_product_attention(
         return aten._scaled_dot_product_efficient_attention.default(  # type: ignore[no-any-return]
             query, key, value, mask, asked.needs_grad, dropout_p, is_causal, scale=scale
         )[0]
+    return plain_products(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+@kernel(aten.scaled_dot_product_attention.default, HOST_KERNELS)
+def scaled_dot_product_attention_of_host(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Flash attention in the CPU's own form where torch says that it fits, else plain products."""
+    given = (query, key, value, attn_mask, dropout_p, is_causal)
+    is_flash = private.host_chooses_flash(*given, scale=scale, enable_gqa=enable_gqa)
+    mask = additive(attn_mask, query.dtype)
+    if is_flash:
+        return aten._scaled_dot_product_flash_attention_for_cpu.default(  # type: ignore[no-any-return]
+            query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale
+        )[0]
+    return plain_products(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def plain_products(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float,
+    is_causal: bool, scale: float | None, enable_gqa: bool,
+) -> Tensor:  # fmt: skip
+    """Scores written out. The mask is added into them: see `special.add`."""
     return aten._scaled_dot_product_attention_math.default(  # type: ignore[no-any-return]
         query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]

@@ -4,6 +4,7 @@
 upgrade which moves one of them fails there, by name, and not somewhere in a user's script.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -25,6 +26,23 @@ is_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  #
 
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 """The node the autograd engine is evaluating on this thread, or None."""
+
+OWNERS, STORAGE_OWNERS, REFERENCES = 4, 2, 3
+"""What a tensor counts in a dispatch mode that only one variable outside holds; see the test."""
+
+
+def is_held_once(tensor: torch.Tensor, references: int) -> bool:
+    """An operator's argument that one C++ variable holds, and Python only so often, by the caller.
+
+    Such a tensor, with its storage, could be overwritten: nobody would see it.
+    """
+    storage: Any = tensor.untyped_storage()
+    return (
+        sys.getrefcount(tensor) == references + REFERENCES
+        and tensor._use_count() == OWNERS  # type: ignore[attr-defined]
+        and torch._C._storage_Use_Count(storage._cdata) == STORAGE_OWNERS
+    )
+
 
 next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """What the next autograd node made on this thread will carry."""
@@ -100,6 +118,18 @@ def swap_contents(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 sdp_priority_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
 """Numbers of `torch.nn.attention.SDPBackend` in the order in which they are tried."""
+
+
+def host_chooses_flash(*args: Any, **kwargs: Any) -> bool:
+    """Whether `scaled_dot_product_attention` of these tensors would take flash on the CPU.
+
+    The CPU's own choice is asked by its dispatch key: it looks at shapes and strides, never at
+    data, so meta tensors do.
+    """
+    choose = torch.ops.aten._fused_sdp_choice.default
+    flash = torch.nn.attention.SDPBackend.FLASH_ATTENTION.value
+    return bool(choose._op_dk(DispatchKey.CPU, *args, **kwargs) == flash)
+
 
 parse_to: Callable[..., Any] = torch._C._nn._parse_to
 """The arguments of `Tensor.to` as (device, dtype, non_blocking, memory_format)."""

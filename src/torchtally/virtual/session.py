@@ -63,6 +63,7 @@ def virtual_gpu(
     observer: Observer | None = None,
     nonzero_fraction: float = 1.0,
     memory_is_limited: bool = True,
+    dispatch: kernels.Dispatch = "cuda",
 ) -> Iterator[VirtualGPU]:
     """Within, "cuda" is a simulated chip: `torch.cuda.is_available()` and all that follows.
 
@@ -73,6 +74,9 @@ def virtual_gpu(
             elements taken to be selected, 0 to 1.
         memory_is_limited: a request beyond the chip's memory raises torch.OutOfMemoryError; else
             there is no end of memory.
+        dispatch: whose operators run where PyTorch composes them differently, the GPU's ("cuda")
+            or the host's ("cpu"). The latter is no GPU's account: it serves to hold a run against
+            a real one on the CPU.
 
     PYTORCH_CUDA_ALLOC_CONF sets up the allocator's model as it sets up torch's.
 
@@ -93,7 +97,7 @@ def virtual_gpu(
             memory = _memory(target, observer or Nobody(), is_limited=memory_is_limited)
             mode = VirtualDispatch([memory], HostMemory(), observer or Nobody())
             mode.nonzero_fraction = nonzero_fraction
-            yield _activate(stack, target, mode)
+            yield _activate(stack, target, mode, dispatch)
     finally:
         _active.release()
 
@@ -112,13 +116,15 @@ def _memory(target: Chip, observer: Observer, *, is_limited: bool) -> DeviceMemo
     return DeviceMemory(device, allocator, observer, stream=current_stream_number)
 
 
-def _activate(stack: ExitStack, target: Chip, mode: VirtualDispatch) -> VirtualGPU:
+def _activate(
+    stack: ExitStack, target: Chip, mode: VirtualDispatch, dispatch: kernels.Dispatch
+) -> VirtualGPU:
     """Put everything in place; `stack` takes it away again in reverse order."""
     for gpu in mode.gpus:
         stack.callback(setattr, gpu, "observer", None)
-    mode.target = target
+    mode.target = target if dispatch == "cuda" else None
     autocast = Autocast()
-    for library in (*autocast.register(), *kernels.register()):
+    for library in (*autocast.register(), *kernels.register(dispatch)):
         stack.callback(library._destroy)
     kernels.Target.chip, Loading.mode = target, mode
     stack.callback(setattr, kernels.Target, "chip", None)

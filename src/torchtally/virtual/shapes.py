@@ -128,6 +128,8 @@ def like_argument(number: int) -> Callable[..., Tensor]:
 
 
 SHAPES |= {
+    aten.silu_backward.default: like_argument(0),
+    aten.mish_backward.default: like_argument(0),
     aten._ctc_loss_backward.default: like_argument(1),
     aten._ctc_loss_backward.Tensor: like_argument(1),
     aten.multi_margin_loss_backward.default: like_argument(1),
@@ -150,6 +152,24 @@ def ctc_loss(log_probs: Tensor, targets: Tensor, *rest: Any, **options: Any) -> 
 
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def reduced_in_place(x: Tensor, target: Tensor, *options: Any, **named: Any) -> Tensor:
+    """A loss that is reduced into the storage of the elements' losses, which keeps its size.
+
+    So on CUDA as on the CPU (native/Loss.cpp, native/cuda/Loss.cu); torch's shape function tells
+    the one element only.
+    """
+    shape = torch.broadcast_shapes(x.shape, target.shape)
+    loss = torch.empty(shape, dtype=torch.result_type(x, target), device="meta")
+    numbers = [option for option in (*options, *named.values()) if type(option) is int]
+    reduction = numbers[0] if numbers else 1
+    return loss.resize_(()) if reduction else loss
+
+
+for _packet in (aten.mse_loss, aten.smooth_l1_loss, aten.soft_margin_loss,
+                aten.binary_cross_entropy):  # fmt: skip
+    SHAPES[_packet.default] = reduced_in_place
 
 
 @shape_of(aten.convolution.default)

@@ -4,6 +4,7 @@ Where every input has a real value the answer is the real one. Where not, a decl
 given and the observer hears of it.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from torchtally.virtual import private, values
+from torchtally.virtual import kernels, private, values
 from torchtally.virtual.dispatch import (
     SPECIAL,
     Handler,
@@ -35,6 +36,59 @@ def special(*overloads: OpOverload) -> Callable[[Handler], Handler]:
         return handler
 
     return register
+
+
+# Gradients that meet.
+
+
+@special(aten.add.Tensor)
+def add(mode: VirtualDispatch, call: Invocation) -> Any:
+    """C++ that would add in place does not where a dispatch mode listens, as ours does.
+
+    It asks `isTensorSubclassLike` and then keeps both tensors. Here the first is given back as the
+    sum, so that it is one tensor again.
+    """
+    caller = sys._getframe(CALLER)
+    if caller.f_code is private.engine_code():
+        is_in_place = accumulates_in_place(mode, call)
+    else:
+        kernel = caller.f_back
+        is_in_place = kernel is not None and kernel.f_code is kernels.plain_products.__code__
+    return mode.call(aten.add_.Tensor, *call.args) if is_in_place else mode.run(call)
+
+
+def accumulates_in_place(mode: VirtualDispatch, call: Invocation) -> bool:
+    """As `can_accumulate_inplace` of torch/csrc/autograd/input_buffer.cpp: gradients that meet.
+
+    The sums of a node's own formula come here by the same road. There the first summand is one of
+    the node's temporaries, while a gradient that waits was made by another node, or by this one for
+    an input that it has twice (`x * x`).
+    """
+    node = private.current_autograd_node()
+    if node is None or torch.is_grad_enabled() or len(call.inputs) != 2 or call.kwargs:
+        return False
+    held, virtual = call.inputs[0], call.virtuals[0]
+    if virtual is None or not is_dense(held) or not private.is_held_once(held, REFERENCES):
+        return False
+    edges = [edge for edge in node.next_functions if edge[0] is not None]
+    return len(set(edges)) < len(edges) or not mode.was_made_by(virtual, node)
+
+
+CALLER = 2
+"""Frames from a handler to the operator's caller: the mode is between."""
+REFERENCES = 3
+"""Python's references to an argument there: the call's arguments, its inputs, the name."""
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Its elements fill a part of storage without gaps or overlap, in some order."""
+    step = 1
+    for stride, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if n != 1:
+            if stride != step:
+                return False
+            step *= n
+    return True
 
 
 # Values read back.

@@ -1,4 +1,4 @@
-"""`python -m tests.truth.driver [--python P] [--memory N] ... script.py args`: on the stand-in."""
+"""`python -m tests.truth.driver [--python P] [--memory N] ... [--] script.py args`: on the stand-in."""
 
 import argparse
 import os
@@ -25,7 +25,8 @@ def main() -> None:
         if (value := getattr(options, name)) is not None:
             variables[f"STANDIN_{name.upper()}"] = value
     sys.stdout.flush()
-    os.execve(options.python, [options.python, *options.command], variables)
+    command = options.command[options.command[:1] == ["--"] :]
+    os.execve(options.python, [options.python, *command], variables)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,89 @@
+"""Activations: what the forward pass leaves for the backward pass, by who made it."""
+
+from torchtally.ledger import Ledger, Path
+from torchtally.memory import Category
+from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
+from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.modules import TEXTS as MODULE_TEXTS
+from torchtally.views.modules import folded, module_texts
+from torchtally.views.moments import moment_at
+from torchtally.views.table import Column, Table, Unit
+
+FIGURES = (
+    Column("bytes", "held", Unit.BYTES),
+    Column("fraction", "share", Unit.FRACTION),
+    Column("count", "storages", Unit.COUNT),
+)
+
+
+def activation_modules(ledger: Ledger) -> Table:
+    """Activations by the module that made them, repeated modules as one row."""
+    tick = fullest_tick(ledger)
+    held = activations(ledger, tick)
+    owner = owner_of(ledger)
+
+    def key(holding: Holding) -> Path:
+        return folded(owner(holding))
+
+    rows = tuple(
+        (
+            *_figures(part, held),
+            len({owner(it).module for it in part}),
+            *module_texts(path),
+        )
+        for path, part in grouped(held, key)
+    )
+    return Table(
+        title="Activations, by the module that made them, repeated ones together",
+        columns=(*FIGURES, Column("modules", "times", Unit.COUNT), *MODULE_TEXTS),
+        rows=rows,
+        totals=(*_figures(held, held), None, None, None),
+        note=_note(ledger, tick, held),
+    )
+
+
+def activation_lines(ledger: Ledger) -> Table:
+    """Activations by the line that made them."""
+    tick = fullest_tick(ledger)
+    held = activations(ledger, tick)
+    root = own_root({line.file for it in held if (line := it.line) is not None and line.is_own})
+    rows = tuple(
+        (*_figures(part, held), *line_texts(line, root))
+        for line, part in grouped(held, lambda it: it.line)
+    )
+    return Table(
+        title="Activations, by the line that made them",
+        columns=(*FIGURES, *TEXTS),
+        rows=rows,
+        totals=(*_figures(held, held), None, None),
+        note=_note(ledger, tick, held),
+    )
+
+
+def fullest_tick(ledger: Ledger) -> int:
+    """The first tick of the steady-state step at which most bytes of activations are held."""
+    first, end = ledger.trace.steady_step
+    course = ledger.memory.by_category()[Category.ACTIVATIONS]
+    return course.peak_tick_between(first, max(end, first + 1))
+
+
+def activations(ledger: Ledger, tick: int) -> list[Holding]:
+    """What is held as activations at a tick, largest first."""
+    return [it for it in holdings(ledger, tick) if it.category is Category.ACTIVATIONS]
+
+
+def _figures(part: list[Holding], held: list[Holding]) -> tuple[int, float, int]:
+    size, whole = bytes_of(part), bytes_of(held)
+    return size, size / whole if whole else 0.0, len(part)
+
+
+def _note(ledger: Ledger, tick: int, held: list[Holding]) -> str:
+    if not held:
+        return "No activations were held: nothing was made that a backward pass read."
+    is_peak = tick == ledger.memory.peak_tick
+    return (
+        f"Held for the backward pass when there is most of it in "
+        f"{'the steady-state step' if ledger.trace.step_ends else 'the run'}: "
+        f"{moment_at(ledger, tick)}{', the peak of the run' if is_peak else ''}. What several "
+        "lines save is counted once, where it was made."
+    )

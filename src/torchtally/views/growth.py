@@ -1,0 +1,132 @@
+"""Growth from step to step: what a training loop comes to hold more and more of."""
+
+from collections.abc import Mapping, Sequence
+
+from torchtally.errors import UnknownChipError
+from torchtally.hardware import chip
+from torchtally.ledger import Ledger, Line, line_of
+from torchtally.memory import is_alive
+from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.table import Cell, Column, Table, Unit
+
+FIRST_STEADY_STEP = 2
+"""The first step also allocates what is allocated once: optimizer state, workspaces."""
+GROWTH = Column("growth_bytes", "growth", Unit.BYTES)
+PER_STEP = Column("growth_per_step_bytes", "per step", Unit.BYTES)
+STORAGES = Column("storages", "storages", Unit.COUNT, rank=1)
+
+Held = tuple[int, int]
+"""Bytes, storages."""
+NOTHING: Held = (0, 0)
+
+
+def growth(ledger: Ledger) -> Table:
+    """Bytes held at the end of the last completed step, and how many more that is than at the end
+    of the second (of the first, where only two were completed), by the line that allocated them.
+
+    The end of a step is its last operator: what the optimizer's step still holds is in it, in every
+    step alike. Lines that hold as much as before are one row.
+    """
+    steps = len(ledger.trace.step_ends)
+    before = min(FIRST_STEADY_STEP, steps - 1)
+    held_before, held_after = held_at_end(ledger, before), held_at_end(ledger, steps)
+    lines = sorted(
+        held_before.keys() | held_after.keys(),
+        key=lambda line: (_change(held_before, held_after, line)[0], str(line)),
+        reverse=True,
+    )
+    changed = [it for it in lines if any(_change(held_before, held_after, it))]
+    same = [it for it in lines if it not in set(changed)]
+    root = own_root({it.file for it in changed if it is not None and it.is_own})
+    elapsed = steps - before
+
+    def row(part: Sequence[Line | None], texts: Sequence[Cell]) -> tuple[Cell, ...]:
+        older = sum(held_before.get(it, NOTHING)[0] for it in part)
+        newer = sum(held_after.get(it, NOTHING)[0] for it in part)
+        if before < 1:
+            return (newer, sum(held_after.get(it, NOTHING)[1] for it in part), *texts)
+        more = sum(_change(held_before, held_after, it)[1] for it in part)
+        per_step = [round((newer - older) / elapsed)] if elapsed > 1 else []
+        return (older, newer, newer - older, *per_step, more, *texts)
+
+    columns = [Column("bytes_after", f"end of step {steps}", Unit.BYTES), STORAGES, *TEXTS]
+    if before >= 1:
+        columns = [
+            Column("bytes_before", f"end of step {before}", Unit.BYTES),
+            columns[0],
+            GROWTH,
+            *([PER_STEP] if elapsed > 1 else []),
+            Column("storages", "more storages", Unit.COUNT, rank=1),
+            *TEXTS,
+        ]
+    rows = [row([it], line_texts(it, root)) for it in changed]
+    if same:
+        as_before = f"({len(same)} line{'s' * (len(same) > 1)} as before)"
+        rows.append(row(same, (as_before, "")))
+    totals = tuple(
+        None if column is PER_STEP else cell
+        for column, cell in zip(columns, row(lines, (None, None)), strict=True)
+    )
+    grown = sum(_change(held_before, held_after, it)[0] for it in lines)
+    return Table(
+        title="Growth from step to step, by the line that allocated it",
+        columns=tuple(columns),
+        rows=tuple(rows) if steps else (),
+        totals=totals if steps else (None,) * len(columns),
+        note=_note(ledger, before, grown),
+    )
+
+
+def held_at_end(ledger: Ledger, step: int) -> dict[Line | None, Held]:
+    """What is held at the last operator of a completed step, by line; nothing before the first."""
+    held: dict[Line | None, Held] = {}
+    if step < 1:
+        return held
+    tick = ledger.trace.step_ends[step - 1] - 1
+    entry_at = {entry.op.clock: entry for entry in ledger.entries}
+    for storage in ledger.memory.storages:
+        if is_alive(storage, tick):
+            entry = entry_at.get(storage.born)
+            line = None if entry is None else line_of(entry)
+            size, count = held.get(line, NOTHING)
+            held[line] = size + storage.bytes, count + 1
+    return held
+
+
+def _change(
+    before: Mapping[Line | None, Held], after: Mapping[Line | None, Held], line: Line | None
+) -> Held:
+    older, newer = before.get(line, NOTHING), after.get(line, NOTHING)
+    return newer[0] - older[0], newer[1] - older[1]
+
+
+def _note(ledger: Ledger, before: int, grown: int) -> str:
+    steps = len(ledger.trace.step_ends)
+    if steps < 1:
+        return "No training step was completed: there is nothing to compare."
+    if steps <= FIRST_STEADY_STEP:
+        ran = "1 step was" if steps == 1 else f"{steps} steps were"
+        return (
+            f"Only {ran} traced, and the first allocates what is kept from then on (optimizer "
+            "state, for one): a leak cannot be told from that. `tally run --steps 3` can."
+        )
+    span = f"from the end of step {before} to the end of step {steps}"
+    if grown <= 0:
+        return f"Nothing leaks: no more is held {span}."
+    hint = (
+        f"More is held {span}. A line that grows with every step has tensors of past steps kept "
+        "alive: by a list of them, or a sum without .item() or .detach()."
+    )
+    left = _steps_left(ledger, grown / (steps - before))
+    return (
+        hint if left is None else f"{hint} At this rate the chip is full after {left} more steps."
+    )
+
+
+def _steps_left(ledger: Ledger, per_step_bytes: float) -> int | None:
+    """Steps until what is above the peak is used up; None for a chip that is in no table."""
+    try:
+        capacity_bytes = chip(ledger.trace.chip).total_memory_bytes
+    except UnknownChipError:
+        return None
+    return max(int((capacity_bytes - ledger.memory.peak_bytes) / per_step_bytes), 0)

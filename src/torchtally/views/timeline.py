@@ -1,0 +1,147 @@
+"""Live memory over the run: the fullest moment of each stretch, by category."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from torchtally.ledger import Ledger
+from torchtally.memory import Category
+from torchtally.record import Trace
+from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.modules import TEXTS as MODULE_TEXTS
+from torchtally.views.modules import module_texts
+from torchtally.views.moments import Moment, moment_at
+from torchtally.views.peak import title_of
+from torchtally.views.table import Cell, Column, Table, Unit
+
+STRETCHES = 24
+"""Rows, give or take a few."""
+BAR_WIDTH = 14
+PEAK_MARK = "<"
+BAR_ORDER = (
+    Category.PARAMETERS,
+    Category.OPTIMIZER_STATE,
+    Category.BUFFERS,
+    Category.WORKSPACES,
+    Category.GRADIENTS,
+    Category.INPUTS,
+    Category.ACTIVATIONS,
+    Category.TEMPORARIES,
+)
+"""What stays comes first, so that what moves is seen to. Their initials differ."""
+
+
+def timeline(ledger: Ledger) -> Table:
+    """Bytes held over the whole run. A row is the fullest moment of its stretch of the run, so the
+    peak is among them; no stretch reaches over the end of a step unless there are too many steps.
+    """
+    memory = ledger.memory
+    parts = memory.by_category()
+    held = {category: parts[category] for category in Category if parts[category].peak_bytes}
+    peak_bytes, peak_tick = memory.peak_bytes, memory.peak_tick
+    reserved = [it for it in ledger.trace.reserved if it.device == memory.device]
+    ticks = [memory.timeline.peak_tick_between(*it) for it in stretches(ledger)]
+    moments = {tick: moment_at(ledger, tick) for tick in ticks}
+    places = [it.line for it in moments.values() if it is not None and it.line is not None]
+    root = own_root({line.file for line in places if line.is_own})
+
+    def row(tick: int) -> tuple[Cell, ...]:
+        moment = moments[tick]
+        at = {category: part.at(tick) for category, part in held.items()}
+        last = bisect_right(reserved, tick, key=lambda it: it.tick) - 1
+        return (
+            f"{moment.step} {moment.phase}" if moment is not None else "1",
+            memory.timeline.at(tick),
+            *([reserved[last].bytes if last >= 0 else 0] if reserved else []),
+            bar(at, peak_bytes) + PEAK_MARK * (tick == peak_tick),
+            *at.values(),
+            *_places(moment, root),
+            tick,
+            moment.step if moment is not None else 1,
+        )
+
+    largest_first = sorted(held, key=lambda category: -held[category].peak_bytes)
+    columns = (
+        Column("moment", "step, phase", Unit.NAME),
+        Column("bytes", "total", Unit.BYTES),
+        *([Column("reserved_bytes", "reserved", Unit.BYTES, rank=1)] if reserved else []),
+        Column("bar", "of the peak", Unit.BAR),
+        *(
+            Column(str(it), title_of(it), Unit.BYTES, rank=2 + largest_first.index(it))
+            for it in held
+        ),
+        TEXTS[0],
+        Column(MODULE_TEXTS[0].name, "module", Unit.PLACE, rank=2),
+        Column("tick", "tick", Unit.COUNT, rank=20),
+        Column("step", "step", Unit.COUNT, rank=21),
+    )
+    legend = ", ".join(f"{initial(it)} {title_of(it)}" for it in BAR_ORDER if it in held)
+    return Table(
+        title="Memory over the run",
+        columns=columns,
+        rows=tuple(map(row, ticks)) if held else (),
+        totals=(None,) * len(columns),
+        note=f"Each row is the moment of most bytes in its stretch of the run, what is held while "
+        f"its line runs; {PEAK_MARK} is the peak. {legend}."
+        if held
+        else "Nothing was put on the device.",
+    )
+
+
+def stretches(ledger: Ledger) -> list[tuple[int, int]]:
+    """The run's ticks in about STRETCHES parts [first, end), none empty, each within one step.
+
+    Where there are more steps than that, steps are put together.
+    """
+    end = _end(ledger)
+    ends = [*steps_before(ledger.trace, end), end]
+    if len(ends) > STRETCHES:
+        return list(_equal(0, end, STRETCHES))
+    spare = STRETCHES - len(ends)
+    return [
+        stretch
+        for first, last in pairwise([0, *ends])
+        for stretch in _equal(first, last, 1 + round(spare * (last - first) / end))
+    ]
+
+
+def steps_before(trace: Trace, end: int) -> list[int]:
+    """Where steps end, each tick once, those with something after them."""
+    return sorted({it for it in trace.step_ends if 0 < it < end})
+
+
+def _end(ledger: Ledger) -> int:
+    """One past the last tick at which an operator ran or a storage was born."""
+    born = max((it.born for it in ledger.memory.storages), default=0)
+    return max(ledger.trace.end, born + 1)
+
+
+def _equal(first: int, end: int, parts: int) -> Iterator[tuple[int, int]]:
+    """[first, end) in so many parts, or fewer where there are not as many ticks."""
+    parts = min(parts, end - first)
+    cuts = [first + (end - first) * part // parts for part in range(parts + 1)]
+    return pairwise(cuts)
+
+
+def initial(category: Category) -> str:
+    return category[0].upper()
+
+
+def bar(at: dict[Category, int], peak_bytes: int) -> str:
+    """Bytes by category as letters, BAR_WIDTH of them at the peak: "PPPPOOOOAAAAAA".
+
+    Where one category's letters end is rounded, so the length is the total's.
+    """
+    if not peak_bytes:
+        return ""
+    text, total = "", 0
+    for category in BAR_ORDER:
+        total += at.get(category, 0)
+        text += initial(category) * (round(BAR_WIDTH * total / peak_bytes) - len(text))
+    return text
+
+
+def _places(moment: Moment | None, root: str) -> Sequence[Cell]:
+    if moment is None:
+        return (line_texts(None, root)[0], "")
+    return (line_texts(moment.line, root)[0], module_texts(moment.module)[0])
