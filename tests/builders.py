@@ -12,6 +12,7 @@ from torchtally.record import (
     Op,
     Phase,
     Placeholder,
+    Reserved,
     Role,
     Site,
     Storage,
@@ -87,6 +88,9 @@ class TraceBuilder:
     ops: list[Op] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     step_ends: list[int] = field(default_factory=list)
+    reserved: list[Reserved] = field(default_factory=list)
+    stream: int = 0
+    """The stream on which storages are allocated from now on."""
     chip: str = "H100-SXM"
 
     @property
@@ -113,13 +117,17 @@ class TraceBuilder:
 
     def allocate(self, size: int, role: Role | None = None, name: str = "") -> int:
         number = len(self.storages)
-        self.storages.append(Storage(number, GPU, size, self.clock, None, role, name))
+        self.storages.append(Storage(number, GPU, size, self.clock, None, role, name, self.stream))
         return number
 
     def free(self, *numbers: int) -> None:
         """Gone before the next operator."""
         for number in numbers:
             self.storages[number] = replace(self.storages[number], died=self.clock)
+
+    def reserve(self, size: int) -> None:
+        """From the next operator on, so many bytes are in the allocator's segments."""
+        self.reserved.append(Reserved(GPU, self.clock, size))
 
     def end_step(self) -> None:
         self.step_ends.append(self.clock)
@@ -142,6 +150,7 @@ class TraceBuilder:
             ending=ending,
             placeholders=tuple(placeholders),
             notes=tuple(notes),
+            reserved=tuple(self.reserved),
             facts={"python": "3.11.7"},
         )
 

@@ -36,6 +36,9 @@ def traces(draw: st.DrawFn) -> Trace:
             "phase": draw(st.sampled_from(Phase)),
             "role": draw(st.sampled_from([None, None, None, *Role])),
         }
+        if draw(st.integers(0, 4)) == 0:
+            made.reserve(draw(st.integers(0, 1 << 24)))
+        made.stream = draw(st.sampled_from([0, 0, 0, 7]))
         call = draw(st.sampled_from(CALLS if alive else FACTORIES))
         sources = st.sampled_from(alive) if alive else st.nothing()
         inputs = [draw(sources) if spec.is_on_device else -1 for spec in call.inputs]

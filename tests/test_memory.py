@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.builders import (
     TraceBuilder,
@@ -77,6 +78,17 @@ def test_what_recomputation_makes_for_the_backward_pass_is_activations() -> None
     assert categorise(made.build())[1] is Category.ACTIVATIONS
 
 
+def test_what_is_kept_to_make_others_again_is_activations() -> None:
+    made = TraceBuilder()
+    kept = made.run(mm_call(16, 16, 16), (0, 0), site=LAYER)
+    again = made.run(mm_call(16, 16, 16), (kept, kept), site=LAYER, phase=Phase.RECOMPUTE)
+    other = made.run(mm_call(16, 16, 16), (again, again), site=LAYER, phase=Phase.RECOMPUTE)
+    made.run(mm_call(16, 16, 16), (other, other), site=LAYER, phase=Phase.BACKWARD)
+    kinds = categorise(made.build())
+    assert kinds[kept] is kinds[other] is Category.ACTIVATIONS
+    assert kinds[again] is Category.TEMPORARIES
+
+
 def test_a_forward_pass_cut_off_holds_activations() -> None:
     made = TraceBuilder()
     weight = made.run(factory_call(16, 16), role=Role.PARAMETER)
@@ -111,6 +123,16 @@ def test_a_storage_is_alive_from_its_birth_until_before_its_death() -> None:
     course = timeline([Storage(0, "cuda:0", 100, born=3, died=5)])
     assert [course.at(tick) for tick in (2, 3, 4, 5, 6)] == [0, 512, 512, 0, 0]
     assert course.peak_tick == 3
+
+
+def test_the_peak_between_two_ticks_may_be_what_was_held_before() -> None:
+    course = timeline(
+        [Storage(0, "cuda:0", 512, 0, 4), Storage(1, "cuda:0", 512, 5, 7), Storage(2, "", 1, 6, 7)]
+    )
+    assert course.peak_tick_between(2, 5) == 2  # 512 until 4, nothing at 4
+    assert course.peak_tick_between(4, 6) == 5
+    assert course.peak_tick_between(5, 9) == 6
+    assert course.peak_tick_between(8, 9) == 8
 
 
 def test_bytes_are_rounded_up_to_512() -> None:
@@ -179,3 +201,16 @@ def test_live_bytes_are_never_negative_and_categories_sum(trace: Trace) -> None:
             if it.born <= tick and (it.died is None or tick < it.died)
         )
         assert memory.timeline.at(tick) == alive
+        assert sum(it.bytes for it, _ in memory.alive_at(tick)) == alive
+
+
+@given(trace=traces(), data=st.data())
+@settings(deadline=None)
+def test_the_peak_between_two_ticks_is_the_first_fullest_one(
+    trace: Trace, data: st.DataObject
+) -> None:
+    course = replay(trace).timeline
+    first = data.draw(st.integers(0, trace.end))
+    end = data.draw(st.integers(first + 1, trace.end + 2))
+    held = [course.at(tick) for tick in range(first, end)]
+    assert course.peak_tick_between(first, end) == first + held.index(max(held))

@@ -22,7 +22,8 @@ class Category(StrEnum):
     GRADIENTS = "gradients"
     OPTIMIZER_STATE = "optimizer_state"
     ACTIVATIONS = "activations"
-    """Made in the forward pass (or made again) and read in the backward pass."""
+    """Made in the forward pass (or made again) and read in the backward pass, or read to make again
+    what the backward pass reads."""
     INPUTS = "inputs"
     """Made in the forward pass outside any module, from nothing on the device: batches."""
     BUFFERS = "buffers"
@@ -206,9 +207,12 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
     pass, or runs out of memory within it, counts as activations: that is what it would have been.
     """
     forward, backward = _made_by(trace, Phase.FORWARD), _made_by(trace, Phase.BACKWARD)
-    makers = forward | _made_by(trace, Phase.RECOMPUTE)
+    recompute = _made_by(trace, Phase.RECOMPUTE)
+    makers = forward | recompute
     read = set(chain.from_iterable(op.inputs for op in trace.ops))
     read_in_backward = set(chain.from_iterable(op.inputs for op in backward.values()))
+    # What a checkpoint keeps (a region's input) may be read by the recomputation alone.
+    read_again = set(chain.from_iterable(op.inputs for op in recompute.values()))
     unfinished = max([*trace.step_ends[-1:], *(clock + 1 for clock in [*backward][-1:]), 0])
     refused = trace.final_refusal
     refused_tick = trace.end if refused is None else refused.tick
@@ -225,8 +229,10 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
             return temporaries
         if number in read and born in forward and _is_input_maker(op):
             return inputs
-        is_kept = number in read_in_backward or (
-            born >= refused_step and (storage.died is None or storage.died > refused_tick)
+        is_kept = (
+            number in read_in_backward
+            or (number in read_again and born in forward)
+            or (born >= refused_step and (storage.died is None or storage.died > refused_tick))
         )
         return activations if is_kept else temporaries
 

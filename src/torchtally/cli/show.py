@@ -39,7 +39,8 @@ views:
   library-line     the innermost line, whoever wrote it (transformers' model code, for one)
   module           every module by its path; repeated-module folds h.0, h.1, ... into h.*
   op, kind, phase  operators as torch spells them; kinds of work; forward, backward, ...
-memory:
+
+views of memory:
   category         at the peak: parameters, gradients, optimizer state, activations, ...
   timeline         over the whole run: the fullest moment of each stretch, by category
   peak-line        at the peak, by the line that allocated it; peak-module by module;
@@ -52,6 +53,7 @@ examples:
   tally show run.tally
   tally show run.tally --by line --top 20
   tally show run.tally --by line --sort bytes_saved
+  tally show run.tally --by timeline
   tally show run.tally --by op --json | jq '.rows[0]'
   tally show run.tally --convention causal      count the half of causal attention that is used
 """
@@ -68,7 +70,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="a trace, as written by tally run -o FILE")
-    parser.add_argument("--by", choices=BY, help="one view in full, instead of the page")
+    parser.add_argument(
+        "--by", choices=BY, metavar="VIEW", help="one view in full (see below), instead of the page"
+    )
     parser.add_argument(
         "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
     )

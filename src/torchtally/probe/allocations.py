@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtally.allocator import OutOfMemoryError
+from torchtally.allocator import Block, OutOfMemoryError
 from torchtally.record import Role
 from torchtally.tracer.recorder import Recorder
 from torchtally.virtual.invocation import Invocation
+from torchtally.virtual.storage import VirtualStorage
 
 
 class Allocations(Recorder):
@@ -24,8 +25,25 @@ class Allocations(Recorder):
         """The first request that was refused: a limit that the script set for itself."""
         self.listeners: list[Callable[[Invocation, Sequence[Tensor]], None]] = []
         """Told of every operator on the device."""
+        self.log: list[int] | None = None
+        """While there is one: births of storages as number + 1, deaths as -(number + 1)."""
         self.values_read = 0
         """How often the script asked a virtual tensor for a value that nobody has."""
+
+    def storage_born(self, storage: VirtualStorage) -> None:
+        super().storage_born(storage)
+        if self.log is not None and storage.home.device.type == "cuda":
+            self.log.append(storage.number + 1)
+
+    def storage_died(self, storage: VirtualStorage) -> None:
+        super().storage_died(storage)
+        if self.log is not None:
+            self.log.append(-storage.number - 1)
+
+    def workspace_used(self, device: torch.device, block: Block, name: str) -> None:
+        super().workspace_used(device, block, name)
+        if self.log is not None:  # births without a death in the log: no such pass is repeated
+            self.log.append(self.storage_count)
 
     def operator_ran(self, invocation: Invocation, outputs: Sequence[Tensor]) -> None:
         self.clock += 1
@@ -54,3 +72,6 @@ class Allocations(Recorder):
             (*born, self._deaths.get(number))
             for number, born in enumerate(self._storages[first:], first)
         ]
+
+    def are_dead(self, numbers: Sequence[int]) -> bool:
+        return all(number in self._deaths for number in numbers)

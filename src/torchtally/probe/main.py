@@ -16,12 +16,17 @@ from typing import Any
 from torchtally.allocator import replay
 from torchtally.hardware import chip
 from torchtally.probe.allocations import Allocations
+from torchtally.probe.folding import Folding
 from torchtally.record import Ending, Trace
 from torchtally.tracer.script import Script, run
 from torchtally.tracer.steps import Steps
 from torchtally.tracer.stopper import Outcome, Stopper, flush_outputs
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import applied
+
+
+HALVINGS = 5
+"""Replays spent on the capacity that a run needs, which guesses are made of."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def leaving(outcome: Outcome) -> int:
         recorder.is_stopped = True
-        write(asked["answer"], answer(outcome.ending, recorder, gpu, asked["capacities"]))
+        write(asked["answer"], answer(outcome.ending, recorder, folding, gpu, asked["capacities"]))
         return 0
 
     stopper = Stopper(leaving, max_seconds=asked["max_seconds"])
@@ -52,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 memory_is_limited=False,
             )
         )
+        folding = Folding(recorder, gpu.mode, gpu.mode.gpus[0])
+        if asked["folds"]:
+            folding.watch_readers()
+            stack.enter_context(applied(folding.stand_ins()))
         stack.enter_context(applied(steps.stand_ins()))
         stack.enter_context(steps.watching())
         code = leaving(run(script, stopper))
@@ -71,7 +80,11 @@ def die_with(lifeline: int) -> None:
 
 
 def answer(
-    ending: Ending, recorder: Allocations, gpu: VirtualGPU, capacities: Sequence[tuple[int, int]]
+    ending: Ending,
+    recorder: Allocations,
+    folding: Folding,
+    gpu: VirtualGPU,
+    capacities: Sequence[tuple[int, int]],
 ) -> dict[str, Any]:
     """What `fit/runs.py` reads: how the run ended, its peaks, and one verdict a capacity."""
     trace = recorder.trace(
@@ -81,12 +94,15 @@ def answer(
         facts={},
         allocator_settings=gpu.mode.gpus[0].allocator.settings.text,
     )
+    import time; t0=time.time(); needed_bytes(trace,(gpu.peak_allocated_bytes,gpu.peak_reserved_bytes)); sys.stderr.write(f"needed {time.time()-t0} events {len(trace.storages)}\n")
     peaks = gpu.peak_allocated_bytes, gpu.peak_reserved_bytes
     return {
         "ending": [ending.kind, ending.message],
         "steps": len(trace.step_ends),
         "peak_allocated_bytes": peaks[0],
         "peak_reserved_bytes": peaks[1],
+        "needed_bytes": needed_bytes(trace, peaks),
+        "folded": folding.folded,
         "refused": recorder.refused,
         "verdicts": [
             verdict(trace, peaks, recorder.refused, capacity_bytes, total_bytes)
@@ -111,6 +127,18 @@ def verdict(
         return {"fits": False, "peak_allocated_bytes": peaks[0], "peak_reserved_bytes": peaks[1]}
     return {"fits": True, "peak_allocated_bytes": found.peak_allocated_bytes,
             "peak_reserved_bytes": found.peak_reserved_bytes}  # fmt: skip
+
+
+def needed_bytes(trace: Trace, peaks: tuple[int, int]) -> int:
+    """About the least capacity that the run fits into: between its peaks, to 1/2**HALVINGS."""
+    low, high = peaks
+    for _ in range(HALVINGS if low < high else 0):
+        middle = (low + high) // 2
+        if replay(trace, capacity_bytes=middle).fits:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def write(path: str, document: dict[str, Any]) -> None:

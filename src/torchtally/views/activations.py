@@ -34,7 +34,7 @@ def activation_modules(ledger: Ledger) -> Table:
         for path, part in grouped(held, key)
     )
     return Table(
-        title="Activations, by the module that made them, repeated ones together",
+        title="Activations, by module, repeated ones together",
         columns=(*FIGURES, Column("modules", "times", Unit.COUNT), *MODULE_TEXTS),
         rows=rows,
         totals=(*_figures(held, held), None, None, None),
@@ -80,10 +80,10 @@ def _figures(part: list[Holding], held: list[Holding]) -> tuple[int, float, int]
 def _note(ledger: Ledger, tick: int, held: list[Holding]) -> str:
     if not held:
         return "No activations were held: nothing was made that a backward pass read."
+    period = "the steady-state step" if ledger.trace.step_ends else "the run"
     is_peak = tick == ledger.memory.peak_tick
     return (
-        f"Held for the backward pass when there is most of it in "
-        f"{'the steady-state step' if ledger.trace.step_ends else 'the run'}: "
-        f"{moment_at(ledger, tick)}{', the peak of the run' if is_peak else ''}. What several "
-        "lines save is counted once, where it was made."
+        f"At the moment of {period} when most activations are held: {moment_at(ledger, tick)}"
+        f"{', the peak of the run' if is_peak else ''}. What several operators save is held once, "
+        "and stands where it was made."
     )

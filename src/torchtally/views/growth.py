@@ -52,7 +52,7 @@ def growth(ledger: Ledger) -> Table:
     columns = [Column("bytes_after", f"end of step {steps}", Unit.BYTES), STORAGES, *TEXTS]
     if before >= 1:
         columns = [
-            Column("bytes_before", f"end of step {before}", Unit.BYTES),
+            Column("bytes_before", f"end of step {before}", Unit.BYTES, rank=2),
             columns[0],
             GROWTH,
             *([PER_STEP] if elapsed > 1 else []),
@@ -119,7 +119,9 @@ def _note(ledger: Ledger, before: int, grown: int) -> str:
     )
     left = _steps_left(ledger, grown / (steps - before))
     return (
-        hint if left is None else f"{hint} At this rate the chip is full after {left} more steps."
+        hint
+        if left is None
+        else f"{hint} At this rate the chip is full after about {left:,} more steps."
     )
 
 

@@ -1,5 +1,7 @@
 """Who holds the memory at the peak: by line, by module and one storage at a time."""
 
+from dataclasses import replace
+
 from torchtally.ledger import Ledger, Line, Path
 from torchtally.memory import Category
 from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
@@ -95,9 +97,9 @@ STORAGE_COLUMNS = (
     Column("fraction", "share", Unit.FRACTION, rank=3),
     Column("since", "since", Unit.NAME),
     Column("tensor", "tensor", Unit.TEXT),
-    TEXTS[0],
-    Column("owner", "module or name", Unit.PLACE, rank=1),
-    Column("source", "source", Unit.TEXT, rank=2),
+    Column("owner", "name or module", Unit.PLACE),
+    replace(TEXTS[0], rank=1),
+    replace(TEXTS[1], rank=2),
     Column("tick", "tick", Unit.COUNT, rank=5),
     Column("age_ticks", "age in ticks", Unit.COUNT, rank=5),
     Column("number", "storage", Unit.COUNT, rank=4),
@@ -117,8 +119,8 @@ def peak_storages(ledger: Ledger) -> Table:
             *_figures(ledger, [it]),
             f"step {step_of(ledger, it.storage.born)}",
             tensor_of(it),
+            it.storage.name or (it.entry.op.site.module if it.entry else "") or place,
             place,
-            it.storage.name or (it.entry.op.site.module if it.entry else ""),
             source,
             it.storage.born,
             tick - it.storage.born,

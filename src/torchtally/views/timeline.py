@@ -6,7 +6,6 @@ from itertools import pairwise
 
 from torchtally.ledger import Ledger
 from torchtally.memory import Category
-from torchtally.record import Trace
 from torchtally.views.lines import TEXTS, line_texts, own_root
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.modules import module_texts
@@ -33,14 +32,14 @@ BAR_ORDER = (
 
 def timeline(ledger: Ledger) -> Table:
     """Bytes held over the whole run. A row is the fullest moment of its stretch of the run, so the
-    peak is among them; no stretch reaches over the end of a step unless there are too many steps.
+    peak is among them; what is held at the end of a step is a row unless there are too many steps.
     """
     memory = ledger.memory
     parts = memory.by_category()
-    held = {category: parts[category] for category in Category if parts[category].peak_bytes}
     peak_bytes, peak_tick = memory.peak_bytes, memory.peak_tick
     reserved = [it for it in ledger.trace.reserved if it.device == memory.device]
     ticks = [memory.timeline.peak_tick_between(*it) for it in stretches(ledger)]
+    held = {category: it for category, it in parts.items() if any(map(it.at, ticks))}
     moments = {tick: moment_at(ledger, tick) for tick in ticks}
     places = [it.line for it in moments.values() if it is not None and it.line is not None]
     root = own_root({line.file for line in places if line.is_own})
@@ -57,7 +56,6 @@ def timeline(ledger: Ledger) -> Table:
             *at.values(),
             *_places(moment, root),
             tick,
-            moment.step if moment is not None else 1,
         )
 
     largest_first = sorted(held, key=lambda category: -held[category].peak_bytes)
@@ -65,7 +63,7 @@ def timeline(ledger: Ledger) -> Table:
         Column("moment", "step, phase", Unit.NAME),
         Column("bytes", "total", Unit.BYTES),
         *([Column("reserved_bytes", "reserved", Unit.BYTES, rank=1)] if reserved else []),
-        Column("bar", "of the peak", Unit.BAR),
+        Column("bar", "by category", Unit.BAR),
         *(
             Column(str(it), title_of(it), Unit.BYTES, rank=2 + largest_first.index(it))
             for it in held
@@ -73,7 +71,6 @@ def timeline(ledger: Ledger) -> Table:
         TEXTS[0],
         Column(MODULE_TEXTS[0].name, "module", Unit.PLACE, rank=2),
         Column("tick", "tick", Unit.COUNT, rank=20),
-        Column("step", "step", Unit.COUNT, rank=21),
     )
     legend = ", ".join(f"{initial(it)} {title_of(it)}" for it in BAR_ORDER if it in held)
     return Table(
@@ -81,20 +78,20 @@ def timeline(ledger: Ledger) -> Table:
         columns=columns,
         rows=tuple(map(row, ticks)) if held else (),
         totals=(None,) * len(columns),
-        note=f"Each row is the moment of most bytes in its stretch of the run, what is held while "
-        f"its line runs; {PEAK_MARK} is the peak. {legend}."
+        note=f"A row is the moment of most bytes in its stretch of the run, and what is held while "
+        f"its line runs. {PEAK_MARK} marks the peak. {legend}."
         if held
         else "Nothing was put on the device.",
     )
 
 
 def stretches(ledger: Ledger) -> list[tuple[int, int]]:
-    """The run's ticks in about STRETCHES parts [first, end), none empty, each within one step.
-
-    Where there are more steps than that, steps are put together.
+    """The run's ticks in about STRETCHES parts [first, end), none empty. Each is within one step,
+    and the end of a step is one by itself; where there are too many steps for that, neither is so.
     """
     end = _end(ledger)
-    ends = [*steps_before(ledger.trace, end), end]
+    cuts = {it + last for it in ledger.trace.step_ends for last in (-1, 0)}
+    ends = [*sorted(it for it in cuts if 0 < it < end), end]
     if len(ends) > STRETCHES:
         return list(_equal(0, end, STRETCHES))
     spare = STRETCHES - len(ends)
@@ -103,11 +100,6 @@ def stretches(ledger: Ledger) -> list[tuple[int, int]]:
         for first, last in pairwise([0, *ends])
         for stretch in _equal(first, last, 1 + round(spare * (last - first) / end))
     ]
-
-
-def steps_before(trace: Trace, end: int) -> list[int]:
-    """Where steps end, each tick once, those with something after them."""
-    return sorted({it for it in trace.step_ends if 0 < it < end})
 
 
 def _end(ledger: Ledger) -> int:

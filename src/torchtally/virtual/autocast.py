@@ -203,7 +203,11 @@ class Autocast:
                 return self.cache.cast(leaf, dtype)
             return leaf.to(dtype)
 
-        return tuple(map(to_dtype, args)), {name: to_dtype(arg) for name, arg in kwargs.items()}
+        # The last argument's copy is made first: PyTorch casts within the call of the operator, and
+        # the compiler of its releases evaluates arguments from right to left.
+        cast_kwargs = {name: to_dtype(kwargs[name]) for name in reversed(kwargs)}
+        cast_args = [to_dtype(arg) for arg in reversed(args)]
+        return tuple(reversed(cast_args)), {name: cast_kwargs[name] for name in kwargs}
 
     def is_cacheable(self, tensor: Tensor) -> bool:
         """CUDA caches casts of float32 leaves that require grad and are no view."""

@@ -69,7 +69,7 @@ class CudaMemory:
 
     def clear_blas(self) -> None:
         for memory in self.mode.gpus:
-            memory.clear_blas()
+            memory.clear_libraries()
 
     def synchronize(self, device: Any = None) -> None:
         self.of(device).synchronize()

@@ -58,8 +58,8 @@ class DeviceMemory:
         self._stream = stream
         """The current stream's number."""
         self._reserved_bytes = 0
-        self._blas: dict[tuple[bool, int], Block] = {}
-        """Workspaces by (the handle is autograd's, stream)."""
+        self._kept: dict[tuple[str, bool, int], Block] = {}
+        """Workspaces by (what for, the handle is autograd's, stream)."""
         self._lock = threading.RLock()
         self._is_busy = False
         self._freed: deque[Block] = deque()
@@ -120,19 +120,20 @@ class DeviceMemory:
             self.observer.workspace_taken(self.device, block, name)
         return block
 
-    def need_blas(self, workspace: Workspace, *, is_backward: bool) -> None:
-        """The cuBLAS handle of this thread is used on the current stream.
+    def need_library(self, workspace: Workspace, *, is_backward: bool) -> None:
+        """A library's handle of this thread is used on the current stream.
 
         PyTorch's autograd runs a CUDA backward pass in a thread of its own, with its own handle.
         """
-        handle = (is_backward, self._stream())
-        if handle not in self._blas:
-            self._blas[handle] = self.take_workspace(workspace.bytes, workspace.kind.name)
+        name = workspace.kind.name
+        handle = (name, is_backward, self._stream())
+        if handle not in self._kept:
+            self._kept[handle] = self.take_workspace(workspace.bytes, name)
 
-    def clear_blas(self) -> None:
+    def clear_libraries(self) -> None:
         """Give back the workspaces of all cuBLAS handles, as `_cuda_clearCublasWorkspaces`."""
-        while self._blas:
-            self.drop_workspace(self._blas.popitem()[1])
+        while self._kept:
+            self.drop_workspace(self._kept.popitem()[1])
 
     def drop_workspace(self, block: Block) -> None:
         """Such memory given back."""

@@ -26,7 +26,14 @@ from torchtally.virtual.invocation import META, Invocation, Recipe, recipe_of, r
 from torchtally.virtual.operators import Operator, learn
 from torchtally.virtual.shapes import SHAPES
 from torchtally.virtual.storage import HostMemory, VirtualStorage, make_virtual, virtual_of
-from torchtally.workspace import blas_workspace, has_scratch, scratch, uses_blas
+from torchtally.workspace import (
+    adds_bias,
+    blas_lt_workspace,
+    blas_workspace,
+    has_scratch,
+    scratch,
+    uses_blas,
+)
 
 
 class Observer(MemoryObserver, Protocol):
@@ -305,7 +312,7 @@ class VirtualDispatch(TorchDispatchMode):
         """Give new storages to their device, keep values, and tell the observer."""
         outputs = tensors_in(result)
         is_new = False
-        for tensor in outputs:
+        for tensor in in_order_of_allocation(outputs, call.operator.allocation_order):
             if tensor.layout is not torch.strided:
                 continue  # a sparse tensor is its indices and its values, and those are known
             storage = tensor.untyped_storage()
@@ -336,9 +343,11 @@ class VirtualDispatch(TorchDispatchMode):
         if chip is None or chip.compute_capability is None:
             return
         if uses_blas(name):
-            memory.need_blas(
-                blas_workspace(chip.compute_capability, os.environ), is_backward=inside_backward()
-            )
+            is_backward = inside_backward()
+            workspace = blas_workspace(chip.compute_capability, os.environ)
+            memory.need_library(workspace, is_backward=is_backward)
+            if adds_bias(name, call.inputs[0].dim()):
+                memory.need_library(blas_lt_workspace(os.environ), is_backward=is_backward)
         if has_scratch(name):
             signature = (call.signature, *(tensor.shape for tensor in outputs))
             sizes = self._scratch.get(signature)
@@ -416,6 +425,14 @@ class VirtualDispatch(TorchDispatchMode):
         except (RuntimeError, NotImplementedError):
             return None
         return () if result is None else result
+
+
+def in_order_of_allocation(
+    outputs: Sequence[Tensor], order: tuple[int, ...] | None
+) -> Sequence[Tensor]:
+    if order is None or len(order) != len(outputs):
+        return outputs
+    return [outputs[place] for place in order]
 
 
 def is_elementwise_on_lists(call: Invocation) -> bool:

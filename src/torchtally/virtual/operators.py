@@ -11,6 +11,13 @@ from torchtally.virtual import private
 from torchtally.workspace import has_scratch, uses_blas
 
 
+ALLOCATION_ORDER = {
+    "aten.native_dropout": (1, 0),
+    "aten._scaled_dot_product_cudnn_attention": (2, 3, 0, 1),
+}
+"""As seen on PyTorch's CUDA build: the mask before the result, the seeds before the result."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Operator:
     """Facts of one overload that the dispatcher and the recorder ask for on every call."""
@@ -34,6 +41,8 @@ class Operator:
     """Takes device memory besides its results."""
     is_composite: bool
     """Only a composition of other operators; reaches a dispatch mode under inference mode."""
+    allocation_order: tuple[int, ...] | None
+    """The order in which its results are allocated, where it is not that of the results."""
     handler: Callable[..., Any] | None
     """What runs it, where running it takes more than its shapes."""
 
@@ -62,5 +71,6 @@ def learn(overload: OpOverload, handler: Callable[..., Any] | None = None) -> Op
         is_random=torch.Tag.nondeterministic_seeded in overload.tags,
         takes_workspace=uses_blas(name) or has_scratch(name),
         is_composite=private.has_composite_kernel(overload),
+        allocation_order=ALLOCATION_ORDER.get(name),
         handler=handler,
     )

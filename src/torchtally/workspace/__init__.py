@@ -1,7 +1,13 @@
 """Device memory that no tensor of the script holds: what libraries keep and operators use up."""
 
 from torchtally.workspace.kind import KINDS, Trust, Workspace, WorkspaceKind
-from torchtally.workspace.libraries import blas_workspace, context_bytes, uses_blas
+from torchtally.workspace.libraries import (
+    adds_bias,
+    blas_lt_workspace,
+    blas_workspace,
+    context_bytes,
+    uses_blas,
+)
 from torchtally.workspace.scratch import has_scratch, scratch
 
 __all__ = [
@@ -9,6 +15,8 @@ __all__ = [
     "Trust",
     "Workspace",
     "WorkspaceKind",
+    "adds_bias",
+    "blas_lt_workspace",
     "blas_workspace",
     "context_bytes",
     "has_scratch",

@@ -34,10 +34,15 @@ BLAS = WorkspaceKind(
     Trust.DOCUMENTED,
     "PyTorch 2.11, aten/src/ATen/cuda/CublasHandlePool.cpp; cuBLAS 13, cublasSetWorkspace",
 )
+BLAS_LT = WorkspaceKind(
+    "cuBLASLt workspace",
+    Trust.DOCUMENTED,
+    "PyTorch 2.11, aten/src/ATen/cuda/CublasHandlePool.cpp (getCUDABlasLtWorkspaceSize)",
+)
 SCRATCH = WorkspaceKind(
     "operator's temporaries",
     Trust.DOCUMENTED,
     "PyTorch 2.11, aten/src/ATen/native/cuda",
 )
 
-KINDS = {kind.name: kind for kind in (BLAS, SCRATCH)}
+KINDS = {kind.name: kind for kind in (BLAS, BLAS_LT, SCRATCH)}

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from torchtally.workspace.kind import BLAS, Workspace
+from torchtally.workspace.kind import BLAS, BLAS_LT, Workspace
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -19,8 +19,17 @@ BIG_WORKSPACE = frozenset([9, 10, 12])
 """Major compute capabilities for which PyTorch asks for 32 MiB: Hopper and Blackwell."""
 
 
+WITH_BIAS = frozenset(["aten.addmm", "aten._addmm_activation"])
+"""Go to cuBLASLt when what is added is a vector."""
+
+
 def uses_blas(operator: str) -> bool:
     return operator in USES_BLAS
+
+
+def adds_bias(operator: str, added_dims: int) -> bool:
+    """The product runs in cuBLASLt; `added_dims` are those of the first argument."""
+    return operator in WITH_BIAS and added_dims == 1
 
 
 def blas_workspace(capability: tuple[int, int], environment: Mapping[str, str]) -> Workspace:
@@ -34,6 +43,15 @@ def blas_workspace(capability: tuple[int, int], environment: Mapping[str, str]) 
         return Workspace(BLAS, sum(int(size) * KIB * int(count) for size, count in pairs))
     default = 32 * MIB if capability[0] in BIG_WORKSPACE else 2 * 4 * MIB + 8 * 16 * KIB
     return Workspace(BLAS, default)
+
+
+def blas_lt_workspace(environment: Mapping[str, str]) -> Workspace:
+    """What the cuBLASLt handle takes for each stream: products with a bias in their epilogue.
+
+    `CUBLASLT_WORKSPACE_SIZE`, in KiB, overrides the default.
+    """
+    size = environment.get("CUBLASLT_WORKSPACE_SIZE", "")
+    return Workspace(BLAS_LT, int(size) * KIB if size.isdecimal() else MIB)
 
 
 def context_bytes(capability: tuple[int, int]) -> int:

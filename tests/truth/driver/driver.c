@@ -957,6 +957,13 @@ int cudnnBackendDestroyDescriptor(void) { return CUDNN_OK; }
 int cudnnBackendExecute(void) { return CUDNN_OK; }
 
 size_t cudnnGetVersion(void) { return CUDNN_VERSION; }
+int cudnnGetProperty(int type, int *value)  /* 0 major, 1 minor, 2 patch level */
+{
+    int parts[] = { CUDNN_VERSION / 10000, CUDNN_VERSION / 100 % 100, CUDNN_VERSION % 100 };
+    *value = type >= 0 && type < 3 ? parts[type] : 0;
+    return CUDNN_OK;
+}
+
 size_t cudnnGetCudartVersion(void) { return VERSION; }
 const char *cudnnGetErrorString(int code) { return code ? "not in the stand-in for cuDNN" : "success"; }
 
