@@ -22,7 +22,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "report": ("hardware", "ledger", "memory", "record", "units", "views", "workspace"),
     "virtual": ("allocator", "errors", "hardware", "record", "workspace"),
     "tracer": ("allocator", "errors", "hardware", "record", "virtual"),
-    "cli": ("convention", "errors", "hardware", "ledger", "record", "report", "tracer", "units",
+    "probe": ("allocator", "hardware", "record", "tracer", "virtual"),
+    "fit": ("errors", "hardware", "units", "workspace"),
+    "cli": ("convention", "errors", "fit", "hardware", "ledger", "record", "report", "tracer", "units",
             "views"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
@@ -30,7 +32,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 `__init__` and `__main__` stand above all of them.
 """
 
-TORCH = frozenset({"virtual", "tracer"})
+TORCH = frozenset({"virtual", "tracer", "probe"})
 """The only packages that import torch."""
 
 LAZY = frozenset({"__init__", "__main__", "cli"})

@@ -17,7 +17,7 @@ from types import ModuleType
 
 from torchtally.errors import TallyError
 
-COMMANDS = ("run", "show", "gpus")
+COMMANDS = ("run", "show", "fit", "gpus")
 """In the order of `tally --help`."""
 
 INTERRUPTED = 130
@@ -29,6 +29,7 @@ examples:
   tally run train.py --gpu H100-SXM             what does each line of a training step cost?
   tally run train.py --batch_size=32 --gpu A100-SXM-80GB -o big.tally
   tally show big.tally --by module --top 20     other views of it, without running again
+  tally fit train.py --vary "--batch_size={}" --gpu H100-SXM    the largest that fits
   tally gpus                                    the GPUs that can be simulated
 
 `tally COMMAND --help` explains a command.

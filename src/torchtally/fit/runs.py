@@ -51,7 +51,9 @@ class Outcome:
     """As `record.Ending.kind`; "killed" for a process that ended without an answer."""
     message: str
     steps: int
-    needed_bytes: int
+    peak_allocated_bytes: int
+    """With no end of memory, like the other one."""
+    peak_reserved_bytes: int
     folded: int
     """Forward passes that were taken to be like those before them."""
     verdicts: tuple[Verdict, ...]
@@ -83,7 +85,7 @@ class Runs:
     without a word, they end, too, with all they have started.
     """
 
-    def __init__(self, capacities: int = 1) -> None:
+    def __init__(self) -> None:
         self._running: list[_Running] = []
         self._folder = tempfile.TemporaryDirectory(prefix="tally-fit-")
         self._lifeline, self._our_end = os.pipe()
@@ -181,12 +183,13 @@ def _outcome(run: _Running) -> Outcome:
     except (OSError, ValueError):
         code = run.process.returncode
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return Outcome("killed", f"its process {how}", 0, 0, 0, (), output, wall_s)
+        return Outcome("killed", f"its process {how}", 0, 0, 0, 0, (), output, wall_s)
     return Outcome(
         ending=found["ending"][0],
         message=found["ending"][1],
         steps=found["steps"],
-        needed_bytes=found["needed_bytes"],
+        peak_allocated_bytes=found["peak_allocated_bytes"],
+        peak_reserved_bytes=found["peak_reserved_bytes"],
         folded=found["folded"],
         verdicts=tuple(Verdict(**it) for it in found["verdicts"]),
         output=output,

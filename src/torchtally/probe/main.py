@@ -25,10 +25,6 @@ from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import applied
 
 
-HALVINGS = 5
-"""Replays spent on the capacity that a run needs, which guesses are made of."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what the one argument says: a JSON document as `fit/runs.py` writes it."""
     asked = json.loads((sys.argv[1:] if argv is None else argv)[0])
@@ -94,14 +90,12 @@ def answer(
         facts={},
         allocator_settings=gpu.mode.gpus[0].allocator.settings.text,
     )
-    import time; t0=time.time(); needed_bytes(trace,(gpu.peak_allocated_bytes,gpu.peak_reserved_bytes)); sys.stderr.write(f"needed {time.time()-t0} events {len(trace.storages)}\n")
     peaks = gpu.peak_allocated_bytes, gpu.peak_reserved_bytes
     return {
         "ending": [ending.kind, ending.message],
         "steps": len(trace.step_ends),
         "peak_allocated_bytes": peaks[0],
         "peak_reserved_bytes": peaks[1],
-        "needed_bytes": needed_bytes(trace, peaks),
         "folded": folding.folded,
         "refused": recorder.refused,
         "verdicts": [
@@ -127,18 +121,6 @@ def verdict(
         return {"fits": False, "peak_allocated_bytes": peaks[0], "peak_reserved_bytes": peaks[1]}
     return {"fits": True, "peak_allocated_bytes": found.peak_allocated_bytes,
             "peak_reserved_bytes": found.peak_reserved_bytes}  # fmt: skip
-
-
-def needed_bytes(trace: Trace, peaks: tuple[int, int]) -> int:
-    """About the least capacity that the run fits into: between its peaks, to 1/2**HALVINGS."""
-    low, high = peaks
-    for _ in range(HALVINGS if low < high else 0):
-        middle = (low + high) // 2
-        if replay(trace, capacity_bytes=middle).fits:
-            high = middle
-        else:
-            low = middle
-    return high
 
 
 def write(path: str, document: dict[str, Any]) -> None:

@@ -50,6 +50,13 @@ def softmax_backward(call: Call, chip: Chip) -> tuple[int, ...]:
     return (call.tensor("grad_output").elements * call.outputs[0].itemsize_bytes,)
 
 
+@rule("aten._safe_softmax")
+def safe_softmax(call: Call, chip: Chip) -> tuple[int, ...]:
+    """Which scores are minus infinity, which rows are so throughout, and a zero (SoftMax.cpp)."""
+    source = call.inputs[0]
+    return source.elements, source.elements // max(source.shape[-1], 1), FLOAT_BYTES
+
+
 @rule("aten._scaled_dot_product_flash_attention_backward", "aten._flash_attention_backward")
 def flash_backward(call: Call, chip: Chip) -> tuple[int, ...]:
     """fp32 gradient of the queries, the rows' sums, keys' and values' gradients for all heads.

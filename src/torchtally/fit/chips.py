@@ -1,0 +1,180 @@
+"""What fits on each of several chips, with runs shared by those that run the same operators."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torchtally.errors import UsageError
+from torchtally.fit.argument import Argument
+from torchtally.fit.runs import Command, Outcome, Runs, Verdict
+from torchtally.fit.search import Found, Search, Seen, Values
+from torchtally.hardware import Chip
+from torchtally.units import parse_bytes
+from torchtally.workspace import context_bytes
+
+REDRAW_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Memory kept free: a share of the chip's, or so many bytes."""
+
+    share: float = 0.0
+    bytes: int = 0
+    text: str = ""
+
+    def of(self, chip: Chip) -> int:
+        return self.bytes + int(self.share * chip.total_memory_bytes)
+
+
+def parse_margin(text: str) -> Margin:
+    """From "3%", "0.03" or "1GiB". Raises UsageError."""
+    plain = text.strip()
+    number = plain.removesuffix("%").strip()
+    is_percent = plain.endswith("%")
+    try:
+        share = float(number) / (100 if is_percent else 1)
+    except ValueError:
+        return Margin(bytes=parse_bytes(plain))
+    if not 0 <= share < 1:
+        raise UsageError(
+            f"--margin {text}: expected a share of the chip's memory, as 3% or 0.03, or a size, "
+            "as 1GiB."
+        )
+    return Margin(share=share, text=f"{share * 100:g} %")
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One run and what became of it."""
+
+    chip: Chip
+    """The one simulated."""
+    value: int
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class ChipSearch:
+    """One chip's search, and the runs it has seen."""
+
+    chip: Chip
+    margin_bytes: int
+    context_bytes: int
+    search: Search
+    wanted: tuple[int, ...] = ()
+    verdicts: dict[int, Verdict] = None  # type: ignore[assignment]
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self.search.capacity_bytes
+
+    @property
+    def family(self) -> tuple[int, int]:
+        """Chips of one family run the same operators with the same workspaces.
+
+        What a chip runs follows from its compute capability: attention's kernel, cuBLAS's
+        workspace, the dtypes a script finds supported.
+        """
+        assert self.chip.compute_capability is not None
+        return self.chip.compute_capability
+
+    @property
+    def found(self) -> Found | None:
+        return self.search.found
+
+
+def search_of(chip: Chip, values: Values, margin: Margin) -> ChipSearch:
+    """Raises UsageError for a chip on which no script runs, or whose memory is all margin."""
+    if chip.compute_capability is None:
+        raise UsageError(
+            f"{chip.name} is not a CUDA device: torch scripts that ask for \"cuda\" run on "
+            "NVIDIA chips.\n`tally gpus` lists them, with their vendors."
+        )
+    kept_bytes, driver_bytes = margin.of(chip), context_bytes(chip.compute_capability)
+    capacity_bytes = chip.total_memory_bytes - driver_bytes - kept_bytes
+    if capacity_bytes <= 0:
+        raise UsageError(f"the margin leaves nothing of {chip.name}'s memory.")
+    return ChipSearch(chip, kept_bytes, driver_bytes, Search(values, capacity_bytes), verdicts={})
+
+
+class Fleet:
+    """The searches of several chips. `run` makes the runs they ask for, each one once."""
+
+    def __init__(self, searches: Sequence[ChipSearch], argument: Argument, command: Command) -> None:
+        self.searches = searches
+        self.argument = argument
+        self.command = command
+        self.probes: dict[tuple[tuple[int, int], int], Probe] = {}
+
+    def run(
+        self,
+        runs: Runs,
+        jobs: int,
+        done: Callable[[Probe], None],
+        waiting: Callable[[tuple[int, ...]], None] = lambda values: None,
+    ) -> None:
+        """Until every search has found its answer. `done` is told of every run."""
+        while True:
+            wanted = self.wanted()
+            running = set(runs.running)
+            if not wanted and not running:
+                return
+            for key in wanted:
+                if len(runs.running) < jobs and key not in running:
+                    self.start(runs, key)
+            waiting(tuple(value for _, value in runs.running))
+            finished = runs.finished(REDRAW_S)
+            if finished is not None:
+                family, value = finished[0]
+                chip = self.of(family)[0].chip
+                probe = self.probes[family, value] = Probe(chip, value, finished[1])
+                self.learn(family, probe)
+                done(probe)
+
+    def of(self, family: tuple[int, int]) -> list[ChipSearch]:
+        return [it for it in self.searches if it.family == family]
+
+    def start(self, runs: Runs, key: tuple[tuple[int, int], int]) -> None:
+        family, value = key
+        chips = self.of(family)
+        command = Command(
+            **{
+                **{name: getattr(self.command, name) for name in Command.__slots__},
+                "arguments": self.argument.among(self.command.arguments, value),
+                "gpu": chips[0].chip.name,
+            }
+        )
+        capacities = [(it.capacity_bytes, it.chip.total_memory_bytes) for it in chips]
+        runs.start(key, command, capacities)
+
+    def wanted(self) -> list[tuple[tuple[int, int], int]]:
+        """Runs that somebody waits for, in order, less those that were made."""
+        wanted: dict[tuple[tuple[int, int], int], None] = {}
+        for each in self.searches:
+            if each.found is not None:
+                continue
+            each.wanted = tuple(it for it in each.wanted if it not in each.search.seen)
+            if not each.wanted:
+                each.search.hints = self.hints()
+                if each.search.is_blind and wanted:
+                    continue  # somebody before it learns what it will go by
+                each.wanted = each.search.wanted(2)
+            wanted |= dict.fromkeys((each.family, value) for value in each.wanted)
+        return list(wanted)
+
+    def hints(self) -> dict[int, int]:
+        return {
+            it.value: it.outcome.peak_reserved_bytes
+            for it in self.probes.values()
+            if it.outcome.verdicts and not it.outcome.failure
+        }
+
+    def learn(self, family: tuple[int, int], probe: Probe) -> None:
+        """Every chip of the family has its verdict of the run."""
+        outcome = probe.outcome
+        for at, each in enumerate(self.of(family)):
+            if outcome.failure:
+                each.search.learn(Seen(probe.value, fits=None))
+            else:
+                verdict = each.verdicts[probe.value] = outcome.verdicts[at]
+                each.search.learn(Seen(probe.value, verdict.fits, outcome.peak_reserved_bytes))
