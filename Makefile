@@ -40,6 +40,7 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix
 
 docs: $(VENV)/installed-dev
+	$(BIN)/python -m tests.truth.compare --write docs/accuracy.md
 	$(BIN)/python -m tests.documents --write
 
 bench: $(VENV)/installed-dev

@@ -23,16 +23,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "virtual": ("allocator", "errors", "hardware", "record", "workspace"),
     "tracer": ("allocator", "errors", "hardware", "record", "virtual"),
     "probe": ("allocator", "hardware", "record", "tracer", "virtual"),
-    "fit": ("errors", "hardware", "units", "workspace"),
-    "cli": ("convention", "errors", "fit", "hardware", "ledger", "record", "report", "tracer", "units",
-            "views"),
+    "fit": ("allocator", "errors", "hardware", "units", "workspace"),
+    "measure": ("hardware", "record", "tracer", "virtual"),
+    "cli": ("convention", "errors", "fit", "hardware", "ledger", "record", "report", "tracer",
+            "units", "views"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 
 `__init__` and `__main__` stand above all of them.
 """
 
-TORCH = frozenset({"virtual", "tracer", "probe"})
+TORCH = frozenset({"virtual", "tracer", "probe", "measure"})
 """The only packages that import torch."""
 
 LAZY = frozenset({"__init__", "__main__", "cli"})

@@ -110,6 +110,8 @@ def case_measured(entry: Entry, corpus: Corpus) -> Case:
 
 def percent(fraction: float) -> str:
     """Errors are small: with two decimals, where there are any."""
+    if 0 < fraction < 0.00005:
+        return "< 0.01 %"
     return f"{100 * fraction:.2f}".rstrip("0").rstrip(".") + " %"
 
 
@@ -189,19 +191,23 @@ tensors is in them only as far as they ask PyTorch for it.
 """
 
 
-def accuracy_markdown(corpora: Sequence[Corpus]) -> str:
+Compared = Sequence[tuple[Corpus, Sequence[Row]]]
+
+
+def accuracy_markdown(compared: Compared) -> str:
     """docs/accuracy.md: what each corpus says of the predictions."""
+    corpora = [corpus for corpus, _ in compared]
     steps = max((len(it.measurement.steps) for c in corpora for it in c.entries if it.measurement),
                 default=3)  # fmt: skip
     parts = [INTRODUCTION.format(steps=steps)]
     if not any(it.kind == "gpu" for it in corpora):
         parts.append(NO_GPU)
-    parts += map(section, sorted(corpora, key=lambda it: (it.kind, it.device, it.date)))
+    ordered = sorted(compared, key=lambda it: (it[0].kind, it[0].device, it[0].date))
+    parts += [section(corpus, rows) for corpus, rows in ordered]
     return "\n".join(parts)
 
 
-def section(corpus: Corpus) -> str:
-    rows = compare(corpus)
+def section(corpus: Corpus, rows: Sequence[Row]) -> str:
     about = corpus.about
     versions = [f"torch {about['torch']}"]
     versions += [
@@ -218,7 +224,7 @@ def section(corpus: Corpus) -> str:
         f"{memory}. Measured on {corpus.date[:10]} with {', '.join(versions)}"
         + (f", {allocator}" if allocator else "")
         + (", models scaled down" if corpus.is_small else "")
-        + f";\npredicted with torch {torch.__version__}.",
+        + f";\npredicted with torch {torch.__version__.partition('+')[0]}.",
         "",
         *([STAND_IN] if corpus.kind == "stand-in" else []),
         table(*summary(rows)),
@@ -314,11 +320,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.truth.compare", description=(__doc__ or "").partition("\n\n")[0]
     )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page there")
     parser.add_argument("corpus", nargs="*", type=Path, help="default: all of tests/truth/corpus")
     given = parser.parse_args(arguments)
     try:
         chosen = [read_corpus(it) for it in given.corpus] or list(corpora().values())
-        print(accuracy_markdown(chosen), end="")
+        page = accuracy_markdown([(it, compare(it)) for it in chosen])
+        if given.write is not None:
+            given.write.write_text(page, encoding="utf-8")
+        else:
+            print(page, end="")
     except (OSError, ValueError) as problem:
         print(f"compare: {problem}", file=sys.stderr)
         return 2

@@ -393,14 +393,16 @@ class CachingAllocator:
         blocks = pool.free.get(stream, [])
         wanted = max(size, limit)
         place = bisect_left(blocks, (wanted,))
-        if place < len(blocks):
+        if place < len(blocks) and is_whole_segment(blocks[place][2]):
             self._release(blocks[place][2])
             return True
         released_bytes = 0
-        while released_bytes < wanted and blocks and blocks[-1][2].size >= limit:
-            block = blocks[-1][2]
-            released_bytes += block.size
-            self._release(block)
+        for _, _, block in blocks[:place][::-1]:
+            if released_bytes >= wanted or block.size < limit:
+                break
+            if is_whole_segment(block):
+                released_bytes += block.size
+                self._release(block)
         return released_bytes >= wanted
 
     @property
@@ -534,6 +536,15 @@ def link(before: Block | None, block: Block, after: Block | None) -> None:
         before.next = block
     if after is not None:
         after.previous = block
+
+
+def is_whole_segment(block: Block) -> bool:
+    """Whether the device would take it back as it is: no page, no rest of a larger segment.
+
+    A rest of `max_split_size_mb` or more is left where `large_segment_size_mb` exceeds it; torch
+    does not look, and the driver refuses.
+    """
+    return block.segment is None and not block.is_split
 
 
 def grown(block: Block) -> int:

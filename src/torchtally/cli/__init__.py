@@ -17,7 +17,7 @@ from types import ModuleType
 
 from torchtally.errors import TallyError
 
-COMMANDS = ("run", "show", "fit", "gpus")
+COMMANDS = ("run", "show", "fit", "audit", "gpus")
 """In the order of `tally --help`."""
 
 INTERRUPTED = 130

@@ -84,7 +84,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         help="what stays free: a share of the chip's memory (3%%, the default) or a size "
         "(1GiB)")  # fmt: skip
     add("--steps", type=positive, default=2, metavar="N",
-        help="judge by N training steps (default 2: optimizer state exists since the first)")  # fmt: skip
+        help="judge by N training steps (default 2: the first one makes the "
+        "optimizer's state)")  # fmt: skip
     add("--jobs", type=whole, default=None, metavar="N",
         help="runs at a time (default: one for each core)")  # fmt: skip
     add("--max-seconds", type=seconds, metavar="S",
@@ -266,7 +267,9 @@ def one(fleet: "Fleet", each: "ChipSearch", margin: "Margin", width: int) -> lis
         lines = [f"no {name} fits {chip.name}: {found.too_large} is too large"]
         lines += wrapped(
             f"It would reserve {format_bytes(over_bytes)} more than the "
-            f"{format_bytes(each.capacity_bytes)} there are; of {total}, {kept}", width)  # fmt: skip
+            f"{format_bytes(each.capacity_bytes)} there are; of {total}, {kept}",
+            width,
+        )
     else:
         lines = [f"largest {name} that fits {chip.name}: {found.largest}"]
         peak = format_bytes(each.verdicts[found.largest].peak_reserved_bytes)
@@ -321,9 +324,13 @@ def many(fleet: "Fleet", margin: "Margin", width: int) -> list[str]:
 def grid(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Numbers to the right; the last column of names to the left."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False))
-            + "  " + (row[-1].ljust(widths[-1]) if rows[0][-1] == "chip" else row[-1].rjust(widths[-1]))
-            for row in rows]  # fmt: skip
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        if rows[0][-1] == "chip":
+            cells[-1] = row[-1]
+        lines.append("  " + "  ".join(cells))
+    return lines
 
 
 def margin_text(each: "ChipSearch", margin: "Margin") -> str:

@@ -1,10 +1,13 @@
 """What fits on each of several chips, with runs shared by those that run the same operators."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torchtally.errors import UsageError
 from torchtally.fit.argument import Argument
+from torchtally.fit.extrapolate import Growth
 from torchtally.fit.runs import Command, Outcome, Runs, Verdict
 from torchtally.fit.search import Found, Search, Seen, Values
 from torchtally.hardware import Chip
@@ -87,7 +90,7 @@ def search_of(chip: Chip, values: Values, margin: Margin) -> ChipSearch:
     """Raises UsageError for a chip on which no script runs, or whose memory is all margin."""
     if chip.compute_capability is None:
         raise UsageError(
-            f"{chip.name} is not a CUDA device: torch scripts that ask for \"cuda\" run on "
+            f'{chip.name} is not a CUDA device: torch scripts that ask for "cuda" run on '
             "NVIDIA chips.\n`tally gpus` lists them, with their vendors."
         )
     kept_bytes, driver_bytes = margin.of(chip), context_bytes(chip.compute_capability)
@@ -100,10 +103,13 @@ def search_of(chip: Chip, values: Values, margin: Margin) -> ChipSearch:
 class Fleet:
     """The searches of several chips. `run` makes the runs they ask for, each one once."""
 
-    def __init__(self, searches: Sequence[ChipSearch], argument: Argument, command: Command) -> None:
+    def __init__(
+        self, searches: Sequence[ChipSearch], argument: Argument, command: Command
+    ) -> None:
         self.searches = searches
         self.argument = argument
         self.command = command
+        self.growths: dict[Any, Growth] = {}
         self.probes: dict[tuple[tuple[int, int], int], Probe] = {}
 
     def run(
@@ -158,9 +164,31 @@ class Fleet:
                 each.search.hints = self.hints()
                 if each.search.is_blind and wanted:
                     continue  # somebody before it learns what it will go by
+                self.foresee(each)
                 each.wanted = each.search.wanted(2)
             wanted |= dict.fromkeys((each.family, value) for value in each.wanted)
         return list(wanted)
+
+    def foresee(self, each: ChipSearch) -> None:
+        """Let a search guess by the allocations of its family's two largest runs."""
+        probes = sorted(
+            (it for (family, _), it in self.probes.items()
+             if family == each.family and not it.outcome.failure),
+            key=lambda it: it.value,
+        )  # fmt: skip
+        if len(probes) < 2:
+            return
+        values = probes[-2].value, probes[-1].value
+        growth = self.growths.get((each.family, values))
+        if growth is None:
+            growth = self.growths[each.family, values] = Growth(
+                values[0], probes[-2].outcome.allocations,
+                values[1], probes[-1].outcome.allocations, os.environ,
+            )  # fmt: skip
+        if growth.is_alike:
+            each.search.foresees = lambda value: growth.fits(value, each.capacity_bytes)
+        else:
+            each.search.foresees = None
 
     def hints(self) -> dict[int, int]:
         return {

@@ -8,11 +8,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from torchtally.fit.extrapolate import Allocations
+
+NO_ALLOCATIONS = Allocations((), ())
 GRACE_S = 1.0
 """Until a process that was told to end is killed."""
 POLL_S = 0.05
@@ -58,6 +62,7 @@ class Outcome:
     """Forward passes that were taken to be like those before them."""
     verdicts: tuple[Verdict, ...]
     """One for each capacity, in their order."""
+    allocations: Allocations
     output: str
     """The last lines of what the script printed."""
     wall_s: float
@@ -106,10 +111,8 @@ class Runs:
             _signal_group(each.process, signal.SIGTERM)
         deadline_s = time.monotonic() + GRACE_S
         for each in self._running:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 each.process.wait(max(deadline_s - time.monotonic(), 0.01))
-            except subprocess.TimeoutExpired:
-                pass
             _signal_group(each.process, signal.SIGKILL)  # what it has started, too
             each.process.wait()
         os.close(self._our_end)
@@ -183,7 +186,9 @@ def _outcome(run: _Running) -> Outcome:
     except (OSError, ValueError):
         code = run.process.returncode
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return Outcome("killed", f"its process {how}", 0, 0, 0, 0, (), output, wall_s)
+        return Outcome(
+            "killed", f"its process {how}", 0, 0, 0, 0, (), NO_ALLOCATIONS, output, wall_s
+        )
     return Outcome(
         ending=found["ending"][0],
         message=found["ending"][1],
@@ -192,6 +197,7 @@ def _outcome(run: _Running) -> Outcome:
         peak_reserved_bytes=found["peak_reserved_bytes"],
         folded=found["folded"],
         verdicts=tuple(Verdict(**it) for it in found["verdicts"]),
+        allocations=Allocations(found["events"], found["sizes"]),
         output=output,
         wall_s=wall_s,
     )

@@ -6,12 +6,12 @@
             search.learn(Seen(value, fits=..., needed_bytes=...))
     search.found.largest
 
-Memory is taken to grow with the value: what fits, fits at any smaller value. How it grows is guessed
-from what was seen, so that few values are tried; the answer is never a guess. It is a value that
-was seen to fit, and the next one was seen not to.
+Memory is taken to grow with the value: what fits, fits at any smaller value. How it grows is
+guessed from what was seen, so that few values are tried; the answer is never a guess. It is a value
+that was seen to fit, and the next one was seen not to.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, pairwise
 
@@ -86,6 +86,8 @@ class Search:
         self.seen: dict[int, Seen] = {}
         self.hints: Mapping[int, int] = {}
         """Needed bytes by value, of a chip like this one: good for guesses alone."""
+        self.foresees: Callable[[int], bool] | None = None
+        """Whether a value would fit, by somebody's guess that is better than ours."""
         self._rounds = 0
 
     def learn(self, seen: Seen) -> None:
@@ -216,4 +218,24 @@ class Search:
         )
         if needed2 <= needed:
             return None
-        return x + (self.capacity_bytes - needed) * (x2 - x) / (needed2 - needed)
+        guess = x + (self.capacity_bytes - needed) * (x2 - x) / (needed2 - needed)
+        return guess if self.foresees is None else self._foreseen(guess, self.foresees)
+
+    def _foreseen(self, guess: float, foresees: Callable[[int], bool]) -> float:
+        """The largest value of which it is foreseen that it fits, looked for near a guess."""
+        values, step = self.values, self.values.multiple
+        low = self.largest_fitting or 0
+        high = self.smallest_too_large or values.last + step
+        reach = max(step, values.nearest(guess * 0.05))
+        place = min(max(values.nearest(guess), low + step), high - step)
+        if not low < place < high:
+            return guess
+        while low + step < high:
+            if foresees(place):
+                low, place = place, min(place + reach, high - step)
+            else:
+                high, place = place, max(place - reach, low + step)
+            reach *= 2
+            if high - low <= reach:
+                place = values.nearest((low + high) / 2)
+        return low

@@ -1,1 +1,1 @@
-"""One run of a script for its memory alone: no operator is recorded, so it is fast. See `main.py`."""
+"""One run of a script for its memory alone: no operator is recorded, so it is fast."""

@@ -17,6 +17,7 @@ cannot be seen is a forward that leaves something outside of its modules and of 
 in a global): then the script goes another way than it would, for which `is_on` can be off.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -104,6 +105,8 @@ class Folding:
     memory: DeviceMemory
     folded: int = 0
     """Calls that were not run."""
+    storages: set[int] = field(default_factory=set)
+    """Numbers of the storages of calls that were not run."""
     kinds: dict[Any, Kind] = field(default_factory=dict)
     _depth: Depth = field(default_factory=Depth)
     _lent: list[VirtualStorage] = field(default_factory=list)
@@ -191,7 +194,8 @@ class Folding:
                 return None
         state = (
             torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"),
-            torch.is_inference_mode_enabled(), torch.get_default_dtype(), torch.get_default_device(),
+            torch.is_inference_mode_enabled(), torch.get_default_dtype(),
+            torch.get_default_device(),
         )  # fmt: skip
         seen = (id(module), spec, tuple(described), state)
         order = self._since_clear.get(seen, 0)
@@ -205,6 +209,8 @@ class Folding:
     ) -> Any:
         recorder = self.recorder
         before = attributes(module)
+        arguments = [it for it in tree_flatten((args, kwargs))[0] if isinstance(it, Tensor)]
+        held = holders(arguments)
         looks, host = self._looks + recorder.values_read, recorder.host_operators
         self._first, self._operators, self._writes_outside = recorder.storage_count, 0, False
         recorder.log = []
@@ -218,6 +224,7 @@ class Folding:
         is_pure = (
             before is not None
             and attributes(module) == before
+            and holders(arguments) == held
             and looks == self._looks + recorder.values_read
             and host == recorder.host_operators
             and not self._writes_outside
@@ -261,7 +268,7 @@ class Folding:
                     return None
                 given.append(
                     Result(virtual.number - first, leaf.shape, leaf.stride(), leaf.dtype,
-                           leaf.storage_offset())
+                           int(leaf.storage_offset()))
                 )  # fmt: skip
             elif isinstance(leaf, PLAIN):
                 given.append(leaf)
@@ -297,6 +304,8 @@ class Folding:
         """The same births and deaths, and the same results."""
         recorder, memory = self.recorder, self.memory
         alive: dict[int, VirtualStorage] = {}
+        first = recorder.storage_count
+        self.storages.update(range(first, first + len(known.sizes)))
         for event in known.events:
             recorder.clock += 1
             if event > 0:
@@ -326,8 +335,16 @@ class Folding:
             storage.virtual = alive[leaf.storage]  # type: ignore[attr-defined]
             storages[leaf.storage] = storage
         tensor = torch.empty(0, dtype=leaf.dtype, device=META)
-        tensor.set_(storage, leaf.offset, leaf.shape, leaf.stride)  # type: ignore[call-overload]
+        tensor.set_(storage, leaf.offset, leaf.shape, leaf.stride)
         return tensor
+
+
+def holders(tensors: list[Tensor]) -> list[tuple[int, int]]:
+    """How many references there are to each tensor and to its storage: views hold the latter."""
+    return [
+        (sys.getrefcount(it), torch._C._storage_Use_Count(it.untyped_storage()._cdata))
+        for it in tensors
+    ]
 
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")

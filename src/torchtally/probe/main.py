@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from torchtally.allocator import replay
+from torchtally.allocator.replay import BORN, events
 from torchtally.hardware import chip
 from torchtally.probe.allocations import Allocations
 from torchtally.probe.folding import Folding
@@ -91,7 +92,16 @@ def answer(
         allocator_settings=gpu.mode.gpus[0].allocator.settings.text,
     )
     peaks = gpu.peak_allocated_bytes, gpu.peak_reserved_bytes
+    kept = [it for it in trace.storages if it.number not in folding.storages]
+    numbers = {it.number: n for n, it in enumerate(kept, 1)}
+    ordered = [
+        0 if storage is None else numbers[storage.number] * (1 if order == BORN else -1)
+        for _, order, storage in events(trace, "cuda:0")
+        if storage is None or storage.number in numbers
+    ]
     return {
+        "events": ordered,
+        "sizes": [it.requested_bytes for it in kept],
         "ending": [ending.kind, ending.message],
         "steps": len(trace.step_ends),
         "peak_allocated_bytes": peaks[0],

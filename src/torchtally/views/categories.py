@@ -3,10 +3,8 @@
 from collections import Counter
 
 from torchtally.ledger import Ledger
-from torchtally.views.peak import peak_lines, title_of
+from torchtally.views.peak import title_of
 from torchtally.views.table import Column, Table, Unit
-
-__all__ = ["categories", "peak_lines"]
 
 COLUMNS = (
     Column("bytes", "at peak", Unit.BYTES),

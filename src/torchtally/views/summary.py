@@ -1,7 +1,6 @@
 """The first thing a user wants to know about a run, on one page."""
 
 import posixpath
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from torchtally.allocator import replay
@@ -10,10 +9,12 @@ from torchtally.hardware import Chip, chip
 from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory import parameters
 from torchtally.record import Ending, Note, Placeholder
-from torchtally.views.categories import categories, peak_lines
+from torchtally.views.categories import categories
 from torchtally.views.lines import is_behind_libraries, library_lines, lines, own_root
 from torchtally.views.modules import OUTSIDE, repeated_modules
+from torchtally.views.moments import moment_at, step_of
 from torchtally.views.operators import phases
+from torchtally.views.peak import peak_lines
 from torchtally.views.shortage import Shortage, holders
 from torchtally.views.table import Table
 from torchtally.workspace import context_bytes
@@ -127,7 +128,7 @@ def judge(ledger: Ledger) -> Verdict:
         chip=trace.chip,
         device=memory.device,
         peak_bytes=memory.peak_bytes,
-        peak_moment=moment(ledger, memory.peak_tick),
+        peak_moment=str(moment_at(ledger, memory.peak_tick) or ""),
         reserved_bytes=reserved_bytes,
         context_bytes=taken_bytes,
         capacity_bytes=None if target is None else target.total_memory_bytes,
@@ -140,23 +141,10 @@ def shortage_of(ledger: Ledger) -> Shortage | None:
     refusal = ledger.trace.final_refusal
     if refusal is None:
         return None
-    step = f"step {bisect_right(ledger.trace.step_ends, refusal.tick) + 1}"
+    step = f"step {step_of(ledger, refusal.tick)}"
     line = refusal.site.line
     where = f"{posixpath.basename(line.file)}:{line.line}" if line else "no line of Python"
     return Shortage(refusal, f"{step}, {where}", holders(ledger, refusal.tick))
-
-
-def moment(ledger: Ledger, tick: int) -> str:
-    """The training step, phase and line of a tick, in words; "" where nothing ran."""
-    trace = ledger.trace
-    place = min(bisect_left(ledger.entries, tick, key=lambda it: it.op.clock), len(trace.ops) - 1)
-    if place < 0:
-        return ""
-    op = trace.ops[place]
-    step = f"step {bisect_right(trace.step_ends, op.clock) + 1}"
-    line = op.site.line
-    where = f" of {posixpath.basename(line.file)}:{line.line}" if line else ""
-    return f"{step}, {op.phase}{where}"
 
 
 def known_chip(name: str) -> Chip | None:

@@ -1,4 +1,4 @@
-"""`python -m tests.truth.driver [--python P] [--memory N] ... [--] script.py args`: on the stand-in."""
+"""`python -m tests.truth.driver [--python P] ... [--] script.py args`: on the stand-in."""
 
 import argparse
 import os

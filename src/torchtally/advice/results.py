@@ -1,0 +1,44 @@
+"""What trying changes showed, as a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchtally.advice.changes import Change
+from torchtally.views.table import Column, Table, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run with a change."""
+
+    change: Change
+    peak_reserved_bytes: int
+    """With no end of memory, where it does not fit."""
+    saved_bytes: int
+    """Against the run as it is, with no end of memory."""
+    fits: bool
+
+
+COLUMNS = (
+    Column("fits", "fits", Unit.NAME),
+    Column("peak_reserved_bytes", "peak", Unit.BYTES),
+    Column("saved_bytes", "saves", Unit.BYTES),
+    Column("change", "change", Unit.TEXT),
+)
+
+
+def results_table(results: Sequence[Result], needed_bytes: int, capacity_bytes: int) -> Table:
+    """Those that make it fit first, the smallest change before the larger ones."""
+    ordered = sorted(results, key=lambda it: (not it.fits, it.change.rank, -it.saved_bytes))
+    shown = [it for it in ordered if it.fits or it.saved_bytes > 0]
+    return Table(
+        title="Changes that were tried, each by a run of its own",
+        columns=COLUMNS,
+        rows=tuple(
+            ("yes" if it.fits else "no", it.peak_reserved_bytes, it.saved_bytes, it.change.text)
+            for it in shown
+        ),
+        totals=(None, needed_bytes, None, "as it is"),
+        note=f"Peaks are reserved bytes. {capacity_bytes} bytes are there, without the context."
+        + (" What saved nothing is not listed." if len(shown) < len(results) else ""),
+    )

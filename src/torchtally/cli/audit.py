@@ -1,0 +1,379 @@
+"""`tally audit`: run a script on a real GPU and on a simulated one, and hold them side by side."""
+
+import argparse
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from torchtally.cli.arguments import RunParser, positive
+from torchtally.cli.run import place_of
+from torchtally.errors import ScriptError, UsageError
+
+if TYPE_CHECKING:
+    from torchtally.hardware import Chip
+    from torchtally.measure.comparison import Comparison, Pair
+    from torchtally.measure.document import Measurement
+    from torchtally.measure.runs import Command, Device, Runs
+    from torchtally.views import Cell, Table
+
+NAME = "audit"
+SUMMARY = "on a machine with a GPU: hold a prediction against the real run of a script"
+
+DEFAULT_TOP = 15
+NO_LINE = "(rests of blocks)"
+
+EPILOG = """\
+Everything tally does not know goes to the script; after -- everything does:
+
+examples:
+  tally audit train.py
+  tally audit train.py --batch_size=12 --steps 5 --json audit.json
+  tally audit train.py --tolerance 0.5% --reserved-tolerance 2% -o both.json
+  tally audit -m mypackage.train --gpu H100-SXM -- --config base.yaml
+
+The script is really executed, twice, one run after the other: on the GPU and on a simulated one.
+The same program measures both, by what torch.cuda says: the allocator's counts at the end of each
+step and its history in between. It sees one GPU, the first one; it has no stdin. What the real run
+prints goes to stderr; what the simulated one prints is shown only when it fails. It writes what
+it writes, checkpoints too, in both.
+
+Backward operators are one row among the lines: on a GPU, autograd allocates in a thread of its
+own, below no line of Python.
+
+Exit code: 0 when peak allocated and peak reserved are within their tolerances and both runs went
+the same way, 1 when not; 2 for a wrong command line, no GPU, or a script that fails; 130 on Ctrl-C.
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser(
+        NAME,
+        help=SUMMARY,
+        usage="tally audit [options] SCRIPT [ARGS ...] | "
+        "tally audit [options] -m MODULE [ARGS ...]",
+        description="Run a training script for a few steps on this machine's GPU and on a "
+        "simulated one, and print what was predicted beside what was measured.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.__class__ = RunParser
+    add = parser.add_argument
+    add("--steps", type=positive, default=3, metavar="N",
+        help="stop after N optimizer steps (default 3)")  # fmt: skip
+    add("--gpu", metavar="NAME",
+        help="the chip to simulate (default: the one that is there, by its driver's name)")  # fmt: skip
+    add("--tolerance", type=share, default=0.01, metavar="T",
+        help="how far off peak allocated may be (default 1%%)")  # fmt: skip
+    add("--reserved-tolerance", type=share, default=0.05, metavar="T",
+        help="how far off peak reserved may be (default 5%%)")  # fmt: skip
+    add("--top", type=positive, default=DEFAULT_TOP, metavar="N",
+        help=f"how many lines (default {DEFAULT_TOP})")  # fmt: skip
+    add("--json", metavar="FILE", help="the comparison as JSON to FILE, or to stdout for -")
+    add("-o", "--output", metavar="FILE", help="keep both measurements, as JSON")
+    add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
+    add("--quiet", action="store_true", help="no progress on stderr")
+    parser.set_defaults(command=command)
+
+
+def share(text: str) -> float:
+    """A share as people write it: "1%", "0.5 %", "0.01"."""
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if number != text.strip() else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share: write 1% or 0.01")
+    return value
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run twice, compare, print. Returns 0 within the tolerances and 1 outside."""
+    from torchtally.cli.output import emit, width, write_or_emit
+    from torchtally.measure.comparison import Comparison
+    from torchtally.measure.runs import Command, Runs
+
+    if args.script is None and args.module is None:
+        raise UsageError("which script?\nGive one: `tally audit train.py`, or -m MODULE.")
+    if args.module is None and not os.path.exists(args.script):
+        raise ScriptError(f"{args.script}: no such file.\nGive the path of the training script.")
+    json_place, output_place = place_of(args.json, "--json"), place_of(args.output, "-o")
+    ours = Command(
+        script=args.module or args.script,
+        arguments=tuple(args.script_arguments),
+        is_module=args.module is not None,
+        steps=args.steps,
+    )
+    with Runs() as runs:
+        chip = chip_of(args.gpu, runs.device())
+        measured, predicted = both(runs, ours, chip, is_quiet=args.quiet)
+    found = Comparison(measured, predicted, args.tolerance, args.reserved_tolerance)
+    if output_place is not None:
+        kept = {"measured": measured.to_json(), "predicted": predicted.to_json()}
+        write_or_emit(dumps(kept), output_place)
+    if json_place is not None:
+        write_or_emit(dumps(document(found, chip)), json_place)
+    if json_place != "-" and output_place != "-":
+        emit(text(found, chip, width=width(), top=args.top))
+    return found.verdict.value
+
+
+def chip_of(wanted: str | None, device: "Device") -> "Chip":
+    """The chip to simulate, for the GPU that is there.
+
+    Raises UsageError where there is none, or no chip of the table is it.
+    """
+    from torchtally.errors import UnknownChipError
+    from torchtally.hardware import chip
+    from torchtally.units import format_bytes
+
+    if not device.name:
+        raise UsageError(
+            "there is no CUDA GPU here: tally audit runs the script on one, to compare.\n"
+            "tally run needs none: `tally run SCRIPT --gpu NAME` predicts alone."
+            + (f"\ntorch said: {device.said}" if device.said else "")
+        )
+    try:
+        return chip(wanted or device.name)
+    except UnknownChipError as error:
+        if wanted:
+            raise
+        raise UnknownChipError(
+            f"this machine's GPU, with {format_bytes(device.total_memory_bytes)}, is not in the table. {error}\n"
+            "Name the chip that it is with --gpu NAME."
+        ) from None
+
+
+def both(
+    runs: "Runs", ours: "Command", chip: "Chip", *, is_quiet: bool
+) -> "tuple[Measurement, Measurement]":
+    """The real run, then the simulated one; a script that fails there is not run again."""
+
+    from torchtally.measure.document import ended
+
+    def say(what: str) -> None:
+        if not is_quiet and sys.stderr is not None:
+            print(f"tally: {what}", file=sys.stderr, flush=True)
+
+    steps = f"{ours.steps} training step{'s' * (ours.steps > 1)}"
+    say(f"{steps} on the GPU")
+    started_s = time.monotonic()
+    measured = runs.measure(ours, None)
+    if measured.failure:
+        return measured, ended("not run", "the script failed on the GPU")
+    say(f"done in {time.monotonic() - started_s:.1f} s; the same on a simulated {chip.name}")
+    started_s = time.monotonic()
+    predicted = runs.measure(ours, chip.name)
+    say(f"done in {time.monotonic() - started_s:.1f} s")
+    return measured, predicted
+
+
+def dumps(document: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(document, indent=2) + "\n"
+
+
+# The answer ---------------------------------------------------------------------------------------
+
+
+def text(found: "Comparison", chip: "Chip", *, width: int, top: int = DEFAULT_TOP) -> str:
+    """The verdict first, then the tables."""
+    from torchtally.measure.comparison import Verdict
+    from torchtally.report.grid import table_lines, wrapped
+    from torchtally.report.plain import printable
+
+    if found.verdict is Verdict.FAILED:
+        return failed(found, width)
+    lines = headline(found, width)
+    for remark in remarks(found, chip):
+        lines += wrapped(remark, width)
+    for table in (peaks(found), held(found), by_line(found).top(top)):
+        lines += ["", *(it.plain for it in table_lines(table, width))]
+    return "\n".join(printable(line).rstrip() for line in lines) + "\n"
+
+
+def failed(found: "Comparison", width: int) -> str:
+    """What there is to say of a script that failed."""
+    from torchtally.report.grid import wrapped
+    from torchtally.report.plain import printable
+
+    lines = ["nothing to compare: the script failed", *wrapped(found.failure, width)]
+    if not found.measured.failure and found.predicted.output:
+        lines.append("  The last lines of its output there:")
+        lines += [f"    {printable(line)}" for line in found.predicted.output.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def headline(found: "Comparison", width: int) -> list[str]:
+    """The verdict, and how far off the two peaks are."""
+    import textwrap
+
+    from torchtally.measure.comparison import Verdict
+
+    verdict = "within" if found.verdict is Verdict.WITHIN else "OUTSIDE"
+    line = (
+        f"{verdict} tolerance: peak allocated predicted {off(found.allocated)}, "
+        f"peak reserved {off(found.reserved)}"
+    )
+    return textwrap.wrap(line, width, subsequent_indent="  ")
+
+
+def off(pair: "Pair") -> str:
+    """How far a prediction is off, in words."""
+    from torchtally.units import format_bytes
+
+    if not pair.off_bytes:
+        return "to the byte"
+    direction = "too high" if pair.off_bytes > 0 else "too low"
+    size = format_bytes(abs(pair.off_bytes))
+    if not pair.measured_bytes:
+        return f"{size} {direction}"
+    return f"{abs(pair.off_bytes) / pair.measured_bytes:.2%} ({size}) {direction}"
+
+
+def remarks(found: "Comparison", chip: "Chip") -> list[str]:
+    """What a reader has to know beside the numbers."""
+    from torchtally.units import format_bytes, format_fraction
+
+    ours, theirs = found.measured, found.predicted
+    kept = [
+        f"Tolerances: {format_fraction(found.tolerance)} of allocated, "
+        f"{format_fraction(found.reserved_tolerance)} of reserved. Measured on {ours.device} with "
+        f"torch {ours.torch}, predicted for {chip.name}.",
+    ]
+    if found.disagreements:
+        kept.append(f"They disagree: {'; '.join(found.disagreements)}.")
+    if ours.is_out_of_memory and theirs.is_out_of_memory:
+        kept.append("Both ran out of memory: these are the peaks up to there.")
+    elif not ours.steps:
+        kept.append("No training step was completed.")
+    if ours.peak_step != theirs.peak_step:
+        kept.append(
+            f"Most is held in step {ours.peak_step} there and in step {theirs.peak_step} of the "
+            "simulation: categories and lines are of different moments."
+        )
+    if abs(ours.total_memory_bytes - theirs.total_memory_bytes) > 0.02 * ours.total_memory_bytes:
+        kept.append(
+            f"The GPU has {format_bytes(ours.total_memory_bytes)} and the simulated one "
+            f"{format_bytes(theirs.total_memory_bytes)}: name the right one with --gpu."
+        )
+    return kept
+
+
+def peaks(found: "Comparison") -> "Table":
+    """The peaks of the run and of its steps."""
+    from torchtally.views.table import Column, Table, Unit
+
+    rows: list[tuple[Cell, ...]] = [
+        ("peak allocated", *cells(found.allocated)),
+        ("peak reserved", *cells(found.reserved)),
+    ]
+    for number, (allocated, reserved) in enumerate(found.steps, start=1):
+        rows.append((f"step {number} allocated", *cells(allocated)))
+        rows.append((f"step {number} reserved", *cells(reserved)))
+    note = (
+        "A step's peaks are by the allocator's history, blocks rounded up to 512 bytes: without "
+        "the rests that are too small to split off."
+        if found.steps
+        else ""
+    )
+    columns = (Column("what", "peaks", Unit.NAME), *numbers())
+    return Table("Memory", columns, tuple(rows), (None,) * len(columns), note=note)
+
+
+def held(found: "Comparison") -> "Table":
+    """What the peak is made of, as far as the optimizers tell."""
+    from torchtally.views.table import Column, Table, Unit
+
+    return Table(
+        title="At the peak of allocated memory, by category",
+        columns=(Column("category", "held for", Unit.NAME), *numbers()),
+        rows=tuple((str(name).replace("_", " "), *cells(pair)) for name, pair in found.held),
+        totals=(None, *cells(found.allocated)),
+        note="The rest: activations, temporaries, workspaces, buffers and batches. Of a step that "
+        "did not end, nobody knows the gradients.",
+    )
+
+
+def by_line(found: "Comparison") -> "Table":
+    """What the peak is made of, by the line below which it was allocated."""
+    from torchtally.views.lines import own_root, short_path
+    from torchtally.views.table import Column, Table, Unit
+
+    root = own_root(line.file for line, _ in found.lines if line.line and is_own(line.file))
+    rows = [
+        (
+            *cells(pair),
+            f"{short_path(line.file, root)}:{line.line}" if line.line else line.file,
+            line.text,
+        )
+        for line, pair in found.lines
+    ]
+    if found.unexplained.measured_bytes or found.unexplained.predicted_bytes:
+        rows.append((*cells(found.unexplained), NO_LINE, ""))
+    return Table(
+        title="At the peak of allocated memory, by the line that was running",
+        columns=(
+            *numbers(is_brief=True),
+            Column("line", "line", Unit.PLACE),
+            Column("source", "source", Unit.TEXT),
+        ),
+        rows=tuple(rows),
+        totals=(*cells(found.allocated), None, None),
+        note="Of blocks, the rests that are too small to split off belong to no line.",
+    )
+
+
+def is_own(file: str) -> bool:
+    return "site-packages" not in file and "dist-packages" not in file
+
+
+def numbers(*, is_brief: bool = False) -> "tuple[Any, ...]":
+    """The columns that all tables share. Brief ones make room for texts first."""
+    from torchtally.views.table import Column, Unit
+
+    return (
+        Column("measured_bytes", "measured", Unit.BYTES),
+        Column("predicted_bytes", "predicted", Unit.BYTES),
+        Column("off_bytes", "off by", Unit.BYTES, rank=int(is_brief)),
+        Column("ratio", "ratio", Unit.FRACTION),
+    )
+
+
+def cells(pair: "Pair") -> "tuple[int, int, int, float | None]":
+    return pair.measured_bytes, pair.predicted_bytes, pair.off_bytes, pair.ratio
+
+
+def document(found: "Comparison", chip: "Chip") -> dict[str, Any]:
+    """For programs. All sizes are bytes; `measured` and `predicted` are the runs themselves."""
+
+    def pair(it: "Pair") -> dict[str, Any]:
+        names = ("measured_bytes", "predicted_bytes", "off_bytes", "ratio")
+        return dict(zip(names, cells(it), strict=True))
+
+    return {
+        "version": 1,
+        "verdict": found.verdict.name.lower(),
+        "chip": chip.name,
+        "tolerance": found.tolerance,
+        "reserved_tolerance": found.reserved_tolerance,
+        "failure": found.failure,
+        "disagreements": list(found.disagreements),
+        "peak_allocated": pair(found.allocated),
+        "peak_reserved": pair(found.reserved),
+        "steps": [
+            {"peak_allocated": pair(allocated), "peak_reserved": pair(reserved)}
+            for allocated, reserved in found.steps
+        ],
+        "held": {str(name): pair(it) for name, it in found.held},
+        "lines": [
+            {"file": line.file, "line": line.line, "text": line.text, **pair(it)}
+            for line, it in found.lines
+        ],
+        "measured": found.measured.to_json(),
+        "predicted": found.predicted.to_json(),
+    }

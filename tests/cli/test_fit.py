@@ -1,0 +1,243 @@
+"""`tally fit` with real scripts in real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.run_tally import TALLY, TIMEOUT_S, environment
+from torchtally.cli import main
+from torchtally.cli.fit import FitParser
+from torchtally.errors import UsageError
+from torchtally.fit.argument import parse
+from torchtally.fit.chips import parse_margin
+
+SCRIPT = """\
+import argparse, sys, time, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=1)
+parser.add_argument("--per", type=int, default=28)
+parser.add_argument("--even", action="store_true")
+parser.add_argument("--hang", action="store_true")
+args = parser.parse_args()
+if args.even and args.batch % 2:
+    raise ValueError(f"{args.batch} is odd")
+print("started", flush=True)
+if args.hang:
+    time.sleep(1000)
+weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
+optimizer = torch.optim.SGD([weight])
+for step in range(5):
+    x = torch.empty(args.batch << args.per, device="cuda")  # 2**28 floats are 1 GiB
+    weight.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    del x
+"""
+H100 = ("--gpu", "H100-SXM")
+"""79.19 GiB, of which 600 MiB are the context's and 3 % = 2.38 GiB are kept: 76.2 GiB."""
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", TALLY + "sys.exit(main())", "fit", *arguments]
+
+
+def tally_fit(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command("train.py", *arguments), cwd=folder, env=environment(), capture_output=True,
+        text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def test_the_largest_that_fits(tmp_path: Path) -> None:
+    done = tally_fit(tmp_path, "--vary", "--batch={}", *H100, "--json", "fit.json")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "largest --batch that fits H100-SXM: 76"
+    assert "77 does not fit." in " ".join(lines)
+    assert all(len(line) <= 80 for line in lines)
+    assert "tally: --batch 76: fits" in done.stderr
+    found: dict[str, Any] = json.loads((tmp_path / "fit.json").read_text())
+    (chip,) = found["chips"]
+    assert (chip["largest"], chip["too_large"]) == (76, 77)
+    by_value = {it["value"]: it for it in chip["tried"]}
+    assert by_value[76]["fits"]
+    assert not by_value[77]["fits"]
+    assert by_value[76]["peak_reserved_bytes"] == (76 << 30) + (2 << 20)
+    assert len(found["runs"]) == 4, "two to guess by, two to see"
+    assert sorted(os.listdir(tmp_path)) == ["fit.json", "train.py"]
+
+
+def test_margin_range_and_multiples(tmp_path: Path) -> None:
+    """79.19 GiB less 600 MiB less 10 GiB hold 68 of them: 64 is the multiple of 8 below."""
+    done = tally_fit(tmp_path, "--vary", "--batch {}", *H100, "--margin", "10GiB",
+                     "--multiple-of", "8", "--from", "9", "--", "--batch=3")  # fmt: skip
+    assert done.stdout.splitlines()[0] == "largest --batch that fits H100-SXM: 64"
+    assert "tally: --batch {} takes the place of --batch=3" in done.stderr
+    done = tally_fit(tmp_path, "--vary", "--batch={}", *H100, "--to", "20", "--json", "-")
+    (chip,) = json.loads(done.stdout)["chips"]
+    assert (chip["largest"], chip["too_large"]) == (20, None)
+
+
+def test_nothing_fits(tmp_path: Path) -> None:
+    done = tally_fit(tmp_path, "--vary", "--batch={}", *H100, "--per", "36")
+    assert done.returncode == 1
+    assert done.stdout.startswith("no --batch fits H100-SXM: 1 is too large\n  It would reserve")
+    assert "179.77 GiB more" in done.stdout  # 256 GiB less 76.23 GiB
+
+
+def test_a_script_that_fails_at_odd_values(tmp_path: Path) -> None:
+    done = tally_fit(tmp_path, "--vary", "--batch={}", *H100, "--even", "--to", "80")
+    assert done.returncode == 0
+    assert done.stdout.startswith("largest --batch that fits H100-SXM: 76\n")
+    assert "78 does not fit" in done.stdout
+    assert "failed at 77, which says nothing of memory: ValueError: 77 is odd" in (
+        " ".join(done.stdout.split())
+    )
+
+
+def test_a_script_that_always_fails(tmp_path: Path) -> None:
+    done = tally_fit(tmp_path, "--vary", "--batch={}", *H100, "--nonsense")
+    assert done.returncode == 1
+    assert done.stdout.startswith("the script fails at every --batch that was tried\n")
+    assert "unrecognized arguments: --nonsense" in done.stdout
+
+
+def test_all_chips(tmp_path: Path) -> None:
+    """A GiB each: the memory less 500 MiB less 3 %, in GiB. No run is made twice."""
+    done = tally_fit(tmp_path, "--vary", "--batch={}", "--gpu", "A100-SXM-40GB", "--gpu",
+                     "A100-SXM", "--gpu", "T4", "--json", "fit.json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "largest --batch that fits, by chip"
+    assert [line.split()[-1] for line in lines[2:5]] == ["T4", "A100-SXM-40GB", "A100-SXM"]
+    found = json.loads((tmp_path / "fit.json").read_text())
+    largest = {it["chip"]: it["largest"] for it in found["chips"]}
+    for each in found["chips"]:
+        kept_bytes = 500 * 2**20 + int(0.03 * each["total_memory_bytes"])
+        room_bytes = each["total_memory_bytes"] - kept_bytes - 2 * 2**20  # 2 MiB of small ones
+        assert largest[each["chip"]] == room_bytes // 2**30
+    assert len({(it["simulated"], it["value"]) for it in found["runs"]}) == len(found["runs"])
+    assert len(found["runs"]) <= 9
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of processes that work in a folder."""
+    found = []
+    for each in Path("/proc").iterdir():
+        try:
+            if each.name.isdigit() and os.readlink(each / "cwd") == str(folder):
+                found.append((each / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)],
+    ids=["SIGINT", "SIGTERM", "SIGKILL"],
+)
+def test_nothing_is_left_behind(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    process = subprocess.Popen(
+        command("train.py", "--vary", "--batch={}", *H100, "--hang"), cwd=tmp_path,
+        env=environment() | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while "started" not in "".join(
+            it.read_text() for it in tmp_path.glob("tally-fit-*/*/output")
+        ):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        process.send_signal(number)
+        stdout, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, stdout) == (code, "")
+    while left := processes_of(tmp_path):
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.05)
+    if number != signal.SIGKILL:
+        assert os.listdir(tmp_path) == ["train.py"]
+
+
+def test_a_run_that_takes_too_long(tmp_path: Path) -> None:
+    done = tally_fit(tmp_path, "--vary", "--batch={}", *H100, "--hang", "--max-seconds", "0.5",
+                     "--to", "2")  # fmt: skip
+    assert done.returncode == 1
+    assert "stopped after 0.5 s" in done.stdout
+
+
+# Arguments ----------------------------------------------------------------------------------------
+
+
+def test_the_argument_takes_the_place_of_the_scripts_own() -> None:
+    varied = parse("--batch={}")
+    assert varied.among(("a", "--batch", "3", "b"), 7) == ("a", "--batch=7", "b")
+    assert varied.among(("--batch=3", "--batches=1"), 7) == ("--batch=7", "--batches=1")
+    assert varied.among(("a",), 7) == ("a", "--batch=7")
+    assert parse("--batch {}").among(("--batch=3",), 7) == ("--batch", "7")
+    assert parse("train.batch={}").among(("train.batch=2", "x"), 7) == ("train.batch=7", "x")
+    assert parse("{}").among(("a",), 7) == ("a", "7")
+
+
+@pytest.mark.parametrize("text", ["--batch", "", "--a={} --b={} c", "{}{}", "a b {}"])
+def test_an_argument_without_one_hole(text: str) -> None:
+    with pytest.raises(UsageError, match="expected one argument of the script"):
+        parse(text)
+
+
+def test_margins() -> None:
+    assert parse_margin("3%").share == parse_margin("0.03").share == 0.03
+    assert parse_margin("1GiB").bytes == 1 << 30
+    for text in ("150%", "2", "-1", "much"):
+        with pytest.raises(UsageError):
+            parse_margin(text)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--vary", "--batch={}", *H100],
+        ["train.py", "--vary", "--batch", *H100],
+        ["train.py", "--vary", "--batch={}", "--gpu", "no such"],
+        ["train.py", "--vary", "--batch={}", "--gpu", "M4-Max"],
+        ["train.py", "--vary", "--batch={}", *H100, "--margin", "100%"],
+        ["train.py", "--vary", "--batch={}", *H100, "--from", "5", "--to", "4"],
+        ["missing.py", "--vary", "--batch={}", *H100],
+    ],
+)
+def test_wrong_command_lines(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", *arguments]) == 2
+
+
+def test_what_is_varied_may_look_like_an_option() -> None:
+    ours, theirs = FitParser.split(_parser(), ["a.py", "--vary", "--batch={}", "--x"])
+    assert (ours, theirs) == (["--vary=--batch={}"], ["a.py", "--x"])
+
+
+def _parser() -> FitParser:
+    from torchtally.cli import parser
+
+    actions: Any = parser(["fit"])._subparsers
+    made: FitParser = actions._group_actions[0].choices["fit"]
+    return made
