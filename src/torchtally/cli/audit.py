@@ -64,7 +64,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     add("--steps", type=positive, default=3, metavar="N",
         help="stop after N optimizer steps (default 3)")  # fmt: skip
     add("--gpu", metavar="NAME",
-        help="the chip to simulate (default: the one that is there, by its driver's name)")  # fmt: skip
+        help="the chip to simulate (default: the one that is there)")  # fmt: skip
     add("--tolerance", type=share, default=0.01, metavar="T",
         help="how far off peak allocated may be (default 1%%)")  # fmt: skip
     add("--reserved-tolerance", type=share, default=0.05, metavar="T",
@@ -142,7 +142,8 @@ def chip_of(wanted: str | None, device: "Device") -> "Chip":
         if wanted:
             raise
         raise UnknownChipError(
-            f"this machine's GPU, with {format_bytes(device.total_memory_bytes)}, is not in the table. {error}\n"
+            f"this machine's GPU, with {format_bytes(device.total_memory_bytes)}, is not in the "
+            f"table. {error}\n"
             "Name the chip that it is with --gpu NAME."
         ) from None
 
@@ -151,7 +152,6 @@ def both(
     runs: "Runs", ours: "Command", chip: "Chip", *, is_quiet: bool
 ) -> "tuple[Measurement, Measurement]":
     """The real run, then the simulated one; a script that fails there is not run again."""
-
     from torchtally.measure.document import ended
 
     def say(what: str) -> None:

@@ -10,7 +10,6 @@ from torch._ops import OpOverload
 from torchtally.virtual import private
 from torchtally.workspace import has_scratch, uses_blas
 
-
 ALLOCATION_ORDER = {
     "aten.native_dropout": (1, 0),
     "aten._scaled_dot_product_cudnn_attention": (2, 3, 0, 1),

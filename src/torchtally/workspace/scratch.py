@@ -84,12 +84,25 @@ def flash_backward(call: Call, chip: Chip) -> tuple[int, ...]:
 
 @rule("aten._scaled_dot_product_efficient_attention_backward")
 def efficient_backward(call: Call, chip: Chip) -> tuple[int, ...]:
-    """The rows' sums, and the fp32 gradient of the queries (transformers/cuda/attention_backward).
+    """The rows' sums, and the fp32 gradients that the kernel keeps outside its results.
 
-    Known limit: the kernel's few counters per head are taken as 128 bytes.
+    The queries' in whole tiles, each with a lock and a counter; above a head size of 128 the keys'
+    and values' too, unless they are fp32 themselves. In fp32 the rows' sums are made by other
+    operators, from the product of gradient and result (transformers/cuda/attention_backward.cu,
+    mem_eff_attention/kernel_backward.h).
+
+    Known limit: tiles are those of compute capability 8.0 and later.
     """
-    B, H, S, D = call.tensor("query").shape
-    return B * H * S * FLOAT_BYTES, B * H * (S * D * FLOAT_BYTES + 128)
+    query, keys = call.tensor("query"), call.tensor("key").shape[2]
+    B, H, S, D = query.shape
+    is_half = query.itemsize_bytes < FLOAT_BYTES
+    rows, columns = (64, 64) if D <= 64 else (128, 128 if is_half and D <= 128 else 64)
+    tiles = -(-S // rows) * -(-D // columns)
+    head_bytes = tiles * (rows * columns * FLOAT_BYTES + 16)
+    if is_half and D > 128:
+        head_bytes += 2 * (-(-keys // 64) * 64) * (-(-D // 64) * 64) * FLOAT_BYTES
+    sums_bytes = B * H * S * FLOAT_BYTES
+    return (sums_bytes, B * H * head_bytes)
 
 
 @rule("aten._scaled_dot_product_cudnn_attention_backward")
@@ -159,14 +172,21 @@ def index_put(call: Call, chip: Chip) -> tuple[int, ...]:
 
 @rule("aten.sort", "aten.argsort")
 def sort(call: Call, chip: Chip) -> tuple[int, ...]:
-    """Keys and indices once more, and the radix sort's own (cuda/Sort.cpp)."""
+    """Keys and indices once more, and the radix sort's own (cuda/Sort.cpp).
+
+    Fewer than 128 rows are sorted as one, then by row: with each index goes its row.
+    """
     source = call.inputs[0]
     dim = call.literal("dim", -1)
     assert isinstance(dim, int)
     length = source.shape[dim] if source.shape else 1
     if length <= 4096:
         return (INDEX_BYTES * length,)
-    return INDEX_BYTES * source.elements, (INDEX_BYTES + source.itemsize_bytes) * source.elements
+    count, itemsize_bytes = source.elements, source.itemsize_bytes
+    sorted_bytes = INDEX_BYTES * count, (INDEX_BYTES + itemsize_bytes) * count
+    if 1 < count // length < 128:
+        return (*sorted_bytes, INDEX_BYTES * count, itemsize_bytes * count)
+    return sorted_bytes
 
 
 @rule("aten.randperm")
