@@ -19,14 +19,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "memory": ("record",),
     "ledger": ("convention", "cost", "memory", "record"),
     "views": ("allocator", "errors", "hardware", "ledger", "memory", "record", "workspace"),
-    "report": ("hardware", "ledger", "memory", "record", "units", "views", "workspace"),
+    "advice": ("ledger", "memory", "record", "views"),
+    "report": ("advice", "hardware", "ledger", "memory", "record", "units", "views",
+               "workspace"),
     "virtual": ("allocator", "errors", "hardware", "record", "workspace"),
     "tracer": ("allocator", "errors", "hardware", "record", "virtual"),
     "probe": ("allocator", "hardware", "record", "tracer", "virtual"),
     "fit": ("allocator", "errors", "hardware", "units", "workspace"),
     "measure": ("hardware", "record", "tracer", "virtual"),
-    "cli": ("convention", "errors", "fit", "hardware", "ledger", "record", "report", "tracer",
-            "units", "views"),
+    "cli": ("advice", "convention", "errors", "fit", "hardware", "ledger", "record", "report",
+            "tracer", "units", "views", "workspace"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 

@@ -15,7 +15,7 @@ class Result:
     peak_reserved_bytes: int
     """With no end of memory, where it does not fit."""
     saved_bytes: int
-    """Against the run as it is, with no end of memory."""
+    """Of the peak of the run as it is, with no end of memory."""
     fits: bool
 
 
@@ -27,7 +27,7 @@ COLUMNS = (
 )
 
 
-def results_table(results: Sequence[Result], needed_bytes: int, capacity_bytes: int) -> Table:
+def results_table(results: Sequence[Result], needed_bytes: int) -> Table:
     """Those that make it fit first, the smallest change before the larger ones."""
     ordered = sorted(results, key=lambda it: (not it.fits, it.change.rank, -it.saved_bytes))
     shown = [it for it in ordered if it.fits or it.saved_bytes > 0]
@@ -39,6 +39,6 @@ def results_table(results: Sequence[Result], needed_bytes: int, capacity_bytes: 
             for it in shown
         ),
         totals=(None, needed_bytes, None, "as it is"),
-        note=f"Peaks are reserved bytes. {capacity_bytes} bytes are there, without the context."
+        note="Peaks are reserved bytes, of the run with no end of memory where it does not fit."
         + (" What saved nothing is not listed." if len(shown) < len(results) else ""),
     )

@@ -215,10 +215,12 @@ def headline(found: "Comparison", width: int) -> list[str]:
     from torchtally.measure.comparison import Verdict
 
     verdict = "within" if found.verdict is Verdict.WITHIN else "OUTSIDE"
-    line = (
-        f"{verdict} tolerance: peak allocated predicted {off(found.allocated)}, "
-        f"peak reserved {off(found.reserved)}"
+    figures = (
+        f"peak allocated predicted {off(found.allocated)}, peak reserved {off(found.reserved)}"
     )
+    if found.measured.is_out_of_memory != found.predicted.is_out_of_memory:
+        figures = found.disagreements[0]
+    line = f"{verdict} tolerance: {figures}"
     return textwrap.wrap(line, width, subsequent_indent="  ")
 
 
@@ -246,15 +248,15 @@ def remarks(found: "Comparison", chip: "Chip") -> list[str]:
         f"torch {ours.torch}, predicted for {chip.name}.",
     ]
     if found.disagreements:
-        kept.append(f"They disagree: {'; '.join(found.disagreements)}.")
+        kept.append(f"Disagreement: {'; '.join(found.disagreements)}.")
     if ours.is_out_of_memory and theirs.is_out_of_memory:
         kept.append("Both ran out of memory: these are the peaks up to there.")
     elif not ours.steps:
-        kept.append("No training step was completed.")
+        kept.append("No training step was completed on the GPU.")
     if ours.peak_step != theirs.peak_step:
         kept.append(
-            f"Most is held in step {ours.peak_step} there and in step {theirs.peak_step} of the "
-            "simulation: categories and lines are of different moments."
+            f"Most is held in step {ours.peak_step} on the GPU and in step {theirs.peak_step} of "
+            "the simulation: categories and lines are of different moments."
         )
     if abs(ours.total_memory_bytes - theirs.total_memory_bytes) > 0.02 * ours.total_memory_bytes:
         kept.append(

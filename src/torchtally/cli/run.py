@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -12,7 +13,9 @@ from torchtally.cli.arguments import RunParser, fraction, positive, seconds
 from torchtally.errors import TallyError, UsageError
 
 if TYPE_CHECKING:
+    from torchtally.cli.advice import Advisor
     from torchtally.hardware import Chip
+    from torchtally.ledger import Ledger
     from torchtally.record import Trace
     from torchtally.tracer.script import Script
 
@@ -74,6 +77,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     parser.add_argument("--no-oom", action="store_true",
                         help="go on beyond the chip's memory instead of raising "
                         "torch.OutOfMemoryError")  # fmt: skip
+    parser.add_argument("--no-advice", action="store_true",
+                        help="out of memory: do not run the script again to find changes that "
+                        "would make it fit")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress, no report on stderr")
     parser.set_defaults(command=command)
 
@@ -138,6 +144,7 @@ def why_not_writable(path: str) -> str:
 
 def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, places: Places) -> int:
     """Run the script on the target and report, however it ends. Returns the exit code."""
+    from torchtally.cli.advice import Advisor
     from torchtally.cli.progress import Progress
     from torchtally.tracer.script import run
     from torchtally.tracer.session import recording
@@ -146,6 +153,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
     stderr = sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (2>&- closed it)
     progress = Progress(is_quiet=args.quiet)
     progress.steps_wanted = args.steps
+    started_s, started_in = time.monotonic(), os.getcwd()
 
     def said(step: int) -> None:
         if not stopper.is_in_child:
@@ -156,8 +164,11 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
     def leaving(outcome: Outcome) -> int:
         made.recorder.is_stopped = True
         progress.stop()
+        os.chdir(started_in)
         try:
-            report(made.trace(outcome.ending), args, places, stderr)
+            trace = made.trace(outcome.ending)
+            advisor = Advisor(script, target, steps=args.steps, run_s=time.monotonic() - started_s)
+            report(trace, args, places, stderr, advisor)
         except TallyError as error:
             print(f"tally: {error}", file=stderr, flush=True)
             return error.exit_code
@@ -192,14 +203,19 @@ def leave_threads_behind(code: int) -> None:
         os._exit(code)
 
 
-def report(trace: "Trace", args: argparse.Namespace, places: Places, stderr: TextIO) -> None:
-    """Write the trace, then say what is in it. Says it, too, when the trace cannot be written."""
+def report(
+    trace: "Trace", args: argparse.Namespace, places: Places, stderr: TextIO, advisor: "Advisor"
+) -> None:
+    """Write the trace, then say what is in it. Says it, too, when the trace cannot be written.
+
+    After a run that ended for want of memory, changes are tried that may make it fit.
+    """
     import gc
 
     from torchtally.cli.output import emit, is_coloured, width, write_or_emit
     from torchtally.ledger import account
     from torchtally.record.file import write_trace
-    from torchtally.report.json import dumps, ledger_document
+    from torchtally.report.json import changes_document, dumps, ledger_document
     from torchtally.report.text import summary_text
     from torchtally.views.summary import summarise
 
@@ -215,7 +231,25 @@ def report(trace: "Trace", args: argparse.Namespace, places: Places, stderr: Tex
         text = summary_text(summarise(ledger), file=args.output, width=width(), is_coloured=colour)
         emit(text, stderr)
         stderr.flush()
-    if places.json is not None:
-        write_or_emit(dumps(ledger_document(ledger)), places.json)
+    try:
+        if trace.final_refusal is not None and not args.no_advice:
+            advise(advisor, ledger, args, stderr)
+    finally:
+        if places.json is not None:
+            changes = changes_document(advisor.results)
+            write_or_emit(dumps({**ledger_document(ledger), "changes": changes}), places.json)
     if failed is not None:
         raise failed
+
+
+def advise(advisor: "Advisor", ledger: "Ledger", args: argparse.Namespace, stderr: TextIO) -> None:
+    """Try changes, and show what each of them does."""
+    from torchtally.cli.advice import advice_text
+    from torchtally.cli.output import emit, is_coloured, width
+
+    if args.quiet and args.json is None:
+        return
+    advisor.advise(ledger, None if args.quiet else stderr)
+    if not args.quiet:
+        emit(advice_text(advisor, width(), is_coloured=is_coloured(stderr)), stderr)
+        stderr.flush()

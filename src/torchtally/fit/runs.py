@@ -36,6 +36,10 @@ class Command:
     max_seconds: float | None = None
     nonzero_fraction: float = 1.0
     folds: bool = True
+    what_ifs: tuple[str, ...] = ()
+    """Changes to try, as `tally run --what-if` spells them."""
+    allocator_settings: str | None = None
+    """For PYTORCH_CUDA_ALLOC_CONF; None leaves it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +142,19 @@ class Runs:
             "max_seconds": command.max_seconds,
             "nonzero_fraction": command.nonzero_fraction,
             "folds": command.folds,
+            "what_ifs": command.what_ifs,
             "capacities": list(capacities),
             "answer": str(folder / "answer.json"),
             "lifeline": self._lifeline,
         }
+        environment = dict(os.environ)
+        if command.allocator_settings is not None:
+            environment["PYTORCH_CUDA_ALLOC_CONF"] = command.allocator_settings
+            environment.pop("PYTORCH_ALLOC_CONF", None)
         with open(folder / "output", "wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "torchtally.probe", json.dumps(asked)],
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -116,10 +116,10 @@ class Comparison:
         ours, theirs = self.measured, self.predicted
         found = []
         if ours.is_out_of_memory != theirs.is_out_of_memory:
-            where = "on the GPU" if ours.is_out_of_memory else "in the simulation"
+            where = "on the GPU" if ours.is_out_of_memory else "on the simulated GPU"
             found.append(f"it ran out of memory {where} alone")
         if len(ours.steps) != len(theirs.steps):
-            found.append(f"{len(ours.steps)} training steps there, {len(theirs.steps)} simulated")
+            found.append(f"training steps: {len(ours.steps)} on the GPU, {len(theirs.steps)} simulated")
         if not self.allocated.is_within(self.tolerance):
             found.append("peak allocated is off by more than its tolerance")
         if not self.reserved.is_within(self.reserved_tolerance):

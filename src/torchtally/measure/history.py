@@ -29,6 +29,7 @@ class Block:
 
     birth: int
     """The number of the event that allocated it."""
+    address: int
     bytes: int
     frames: Frames
 
@@ -46,12 +47,17 @@ class Played:
     at_peak: tuple[tuple[Block, Role | None], ...]
 
 
-def play(entries: Sequence[Entry], roles: Sequence[Mapping[int, Role]]) -> Played:
+def play(
+    entries: Sequence[Entry],
+    roles: Sequence[Mapping[int, Role]],
+    unfinished: Mapping[int, Role] | None = None,
+) -> Played:
     """Play a history back.
 
     Args:
         entries: the events of one device, in order.
         roles: what optimizers held at the end of each completed step, by address.
+        unfinished: what they held in the step that was not completed.
     """
     known: dict[int, Role] = {}
     """Roles by the birth of their block."""
@@ -76,12 +82,14 @@ def play(entries: Sequence[Entry], roles: Sequence[Mapping[int, Role]]) -> Playe
         if allocated > peak:
             peak, peak_at, peak_step = allocated, number, len(tops) - 1
     complete_steps(len(roles))
+    held = _alive_after(entries[: peak_at + 1])
+    late = unfinished or {} if peak_step == len(roles) else {}
     return Played(
         step_peaks=tuple(tops),
         peak_allocated_bytes=peak,
         peak_reserved_bytes=max(top for _, top in tops),
         peak_step=peak_step,
-        at_peak=tuple((it, known.get(it.birth)) for it in _alive_after(entries[: peak_at + 1])),
+        at_peak=tuple((it, known.get(it.birth) or late.get(it.address)) for it in held),
     )
 
 
@@ -99,7 +107,7 @@ def _apply(entry: Entry, number: int, alive: dict[int, Block]) -> int:
     """
     action = entry["action"]
     if action == "alloc":
-        block = Block(number, allocated_bytes(int(entry["size"])), entry["frames"])
+        block = Block(number, int(entry["addr"]), allocated_bytes(int(entry["size"])), entry["frames"])
         before = alive.pop(entry["addr"], None)
         alive[entry["addr"]] = block
         return block.bytes - (before.bytes if before is not None else 0)

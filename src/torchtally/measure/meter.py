@@ -97,10 +97,10 @@ class Meter:
 
     def _played(self) -> Played:
         if not torch.cuda.is_initialized():
-            return play([], self._held)
+            return play([], self._held, self.roles.by_address)
         entries = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
         torch.cuda.memory._record_memory_history(enabled=None)
-        return play(entries, self._held)
+        return play(entries, self._held, self.roles.by_address)
 
 
 def _record() -> None:

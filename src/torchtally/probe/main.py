@@ -22,6 +22,7 @@ from torchtally.record import Ending, Trace
 from torchtally.tracer.script import Script, run
 from torchtally.tracer.steps import Steps
 from torchtally.tracer.stopper import Outcome, Stopper, flush_outputs
+from torchtally.tracer.what_if import stand_ins
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import applied
 
@@ -54,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 memory_is_limited=False,
             )
         )
+        stack.enter_context(applied(stand_ins(tuple(asked["what_ifs"]))))
         folding = Folding(recorder, gpu.mode, gpu.mode.gpus[0])
         if asked["folds"]:
             folding.watch_readers()

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from torchtally.advice import Result
 from torchtally.hardware import Chip
 from torchtally.ledger import Key, Ledger, Line, Path, Total
 from torchtally.memory import Category, parameters
@@ -102,6 +103,22 @@ def chips_document(chips: Sequence[Chip]) -> Document:
             for it in chips
         ],
     }
+
+
+def changes_document(results: Sequence[Result]) -> list[Document]:
+    """Changes that were tried after a run that did not fit, each by a run of its own."""
+    return [
+        {
+            "change": it.change.text,
+            "what_ifs": list(it.change.what_ifs),
+            "allocator_settings": it.change.settings,
+            "arguments": None if it.change.arguments is None else list(it.change.arguments),
+            "peak_reserved_bytes": it.peak_reserved_bytes,
+            "saved_bytes": it.saved_bytes,
+            "fits": it.fits,
+        }
+        for it in results
+    ]
 
 
 def _largest_first(totals: dict[Key, Total]) -> list[tuple[Key, Total]]:

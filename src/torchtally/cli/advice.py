@@ -1,0 +1,118 @@
+"""What `tally run` does after a script ran out of memory: try changes that may make it fit."""
+
+import os
+from typing import TYPE_CHECKING, TextIO
+
+from torchtally.advice import Change, Result, candidates, combined
+from torchtally.fit.runs import Command, Outcome, Runs
+from torchtally.workspace import context_bytes
+
+if TYPE_CHECKING:
+    from torchtally.hardware import Chip
+    from torchtally.ledger import Ledger
+    from torchtally.tracer.script import Script
+
+WAIT_S = 0.2
+TIMES_AS_LONG = 6
+LEAST_S = 60.0
+"""A run may take six times as long as the one that failed, and a minute at least."""
+
+
+class Advisor:
+    """Tries changes to a run, several at a time, and keeps what they showed."""
+
+    def __init__(self, script: "Script", chip: "Chip", *, steps: int, run_s: float) -> None:
+        assert chip.compute_capability is not None, "a CUDA device"
+        self.script = script
+        self.chip = chip
+        self.steps = steps
+        self.max_s = max(LEAST_S, TIMES_AS_LONG * run_s)
+        self.capacity_bytes = chip.total_memory_bytes - context_bytes(chip.compute_capability)
+        self.settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        self.needed_bytes = 0
+        """Reserved at most by the run as it is, with no end of memory."""
+        self.results: list[Result] = []
+        self.failures: list[str] = []
+
+    def advise(self, ledger: "Ledger", stream: TextIO | None) -> None:
+        """Every single change, then as many of the best together as it takes."""
+        singles = candidates(ledger, self.script.arguments)
+        as_it_is = Change("", 0)
+        with Runs() as runs:
+            found = self._tried(runs, (as_it_is, *singles), stream)
+            base = found.get(as_it_is)
+            if base is None:
+                return
+            self.needed_bytes = base.peak_reserved_bytes
+            self._keep(found)
+            together: tuple[Change, ...] = ()
+            helpful = sorted(
+                (it for it in self.results if it.saved_bytes > 0), key=lambda it: -it.saved_bytes
+            )
+            for result in helpful if not any(it.fits for it in self.results) else ():
+                together = (*together, result.change)
+                if len(together) < 2:
+                    continue
+                both = combined(together, self.settings)
+                self._keep(self._tried(runs, (both,), stream))
+                if self.results[-1].fits:
+                    return
+
+    def _keep(self, found: "dict[Change, Outcome]") -> None:
+        for change, outcome in found.items():
+            if change.text:
+                verdict = outcome.verdicts[0]
+                peak_bytes = verdict.peak_reserved_bytes
+                saved_bytes = self.needed_bytes - peak_bytes
+                self.results.append(Result(change, peak_bytes, saved_bytes, verdict.fits))
+
+    def _tried(
+        self, runs: Runs, changes: tuple[Change, ...], stream: TextIO | None
+    ) -> "dict[Change, Outcome]":
+        """The outcome of a run with each change; those that failed are left out, and noted."""
+        waiting, found = list(changes), dict.fromkeys(changes)
+        done = 0
+        while waiting or runs.running:
+            while waiting and len(runs.running) < (os.cpu_count() or 1):
+                change = waiting.pop(0)
+                capacities = [(self.capacity_bytes, self.chip.total_memory_bytes)]
+                runs.start(change, self._command(change), capacities)
+            finished = runs.finished(WAIT_S)
+            if finished is None:
+                continue
+            change, outcome = finished
+            done += 1
+            if stream is not None:
+                print(f"tally: trying changes, {done} of {len(changes)}", file=stream, flush=True)
+            if outcome.failure:
+                self.failures.append(f"{change.text or 'as it is'}: {outcome.failure}")
+            else:
+                found[change] = outcome
+        return {change: outcome for change, outcome in found.items() if outcome is not None}
+
+    def _command(self, change: Change) -> Command:
+        script = self.script
+        arguments = script.arguments if change.arguments is None else change.arguments
+        return Command(
+            script=script.target,
+            arguments=arguments,
+            is_module=script.is_module,
+            gpu=self.chip.name,
+            steps=self.steps,
+            max_seconds=self.max_s,
+            what_ifs=change.what_ifs,
+            allocator_settings=change.settings or None,
+        )
+
+
+def advice_text(advisor: Advisor, width: int, *, is_coloured: bool) -> str:
+    """The table of what was tried, and what could not be."""
+    from torchtally.advice import results_table
+    from torchtally.report.text import table_text
+
+    if not advisor.needed_bytes:
+        why = advisor.failures[0] if advisor.failures else "nothing ran"
+        return f"\nNo change could be tried: {why}\n"
+    table = results_table(advisor.results, advisor.needed_bytes)
+    text = "\n" + table_text(table, width=width, is_coloured=is_coloured)
+    return text + "".join(f"  Not tried to the end: {failure}\n" for failure in advisor.failures)
