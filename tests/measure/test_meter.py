@@ -35,7 +35,10 @@ def measured(function: Callable[[], object], steps: int = 2) -> Measurement:
 
 
 def training(seen: list[tuple[int, int]] | None = None) -> None:
-    """One matrix and Adam, at its peak when Adam steps; `seen` gets torch's own allocated bytes and peak after each backward."""
+    """One matrix and Adam, at its peak when Adam steps.
+
+    `seen` gets torch's own allocated bytes and peak after each backward.
+    """
     model = nn.Linear(WIDTH, WIDTH, bias=False).cuda()
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(9):
@@ -102,7 +105,7 @@ def test_lines_are_those_that_allocated() -> None:
     found = measured(training)
     by_text = {it.text or it.file: it.bytes for it in found.lines}
     assert by_text["model = nn.Linear(WIDTH, WIDTH, bias=False).cuda()"] == MATRIX_BYTES
-    assert by_text['x = torch.zeros(BATCH, WIDTH, device="cuda")'] == BATCH * WIDTH * 4  # _BYTES
+    assert by_text['x = torch.zeros(BATCH, WIDTH, device="cuda")'] == BATCH * WIDTH * 4
     assert by_text["optimizer.step()"] >= 2 * MATRIX_BYTES
     assert by_text[BACKWARD] >= MATRIX_BYTES
     assert sum(it.bytes for it in found.lines) <= found.peak_allocated_bytes

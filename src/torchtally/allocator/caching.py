@@ -168,6 +168,11 @@ class CachingAllocator:
         """What the memory fraction leaves to this process."""
         return None if self.fraction is None else int(self.fraction * self.total_bytes)
 
+    @property
+    def has_pending(self) -> bool:
+        """Freed blocks wait for other streams."""
+        return bool(self._pending)
+
     def block_at(self, address: int) -> Block | None:
         """The allocation that begins at an address."""
         return self._allocated.get(address)

@@ -30,6 +30,7 @@ BY = (
     "activations-line",
     "activations-module",
     "growth",
+    "workspace",
 )
 CONVENTIONS = ("full", "causal")
 
@@ -48,12 +49,14 @@ views of memory:
   activations-line what the forward pass saved for the backward pass, by the line that made
                    it; activations-module by module
   growth           what is held at the end of a step and was not a step before: leaks
+  workspace        what no tensor holds, and how far each figure can be trusted
 
 examples:
   tally show run.tally
   tally show run.tally --by line --top 20
   tally show run.tally --by line --sort bytes_saved
   tally show run.tally --by timeline
+  tally show run.tally --allocator expandable_segments:True
   tally show run.tally --by op --json | jq '.rows[0]'
   tally show run.tally --convention causal      count the half of causal attention that is used
 """
@@ -72,6 +75,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("file", metavar="FILE", help="a trace, as written by tally run -o FILE")
     parser.add_argument(
         "--by", choices=BY, metavar="VIEW", help="one view in full (see below), instead of the page"
+    )
+    parser.add_argument(
+        "--allocator",
+        action="append",
+        metavar="SETTINGS",
+        help="what the same run reserves under other settings, spelled as for "
+        "PYTORCH_CUDA_ALLOC_CONF; several can be given",
     )
     parser.add_argument(
         "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
@@ -103,7 +113,9 @@ def command(args: argparse.Namespace) -> int:
     """Show what was asked for. Raises TraceFileError for a file that is not a whole trace."""
     import gc
 
-    if args.by is None and (args.sort or args.top):
+    if args.by is not None and args.allocator:
+        raise UsageError("--by and --allocator are two views: ask for one at a time.")
+    if args.by is None and not args.allocator and (args.sort or args.top):
         raise UsageError("--sort and --top need a view: add --by line, for one.")
     from torchtally.cli.output import emit, write_or_emit
     from torchtally.convention import Attention
@@ -122,15 +134,16 @@ def command(args: argparse.Namespace) -> int:
 def _json(ledger: "Ledger", args: argparse.Namespace) -> str:
     from torchtally.report.json import dumps, ledger_document, table_document
 
-    if args.by is None:
+    if args.by is None and not args.allocator:
         return dumps(ledger_document(ledger))
     return dumps(table_document(_view(ledger, args), ledger))
 
 
 def _view(ledger: "Ledger", args: argparse.Namespace) -> "Table":
     from torchtally.views import by
+    from torchtally.views.allocators import allocators
 
-    table = by(ledger, args.by)
+    table = allocators(ledger, args.allocator) if args.allocator else by(ledger, args.by)
     return (table.sorted_by(args.sort) if args.sort else table).top(args.top)
 
 
@@ -140,7 +153,7 @@ def _text(ledger: "Ledger", args: argparse.Namespace) -> str:
     from torchtally.views.summary import summarise
 
     colour = is_coloured(sys.stdout)
-    if args.by is None:
+    if args.by is None and not args.allocator:
         summary = summarise(ledger)
         return summary_text(summary, file=args.file, width=width(), is_coloured=colour)
     return table_text(_view(ledger, args), width=width(), is_coloured=colour)

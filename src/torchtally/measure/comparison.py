@@ -119,7 +119,8 @@ class Comparison:
             where = "on the GPU" if ours.is_out_of_memory else "on the simulated GPU"
             found.append(f"it ran out of memory {where} alone")
         if len(ours.steps) != len(theirs.steps):
-            found.append(f"training steps: {len(ours.steps)} on the GPU, {len(theirs.steps)} simulated")
+            counts = f"{len(ours.steps)} on the GPU, {len(theirs.steps)} simulated"
+            found.append(f"training steps: {counts}")
         if not self.allocated.is_within(self.tolerance):
             found.append("peak allocated is off by more than its tolerance")
         if not self.reserved.is_within(self.reserved_tolerance):

@@ -107,9 +107,10 @@ def _apply(entry: Entry, number: int, alive: dict[int, Block]) -> int:
     """
     action = entry["action"]
     if action == "alloc":
-        block = Block(number, int(entry["addr"]), allocated_bytes(int(entry["size"])), entry["frames"])
-        before = alive.pop(entry["addr"], None)
-        alive[entry["addr"]] = block
+        address = int(entry["addr"])
+        block = Block(number, address, allocated_bytes(int(entry["size"])), entry["frames"])
+        before = alive.pop(address, None)
+        alive[address] = block
         return block.bytes - (before.bytes if before is not None else 0)
     if action in ("free_requested", "free_completed", "free"):
         freed = alive.pop(entry["addr"], None)
@@ -117,8 +118,8 @@ def _apply(entry: Entry, number: int, alive: dict[int, Block]) -> int:
     return 0
 
 
-def _alive_after(entries: Iterable[Entry]) -> Iterable[Block]:
+def _alive_after(entries: Iterable[Entry]) -> tuple[Block, ...]:
     alive: dict[int, Block] = {}
     for number, entry in enumerate(entries):
         _apply(entry, number, alive)
-    return alive.values()
+    return tuple(alive.values())

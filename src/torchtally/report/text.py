@@ -218,5 +218,5 @@ def _next(summary: Summary, file: str) -> Iterator[Text]:
     line = "library-line" if summary.library_lines is not None else "line"
     yield Text()
     yield Text("Next", style="bold")
-    yield Text(f"{INDENT}tally show {name} --by {line}      (module, op, kind, phase, category)")
+    yield Text(f"{INDENT}tally show {name} --by {line}      (module, op, phase, timeline, growth)")
     yield Text(f"{INDENT}tally show {name} --json report.json")

@@ -18,6 +18,7 @@ from torchtally.views.peak import (
 )
 from torchtally.views.table import Cell, Column, Table, Unit
 from torchtally.views.timeline import timeline
+from torchtally.views.workspaces import workspaces
 
 __all__ = ["VIEWS", "Cell", "Column", "Table", "Unit", "by"]
 
@@ -38,6 +39,7 @@ VIEWS: Mapping[str, Callable[[Ledger], Table]] = {
     "activations-line": activation_lines,
     "activations-module": activation_modules,
     "growth": growth,
+    "workspace": workspaces,
 }
 
 

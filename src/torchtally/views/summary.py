@@ -147,6 +147,16 @@ def shortage_of(ledger: Ledger) -> Shortage | None:
     return Shortage(refusal, f"{step}, {where}", holders(ledger, refusal.tick))
 
 
+def room_bytes(chip_name: str) -> int | None:
+    """What the allocator can have of a chip; None for one that is in no table."""
+    target = known_chip(chip_name)
+    if target is None:
+        return None
+    capability = target.compute_capability
+    taken_bytes = context_bytes(capability) if capability is not None else 0
+    return target.total_memory_bytes - taken_bytes
+
+
 def known_chip(name: str) -> Chip | None:
     """The chip of that name; None for one that is in no table."""
     try:

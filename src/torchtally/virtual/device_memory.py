@@ -156,7 +156,8 @@ class DeviceMemory:
 
     def synchronize(self) -> None:
         """The host waited for the device: all streams have done what they were given."""
-        self._at_work(self.allocator.synchronize)
+        if self.allocator.has_pending:
+            self._at_work(self.allocator.synchronize)
 
     def empty_cache(self) -> None:
         if self.observer is not None:

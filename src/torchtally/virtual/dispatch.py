@@ -325,6 +325,8 @@ class VirtualDispatch(TorchDispatchMode):
             self.notice_resizes(call)
         if call.operator.takes_workspace and isinstance(home, DeviceMemory):
             self.take_workspaces(call, outputs, home)
+        if home is self.host:
+            self.host_waits()
         if home is not self.host or any(
             virtual is not None and virtual.home is not self.host for virtual in call.virtuals
         ):
@@ -370,6 +372,11 @@ class VirtualDispatch(TorchDispatchMode):
     def was_made_by(self, virtual: VirtualStorage, node: Any) -> bool:
         """Whether this evaluation of a node has made a storage."""
         return self._node == node._sequence_nr() and id(virtual) in self._made_by_node
+
+    def host_waits(self) -> None:
+        """A value goes to the host, which waits for what the device was given before."""
+        for gpu in self.gpus:
+            gpu.synchronize()
 
     def notice_resizes(self, call: Invocation) -> None:
         for tensor, virtual in zip(call.inputs, call.virtuals, strict=True):

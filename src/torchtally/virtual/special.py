@@ -98,6 +98,7 @@ def is_dense(tensor: Tensor) -> bool:
 def read_scalar(mode: VirtualDispatch, call: Invocation) -> Any:
     """`.item()` and all that goes through it: `float(t)`, `if t > 0`, `t.tolist()` of one."""
     tensor = call.args[0]
+    mode.host_waits()
     real = values.real_of(tensor)
     if real is not None:
         return call.operator.overload(real)

@@ -1,0 +1,49 @@
+"""The same requests under other settings of the allocator: what each would reserve."""
+
+from collections.abc import Sequence
+
+from torchtally.allocator import AllocatorSettings, replay
+from torchtally.ledger import Ledger
+from torchtally.views.summary import room_bytes
+from torchtally.views.table import Column, Table, Unit
+
+COLUMNS = (
+    Column("peak_allocated_bytes", "allocated", Unit.BYTES),
+    Column("peak_reserved_bytes", "reserved", Unit.BYTES),
+    Column("unused_bytes", "unused", Unit.BYTES),
+    Column("alloc_retries", "retries", Unit.COUNT, rank=1),
+    Column("fits", "fits", Unit.NAME),
+    Column("settings", "PYTORCH_CUDA_ALLOC_CONF", Unit.TEXT),
+)
+
+
+def allocators(ledger: Ledger, texts: Sequence[str]) -> Table:
+    """The run as it was, and under each of these settings. Raises UsageError for a wrong one.
+
+    Peaks are those without an end of memory; retries and the verdict those on the run's chip.
+    """
+    trace, device = ledger.trace, ledger.memory.device
+    capacity_bytes = room_bytes(trace.chip)
+    rows = []
+    for text in dict.fromkeys((trace.allocator_settings, *texts)):
+        settings = AllocatorSettings.parse(text)
+        endless = replay(trace, device=device, settings=settings)
+        there = replay(trace, device=device, settings=settings, capacity_bytes=capacity_bytes)
+        rows.append(
+            (
+                endless.peak_allocated_bytes,
+                endless.peak_reserved_bytes,
+                endless.peak_reserved_bytes - endless.peak_allocated_bytes,
+                there.alloc_retries,
+                "yes" if there.fits else "no",
+                text or "(the defaults)",
+            )
+        )
+    return Table(
+        title="The allocator under other settings",
+        columns=COLUMNS,
+        rows=tuple(rows),
+        totals=(None,) * len(COLUMNS),
+        note="The first row is the run as it was. Unused: reserved at most, less allocated at "
+        "most. Retries: cached segments given back to serve a request on this chip.",
+    )

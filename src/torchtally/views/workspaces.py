@@ -1,0 +1,69 @@
+"""Device memory that is no tensor's: how much, what for, and how far each figure can be trusted."""
+
+from collections import Counter
+
+from torchtally.errors import UnknownChipError
+from torchtally.hardware import chip
+from torchtally.ledger import Ledger
+from torchtally.memory import Category, Timeline, timeline
+from torchtally.record import Storage
+from torchtally.views.table import Column, Table, Unit
+from torchtally.workspace import KINDS, Trust, context_bytes
+
+COLUMNS = (
+    Column("name", "what", Unit.NAME),
+    Column("bytes", "at the peak", Unit.BYTES),
+    Column("most_bytes", "at most", Unit.BYTES),
+    Column("trust", "figure is", Unit.NAME),
+    Column("source", "source", Unit.TEXT, rank=1),
+)
+
+CONTEXT = "CUDA context (outside)"
+
+
+def workspaces(ledger: Ledger) -> Table:
+    """Libraries' workspaces and operators' temporaries; beside them the CUDA context.
+
+    The context is outside the allocator, and in no total.
+    """
+    memory = ledger.memory
+    kept: dict[str, list[Storage]] = {}
+    for storage, category in zip(memory.storages, memory.categories, strict=True):
+        if category is Category.WORKSPACES:
+            kept.setdefault(storage.name, []).append(storage)
+    at_peak: Counter[str] = Counter()
+    for storage, category in memory.alive_at_peak:
+        if category is Category.WORKSPACES:
+            at_peak[storage.name] += storage.bytes
+    courses = {name: timeline(storages) for name, storages in kept.items()}
+    rows = [
+        (name, at_peak[name], course.peak_bytes, *trust_of(name))
+        for name, course in sorted(courses.items(), key=lambda it: -at_peak[it[0]])
+    ]
+    whole: Timeline = timeline(it for storages in kept.values() for it in storages)
+    context = context_row(ledger)
+    return Table(
+        title="Device memory that no tensor holds",
+        columns=COLUMNS,
+        rows=(*rows, *([context] if context else [])),
+        totals=(None, at_peak.total(), whole.peak_bytes, None, None),
+        note="The total is of what the allocator gave. NCCL takes nothing: there is one GPU.",
+    )
+
+
+def trust_of(name: str) -> tuple[str, str]:
+    """How far a figure can be trusted, and its source."""
+    kind = KINDS.get(name)
+    return (str(kind.trust), kind.source) if kind is not None else ("asked for", "the script")
+
+
+def context_row(ledger: Ledger) -> tuple[str, int, int, str, str] | None:
+    """None for a chip whose context nobody knows."""
+    try:
+        capability = chip(ledger.trace.chip).compute_capability
+    except UnknownChipError:
+        return None
+    if capability is None:
+        return None
+    size = context_bytes(capability)
+    return CONTEXT, size, size, str(Trust.ESTIMATED), "reports of nvidia-smi beside PyTorch"
