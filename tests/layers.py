@@ -27,8 +27,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "probe": ("allocator", "hardware", "record", "tracer", "virtual"),
     "fit": ("allocator", "errors", "hardware", "units", "workspace"),
     "measure": ("hardware", "record", "tracer", "virtual"),
-    "cli": ("advice", "convention", "errors", "fit", "hardware", "ledger", "record", "report",
-            "tracer", "units", "views", "workspace"),
+    "cli": ("advice", "convention", "errors", "fit", "hardware", "ledger", "measure", "record",
+            "report", "tracer", "units", "views", "workspace"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 

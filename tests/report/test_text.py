@@ -82,7 +82,7 @@ def test_the_page_says_all_that_matters() -> None:
         "h.0.mlp x 1 (no rule)",
         "train.py:9",
         "gave 1.0, 7 times",
-        "Reached in step 2, forward of train.py:41.",
+        "allocated at most, in step 2, forward of train.py:41.",
         "and 3 more",
         "Done otherwise than on a real GPU:",
         "tally show run.tally --by line",

@@ -2,13 +2,11 @@
 
 from collections import Counter
 
-from torchtally.errors import UnknownChipError
-from torchtally.hardware import chip
 from torchtally.ledger import Ledger
-from torchtally.memory import Category, Timeline, timeline
+from torchtally.memory import Category, timeline
 from torchtally.record import Storage
 from torchtally.views.table import Column, Table, Unit
-from torchtally.workspace import KINDS, Trust, context_bytes
+from torchtally.workspace import KINDS
 
 COLUMNS = (
     Column("name", "what", Unit.NAME),
@@ -18,14 +16,9 @@ COLUMNS = (
     Column("source", "source", Unit.TEXT, rank=1),
 )
 
-CONTEXT = "CUDA context (outside)"
-
 
 def workspaces(ledger: Ledger) -> Table:
-    """Libraries' workspaces and operators' temporaries; beside them the CUDA context.
-
-    The context is outside the allocator, and in no total.
-    """
+    """Libraries' workspaces and operators' temporaries, by what they are for."""
     memory = ledger.memory
     kept: dict[str, list[Storage]] = {}
     for storage, category in zip(memory.storages, memory.categories, strict=True):
@@ -40,14 +33,13 @@ def workspaces(ledger: Ledger) -> Table:
         (name, at_peak[name], course.peak_bytes, *trust_of(name))
         for name, course in sorted(courses.items(), key=lambda it: -at_peak[it[0]])
     ]
-    whole: Timeline = timeline(it for storages in kept.values() for it in storages)
-    context = context_row(ledger)
     return Table(
         title="Device memory that no tensor holds",
         columns=COLUMNS,
-        rows=(*rows, *([context] if context else [])),
-        totals=(None, at_peak.total(), whole.peak_bytes, None, None),
-        note="The total is of what the allocator gave. NCCL takes nothing: there is one GPU.",
+        rows=tuple(rows),
+        totals=(None, at_peak.total(), None, None, None),
+        note="The CUDA context, an estimate, is outside the allocator: the report's first lines "
+        "have it. NCCL takes nothing: there is one GPU.",
     )
 
 
@@ -55,15 +47,3 @@ def trust_of(name: str) -> tuple[str, str]:
     """How far a figure can be trusted, and its source."""
     kind = KINDS.get(name)
     return (str(kind.trust), kind.source) if kind is not None else ("asked for", "the script")
-
-
-def context_row(ledger: Ledger) -> tuple[str, int, int, str, str] | None:
-    """None for a chip whose context nobody knows."""
-    try:
-        capability = chip(ledger.trace.chip).compute_capability
-    except UnknownChipError:
-        return None
-    if capability is None:
-        return None
-    size = context_bytes(capability)
-    return CONTEXT, size, size, str(Trust.ESTIMATED), "reports of nvidia-smi beside PyTorch"

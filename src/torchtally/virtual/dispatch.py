@@ -140,6 +140,9 @@ class VirtualDispatch(TorchDispatchMode):
                 "For flex_attention use torch.nn.functional.scaled_dot_product_attention instead."
             )
         operator = self._operators.get(id(func)) or self.operator(func)
+        if operator.is_plain_on_host and not kwargs and is_all_on_host(args):
+            self.observer.host_operator_ran()
+            return func(*args)
         call = Invocation(operator, args, kwargs or {})
         if not self.is_active:
             return in_child(call)
@@ -432,6 +435,17 @@ class VirtualDispatch(TorchDispatchMode):
         except (RuntimeError, NotImplementedError):
             return None
         return () if result is None else result
+
+
+def is_all_on_host(args: Sequence[Any]) -> bool:
+    """No tensor among the arguments is virtual, or the user's own on "meta"."""
+    for arg in args:
+        if isinstance(arg, Tensor):
+            if private.is_meta(arg):
+                return False
+        elif isinstance(arg, (list, tuple)) and not is_all_on_host(arg):
+            return False
+    return True
 
 
 def in_order_of_allocation(

@@ -10,6 +10,9 @@ from torch._ops import OpOverload
 from torchtally.virtual import private
 from torchtally.workspace import has_scratch, uses_blas
 
+PLAIN_ON_HOST = frozenset(["aten.add", "aten._local_scalar_dense"])
+"""Operators with a handler that looks at virtual tensors only."""
+
 ALLOCATION_ORDER = {
     "aten.native_dropout": (1, 0),
     "aten._scaled_dot_product_cudnn_attention": (2, 3, 0, 1),
@@ -44,6 +47,8 @@ class Operator:
     """The order in which its results are allocated, where it is not that of the results."""
     handler: Callable[..., Any] | None
     """What runs it, where running it takes more than its shapes."""
+    is_plain_on_host: bool
+    """Takes tensors, and of the host's alone it is torch's own matter."""
 
 
 def learn(overload: OpOverload, handler: Callable[..., Any] | None = None) -> Operator:
@@ -72,4 +77,5 @@ def learn(overload: OpOverload, handler: Callable[..., Any] | None = None) -> Op
         is_composite=private.has_composite_kernel(overload),
         allocation_order=ALLOCATION_ORDER.get(name),
         handler=handler,
+        is_plain_on_host=takes_tensor and (handler is None or name in PLAIN_ON_HOST),
     )

@@ -1,0 +1,215 @@
+"""`--what-if`: a change tried without making it is what the change would have been."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.traces import names, ops
+from tests.virtual import untouched
+from torchtally.errors import UsageError
+from torchtally.ledger import account
+from torchtally.memory import Category
+from torchtally.record import Ending, Phase, Trace
+from torchtally.tracer.session import recording
+from torchtally.tracer.what_if import stand_ins
+
+
+class Layer(nn.Module):
+    """Keeps four times what came in, for the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(256, 1024), nn.Linear(1024, 256)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.up(x).relu().tanh()) + x
+
+
+class Model(nn.Module):
+    """Three layers, checkpointed by hand or not."""
+
+    def __init__(self, *, recomputes: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer() for _ in range(3)])
+        self.recomputes = recomputes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.recomputes else layer(x)
+        return x
+
+
+def train(*, by_hand: str = "", validates: bool = False, **options: object) -> None:
+    """Two steps of AdamW; `by_hand` is what the script does by itself."""
+    model = Model(recomputes=by_hand == "checkpoint").cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)  # type: ignore[arg-type]
+    x = torch.zeros(512, 256, device="cuda")
+    for _ in range(2):
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=by_hand == "autocast"):
+            out = model(x)
+        out.float().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        del out
+    if validates:
+        with torch.no_grad():
+            model(x)
+
+
+def run(*what_ifs: str, script: Callable[..., None] = train, **how: object) -> Trace:
+    with recording("H100-SXM", script="train", what_ifs=what_ifs) as made:
+        script(**how)
+        return made.trace(Ending("exit"))
+
+
+def facts(trace: Trace) -> tuple[int, int, list[tuple[Phase, str]]]:
+    """The peak, allocated and reserved, and every operator with its phase."""
+    ledger = account(trace)
+    ledger.check()
+    reserved_bytes = max(it.bytes for it in trace.reserved)
+    return ledger.memory.peak_bytes, reserved_bytes, [(op.phase, op.call.name) for op in trace.ops]
+
+
+def activations(trace: Trace) -> int:
+    """Bytes at the peak."""
+    return dict(account(trace).memory.at_peak)[Category.ACTIVATIONS]
+
+
+# Each change -----------------------------------------------------------------------------------
+
+
+def test_checkpointing_is_as_if_the_script_had_called_it() -> None:
+    plain, tried, by_hand = run(), run("checkpoint=Layer"), run(by_hand="checkpoint")
+    assert facts(tried) == facts(by_hand)
+    assert ops(tried, phase=Phase.RECOMPUTE)
+    assert not ops(plain, phase=Phase.RECOMPUTE)
+    # Kept of each layer: what came in, 512 KiB. Not: two results of 2 MiB in every layer.
+    assert activations(tried) < activations(plain)
+    assert facts(tried)[0] < facts(plain)[0]
+
+
+def test_checkpointing_runs_each_product_of_a_layer_once_more() -> None:
+    plain, tried = run(), run("checkpoint=Layer")
+    assert len(ops(plain, "aten.addmm")) == 2 * 6  # two steps of three layers with two each
+    recomputed = ops(tried, "aten.addmm", Phase.RECOMPUTE)
+    # The last product's result is not needed again: its backward pass reads its inputs.
+    assert len(recomputed) == len(ops(run(by_hand="checkpoint"), "aten.addmm", Phase.RECOMPUTE))
+    assert 6 <= len(recomputed) <= 12
+
+
+def test_no_gradients_no_checkpoint() -> None:
+    """A validation is left as it is."""
+    counts = [
+        len(ops(run(*what_ifs, validates=True), "aten.addmm", Phase.FORWARD))
+        for what_ifs in ((), ("checkpoint=Layer",))
+    ]
+    assert counts == [18, 18]
+
+
+def test_a_class_nobody_has_changes_nothing() -> None:
+    assert facts(run("checkpoint=Attention")) == facts(run())
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bfloat16", "bfloat16"), ("float16", "float16")])
+def test_autocast_multiplies_in_its_dtype(name: str, dtype: str) -> None:
+    trace = run(f"autocast={name}")
+    products = ops(trace, "aten.addmm")
+    assert len(products) == 12
+    assert {op.call.outputs[0].dtype for op in products} == {dtype}
+
+
+def test_autocast_is_as_if_the_script_had_entered_it() -> None:
+    plain, tried, by_hand = run(), run("autocast=bfloat16"), run(by_hand="autocast")
+    assert facts(tried) == facts(by_hand)
+    assert facts(tried)[0] != facts(plain)[0]
+
+
+def test_a_script_that_autocasts_already_is_left_as_it_is() -> None:
+    assert facts(run("autocast=float16", by_hand="autocast")) == facts(run(by_hand="autocast"))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "operators"),
+    [
+        ("fused", {"fused": True}, {"aten._fused_adamw_"}),
+        ("foreach", {"foreach": True}, {"aten._foreach_lerp_", "aten._foreach_addcdiv_"}),
+        ("single", {"foreach": False}, {"aten.lerp_", "aten.addcdiv_"}),
+    ],
+)
+def test_an_optimizer_is_as_if_the_script_had_asked_for_it(
+    name: str, options: dict[str, object], operators: set[str]
+) -> None:
+    tried = run(f"optimizer={name}")
+    assert facts(tried) == facts(run(**options))
+    assert operators <= set(names(tried, Phase.OPTIMIZER))
+    others = {"aten._fused_adamw_", "aten._foreach_lerp_", "aten.lerp_"} - operators
+    assert not others & set(names(tried, Phase.OPTIMIZER))
+
+
+def test_the_optimizers_own_word_is_overruled() -> None:
+    tried = run("optimizer=fused", foreach=True)
+    assert facts(tried) == facts(run(fused=True))
+
+
+def test_changes_can_be_tried_together() -> None:
+    tried = run("checkpoint=Layer", "autocast=bfloat16", "optimizer=fused")
+    assert ops(tried, phase=Phase.RECOMPUTE)
+    assert {op.call.outputs[0].dtype for op in ops(tried, "aten.addmm")} == {"bfloat16"}
+    assert "aten._fused_adamw_" in names(tried, Phase.OPTIMIZER)
+    assert [note.text for note in tried.notes] == [
+        "the script was run as if changed: checkpoint=Layer",
+        "the script was run as if changed: autocast=bfloat16",
+        "the script was run as if changed: optimizer=fused",
+    ]
+
+
+def sgd_without_fused() -> None:
+    """An optimizer that has no such implementations."""
+    weight = nn.Parameter(torch.zeros(10, device="cuda"))
+    optimizer = torch.optim.LBFGS([weight])
+    optimizer.step(lambda: weight.sum())
+
+
+def test_an_optimizer_without_the_implementation_is_left_as_it_is() -> None:
+    tried = run("optimizer=fused", script=sgd_without_fused)
+    assert names(tried) == names(run(script=sgd_without_fused))
+
+
+# Mistakes, and afterwards ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["magic=1", "checkpoint", "checkpoint=", "=fused", ""])
+def test_a_change_nobody_knows_is_refused_with_those_there_are(text: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        stand_ins((text,))
+    said = str(refusal.value)
+    assert said.startswith(f"--what-if {text}: not a change that can be tried.\n")
+    for change in ("checkpoint=CLASS", "autocast=bfloat16", "optimizer=fused"):
+        assert f"  {change}" in said
+
+
+def test_a_value_nobody_knows_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match=r"autocast=int8: the dtypes are bfloat16, float16\."):
+        stand_ins(("autocast=int8",))
+    with pytest.raises(UsageError, match=r"the implementations are fused, foreach, single\."):
+        stand_ins(("optimizer=fast",))
+
+
+def test_without_changes_nothing_is_replaced_and_nothing_is_noted() -> None:
+    assert stand_ins(()) == []
+    assert run().notes == ()
+
+
+def test_torch_is_untouched_afterwards() -> None:
+    run()  # whatever torch makes when first used
+    before = untouched.snapshot()
+    tried = ("checkpoint=Layer", "autocast=bfloat16", "optimizer=fused")
+    run(*tried)
+    assert untouched.changes(before, untouched.snapshot()) == []
+    with pytest.raises(ZeroDivisionError), recording("H100-SXM", script="", what_ifs=tried):
+        assert untouched.changes(before, untouched.snapshot()) != []
+        1 / 0  # noqa: B018
+    assert untouched.changes(before, untouched.snapshot()) == []
