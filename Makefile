@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-BENCHMARKS ?= start_up against_flop_counter llama70b
+BENCHMARKS ?= start_up against_flop_counter allocator llama70b
 
 SCRIPT ?= examples/train_gpt.py
 GPU ?= H100-SXM

@@ -66,3 +66,12 @@ def test_start_up(tmp_path: Path) -> None:
     assert names <= set(found["runs"])
     for runs in found["runs"].values():
         assert [run["wall_s"] > 0 for run in runs] == [True]
+
+
+def test_allocator(tmp_path: Path) -> None:
+    """The model takes more than counting alone, and both took something."""
+    found = figures(tmp_path, "allocator", "--layers", "1")
+    assert found["target_ratio"] == 1.3
+    for model in found["models"]:
+        assert all(cpu_s > 0 for times in model["cpu_s"].values() for cpu_s in times)
+        assert model["ratio"] > 0

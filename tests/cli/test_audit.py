@@ -92,6 +92,13 @@ def test_other_moments_and_another_chip_are_remarked_on() -> None:
     assert "The GPU has 80.00 GiB and the simulated one 40.00 GiB" in said
 
 
+def test_a_history_with_holes_is_remarked_on() -> None:
+    predicted = replace(measurement(), lines=())
+    said = " ".join(text(compared(measurement(), predicted), H100, width=80).split())
+    assert "The allocator's history of the simulated run lacks 10.00 GiB of the peak" in said
+    assert "of the real run" not in said
+
+
 def test_only_the_top_lines_are_shown() -> None:
     many = tuple(Line("/home/me/train.py", n, f"x{n}", 100 * GIB - n) for n in range(20))
     said = text(compared(replace(measurement(), lines=many), measurement()), H100, width=80, top=3)

@@ -22,6 +22,8 @@ SUMMARY = "on a machine with a GPU: hold a prediction against the real run of a 
 
 DEFAULT_TOP = 15
 NO_LINE = "(rests of blocks)"
+MOST_UNEXPLAINED = 0.2
+"""Share of a peak that rests of blocks may be; more, and the history is not whole."""
 
 EPILOG = """\
 Everything tally does not know goes to the script; after -- everything does:
@@ -258,6 +260,16 @@ def remarks(found: "Comparison", chip: "Chip") -> list[str]:
             f"Most is held in step {ours.peak_step} on the GPU and in step {theirs.peak_step} of "
             "the simulation: categories and lines are of different moments."
         )
+    for run, size in (
+        ("of the real run", found.unexplained.measured_bytes),
+        ("of the simulated run", found.unexplained.predicted_bytes),
+    ):
+        if size > MOST_UNEXPLAINED * max(found.allocated.measured_bytes, 1):
+            kept.append(
+                f"The allocator's history {run} lacks {format_bytes(size)} of the peak: a script "
+                "that records the history itself ends ours. By step, category and line, nothing "
+                "can be compared."
+            )
     if abs(ours.total_memory_bytes - theirs.total_memory_bytes) > 0.02 * ours.total_memory_bytes:
         kept.append(
             f"The GPU has {format_bytes(ours.total_memory_bytes)} and the simulated one "

@@ -36,7 +36,10 @@ class Meter:
 
     The allocator's history is recorded from the moment on that the script first uses CUDA, so that
     it may still choose its device. Torch's own peaks are only read: they stay the script's to
-    reset. The metadata of the history's events is ours while the script sets none.
+    reset.
+
+    Known limits: a script that records the history itself may end ours, and one that sets the
+    metadata of its events hides where steps ended in it; torch's own counts stay.
     """
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class MemoryHistory:
         self._keeps_events = enabled == "all"
         self._context = context if enabled else None
         self._skipped = frozenset(skip_actions)
-        kept = () if clear_history else self._entries
+        kept = () if clear_history or not enabled else self._entries
         self._entries = deque(kept, maxlen=min(max_entries, sys.maxsize))
         self.memory.allocator.happened = self._happened if enabled else None
 
