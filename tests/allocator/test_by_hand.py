@@ -134,7 +134,7 @@ def test_streams_share_nothing() -> None:
 
 
 def test_a_block_that_another_stream_uses_waits() -> None:
-    """Allocated no longer, active still; its place is given away after the device was waited for."""
+    """Allocated no longer, active still; given away after the device was waited for."""
     model = allocator()
     block = model.allocate(10 * MIB)
     model.record_stream(block, 7)

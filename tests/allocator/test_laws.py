@@ -6,6 +6,7 @@ blocks themselves, and the segments from what the device was told to give and to
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -100,10 +101,11 @@ def layout_broken(player: Player) -> Iterator[str]:
     allocator = player.allocator
     segments = allocator.segments()
     flat = [block for blocks in segments for block in blocks]
-    for first, second in zip(flat, flat[1:], strict=False):
+    for first, second in pairwise(flat):
         if first.address + first.size > second.address:
             yield f"blocks overlap at {second.address:x}"
-    given, mapped = {}, set()
+    given: dict[int, int] = {}
+    mapped: set[int] = set()
     for blocks in segments:
         head, size = blocks[0], sum(block.size for block in blocks)
         if head.segment is None:
@@ -112,7 +114,7 @@ def layout_broken(player: Player) -> Iterator[str]:
                 yield f"the segment at {head.address:x} has no end"
         else:
             mapped.update(range(head.address // MIB, (head.address + size) // MIB))
-        for before, after in zip(blocks, blocks[1:], strict=False):
+        for before, after in pairwise(blocks):
             if before.next is not after or after.previous is not before:
                 yield f"no link both ways at {after.address:x}"
             if before.address + before.size != after.address:

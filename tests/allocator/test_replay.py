@@ -29,12 +29,14 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        heads = (
+        query, key, value = (
             part.unflatten(-1, (2, -1)).transpose(1, 2)
             for part in self.qkv(self.norm(x)).chunk(3, -1)
         )
-        x = x + F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
-        return x + self.down(F.gelu(self.up(x)))
+        heads = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + heads.transpose(1, 2).flatten(2)
+        out: torch.Tensor = self.down(F.gelu(self.up(x)))
+        return x + out
 
 
 def remember() -> None:

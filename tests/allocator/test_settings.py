@@ -1,4 +1,4 @@
-"""`PYTORCH_CUDA_ALLOC_CONF`: what every option means, and what is said to one that means nothing."""
+"""`PYTORCH_CUDA_ALLOC_CONF`: what every option means, and what is said to one nobody knows."""
 
 import pytest
 from hypothesis import given
@@ -58,7 +58,8 @@ def test_what_takes_no_device_memory_is_let_through(option: str) -> None:
 
 
 def test_options_follow_one_another_and_blanks_mean_nothing() -> None:
-    text = " max_split_size_mb : 40 ,\n expandable_segments:True,, roundup_power2_divisions:[1: 2, >:4],"
+    text = " max_split_size_mb : 40 ,\n expandable_segments:True,, "
+    text += "roundup_power2_divisions:[1: 2, >:4],"
     found = parsed(text)
     assert (found.max_split_bytes, found.is_expandable) == (40 * MIB, True)
     assert found.roundup_power2_divisions == (2, *(4,) * 15)
@@ -208,10 +209,10 @@ def test_a_list_has_divisions_for_each_power_of_two() -> None:
 def test_lists_are_read_as_torchs_own_test_has_it() -> None:
     """c10/test/core/AllocatorConfig_test.cpp; a power of two that is left out has none."""
     text = "[64:8,128:2,256:4,512:2,1024:4,>:1]"
-    sizes = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+    sizes = [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192]
     assert divisions_by_mib(text, *sizes) == [8, 8, 2, 4, 2, 4, 1, 1, 1]
     text = "[128:8,256:16,512:1,2048:8,>:2]"
-    sizes = (64, 128, 256, 512, 1024, 2048, 4096)
+    sizes = [64, 128, 256, 512, 1024, 2048, 4096]
     assert divisions_by_mib(text, *sizes) == [8, 8, 16, 1, 0, 8, 2]
     assert divisions_by_mib("4", 64, 256, 2048) == [4, 4, 4]
 

@@ -111,6 +111,24 @@ def test_lines_are_those_that_allocated() -> None:
     assert sum(it.bytes for it in found.lines) <= found.peak_allocated_bytes
 
 
+def test_a_script_that_ends_the_history_ends_ours() -> None:
+    """As on a GPU, where torch drops what it had recorded; its own counts stay."""
+
+    def script() -> None:
+        training()
+
+    def ending() -> None:
+        try:
+            script()
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+    found, whole = measured(ending), measured(script)
+    assert (found.lines, found.held[Held.REST]) == ((), found.peak_allocated_bytes)
+    assert found.peak_allocated_bytes == whole.peak_allocated_bytes
+    assert whole.lines
+
+
 SCRIPT = """\
 import sys, torch
 model = torch.nn.Linear(1024, 1024, bias=False).cuda()

@@ -152,6 +152,7 @@ def test_a_memory_fraction_is_a_limit(watched: VirtualGPU) -> None:
             torch.cuda.set_per_process_memory_fraction(fraction)
 
 
+@pytest.mark.filterwarnings("ignore:torch.cuda._set_allocator_settings is deprecated")
 def test_settings_change_while_it_runs(watched: VirtualGPU) -> None:
     first = torch.zeros(30 * MIB, dtype=torch.uint8, device="cuda")
     torch.cuda.memory._set_allocator_settings("expandable_segments:True")
@@ -226,6 +227,12 @@ def test_bare_addresses_are_allocated_and_deleted(watched: VirtualGPU) -> None:
     assert torch.cuda.memory_allocated() == 1024
     torch.cuda.caching_allocator_delete(other)
     assert torch.cuda.memory_allocated() == 0
+    side = torch.cuda.Stream()
+    address = torch.cuda.caching_allocator_alloc(1000, stream=side)
+    first, second = torch.cuda.memory_snapshot()
+    assert (first["stream"], first["allocated_size"]) == (0, 0)
+    assert (second["stream"], second["allocated_size"]) == (side.cuda_stream, 1024)
+    torch.cuda.caching_allocator_delete(address)
 
 
 def test_garbage_collected_within_an_allocation_is_freed_after_it(watched: VirtualGPU) -> None:
@@ -257,7 +264,9 @@ def test_threads_share_one_allocator(watched: VirtualGPU) -> None:
             start.wait()
             kept: list[torch.Tensor] = []
             for number in range(60):
-                kept.append(torch.zeros(1 + (seed * 7919 + number * 104729) % 50_000, device="cuda"))
+                kept.append(
+                    torch.zeros(1 + (seed * 7919 + number * 104729) % 50_000, device="cuda")
+                )
                 del kept[:-3]
         except BaseException as error:
             broken.append(error)
@@ -279,6 +288,44 @@ def test_a_tensor_freed_in_another_thread(watched: VirtualGPU) -> None:
     thread = threading.Thread(target=held.clear)
     thread.start()
     thread.join()
+    assert torch.cuda.memory_allocated() == 0
+
+
+class Interrupted:
+    """A lock at whose release, still held, another thread lets go of what is in a list."""
+
+    def __init__(self, lock: Any, held: list[torch.Tensor]) -> None:
+        self.lock, self.held = lock, held
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        return bool(self.lock.acquire(blocking=blocking))
+
+    def release(self) -> None:
+        thread = threading.Thread(target=self.held.clear)
+        thread.start()
+        thread.join()
+        self.lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+def test_a_free_at_the_last_moment_of_an_allocation_is_not_forgotten(watched: VirtualGPU) -> None:
+    memory = watched.mode.gpus[0]
+    memory._lock = Interrupted(memory._lock, [torch.zeros(1000, device="cuda")])  # type: ignore[assignment]
+    kept = torch.zeros(10, device="cuda")
+    assert torch.cuda.memory_allocated() == 512
+    assert kept.numel() == 10
+
+
+def test_what_dies_within_a_refused_allocation_is_freed(watched: VirtualGPU) -> None:
+    memory = watched.mode.gpus[0]
+    memory._lock = Interrupted(memory._lock, [torch.zeros(1000, device="cuda")])  # type: ignore[assignment]
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(200 * GIB, dtype=torch.uint8, device="cuda")
     assert torch.cuda.memory_allocated() == 0
 
 
@@ -436,6 +483,7 @@ def test_a_dumped_snapshot_is_one_the_viewer_reads(watched: VirtualGPU, tmp_path
     data = file.read_bytes()
     assert opcodes(data) <= VIEWER_OPCODES
     protocol = next(arg for opcode, arg, _ in pickletools.genops(data) if opcode.name == "PROTO")
+    assert protocol is not None
     assert protocol <= 4
     found = pickle.loads(data)
     assert found["device_traces"][0][-1]["action"] == "oom"

@@ -58,6 +58,16 @@ def test_the_node_being_evaluated_and_its_sequence_number():
     assert seen == [("ProbeBackward", before)]
 
 
+def test_how_many_hold_a_storage():
+    """The tensor, and whoever asks; each view is one more."""
+    x = torch.zeros(4, device="meta")
+    assert private.storage_owners(x) == private.STORAGE_OWNERS == 2
+    view = x[:2]
+    assert private.storage_owners(x) == private.storage_owners(view) == 3
+    del view
+    assert private.storage_owners(x) == 2
+
+
 def test_a_gradient_that_only_the_engine_holds():
     """The counts of a tensor that waits in the engine, as a dispatch mode meets it."""
     kept: list[object] = []

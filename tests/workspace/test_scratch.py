@@ -152,7 +152,7 @@ def test_embedding_backward_above_3072_indices() -> None:
 
 
 def test_sorting_by_rows() -> None:
-    """Up to 4096 in a row to the byte; above, the radix sort's own is known to within its blocks."""
+    """Up to 4096 in a row to the byte; above, the radix sort's own to within its blocks."""
     for row in rows("sort", "sort stable", "argsort"):
         found = sizes(ordered(row))
         count, itemsize_bytes = row.spec(0, "").elements, row.spec(0, "").itemsize_bytes

@@ -1,23 +1,48 @@
-"""What a run would allocate at a value nobody tried, from runs at two others.
+"""What a run would allocate at a value nobody tried, on chips nobody ran it on, from two runs.
 
-Good for guesses: every storage is taken to grow along a straight line, and the allocator is asked
-what it makes of that. What it says is tried before anybody is told.
+Every storage is taken to grow along a straight line, and so are the shapes of calls that take
+scratch memory: how much they take then follows by the rules of `workspace`, for each chip. The
+allocator is asked what it makes of that.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torchtally.allocator import AllocatorSettings, Block, CachingAllocator, OutOfMemoryError
+from torchtally.hardware import Chip
+from torchtally.record import Call, TensorSpec
+from torchtally.workspace import blas_workspace, scratch
 
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    """All that a run allocated, and when."""
+    """All that a run allocated, and when. Equal for runs that allocated the same."""
 
     events: Sequence[int]
-    """The n-th storage was born: n + 1; it died: -(n + 1); the cache was emptied: 0."""
+    """The n-th storage was born: n + 1; it died: -(n + 1); the cache was emptied: 0. Beyond the
+    storages: a call took its scratch memory and gave it back, the n-th one: n + 1 beyond."""
     sizes: Sequence[int]
     """Requested bytes."""
+    blas: Sequence[int] = ()
+    """Storages that are cuBLAS's workspace, whose size depends on the chip."""
+    calls: Sequence[Call] = ()
+    """Those that may take scratch memory, each one once."""
+    uses_streams: bool = False
+    """Of the script's own: whose memory waits for what, the events do not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """What the allocator made of a run."""
+
+    fits: bool
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+
+
+class NotLinear(Exception):
+    """Something does not grow along a straight line, or not by whole numbers."""
 
 
 @dataclass(slots=True)
@@ -29,40 +54,116 @@ class Growth:
     second_value: int
     second: Allocations
     environment: Mapping[str, str]
-    _fits: dict[tuple[int, int], bool] = field(default_factory=dict)
+    _replayed: dict[tuple[int, int | None, str], Peaks] = field(default_factory=dict)
 
     @property
     def is_alike(self) -> bool:
-        return self.first.events == self.second.events
+        first, second = self.first, self.second
+        return (
+            first.events == second.events
+            and first.blas == second.blas
+            and len(first.calls) == len(second.calls)
+            and not first.uses_streams | second.uses_streams
+        )
 
-    def sizes(self, value: int) -> list[int]:
-        """Requested bytes at that value."""
+    def at(self, value: int) -> Allocations:
+        """What a run at that value would allocate. Raises NotLinear."""
+        return replace(
+            self.first,
+            sizes=[
+                self.number(a, b, value)
+                for a, b in zip(self.first.sizes, self.second.sizes, strict=True)
+            ],
+            calls=tuple(
+                self.call(a, b, value)
+                for a, b in zip(self.first.calls, self.second.calls, strict=True)
+            ),
+        )
+
+    def replayed(self, value: int, capacity_bytes: int | None, chip: Chip) -> Peaks:
+        """What the allocator would make of that run. Raises NotLinear."""
+        key = (value, capacity_bytes, chip.name)
+        if key not in self._replayed:
+            self._replayed[key] = replayed(self.at(value), capacity_bytes, chip, self.environment)
+        return self._replayed[key]
+
+    def number(self, first: int, second: int, value: int) -> int:
+        """On the line through two. Raises NotLinear where there is no whole number, or none."""
+        if first == second:
+            return first
         span, way = self.second_value - self.first_value, value - self.first_value
-        return [
-            max(a + (b - a) * way // span, 0)
-            for a, b in zip(self.first.sizes, self.second.sizes, strict=True)
-        ]
+        grown, rest = divmod((second - first) * way, span)
+        if rest or first + grown < 0:
+            raise NotLinear
+        return first + grown
 
-    def fits(self, value: int, capacity_bytes: int) -> bool:
-        """Whether the allocator could serve that run."""
-        key = (value, capacity_bytes)
-        if key not in self._fits:
-            self._fits[key] = self._replay(value, capacity_bytes)
-        return self._fits[key]
+    def call(self, first: Call, second: Call, value: int) -> Call:
+        return replace(
+            first,
+            inputs=self.specs(first.inputs, second.inputs, value),
+            outputs=self.specs(first.outputs, second.outputs, value),
+            literals=self.any(first.literals, second.literals, value),
+        )
 
-    def _replay(self, value: int, capacity_bytes: int) -> bool:
-        settings = AllocatorSettings.of_environment(self.environment)
-        allocator = CachingAllocator(settings, capacity_bytes=capacity_bytes)
-        sizes, blocks = self.sizes(value), dict[int, Block]()
-        try:
-            for event in self.first.events:
-                if event > 0:
-                    if sizes[event - 1]:
-                        blocks[event] = allocator.allocate(sizes[event - 1], 0)
-                elif event == 0:
-                    allocator.empty_cache()
-                elif -event in blocks:
-                    allocator.free(blocks.pop(-event))
-        except OutOfMemoryError:
-            return False
-        return True
+    def specs(
+        self, first: Sequence[TensorSpec], second: Sequence[TensorSpec], value: int
+    ) -> tuple[TensorSpec, ...]:
+        if len(first) != len(second):
+            raise NotLinear
+        return tuple(
+            replace(
+                a,
+                shape=self.any(a.shape, b.shape, value),
+                stride=self.any(a.stride, b.stride, value),
+            )
+            for a, b in zip(first, second, strict=True)
+        )
+
+    def any(self, first: Any, second: Any, value: int) -> Any:
+        """Numbers, and tuples of them; everything else has to be the same in both."""
+        if first == second:
+            return first
+        if isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second):
+            return tuple(self.any(a, b, value) for a, b in zip(first, second, strict=True))
+        if type(first) is int and type(second) is int:
+            return self.number(first, second, value)
+        raise NotLinear
+
+
+def replayed(
+    allocations: Allocations,
+    capacity_bytes: int | None,
+    chip: Chip,
+    environment: Mapping[str, str],
+) -> Peaks:
+    """The allocator's answer to a run, on a chip, with so much memory or no end of it."""
+    settings = AllocatorSettings.of_environment(environment)
+    allocator = CachingAllocator(
+        settings, capacity_bytes=capacity_bytes, total_bytes=chip.total_memory_bytes
+    )
+    sizes, storages = list(allocations.sizes), len(allocations.sizes)
+    if allocations.blas:
+        assert chip.compute_capability is not None, "a CUDA device"
+        blas_bytes = blas_workspace(chip.compute_capability, environment).bytes
+        for place in allocations.blas:
+            sizes[place] = blas_bytes
+    taken = [[it.bytes for it in scratch(call, chip)] for call in allocations.calls]
+    blocks = dict[int, Block]()
+    fits = True
+    try:
+        for event in allocations.events:
+            if event > storages:
+                held = [allocator.allocate(size, 0) for size in taken[event - storages - 1]]
+                for block in held:
+                    allocator.free(block)
+            elif event > 0:
+                if sizes[event - 1]:
+                    blocks[event] = allocator.allocate(sizes[event - 1], 0)
+            elif event == 0:
+                allocator.empty_cache()
+            elif -event in blocks:
+                allocator.free(blocks.pop(-event))
+    except OutOfMemoryError:
+        fits = False
+    statistics = allocator.statistics.all
+    return Peaks(fits, statistics.bytes_peak, statistics.reserved_bytes.peak)

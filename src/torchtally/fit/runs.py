@@ -14,8 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torchtally.fit.extrapolate import Allocations
+import msgspec
 
+from torchtally.fit.extrapolate import Allocations
+from torchtally.record import Call
+
+Capability = tuple[int, int]
 NO_ALLOCATIONS = Allocations((), ())
 GRACE_S = 1.0
 """Until a process that was told to end is killed."""
@@ -40,6 +44,8 @@ class Command:
     """Changes to try, as `tally run --what-if` spells them."""
     allocator_settings: str | None = None
     """For PYTORCH_CUDA_ALLOC_CONF; None leaves it as it is."""
+    capabilities: tuple[Capability, ...] = ()
+    """Of other chips that the run might speak for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,10 @@ class Outcome:
     output: str
     """The last lines of what the script printed."""
     wall_s: float
+    alike: frozenset[Capability] = frozenset()
+    """Compute capabilities on which the same operators would have run."""
+    questions: tuple[str, ...] = ()
+    """What the script asked the chip that not all chips answer alike."""
 
     @property
     def failure(self) -> str:
@@ -143,6 +153,7 @@ class Runs:
             "nonzero_fraction": command.nonzero_fraction,
             "folds": command.folds,
             "what_ifs": command.what_ifs,
+            "capabilities": command.capabilities,
             "capacities": list(capacities),
             "answer": str(folder / "answer.json"),
             "lifeline": self._lifeline,
@@ -207,9 +218,17 @@ def _outcome(run: _Running) -> Outcome:
         peak_reserved_bytes=found["peak_reserved_bytes"],
         folded=found["folded"],
         verdicts=tuple(Verdict(**it) for it in found["verdicts"]),
-        allocations=Allocations(found["events"], found["sizes"]),
+        allocations=Allocations(
+            found["events"],
+            found["sizes"],
+            tuple(found["blas"]),
+            msgspec.convert(found["calls"], tuple[Call, ...]),
+            uses_streams=found["uses_streams"],
+        ),
         output=output,
         wall_s=wall_s,
+        alike=frozenset((major, minor) for major, minor in found["alike"]),
+        questions=tuple(found["questions"]),
     )
 
 

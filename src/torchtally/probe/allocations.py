@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 from torchtally.allocator import Block, OutOfMemoryError
-from torchtally.record import Role
+from torchtally.record import Call, Role
 from torchtally.tracer.recorder import Recorder
+from torchtally.virtual.described import described
+from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.invocation import Invocation
-from torchtally.virtual.storage import VirtualStorage
+from torchtally.virtual.storage import VirtualStorage, virtual_of
+from torchtally.workspace import has_scratch
 
 
 class Allocations(Recorder):
@@ -29,6 +32,11 @@ class Allocations(Recorder):
         """While there is one: births of storages as number + 1, deaths as -(number + 1)."""
         self.values_read = 0
         """How often the script asked a virtual tensor for a value that nobody has."""
+        self.scratch_calls: list[Call] = []
+        """Calls that may take scratch memory, each one once."""
+        self.scratch: list[tuple[int, int]] = []
+        """(tick, number of the call) of every such call: how much it takes, the chip says."""
+        self._scratch_numbers: dict[tuple[Any, ...], int] = {}
 
     def storage_born(self, storage: VirtualStorage) -> None:
         super().storage_born(storage)
@@ -46,9 +54,22 @@ class Allocations(Recorder):
             self.log.append(self.storage_count)
 
     def operator_ran(self, invocation: Invocation, outputs: Sequence[Tensor]) -> None:
+        if invocation.operator.takes_workspace and has_scratch(invocation.operator.name):
+            self._scratch_taken(invocation, outputs)
         self.clock += 1
         for listener in self.listeners:
             listener(invocation, outputs)
+
+    def _scratch_taken(self, invocation: Invocation, outputs: Sequence[Tensor]) -> None:
+        virtual = virtual_of(outputs[0]) if outputs else None
+        if virtual is None or not isinstance(virtual.home, DeviceMemory):
+            return
+        key = (invocation.signature, *(tensor.shape for tensor in outputs))
+        number = self._scratch_numbers.get(key)
+        if number is None:
+            number = self._scratch_numbers[key] = len(self.scratch_calls)
+            self.scratch_calls.append(described(invocation, outputs))
+        self.scratch.append((self.clock, number))
 
     def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
         """What a storage is for does not matter here."""

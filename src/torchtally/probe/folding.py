@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from torchtally.probe.allocations import Allocations
+from torchtally.virtual import private
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
 from torchtally.virtual.invocation import META, Invocation
@@ -342,7 +343,7 @@ class Folding:
 def holders(tensors: list[Tensor]) -> list[tuple[int, int]]:
     """How many references there are to each tensor and to its storage: views hold the latter."""
     return [
-        (sys.getrefcount(it), torch._C._storage_Use_Count(it.untyped_storage()._cdata))
+        (sys.getrefcount(it), private.storage_owners(it))
         for it in tensors
     ]
 

@@ -5,26 +5,32 @@ script has stdout and stderr): `Answer`, below.
 """
 
 import _thread
+import gc
 import json
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
+
+import msgspec
 
 from torchtally.allocator import replay
 from torchtally.allocator.replay import BORN, events
 from torchtally.hardware import chip
 from torchtally.probe.allocations import Allocations
+from torchtally.probe.differences import Differences
 from torchtally.probe.folding import Folding
-from torchtally.record import Ending, Trace
+from torchtally.record import Ending, Storage, Trace
 from torchtally.tracer.script import Script, run
 from torchtally.tracer.steps import Steps
 from torchtally.tracer.stopper import Outcome, Stopper, flush_outputs
 from torchtally.tracer.what_if import stand_ins
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import applied
+from torchtally.workspace.kind import BLAS, SCRATCH
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def leaving(outcome: Outcome) -> int:
         recorder.is_stopped = True
-        write(asked["answer"], answer(outcome.ending, recorder, folding, gpu, asked["capacities"]))
+        gc.disable()  # much is made here that stays, and then the process ends
+        found = answer(outcome.ending, recorder, folding, gpu, asked["capacities"])
+        write(asked["answer"], found | shared(differences))
         return 0
 
     stopper = Stopper(leaving, max_seconds=asked["max_seconds"])
@@ -56,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
         stack.enter_context(applied(stand_ins(tuple(asked["what_ifs"]))))
+        differences = Differences(gpu.chip, [tuple(it) for it in asked["capabilities"]])
+        stack.enter_context(applied(differences.stand_ins()))
         folding = Folding(recorder, gpu.mode, gpu.mode.gpus[0])
         if asked["folds"]:
             folding.watch_readers()
@@ -95,15 +105,13 @@ def answer(
     )
     peaks = gpu.peak_allocated_bytes, gpu.peak_reserved_bytes
     kept = [it for it in trace.storages if it.number not in folding.storages]
-    numbers = {it.number: n for n, it in enumerate(kept, 1)}
-    ordered = [
-        0 if storage is None else numbers[storage.number] * (1 if order == BORN else -1)
-        for _, order, storage in events(trace, "cuda:0")
-        if storage is None or storage.number in numbers
-    ]
+    kept = [it for it in kept if it.device == "cuda:0" and it.name != SCRATCH.name]
     return {
-        "events": ordered,
+        "events": ordered(trace, kept, recorder.scratch),
         "sizes": [it.requested_bytes for it in kept],
+        "blas": [n for n, it in enumerate(kept) if it.name == BLAS.name],
+        "calls": msgspec.to_builtins(recorder.scratch_calls),
+        "uses_streams": any(it.stream for it in kept),
         "ending": [ending.kind, ending.message],
         "steps": len(trace.step_ends),
         "peak_allocated_bytes": peaks[0],
@@ -115,6 +123,28 @@ def answer(
             for capacity_bytes, total_bytes in capacities
         ],
     }
+
+
+def ordered(
+    trace: Trace, kept: Sequence[Storage], scratch: Sequence[tuple[int, int]]
+) -> list[int]:
+    """As `fit.extrapolate.Allocations.events`: births, deaths and calls that take scratch."""
+    numbers = {it.number: n for n, it in enumerate(kept, 1)}
+    found: list[int] = []
+    waiting = deque(scratch)
+    for tick, order, storage in events(trace, "cuda:0"):
+        while waiting and waiting[0][0] < tick:
+            found.append(len(kept) + 1 + waiting.popleft()[1])
+        if storage is None:
+            found.append(0)
+        elif storage.number in numbers:
+            found.append(numbers[storage.number] * (1 if order == BORN else -1))
+    return found + [len(kept) + 1 + call for _, call in waiting]
+
+
+def shared(differences: Differences) -> dict[str, Any]:
+    """For which other chips this run speaks."""
+    return {"alike": sorted(differences.alike), "questions": differences.questions}
 
 
 def verdict(

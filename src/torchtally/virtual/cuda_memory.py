@@ -91,9 +91,9 @@ class CudaMemory:
 
     # Blocks without a tensor.
 
-    def raw_allocate(self, size: int, stream: Any = None) -> int:
+    def raw_allocate(self, size: int, stream: int | None = None) -> int:
         memory = self.of(None)
-        block = memory.take_workspace(size, "caching_allocator_alloc")
+        block = memory.take_workspace(size, "caching_allocator_alloc", stream)
         self._raw[block.address] = (memory, block)
         return block.address
 

@@ -113,9 +113,9 @@ class DeviceMemory:
 
     # What is no tensor's.
 
-    def take_workspace(self, requested_bytes: int, name: str) -> Block:
-        """Memory that a library asks for and keeps."""
-        block = self._allocate(requested_bytes)
+    def take_workspace(self, requested_bytes: int, name: str, stream: int | None = None) -> Block:
+        """Memory that a library asks for and keeps; None: on the current stream."""
+        block = self._allocate(requested_bytes, stream)
         if self.observer is not None:
             self.observer.workspace_taken(self.device, block, name)
         return block
@@ -149,7 +149,7 @@ class DeviceMemory:
             blocks.append(block)
             if self.observer is not None:
                 self.observer.workspace_used(self.device, block, name)
-        for block in blocks:
+        for block in reversed(blocks):
             self._free(block)
 
     # The device.
@@ -166,8 +166,8 @@ class DeviceMemory:
 
     # The allocator, one caller at a time.
 
-    def _allocate(self, requested_bytes: int) -> Block:
-        stream = self._stream()
+    def _allocate(self, requested_bytes: int, stream: int | None = None) -> Block:
+        stream = self._stream() if stream is None else stream
         try:
             with self._lock:
                 self._is_busy = True
@@ -177,12 +177,13 @@ class DeviceMemory:
                     block = self.allocator.allocate(requested_bytes, stream)
                 finally:
                     self._is_busy = False
-                self._drain()
         except OutOfMemoryError as error:
+            self._drain()
             self._notice_reserved()
             if self.observer is not None:
                 self.observer.memory_refused(self.device, requested_bytes, error)
             raise torch.OutOfMemoryError(str(error)) from None
+        self._drain()  # not under the lock: a thread that finds it taken leaves its block to us
         self._notice_reserved()
         return block
 

@@ -31,16 +31,22 @@ OWNERS, STORAGE_OWNERS, REFERENCES = 4, 2, 3
 """What a tensor counts in a dispatch mode that only one variable outside holds; see the test."""
 
 
+def storage_owners(tensor: torch.Tensor) -> int:
+    """How many tensors and other C++ variables hold a tensor's storage, this question among them."""
+    storage: Any = tensor.untyped_storage()
+    owners: int = torch._C._storage_Use_Count(storage._cdata)
+    return owners
+
+
 def is_held_once(tensor: torch.Tensor, references: int) -> bool:
     """An operator's argument that one C++ variable holds, and Python only so often, by the caller.
 
     Such a tensor, with its storage, could be overwritten: nobody would see it.
     """
-    storage: Any = tensor.untyped_storage()
     return (
         sys.getrefcount(tensor) == references + REFERENCES
         and tensor._use_count() == OWNERS  # type: ignore[attr-defined]
-        and torch._C._storage_Use_Count(storage._cdata) == STORAGE_OWNERS
+        and storage_owners(tensor) == STORAGE_OWNERS
     )
 
 

@@ -44,6 +44,14 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return registered
 
 
+@rule("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten._addmm_activation")
+def product(call: Call, chip: Chip) -> tuple[int, ...]:
+    """Copies of matrices whose rows or columns do not lie one after the other (cuda/Blas.cpp)."""
+    return tuple(
+        it.elements * it.itemsize_bytes for it in call.inputs[-2:] if not is_blas_matrix(it)
+    )
+
+
 @rule("aten._softmax_backward_data")
 def softmax_backward(call: Call, chip: Chip) -> tuple[int, ...]:
     """The product of gradient and result (cuda/SoftMax.cu)."""
@@ -205,6 +213,16 @@ def norms_of_list(call: Call, chip: Chip, *, chunk: int) -> tuple[int, ...]:
 
 RULES["aten._foreach_norm"] = partial(norms_of_list, chunk=65536)
 """cuda/ForeachReduceOp.cu, whose chunks have 65,536 elements (cuda/MultiTensorApply.cuh)."""
+
+
+def is_blas_matrix(tensor: TensorSpec) -> bool:
+    """cuBLAS takes the last two dimensions as they are: rows or columns without gaps."""
+    (rows, columns), (down, across) = tensor.shape[-2:], tensor.stride[-2:]
+    if rows == 0 or columns == 0:
+        return True
+    by_rows = (across == 1 or columns == 1) and down >= max(1, columns)
+    by_columns = (down == 1 or rows == 1) and across >= max(1, rows)
+    return by_rows or by_columns or rows == columns == 1
 
 
 def is_contiguous(tensor: TensorSpec, order: tuple[int, ...]) -> bool:
