@@ -482,3 +482,21 @@ def test_composite_operators_cast_below_their_surface():
     trace = traced(attention_scores)
     assert "aten.bmm" in names(trace)
     assert {spec.dtype for op in ops(trace, "aten.bmm") for spec in op.call.inputs} == {"bfloat16"}
+
+
+def test_recurrent_networks_run_in_the_lower_precision():
+    """A layer's 4 weights and biases, its input and two states: seven casts."""
+
+    def train() -> None:
+        lstm = torch.nn.LSTM(8, 16, device="cuda")
+        with torch.autocast("cuda", dtype=torch.float16):
+            y, _ = lstm(torch.randn(3, 2, 8, device="cuda"))
+        assert y.dtype is torch.float16
+        y.sum().backward()
+        assert lstm.weight_hh_l0.grad.dtype is torch.float32
+
+    trace = traced(train)
+    (rnn,) = ops(trace, "aten._cudnn_rnn")
+    assert {spec.dtype for spec in rnn.call.inputs} == {"float16"}
+    forward = [op for op in ops(trace, "aten._to_copy", Phase.FORWARD)]
+    assert len([op for op in forward if op.call.outputs[0].dtype == "float16"]) == 7

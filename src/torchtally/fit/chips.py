@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torchtally.errors import UsageError
@@ -143,12 +144,10 @@ class Fleet:
     def start(self, runs: Runs, key: tuple[tuple[int, int], int]) -> None:
         family, value = key
         chips = self.of(family)
-        command = Command(
-            **{
-                **{name: getattr(self.command, name) for name in Command.__slots__},
-                "arguments": self.argument.among(self.command.arguments, value),
-                "gpu": chips[0].chip.name,
-            }
+        command = replace(
+            self.command,
+            arguments=self.argument.among(self.command.arguments, value),
+            gpu=chips[0].chip.name,
         )
         capacities = [(it.capacity_bytes, it.chip.total_memory_bytes) for it in chips]
         runs.start(key, command, capacities)
@@ -183,12 +182,9 @@ class Fleet:
         if growth is None:
             growth = self.growths[each.family, values] = Growth(
                 values[0], probes[-2].outcome.allocations,
-                values[1], probes[-1].outcome.allocations, os.environ,
+                values[1], probes[-1].outcome.allocations, os.environ, is_exact=False,
             )  # fmt: skip
-        if growth.is_alike:
-            each.search.foresees = lambda value: growth.fits(value, each.capacity_bytes)
-        else:
-            each.search.foresees = None
+        each.search.foresees = partial(foreseen, growth, each) if growth.is_alike else None
 
     def hints(self) -> dict[int, int]:
         return {
@@ -206,3 +202,8 @@ class Fleet:
             else:
                 verdict = each.verdicts[probe.value] = outcome.verdicts[at]
                 each.search.learn(Seen(probe.value, verdict.fits, outcome.peak_reserved_bytes))
+
+
+def foreseen(growth: Growth, each: ChipSearch, value: int) -> bool:
+    """Whether a value would fit, by straight lines. It is tried before anybody is told."""
+    return growth.replayed(value, each.capacity_bytes, each.chip).fits

@@ -54,17 +54,22 @@ class Growth:
     second_value: int
     second: Allocations
     environment: Mapping[str, str]
+    is_exact: bool = True
+    """Else what does not grow along a straight line is rounded: good for guesses."""
     _replayed: dict[tuple[int, int | None, str], Peaks] = field(default_factory=dict)
 
     @property
     def is_alike(self) -> bool:
         first, second = self.first, self.second
-        return (
-            first.events == second.events
-            and first.blas == second.blas
-            and len(first.calls) == len(second.calls)
-            and not first.uses_streams | second.uses_streams
-        )
+        if first.events != second.events or first.blas != second.blas:
+            return False
+        if first.uses_streams or second.uses_streams or len(first.calls) != len(second.calls):
+            return False
+        try:
+            self.at(self.first_value)
+        except NotLinear:
+            return False
+        return True
 
     def at(self, value: int) -> Allocations:
         """What a run at that value would allocate. Raises NotLinear."""
@@ -88,16 +93,18 @@ class Growth:
         return self._replayed[key]
 
     def number(self, first: int, second: int, value: int) -> int:
-        """On the line through two. Raises NotLinear where there is no whole number, or none."""
+        """On the line through two. Raises NotLinear where that is no size."""
         if first == second:
             return first
         span, way = self.second_value - self.first_value, value - self.first_value
         grown, rest = divmod((second - first) * way, span)
-        if rest or first + grown < 0:
+        if self.is_exact and (rest or first + grown < 0):
             raise NotLinear
-        return first + grown
+        return max(first + grown, 0)
 
     def call(self, first: Call, second: Call, value: int) -> Call:
+        if first.name != second.name:
+            raise NotLinear
         return replace(
             first,
             inputs=self.specs(first.inputs, second.inputs, value),
@@ -108,7 +115,7 @@ class Growth:
     def specs(
         self, first: Sequence[TensorSpec], second: Sequence[TensorSpec], value: int
     ) -> tuple[TensorSpec, ...]:
-        if len(first) != len(second):
+        if [(it.argument, it.dtype) for it in first] != [(it.argument, it.dtype) for it in second]:
             raise NotLinear
         return tuple(
             replace(

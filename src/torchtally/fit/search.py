@@ -88,6 +88,8 @@ class Search:
         """Needed bytes by value, of a chip like this one: good for guesses alone."""
         self.foresees: Callable[[int], bool] | None = None
         """Whether a value would fit, by somebody's guess that is better than ours."""
+        self.settled: Found | None = None
+        """The answer by other means than this search."""
         self._rounds = 0
 
     def learn(self, seen: Seen) -> None:
@@ -119,6 +121,8 @@ class Search:
     @property
     def found(self) -> Found | None:
         """The answer, once there is one."""
+        if self.settled is not None:
+            return self.settled
         low, high = self.largest_fitting, self.smallest_too_large
         if next(self._open(), None) is None:
             return Found(low, high)

@@ -200,6 +200,8 @@ def cudnn_rnn(
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
     """Output, last hidden state, last cell state (LSTM only), all by one cuDNN call."""
+    x, hx, *params = (in_autocast_dtype(it) for it in (x, hx, *params))
+    cx = None if cx is None else in_autocast_dtype(cx)
     per_layer = 4 if has_biases else 2
     hidden = params[1].shape[1] if mode != LSTM else (cx.shape[2] if cx is not None else 0)
     projected = hx.shape[2] if mode == LSTM and hx.shape[2] != hidden else 0
@@ -211,6 +213,16 @@ def cudnn_rnn(
         dropout, train, bidirectional, batch_sizes, None,
     )  # fmt: skip
     return (output, hy, cy) if mode == LSTM else (output, hy)
+
+
+def in_autocast_dtype(tensor: Tensor) -> Tensor:
+    """As cuDNN's RNNs are cast under autocast (aten/src/ATen/cudnn/AutocastRNN.cpp).
+
+    There the weights' copies lie in one buffer; here they are tensors, of the same bytes together.
+    """
+    if not torch.is_autocast_enabled("cuda") or tensor.dtype is not torch.float32:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype("cuda"))
 
 
 @kernel(aten.lstm.input)

@@ -1,0 +1,234 @@
+"""Many chips from a few runs: what they would allocate is computed, and the computation checked.
+
+Chips on which a script runs the same operators are a family. Two runs on one of them, at small
+values, say how everything grows; from that follows the largest value that fits each chip of the
+family. A third run, at the largest of these, has to allocate exactly what was computed for it, byte
+for byte. Where it does not, or where anything else speaks against it, the chips are left to a
+search by runs.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from torchtally.fit.chips import REDRAW_S, ChipSearch, Fleet, Probe
+from torchtally.fit.extrapolate import Growth, NotLinear, replayed
+from torchtally.fit.runs import Runs, Verdict
+from torchtally.fit.search import FIRST_VALUES, Found
+
+CHECKED_FROM = 4
+"""The check is at so many times the larger of the two first values, at least."""
+
+
+@dataclass(slots=True)
+class Family:
+    """Chips on which the same operators run, and the runs that speak for them."""
+
+    chips: list[ChipSearch]
+    """The one simulated is the last, that with the most memory."""
+    values: tuple[int, ...]
+    """Of the first two runs."""
+    probes: dict[int, Probe] = field(default_factory=dict)
+    check_value: int | None = None
+    growth: Growth | None = None
+    found: dict[str, Found] = field(default_factory=dict)
+    verdicts: dict[str, dict[int, Verdict]] = field(default_factory=dict)
+    """Computed, by chip."""
+    why_not: str = ""
+    """Why nothing can be computed from these runs; "" while nothing is known against it."""
+
+    @property
+    def simulated(self) -> ChipSearch:
+        return self.chips[-1]
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(it for p in self.probes.values() for it in p.outcome.questions))
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """Values of runs that are still to be made."""
+        if self.why_not:
+            return ()
+        values = self.values if self.check_value is None else (self.check_value,)
+        return tuple(it for it in values if it not in self.probes)
+
+
+class Survey:
+    """Takes from a fleet the chips whose answers can be computed, and leaves it the others."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.families: list[Family] = []
+        values = fleet.searches[0].search.values
+        self.first_values = tuple(
+            dict.fromkeys(values.nearest(it * values.multiple) for it in FIRST_VALUES)
+        )
+        self._left = list(fleet.searches)
+        """Chips in no family yet, by memory."""
+
+    def run(
+        self,
+        runs: Runs,
+        jobs: int,
+        done: Callable[[Probe], None],
+        waiting: Callable[[tuple[int, ...]], None] = lambda values: None,
+    ) -> None:
+        """Until every chip's answer is computed or given up."""
+        while True:
+            self.begin()
+            running = set(runs.running)
+            for family in self.families:
+                for value in family.wanted:
+                    key = (family.simulated.chip.name, value)
+                    if key not in running and len(runs.running) < jobs:
+                        self.start(runs, family, value)
+            if not runs.running:
+                return
+            waiting(tuple(value for _, value in runs.running))
+            finished = runs.finished(REDRAW_S)
+            if finished is not None:
+                (name, value), outcome = finished
+                family = next(it for it in self.families if it.simulated.chip.name == name)
+                probe = family.probes[value] = Probe(family.simulated.chip, value, outcome)
+                self.fleet.probes[family.simulated.family, value] = probe
+                done(probe)
+                self.learn(family)
+
+    def begin(self) -> None:
+        """A family for the next chip, unless it may belong to one whose runs are on their way."""
+        if self._left and not any(len(it.probes) < 2 and not it.why_not for it in self.families):
+            self.families.append(Family([self._left.pop()], self.first_values))
+            if len(self.first_values) < 2:
+                self.families[-1].why_not = "there are too few values to try"
+
+    def start(self, runs: Runs, family: Family, value: int) -> None:
+        chip = family.simulated.chip
+        others = {it.family for it in self.fleet.searches} - {family.simulated.family}
+        command = replace(
+            self.fleet.command,
+            arguments=self.fleet.argument.among(self.fleet.command.arguments, value),
+            gpu=chip.name,
+            capabilities=tuple(sorted(others)),
+        )
+        capacity = (family.simulated.capacity_bytes, chip.total_memory_bytes)
+        runs.start((chip.name, value), command, [capacity])
+
+    def learn(self, family: Family) -> None:
+        """A run of the family has ended."""
+        failed = next((it for it in family.probes.values() if it.outcome.failure), None)
+        if failed is not None:
+            family.why_not = f"the script failed at {failed.value}"
+        elif not all(it.outcome.verdicts for it in family.probes.values()):
+            family.why_not = "a run said nothing"
+        if family.why_not or family.wanted:
+            return
+        try:
+            if family.check_value is None:
+                self.adopt(family)
+                self.compute(family)
+            else:
+                self.check(family)
+        except NotLinear:
+            family.why_not = "allocations do not grow along a straight line"
+
+    def adopt(self, family: Family) -> None:
+        """Take in the chips on which the same operators run."""
+        outcomes = [it.outcome for it in family.probes.values()]
+        alike = frozenset.intersection(*(it.alike for it in outcomes))
+        if family.questions:
+            alike = frozenset([family.simulated.family])
+        joined = [it for it in self._left if it.family in alike]
+        self._left = [it for it in self._left if it.family not in alike]
+        family.chips = [*joined, *family.chips]
+
+    def compute(self, family: Family) -> None:
+        """Every chip's answer, and the value at which to check them."""
+        small, large = (family.probes[it] for it in sorted(family.values))
+        growth = family.growth = Growth(
+            small.value, small.outcome.allocations,
+            large.value, large.outcome.allocations, os.environ,
+        )  # fmt: skip
+        if not growth.is_alike:
+            family.why_not = "runs at two values allocate different things"
+            return
+        points = [(it.value, it.outcome.peak_reserved_bytes) for it in (small, large)]
+        for each in family.chips:
+            found = largest(each, growth, points)
+            family.found[each.chip.name] = found
+            if found.largest is not None:
+                peaks = growth.replayed(found.largest, each.capacity_bytes, each.chip)
+                verdict = Verdict(True, peaks.peak_allocated_bytes, peaks.peak_reserved_bytes)
+                family.verdicts[each.chip.name] = {found.largest: verdict}
+        values = family.simulated.search.values
+        least = values.nearest(large.value * CHECKED_FROM)
+        most = max((it.largest or 0) for it in family.found.values())
+        family.check_value = max(least, most)
+        if family.check_value in family.probes:
+            family.why_not = "there are too few values to try"
+
+    def check(self, family: Family) -> None:
+        """Hold the computation against the last run; then the answers are what was computed."""
+        assert family.growth is not None
+        assert family.check_value is not None
+        outcome = family.probes[family.check_value].outcome
+        if not agrees(family.growth, family.probes[family.check_value]):
+            family.why_not = f"a run at {family.check_value} allocates other than was computed"
+            return
+        if outcome.questions and not family.probes[family.values[0]].outcome.questions:
+            family.why_not = f"at {family.check_value} the script asks the chip for its properties"
+            return
+        for each in family.chips:
+            found = family.found[each.chip.name]
+            each.verdicts.update(family.verdicts.get(each.chip.name, {}))
+            each.search.settled = found
+
+    @property
+    def computed(self) -> list[Family]:
+        return [it for it in self.families if not it.why_not]
+
+    def family_of(self, each: ChipSearch) -> Family | None:
+        """The one whose runs a chip's answer was computed from."""
+        return next((it for it in self.computed if each in it.chips), None)
+
+
+def agrees(growth: Growth, probe: Probe) -> bool:
+    """A run allocated what was computed for it: the same things in the same order, and peaks."""
+    outcome = probe.outcome
+    computed = growth.at(probe.value)
+    if computed != replace(outcome.allocations, calls=tuple(outcome.allocations.calls)):
+        return False
+    peaks = replayed(computed, None, probe.chip, growth.environment)
+    return (peaks.peak_allocated_bytes, peaks.peak_reserved_bytes) == (
+        outcome.peak_allocated_bytes,
+        outcome.peak_reserved_bytes,
+    )
+
+
+def largest(each: ChipSearch, growth: Growth, points: list[tuple[int, int]]) -> Found:
+    """The largest value that fits by computation, and the next one, which does not.
+
+    `points` are (value, bytes it needs) to guess by; what is found is added. Raises NotLinear.
+    """
+    values, step = each.search.values, each.search.values.multiple
+
+    def fits(value: int) -> bool:
+        return growth.replayed(value, each.capacity_bytes, each.chip).fits
+
+    low, high = values.first - step, values.last + step
+    (x, needed), (x2, needed2) = sorted(points)[0], sorted(points)[-1]
+    slope = max((needed2 - needed) / (x2 - x), 1.0)
+    place, reach = values.nearest(x + max(each.capacity_bytes - needed, 0) / slope), step
+    while low + step < high:
+        place = min(max(place, low + step), high - step)
+        if fits(place):
+            low, place = place, place + reach
+        else:
+            high, place = place, place - reach
+        reach *= 2
+        if low >= values.first and high <= values.last and high - low <= reach:
+            place, reach = values.nearest((low + high) / 2), step
+    found = Found(low if low >= values.first else None, high if high <= values.last else None)
+    if found.largest is not None:
+        points.append((found.largest, each.capacity_bytes))
+    return found
