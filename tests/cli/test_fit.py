@@ -24,6 +24,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=1)
 parser.add_argument("--per", type=int, default=28)
 parser.add_argument("--even", action="store_true")
+parser.add_argument("--odd", action="store_true")
 parser.add_argument("--hang", action="store_true")
 args = parser.parse_args()
 if args.even and args.batch % 2:
@@ -34,7 +35,8 @@ if args.hang:
 weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
 optimizer = torch.optim.SGD([weight])
 for step in range(5):
-    x = torch.empty(args.batch << args.per, device="cuda")  # 2**28 floats are 1 GiB
+    batch = args.batch * (1 + (args.odd and args.batch >= 64))
+    x = torch.empty(batch << args.per, device="cuda")  # 2**28 floats are 1 GiB
     weight.sum().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -117,7 +119,7 @@ def test_a_script_that_always_fails(tmp_path: Path) -> None:
 
 
 def test_all_chips(tmp_path: Path) -> None:
-    """A GiB each: the memory less 500 MiB less 3 %, in GiB. No run is made twice."""
+    """A GiB each: the memory less 500 MiB less 3 %, in GiB. Three runs tell of all chips."""
     done = tally_fit(tmp_path, "--vary", "--batch={}", "--gpu", "A100-SXM-40GB", "--gpu",
                      "A100-SXM", "--gpu", "T4", "--json", "fit.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -130,8 +132,71 @@ def test_all_chips(tmp_path: Path) -> None:
         kept_bytes = 500 * 2**20 + int(0.03 * each["total_memory_bytes"])
         room_bytes = each["total_memory_bytes"] - kept_bytes - 2 * 2**20  # 2 MiB of small ones
         assert largest[each["chip"]] == room_bytes // 2**30
-    assert len({(it["simulated"], it["value"]) for it in found["runs"]}) == len(found["runs"])
-    assert len(found["runs"]) <= 9
+    assert [(it["simulated"], it["value"]) for it in found["runs"]][2:] == [("A100-SXM", 77)]
+    assert {it["value"] for it in found["runs"]} == {4, 16, 77}
+    assert found["computations"] == [
+        {"simulated": "A100-SXM", "values": [4, 16], "checked_at": 77, "asked": []}
+    ]
+    told = " ".join(done.stdout.split())
+    assert "3 chips: computed from runs at 4, 16 and 77 on A100-SXM" in told
+    assert lines[4].split()[2] == "77*"
+
+
+@pytest.mark.parametrize("options", [("--verify",), ("--odd",)], ids=["--verify", "not linear"])
+def test_chips_by_runs(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Asked for, or because a batch of 64 and more takes twice as much as smaller ones tell."""
+    done = tally_fit(tmp_path, "--vary", "--batch={}", "--gpu", "A100-SXM-40GB", "--gpu",
+                     "A100-SXM", *options, "--json", "fit.json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "fit.json").read_text())
+    assert found["computations"] == []
+    for each in found["chips"]:
+        tried = {it["value"]: it["fits"] for it in each["tried"]}
+        assert tried[each["largest"]]
+        assert not tried[each["too_large"]]
+    told = " ".join(done.stdout.split())
+    assert ("by runs alone, since a run at 77 allocates other" in told) == ("--odd" in options)
+
+
+def test_a_script_that_asks_for_the_chip(tmp_path: Path) -> None:
+    """Chips of another compute capability have runs of their own, and the report says so."""
+    (tmp_path / "train.py").write_text(
+        SCRIPT.replace("weight =", "torch.cuda.get_device_capability()\nweight =")
+    )
+    done = tally_fit(tmp_path, "--vary", "--batch={}", "--gpu", "T4", "--gpu", "A100-SXM",
+                     "--json", "fit.json")  # fmt: skip
+    found = json.loads((tmp_path / "fit.json").read_text())
+    assert [it["simulated"] for it in found["computations"]] == ["A100-SXM", "T4"]
+    assert "The script calls torch.cuda.get_device_capability" in " ".join(done.stdout.split())
+
+
+def test_a_module(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("-m", "train", "--vary", "--batch={}", *H100, "--to", "8"), cwd=tmp_path,
+        env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.stdout.startswith("largest --batch that fits H100-SXM: 8\n"), done.stderr
+
+
+def test_nobody_reads_the_answer(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("train.py", "--vary", "--batch={}", *H100, "--to", "2"), cwd=tmp_path,
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait(TIMEOUT_S) in (0, 141), said
+    assert "Error" not in said
+
+
+def test_help_is_80_columns_wide() -> None:
+    done = subprocess.run(
+        command("--help"), env=environment() | {"COLUMNS": "80"}, capture_output=True, text=True,
+        timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def processes_of(folder: Path) -> list[str]:

@@ -56,6 +56,7 @@ def probe(folder: Path, case: str, *, autocast: bool = True, folds: bool = True)
     asked = {
         "script": "train.py", "arguments": [], "is_module": False, "gpu": "H100-SXM", "steps": 2,
         "max_seconds": None, "nonzero_fraction": 1.0, "folds": folds, "lifeline": None,
+        "what_ifs": [], "capabilities": [],
         "capacities": [[1 << 24, 1 << 24], [1 << 30, 1 << 30]], "answer": str(folder / "answer"),
     }  # fmt: skip
     done = subprocess.run(
@@ -80,6 +81,14 @@ def test_memory_is_the_same(tmp_path: Path, autocast: bool) -> None:
     assert run["folded"] == 0
     assert [folded[it] for it in PEAKS] == [run[it] for it in PEAKS]
     assert [it["fits"] for it in folded["verdicts"]] == [False, True]
+
+
+def test_scratch_memory_of_a_pass_that_is_not_run(tmp_path: Path) -> None:
+    """Sorting a million numbers takes 20 MB and gives them back before the next operator."""
+    case = "x = x + x.flatten().sort().values[:512] + x.flatten().sort().values[:512]"
+    folded, run = probe(tmp_path, case), probe(tmp_path, case, folds=False)
+    assert folded["folded"] >= 15
+    assert [folded[it] for it in PEAKS] == [run[it] for it in PEAKS]
 
 
 @pytest.mark.parametrize(

@@ -498,5 +498,5 @@ def test_recurrent_networks_run_in_the_lower_precision():
     trace = traced(train)
     (rnn,) = ops(trace, "aten._cudnn_rnn")
     assert {spec.dtype for spec in rnn.call.inputs} == {"float16"}
-    forward = [op for op in ops(trace, "aten._to_copy", Phase.FORWARD)]
+    forward = ops(trace, "aten._to_copy", Phase.FORWARD)
     assert len([op for op in forward if op.call.outputs[0].dtype == "float16"]) == 7

@@ -12,6 +12,7 @@ from torchtally.errors import ScriptError, UsageError
 
 if TYPE_CHECKING:
     from torchtally.fit.chips import ChipSearch, Fleet, Margin, Probe
+    from torchtally.fit.survey import Survey
 
 NAME = "fit"
 SUMMARY = "find the largest batch size (or any other number) that fits a GPU"
@@ -23,20 +24,28 @@ Everything tally does not know goes to the script; after -- everything does:
 
 examples:
   tally fit train.py --vary "--batch_size={}" --gpu H100-SXM
-  tally fit train.py --vary "--seq-len {}" --multiple-of 64 --gpu A100-SXM --gpu RTX-4090
-  tally fit train.py --config base.yaml --vary "train.batch={}" --gpu all --json fit.json
-  tally fit -m mypackage.train --vary "--layers={}" --to 200 --margin 2GiB --gpu H200
+  tally fit train.py --vary "--seq-len {}" --multiple-of 64 --gpu A100-SXM
+  tally fit train.py --config a.yaml --vary "train.batch={}" --gpu all
+  tally fit -m mypackage.train --vary "--layers={}" --margin 2GiB --gpu H200
 
-The script is really executed, once for each value that is tried and several at a time: it reads
-its files, and writes what it writes, logs and checkpoints too. It has no stdin, and what it prints
-is shown only when it fails. Memory is taken to grow with the value. The answer is seen, not
-guessed: that value was seen to fit, and the next one was seen not to.
+The script is really executed, once for each value that is tried and several at
+a time: it reads its files, and writes what it writes, logs and checkpoints too.
+It has no stdin, and what it prints is shown only when it fails. Memory is taken
+to grow with the value.
 
-Passes of a model in evaluation mode that are like the two before them take the same memory and are
-not run again; --no-folding runs them all.
+For one GPU the answer is seen: that value was run and fits, and the next one
+was run and does not. For several GPUs it is computed, from two runs at small
+values on one of those that run the same operators: where all allocations grow
+linearly, those at any other value are known, and the model of the allocator
+says what fits each chip. A third run, at the largest of the answers, must
+allocate what was computed for it, byte for byte; else the answers are seen,
+too. --verify has all of them seen.
 
-Exit code: 0 when there is a value that fits, 1 when not even the smallest does or the script
-fails, 2 for a wrong command line, 130 on Ctrl-C.
+Passes of a model in evaluation mode that are like the two before them take the
+same memory and are not run again; --no-folding runs them all.
+
+Exit code: 0 when there is a value that fits, 1 when not even the smallest does
+or the script fails, 2 for a wrong command line, 130 on Ctrl-C.
 """
 
 
@@ -61,7 +70,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         NAME,
         help=SUMMARY,
         usage='tally fit [options] --vary "--flag={}" --gpu NAME SCRIPT [ARGS ...]',
-        description="Find the largest value of one of a script's arguments at which a training "
+        description="Find the largest value of one of a script's arguments at which a training\n"
         "step fits the memory of a GPU, by running the script on a simulated one.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -95,6 +104,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         help="as for `tally run`")  # fmt: skip
     add("--no-folding", action="store_true",
         help="run every pass of the model, also those like the ones before")  # fmt: skip
+    add("--verify", action="store_true",
+        help="of several GPUs: run both sides of each answer, compute none")  # fmt: skip
     add("--json", metavar="FILE", help="the result as JSON to FILE, or to stdout for -")
     add("--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(command=command)
@@ -113,6 +124,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.fit.chips import Fleet, parse_margin, search_of
     from torchtally.fit.runs import Command, Runs
     from torchtally.fit.search import Values
+    from torchtally.fit.survey import Survey
 
     if args.script is None and args.module is None:
         raise UsageError(
@@ -142,14 +154,18 @@ def command(args: argparse.Namespace) -> int:
     if length:
         own = " ".join(ours.arguments[place : place + length])
         progress.say(f"{' '.join(argument.words)} takes the place of {own}")
+    survey = Survey(fleet) if len(searches) > 1 and not args.verify else None
+    jobs = args.jobs or os.cpu_count() or 1
     with Runs() as runs, progress:
-        fleet.run(runs, args.jobs or os.cpu_count() or 1, progress.done, progress.waiting)
+        if survey is not None:
+            survey.run(runs, jobs, progress.done, progress.waiting)
+        fleet.run(runs, jobs, progress.done, progress.waiting)
     if args.json is not None:
         import json
 
-        write_or_emit(json.dumps(document(fleet, args, margin), indent=2) + "\n", args.json)
+        write_or_emit(json.dumps(document(fleet, survey, args, margin), indent=2) + "\n", args.json)
     if args.json != "-":
-        emit(text(fleet, margin, width()))
+        emit(text(fleet, survey, margin, width()))
     return 0 if any(it.found and it.found.largest for it in searches) else NOTHING_FITS
 
 
@@ -198,7 +214,7 @@ class Progress:
         outcome = probe.outcome
         head = f"{self._name} {probe.value}"
         if len(self._searches) > 1:
-            head += f" on {probe.chip.architecture}"
+            head += f" on {probe.chip.name}"
         if outcome.failure:
             self.say(f"{head}: the script failed: {plain(outcome.failure)}")
             return
@@ -229,12 +245,12 @@ def plain(message: str) -> str:
 # The answer ---------------------------------------------------------------------------------------
 
 
-def text(fleet: "Fleet", margin: "Margin", width: int) -> str:
+def text(fleet: "Fleet", survey: "Survey | None", margin: "Margin", width: int) -> str:
     """The answer first, then what was tried."""
     from torchtally.report.grid import wrapped
 
     if len(fleet.searches) > 1:
-        lines = many(fleet, margin, width)
+        lines = many(fleet, survey, margin, width)
     else:
         lines = one(fleet, fleet.searches[0], margin, width)
     for failed in failures(fleet):
@@ -298,7 +314,8 @@ def tried(name: str, each: "ChipSearch") -> list[str]:
     return grid(rows)
 
 
-def many(fleet: "Fleet", margin: "Margin", width: int) -> list[str]:
+def many(fleet: "Fleet", survey: "Survey | None", margin: "Margin", width: int) -> list[str]:
+    from torchtally.report.grid import wrapped
     from torchtally.units import format_bytes, format_fraction
 
     name = fleet.argument.name or "value"
@@ -312,13 +329,44 @@ def many(fleet: "Fleet", margin: "Margin", width: int) -> list[str]:
             continue
         peak = each.verdicts[found.largest].peak_reserved_bytes
         largest = f"{'>= ' * (found.too_large is None)}{found.largest}"
+        if survey is not None and survey.computed:
+            largest += "*" if survey.was_run(each) else " "
         rows.append((format_bytes(total), largest, format_bytes(peak),
                      format_fraction(peak / total), each.chip.name))  # fmt: skip
-    from torchtally.report.grid import wrapped
-
     kept = margin.text or format_bytes(margin.bytes)
     note = f"Kept on each: {kept} and what the CUDA context takes (0.5 to 0.6 GiB)."
-    return [f"largest {name} that fits, by chip", *grid(rows), *wrapped(note, width)]
+    lines = [f"largest {name} that fits, by chip", *grid(rows), *wrapped(note, width)]
+    for said in basis(survey):
+        lines += wrapped(said, width)
+    return lines
+
+
+def basis(survey: "Survey | None") -> list[str]:
+    """Where the answers for several chips come from."""
+    if survey is None:
+        return []
+    said = []
+    for family in survey.computed:
+        first = ", ".join(map(str, sorted(family.values)))
+        chips = f"{len(family.chips)} chips" if len(family.chips) > 1 else family.chips[0].chip.name
+        said.append(
+            f"{chips}: computed from runs at {first} and {family.check_value} on "
+            f"{family.simulated.chip.name}, whose allocations grow linearly: checked at "
+            f"{family.check_value}, byte for byte."
+        )
+    if said:
+        said.append("* was run. --verify runs both sides for every chip.")
+    said += [
+        f"{family.simulated.chip.name}: by runs alone, since {family.why_not}."
+        for family in survey.given_up
+    ]
+    asked = dict.fromkeys(it for family in survey.computed for it in family.questions)
+    if asked:
+        said.append(
+            f"The script calls {', '.join(asked)}: chips of one compute capability are taken to "
+            "make no difference to it."
+        )
+    return said
 
 
 def grid(rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -366,8 +414,12 @@ def remarks(fleet: "Fleet") -> str:
     return " ".join(found)
 
 
-def document(fleet: "Fleet", args: argparse.Namespace, margin: "Margin") -> dict[str, Any]:
+def document(
+    fleet: "Fleet", survey: "Survey | None", args: argparse.Namespace, margin: "Margin"
+) -> dict[str, Any]:
     """For programs."""
+    families = survey.computed if survey is not None else []
+    computed = {each.chip.name: at for at, it in enumerate(families) for each in it.chips}
     return {
         "version": 1,
         "vary": args.vary,
@@ -383,6 +435,7 @@ def document(fleet: "Fleet", args: argparse.Namespace, margin: "Margin") -> dict
                 "too_large": it.found and it.found.too_large,
                 "gave_up": bool(it.found and it.found.gave_up),
                 "is_monotone": it.search.is_monotone,
+                "computed_from": computed.get(it.chip.name),
                 "tried": [
                     {
                         "value": value,
@@ -394,6 +447,15 @@ def document(fleet: "Fleet", args: argparse.Namespace, margin: "Margin") -> dict
                 ],
             }
             for it in fleet.searches
+        ],
+        "computations": [
+            {
+                "simulated": it.simulated.chip.name,
+                "values": sorted(it.values),
+                "checked_at": it.check_value,
+                "asked": list(it.questions),
+            }
+            for it in families
         ],
         "runs": [
             {

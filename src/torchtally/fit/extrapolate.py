@@ -41,7 +41,7 @@ class Peaks:
     peak_reserved_bytes: int
 
 
-class NotLinear(Exception):
+class NotLinearError(Exception):
     """Something does not grow along a straight line, or not by whole numbers."""
 
 
@@ -67,12 +67,12 @@ class Growth:
             return False
         try:
             self.at(self.first_value)
-        except NotLinear:
+        except NotLinearError:
             return False
         return True
 
     def at(self, value: int) -> Allocations:
-        """What a run at that value would allocate. Raises NotLinear."""
+        """What a run at that value would allocate. Raises NotLinearError."""
         return replace(
             self.first,
             sizes=[
@@ -86,25 +86,25 @@ class Growth:
         )
 
     def replayed(self, value: int, capacity_bytes: int | None, chip: Chip) -> Peaks:
-        """What the allocator would make of that run. Raises NotLinear."""
+        """What the allocator would make of that run. Raises NotLinearError."""
         key = (value, capacity_bytes, chip.name)
         if key not in self._replayed:
             self._replayed[key] = replayed(self.at(value), capacity_bytes, chip, self.environment)
         return self._replayed[key]
 
     def number(self, first: int, second: int, value: int) -> int:
-        """On the line through two. Raises NotLinear where that is no size."""
+        """On the line through two. Raises NotLinearError where that is no size."""
         if first == second:
             return first
         span, way = self.second_value - self.first_value, value - self.first_value
         grown, rest = divmod((second - first) * way, span)
         if self.is_exact and (rest or first + grown < 0):
-            raise NotLinear
+            raise NotLinearError
         return max(first + grown, 0)
 
     def call(self, first: Call, second: Call, value: int) -> Call:
         if first.name != second.name:
-            raise NotLinear
+            raise NotLinearError
         return replace(
             first,
             inputs=self.specs(first.inputs, second.inputs, value),
@@ -116,7 +116,7 @@ class Growth:
         self, first: Sequence[TensorSpec], second: Sequence[TensorSpec], value: int
     ) -> tuple[TensorSpec, ...]:
         if [(it.argument, it.dtype) for it in first] != [(it.argument, it.dtype) for it in second]:
-            raise NotLinear
+            raise NotLinearError
         return tuple(
             replace(
                 a,
@@ -134,7 +134,7 @@ class Growth:
             return tuple(self.any(a, b, value) for a, b in zip(first, second, strict=True))
         if type(first) is int and type(second) is int:
             return self.number(first, second, value)
-        raise NotLinear
+        raise NotLinearError
 
 
 def replayed(

@@ -8,11 +8,11 @@ search by runs.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from torchtally.fit.chips import REDRAW_S, ChipSearch, Fleet, Probe
-from torchtally.fit.extrapolate import Growth, NotLinear, replayed
+from torchtally.fit.extrapolate import Growth, NotLinearError, replayed
 from torchtally.fit.runs import Runs, Verdict
 from torchtally.fit.search import FIRST_VALUES, Found
 
@@ -34,6 +34,7 @@ class Family:
     found: dict[str, Found] = field(default_factory=dict)
     verdicts: dict[str, dict[int, Verdict]] = field(default_factory=dict)
     """Computed, by chip."""
+    is_done: bool = False
     why_not: str = ""
     """Why nothing can be computed from these runs; "" while nothing is known against it."""
 
@@ -48,7 +49,7 @@ class Family:
     @property
     def wanted(self) -> tuple[int, ...]:
         """Values of runs that are still to be made."""
-        if self.why_not:
+        if self.why_not or self.is_done:
             return ()
         values = self.values if self.check_value is None else (self.check_value,)
         return tuple(it for it in values if it not in self.probes)
@@ -83,7 +84,11 @@ class Survey:
                     key = (family.simulated.chip.name, value)
                     if key not in running and len(runs.running) < jobs:
                         self.start(runs, family, value)
+            for family in self.families:
+                self.think(family)
             if not runs.running:
+                if any(it.wanted for it in self.families) or self._left:
+                    continue
                 return
             waiting(tuple(value for _, value in runs.running))
             finished = runs.finished(REDRAW_S)
@@ -118,18 +123,22 @@ class Survey:
         """A run of the family has ended."""
         failed = next((it for it in family.probes.values() if it.outcome.failure), None)
         if failed is not None:
-            family.why_not = f"the script failed at {failed.value}"
+            family.why_not = f"the script fails at {failed.value}"
         elif not all(it.outcome.verdicts for it in family.probes.values()):
             family.why_not = "a run said nothing"
-        if family.why_not or family.wanted:
+        if not family.why_not and not family.wanted and family.check_value is None:
+            self.adopt(family)
+
+    def think(self, family: Family) -> None:
+        """What can be computed once the runs are there. It takes a while: others may run then."""
+        if family.why_not or family.is_done or family.wanted:
             return
         try:
             if family.check_value is None:
-                self.adopt(family)
                 self.compute(family)
             else:
                 self.check(family)
-        except NotLinear:
+        except NotLinearError:
             family.why_not = "allocations do not grow along a straight line"
 
     def adopt(self, family: Family) -> None:
@@ -178,18 +187,30 @@ class Survey:
         if outcome.questions and not family.probes[family.values[0]].outcome.questions:
             family.why_not = f"at {family.check_value} the script asks the chip for its properties"
             return
+        family.is_done = True
         for each in family.chips:
-            found = family.found[each.chip.name]
             each.verdicts.update(family.verdicts.get(each.chip.name, {}))
-            each.search.settled = found
+            each.search.settled = family.found[each.chip.name]
 
     @property
     def computed(self) -> list[Family]:
-        return [it for it in self.families if not it.why_not]
+        return [it for it in self.families if it.is_done]
+
+    @property
+    def given_up(self) -> list[Family]:
+        return [it for it in self.families if it.why_not]
 
     def family_of(self, each: ChipSearch) -> Family | None:
         """The one whose runs a chip's answer was computed from."""
         return next((it for it in self.computed if each in it.chips), None)
+
+    def was_run(self, each: ChipSearch) -> bool:
+        """The chip's largest value is one that was run on it."""
+        family = self.family_of(each)
+        if family is None:
+            return True
+        is_simulated = each is family.simulated
+        return is_simulated and each.found is not None and each.found.largest in family.probes
 
 
 def agrees(growth: Growth, probe: Probe) -> bool:
@@ -208,7 +229,7 @@ def agrees(growth: Growth, probe: Probe) -> bool:
 def largest(each: ChipSearch, growth: Growth, points: list[tuple[int, int]]) -> Found:
     """The largest value that fits by computation, and the next one, which does not.
 
-    `points` are (value, bytes it needs) to guess by; what is found is added. Raises NotLinear.
+    `points` are (value, bytes it needs) to guess by; what is found is added. Raises NotLinearError.
     """
     values, step = each.search.values, each.search.values.multiple
 

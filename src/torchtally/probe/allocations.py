@@ -36,6 +36,8 @@ class Allocations(Recorder):
         """Calls that may take scratch memory, each one once."""
         self.scratch: list[tuple[int, int]] = []
         """(tick, number of the call) of every such call: how much it takes, the chip says."""
+        self._held: list[int] = []
+        """In the log's numbers: scratch memory of the operator at work."""
         self._scratch_numbers: dict[tuple[Any, ...], int] = {}
 
     def storage_born(self, storage: VirtualStorage) -> None:
@@ -50,12 +52,17 @@ class Allocations(Recorder):
 
     def workspace_used(self, device: torch.device, block: Block, name: str) -> None:
         super().workspace_used(device, block, name)
-        if self.log is not None:  # births without a death in the log: no such pass is repeated
+        if self.log is not None:
             self.log.append(self.storage_count)
+            self._held.append(self.storage_count)
 
     def operator_ran(self, invocation: Invocation, outputs: Sequence[Tensor]) -> None:
         if invocation.operator.takes_workspace and has_scratch(invocation.operator.name):
             self._scratch_taken(invocation, outputs)
+        if self._held:  # scratch goes all at once, before the operator's results are given back
+            if self.log is not None:
+                self.log += [-number for number in self._held]
+            self._held.clear()
         self.clock += 1
         for listener in self.listeners:
             listener(invocation, outputs)

@@ -342,10 +342,7 @@ class Folding:
 
 def holders(tensors: list[Tensor]) -> list[tuple[int, int]]:
     """How many references there are to each tensor and to its storage: views hold the latter."""
-    return [
-        (sys.getrefcount(it), private.storage_owners(it))
-        for it in tensors
-    ]
+    return [(sys.getrefcount(it), private.storage_owners(it)) for it in tensors]
 
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")

@@ -125,9 +125,7 @@ def answer(
     }
 
 
-def ordered(
-    trace: Trace, kept: Sequence[Storage], scratch: Sequence[tuple[int, int]]
-) -> list[int]:
+def ordered(trace: Trace, kept: Sequence[Storage], scratch: Sequence[tuple[int, int]]) -> list[int]:
     """As `fit.extrapolate.Allocations.events`: births, deaths and calls that take scratch."""
     numbers = {it.number: n for n, it in enumerate(kept, 1)}
     found: list[int] = []

@@ -32,7 +32,7 @@ OWNERS, STORAGE_OWNERS, REFERENCES = 4, 2, 3
 
 
 def storage_owners(tensor: torch.Tensor) -> int:
-    """How many tensors and other C++ variables hold a tensor's storage, this question among them."""
+    """How many tensors and other C++ variables hold a tensor's storage, this call's among them."""
     storage: Any = tensor.untyped_storage()
     owners: int = torch._C._storage_Use_Count(storage._cdata)
     return owners
