@@ -30,7 +30,7 @@ TARGETS_S = {"tally --help": 0.150, "tally show": 1.0, "tally show --by line": 1
 def make_trace(folder: Path, layers: int | None, steps: int) -> Path:
     (folder / "train.py").write_text(LLAMA_70B.with_layers(layers).script())
     command = [TALLY, "run", "train.py", "--gpu", "H100-SXM", "-o", "run.tally",
-               "--steps", str(steps), "--quiet"]  # fmt: skip
+               "--steps", str(steps), "--no-oom", "--quiet"]  # fmt: skip
     subprocess.run(command, cwd=folder, check=True)
     return folder / "run.tally"
 

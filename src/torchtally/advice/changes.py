@@ -35,6 +35,13 @@ class Change:
     arguments: tuple[str, ...] | None = None
     """The script's arguments, where they change."""
 
+    @property
+    def kind(self) -> str:
+        """What it changes: of one kind, only one change at a time makes sense."""
+        if self.what_ifs:
+            return self.what_ifs[0].partition("=")[0]
+        return "settings" if self.settings else "arguments"
+
 
 def candidates(ledger: Ledger, arguments: tuple[str, ...]) -> tuple[Change, ...]:
     """Single changes for a run that ran out of memory, the smallest first."""

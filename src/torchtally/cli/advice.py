@@ -50,6 +50,8 @@ class Advisor:
                 (it for it in self.results if it.saved_bytes > 0), key=lambda it: -it.saved_bytes
             )
             for result in helpful if not any(it.fits for it in self.results) else ():
+                if any(it.kind == result.change.kind for it in together):
+                    continue  # one implementation of the optimizer, one dtype
                 together = (*together, result.change)
                 if len(together) < 2:
                     continue
