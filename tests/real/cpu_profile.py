@@ -32,6 +32,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.profiler import ProfilerActivity, profile
 
 from torchtally.record import Ending, Op, Trace
@@ -132,11 +133,15 @@ class HostLog:
                     storage.watched = watched  # type: ignore[attr-defined]
             return result
 
+        def run_plainly(overload: OpOverload, args: tuple[Any, ...]) -> Any:
+            return run(Invocation(mode.operator(overload), args, {}))
+
         mode.run_on_host = run  # type: ignore[method-assign]
+        mode.run_plainly = run_plainly  # type: ignore[method-assign]
         try:
             yield
         finally:
-            del mode.run_on_host  # type: ignore[method-assign]
+            del mode.run_on_host, mode.run_plainly  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,13 +141,17 @@ class VirtualDispatch(TorchDispatchMode):
             )
         operator = self._operators.get(id(func)) or self.operator(func)
         if operator.is_plain_on_host and not kwargs and is_all_on_host(args):
-            self.observer.host_operator_ran()
-            return func(*args)
+            return self.run_plainly(func, args)
         call = Invocation(operator, args, kwargs or {})
         if not self.is_active:
             return in_child(call)
         handler = operator.handler
         return self.run(call) if handler is None else handler(self, call)
+
+    def run_plainly(self, overload: OpOverload, args: tuple[Any, ...]) -> Any:
+        """A call that has nothing to do with the virtual GPU: most of a data loader's."""
+        self.observer.host_operator_ran()
+        return overload(*args)
 
     def leave_in_child(self) -> None:
         """In a forked process everything runs for real, and nothing is counted."""
