@@ -397,3 +397,13 @@ def test_what_was_tried_is_the_segment_not_the_request() -> None:
         model.allocate(2 * MIB)
     assert refusal.value.requested_bytes == 20 * MIB
     assert "Tried to allocate 20.00 MiB." in str(refusal.value)
+
+
+def test_more_than_an_expandable_segment_has_addresses_for() -> None:
+    """Beyond the device it is refused; without an end of memory there is room for anything."""
+    settings = AllocatorSettings.parse("expandable_segments:True")
+    limited = CachingAllocator(settings, capacity_bytes=100 * MIB)
+    with pytest.raises(OutOfMemoryError):
+        limited.allocate(1000 * MIB)
+    endless = CachingAllocator(settings, total_bytes=100 * MIB)
+    assert endless.allocate(1000 * MIB).size == 1000 * MIB

@@ -220,3 +220,10 @@ def test_torch_is_untouched_afterwards() -> None:
     with pytest.raises(ZeroDivisionError):
         run(*tried, script=failing)
     assert untouched.changes(before, untouched.snapshot()) == []
+
+
+def test_a_change_that_met_nothing_says_so() -> None:
+    with recording("H100-SXM", script="", what_ifs=("checkpoint=Nothing",)) as made:
+        nn.Linear(2, 2, device="cuda")(torch.ones(2, 2, device="cuda"))
+        trace = made.trace(Ending("exit"))
+    assert any("checkpoint=Nothing changed nothing" in note.text for note in trace.notes)

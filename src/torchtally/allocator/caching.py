@@ -443,7 +443,8 @@ class CachingAllocator:
             return None
         while candidate.size < size:
             after = candidate.next
-            assert after is not None, "room was found for the whole size"
+            if after is None:
+                return None  # more than the addresses of a segment, hence than the device has
             if not self._map(after, min(size - candidate.size, after.size)):
                 return None
             candidate = after
@@ -461,7 +462,7 @@ class CachingAllocator:
             SMALL_SEGMENT_BYTES if pool.is_small else self.settings.large_segment_bytes
         )
         # torch reserves addresses for 1 1/8 of the device's memory; more where there is no limit
-        room_bytes = min(self.total_bytes, 1 << 42)
+        room_bytes = 1 << 42 if self.capacity_bytes is None else self.total_bytes
         room_bytes += room_bytes // 8
         segment = ExpandableSegment(self._next_address, room_bytes, granularity_bytes)
         self._next_address += segment.size

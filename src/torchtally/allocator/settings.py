@@ -102,9 +102,9 @@ class AllocatorSettings:
             case _ if option in IGNORED:
                 return self
             case _:
-                known = ", ".join(sorted({*KNOWN, *IGNORED}))
                 raise UsageError(
-                    f"{VARIABLES[1]}: torch knows no option {option!r}.\nIt knows {known}."
+                    f"{VARIABLES[1]}: torch knows no option {option!r}.\n"
+                    f"Those that change how much memory is reserved: {', '.join(KNOWN)}."
                 )
 
     def divisions_at(self, size_bytes: int) -> int:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torchtally.ledger import Ledger
     from torchtally.tracer.script import Script
 
+AS_IT_IS = "with no end of memory"
 WAIT_S = 0.2
 TIMES_AS_LONG = 6
 LEAST_S = 60.0
@@ -87,7 +88,7 @@ class Advisor:
             if stream is not None:
                 print(f"tally: trying changes, {done} of {len(changes)}", file=stream, flush=True)
             if outcome.failure:
-                self.failures.append(f"{change.text or 'as it is'}: {outcome.failure}")
+                self.failures.append(f"{change.text or AS_IT_IS}: {outcome.failure}")
             else:
                 found[change] = outcome
         return {change: outcome for change, outcome in found.items() if outcome is not None}
@@ -113,7 +114,8 @@ def advice_text(advisor: Advisor, width: int, *, is_coloured: bool) -> str:
     from torchtally.report.text import table_text
 
     if not advisor.needed_bytes:
-        why = advisor.failures[0] if advisor.failures else "nothing ran"
+        ours = (it for it in advisor.failures if it.startswith(f"{AS_IT_IS}:"))
+        why = next(ours, "the script could not be run again")
         return f"\nNo change could be tried: {why}\n"
     table = results_table(advisor.results, advisor.needed_bytes)
     text = "\n" + table_text(table, width=width, is_coloured=is_coloured)

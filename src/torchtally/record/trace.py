@@ -114,7 +114,8 @@ class Trace:
     @property
     def final_refusal(self) -> Refusal | None:
         """The refused request that ended the run; None where the script found a way to go on."""
-        ran_out = self.ending.kind == "exception" and "OutOfMemoryError" in self.ending.message
+        error = self.ending.message.partition(":")[0]
+        ran_out = self.ending.kind == "exception" and error.endswith("OutOfMemoryError")
         return self.refusals[-1] if ran_out and self.refusals else None
 
     @property

@@ -11,7 +11,7 @@ from torchtally.hardware import Chip, chip
 from torchtally.record import Ending, Trace
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.steps import Steps, StepsDone
-from torchtally.tracer.what_if import stand_ins
+from torchtally.tracer.what_if import stand_ins, unused
 from torchtally.virtual.kernels import Dispatch
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import applied
@@ -24,8 +24,11 @@ class Recording:
     gpu: VirtualGPU
     recorder: Recorder
     script: str
+    what_ifs: tuple[str, ...] = ()
 
     def trace(self, ending: Ending) -> Trace:
+        for what_if in unused(self.what_ifs):
+            self.recorder.noted(f"{what_if} changed nothing: the script has nothing of that kind")
         facts = {
             "python": platform.python_version(),
             "platform": sys.platform,
@@ -75,7 +78,7 @@ def recording(
         applied(stand_ins(what_ifs)),
         watched(Steps(recorder, steps, said)),
     ):
-        yield Recording(device, recorder, script)
+        yield Recording(device, recorder, script, what_ifs)
 
 
 @contextmanager

@@ -37,8 +37,18 @@ class Inside(threading.local):
     depth = 0
 
 
+USED: set[str] = set()
+"""Changes of the session that met something to change."""
+
+
+def unused(what_ifs: tuple[str, ...]) -> list[str]:
+    """Those that have changed nothing so far: no such module or optimizer was there."""
+    return [text for text in what_ifs if text not in USED]
+
+
 def stand_ins(what_ifs: tuple[str, ...]) -> list[StandIn]:
     """What is replaced in torch for these changes. Raises UsageError for one nobody knows."""
+    USED.clear()
     found = []
     for text in what_ifs:
         change, _, value = text.partition("=")
@@ -65,6 +75,7 @@ def checkpointed(native: Callable[..., Any], class_name: str) -> Callable[..., A
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if type(module).__name__ != class_name or not torch.is_grad_enabled():
             return native(module, *args, **kwargs)
+        USED.add(f"checkpoint={class_name}")
         return checkpoint(native, module, *args, use_reentrant=False, **kwargs)
 
     return call
@@ -80,6 +91,7 @@ def autocast_to(native: Callable[..., Any], name: str) -> Callable[..., Any]:
         if inside.depth or torch.is_autocast_enabled("cuda"):
             return native(module, *args, **kwargs)
         inside.depth += 1
+        USED.add(f"autocast={name}")
         try:
             with torch.autocast("cuda", dtype=dtype):
                 return native(module, *args, **kwargs)
@@ -99,6 +111,8 @@ def optimizer_as(native: Callable[..., Any], name: str) -> Callable[..., Any]:
     def init(optimizer: Optimizer, params: Any, defaults: dict[str, Any]) -> None:
         chosen = {key: value for key, value in implementation.items() if key in defaults}
         native(optimizer, params, {**defaults, **chosen})
+        if chosen:
+            USED.add(f"optimizer={name}")
         if chosen.get("fused"):
             optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
 
