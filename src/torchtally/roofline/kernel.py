@@ -1,0 +1,22 @@
+"""What one operator takes on a device by itself: how long, and what it waits for."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Bound(StrEnum):
+    """What an operator's time goes into: the resource that would have to be faster."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    NETWORK = "network"
+    OVERHEAD = "overhead"
+    """Launching: the kernel is too small to fill the device, or the host issues it too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The kernels of one operator, run one behind the other on a device that has nothing else."""
+
+    seconds: float
+    bound: Bound
