@@ -24,18 +24,26 @@ GPU = "cuda:0"
 
 
 def spec(
-    *shape: int, argument: str = "", dtype: str = "float32", storage: int = 0, device: str = GPU
+    *shape: int,
+    argument: str = "",
+    dtype: str = "float32",
+    storage: int = 0,
+    device: str = GPU,
+    is_pinned: bool = False,
 ) -> TensorSpec:
     """A contiguous tensor."""
     stride, step = [], 1
     for size in reversed(shape):
         stride.append(step)
         step *= size
-    return TensorSpec(argument, shape, tuple(reversed(stride)), dtype, device, storage)
+    return TensorSpec(
+        argument, shape, tuple(reversed(stride)), dtype, device, storage, is_pinned=is_pinned
+    )
 
 
-def mm_call(m: int, k: int, n: int, dtype: str = "float32") -> Call:
+def mm_call(m: int, k: int, n: int, dtype: str = "float32", *, allow_tf32: bool = False) -> Call:
     """`aten.mm` of (m, k) with (k, n): 2 m k n FLOPs."""
+    literals: tuple[tuple[str, Literal], ...] = (("allow_tf32", True),) if allow_tf32 else ()
     return Call(
         "aten.mm",
         "default",
@@ -44,6 +52,7 @@ def mm_call(m: int, k: int, n: int, dtype: str = "float32") -> Call:
             spec(k, n, argument="mat2", dtype=dtype, storage=1),
         ),
         (spec(m, n, dtype=dtype, storage=2),),
+        literals,
     )
 
 
@@ -51,10 +60,14 @@ def factory_call(*shape: int, name: str = "aten.empty", dtype: str = "float32") 
     return Call(name, "memory_format", (), (spec(*shape, dtype=dtype),))
 
 
-def copy_in_call(*shape: int, dtype: str = "float32") -> Call:
+def copy_in_call(
+    *shape: int, dtype: str = "float32", is_pinned: bool = False, non_blocking: bool = False
+) -> Call:
     """A copy of a host tensor to the device."""
-    source = spec(*shape, argument="self", dtype=dtype, device="cpu")
-    return Call("aten._to_copy", "default", (source,), (spec(*shape, dtype=dtype, storage=1),))
+    source = spec(*shape, argument="self", dtype=dtype, device="cpu", is_pinned=is_pinned)
+    result = spec(*shape, dtype=dtype, storage=1)
+    literals: tuple[tuple[str, Literal], ...] = (("non_blocking", True),) if non_blocking else ()
+    return Call("aten._to_copy", "default", (source,), (result,), literals)
 
 
 def attention_call(is_causal: bool, name: str = "aten._test_attention") -> Call:
@@ -89,6 +102,7 @@ class TraceBuilder:
     storages: list[Storage] = field(default_factory=list)
     step_ends: list[int] = field(default_factory=list)
     reserved: list[Reserved] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
     stream: int = 0
     """The stream on which storages are allocated from now on."""
     chip: str = "H100-SXM"
@@ -129,6 +143,11 @@ class TraceBuilder:
         """From the next operator on, so many bytes are in the allocator's segments."""
         self.reserved.append(Reserved(GPU, self.clock, size))
 
+    def wait(self) -> None:
+        """The host waits for the device before it issues the next operator."""
+        if self.clock not in self.waits:
+            self.waits.append(self.clock)
+
     def end_step(self) -> None:
         self.step_ends.append(self.clock)
 
@@ -151,6 +170,7 @@ class TraceBuilder:
             placeholders=tuple(placeholders),
             notes=tuple(notes),
             reserved=tuple(self.reserved),
+            waits=tuple(self.waits),
             facts={"python": "3.11.7"},
         )
 

@@ -18,10 +18,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "convention": ("cost", "record"),
     "calibration": ("cost", "errors", "hardware", "record"),
     "roofline": ("calibration", "cost", "hardware", "record"),
-    "timeline": ("cost", "record", "roofline"),
+    "targets": ("calibration", "errors", "hardware", "roofline"),
+    "schedule": ("calibration", "cost", "record", "roofline"),
     "memory": ("record",),
-    "ledger": ("convention", "cost", "memory", "record"),
-    "views": ("allocator", "errors", "hardware", "ledger", "memory", "record", "workspace"),
+    "ledger": ("convention", "cost", "errors", "memory", "record", "roofline", "schedule"),
+    "views": ("allocator", "calibration", "errors", "hardware", "ledger", "memory", "record",
+              "roofline", "workspace"),
     "advice": ("ledger", "memory", "record", "views"),
     "report": ("advice", "hardware", "ledger", "memory", "record", "units", "views",
                "workspace"),
@@ -30,15 +32,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "probe": ("allocator", "hardware", "record", "tracer", "virtual", "workspace"),
     "fit": ("allocator", "errors", "hardware", "record", "units", "workspace"),
     "measure": ("hardware", "record", "tracer", "virtual"),
-    "cli": ("advice", "convention", "errors", "fit", "hardware", "ledger", "measure", "record",
-            "report", "tracer", "units", "views", "workspace"),
+    "bench": ("calibration", "cost", "hardware", "record", "tracer", "virtual"),
+    "cli": ("advice", "bench", "calibration", "convention", "errors", "fit", "hardware", "ledger", "measure", "record",
+            "report", "roofline", "targets", "tracer", "units", "views", "workspace"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 
 `__init__` and `__main__` stand above all of them.
 """
 
-TORCH = frozenset({"virtual", "tracer", "probe", "measure"})
+TORCH = frozenset({"virtual", "tracer", "probe", "measure", "bench"})
 """The only packages that import torch."""
 
 LAZY = frozenset({"__init__", "__main__", "cli"})

@@ -13,7 +13,14 @@ from tests.builders import (
 )
 from torchtally.record import Ending, Note, Phase, Placeholder, Role, Trace
 
-CALLS = (mm_call(2, 3, 4), mm_call(64, 64, 64, "bfloat16"), unknown_call(), copy_in_call(8, 8))
+CALLS = (
+    mm_call(2, 3, 4),
+    mm_call(2, 3, 4, allow_tf32=True),
+    mm_call(64, 64, 64, "bfloat16"),
+    unknown_call(),
+    copy_in_call(8, 8),
+    copy_in_call(8, 8, is_pinned=True, non_blocking=True),
+)
 FACTORIES = (factory_call(100), factory_call(1000, dtype="int64"))
 SITES = (
     site(),
@@ -27,7 +34,7 @@ SITES = (
 
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
-    """Up to forty operators; storages die at random, steps end at random."""
+    """Up to forty operators; storages die, the host waits and steps end at random."""
     made = TraceBuilder()
     alive: list[int] = []
     for _ in range(draw(st.integers(0, 40))):
@@ -46,6 +53,8 @@ def traces(draw: st.DrawFn) -> Trace:
         doomed = draw(st.sets(st.sampled_from(alive), max_size=3))
         made.free(*doomed)
         alive = [number for number in alive if number not in doomed]
+        if draw(st.integers(0, 4)) == 0:
+            made.wait()
         if draw(st.integers(0, 9)) == 0:
             made.end_step()
     return made.build(

@@ -2,22 +2,27 @@
 
 Costs are those of the *steady-state step*: the last training step that the run completed (the
 first one also allocates optimizer state), or the whole run when it completed none. Memory is that
-of the whole run, since a peak may come before or after that step.
+of the whole run, since a peak may come before or after that step. Time is predicted, by a roofline
+of the chip that the run was traced for or of any other; without one there is none.
 """
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import fsum, isclose
 from operator import attrgetter
 from typing import Any, NamedTuple, Self, TypeVar
 
 from torchtally.convention import Attention, conventional
 from torchtally.cost import Cost, Kind, cost_of
+from torchtally.errors import UsageError
 from torchtally.memory import Category, Memory, replay
 from torchtally.record import Call, Frame, Op, Phase, Trace
 from torchtally.record.columns import collection_paused, records
 from torchtally.record.storage import allocated_bytes
+from torchtally.roofline import Bound, Kernel, Roofline
+from torchtally.schedule import Clock, Price, Slot, priced
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -37,6 +42,8 @@ class Entry:
     What a checkpointed region makes again in the backward pass is allocated, not saved: it does
     not have to be held from the forward pass on.
     """
+    slot: Slot
+    """Its part of the step's time. All zero in a ledger without a roofline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,10 @@ class Total:
     """Operators of the forward pass that made a view: same storage, nothing moved."""
     copies: int = 0
     """Operators of the forward pass that made a copy of a tensor: a cast, a contiguous one."""
+    seconds: float = 0.0
+    """Of the step's time: kernels, and the device idle for want of them."""
+    kernel_s: float = 0.0
+    """Of these the device was at work."""
 
     @property
     def flops(self) -> int:
@@ -118,6 +129,15 @@ class Coverage:
         return sum(it.count for it in self.uncounted)
 
 
+@dataclass(frozen=True, slots=True)
+class Untimed:
+    """An operator whose time the chip's numbers cannot tell: its time is in no total."""
+
+    op: str
+    count: int
+    reason: str
+
+
 class ConservationError(AssertionError):
     """A ledger whose parts do not sum to its total. The message lists every law that is broken."""
 
@@ -138,6 +158,18 @@ class Ledger:
     """Of the steady-state step."""
     memory: Memory
     """Of the whole run."""
+    roofline: Roofline | None = None
+    """What the times are predicted by; None: there are none."""
+    untimed: tuple[Untimed, ...] = ()
+    """Of the steady-state step, most frequent first."""
+    begun_s: float = 0.0
+    """When the steady-state step began and ended, from the beginning of the trace."""
+    ended_s: float = 0.0
+
+    @property
+    def step_s(self) -> float | None:
+        """Predicted seconds of the steady-state step; None without a roofline."""
+        return None if self.roofline is None else self.total.seconds
 
     @property
     def period(self) -> str:
@@ -172,47 +204,64 @@ class Ledger:
     def by_phase(self) -> dict[Phase, Total]:
         return self.sums(phase_of)
 
+    def by_bound(self) -> dict[Bound, Total]:
+        """By what limits an operator: compute, memory, network, overhead."""
+        return self.sums(bound_of)
+
     def check(self) -> None:
         """Raise ConservationError unless every grouping sums to the total and memory adds up."""
         broken = [
             *_sums_broken(self),
             *_coverage_broken(self),
+            *_time_broken(self),
             *self.memory.laws_broken(),
         ]
         if broken:
             raise ConservationError("\n".join(broken))
 
 
-def account(trace: Trace, *, convention: Attention = Attention.FULL) -> Ledger:
-    """The ledger of a trace: exact FLOPs and bytes by the rules in `cost/`.
+def account(
+    trace: Trace, *, convention: Attention = Attention.FULL, roofline: Roofline | None = None
+) -> Ledger:
+    """The ledger of a trace: exact FLOPs and bytes by the rules in `cost/`, time by a roofline.
 
     `convention` says whether causal attention counts in full. An operator without a rule, or whose
-    rule cannot make sense of the call, is uncounted and listed in `coverage`.
+    rule cannot make sense of the call, is uncounted and listed in `coverage`; one whose time the
+    roofline cannot tell is listed in `untimed`.
     """
     with collection_paused():
         memory = replay(trace)
-        prices = _price(trace.ops, convention)
-        priced = [prices[id(op.call)] for op in trace.ops]
+        prices = _price(trace.ops, convention, roofline)
+        found = [prices[id(op.call)] for op in trace.ops]
         allocated, saved = _allocations(trace, memory)
+        slots = _slots(trace, found, roofline)
         entries = tuple(
             records(
                 Entry,
                 trace.ops,
-                [it.kind for it in priced],
-                [it.cost for it in priced],
+                [it.kind for it in found],
+                [it.cost for it in found],
                 [allocated.get(op.clock, 0) for op in trace.ops],
                 [saved.get(op.clock, 0) for op in trace.ops],
+                slots,
             )
         )
-        steady = _between(entries, *trace.steady_step)
+        first, end = _steady_places(trace)
+        steady = entries[first:end]
+        begun_s = fsum(it.seconds for it in slots[:first])
+        ended_s = fsum(it.seconds for it in slots[:end])
         return Ledger(
             trace=trace,
             attention=convention,
             entries=entries,
             steady=steady,
-            total=_total(steady),
+            total=_total(steady, ended_s - begun_s),
             coverage=_coverage(steady, prices),
             memory=memory,
+            roofline=roofline,
+            untimed=_untimed(steady, prices),
+            begun_s=begun_s,
+            ended_s=ended_s,
         )
 
 
@@ -220,20 +269,56 @@ class _Price(NamedTuple):
     kind: Kind
     cost: Cost
     failure: str
+    time: Price
+    time_failure: str
 
 
-def _price(ops: Iterable[Op], attention: Attention) -> dict[int, _Price]:
-    """Kind and cost of each distinct call, by its identity: ops share calls."""
+def _price(ops: Iterable[Op], attention: Attention, roofline: Roofline | None) -> dict[int, _Price]:
+    """Kind, cost and time of each distinct call, by its identity: ops share calls."""
     calls = {id(op.call): op.call for op in ops}
-    return {key: _price_of(call, attention) for key, call in calls.items()}
+    return {key: _price_of(call, attention, roofline) for key, call in calls.items()}
 
 
-def _price_of(call: Call, attention: Attention) -> _Price:
+def _price_of(call: Call, attention: Attention, roofline: Roofline | None) -> _Price:
     try:
         kind, cost = cost_of(call)
     except Exception as error:  # one unforeseen call must not cost the user the whole report
-        return _Price(Kind.UNCOUNTED, Cost(), f"its rule failed: {type(error).__name__}: {error}")
-    return _Price(kind, conventional(cost, call, kind, attention), "")
+        failure = f"its rule failed: {type(error).__name__}: {error}"
+        return _Price(Kind.UNCOUNTED, Cost(), failure, _free(Kind.UNCOUNTED), failure)
+    time, failure = _free(kind), ""
+    if roofline is not None and not kind.is_free:
+        try:
+            time = priced(call, kind, cost, roofline)
+        except UsageError as error:
+            failure = str(error)
+        except Exception as error:  # nor must one whose shapes no model foresaw
+            failure = f"its time: {type(error).__name__}: {error}"
+    return _Price(kind, conventional(cost, call, kind, attention), "", time, failure)
+
+
+def _free(kind: Kind) -> Price:
+    return Price(Kernel(0.0, Bound.OVERHEAD), kind, 0)
+
+
+NO_SLOT = Slot(0.0, 0.0, Bound.OVERHEAD, False)
+
+
+def _slots(trace: Trace, prices: Sequence[_Price], roofline: Roofline | None) -> list[Slot]:
+    """When each operator runs."""
+    if roofline is None:
+        return [NO_SLOT] * len(prices)
+    times = [it.time for it in prices]
+    return Clock(roofline).run(trace.ops, times, trace.waits, trace.step_ends)
+
+
+def _untimed(entries: Sequence[Entry], prices: Mapping[int, _Price]) -> tuple[Untimed, ...]:
+    """Those without a rule have no time either, and are listed as uncounted already."""
+    missing = Counter(
+        (it.op.call.name, reason)
+        for it in entries
+        if (reason := prices[id(it.op.call)].time_failure) and it.kind is not Kind.UNCOUNTED
+    )
+    return tuple(Untimed(op, count, reason) for (op, reason), count in missing.most_common())
 
 
 def _allocations(trace: Trace, memory: Memory) -> tuple[dict[int, int], dict[int, int]]:
@@ -251,13 +336,18 @@ def _allocations(trace: Trace, memory: Memory) -> tuple[dict[int, int], dict[int
     return allocated, saved
 
 
-def _between(entries: tuple[Entry, ...], first: int, end: int) -> tuple[Entry, ...]:
-    clock = attrgetter("op.clock")
-    return entries[bisect_left(entries, first, key=clock) : bisect_left(entries, end, key=clock)]
+def _steady_places(trace: Trace) -> tuple[int, int]:
+    """Places [first, end) of the steady-state step's operators."""
+    clock = attrgetter("clock")
+    first, end = trace.steady_step
+    return bisect_left(trace.ops, first, key=clock), bisect_left(trace.ops, end, key=clock)
 
 
-def _total(entries: Sequence[Entry]) -> Total:
-    """The total by another road than `sums`: cost times count for each distinct call and phase."""
+def _total(entries: Sequence[Entry], seconds: float) -> Total:
+    """The total by another road than `sums`: cost times count for each distinct call and phase.
+
+    Its time is what has passed between the step's beginning and its end.
+    """
     times = Counter((id(it.op.call), it.op.phase) for it in entries)
     prices = {id(it.op.call): (it.kind, it.cost) for it in entries}
     total = Total(
@@ -272,6 +362,8 @@ def _total(entries: Sequence[Entry]) -> Total:
         total,
         views=sum(1 for it in entries if is_view(it)),
         copies=sum(1 for it in entries if is_copy(it)),
+        seconds=seconds,
+        kernel_s=fsum(it.slot.kernel_s for it in entries),
     )
 
 
@@ -363,6 +455,10 @@ def kind_of(entry: Entry) -> Kind:
     return entry.kind
 
 
+def bound_of(entry: Entry) -> Bound:
+    return entry.slot.bound
+
+
 def sums(entries: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, Total]:
     """Totals of the groups that `key` makes, in order of first appearance."""
     groups: dict[Key, list[Entry]] = {}
@@ -375,6 +471,7 @@ def _sum(entries: Iterable[Entry]) -> Total:
     """One pass over the entries: a view of a large trace takes hundreds of thousands."""
     forward = backward = recompute = optimizer = matmul = count = views = copies = 0
     read = written = network = allocated = saved = 0
+    seconds = kernel_s = 0.0
     for entry in entries:
         cost, phase = entry.cost, entry.op.phase
         count += 1
@@ -397,6 +494,8 @@ def _sum(entries: Iterable[Entry]) -> Total:
         network += cost.network_bytes
         allocated += entry.bytes_allocated
         saved += entry.bytes_saved
+        seconds += entry.slot.seconds
+        kernel_s += entry.slot.kernel_s
     return Total(
         count=count,
         flops_forward=forward,
@@ -411,6 +510,8 @@ def _sum(entries: Iterable[Entry]) -> Total:
         bytes_saved=saved,
         views=views,
         copies=copies,
+        seconds=seconds,
+        kernel_s=kernel_s,
     )
 
 
@@ -429,6 +530,7 @@ GROUPINGS: dict[str, Callable[[Ledger], Mapping[Any, Total]]] = {
     "op": Ledger.by_op,
     "kind": Ledger.by_kind,
     "phase": Ledger.by_phase,
+    "bound": Ledger.by_bound,
 }
 """Every way a view groups the entries of a step."""
 
@@ -438,8 +540,19 @@ def _sums_broken(ledger: Ledger) -> Iterator[str]:
         total = sum(grouped(ledger).values(), start=Total())
         for field in fields(Total):
             parts, whole = getattr(total, field.name), getattr(ledger.total, field.name)
-            if parts != whole:
+            is_time = isinstance(whole, float)
+            if not (isclose(parts, whole, rel_tol=1e-9, abs_tol=1e-12) if is_time
+                    else parts == whole):  # fmt: skip
                 yield f"{field.name} by {name} sum to {parts}, not to the total {whole}"
+
+
+def _time_broken(ledger: Ledger) -> Iterator[str]:
+    """No operator takes less than its kernel, and none less than nothing."""
+    for it in ledger.entries:
+        slot = it.slot
+        if not 0 <= slot.kernel_s <= slot.seconds * (1 + 1e-9):
+            name = it.op.call.name
+            yield f"{name} at {it.op.clock} takes {slot.seconds} s, its kernel {slot.kernel_s} s"
 
 
 def _coverage_broken(ledger: Ledger) -> Iterator[str]:

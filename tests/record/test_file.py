@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.builders import TraceBuilder, frame, mm_call, site
+from tests.builders import TraceBuilder, copy_in_call, frame, mm_call, site
 from tests.strategies import traces
 from torchtally.errors import TraceFileError
 from torchtally.record import Call, Trace
@@ -29,6 +29,7 @@ def small_trace() -> Trace:
     here = site(frame(line=3), frame(line=9), module="net.0", module_class="Linear")
     product = made.run(mm_call(2, 3, 4), (a, b), site=here)
     made.free(product)
+    made.wait()
     made.run(mm_call(2, 3, 4), (a, b), site=here)
     made.end_step()
     return made.build()
@@ -51,6 +52,7 @@ def test_what_is_written_is_read(trace: Trace, tmp_path: Path) -> None:
     assert again.storages == trace.storages
     assert again.step_ends == trace.step_ends
     assert again.facts == trace.facts
+    assert again.waits == trace.waits
 
 
 def test_calls_and_sites_are_shared_after_reading(file: Path) -> None:
@@ -67,6 +69,16 @@ def test_literals_come_back_as_tuples(tmp_path: Path) -> None:
     assert read_trace(tmp_path / "run.tally").ops[0].call.literals == call.literals
 
 
+def test_pinned_and_pageable_sources_stay_apart(tmp_path: Path) -> None:
+    made = TraceBuilder()
+    calls = [copy_in_call(8), copy_in_call(8, is_pinned=True), copy_in_call(8)]
+    for call in calls:
+        made.run(call, (-1,))
+    write_trace(made.build(), tmp_path / "run.tally")
+    assert [op.call for op in read_trace(tmp_path / "run.tally").ops] == calls
+    assert calls[0] != calls[1]
+
+
 def test_a_file_name_that_is_not_utf8_is_spelled_out(tmp_path: Path) -> None:
     made = TraceBuilder()
     made.run(mm_call(1, 1, 1), (0, 0), site=site(frame("caf\udce9.py")))
@@ -76,7 +88,7 @@ def test_a_file_name_that_is_not_utf8_is_spelled_out(tmp_path: Path) -> None:
 
 def test_the_first_line_is_readable(file: Path) -> None:
     line = file.read_bytes().split(b"\n")[0].decode("ascii")
-    assert line.startswith("torchtally trace format=2 packed=")
+    assert line.startswith("torchtally trace format=3 packed=")
     assert len(line) < 120
 
 
@@ -115,15 +127,18 @@ def test_a_file_cut_in_two_is_called_cut_short(file: Path, kept: int) -> None:
 
 
 def test_a_newer_format_asks_for_an_upgrade(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"format=2 ", b"format=3 ", 1))
+    file.write_bytes(file.read_bytes().replace(b"format=3 ", b"format=4 ", 1))
     message = refusal(file)
-    assert "made by a newer torchtally (format 3, this one reads 2)" in message
+    assert "made by a newer torchtally (format 4, this one reads 3)" in message
     assert "Upgrade" in message
 
 
-def test_an_unknown_older_format_is_refused(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"format=2 ", b"format=0 ", 1))
-    assert "format 0" in refusal(file)
+@pytest.mark.parametrize("older", [0, 1, 2])
+def test_an_older_format_is_refused(file: Path, older: int) -> None:
+    file.write_bytes(file.read_bytes().replace(b"format=3 ", b"format=%d " % older, 1))
+    message = refusal(file)
+    assert f"its format {older} is not one this torchtally reads (format 3)" in message
+    assert "Make the trace again" in message
 
 
 def test_bytes_after_the_end_are_refused(file: Path) -> None:
@@ -201,6 +216,10 @@ def test_a_well_sealed_changed_body_is_read_or_refused(data: st.DataObject, tmp_
         (("storages", "role"), [0, 0, 0, 6], "role"),
         (("storages", "name"), [0, 0, 0, 9], "text"),
         (("step_ends",), [2, 1], "order"),
+        (("waits",), [2, 1], "order"),
+        (("waits",), [1, 1], "order"),
+        (("waits",), [-1], "tick"),
+        (("waits",), [1 << 60], "tick"),
         (("host_ops",), -1, "host"),
     ],
 )
@@ -229,11 +248,11 @@ def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
 
 def test_a_small_file_cannot_ask_for_all_memory(tmp_path: Path) -> None:
     packed = zlib.compress(b"\0" * (1 << 24))
-    header = trace_file._header(2, len(packed), 1 << 38, trace_file._digest(packed))
+    header = trace_file._header(trace_file.FORMAT, len(packed), 1 << 38, trace_file._digest(packed))
     path = tmp_path / "bomb"
     path.write_bytes(header + packed)
     assert "claims to hold more" in refusal(path)
-    header = trace_file._header(2, len(packed), 100, trace_file._digest(packed))
+    header = trace_file._header(trace_file.FORMAT, len(packed), 100, trace_file._digest(packed))
     path.write_bytes(header + packed)
     assert "size is not the one it claims" in refusal(path)
 

@@ -4,7 +4,7 @@ The names are kept: a corpus that was measured once is found by them. A case tha
 other way no longer matches what was measured, and the comparison says so.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -121,10 +121,10 @@ class Training:
         self.generator = Generator().manual_seed(0)
 
     def batch(self) -> list[Tensor]:
-        """A new batch, on the device."""
+        """A new batch, still on the host."""
         case = self.case
         inputs = case.model.sample(case.batch, case.sequence, self.generator)
-        return [self.prepared(it).to(self.device) for it in inputs]
+        return [self.prepared(it) for it in inputs]
 
     def prepared(self, tensor: Tensor) -> Tensor:
         if tensor.dim() == 4 and self.case.channels_last:
@@ -137,10 +137,11 @@ class Training:
         dtype = AUTOCAST.get(self.case.precision)
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype=dtype)
 
-    def step(self, mark: Mark) -> None:
-        """One training step."""
-        for _ in range(self.case.accumulation):
-            inputs = self.batch()
+    def step(self, mark: Mark, batches: Sequence[list[Tensor]] | None = None) -> None:
+        """One training step, on these batches of the host, or else on new ones."""
+        for number in range(self.case.accumulation):
+            batch = self.batch() if batches is None else batches[number]
+            inputs = [it.to(self.device) for it in batch]
             with self.autocast():
                 loss = self.model(*inputs) / self.case.accumulation
             mark("forward")

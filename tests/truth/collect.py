@@ -4,12 +4,15 @@
     python -m tests.truth.collect --only 'gpt2-*'          some of them
     python -m tests.truth.collect --only vit --output it.json
     python -m tests.truth.collect --resume                 what an earlier run left undone
+    python -m tests.truth.collect --no-times               memory alone, in half the time
     python -m tests.truth.collect --list                   the cases, and nothing is run
     python -m tests.truth.collect --device cpu             proves the collector without a GPU
 
 Needs torch and this repository, nothing installed; under ten minutes on one GPU. Each case runs in
-a process of its own. The file is whole after every case, so an interrupted run keeps what it has.
-On the host the cases are scaled down, and no memory is measured: those figures are null.
+a process of its own: three steps whose memory is measured, and then more that are timed, singly, in
+a row and under the profiler. What ran out of memory has no times, nor has a stand-in any. The file
+is whole after every case, so an interrupted run keeps what it has. On the host the cases are scaled
+down, and no memory is measured: those figures are null.
 
 Exit status: 0 when every case was measured (out of memory is a measurement), 1 when one failed, 2
 when nothing could be measured, 130 when interrupted.
@@ -128,9 +131,15 @@ def read_corpus(path: Path) -> Corpus:
         if found["kind"] not in KINDS:
             raise ValueError(f"its kind is {found['kind']!r}, none of {', '.join(KINDS)}")
         entries = [Entry.from_json(it) for it in found["cases"]]
+        if found["kind"] == "stand-in" and any(map(timed, entries)):
+            raise ValueError("it has times, and a stand-in computes nothing that takes any")
         return Corpus(found["kind"], found["about"], found["is_small"], found["date"], entries)
     except (ValueError, KeyError, TypeError) as problem:
         raise ValueError(f"{path} is not a corpus that can be read: {problem}") from problem
+
+
+def timed(entry: Entry) -> bool:
+    return entry.measurement is not None and entry.measurement.times is not None
 
 
 def settings(case: Case) -> Json:
@@ -145,11 +154,20 @@ Runner = Callable[[Case], Measurement]
 """Raises CaseError where nothing was measured."""
 
 
-def in_process_of_its_own(device: str, timeout_s: float = TIMEOUT_S) -> Runner:
+def in_process_of_its_own(
+    device: str, timeout_s: float = TIMEOUT_S, *, with_times: bool = False
+) -> Runner:
     def run(case: Case) -> Measurement:
         small = ["--small"] if device == "cpu" else []
-        found = answer([case.name, "--device", device, *small], timeout_s)
-        return Measurement.from_json(found)
+        arguments = [case.name, "--device", device, *small]
+        if not with_times:
+            return Measurement.from_json(answer(arguments, timeout_s))
+        try:
+            return Measurement.from_json(answer([*arguments, "--times"], timeout_s))
+        except CaseError as problem:
+            # A process that its timing killed is no reason to have no memory figures either.
+            found = Measurement.from_json(answer(arguments, timeout_s))
+            return found if found.out_of_memory else replace(found, times_error=str(problem))
 
     return run
 
@@ -204,15 +222,14 @@ WIDTH = max(len(it.name) for it in CASES)
 
 def seen(measurement: Measurement) -> str:
     """A measurement in a few words."""
-    step_s = f"{measurement.steps[-1].seconds:.3f} s/step" if measurement.steps else ""
     if measurement.out_of_memory:
         return f"out of memory in {measurement.stopped_in}"
-    if measurement.peak_allocated_bytes is None:
-        return f"peaks unknown  {step_s}"
-    return (
-        f"peak {gib(measurement.peak_allocated_bytes)}, "
-        f"reserved {gib(measurement.peak_reserved_bytes)}  {step_s}"
-    )
+    peak, reserved = measurement.peak_allocated_bytes, measurement.peak_reserved_bytes
+    peaks = "peaks unknown" if peak is None else f"peak {gib(peak)}, reserved {gib(reserved)}"
+    times, error = measurement.times, measurement.times_error
+    step_s = measurement.steps[-1].seconds if times is None else times.median_step_s
+    missing = "" if error is None else f"  TIMES INCOMPLETE: {error}"
+    return f"{peaks}  {step_s:.3f} s/step{missing}"
 
 
 def gib(number: int | None) -> str:
@@ -279,6 +296,7 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("--only", default="*", metavar="PATTERN", help="part of a name, or with *, ?")
     it.add_argument("--output", type=Path, metavar="FILE", help="default: named after the device")
     it.add_argument("--resume", action="store_true", help="keep what the file has already")
+    it.add_argument("--no-times", action="store_true", help="measure memory alone")
     it.add_argument("--list", action="store_true", help="list the cases and stop")
     it.add_argument(
         "--kind", default="gpu", choices=KINDS[:2],
@@ -298,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         corpus, path = begin(given)
-        return run_all(corpus, cases, path, given.device)
+        return run_all(corpus, cases, path, given.device, with_times=not given.no_times)
     except (CaseError, OSError, ValueError) as problem:
         complain(str(problem))
         return 2
@@ -324,7 +342,9 @@ def begin(given: Any) -> tuple[Corpus, Path]:
     return resumed(corpus, path) if given.resume else corpus, path
 
 
-def run_all(corpus: Corpus, cases: Sequence[Case], path: Path, device: str) -> int:
+def run_all(
+    corpus: Corpus, cases: Sequence[Case], path: Path, device: str, *, with_times: bool = True
+) -> int:
     start = time.perf_counter()
     done = {it.name for it in corpus.entries}
     left = [it for it in cases if it.name not in done]
@@ -334,9 +354,8 @@ def run_all(corpus: Corpus, cases: Sequence[Case], path: Path, device: str) -> i
                 complain(f"{it.name} is left out: the host lacks a kernel for it")
         left = [it for it in left if not it.needs_gpu]
     print(f"{corpus.device}, torch {corpus.about['torch']}: {len(left)} cases, to {path}")
-    failed = collect(
-        corpus, left, in_process_of_its_own(device), path, lambda line: print(line, flush=True)
-    )
+    run = in_process_of_its_own(device, with_times=with_times and corpus.kind != "stand-in")
+    failed = collect(corpus, left, run, path, lambda line: print(line, flush=True))
     print(f"{len(left) - len(failed)} measured in {time.perf_counter() - start:.0f} s: {path}")
     if failed:
         complain(f"{len(failed)} failed: {', '.join(failed)}")

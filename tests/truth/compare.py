@@ -17,8 +17,9 @@ import torch
 from tests.truth.cases import Case, case_of
 from tests.truth.collect import FOLDER, Corpus, Entry, read_corpus, settings
 from tests.truth.measure import Measurement, measure
+from tests.truth.timing import Times
 from torchtally.hardware import Chip, chip
-from torchtally.units import format_bytes
+from torchtally.units import format_bytes, format_seconds
 from torchtally.virtual.session import virtual_gpu
 
 MEDIAN_ALLOCATED_LIMIT = 0.01
@@ -160,6 +161,37 @@ def below_parity(rows: Sequence[Row]) -> list[str]:
     return found
 
 
+StepPredictor = Callable[[Entry], float]
+"""Seconds that a case's step takes, on batches that the host has ready."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One case's step, measured and predicted."""
+
+    name: str
+    times: Times
+    predicted_s: float | None
+    """None where nobody predicts."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted over measured, in a row of steps in which the host runs ahead."""
+        predicted_s = self.predicted_s
+        return None if predicted_s is None else predicted_s / self.times.stretch_step_s
+
+
+def step_times(corpus: Corpus, predicted_step_s: StepPredictor | None = None) -> list[StepTime]:
+    """Every case of a real GPU that was timed; none of anything else, whose times mean nothing."""
+    if corpus.kind != "gpu":
+        return []
+    return [
+        StepTime(it.name, it.measurement.times, predicted_step_s and predicted_step_s(it))
+        for it in corpus.entries
+        if it.measurement is not None and it.measurement.times is not None
+    ]
+
+
 # The page -------------------------------------------------------------------------------------
 
 INTRODUCTION = f"""\
@@ -194,7 +226,7 @@ tensors is in them only as far as they ask PyTorch for it.
 Compared = Sequence[tuple[Corpus, Sequence[Row]]]
 
 
-def accuracy_markdown(compared: Compared) -> str:
+def accuracy_markdown(compared: Compared, predicted_step_s: StepPredictor | None = None) -> str:
     """docs/accuracy.md: what each corpus says of the predictions."""
     corpora = [corpus for corpus, _ in compared]
     steps = max((len(it.measurement.steps) for c in corpora for it in c.entries if it.measurement),
@@ -203,7 +235,10 @@ def accuracy_markdown(compared: Compared) -> str:
     if not any(it.kind == "gpu" for it in corpora):
         parts.append(NO_GPU)
     ordered = sorted(compared, key=lambda it: (it[0].kind, it[0].device, it[0].date))
-    parts += [section(corpus, rows) for corpus, rows in ordered]
+    for corpus, rows in ordered:
+        parts.append(section(corpus, rows))
+        if found := step_times(corpus, predicted_step_s):
+            parts.append(times_section(found))
     return "\n".join(parts)
 
 
@@ -245,6 +280,21 @@ def section(corpus: Corpus, rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+STEP_TIMES = """\
+### Step times
+
+Single: the median of steps that each begin and end with an idle device. In a row: steps that wait
+for it only at the end, as training does; a ratio is predicted over those. Batches are ready on the
+host; copying them to the device is part of a step.
+"""
+
+
+def times_section(found: Sequence[StepTime]) -> str:
+    far = [error(it.ratio) for it in found if it.ratio is not None]
+    said = f"Predicted {percent(median(far))} off in the median.\n" if far else None
+    return "\n".join([STEP_TIMES, *([said] if said else []), table(*steps_table(found))])
+
+
 Grid = tuple[list[str], list[list[str]]]
 """The heads of the columns, and rows of cells."""
 
@@ -276,6 +326,27 @@ def peaks(rows: Sequence[Row]) -> Grid:
 
     heads = ["case", "allocated", "predicted", "ratio", "reserved", "ratio"]
     return heads, list(lines())
+
+
+def steps_table(found: Sequence[StepTime]) -> Grid:
+    def line(it: StepTime) -> list[str]:
+        times = it.times
+        clock_hz = None if times.gauge is None else times.gauge.sm_clock_hz
+        cells = [
+            it.name,
+            str(len(times.step_s)),
+            format_seconds(times.median_step_s),
+            format_seconds(times.stretch_step_s),
+            "unknown" if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz",
+        ]
+        if it.predicted_s is None:
+            return cells
+        return [*cells, format_seconds(it.predicted_s), f"{it.ratio:.3f}"]
+
+    heads = ["case", "steps", "single", "in a row", "SM clock"]
+    if any(it.predicted_s is not None for it in found):
+        heads += ["predicted", "ratio"]
+    return heads, [line(it) for it in found]
 
 
 PHASES = ("build", "forward", "backward", "optimizer", "zero_grad")

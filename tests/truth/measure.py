@@ -4,6 +4,7 @@ The same code runs on a GPU and on a virtual one: both answer the same questions
 and nothing of torchtally. The host has no such figures; there they are None.
 
     python -m tests.truth.measure gpt2-tiny --device cuda      one case, as JSON on stdout
+    python -m tests.truth.measure gpt2-tiny --times            and then how long its steps take
     python -m tests.truth.measure --about --device cuda        the machine, as JSON on stdout
 
 `tests.truth.collect` runs this once for every case, each in a process of its own: what one case
@@ -18,12 +19,13 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from tests.truth.cases import Case, case_of
+from tests.truth.cases import Case, Training, case_of
+from tests.truth.timing import PROFILED_STEPS, Times, Watch, time_steps
 
 STEPS = 3
 
@@ -66,6 +68,11 @@ class Measurement:
     outside_bytes: int | None = None
     """What the device held at the end beside all that was reserved: its context, kernels and
     libraries, and other processes."""
+    times: Times | None = None
+    """Of steps after those above, which they leave as they were; None where none were timed, as
+    where memory ran out."""
+    times_error: str | None = None
+    """Why times were wanted and are missing, or the operators in them."""
 
     @property
     def peak_allocated_bytes(self) -> int | None:
@@ -82,17 +89,23 @@ class Measurement:
         return {it.phase: it for it in (*build, *(it for s in self.steps[-1:] for it in s.marks))}
 
     def to_json(self) -> Json:
-        return asdict(self)
+        plain = replace(self, times=None)
+        return asdict(plain) | {"times": self.times and self.times.to_json()}
 
     @staticmethod
     def from_json(found: Json) -> "Measurement":
-        """Raises TypeError or KeyError for what is no measurement."""
+        """Raises TypeError, ValueError or KeyError for what is no measurement.
+
+        One from before times were recorded has none.
+        """
         steps = tuple(
             Step(**{**it, "marks": tuple(Mark(**mark) for mark in it["marks"])})
             for it in found["steps"]
         )
         build = None if found["build"] is None else Mark(**found["build"])
-        return Measurement(**{**found, "build": build, "steps": steps})
+        known = found.get("times")
+        times = known and Times.from_json(known)
+        return Measurement(**{**found, "build": build, "steps": steps, "times": times})
 
 
 def most(them: Any) -> int | None:
@@ -151,8 +164,10 @@ class Meter:
 PHASES = ("forward", "backward", "optimizer", "zero_grad")
 
 
-def measure(case: Case, device: torch.device | str, steps: int = STEPS) -> Measurement:
-    """Train for so many steps. Out of memory is a result like any other."""
+def measure(
+    case: Case, device: torch.device | str, steps: int = STEPS, *, with_times: bool = False
+) -> Measurement:
+    """Train for so many steps. Out of memory is a result like any other, and has no times."""
     device = torch.device(device)
     meter = Meter(device)
     torch.manual_seed(0)
@@ -179,9 +194,25 @@ def measure(case: Case, device: torch.device | str, steps: int = STEPS) -> Measu
         taken.append(Step(tuple(marks), *meter.peaks(), seconds))
         if stopped_in:
             break
-    return Measurement(
+    seen = Measurement(
         available_bytes, build, tuple(taken), bool(stopped_in), stopped_in, meter.outside()
     )
+    return timed(seen, training) if with_times and not seen.out_of_memory else seen
+
+
+def timed(seen: Measurement, training: Training) -> Measurement:
+    """With the times of more steps. What goes wrong there costs nothing that was seen before."""
+    gc.collect()
+    try:
+        watch = Watch(training)
+        seen = replace(seen, times=time_steps(watch))
+        assert seen.times is not None
+        operators = watch.profiled()
+    except RuntimeError as problem:  # of which out of memory is one
+        said = (str(problem).splitlines() or [type(problem).__name__])[0]
+        return replace(seen, times_error=said[:500])
+    times = replace(seen.times, profiled_steps=PROFILED_STEPS, operators=operators)
+    return replace(seen, times=times)
 
 
 def phase_after(marks: Sequence[Mark], case: Case) -> str:
@@ -237,6 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--about", action="store_true", help="describe the machine instead")
     parser.add_argument("--device", default="cuda", help="cuda (the default) or cpu")
     parser.add_argument("--small", action="store_true", help="the case scaled down")
+    parser.add_argument("--times", action="store_true", help="time more steps after those")
     given = parser.parse_args(arguments)
     if given.about:
         print(json.dumps(about(given.device)))
@@ -244,7 +276,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.case is None:
         parser.error("name a case")
     case = case_of(given.case)
-    print(json.dumps(measure(case.small() if given.small else case, given.device).to_json()))
+    case = case.small() if given.small else case
+    print(json.dumps(measure(case, given.device, with_times=given.times).to_json()))
 
 
 if __name__ == "__main__":

@@ -136,8 +136,9 @@ def test_out_of_memory_is_a_measurement(ended: int, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(training, "step", step)
     monkeypatch.setattr(Case, "train", train)
-    seen = measure(case, "cpu")
+    seen = measure(case, "cpu", with_times=True)
     assert seen.out_of_memory
+    assert (seen.times, seen.times_error) == (None, None)
     assert seen.stopped_in == (f"step 2, {PHASES[ended]}" if ended < 4 else "build")
     assert [len(it.marks) for it in seen.steps] == ([4, ended] if ended < 4 else [])
     assert Measurement.from_json(json.loads(json.dumps(seen.to_json()))) == seen
@@ -226,7 +227,7 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(tmp_path: Path) -> Non
 def test_the_command_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A real process for each case, to its end."""
     path = tmp_path / "it.json"
-    arguments = ["--device", "cpu", "--only", "gpt2-tiny", "--output", str(path)]
+    arguments = ["--device", "cpu", "--only", "gpt2-tiny", "--output", str(path), "--no-times"]
     assert collect.main(arguments) == 0
     assert "[ 1/1] gpt2-tiny" in (said := capsys.readouterr().out)
     assert "peaks unknown" in said
@@ -235,6 +236,7 @@ def test_the_command_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture
     assert entry.settings == settings(CASES[0].small())
     assert entry.measurement is not None
     assert entry.measurement.peak_allocated_bytes is None
+    assert entry.measurement.times is None
     assert (
         json.loads(path.read_text())["memory"] == "unknown on the host: all of its figures are null"
     )
@@ -252,7 +254,7 @@ def test_a_process_that_fails() -> None:
 def test_a_failure_is_in_the_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(collect, "in_process_of_its_own", lambda device: failing)
+    monkeypatch.setattr(collect, "in_process_of_its_own", lambda device, **options: failing)
     path = tmp_path / "it.json"
     assert collect.run_all(begun(), SMALL[:1], path, "cuda") == 0
     assert collect.run_all(begun(), SMALL, path, "cuda") == 1

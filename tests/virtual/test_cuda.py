@@ -311,16 +311,6 @@ def test_one_stream_may_be_entered_twice():
         assert torch.cuda.current_stream() == default
 
 
-def test_events_measure_something():
-    with torchtally.virtual_gpu("H100-SXM"):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        torch.zeros(2, device="cuda")
-        end.record()
-        torch.cuda.synchronize()
-        assert start.elapsed_time(end) >= 0
-
-
 def test_nvtx_and_profiler_ranges_do_nothing():
     with torchtally.virtual_gpu("H100-SXM"):
         torch.cuda.nvtx.range_push("step")

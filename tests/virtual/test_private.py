@@ -1,18 +1,20 @@
 """The private calls into torch, each made once: an upgrade that moves one of them fails here."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.jit._builtins
+import torch.optim.swa_utils
 import torch.utils._device
 import torch.utils.checkpoint
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchtally.virtual import private
+from torchtally.virtual import private, session
 
 SEEN_TO_WORK = ("2.11", "2.12", "2.13")
 """torch versions whose source has every call below; 2.13 is the one this is developed on."""
@@ -255,6 +257,44 @@ def test_the_arguments_of_to_are_told_apart():
     )  # fmt: skip
     assert private.parse_to(torch.int8)[:2] == (None, torch.int8)
     assert private.parse_to(memory_format=torch.channels_last)[3] is torch.channels_last
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_setting_of_tf32_is_seen():
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+
+    def allowed() -> list[str]:
+        return [
+            it for it in ("matmul", "conv", "rnn") if private.fp32_precision("cuda", it) == "tf32"
+        ]
+
+    assert allowed() == ["conv", "rnn"]
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert allowed() == ["matmul", "conv", "rnn"]
+        matmul.allow_tf32 = False
+        assert allowed() == ["conv", "rnn"]
+        matmul.fp32_precision = "tf32"
+        assert allowed() == ["matmul", "conv", "rnn"]
+        with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
+            print(matmul.allow_tf32)
+        with cudnn.flags(allow_tf32=False):
+            assert allowed() == ["matmul"]
+        cudnn.conv.fp32_precision = "ieee"
+        assert allowed() == ["matmul", "rnn"]
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        matmul.fp32_precision = "none"
+        cudnn.allow_tf32 = True
+    assert allowed() == ["conv", "rnn"]
+
+
+def test_optimizers_ask_which_devices_have_foreach():
+    assert "cuda" in private.devices_with_foreach()
+    assert "cpu" not in private.devices_with_foreach()
+    for name in session.ASK_FOR_FOREACH:
+        asked = getattr(sys.modules[name], private.devices_with_foreach.__name__)
+        assert asked is private.devices_with_foreach
 
 
 def test_the_default_device_is_put_back():

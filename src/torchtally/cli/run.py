@@ -86,11 +86,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Run the script and report; the exit code is the script's."""
-    from torchtally.hardware import chip
+    from torchtally.targets import target as target_of
 
     if args.script is None and args.module is None:
         raise UsageError("which script?\nGive one: `tally run train.py --gpu NAME`, or -m MODULE.")
-    target = chip(args.gpu)
+    target = target_of(args.gpu)
     places = Places(place_of(args.output, "-o"), place_of(args.json, "--json"))
 
     from torchtally.tracer.script import Script, check
@@ -217,6 +217,7 @@ def report(
     from torchtally.record.file import write_trace
     from torchtally.report.json import changes_document, dumps, ledger_document
     from torchtally.report.text import summary_text
+    from torchtally.targets import known_roofline
     from torchtally.views.summary import summarise
 
     gc.disable()  # a million records, none of them garbage
@@ -225,7 +226,7 @@ def report(
         write_trace(trace, places.trace)
     except TallyError as error:
         failed = error
-    ledger = account(trace)
+    ledger = account(trace, roofline=known_roofline(trace.chip))
     if not args.quiet:
         colour = is_coloured(stderr)
         text = summary_text(summarise(ledger), file=args.output, width=width(), is_coloured=colour)

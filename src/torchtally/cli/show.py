@@ -121,9 +121,12 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.convention import Attention
     from torchtally.ledger import account
     from torchtally.record.file import read_trace
+    from torchtally.targets import known_roofline
 
     gc.disable()  # a short life with a million records, none of them garbage
-    ledger = account(read_trace(args.file), convention=Attention(args.convention))
+    trace = read_trace(args.file)
+    convention = Attention(args.convention)
+    ledger = account(trace, convention=convention, roofline=known_roofline(trace.chip))
     if args.json is not None:
         write_or_emit(_json(ledger, args), args.json)
     else:

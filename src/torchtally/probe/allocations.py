@@ -78,6 +78,9 @@ class Allocations(Recorder):
             self.scratch_calls.append(described(invocation, outputs))
         self.scratch.append((self.clock, number))
 
+    def host_waited(self) -> None:
+        """No memory depends on it."""
+
     def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
         """What a storage is for does not matter here."""
 

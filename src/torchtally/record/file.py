@@ -1,6 +1,6 @@
 r"""A trace as a file: one line a person can read, then its tables, packed.
 
-    torchtally trace format=2 packed=48211 body=812345 blake2b=5f1d...\n
+    torchtally trace format=3 packed=48211 body=812345 blake2b=5f1d...\n
     <zlib of a msgpack map: tables of frames, sites and calls, then one list per column>
 
 Every op refers to its call and site by number, so what a million ops share is stored once. The
@@ -37,7 +37,7 @@ from torchtally.record.trace import (
     Trace,
 )
 
-FORMAT = 2
+FORMAT = 3
 MAGIC = b"torchtally trace "
 HEADER = re.compile(
     rb"torchtally trace format=([0-9]{1,6}) packed=([0-9]{1,12}) body=([0-9]{1,12})"
@@ -81,6 +81,7 @@ class _Spec(_Row):
     device: str
     storage: int
     is_written: bool
+    is_pinned: bool
 
 
 class _Call(_Row):
@@ -166,6 +167,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     reserved: list[_Reserved]
     emptied: list[_CacheEmptied]
     refusals: list[_Refusal]
+    waits: list[int]
     allocator_settings: str
     ops: _Ops
     storages: _Storages
@@ -271,6 +273,7 @@ def _pack(trace: Trace) -> _Body:
         reserved=reserved,
         emptied=emptied,
         refusals=refusals,
+        waits=list(trace.waits),
         allocator_settings=_encodable(trace.allocator_settings),
         ops=op_columns,
         storages=storage_columns,
@@ -331,7 +334,10 @@ def _pack_frame(it: Frame) -> _Frame:
 
 
 def _pack_spec(it: TensorSpec) -> _Spec:
-    return _Spec(it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written)
+    return _Spec(
+        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written,
+        it.is_pinned,
+    )  # fmt: skip
 
 
 def _pack_call(call: Call, specs: _Table[TensorSpec]) -> _Call:
@@ -478,6 +484,7 @@ def _unpack(body: _Body) -> Trace:
     storages = _unpack_storages(body.storages, body.texts)
     ops = _unpack_ops(body.ops, calls, sites, len(storages))
     _check_steps(body.step_ends)
+    _check_waits(body.waits)
     _check_counts([body.host_ops], "host operators")
     return Trace(
         script=body.script,
@@ -492,6 +499,7 @@ def _unpack(body: _Body) -> Trace:
         reserved=tuple(_unpack_reserved(it, body.texts) for it in body.reserved),
         emptied=tuple(_unpack_emptied(it, body.texts) for it in body.emptied),
         refusals=tuple(_unpack_refusal(it, body.texts, sites) for it in body.refusals),
+        waits=tuple(body.waits),
         allocator_settings=body.allocator_settings,
         host_ops=body.host_ops,
         facts=body.facts,
@@ -504,8 +512,9 @@ def _unpack_spec(it: _Spec) -> TensorSpec:
     if math.prod(it.shape) > ELEMENT_LIMIT:
         _invalid("a tensor has more elements than can be numbered")
     return TensorSpec(
-        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written
-    )
+        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written,
+        it.is_pinned,
+    )  # fmt: skip
 
 
 def _unpack_call(it: _Call, specs: Sequence[TensorSpec]) -> Call:
@@ -631,3 +640,9 @@ def _check_steps(ends: list[int]) -> None:
     _check_ticks(ends)
     if any(after < before for before, after in pairwise(ends)):
         _invalid("the steps are not in order")
+
+
+def _check_waits(ticks: list[int]) -> None:
+    _check_ticks(ticks)
+    if any(after <= before for before, after in pairwise(ticks)):
+        _invalid("the moments at which the host waited are not in order")

@@ -64,6 +64,8 @@ class TensorSpec:
     """"cuda:0" for the accounted device, "cpu" for the host."""
     storage: int
     is_written: bool = False
+    is_pinned: bool = False
+    """A host tensor in page-locked memory: the device copies it by itself, and at full speed."""
 
     @property
     def elements(self) -> int:
@@ -96,6 +98,11 @@ class Call:
     """Tensor arguments in schema order; the tensors of a list argument follow one another."""
     outputs: tuple[TensorSpec, ...]
     literals: tuple[tuple[str, Literal], ...] = ()
+    """By name, as the script gave them: an argument left at its default is not among them.
+
+    ("allow_tf32", True) is no argument but a setting of that moment: PyTorch let CUDA's libraries
+    compute this float32 product, convolution or recurrent network in TF32.
+    """
     is_mutating: bool = False
     """The operator writes to at least one argument (`add_`, `out=`)."""
 

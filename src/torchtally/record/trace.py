@@ -34,7 +34,8 @@ class Note:
 class Ending:
     """How the run ended.
 
-    "steps" (as many as asked for), "exit", "exception", "interrupted" or "time" (--max-seconds).
+    "steps" (as many as asked for), "exit", "exception", "interrupted" or "time" (--max-seconds);
+    "running" in the trace so far of a run that goes on.
     """
 
     kind: str
@@ -99,6 +100,14 @@ class Trace:
     """Every change, in order."""
     emptied: tuple[CacheEmptied, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    waits: tuple[int, ...] = ()
+    """Ticks at which the host waited for the device, in order, each once.
+
+    Every op of a smaller tick was done before the op of this tick could be issued. The host waits
+    when it synchronises, reads a value (`.item()`), copies without `non_blocking`, learns a shape
+    that depends on values, or gives memory back to the driver. One that waits for a single event
+    or stream is recorded as one that waits for all: a run on one stream has no difference.
+    """
     allocator_settings: str = ""
     """The value of PYTORCH_CUDA_ALLOC_CONF."""
     host_ops: int = 0

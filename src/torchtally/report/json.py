@@ -7,6 +7,7 @@ period, which `per` names ("steady-state step 2"); `memory` is of the whole run.
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from torchtally.advice import Result
@@ -78,30 +79,42 @@ def table_document(table: Table, ledger: Ledger) -> Document:
 
 def chips_document(chips: Sequence[Chip]) -> Document:
     """The hardware table. A number whose source is not the chip's own is named in `sources`."""
+    return {"schema_version": SCHEMA_VERSION, "chips": [_chip(it) for it in chips]}
+
+
+def _chip(chip: Chip) -> Document:
+    """One row of the table: all that it says. What no source gives is null."""
     return {
-        "schema_version": SCHEMA_VERSION,
-        "chips": [
-            {
-                "name": it.name,
-                "aliases": list(it.aliases),
-                "vendor": it.vendor,
-                "architecture": it.architecture,
-                "compute_capability": it.compute_capability,
-                "memory_bytes": it.memory_bytes,
-                "memory_type": it.memory_type,
-                "memory_bandwidth_bytes_per_s": it.memory_bandwidth_bytes_per_s,
-                "dense_peaks_flop_per_s": {
-                    dtype: peak.flop_per_s for dtype, peak in it.peaks.items()
-                },
-                "tdp_watts": it.tdp_watts,
-                "usd_per_hour": it.price.usd_per_hour if it.price else None,
-                "price_source": it.price.source if it.price else None,
-                "source": it.source,
-                "sources": dict(it.sources),
-                "note": it.note,
-            }
-            for it in chips
-        ],
+        "name": chip.name,
+        "aliases": list(chip.aliases),
+        "driver_names": list(chip.driver_names),
+        "vendor": chip.vendor,
+        "architecture": chip.architecture,
+        "compute_capability": chip.compute_capability,
+        "multiprocessors": chip.multiprocessors,
+        "boost_clock_hz": chip.boost_clock_hz,
+        "tensor_clock_hz": chip.tensor_clock_hz,
+        "l2_cache_bytes": chip.l2_cache_bytes,
+        "memory_bytes": chip.memory_bytes,
+        "is_memory_estimated": chip.is_memory_estimated,
+        "memory_label_bytes": chip.memory_label_bytes,
+        "program_memory_bytes": chip.program_memory_bytes,
+        "memory_type": chip.memory_type,
+        "memory_bandwidth_bytes_per_s": chip.memory_bandwidth_bytes_per_s,
+        "achieved_bandwidth_bytes_per_s": chip.achieved_bandwidth_bytes_per_s,
+        "dense_peaks_flop_per_s": {dtype: it.flop_per_s for dtype, it in chip.peaks.items()},
+        "peaks": {dtype: asdict(it) for dtype, it in chip.peaks.items()},
+        "link": None if chip.link is None else asdict(chip.link),
+        "host_link": None if chip.host_link is None else asdict(chip.host_link),
+        "node": None if chip.node is None else asdict(chip.node),
+        "tdp_watts": chip.tdp_watts,
+        "usd_per_hour": chip.price.usd_per_hour if chip.price else None,
+        "price_source": chip.price.source if chip.price else None,
+        "price_as_of": chip.price.as_of if chip.price else None,
+        "price_note": chip.price.note if chip.price else None,
+        "source": chip.source,
+        "sources": dict(chip.sources),
+        "note": chip.note,
     }
 
 

@@ -20,3 +20,5 @@ class Kernel:
 
     seconds: float
     bound: Bound
+    is_calibrated: bool = False
+    """Corrected by measurements of this operator on this device."""

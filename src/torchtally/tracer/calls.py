@@ -7,8 +7,8 @@ from torch import Tensor
 
 from torchtally.record import Call
 from torchtally.virtual.described import described, strides
-from torchtally.virtual.invocation import HOST_NUMBER, Invocation
-from torchtally.virtual.storage import virtual_of
+from torchtally.virtual.invocation import HOST_NUMBER, PINNED, Invocation
+from torchtally.virtual.storage import is_pinned, virtual_of
 
 
 class Calls:
@@ -29,7 +29,10 @@ class Calls:
             number = HOST_NUMBER if virtual is None else virtual.number
             numbers.append(number)
             shares = invocation.virtuals.index(virtual) if virtual in invocation.virtuals else -1
-            key.append((tensor.shape, strides(tensor), tensor.dtype, shares, number >= 0))
+            where: Any = number >= 0
+            if number < 0 and is_pinned(tensor):
+                where = PINNED
+            key.append((tensor.shape, strides(tensor), tensor.dtype, shares, where))
         known = self._known.get(signature := tuple(key))
         if known is None:
             known = self._known[signature] = len(self.calls)

@@ -65,6 +65,7 @@ class Recorder:
         self._reserved: list[Reserved] = []
         self._emptied: list[CacheEmptied] = []
         self._refusals: list[Refusal] = []
+        self._waits: list[int] = []
         self._workspaces: dict[int, int] = {}
         """Storage numbers of kept workspaces, by address."""
         self._deaths: dict[int, int] = {}
@@ -120,6 +121,10 @@ class Recorder:
     def cache_emptied(self, device: torch.device) -> None:
         if not self.is_stopped:
             self._emptied.append(CacheEmptied(str(device), self.clock))
+
+    def host_waited(self) -> None:
+        if not self.is_stopped and (not self._waits or self._waits[-1] < self.clock):
+            self._waits.append(self.clock)
 
     def memory_refused(
         self, device: torch.device, requested_bytes: int, error: OutOfMemoryError
@@ -275,6 +280,11 @@ class Recorder:
 
     # The whole.
 
+    @property
+    def moment(self) -> tuple[int, int]:
+        """Another one whenever an operator has run or the host has waited."""
+        return self.clock, len(self._waits)
+
     def trace(
         self,
         *,
@@ -311,6 +321,7 @@ class Recorder:
             reserved=tuple(self._reserved),
             emptied=tuple(self._emptied),
             refusals=tuple(self._refusals),
+            waits=tuple(self._waits),
             allocator_settings=allocator_settings,
             notes=tuple(Note(text, count) for text, count in self._notes.items()),
             host_ops=self.host_operators,

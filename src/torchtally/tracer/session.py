@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torchtally.hardware import Chip, chip
 from torchtally.record import Ending, Trace
@@ -15,6 +15,27 @@ from torchtally.tracer.what_if import stand_ins, unused
 from torchtally.virtual.kernels import Dispatch
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import applied
+
+Elapsed = Callable[[Trace, int, int], float]
+"""Predicted seconds between two ticks of a trace, the later one last."""
+
+
+@dataclass(slots=True)
+class Predictions:
+    """The stopwatch of a run: seconds between two ticks, predicted from the trace so far."""
+
+    elapsed: Elapsed
+    trace_so_far: Callable[[], Trace]
+    recorder: Recorder
+    _known: tuple[tuple[int, int], Trace] | None = field(default=None, init=False)
+
+    def __call__(self, first_tick: int, end_tick: int) -> float:
+        """The trace so far is made only here, and once for as long as nothing more runs."""
+        now = self.recorder.moment
+        if self._known is None or self._known[0] != now:
+            self._known = None  # before the new one is made: one of them is enough to hold
+            self._known = (now, self.trace_so_far())
+        return self.elapsed(self._known[1], first_tick, end_tick)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +48,15 @@ class Recording:
     what_ifs: tuple[str, ...] = ()
 
     def trace(self, ending: Ending) -> Trace:
+        """The whole, at the end of the run."""
         for what_if in unused(self.what_ifs):
             self.recorder.noted(f"{what_if} changed nothing: the script has nothing of that kind")
+        return self._trace(ending)
+
+    def trace_so_far(self) -> Trace:
+        return self._trace(Ending("running"))
+
+    def _trace(self, ending: Ending) -> Trace:
         facts = {
             "python": platform.python_version(),
             "platform": sys.platform,
@@ -58,13 +86,19 @@ def recording(
     memory_is_limited: bool = True,
     what_ifs: tuple[str, ...] = (),
     dispatch: Dispatch = "cuda",
+    elapsed: Elapsed | None = None,
 ) -> Iterator[Recording]:
     """A virtual GPU that records. `said` is told of each completed step.
 
-    `what_ifs` are changes to try, as `what_if.py` spells them.
+    `what_ifs` are changes to try, as `what_if.py` spells them. `elapsed` predicts times from the
+    trace so far, for the script's own `torch.cuda.Event`s; without it those raise.
     """
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     recorder = Recorder()
+
+    def trace_so_far() -> Trace:
+        return made.trace_so_far()
+
     for what_if in what_ifs:
         recorder.noted(f"the script was run as if changed: {what_if}")
     with (
@@ -74,11 +108,13 @@ def recording(
             nonzero_fraction=nonzero_fraction,
             memory_is_limited=memory_is_limited,
             dispatch=dispatch,
+            stopwatch=None if elapsed is None else Predictions(elapsed, trace_so_far, recorder),
         ) as device,
         applied(stand_ins(what_ifs)),
         watched(Steps(recorder, steps, said)),
     ):
-        yield Recording(device, recorder, script, what_ifs)
+        made = Recording(device, recorder, script, what_ifs)
+        yield made
 
 
 @contextmanager
@@ -95,6 +131,7 @@ def trace(
     steps: int | None = None,
     nonzero_fraction: float = 1.0,
     memory_is_limited: bool = True,
+    elapsed: Elapsed | None = None,
 ) -> Trace:
     """What `function` does on a GPU that is not there.
 
@@ -107,6 +144,9 @@ def trace(
             nobody has.
         memory_is_limited: beyond the chip's memory `function` gets torch.OutOfMemoryError; else
             there is no end of memory.
+        elapsed: predicts the seconds between two ticks of the trace so far, which is what
+            `torch.cuda.Event.elapsed_time` answers inside; without it that raises
+            UnsupportedError.
 
     Whatever `function` raises is raised here. Raises UnknownChipError for a GPU nobody knows.
     """
@@ -117,6 +157,7 @@ def trace(
         steps=steps,
         nonzero_fraction=nonzero_fraction,
         memory_is_limited=memory_is_limited,
+        elapsed=elapsed,
     ) as made:
         ending = Ending("exit")
         try:

@@ -109,12 +109,28 @@ class CudaModule:
             found.L2_cache_size = known.L2_cache_size
         return found
 
-    def capability(self, device: Any = None) -> tuple[int, int]:
+    def name(self, device: Any = None) -> str:
         self.index(device)
-        return self.chip.compute_capability or (0, 0)
+        return self.chip.device_name
+
+    def capability(self, device: Any = None) -> tuple[int, int]:
+        known = self.properties(device)
+        return known.major, known.minor
+
+    def is_at_least(self, capability: tuple[int, int]) -> bool:
+        """A CUDA device of this compute capability or a later one."""
+        found = self.chip.compute_capability
+        return found is not None and found >= capability
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
-        return including_emulation or self.capability() >= (8, 0)
+        """Every CPU can; for a GPU older than Ampere, CUDA emulates it."""
+        is_host = self.chip.compute_capability is None
+        return is_host or including_emulation or self.is_at_least((8, 0))
+
+    def architectures(self) -> list[str]:
+        """None on the host: libraries look before they ask for a capability."""
+        found = self.chip.compute_capability
+        return [] if found is None else ["sm_{}{}".format(*found)]
 
     # Random numbers.
 
@@ -159,15 +175,15 @@ class CudaModule:
             "set_device": self.set_device,
             "device": self.device_context(),
             "device_of": self.device_context(),
-            "get_device_name": lambda device=None: self.properties(device).name,
+            "get_device_name": self.name,
             "get_device_capability": self.capability,
             "get_device_properties": self.properties,
-            "get_arch_list": lambda: ["sm_{}{}".format(*self.capability())],
+            "get_arch_list": self.architectures,
             "can_device_access_peer": lambda device, peer: True,
             "get_allocator_backend": lambda: "native",
             "_sleep": nothing,
             "is_bf16_supported": self.is_bf16_supported,
-            "is_tf32_supported": lambda: self.capability() >= (8, 0),
+            "is_tf32_supported": lambda: self.is_at_least((8, 0)),
             "ipc_collect": nothing,
             **self.memory.answers(),
             "manual_seed": self.manual_seed,

@@ -1,6 +1,6 @@
 """A call of the virtual GPU as the record keeps it: its name, shapes, layouts and literals."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchtally.record import Call, Literal, TensorSpec
 from torchtally.virtual.invocation import META, Invocation
-from torchtally.virtual.storage import virtual_of
+from torchtally.virtual.storage import is_pinned, virtual_of
 
 KEPT_LITERALS = (int, bool, str, type(None), torch.dtype)
 
@@ -37,6 +37,18 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+ALLOWS_TF32: tuple[tuple[str, Literal], ...] = (("allow_tf32", True),)
+
+
+def literals(invocation: Invocation) -> Iterator[tuple[str, Literal]]:
+    """The arguments that are no tensors, as far as the record keeps them."""
+    for name, value in invocation.named_arguments:
+        if isinstance(value, KEPT_LITERALS) or (
+            isinstance(value, (list, tuple)) and not holds_tensors(value)
+        ):
+            yield name, literal(value)
+
+
 def described(invocation: Invocation, outputs: Sequence[Tensor]) -> Call:
     """The call itself, for a signature seen for the first time."""
     operator = invocation.operator
@@ -50,12 +62,7 @@ def described(invocation: Invocation, outputs: Sequence[Tensor]) -> Call:
         overload=operator.overload._overloadname,
         inputs=inputs,
         outputs=tuple(spec(tensor, "", places) for tensor in outputs),
-        literals=tuple(
-            (name, literal(value))
-            for name, value in invocation.named_arguments
-            if isinstance(value, KEPT_LITERALS)
-            or (isinstance(value, (list, tuple)) and not holds_tensors(value))
-        ),
+        literals=(*literals(invocation), *(ALLOWS_TF32 if invocation.allows_tf32 else ())),
         is_mutating=operator.is_mutating,
     )
 
@@ -75,4 +82,5 @@ def spec(
         device="cuda:0" if is_on_device else "cpu",
         storage=places.setdefault(identity, len(places)),
         is_written=is_written,
+        is_pinned=not is_on_device and is_pinned(tensor),
     )

@@ -31,6 +31,9 @@ class MemoryObserver(Protocol):
 
     def cache_emptied(self, device: torch.device) -> None: ...
 
+    def host_waited(self) -> None:
+        """All that the device was given so far is done before it is given more."""
+
     def memory_refused(
         self, device: torch.device, requested_bytes: int, error: OutOfMemoryError
     ) -> None: ...
@@ -58,6 +61,8 @@ class DeviceMemory:
         self._stream = stream
         """The current stream's number."""
         self._reserved_bytes = 0
+        self._frees = 0
+        """How often memory was given back to the driver."""
         self._kept: dict[tuple[str, bool, int], Block] = {}
         """Workspaces by (what for, the handle is autograd's, stream)."""
         self._lock = threading.RLock()
@@ -158,6 +163,8 @@ class DeviceMemory:
         """The host waited for the device: all streams have done what they were given."""
         if self.allocator.has_pending:
             self._at_work(self.allocator.synchronize)
+        if self.observer is not None:
+            self.observer.host_waited()
 
     def empty_cache(self) -> None:
         if self.observer is not None:
@@ -213,6 +220,10 @@ class DeviceMemory:
         self._notice_reserved()
 
     def _notice_reserved(self) -> None:
+        frees = self.allocator.statistics.device_frees
+        if frees > self._frees and self.observer is not None:
+            self.observer.host_waited()  # cudaFree waits for the device
+        self._frees = frees
         reserved_bytes = self.allocator.reserved_bytes
         if reserved_bytes != self._reserved_bytes:
             self._reserved_bytes = reserved_bytes

@@ -25,7 +25,14 @@ from torchtally.virtual.generators import is_on_device
 from torchtally.virtual.invocation import META, Invocation, Recipe, recipe_of, replaced, tensors_in
 from torchtally.virtual.operators import Operator, learn
 from torchtally.virtual.shapes import SHAPES
-from torchtally.virtual.storage import HostMemory, VirtualStorage, make_virtual, virtual_of
+from torchtally.virtual.storage import (
+    HostMemory,
+    VirtualStorage,
+    is_pinned,
+    make_virtual,
+    pin,
+    virtual_of,
+)
 from torchtally.workspace import (
     adds_bias,
     blas_lt_workspace,
@@ -39,6 +46,9 @@ from torchtally.workspace import (
 class Observer(MemoryObserver, Protocol):
     """Told what runs on the virtual GPU. The tracer is one; `Nobody` listens to nothing."""
 
+    clock: int
+    """How many operators ran on the device: the moment an event is recorded at."""
+
     def operator_ran(self, invocation: Invocation, outputs: Any) -> None: ...
 
     def host_operator_ran(self) -> None: ...
@@ -49,7 +59,13 @@ class Observer(MemoryObserver, Protocol):
 
 
 class Nobody:
-    """An observer that takes no notes."""
+    """An observer that takes no notes, and only counts."""
+
+    def __init__(self) -> None:
+        self.clock = 0
+
+    def operator_ran(self, invocation: Invocation, outputs: Any) -> None:
+        self.clock += 1
 
     def storage_born(self, storage: VirtualStorage) -> None: ...
     def storage_died(self, storage: VirtualStorage) -> None: ...
@@ -61,7 +77,7 @@ class Nobody:
     def memory_refused(
         self, device: torch.device, requested_bytes: int, error: OutOfMemoryError
     ) -> None: ...
-    def operator_ran(self, invocation: Invocation, outputs: Any) -> None: ...
+    def host_waited(self) -> None: ...
     def host_operator_ran(self) -> None: ...
     def placeholder_given(self, operator: str, given: str) -> None: ...
     def noted(self, text: str) -> None: ...
@@ -247,10 +263,11 @@ class VirtualDispatch(TorchDispatchMode):
         if call.operator.is_factory and self.is_big(call):
             meta = self.execute(call.operator.overload, call.args, without_device(kwargs, META))
             make_virtual(meta, self.host)
-            return meta
-        result = call.operator.overload(*call.args, **kwargs)
+            result = meta
+        else:
+            result = call.operator.overload(*call.args, **kwargs)
         if pinned and isinstance(result, Tensor):
-            result.untyped_storage().pinned = True  # type: ignore[attr-defined]
+            pin(result)
         return result
 
     def is_big(self, call: Invocation) -> bool:
@@ -272,6 +289,8 @@ class VirtualDispatch(TorchDispatchMode):
         if (generator := call.kwargs.get("generator")) is not None:
             check_generator(generator, home)
         self.last_home = home
+        if operator.product is not None and self.target is not None:
+            call.allows_tf32 = allows_tf32(call)
         signature = call.signature
         recipe = self._recipes.get(signature)
         if recipe is not None:
@@ -332,17 +351,53 @@ class VirtualDispatch(TorchDispatchMode):
             self.notice_resizes(call)
         if call.operator.takes_workspace and isinstance(home, DeviceMemory):
             self.take_workspaces(call, outputs, home)
-        if home is self.host:
-            self.host_waits()
-        if home is not self.host or any(
-            virtual is not None and virtual.home is not self.host for virtual in call.virtuals
-        ):
-            self.observer.operator_ran(call, outputs)
-        else:
-            self.observer.host_operator_ran()
+        pins = home is self.host and result_is_pinned(call)
+        if pins:
+            pin(result)
+        self.tell(call, outputs, home)
         if is_new or call.operator.is_mutating:
-            return self.keep_values(call, outputs, result, home)
+            result = self.keep_values(call, outputs, result, home)
+            if pins:
+                pin(result)
         return result
+
+    def tell(self, call: Invocation, outputs: Sequence[Tensor], home: Any) -> None:
+        """Let the observer hear of the operator, and of the host's wait for it, if it waits."""
+        if home is self.host and all(map(self.is_on_host, call.virtuals)):
+            self.observer.host_operator_ran()
+            return
+        self.observer.operator_ran(call, outputs)
+        if call.operator.waits is not None:
+            self.wait_for(call, home)
+        elif home is self.host:
+            self.host_waits()
+
+    def is_on_host(self, virtual: VirtualStorage | None) -> bool:
+        return virtual is None or virtual.home is self.host
+
+    def wait_for(self, call: Invocation, home: Any) -> None:
+        """Keep the host waiting, where the operator's CUDA implementation does.
+
+        A copy waits for its stream unless it is asynchronous (native/cuda/Copy.cu). One that is,
+        to pageable memory, waits as well: the driver's cudaMemcpyAsync returns when it is done.
+        """
+        on_host = [self.is_on_host(virtual) for virtual in call.virtuals]
+        match call.operator.waits:
+            case "copy":
+                makes_result = call.operator.name == "aten._to_copy"
+                is_to_host = home is self.host if makes_result else on_host[0]
+                if is_to_host and not (call.argument("non_blocking") and ends_pinned(call)):
+                    self.host_waits()
+                elif any(on_host) and not call.argument("non_blocking"):
+                    self.observer.host_waited()
+            case "index":
+                if any(on_host):
+                    self.observer.host_waited()
+            case "value":
+                if "output_size" not in call.operator.arguments or (
+                    call.argument("output_size") is None
+                ):
+                    self.host_waits()
 
     def take_workspaces(
         self, call: Invocation, outputs: Sequence[Tensor], memory: DeviceMemory
@@ -384,6 +439,11 @@ class VirtualDispatch(TorchDispatchMode):
         """A value goes to the host, which waits for what the device was given before."""
         for gpu in self.gpus:
             gpu.synchronize()
+
+    def host_reads(self, virtual: VirtualStorage) -> None:
+        """The script looks at values: where those are the device's, it waits for them."""
+        if virtual.home is not self.host:
+            self.host_waits()
 
     def notice_resizes(self, call: Invocation) -> None:
         for tensor, virtual in zip(call.inputs, call.virtuals, strict=True):
@@ -439,6 +499,33 @@ class VirtualDispatch(TorchDispatchMode):
         except (RuntimeError, NotImplementedError):
             return None
         return () if result is None else result
+
+
+def allows_tf32(call: Invocation) -> bool:
+    """PyTorch's settings of this moment let CUDA compute the call in TF32."""
+    product = call.operator.product
+    return (
+        product is not None
+        and call.inputs[0].dtype is torch.float32
+        and private.fp32_precision("cuda", product) == "tf32"
+    )
+
+
+def result_is_pinned(call: Invocation) -> bool:
+    """A host result that PyTorch puts into pinned memory: as asked for, or to copy while it works.
+
+    The latter as `_to_copy` (native/TensorConversions.cpp) does.
+    """
+    if call.kwargs.get("pin_memory"):
+        return True
+    return call.operator.name == "aten._to_copy" and bool(call.kwargs.get("non_blocking"))
+
+
+def ends_pinned(call: Invocation) -> bool:
+    """A copy to the host whose target is pinned: the result's, or the first argument's."""
+    if call.operator.name == "aten._to_copy":
+        return result_is_pinned(call)
+    return is_pinned(call.inputs[0])
 
 
 def is_all_on_host(args: Sequence[Any]) -> bool:

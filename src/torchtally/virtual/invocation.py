@@ -8,17 +8,21 @@ from torch import Tensor
 
 from torchtally.virtual import private
 from torchtally.virtual.operators import Operator
-from torchtally.virtual.storage import Home, VirtualStorage, virtual_of
+from torchtally.virtual.storage import Home, VirtualStorage, is_pinned, virtual_of
 
 META = torch.device("meta")
 HOST_NUMBER = -1
 """The number of a storage no virtual GPU holds."""
+PINNED = "pinned"
+"""Where a tensor is, in a signature; else True on the device, and False on the host."""
 
 
 class Invocation:
     """An operator with its arguments; `inputs` are its tensors in order, lists flattened."""
 
-    __slots__ = ("_signature", "args", "inputs", "kwargs", "numbers", "operator", "virtuals")
+    __slots__ = (
+        "_signature", "allows_tf32", "args", "inputs", "kwargs", "numbers", "operator", "virtuals"
+    )  # fmt: skip
 
     def __init__(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.operator = operator
@@ -34,6 +38,8 @@ class Invocation:
         self.virtuals: list[VirtualStorage | None] = [virtual_of(tensor) for tensor in inputs]
         self.numbers: tuple[int, ...] = ()
         """Storage numbers of the inputs, known once the signature is."""
+        self.allows_tf32 = False
+        """PyTorch's settings let CUDA compute it in TF32; to be said before the signature is."""
         self._signature: tuple[Any, ...] | None = None
 
     @property
@@ -64,19 +70,26 @@ class Invocation:
                 found += [(name, item) for item in arg if isinstance(item, Tensor)]
         return found
 
+    def argument(self, name: str) -> Any:
+        """What was given for an argument; None where it was left at its default."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        place = self.operator.arguments.index(name)
+        return self.args[place] if place < len(self.args) else None
+
     @property
     def named_arguments(self) -> list[tuple[str, Any]]:
         return [*zip(self.operator.arguments, self.args, strict=False), *self.kwargs.items()]
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """Equal for calls that agree in operator, shapes, layouts, sharing and literals."""
+        """Equal for calls that agree in operator, shapes, layouts, places and literals."""
         if self._signature is None:
             self._signature = self._describe()
         return self._signature
 
     def _describe(self) -> tuple[Any, ...]:
-        key: list[Any] = [self.operator]
+        key: list[Any] = [self.operator, self.allows_tf32]
         numbers: list[int] = []
         places: dict[int, int] = {}
         for tensor, virtual in zip(self.inputs, self.virtuals, strict=True):
@@ -84,7 +97,10 @@ class Invocation:
             identity = id(tensor if virtual is None else virtual)
             place = places.setdefault(identity, len(places))
             stride = tensor.stride() if tensor.layout is torch.strided else ()
-            key.append((tensor.shape, stride, tensor.dtype, place, number >= 0))
+            where: Any = number >= 0
+            if (virtual is None or virtual.block is None) and is_pinned(tensor):
+                where = PINNED  # what is on the device has a block of its memory
+            key.append((tensor.shape, stride, tensor.dtype, place, where))
             numbers.append(number)
         self.numbers = tuple(numbers)
         is_mutating = self.operator.is_mutating

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch._ops import OpOverload
@@ -18,6 +18,53 @@ ALLOCATION_ORDER = {
     "aten._scaled_dot_product_cudnn_attention": (2, 3, 0, 1),
 }
 """As seen on PyTorch's CUDA build: the mask before the result, the seeds before the result."""
+
+Product = Literal["matmul", "conv", "rnn"]
+"""What PyTorch has one setting each for, whether CUDA may compute it in TF32."""
+
+PRODUCTS: dict[str, Product] = {
+    **dict.fromkeys(
+        (
+            "aten.mm", "aten.addmm", "aten.addmm_", "aten.bmm", "aten.baddbmm", "aten.baddbmm_",
+            "aten.addbmm", "aten.addbmm_", "aten._addmm_activation",
+        ),
+        "matmul",
+    ),
+    **dict.fromkeys(
+        (
+            "aten.convolution", "aten.convolution_backward", "aten._convolution",
+            "aten.cudnn_convolution", "aten.cudnn_convolution_transpose",
+            "aten.cudnn_convolution_relu", "aten.cudnn_convolution_add_relu",
+        ),
+        "conv",
+    ),
+    "aten._cudnn_rnn": "rnn",
+    "aten._cudnn_rnn_backward": "rnn",
+}  # fmt: skip
+"""Operators that cuBLAS and cuDNN may compute on tensor cores; a product with a vector is not."""
+
+Wait = Literal["copy", "index", "value"]
+
+WAITS: dict[str, Wait] = {
+    **dict.fromkeys(("aten._to_copy", "aten.copy_", "aten._foreach_copy_"), "copy"),
+    **dict.fromkeys(
+        ("aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_"), "index"
+    ),
+    **dict.fromkeys(
+        (
+            "aten.nonzero", "aten.masked_select", "aten._unique", "aten._unique2",
+            "aten.unique_dim", "aten.unique_consecutive", "aten.unique_dim_consecutive",
+            "aten.repeat_interleave", "aten.bincount", "aten._linalg_check_errors",
+        ),
+        "value",
+    ),
+}  # fmt: skip
+"""Operators that may keep the host waiting for the device, and for what.
+
+"copy": a copy between host and device. "index": indices of the host's are copied to the device
+first, not asynchronously (native/TensorAdvancedIndexing). "value": a number is read back, mostly
+the size of the result.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +94,10 @@ class Operator:
     """The order in which its results are allocated, where it is not that of the results."""
     handler: Callable[..., Any] | None
     """What runs it, where running it takes more than its shapes."""
+    product: Product | None
+    """Which setting says whether its float32 products may be computed in TF32."""
+    waits: Wait | None
+    """Why the host may wait for the device when it has issued it."""
     is_plain_on_host: bool
     """Takes tensors, and of the host's alone it is torch's own matter."""
 
@@ -77,5 +128,7 @@ def learn(overload: OpOverload, handler: Callable[..., Any] | None = None) -> Op
         is_composite=private.has_composite_kernel(overload),
         allocation_order=ALLOCATION_ORDER.get(name),
         handler=handler,
+        product=PRODUCTS.get(name),
+        waits=WAITS.get(name),
         is_plain_on_host=takes_tensor and (handler is None or name in PLAIN_ON_HOST),
     )

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+import torch.utils._foreach_utils
 from torch._C import DispatchKey, DispatchKeySet
 
 AUTOCAST_KEY: Any = DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
@@ -137,10 +138,23 @@ def host_chooses_flash(*args: Any, **kwargs: Any) -> bool:
     return bool(choose._op_dk(DispatchKey.CPU, *args, **kwargs) == flash)
 
 
+fp32_precision: Callable[[str, str], str] = torch._C._get_fp32_precision_getter
+"""How a backend ("cuda") computes a kind of float32 product ("matmul", "conv", "rnn").
+
+"tf32" is one answer. All settings meet here, the older ones too, and those of a whole backend or of
+all of them. Their own getters raise when a script has used old and new ones together; CUDA's
+kernels ask this.
+"""
+
 parse_to: Callable[..., Any] = torch._C._nn._parse_to
 """The arguments of `Tensor.to` as (device, dtype, non_blocking, memory_format)."""
 
 StorageBase: Any = torch._C.StorageBase
+
+devices_with_foreach: Callable[[], list[str]] = (
+    torch.utils._foreach_utils._get_foreach_kernels_supported_devices
+)
+"""Kinds of devices on which optimizers work in lists unless told otherwise."""
 
 group_tensors: Callable[..., Any] = torch._C._group_tensors_by_device_and_dtype
 

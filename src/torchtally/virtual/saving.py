@@ -140,6 +140,7 @@ class Saving:
             virtual = shown_virtual(tensor)
             if virtual is None:
                 return methods.native_reduce(tensor, protocol)
+            methods.mode.host_reads(virtual)
             methods.saved_bytes += tensor.numel() * tensor.element_size()
             return reduced(tensor)
 

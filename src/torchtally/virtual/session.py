@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -22,9 +23,12 @@ from torchtally.virtual.factories import Factories
 from torchtally.virtual.saving import Loading, Saving, rebuild_virtual_tensor, sending_to_processes
 from torchtally.virtual.stand_ins import StandIn, applied
 from torchtally.virtual.storage import HostMemory
-from torchtally.virtual.streams import current_stream_number
+from torchtally.virtual.streams import Clock, Event, Stopwatch, current_stream_number
 from torchtally.virtual.tensors import TensorMethods
 from torchtally.workspace import context_bytes
+
+CPU = "CPU"
+"""The vendor of a `Chip` that is the host itself."""
 
 assert SPECIAL, f"{special.__name__} registers its handlers when it is imported"
 
@@ -64,6 +68,7 @@ def virtual_gpu(
     nonzero_fraction: float = 1.0,
     memory_is_limited: bool = True,
     dispatch: kernels.Dispatch = "cuda",
+    stopwatch: Stopwatch | None = None,
 ) -> Iterator[VirtualGPU]:
     """Within, "cuda" is a simulated chip: `torch.cuda.is_available()` and all that follows.
 
@@ -76,14 +81,17 @@ def virtual_gpu(
             there is no end of memory.
         dispatch: whose operators run where PyTorch composes them differently, the GPU's ("cuda")
             or the host's ("cpu"). The latter is no GPU's account: it serves to hold a run against
-            a real one on the CPU.
+            a real one on the CPU. A `Chip` of the vendor "CPU" has no other.
+        stopwatch: predicted seconds between two moments, each the number of operators that the
+            device was given before; what `torch.cuda.Event.elapsed_time` answers from.
 
     PYTORCH_CUDA_ALLOC_CONF sets up the allocator's model as it sets up torch's.
 
     Raises UnknownChipError for a name no chip has, UsageError when a session is active already.
     """
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
-    if target.compute_capability is None:
+    is_host = target.vendor == CPU
+    if target.compute_capability is None and not is_host:
         raise UsageError(
             f'{target.name} is not a CUDA device: torch scripts that ask for "cuda" run on '
             "NVIDIA chips.\n`tally gpus` lists them, with their vendors."
@@ -94,19 +102,22 @@ def virtual_gpu(
         raise UsageError("a virtual GPU is active already: leave that one first")
     try:
         with ExitStack() as stack:
-            memory = _memory(target, observer or Nobody(), is_limited=memory_is_limited)
-            mode = VirtualDispatch([memory], HostMemory(), observer or Nobody())
+            listener: Observer = observer or Nobody()
+            memory = _memory(target, listener, is_limited=memory_is_limited)
+            mode = VirtualDispatch([memory], HostMemory(), listener)
             mode.nonzero_fraction = nonzero_fraction
-            yield _activate(stack, target, mode, dispatch)
+            Event.clock = Clock(lambda: listener.clock, stopwatch)
+            stack.callback(setattr, Event, "clock", None)
+            yield _activate(stack, target, mode, "cpu" if is_host else dispatch)
     finally:
         _active.release()
 
 
 def _memory(target: Chip, observer: Observer, *, is_limited: bool) -> DeviceMemory:
-    """The chip's memory, less what the CUDA context takes of it."""
-    assert target.compute_capability is not None, "a CUDA device"
-    total_bytes = target.total_memory_bytes
-    capacity_bytes = total_bytes - context_bytes(target.compute_capability)
+    """The chip's memory, less what the CUDA context takes of it: nothing of the host's."""
+    total_bytes = capacity_bytes = target.total_memory_bytes
+    if target.compute_capability is not None:
+        capacity_bytes -= context_bytes(target.compute_capability)
     allocator = CachingAllocator(
         AllocatorSettings.of_environment(os.environ),
         capacity_bytes=capacity_bytes if is_limited else None,
@@ -176,10 +187,28 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
         *CudaModule(mode, target).stand_ins(),
         *Saving(mode).stand_ins(),
         *Compiling(mode).stand_ins(),
+        *(host_defaults() if target.vendor == CPU else ()),
         StandIn(torch, "clear_autocast_cache", clear_autocast_cache),
         StandIn(torch._C, "_group_tensors_by_device_and_dtype", group_tensors),
         StandIn(threading.Thread, "run", run),
     ]
+
+
+ASK_FOR_FOREACH = ("torch.optim.optimizer", "torch.optim.swa_utils")
+"""Modules that look up by name which devices do."""
+
+
+def host_defaults() -> list[StandIn]:
+    """Optimizers and weight averaging choose the forms for lists by the device's name: not here.
+
+    Clipping of gradients takes them on the CPU, too, and asks a function of its own.
+    """
+    native = private.devices_with_foreach
+
+    def devices() -> list[str]:
+        return [name for name in native() if name != "cuda"]
+
+    return [StandIn(import_module(name), native.__name__, devices) for name in ASK_FOR_FOREACH]
 
 
 def _clear_device_constructors() -> None:

@@ -22,7 +22,7 @@ from torchtally.virtual.dispatch import (
     may_have_value,
 )
 from torchtally.virtual.invocation import META, Invocation, tensors_in
-from torchtally.virtual.storage import virtual_of
+from torchtally.virtual.storage import pin, virtual_of
 
 aten = torch.ops.aten
 
@@ -98,11 +98,13 @@ def is_dense(tensor: Tensor) -> bool:
 def read_scalar(mode: VirtualDispatch, call: Invocation) -> Any:
     """`.item()` and all that goes through it: `float(t)`, `if t > 0`, `t.tolist()` of one."""
     tensor = call.args[0]
-    mode.host_waits()
+    virtual = virtual_of(tensor)
+    if virtual is not None:
+        mode.host_reads(virtual)
     real = values.real_of(tensor)
     if real is not None:
         return call.operator.overload(real)
-    if virtual_of(tensor) is None:
+    if virtual is None:
         return call.operator.overload(tensor)  # the user's own meta tensor: torch's own error
     given = values.placeholder(tensor.dtype)
     mode.observer.placeholder_given(call.operator.name, str(given))
@@ -112,6 +114,8 @@ def read_scalar(mode: VirtualDispatch, call: Invocation) -> Any:
 @special(aten.equal.default, aten.allclose.default)
 def read_equal(mode: VirtualDispatch, call: Invocation) -> Any:
     mode.check_same_device(call)
+    for virtual in filter(None, call.virtuals[:1]):
+        mode.host_reads(virtual)
     known = values.real_arguments(call.args, call.kwargs)
     if known is not None:
         return call.operator.overload(*known[0], **known[1])
@@ -350,7 +354,7 @@ def copy(mode: VirtualDispatch, call: Invocation) -> Any:
         mode.observer.placeholder_given(
             call.operator.name, "the host tensor keeps its old contents"
         )
-    mode.observer.operator_ran(call, [target])
+    mode.tell(call, [target], call.home)
     return target
 
 
@@ -358,7 +362,7 @@ def copy(mode: VirtualDispatch, call: Invocation) -> Any:
 def pin_memory(mode: VirtualDispatch, call: Invocation) -> Any:
     """Pinned host memory: a copy, that says so when asked (`is_pinned`)."""
     pinned = mode.call(aten.clone.default, call.args[0])
-    pinned.untyped_storage().pinned = True
+    pin(pinned)
     return pinned
 
 

@@ -31,7 +31,6 @@ class VirtualStorage:
         "__weakref__",
         "block",
         "home",
-        "is_pinned",
         "number",
         "requested_bytes",
         "value",
@@ -43,7 +42,6 @@ class VirtualStorage:
         """The recorder's number for it; -1 while nothing records."""
         self.block: Block | None = None
         """Its place in the device's memory; None on the host, and for no bytes at all."""
-        self.is_pinned = False
         self.value: torch.UntypedStorage | None = None
         """The real bytes, on the host, where the values policy keeps them."""
         self.home = home
@@ -80,6 +78,20 @@ def make_virtual(tensor: torch.Tensor, home: Home) -> VirtualStorage:
         found = VirtualStorage(home, storage.nbytes())
         storage.virtual = found  # type: ignore[attr-defined]
     return found
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    """The tensor lies in what the script takes for page-locked host memory."""
+    try:
+        storage = tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return False
+    return bool(getattr(storage, "pinned", False))
+
+
+def pin(tensor: torch.Tensor) -> None:
+    """Let a host tensor's storage count as page-locked."""
+    tensor.untyped_storage().pinned = True  # type: ignore[attr-defined]
 
 
 class HostMemory:

@@ -1,17 +1,19 @@
 """Streams and events of the virtual GPU: they order nothing, since nothing runs at its own pace.
 
-One stream is current per thread and device. An event remembers the moment it was recorded at; the
-time between two moments is the host's own until predicted times exist, and is never presented as
-the device's.
+One stream is current per thread and device. An event remembers how many operators the device was
+given before it. The time between two such moments is a prediction of the session's stopwatch, where
+it has one, and never the host's own.
 """
 
 import itertools
 import threading
-import time
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
+from torchtally.errors import UnsupportedError
 from torchtally.virtual.tensors import as_device
 
 _numbers = itertools.count(1)
@@ -92,31 +94,64 @@ def current_stream_number() -> int:
     return number
 
 
+Stopwatch = Callable[[int, int], float]
+"""Predicted seconds from a tick of the trace's clock to a later one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clock:
+    """What the events of a session ask."""
+
+    tick: Callable[[], int]
+    """How many operators the device was given so far."""
+    stopwatch: Stopwatch | None = None
+
+    def elapsed_s(self, start: int, end: int) -> float:
+        """Negative, as CUDA's own, where the end was recorded before the start."""
+        if self.stopwatch is None:
+            raise UnsupportedError(
+                "the time between two CUDA events is a prediction, and this session makes none.\n"
+                "Trace the script: torchtally.trace(...) or `tally run`."
+            )
+        if end < start:
+            return -self.stopwatch(end, start)
+        return self.stopwatch(start, end)
+
+
 class Event:
     """Stands for `torch.cuda.Event` and `torch.Event`."""
+
+    clock: ClassVar[Clock | None] = None
+    """The session's: one per process, set while it is active."""
 
     def __init__(self, *args: Any, enable_timing: bool = False, **kwargs: Any) -> None:
         self.device = torch.device("cuda", 0)
         self.enable_timing = enable_timing or bool(args and args[0] is True)
         self.cuda_event = next(_event_numbers)
-        self._moment_s: float | None = None
+        self._recorded: tuple[Clock, int] | None = None
+        """By which clock, and when."""
 
     def record(self, stream: Stream | None = None) -> None:
-        self._moment_s = time.perf_counter()
+        if Event.clock is not None:
+            self._recorded = (Event.clock, Event.clock.tick())
 
     def wait(self, stream: Stream | None = None) -> None: ...
 
     def synchronize(self) -> None:
-        torch.cuda.synchronize(self.device)
+        if self._recorded is not None:
+            torch.cuda.synchronize(self.device)
 
     def query(self) -> bool:
         return True
 
     def elapsed_time(self, end_event: "Event") -> float:
-        """Milliseconds, as torch gives them."""
-        if self._moment_s is None or end_event._moment_s is None:
+        """Predicted milliseconds. Refuses what ATen/cuda/CUDAEvent.h refuses, in its words."""
+        if not (self.enable_timing and end_event.enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        start, end = self._recorded, end_event._recorded
+        if start is None or end is None or start[0] is not end[0]:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        return (end_event._moment_s - self._moment_s) * 1e3
+        return start[0].elapsed_s(start[1], end[1]) * 1e3
 
 
 class StreamContext:

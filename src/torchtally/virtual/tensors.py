@@ -17,7 +17,7 @@ from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import INSIDE, VirtualDispatch
 from torchtally.virtual.invocation import META
 from torchtally.virtual.stand_ins import StandIn
-from torchtally.virtual.storage import VirtualStorage, virtual_of
+from torchtally.virtual.storage import VirtualStorage, is_pinned, virtual_of
 
 REAL_ARRAY_BYTES = 64 * 1024 * 1024
 """Larger placeholder arrays are one broadcast element: read-only, but they cost nothing."""
@@ -283,13 +283,14 @@ class TensorMethods:
     # Values.
 
     def is_pinned(self, tensor: Tensor, device: Any = None) -> bool:
-        return bool(getattr(tensor.untyped_storage(), "pinned", False))
+        return is_pinned(tensor)
 
     def numpy(self, tensor: Tensor, *, force: bool = False) -> Any:
         """A real tensor's own array; else placeholders, said in the report."""
         virtual = shown_virtual(tensor)
         if virtual is None:
             return self.native_numpy(tensor, force=force)
+        self.mode.host_reads(virtual)
         if tensor.is_cuda and not force:
             raise TypeError(
                 f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to "
@@ -310,8 +311,10 @@ class TensorMethods:
         return array.copy() if array.nbytes <= REAL_ARRAY_BYTES else array
 
     def tolist(self, tensor: Tensor) -> Any:
-        if shown_virtual(tensor) is None:
+        virtual = shown_virtual(tensor)
+        if virtual is None:
             return self.native_tolist(tensor)
+        self.mode.host_reads(virtual)
         real = values.real_of(tensor)
         if real is not None:
             return self.native_tolist(real)
@@ -355,6 +358,7 @@ class TensorMethods:
         virtual = shown_virtual(tensor)
         if virtual is None:
             return str(self.native_repr(tensor, tensor_contents=tensor_contents))
+        self.mode.host_reads(virtual)
         real = values.real_of(tensor)
         where = "" if tensor.is_cpu else f", device='{virtual.home.device}'"
         suffix = ", requires_grad=True" if tensor.requires_grad and tensor.is_leaf else ""

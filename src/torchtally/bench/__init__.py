@@ -1,0 +1,1 @@
+"""Measures this machine: what its products, kernels, copies and host really reach."""

@@ -1,0 +1,282 @@
+"""Which operators that stream through memory are measured, each at a ladder of sizes.
+
+n: elements of the result.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtally.bench.work import Plan, Work, work
+
+aten = torch.ops.aten
+
+Make = Callable[..., Tensor]
+"""Random numbers of a shape."""
+
+SIZES = (2**6, 2**12, 2**15, 2**18, 2**20, 2**22, 9_000_000)
+"""Elements: from what any cache holds to what no cache does. In float32 the last one is above
+32 MiB, from where on glibc takes memory from the operating system and gives it back each time
+(M_MMAP_THRESHOLD_MAX)."""
+WIDTH = 512
+"""Of a row, for what works on rows."""
+
+Build = Callable[[int, Make], Work]
+
+
+def rows(n: int) -> tuple[int, int]:
+    return max(1, n // WIDTH), min(n, WIDTH)
+
+
+ONE: dict[str, Any] = {
+    "neg": aten.neg.default, "sqrt": aten.sqrt.default, "rsqrt": aten.rsqrt.default,
+    "exp": aten.exp.default, "log": aten.log.default, "sin": aten.sin.default,
+    "cos": aten.cos.default, "tanh": aten.tanh.default, "sigmoid": aten.sigmoid.default,
+    "relu": aten.relu.default, "relu_": aten.relu_.default, "gelu": aten.gelu.default,
+    "silu": aten.silu.default, "zero_": aten.zero_.default, "clone": aten.clone.default,
+    "abs": aten.abs.default,
+}  # fmt: skip
+TWO: dict[str, Any] = {
+    "add": aten.add.Tensor, "mul": aten.mul.Tensor, "div": aten.div.Tensor,
+    "sub": aten.sub.Tensor, "add_": aten.add_.Tensor, "mul_": aten.mul_.Tensor,
+    "gelu_backward": aten.gelu_backward.default, "silu_backward": aten.silu_backward.default,
+    "tanh_backward": aten.tanh_backward.default, "sigmoid_backward": aten.sigmoid_backward.default,
+    "copy_": aten.copy_.default, "maximum": aten.maximum.default,
+}  # fmt: skip
+
+
+def one(overload: Any, n: int, make: Make) -> Work:
+    return work(overload, make(n).abs_().add_(0.5))
+
+
+def two(overload: Any, n: int, make: Make) -> Work:
+    return work(overload, make(n).abs_().add_(0.5), torch.ones_like(make(n)))
+
+
+def mul_scalar(n: int, make: Make) -> Work:
+    return work(aten.mul_.Scalar, make(n), 1.0)
+
+
+def div_scalar(n: int, make: Make) -> Work:
+    return work(aten.div.Scalar, make(n), 3.0)
+
+
+def pow_scalar(n: int, make: Make) -> Work:
+    return work(aten.pow.Tensor_Scalar, make(n), 2)
+
+
+def lerp(n: int, make: Make) -> Work:
+    return work(aten.lerp_.Scalar, make(n), make(n), 0.1)
+
+
+def addcmul(n: int, make: Make) -> Work:
+    return work(aten.addcmul_.default, make(n), make(n), make(n), value=1e-9)
+
+
+def addcdiv(n: int, make: Make) -> Work:
+    return work(aten.addcdiv_.default, make(n), make(n), make(n).abs_().add_(1), value=1e-9)
+
+
+def threshold_backward(n: int, make: Make) -> Work:
+    return work(aten.threshold_backward.default, make(n), make(n), 0)
+
+
+def add_bias(n: int, make: Make) -> Work:
+    """A row added to every row."""
+    shape = rows(n)
+    return work(aten.add.Tensor, make(*shape), make(shape[1]))
+
+
+def masked_fill(n: int, make: Make) -> Work:
+    return work(aten.masked_fill.Scalar, make(n), make(n) > 0, 0.0)
+
+
+def where(n: int, make: Make) -> Work:
+    return work(aten.where.self, make(n) > 0, make(n), make(n))
+
+
+def bernoulli(n: int, make: Make) -> Work:
+    return work(aten.bernoulli_.float, make(n), 0.9)
+
+
+def native_dropout(n: int, make: Make) -> Work:
+    return work(aten.native_dropout.default, make(n), 0.1, True)
+
+
+def softmax(n: int, make: Make) -> Work:
+    return work(aten._softmax.default, make(*rows(n)), -1, False)
+
+
+def softmax_backward(n: int, make: Make) -> Work:
+    made = make(*rows(n))
+    return work(aten._softmax_backward_data.default, made, made.softmax(-1), -1, made.dtype)
+
+
+def log_softmax(n: int, make: Make) -> Work:
+    return work(aten._log_softmax.default, make(*rows(n)), -1, False)
+
+
+def log_softmax_backward(n: int, make: Make) -> Work:
+    made = make(*rows(n))
+    return work(aten._log_softmax_backward_data.default, made, made.log_softmax(-1), -1, made.dtype)
+
+
+def nll_loss_backward(n: int, make: Make) -> Work:
+    made = make(*rows(n))
+    target = torch.zeros(made.shape[0], dtype=torch.int64, device=made.device)
+    total = torch.ones((), dtype=made.dtype, device=made.device)
+    return work(aten.nll_loss_backward.default, total, made, target, None, 1, -100, total)
+
+
+def layer_norm(n: int, make: Make) -> Work:
+    made = make(*rows(n))
+    scale, shift = make(made.shape[1]), make(made.shape[1])
+    return work(aten.native_layer_norm.default, made, [made.shape[1]], scale, shift, 1e-5)
+
+
+def layer_norm_backward(n: int, make: Make) -> Work:
+    made = make(*rows(n))
+    shape, scale, shift = [made.shape[1]], make(made.shape[1]), make(made.shape[1])
+    _, mean, rstd = aten.native_layer_norm.default(made, shape, scale, shift, 1e-5)
+    return work(
+        aten.native_layer_norm_backward.default,
+        torch.ones_like(made), made, shape, mean, rstd, scale, shift, [True, True, True],
+    )  # fmt: skip
+
+
+def images(n: int) -> tuple[int, int, int, int]:
+    """A batch of 8 x 64 channels, and pixels for the rest."""
+    side = max(1, round((n / 512) ** 0.5))
+    return 8, 64, side, side
+
+
+def batch_norm(n: int, make: Make) -> Work:
+    made = make(*images(n))
+    scale, mean, variance = make(64), make(64), make(64).abs()
+    return work(aten.native_batch_norm.default, made, scale, scale, mean, variance, True, 0.1, 1e-5)
+
+
+def batch_norm_backward(n: int, make: Make) -> Work:
+    made = make(*images(n))
+    scale, mean, variance = make(64), make(64), make(64).abs()
+    _, saved_mean, saved_rstd = aten.native_batch_norm.default(
+        made, scale, scale, mean, variance, True, 0.1, 1e-5
+    )
+    return work(
+        aten.native_batch_norm_backward.default,
+        torch.ones_like(made), made, scale, mean, variance, saved_mean, saved_rstd,
+        True, 1e-5, [True, True, True],
+    )  # fmt: skip
+
+
+def max_pool(n: int, make: Make) -> Work:
+    return work(aten.max_pool2d_with_indices.default, make(*images(n)), [3, 3], [2, 2], [1, 1])
+
+
+def max_pool_backward(n: int, make: Make) -> Work:
+    made = make(*images(n))
+    window = ([3, 3], [2, 2], [1, 1])
+    out, indices = aten.max_pool2d_with_indices.default(made, *window)
+    return work(
+        aten.max_pool2d_with_indices_backward.default, out, made, *window, [1, 1], False, indices
+    )
+
+
+def sum_all(n: int, make: Make) -> Work:
+    return work(aten.sum.default, make(n))
+
+
+def sum_columns(n: int, make: Make) -> Work:
+    """A bias's gradient."""
+    return work(aten.sum.dim_IntList, make(*rows(n)), [0])
+
+
+def mean_rows(n: int, make: Make) -> Work:
+    return work(aten.mean.dim, make(*rows(n)), [-1], True)
+
+
+def embedding(n: int, make: Make) -> Work:
+    table = make(8192, WIDTH)
+    indices = torch.randint(8192, (max(1, n // WIDTH),), device=table.device)
+    return work(aten.embedding.default, table, indices)
+
+
+def embedding_backward(n: int, make: Make) -> Work:
+    grad = make(max(1, n // WIDTH), WIDTH)
+    indices = torch.randint(8192, (grad.shape[0],), device=grad.device)
+    return work(aten.embedding_dense_backward.default, grad, indices, 8192, -1, False)
+
+
+def concatenated(n: int, make: Make) -> Work:
+    parts = [make(max(1, n // 3 // WIDTH), WIDTH) for _ in range(3)]
+    return work(aten.cat.default, parts, -1)
+
+
+def transposed_copy(n: int, make: Make) -> Work:
+    """Rows become columns."""
+    side = max(2, round(n**0.5))
+    return work(aten.clone.default, make(side, side).t(), memory_format=torch.contiguous_format)
+
+
+def heads_copy(n: int, make: Make) -> Work:
+    """Attention's: heads and positions change places, the numbers of one head stay together."""
+    made = make(4, max(1, n // (4 * 8 * 64)), 8, 64).transpose(1, 2)
+    return work(aten.clone.default, made, memory_format=torch.contiguous_format)
+
+
+def cast(n: int, make: Make) -> Work:
+    made = make(n)
+    other = torch.bfloat16 if made.dtype is torch.float32 else torch.float32
+    return work(aten._to_copy.default, made, dtype=other)
+
+
+def fused_adamw(n: int, make: Make) -> Work:
+    """Eight parameters."""
+    lists = [[make(max(1, n // 8)).abs() for _ in range(8)] for _ in range(4)]
+    steps = [torch.ones((), device=it.device) for it in lists[0]]
+    return work(
+        aten._fused_adamw_.default, *lists, [], steps,
+        lr=1e-9, beta1=0.9, beta2=0.95, weight_decay=0.0, eps=1e-8,
+        amsgrad=False, maximize=False,
+    )  # fmt: skip
+
+
+def foreach_add(n: int, make: Make) -> Work:
+    lists = [[make(max(1, n // 8)) for _ in range(8)] for _ in range(2)]
+    return work(aten._foreach_add_.List, *lists, alpha=1e-9)
+
+
+def foreach_mul(n: int, make: Make) -> Work:
+    return work(aten._foreach_mul_.Scalar, [make(max(1, n // 8)) for _ in range(8)], 1.0)
+
+
+OPERATORS: tuple[Build, ...] = (
+    *(partial(one, overload) for overload in ONE.values()),
+    *(partial(two, overload) for overload in TWO.values()),
+    mul_scalar, div_scalar, pow_scalar, lerp, addcmul, addcdiv, threshold_backward, add_bias,
+    masked_fill, where, bernoulli, native_dropout, softmax, softmax_backward, log_softmax,
+    log_softmax_backward, nll_loss_backward, layer_norm, layer_norm_backward, batch_norm,
+    batch_norm_backward, max_pool, max_pool_backward, sum_all, sum_columns, mean_rows, embedding,
+    embedding_backward, concatenated, transposed_copy, heads_copy, cast, fused_adamw, foreach_add,
+    foreach_mul,
+)  # fmt: skip
+
+
+def operators(device: torch.device, dtype: torch.dtype, most_elements: int) -> Iterator[Plan]:
+    """Every operator at every size up to so many elements."""
+
+    pool = torch.randn(1 << 20, device=device).to(dtype)
+
+    def make(*shape: int) -> Tensor:
+        """Copied from one pool: drawing millions of numbers takes longer than any operator."""
+        n = prod(shape)
+        return pool.repeat(-(-n // len(pool)))[:n].clone().view(shape)
+
+    for build in OPERATORS:
+        for n in SIZES:
+            if n <= most_elements:
+                yield partial(build, n, make)

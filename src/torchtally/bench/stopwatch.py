@@ -1,0 +1,95 @@
+"""How long a piece of work takes on a device, by itself."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Clock = Callable[[], float]
+Work = Callable[[], Any]
+
+WARM_UPS = 2
+LEAST = 3
+"""Repetitions, however long one takes."""
+MOST = 100
+SHORT_S = 50e-6
+"""Work shorter than this is timed many at once: the clock's own cost would show."""
+LONGEST_QUEUE = 500
+"""Kernels given to a GPU at once: its queue holds 1024, and a full one makes the host wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """Times work on one device. The clock is given, so that a test can hold it."""
+
+    device: torch.device
+    budget_s: float = 0.02
+    """For one measurement, beyond its warm-up; a piece that takes longer is run LEAST times."""
+    clock: Clock = field(default=time.perf_counter)
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def seconds(self, work: Work) -> float:
+        """The time of one run, the device doing nothing else.
+
+        On a GPU the runs stand in a queue behind one another, so the host's part is not in it.
+        """
+        for _ in range(WARM_UPS):
+            work()
+        return self._on_gpu(work) if self.is_gpu else self._on_host(work)
+
+    def host_seconds(self, work: Work) -> float:
+        """The time until `work` returns: on a GPU what the host takes to issue it."""
+        for _ in range(WARM_UPS):
+            work()
+        return self._on_host(work)
+
+    def _on_host(self, work: Work) -> float:
+        once_s = self._elapsed(work, 1)
+        at_once = max(1, min(MOST, round(SHORT_S / max(once_s, 1e-7))))
+        times = max(LEAST, min(MOST, round(self.budget_s / max(once_s * at_once, 1e-7))))
+        return undisturbed(self._elapsed(work, at_once) / at_once for _ in range(times))
+
+    def _elapsed(self, work: Work, times: int) -> float:
+        self.wait()
+        started_s = self.clock()
+        for _ in range(times):
+            work()
+        return self.clock() - started_s
+
+    def _on_gpu(self, work: Work) -> float:
+        once_s = self._queued(work, 1)
+        times = max(LEAST, min(LONGEST_QUEUE, round(self.budget_s / max(once_s, 1e-7))))
+        return undisturbed(self._queued(work, times) / times for _ in range(LEAST))
+
+    def _queued(self, work: Work, times: int) -> float:
+        """Device time of so many runs, all of them issued before the first one begins."""
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.wait()
+        torch.cuda._sleep(SLEEP_CYCLES_PER_RUN * (times + 10))
+        begun.record()
+        for _ in range(times):
+            work()
+        ended.record()
+        self.wait()
+        milliseconds: float = begun.elapsed_time(ended)
+        return milliseconds / 1e3
+
+    def wait(self) -> None:
+        """Until the device has done all it was given."""
+        if self.is_gpu:
+            torch.cuda.synchronize(self.device)
+
+
+SLEEP_CYCLES_PER_RUN = 40_000
+"""About 20 us of a GPU's clock: longer than the host takes to issue one operator."""
+
+
+def undisturbed(times_s: Iterable[float]) -> float:
+    """The lower quartile: other work on the machine only ever adds, and to some runs only."""
+    ordered = sorted(times_s)
+    return ordered[len(ordered) // 4]

@@ -1,0 +1,82 @@
+"""One operator to be measured, and the fact it becomes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torchtally.bench.stopwatch import Stopwatch
+from torchtally.calibration import Sample
+from torchtally.cost import cost_of
+from torchtally.record import Call
+from torchtally.virtual.described import described
+from torchtally.virtual.invocation import Invocation, tensors_in
+from torchtally.virtual.operators import learn
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An operator with its arguments, on the device they are on."""
+
+    overload: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self) -> Any:
+        return self.overload(*self.args, **self.kwargs)
+
+    def call(self) -> Call:
+        """What the recorder would write of it."""
+        invocation = Invocation(learn(self.overload), self.args, self.kwargs)
+        found = described(invocation, tensors_in(self()))
+        return replace(
+            found,
+            inputs=tuple(map(on_device, found.inputs)),
+            outputs=tuple(map(on_device, found.outputs)),
+        )
+
+
+def on_device(spec: Any) -> Any:
+    """As of the accounted device: `described` sees no virtual storage, and says "cpu"."""
+    return replace(spec, device="cuda:0")
+
+
+def work(overload: OpOverload, *args: Any, **kwargs: Any) -> Work:
+    return Work(overload, args, kwargs)
+
+
+Plan = Callable[[], Work]
+"""Makes the tensors only when its turn comes."""
+
+
+def measured(
+    plans: Iterator[Plan], stopwatch: Stopwatch, called_s: float, cold_bytes: int = 0
+) -> Iterator[Sample]:
+    """Run each, and say how long it takes beyond the `called_s` of calling anything at all.
+
+    With `cold_bytes`, runs take turns on copies of the tensors that make up so much together: what
+    the caches hold when an operator runs in a training step is what ran just before it.
+    """
+    for plan in plans:
+        pieces = [plan()]
+        with torch.no_grad():
+            call = pieces[0].call()
+            own_bytes = max(1, cost_of(call)[1].bytes)
+            copies = min(MOST_COPIES, cold_bytes // own_bytes)
+            pieces += [plan() for _ in range(copies)]
+            seconds = stopwatch.seconds(in_turn(pieces))
+        del pieces
+        yield Sample(call, max(seconds - called_s, SHORTEST_S))
+
+
+MOST_COPIES = 12
+
+
+def in_turn(pieces: list[Work]) -> Callable[[], Any]:
+    turns = cycle(pieces)
+    return lambda: next(turns)()
+SHORTEST_S = 2e-8
+"""What is shorter drowns in the cost of calling."""

@@ -1,0 +1,60 @@
+"""Where calibrations are: those of this machine's user, and those that came with the package."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchtally.calibration.calibration import Calibration
+from torchtally.calibration.file import file_name, read, write
+from torchtally.errors import UnknownChipError
+from torchtally.hardware import Chip, chip
+
+SHIPPED = Path(__file__).with_name("shipped")
+PLACE = "TALLY_CALIBRATIONS"
+"""The environment variable that names another folder for the user's own."""
+
+
+def folder() -> Path:
+    """Where the user's calibrations are kept: where the XDG rules say that data goes."""
+    if place := os.environ.get(PLACE):
+        return Path(place)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "torchtally" / "calibrations"
+
+
+def keep(calibration: Calibration) -> Path:
+    """Store it for later predictions; one of the same device is replaced."""
+    path = folder() / file_name(calibration.device, calibration.threads)
+    write(calibration, path)
+    return path
+
+
+def of_chip(target: Chip) -> Calibration | None:
+    """The user's own of this chip, else the package's, else None. Raises UsageError for a file
+    that is no calibration.
+    """
+    return next((it for it in _all("cuda") if _is_of(it, target)), None)
+
+
+def of_host() -> Calibration | None:
+    """The last one of a CPU that the user made. The package's is of another machine."""
+    own = [read(it) for it in _files(folder())]
+    return max((it for it in own if it.kind == "cpu"), key=lambda it: it.date, default=None)
+
+
+def _all(kind: str) -> Iterator[Calibration]:
+    for path in (*_files(folder()), *_files(SHIPPED)):
+        found = read(path)
+        if found.kind == kind:
+            yield found
+
+
+def _files(place: Path) -> list[Path]:
+    return sorted(place.glob("*.json")) if place.is_dir() else []
+
+
+def _is_of(calibration: Calibration, target: Chip) -> bool:
+    try:
+        return chip(calibration.device) == target
+    except UnknownChipError:
+        return False

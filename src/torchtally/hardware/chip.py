@@ -1,0 +1,182 @@
+"""What is known of one accelerator: types without a single number in them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torchtally.errors import UnsupportedError, UsageError
+
+PEAK_DTYPES = (
+    "float64",
+    "float64_vector",
+    "float32",
+    "tf32",
+    "float16",
+    "float16_accumulate_float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e4m3fn_accumulate_float16",
+    "float8_e4m3fnuz",
+    "float4_e2m1fn_x2",
+    "int8",
+)
+"""What a peak can be given for: torch's dtypes of the inputs, and four that torch has no name for.
+
+Sums are kept in float32. "tf32" is float32 inputs with TF32 allowed. "float64" is the matrix unit
+where there is one, "float64_vector" is without it. "..._accumulate_float16" is the faster rate
+that GeForce keeps for sums in half precision.
+"""
+
+SAME_RATE = {"float8_e5m2": "float8_e4m3fn", "float8_e5m2fnuz": "float8_e4m3fnuz"}
+"""Both 8-bit formats go through the same multipliers, so one number serves both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A promised dense rate, in FLOP/s (operations per second for int8)."""
+
+    flop_per_s: float
+    source: str
+    sparse_flop_per_s: float | None = None
+    """The rate with 2:4 sparsity, where the vendor prints that one: twice the dense rate."""
+    note: str = ""
+    achieved_flop_per_s: float | None = None
+    """The best that somebody measured and published, for large matrix products: not a promise."""
+    achieved_source: str = ""
+    """Where that was published, and on what it was measured. Never empty beside a figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A way out of the chip. Speeds are per direction; vendors often print the sum of both."""
+
+    name: str
+    bytes_per_s_per_direction: float | None = None
+    chips: int | None = None
+    """How many chips it joins at most, as 2 for a bridge. None: all those of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The server that a chip is usually sold in."""
+
+    gpus: int
+    name: str
+    source: str
+    network: Link | None = None
+    """From one of its chips to another node: each chip's own share, in each direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """One offer for one chip, from one seller on one day: not the market."""
+
+    usd_per_hour: float
+    source: str
+    as_of: str
+    """The day of the offer, as "2026-06-30", or as much of it as is known: "2026-06", "2026"."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """What torch.cuda.get_device_properties says, by torch's names. None: no source gives it."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int | None
+    L2_cache_size: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """One accelerator as PyTorch sees one device. What no source gives is None or absent."""
+
+    name: str
+    vendor: str
+    architecture: str
+    memory_bytes: int
+    """Total memory as the driver's tool shows it; the label's figure if `is_memory_estimated`."""
+    memory_bandwidth_bytes_per_s: float
+    """As promised: no kernel reaches it."""
+    peaks: Mapping[str, Peak] = field(hash=False)
+    source: str
+    """Where every number comes from, but for those in `sources`."""
+    sources: Mapping[str, str] = field(hash=False, default_factory=dict)
+    """Field name to source, for numbers that come from somewhere else."""
+    aliases: tuple[str, ...] = ()
+    driver_names: tuple[str, ...] = ()
+    compute_capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None
+    boost_clock_hz: float | None = None
+    """The fastest clock that is promised. Power may hold a busy chip well below it."""
+    tensor_clock_hz: float | None = None
+    """The clock of the promised tensor rates, where it is not `boost_clock_hz`."""
+    l2_cache_bytes: int | None = None
+    program_memory_bytes: int | None = None
+    """What a program is told it has: less than `memory_bytes` by what the driver keeps."""
+    memory_label_bytes: int | None = None
+    memory_type: str = ""
+    is_memory_estimated: bool = False
+    achieved_bandwidth_bytes_per_s: float | None = None
+    """The best that somebody measured and published, reading and writing device memory."""
+    link: Link | None = None
+    host_link: Link | None = None
+    node: Node | None = None
+    tdp_watts: float | None = None
+    price: Price | None = None
+    note: str = ""
+
+    @property
+    def device_name(self) -> str:
+        """The full name, as the driver and torch.cuda.get_device_name report it."""
+        return self.driver_names[0] if self.driver_names else self.name
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """What a program can have at most: torch's total_memory, as closely as it is known."""
+        return self.program_memory_bytes or self.memory_bytes
+
+    @property
+    def properties(self) -> DeviceProperties:
+        """The answer to torch.cuda.get_device_properties.
+
+        Raises UnsupportedError for a chip that is not a CUDA device.
+        """
+        if self.compute_capability is None:
+            raise UnsupportedError(
+                f"{self.name} is not a CUDA device (no compute capability is known for it), "
+                "so a script cannot ask for its CUDA properties. `tally gpus` lists those that are."
+            )
+        major, minor = self.compute_capability
+        return DeviceProperties(
+            name=self.device_name,
+            major=major,
+            minor=minor,
+            total_memory=self.total_memory_bytes,
+            multi_processor_count=self.multiprocessors,
+            L2_cache_size=self.l2_cache_bytes,
+        )
+
+    def peak(self, dtype: str) -> Peak:
+        """The dense peak for products of this dtype, spelled as torch does ("torch." may lead).
+
+        Raises UsageError when the chip has no such number, as for bfloat16 on a V100.
+        """
+        plain = dtype.removeprefix("torch.")
+        peak = self.peaks.get(SAME_RATE.get(plain, plain))
+        if peak is None:
+            raise UsageError(
+                f"{self.name} has no peak for {plain}: its hardware has no such unit, or no source "
+                f"gives the rate. It has {', '.join(sorted(self.peaks)) or 'none'}."
+            )
+        return peak
+
+    def peak_flop_per_s(self, dtype: str) -> float:
+        """The dense peak in FLOP/s. Raises UsageError when the chip has no such number."""
+        return self.peak(dtype).flop_per_s
+
+    def source_of(self, fact: str) -> str:
+        """Where the number in this field comes from."""
+        return self.sources.get(fact, self.source)

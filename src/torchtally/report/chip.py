@@ -1,0 +1,81 @@
+"""All that is known of one chip, as plain lines: numbers to the left, their sources numbered below.
+
+Numbers and sources are never cut; what is longer than a line goes on in the next.
+"""
+
+import textwrap
+from collections.abc import Callable, Iterator
+
+from torchtally.hardware import Chip
+from torchtally.report.grid import INDENT, wrapped
+from torchtally.report.plain import printable
+from torchtally.units import format_byte_per_s, format_bytes, format_flop_per_s, format_usd
+from torchtally.views.chips import Fact, Measure, facts
+
+FORMATS: dict[Measure, Callable[[float], str]] = {
+    Measure.BYTES: lambda value: format_bytes(int(value)),
+    Measure.BYTE_PER_S: format_byte_per_s,
+    Measure.FLOP_PER_S: format_flop_per_s,
+    Measure.OP_PER_S: lambda value: format_flop_per_s(value).replace("FLOP/s", "op/s"),
+    Measure.HERTZ: lambda value: f"{value / 1e9:.3f} GHz",
+    Measure.WATTS: lambda value: f"{value:.0f} W",
+    Measure.USD_PER_HOUR: lambda value: f"{format_usd(value)}/h",
+    Measure.COUNT: lambda value: f"{value:.0f}",
+}
+
+WIDEST_NUMBER = 14
+"""As "989.40 TFLOP/s"."""
+
+
+def chip_text(chip: Chip, *, width: int = 80) -> str:
+    """A page about one chip: names, numbers, what to know about them, and sources."""
+    found = facts(chip)
+    numbers = {source: n for n, source in enumerate(dict.fromkeys(it.source for it in found), 1)}
+    lines = [*_heading(chip, width), ""]
+    for fact in found:
+        lines += _row(fact, numbers[fact.source], width)
+    if chip.note:
+        lines += ["", *wrapped(chip.note, width)]
+    lines += ["", "Sources"]
+    for source, number in numbers.items():
+        lines += _source(number, source, width)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _heading(chip: Chip, width: int) -> Iterator[str]:
+    capability = ".".join(map(str, chip.compute_capability or ()))
+    parts = [
+        chip.vendor,
+        chip.architecture,
+        f"compute capability {capability}" if capability else "",
+        chip.memory_type,
+    ]
+    yield printable(chip.name)
+    yield from wrapped(", ".join(part for part in parts if part), width)
+    names = [*chip.driver_names, *chip.aliases]
+    if names:
+        yield from wrapped(f"also known as {', '.join(names)}", width)
+
+
+def _row(fact: Fact, number: int, width: int) -> list[str]:
+    """The number, what it is, and where it comes from; what a line cannot hold goes below it."""
+    room = " " * (WIDEST_NUMBER + 2)
+    name = f"{INDENT}{fact.name}" if fact.is_detail else fact.name
+    note = f" ({fact.note})" if fact.note else ""
+    words = wrapped(f"{printable(name.strip())} [{number}]{note}", width - len(room))
+    shift = INDENT if fact.is_detail else ""
+    words = [f"{shift}{word.removeprefix(INDENT)}" for word in words]
+    value = FORMATS[fact.measure](fact.value).rjust(WIDEST_NUMBER)
+    return [f"{INDENT}{value}  {words[0]}", *(f"{INDENT}{room}{word}" for word in words[1:])]
+
+
+def _source(number: int, source: str, width: int) -> list[str]:
+    """An address stays whole where a line can hold it."""
+    head = f"{INDENT}[{number}] "
+    return textwrap.wrap(
+        printable(source),
+        max(width, 2 * len(head)),
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,81 @@
+"""The script's own events while it is traced: predicted from the trace so far."""
+
+import pytest
+import torch
+
+from torchtally.errors import UnsupportedError
+from torchtally.record import Trace
+from torchtally.tracer.recorder import Recorder
+from torchtally.tracer.session import trace
+
+
+class Predicting:
+    """Every operator takes a millisecond; remembers the traces it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[Trace] = []
+
+    def __call__(self, so_far: Trace, first: int, end: int) -> float:
+        self.given.append(so_far)
+        return 1e-3 * sum(first <= op.clock < end for op in so_far.ops)
+
+
+def timed_steps() -> list[float]:
+    """Milliseconds of three steps of one, two and three operators."""
+    x = torch.zeros(2, device="cuda")
+    found = []
+    for step in range(1, 4):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(step):
+            x + 1
+        end.record()
+        torch.cuda.synchronize()
+        found.append(start.elapsed_time(end))
+        assert start.elapsed_time(end) == found[-1]
+    return found
+
+
+def test_events_show_what_is_predicted():
+    predicting, found = Predicting(), []
+    whole = trace(lambda: found.extend(timed_steps()), gpu="H100-SXM", elapsed=predicting)
+    assert found == pytest.approx([1.0, 2.0, 3.0])
+    assert [len(it.ops) for it in predicting.given] == [2, 2, 4, 4, 7, 7]
+    for so_far in predicting.given:
+        assert so_far.ending.kind == "running"
+        assert so_far.ops == whole.ops[: len(so_far.ops)]
+        assert so_far.waits == whole.waits[: len(so_far.waits)]
+    assert whole.waits == (2, 4, 7)
+
+
+def test_the_trace_so_far_is_made_once_for_one_moment():
+    predicting = Predicting()
+    trace(timed_steps, gpu="H100-SXM", elapsed=predicting)
+    assert len({id(it) for it in predicting.given}) == 3
+
+
+def test_no_trace_is_made_unless_somebody_asks(monkeypatch: pytest.MonkeyPatch):
+    made = []
+    native = Recorder.trace
+    monkeypatch.setattr(
+        Recorder,
+        "trace",
+        lambda *args, **kwargs: made.append(1) or native(*args, **kwargs),
+    )
+
+    def script() -> None:
+        torch.cuda.Event(enable_timing=True).record()
+
+    trace(script, gpu="H100-SXM", elapsed=Predicting())
+    assert len(made) == 1
+
+
+def test_without_predictions_the_script_hears_so():
+    def script() -> None:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        end.record()
+        start.elapsed_time(end)
+
+    with pytest.raises(UnsupportedError, match="prediction"):
+        trace(script, gpu="H100-SXM", elapsed=None)
