@@ -21,6 +21,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "targets": ("calibration", "errors", "hardware", "roofline"),
     "schedule": ("calibration", "cost", "record", "roofline"),
     "memory": ("record",),
+    "prediction": ("cost", "errors", "record", "roofline", "schedule"),
     "ledger": ("convention", "cost", "errors", "memory", "record", "roofline", "schedule"),
     "views": ("allocator", "calibration", "errors", "hardware", "ledger", "memory", "record",
               "roofline", "workspace"),
@@ -32,8 +33,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "probe": ("allocator", "hardware", "record", "tracer", "virtual", "workspace"),
     "fit": ("allocator", "errors", "hardware", "record", "units", "workspace"),
     "measure": ("hardware", "record", "tracer", "virtual"),
-    "bench": ("calibration", "cost", "hardware", "record", "tracer", "virtual"),
-    "cli": ("advice", "bench", "calibration", "convention", "errors", "fit", "hardware", "ledger", "measure", "record",
+    "bench": ("calibration", "cost", "errors", "hardware", "record", "roofline", "tracer",
+              "virtual"),
+    "cli": ("advice", "bench", "calibration", "convention", "errors", "fit", "hardware", "ledger", "measure", "prediction", "record",
             "report", "roofline", "targets", "tracer", "units", "views", "workspace"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.

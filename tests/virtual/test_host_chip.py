@@ -106,8 +106,10 @@ def test_optimizers_take_one_tensor_at_a_time_and_clipping_lists_as_on_the_cpu()
     assert not {"aten.addcdiv_"} & on_gpu
 
 
-ARITHMETIC = ("aten.mul_", "aten.lerp_", "aten.addcmul_", "aten.sqrt", "aten.div", "aten.addcdiv_",
-              "aten.add", "aten._foreach_add_", "aten._fused_adamw_", "aten._fused_sgd_")  # fmt: skip
+ARITHMETIC = (
+    "aten.mul_", "aten.lerp_", "aten.addcmul_", "aten.sqrt", "aten.div", "aten.addcdiv_",
+    "aten.add", "aten._fused_adamw_", "aten._fused_sgd_",
+)  # fmt: skip
 """What optimizers compute with; `add_` counts steps, too, on the host."""
 
 

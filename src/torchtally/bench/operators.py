@@ -268,7 +268,6 @@ OPERATORS: tuple[Build, ...] = (
 
 def operators(device: torch.device, dtype: torch.dtype, most_elements: int) -> Iterator[Plan]:
     """Every operator at every size up to so many elements."""
-
     pool = torch.randn(1 << 20, device=device).to(dtype)
 
     def make(*shape: int) -> Tensor:

@@ -59,7 +59,7 @@ def products(
         for layout in LAYOUTS if K >= 64 else LAYOUTS[:1]:
             yield partial(plain, M, N, K, layout, dtype, device)
     for B, S, D in BATCHED:
-        if 2 * B * S * S * D <= most_flops:
+        if most_flops >= 2 * B * S * S * D:
             yield partial(batched, B, S, S, D, "NT", dtype, device)
             yield partial(batched, B, S, D, S, "NN", dtype, device)
             yield partial(batched, B, S, D, S, "TN", dtype, device)

@@ -1,6 +1,6 @@
 """One operator to be measured, and the fact it becomes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torchtally.bench.stopwatch import Stopwatch
 from torchtally.calibration import Sample
 from torchtally.cost import cost_of
-from torchtally.record import Call
+from torchtally.record import Call, TensorSpec
 from torchtally.virtual.described import described
 from torchtally.virtual.invocation import Invocation, tensors_in
 from torchtally.virtual.operators import learn
@@ -31,17 +31,27 @@ class Work:
     def call(self) -> Call:
         """What the recorder would write of it."""
         invocation = Invocation(learn(self.overload), self.args, self.kwargs)
-        found = described(invocation, tensors_in(self()))
+        outputs = tensors_in(self())
+        found = described(invocation, outputs)
+        is_mixed = any(it.is_cuda for it in (*invocation.inputs, *outputs))
         return replace(
             found,
-            inputs=tuple(map(on_device, found.inputs)),
-            outputs=tuple(map(on_device, found.outputs)),
+            inputs=placed(found.inputs, invocation.inputs, is_mixed=is_mixed),
+            outputs=placed(found.outputs, outputs, is_mixed=is_mixed),
         )
 
 
-def on_device(spec: Any) -> Any:
-    """As of the accounted device: `described` sees no virtual storage, and says "cpu"."""
-    return replace(spec, device="cuda:0")
+def placed(
+    specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor], *, is_mixed: bool
+) -> tuple[TensorSpec, ...]:
+    """On the accounted device, which `described` takes none of these for.
+
+    Where a GPU is measured, what is on the host stays there; a measured CPU is the device itself.
+    """
+    return tuple(
+        spec if is_mixed and not tensor.is_cuda else replace(spec, device="cuda:0")
+        for spec, tensor in zip(specs, tensors, strict=True)
+    )
 
 
 def work(overload: OpOverload, *args: Any, **kwargs: Any) -> Work:
@@ -78,5 +88,7 @@ MOST_COPIES = 12
 def in_turn(pieces: list[Work]) -> Callable[[], Any]:
     turns = cycle(pieces)
     return lambda: next(turns)()
+
+
 SHORTEST_S = 2e-8
 """What is shorter drowns in the cost of calling."""

@@ -26,6 +26,10 @@ from torchtally.roofline.rates import bandwidth_bytes_per_s, peak_of
 BLOCK = 128
 """Queries (backward: keys) of one block: FlashAttention-2, arXiv:2307.08691, section 3.3."""
 
+EFFICIENT_BLOCK = 64
+"""Queries and keys of one block of memory-efficient attention, where all of a head's results stay
+in registers (kernel_forward.h and kernel_backward.h, 64 x 64)."""
+
 HEAD_DIMS = (32, 64, 96, 128, 160, 192, 256)
 """What flash kernels are compiled for; a head between two runs as the larger one."""
 
@@ -59,6 +63,10 @@ TFLOP/s, head dim 128 and 8192 tokens, Dao-AILab/flash-attention pull request 17
 BLACKWELL_NATIVE = Shares(0.60, 0.53)
 """Kernels written for Blackwell: FlashAttention-4's 1535 and 1360 of 2500 to 2250 TFLOP/s, head dim
 128 and 8192 tokens, Dao-AILab/flash-attention pull request 2280, where the chip is not named."""
+
+EFFICIENT_FLOAT32_PRODUCTS = 3
+"""Memory-efficient attention multiplies float32 as three products in TF32, of the high and low bits
+(OpMultiplyAddFastF32 in gemm_kernel_utils.h), where the chip has TF32."""
 
 EFFICIENT_OF_FLASH = 0.5
 """Memory-efficient attention is xformers' CUTLASS kernel, which FlashAttention-2 beats by about 2
@@ -168,24 +176,34 @@ def shares_of(kernel: Fused, chip: Chip) -> Shares:
     return SHARES.get((kernel, generation), ELSEWHERE)
 
 
-def computed_share(shape: Attention) -> float:
+def computed_share(shape: Attention, block: int) -> float:
     """Of the S * T points, those a kernel computes: half and the diagonal's blocks if causal."""
     if not shape.is_causal:
         return 1.0
-    return min(1.0, (1 + BLOCK / max(shape.S, shape.T)) / 2)
+    return min(1.0, (1 + block / max(shape.S, shape.T)) / 2)
+
+
+def attention_peak_flop_per_s(dtype: str, kernel: Fused, chip: Chip) -> float:
+    """The promised rate of the instructions that the kernel uses."""
+    promised = peak_of(dtype, chip).flop_per_s
+    if kernel is Fused.EFFICIENT and dtype == "float32" and "tf32" in chip.peaks:
+        split = chip.peaks["tf32"].flop_per_s / EFFICIENT_FLOAT32_PRODUCTS
+        return max(promised, split)
+    return promised
 
 
 def fused_s(call: Call, shape: Attention, kernel: Fused, chip: Chip) -> float:
     """Waves of whole blocks, each preceded by the time of one block of the inner loop."""
     shares = shares_of(kernel, chip)
     share = shares.backward if shape.is_backward else shares.forward
-    rate = share * peak_of(call.tensor("query").dtype, chip).flop_per_s
+    rate = share * attention_peak_flop_per_s(call.tensor("query").dtype, kernel, chip)
+    block = EFFICIENT_BLOCK if kernel is Fused.EFFICIENT else BLOCK
     outer, inner = (shape.T, shape.S) if shape.is_backward else (shape.S, shape.T)
-    inner_padded = (ceil(inner / BLOCK) * computed_share(shape) + 1) * BLOCK
+    inner_padded = (ceil(inner / block) * computed_share(shape, block) + 1) * block
     D, E = padded_head(shape.D), padded_head(shape.E)
     point_flops = 2 * ((3 * D + 2 * E) if shape.is_backward else (D + E))
-    block_flops = BLOCK * inner_padded * point_flops
-    blocks = shape.heads * ceil(outer / BLOCK)
+    block_flops = block * inner_padded * point_flops
+    blocks = shape.heads * ceil(outer / block)
     if chip.multiprocessors is None:
         return blocks * block_flops / rate
     waves = ceil(blocks / chip.multiprocessors)

@@ -10,12 +10,13 @@ section 2; Chetlur et al., arXiv:1410.0759): per group,
     gradient of input (B*X, O/G*k')  @ (O/G*k', I/G)     k': as many terms as FLOPs say
     gradient of filter (O/G, B*Y)    @ (B*Y, I/G*k)
 
-Tensor cores read channels last. Tensors in PyTorch's usual layout are transposed first and the
-result back, by kernels of their own (the same guide, section 2.2). A depthwise convolution (one
-channel per group) has no product worth the name: it goes by bytes. float32 uses TF32 where the call
-carries ("allow_tf32", True), as it does unless the script said otherwise
-(torch.backends.cudnn.allow_tf32 is true by default). Winograd's and FFT's algorithms, which
-multiply less, are not modelled.
+Tensor cores take channels in eights, or in fours where there are no more; fewer are padded (the
+same guide, "Channels In And Out"). They read channels last. Tensors in PyTorch's usual layout are
+transposed first and the result back, by kernels of their own (the same guide, "Tensor Layouts In
+Memory"). A depthwise convolution (one channel per group) has no product worth the name: it goes by
+bytes. float32 uses TF32 where the call carries ("allow_tf32", True), as it does unless the script
+said otherwise (torch.backends.cudnn.allow_tf32 is true by default). Winograd's and FFT's
+algorithms, which multiply less, are not modelled.
 """
 
 from math import ceil, prod
@@ -98,7 +99,7 @@ def implicit_products(call: Call, cost: Cost) -> tuple[Product, ...]:
     count = wanted_gradients(call) if is_backward(call) else 1
     if count == 0 or cost.flops == 0:
         return ()
-    flops = cost.flops // count
+    flops = ceil(cost.flops / count * padding_factor(call, weight))
     if not is_backward(call):
         result = call.outputs[0] if call.outputs else given
         return (rows_by_channels(call, weight, result, flops),)
@@ -109,6 +110,20 @@ def implicit_products(call: Call, cost: Cost) -> tuple[Product, ...]:
     if of_weight:
         products.append(filter_gradient(call, weight, flops))
     return tuple(products)
+
+
+def padded_channels(channels: int) -> int:
+    """Tensor cores take 8 channels at a time; of inputs with few, 4."""
+    return 4 if channels <= 4 else 8 * ceil(channels / 8)
+
+
+def padding_factor(call: Call, weight: TensorSpec) -> float:
+    """Work of a convolution over what it counts: channels that tensor cores multiply in vain."""
+    dtype, _ = product_dtype(call, weight)
+    channels = weight.shape[1]
+    if dtype in ("float32", "float64") or not channels:
+        return 1.0
+    return padded_channels(channels) / channels
 
 
 def positions_and_channels(spec: TensorSpec) -> tuple[int, int]:
@@ -137,7 +152,7 @@ def with_depth(
     call: Call, weight: TensorSpec, *, groups: int, rows: int, columns: int, flops: int
 ) -> Product:
     """K follows from the FLOPs. Rows of memory are channels: cuDNN pads those that are unaligned,
-    which costs less than the penalty of a plain product, so none is taken.
+    so none runs at the rate of an unaligned product.
     """
     dtype, itemsize_bytes = product_dtype(call, weight)
     K = max(1, ceil(flops / (2 * groups * rows * columns)))

@@ -1,10 +1,12 @@
 """The time of an operator on a GPU, from the chip's data sheet and published measurements.
 
-Nothing here was fitted to the rows of `benchmarks/published_times.py`, which hold the model against
-what others measured. A calibration of the real device goes over it (`calibrated.py`).
+Every constant has a source of its own. `benchmarks/published_times.py` holds the model against what
+others measured; no constant was fitted to its rows. A calibration of the real device goes over the
+model (`calibrated.py`).
 
-For every call: seconds >= FLOPs really computed / the promised dense peak, and more work of the
-same kind never takes less.
+Two laws hold for every call. It takes no less than its FLOPs at the promised dense peak of its
+dtype (a fused causal attention: than half of them). And twice the work never takes less time:
+twice M, N, K, batch, tokens or elements, where rows are aligned to 16 bytes before and after.
 """
 
 from collections.abc import Callable

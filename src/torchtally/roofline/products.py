@@ -52,6 +52,11 @@ STAGES = 4
 """Steps on their way from memory at once: the pipeline's length, which passes before the first
 multiplication (CUTLASS's default for Ampere is 3 or 4)."""
 
+LOAD_S = 0.5e-6
+"""From asking for a step's numbers to having them: about half a microsecond from device memory
+(Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking",
+arXiv:1804.06826). With `STAGES` of them on their way, a step takes at least a share of it."""
+
 L2_BYTES_PER_CLOCK = 64
 """What one multiprocessor can take in from L2: NVIDIA A100 whitepaper, 5120 bytes per clock for 108
 of them, and for the V100 2048 for 80, are shares below this width of the port itself. It makes
@@ -134,7 +139,7 @@ def tiled_s(product: Product, tile: tuple[int, int], splits: int, rate: float, c
     units = product.batch * ceil(product.M / m) * ceil(product.N / n) * splits
     waves = ceil(units / chip.multiprocessors)
     steps = ceil(ceil(product.K / depth) / splits)
-    step_s = 2 * m * n * depth * chip.multiprocessors / rate
+    step_s = max(2 * m * n * depth * chip.multiprocessors / rate, LOAD_S / STAGES)
     if chip.boost_clock_hz is not None:
         taken_in_bytes = (m + n) * depth * product.itemsize_bytes
         step_s = max(step_s, taken_in_bytes / (L2_BYTES_PER_CLOCK * chip.boost_clock_hz))

@@ -21,7 +21,11 @@ from torchtally.record import Call, TensorSpec
 from torchtally.roofline.kernel import Kernel
 from torchtally.roofline.launches import launches
 from torchtally.roofline.limits import KERNEL_S, NOTHING, bounded
-from torchtally.roofline.rates import bandwidth_bytes_per_s, vector_peak_flop_per_s
+from torchtally.roofline.rates import (
+    bandwidth_bytes_per_s,
+    normalization_bytes_per_s,
+    vector_peak_flop_per_s,
+)
 
 EXTRA_READS: dict[str, tuple[str, ...]] = {
     # The gradient of the input, then those of weight and bias: layer_norm_kernel.cu.
@@ -84,9 +88,11 @@ def streaming_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
     traffic = traffic_bytes(call, kind, cost)
     if traffic == 0 and cost.flops == 0:
         return NOTHING
+    is_norm = kind is Kind.NORMALIZATION
+    bandwidth = normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip)
     return bounded(
         compute_s=arithmetic_s(call, kind, cost, chip),
-        memory_s=traffic / bandwidth_bytes_per_s(chip),
+        memory_s=traffic / bandwidth,
         overhead_s=KERNEL_S * (launches(call) + sequential_steps(call, kind)),
     )
 

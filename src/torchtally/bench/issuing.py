@@ -1,0 +1,164 @@
+"""What the host takes to issue an operator, Python and autograd included.
+
+Two small models are trained: their kernels are short, so a step takes what issuing takes. How many
+operators of each sort a step has, a trace of the same step tells; what their kernels take on a CPU,
+where nothing hides it, the samples tell.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import mean
+
+import torch
+from torch import Tensor, nn
+
+from torchtally.bench.stopwatch import Clock, undisturbed
+from torchtally.calibration import Issue
+from torchtally.cost import Kind, cost_of
+from torchtally.hardware import chip
+from torchtally.record import Call, Ending, Phase, Trace
+from torchtally.tracer.session import recording
+from torchtally.virtual.kernels import Dispatch
+
+REPETITIONS = 30
+WARM_UPS = 5
+WIDTH = 32
+SHOWN_ON = "A100-SXM-80GB"
+"""A trace is made for some chip; which operators run on the host does not depend on it."""
+
+KernelSeconds = Callable[[Call], float]
+"""What an operator's kernel takes, where the host has to wait for it."""
+
+
+class Block(nn.Module):
+    """What most models are made of, as small as it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, S, D = x.shape
+        q, k, v = (
+            it.view(B, S, 2, D // 2).transpose(1, 2) for it in self.qkv(self.norm(x)).chunk(3, -1)
+        )
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(B, S, D))
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+def transformer() -> nn.Module:
+    return nn.Sequential(
+        nn.Embedding(64, WIDTH), *(Block() for _ in range(4)), nn.Linear(WIDTH, 64)
+    )
+
+
+def perceptron() -> nn.Module:
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(8)]
+    return nn.Sequential(nn.Embedding(64, WIDTH), *layers, nn.Linear(WIDTH, 64))
+
+
+MODELS = (transformer, perceptron)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model's step: how long the host is busy in each phase."""
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+
+
+class Loop:
+    """A training loop as people write it."""
+
+    def __init__(self, build: Callable[[], nn.Module], device: torch.device) -> None:
+        self.model = build().to(device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.tokens = torch.zeros(2, 8, dtype=torch.int64, device=device)
+
+    def step(self, clock: Clock) -> Step:
+        begun_s = clock()
+        loss = self.model(self.tokens).square().mean()
+        forward_s = clock()
+        loss.backward()
+        backward_s = clock()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return Step(forward_s - begun_s, backward_s - forward_s, clock() - backward_s)
+
+
+def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: Clock) -> Step:
+    """The undisturbed time of each phase, on the host."""
+    loop = Loop(build, device)
+    steps = []
+    for number in range(WARM_UPS + REPETITIONS):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # the queue is empty: issuing never waits for room
+        step = loop.step(clock)
+        if number >= WARM_UPS:
+            steps.append(step)
+    return Step(
+        undisturbed(it.forward_s for it in steps),
+        undisturbed(it.backward_s for it in steps),
+        undisturbed(it.optimizer_s for it in steps),
+    )
+
+
+def traced(build: Callable[[], nn.Module], dispatch: Dispatch) -> Trace:
+    """The second step of the same loop, as facts."""
+    with recording(chip(SHOWN_ON), script="bench", dispatch=dispatch) as made:
+        loop = Loop(build, torch.device("cuda"))
+        for _ in range(2):
+            loop.step(lambda: 0.0)
+        return made.trace(Ending("exit"))
+
+
+def issuing(
+    device: torch.device, clock: Clock, view_s: float, launch_s: float, kernel_s: KernelSeconds
+) -> Issue:
+    """Seconds per operator by phase: what is left of each model's step, over its operators."""
+    dispatch: Dispatch = "cuda" if device.type == "cuda" else "cpu"
+    found: dict[Phase, list[float]] = {phase: [] for phase in Phase}
+    for build in MODELS:
+        step = measured_step(build, device, clock)
+        counts, views, kernels_s = contents(traced(build, dispatch), kernel_s)
+        for phase, seconds in (
+            (Phase.FORWARD, step.forward_s),
+            (Phase.BACKWARD, step.backward_s),
+            (Phase.OPTIMIZER, step.optimizer_s),
+        ):
+            left_s = seconds - views[phase] * view_s - kernels_s[phase]
+            found[phase].append(max(left_s, 0.0) / counts[phase])
+    return Issue(
+        forward_s=mean(found[Phase.FORWARD]),
+        backward_s=mean(found[Phase.BACKWARD]),
+        optimizer_s=mean(found[Phase.OPTIMIZER]),
+        view_s=view_s,
+        launch_s=launch_s,
+    )
+
+
+def contents(
+    trace: Trace, kernel_s: KernelSeconds
+) -> tuple[Counter[Phase], Counter[Phase], dict[Phase, float]]:
+    """Of the last step, by phase: operators that compute, views, and seconds of kernels."""
+    counts: Counter[Phase] = Counter()
+    views: Counter[Phase] = Counter()
+    kernels_s = dict.fromkeys(Phase, 0.0)
+    first, end = trace.steady_step
+    for op in trace.ops:
+        if first <= op.clock < end:
+            kind: Kind = cost_of(op.call)[0]
+            if kind.is_free:
+                views[op.phase] += 1
+            else:
+                counts[op.phase] += 1
+                kernels_s[op.phase] += kernel_s(op.call)
+    return counts, views, kernels_s

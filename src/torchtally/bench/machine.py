@@ -1,0 +1,74 @@
+"""What the measured machine is, and the conditions it was measured under."""
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import torch
+
+
+def name(device: torch.device) -> str:
+    """What the driver, or the processor itself, calls it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return processor() or platform.processor() or platform.machine()
+
+
+def processor() -> str:
+    """The CPU's own name; "" where nothing tells."""
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return said("sysctl", "-n", "machdep.cpu.brand_string")
+
+
+def memory_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def conditions(device: torch.device) -> dict[str, str]:
+    """Versions, clocks, limits: whatever is known and may matter."""
+    found = {"platform": platform.platform(), "python": platform.python_version()}
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        found |= {
+            "compute_capability": f"{major}.{minor}",
+            "cuda": str(torch.version.cuda),
+            "cudnn": str(torch.backends.cudnn.version()),
+            **gpu_conditions(device.index or 0),
+        }
+    else:
+        found["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
+    return found
+
+
+QUERIED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit",
+           "power.draw", "temperature.gpu")  # fmt: skip
+
+
+def gpu_conditions(index: int) -> dict[str, str]:
+    """As nvidia-smi says; nothing where it is not there."""
+    wanted = ",".join(QUERIED)
+    line = said("nvidia-smi", f"--query-gpu={wanted}", "--format=csv,noheader", "-i", str(index))
+    values = [value.strip() for value in line.split(",")]
+    if len(values) != len(QUERIED):
+        return {}
+    return dict(zip(QUERIED, values, strict=True))
+
+
+def said(*command: str) -> str:
+    """What a command prints; "" where there is none, or it fails."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,140 @@
+"""`tally bench`: everything that is measured of one device, in about a minute."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from torchtally.bench import attention, convolutions, copies, machine, memory, operators, products
+from torchtally.bench.issuing import issuing
+from torchtally.bench.stopwatch import Stopwatch
+from torchtally.bench.work import Plan, measured
+from torchtally.calibration import Calibration, Issue, Sample
+from torchtally.cost import Cost, Kind, cost_of
+from torchtally.errors import UsageError
+from torchtally.record import Call
+from torchtally.roofline.calibrated import Corrections
+from torchtally.roofline.host import host_kernel
+from torchtally.roofline.kernel import Kernel
+
+Said = Callable[[str, float], None]
+"""Told what is being measured, and what share of the whole is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured."""
+
+    dtypes: tuple[torch.dtype, ...]
+    most_flops: float
+    """Of one product, convolution or attention."""
+    least_flops: float
+    most_elements: int
+    cold_bytes: int
+    """Tensors that streaming operators take turns on, so that caches hold none of them."""
+
+
+def effort(device: torch.device, *, is_quick: bool) -> Effort:
+    """What fits in a minute: a GPU does in a millisecond what a CPU does in a second."""
+    if device.type == "cuda":
+        dtypes = (torch.bfloat16, torch.float32, torch.float16)
+        found = Effort(dtypes, 3e12, 1e8, 2**28, 2**28)
+    else:
+        found = Effort((torch.float32, torch.bfloat16), 4e9, 0.0, 2**25, 48 * 2**20)
+    if is_quick:
+        return replace(found, most_flops=found.most_flops / 10, most_elements=2**22)
+    return found
+
+
+def bench(device: str, *, is_quick: bool, said: Said) -> Calibration:
+    """Measure the machine's "cuda" or "cpu". Raises UsageError where there is no such device."""
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("There is no GPU here that torch can use.\nMeasure the CPU: --device cpu.")
+    stopwatch = Stopwatch(place)
+    work = effort(place, is_quick=is_quick)
+    said("memory", 0.0)
+    calibration = Calibration(
+        device=machine.name(place),
+        kind=place.type,
+        torch_version=str(torch.__version__),
+        date=time.strftime("%Y-%m-%d"),
+        memory_bytes=machine.memory_bytes(place),
+        threads=torch.get_num_threads() if place.type == "cpu" else None,
+        peak_flop_per_s={},
+        bandwidth_bytes_per_s=memory.bandwidth_bytes_per_s(place, stopwatch),
+        first_touch_s_per_byte=memory.first_touch_s_per_byte(place, stopwatch),
+        issue=Issue(0.0, 0.0, 0.0, 0.0, 0.0),
+        samples=(),
+    )
+    samples = tuple(_samples(place, stopwatch, work, said))
+    calibration = replace(calibration, samples=samples, peak_flop_per_s=best_rates(samples))
+    said("issuing", 0.97)
+    issue = _issue(place, stopwatch, calibration)
+    return replace(calibration, issue=issue, conditions=machine.conditions(place))
+
+
+def _samples(
+    device: torch.device, stopwatch: Stopwatch, work: Effort, said: Said
+) -> Iterator[Sample]:
+    """Everything that is measured one operator at a time."""
+    called_s = 0.0 if stopwatch.is_gpu else calling_s(device, stopwatch)
+    stages = list(_stages(device, work))
+    for number, (name, plans, cold_bytes) in enumerate(stages):
+        said(name, 0.05 + 0.9 * number / len(stages))
+        yield from measured(plans, stopwatch, called_s, cold_bytes)
+
+
+def _stages(device: torch.device, work: Effort) -> Iterator[tuple[str, Iterator[Plan], int]]:
+    for dtype in work.dtypes:
+        name = str(dtype).removeprefix("torch.")
+        limits = (work.most_flops, work.least_flops)
+        yield f"products {name}", products.products(device, dtype, *limits), 0
+        yield f"attention {name}", attention.attention(device, dtype, work.most_flops), 0
+        yield f"convolutions {name}", convolutions.convolutions(device, dtype, *limits), 0
+        streaming = operators.operators(device, dtype, work.most_elements)
+        yield f"operators {name}", streaming, work.cold_bytes
+    yield "copies", copies.copies(device), 0
+
+
+def calling_s(device: torch.device, stopwatch: Stopwatch) -> float:
+    """What calling an operator costs that does nothing: it is in the issue rate, not in kernels."""
+    nothing = torch.empty(4, device=device)
+    alias = torch.ops.aten.alias.default
+    with torch.no_grad():
+        return stopwatch.host_seconds(lambda: alias(nothing))
+
+
+def best_rates(samples: tuple[Sample, ...]) -> dict[str, float]:
+    """The most FLOP/s that any product of a dtype reached."""
+    best: dict[str, float] = {}
+    for sample in samples:
+        kind, cost = cost_of(sample.call)
+        if kind.is_matmul:
+            dtype = sample.call.inputs[-1].dtype
+            best[dtype] = max(best.get(dtype, 0.0), cost.flops / sample.seconds)
+    return best
+
+
+def _issue(device: torch.device, stopwatch: Stopwatch, calibration: Calibration) -> Issue:
+    source = torch.zeros(8, 8, device=device, requires_grad=True)
+    view_s = stopwatch.host_seconds(lambda: source.t())
+    launch_s = 0.0
+    if stopwatch.is_gpu:
+        there = torch.zeros(8, device=device)
+        launch_s = stopwatch.host_seconds(there.zero_)
+
+    def host_model(call: Call, kind: Kind, cost: Cost) -> Kernel:
+        return host_kernel(call, kind, cost, calibration)
+
+    corrections = Corrections(() if stopwatch.is_gpu else calibration.samples, host_model)
+
+    def kernel_s(call: Call) -> float:
+        """The host does not wait for a GPU's kernels."""
+        if stopwatch.is_gpu:
+            return 0.0
+        kind, cost = cost_of(call)
+        return host_model(call, kind, cost).seconds * corrections.factor(call, kind, cost)[0]
+
+    return issuing(device, stopwatch.clock, view_s, launch_s, kernel_s)
