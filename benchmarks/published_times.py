@@ -77,7 +77,7 @@ def call(
     )
 
 
-def product(M: int, N: int, K: int, dtype: str) -> Call:  # noqa: N803
+def product(M: int, N: int, K: int, dtype: str) -> Call:
     held, literals = ("float32", {"allow_tf32": True}) if dtype == "tf32" else (dtype, {})
     inputs = (
         tensor(M, K, argument="self", dtype=held),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchtally.ledger import Ledger, account
     from torchtally.record import Trace
     from torchtally.record.file import read_trace, write_trace
-    from torchtally.tracer.session import trace
+    from torchtally.tracing import trace
     from torchtally.views import by
     from torchtally.virtual.session import virtual_gpu
 
@@ -34,7 +34,7 @@ _HOMES = {
     "chip": "hardware",
     "chips": "hardware",
     "read_trace": "record.file",
-    "trace": "tracer.session",
+    "trace": "tracing",
     "virtual_gpu": "virtual.session",
     "write_trace": "record.file",
 }

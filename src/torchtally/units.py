@@ -7,6 +7,7 @@ Everywhere else FLOPs and bytes are ints, speeds are FLOP/s and bytes/s, times a
     format_flops        6.30 TFLOPs     work
     format_flop_per_s   989.40 TFLOP/s  speed
     format_seconds      1.20 ms
+    format_energy       3.50 kWh        from joules
     format_count        124.44 M        parameters, tokens
     format_fraction     43.1 %
     format_usd          $1.84 M
@@ -43,6 +44,15 @@ SECONDS: Sequence[Unit] = [
     (86400, "days"),
     (365.25 * 86400, "years"),
 ]
+WATT_HOURS: Sequence[Unit] = [
+    (1e-6, "uWh"),
+    (1e-3, "mWh"),
+    (1, "Wh"),
+    (1e3, "kWh"),
+    (1e6, "MWh"),
+    (1e9, "GWh"),
+    (1e12, "TWh"),
+]
 
 
 def format_bytes(n: int) -> str:
@@ -73,6 +83,11 @@ def format_count(n: int) -> str:
 def format_seconds(seconds: float) -> str:
     """A duration: "1.20 ms", "3.50 min", "143.9 days"."""
     return _in_units(seconds, SECONDS, width=5)
+
+
+def format_energy(joules: float) -> str:
+    """Joules in watt-hours, as electricity is sold: "3.50 kWh", "12.00 mWh"."""
+    return _in_units(joules / 3600, WATT_HOURS)
 
 
 def format_fraction(fraction: float) -> str:

@@ -36,12 +36,12 @@ def kernel_of(one: Call, on: Chip) -> Kernel:
     return datasheet_kernel(one, *cost_of(one), on)
 
 
-def mm(M: int, K: int, N: int, dtype: str = "float16", **literals: Literal) -> Call:  # noqa: N803
+def mm(M: int, K: int, N: int, dtype: str = "float16", **literals: Literal) -> Call:
     inputs = [given("self", M, K, dtype=dtype), given("mat2", K, N, dtype=dtype)]
     return call("aten.mm", inputs, spec(M, N, dtype=dtype), **literals)
 
 
-def bmm(B: int, M: int, K: int, N: int, dtype: str = "float16") -> Call:  # noqa: N803
+def bmm(B: int, M: int, K: int, N: int, dtype: str = "float16") -> Call:
     inputs = [given("self", B, M, K, dtype=dtype), given("mat2", B, K, N, dtype=dtype)]
     return call("aten.bmm", inputs, spec(B, M, N, dtype=dtype))
 

@@ -12,15 +12,15 @@ from tests.builders import unknown_call
 from tests.cost.calls import call, cost, given, spec
 from tests.roofline.chips import add, bmm, kernel_of, mm
 from torchtally.cost import Kind, cost_of
-from torchtally.hardware import Chip, chips
+from torchtally.hardware import Chip, chip, chips
 from torchtally.record import Call
 from torchtally.roofline.datasheet import datasheet_kernel
 from torchtally.roofline.kernel import Bound, Kernel
 
 CHIPS = st.sampled_from([one for one in chips() if {"float16", "bfloat16"} & set(one.peaks)])
 DTYPES = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn")
-SIZES = st.integers(1, 1024).map(lambda size: 8 * size)
-"""Multiples of 8, so that doubling one never changes whether rows are aligned."""
+SIZES = st.integers(1, 512).map(lambda size: 16 * size)
+"""Multiples of 16: rows of every dtype are aligned, and still are when a size is doubled."""
 
 
 def is_faster_than_promised(kernel: Kernel, flops: float, promised_flop_per_s: float) -> bool:
@@ -114,7 +114,7 @@ def convolution(channels: int, out: int, size: int, dtype: str) -> Call:
 def test_no_convolution_is_faster_than_promised(
     on: Chip, dtype: str, channels: int, out: int, size: int
 ) -> None:
-    one = convolution(channels, out, size // 8, dtype)
+    one = convolution(channels, out, size // 16, dtype)
     assert not is_faster_than_promised(kernel_of(one, on), cost(one).flops, promised(on, dtype))
 
 
@@ -158,10 +158,14 @@ def test_published_times_are_met_within_the_limit() -> None:
     assert median_error(rows) <= 0.30
 
 
-def test_no_published_time_is_predicted_faster_than_promised() -> None:
-    for row in published():
-        if row.family != "attention":
-            assert row.predicted_s > 0
+def test_no_published_product_is_predicted_faster_than_promised() -> None:
+    products = [row for row in published() if row.family == "product"]
+    assert len(products) > 50
+    for row in products:
+        (one,) = row.calls
+        dtype = "tf32" if one.literal("allow_tf32") else one.inputs[0].dtype
+        found = Kernel(row.predicted_s, Bound.COMPUTE)
+        assert not is_faster_than_promised(found, cost(one).flops, promised(chip(row.chip), dtype))
 
 
 def test_a_wrong_prediction_would_be_noticed() -> None:

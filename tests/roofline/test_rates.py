@@ -13,6 +13,7 @@ from torchtally.roofline.rates import (
     bandwidth_bytes_per_s,
     normalization_bytes_per_s,
     peak_of,
+    uses_matrix_unit,
     vector_peak_flop_per_s,
 )
 
@@ -38,6 +39,14 @@ def test_a_norm_reaches_less_than_a_copy() -> None:
 @pytest.mark.parametrize("name", ["V100-SXM-16GB", "T4"])
 def test_bfloat16_is_computed_in_float32_where_there_is_no_unit(name: str) -> None:
     assert peak_of("bfloat16", chip(name)) == chip(name).peak("float32")
+
+
+def test_upcast_products_run_outside_the_matrix_unit() -> None:
+    assert not uses_matrix_unit("bfloat16", chip("V100-SXM-16GB"))
+    assert uses_matrix_unit("float16", chip("V100-SXM-16GB"))
+    assert uses_matrix_unit("float8_e5m2", chip("H100-SXM"))
+    assert not uses_matrix_unit("float32", chip("H100-SXM"))
+    assert uses_matrix_unit("tf32", chip("H100-SXM"))
 
 
 def test_float32_goes_through_bfloat16_where_that_is_all_there_is() -> None:

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from torchtally.errors import UnsupportedError
+from torchtally.ledger import account
 from torchtally.record import Trace
+from torchtally.targets import roofline
 from torchtally.tracer.recorder import Recorder
-from torchtally.tracer.session import trace
+from torchtally.tracer.session import recording
+from torchtally.tracing import trace
 
 
 class Predicting:
@@ -70,12 +73,37 @@ def test_no_trace_is_made_unless_somebody_asks(monkeypatch: pytest.MonkeyPatch):
     assert len(made) == 1
 
 
+def time_nothing() -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    end.record()
+    return start.elapsed_time(end)
+
+
 def test_without_predictions_the_script_hears_so():
+    with (
+        recording("H100-SXM", script="without"),
+        pytest.raises(UnsupportedError, match="prediction"),
+    ):
+        time_nothing()
+
+
+def test_an_event_answers_what_the_ledger_says():
+    """A product of 8192 x 8192 matrices: the device's own time, whatever this machine's is."""
+    said_ms = []
+
     def script() -> None:
+        a = torch.zeros(8192, 8192, device="cuda", dtype=torch.bfloat16)
+        torch.cuda.synchronize()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
+        a @ a
         end.record()
-        start.elapsed_time(end)
+        torch.cuda.synchronize()
+        said_ms.append(start.elapsed_time(end))
 
-    with pytest.raises(UnsupportedError, match="prediction"):
-        trace(script, gpu="H100-SXM", elapsed=None)
+    traced = trace(script, gpu="H100-SXM")
+    ledger = account(traced, roofline=roofline("H100-SXM"))
+    (product,) = (it for it in ledger.entries if it.op.call.name == "aten.mm")
+    assert said_ms == [pytest.approx(product.slot.seconds * 1e3)]
+    assert 2 * 8192**3 / 989.4e12 < product.slot.kernel_s < 2 * 2 * 8192**3 / 989.4e12

@@ -16,16 +16,13 @@ from torch import Tensor, nn
 from torchtally.bench.stopwatch import Clock, undisturbed
 from torchtally.calibration import Issue
 from torchtally.cost import Kind, cost_of
-from torchtally.hardware import chip
+from torchtally.hardware import Chip
 from torchtally.record import Call, Ending, Phase, Trace
 from torchtally.tracer.session import recording
-from torchtally.virtual.kernels import Dispatch
 
 REPETITIONS = 30
 WARM_UPS = 5
 WIDTH = 32
-SHOWN_ON = "A100-SXM-80GB"
-"""A trace is made for some chip; which operators run on the host does not depend on it."""
 
 KernelSeconds = Callable[[Call], float]
 """What an operator's kernel takes, where the host has to wait for it."""
@@ -49,7 +46,8 @@ class Block(nn.Module):
         )
         attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(B, S, D))
-        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+        fed: Tensor = self.down(nn.functional.gelu(self.up(self.norm(x))))
+        return x + fed
 
 
 def transformer() -> nn.Module:
@@ -111,9 +109,9 @@ def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: C
     )
 
 
-def traced(build: Callable[[], nn.Module], dispatch: Dispatch) -> Trace:
-    """The second step of the same loop, as facts."""
-    with recording(chip(SHOWN_ON), script="bench", dispatch=dispatch) as made:
+def traced(build: Callable[[], nn.Module], chip: Chip) -> Trace:
+    """Two steps of the same loop, as facts."""
+    with recording(chip, script="bench") as made:
         loop = Loop(build, torch.device("cuda"))
         for _ in range(2):
             loop.step(lambda: 0.0)
@@ -121,14 +119,14 @@ def traced(build: Callable[[], nn.Module], dispatch: Dispatch) -> Trace:
 
 
 def issuing(
-    device: torch.device, clock: Clock, view_s: float, launch_s: float, kernel_s: KernelSeconds
+    device: torch.device, chip: Chip, clock: Clock, view_s: float, launch_s: float,
+    kernel_s: KernelSeconds,
 ) -> Issue:
     """Seconds per operator by phase: what is left of each model's step, over its operators."""
-    dispatch: Dispatch = "cuda" if device.type == "cuda" else "cpu"
     found: dict[Phase, list[float]] = {phase: [] for phase in Phase}
     for build in MODELS:
         step = measured_step(build, device, clock)
-        counts, views, kernels_s = contents(traced(build, dispatch), kernel_s)
+        counts, views, kernels_s = contents(traced(build, chip), kernel_s)
         for phase, seconds in (
             (Phase.FORWARD, step.forward_s),
             (Phase.BACKWARD, step.backward_s),

@@ -1,7 +1,7 @@
 """Which matrix products are measured, and in which layouts.
 
-M, K, N: (M, K) @ (K, N).  B: batch.  A layer's forward pass is "NT" (inputs by transposed weights), its input's
-gradient "NN", its weight's gradient "TN".
+M, K, N: (M, K) @ (K, N).  B: batch.  A layer's forward pass is "NT" (inputs by transposed weights),
+its input's gradient "NN", its weight's gradient "TN".
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,14 @@
-"""The arguments of `tally run`: ours from among the script's, and what their values may be."""
+"""Arguments: those of `tally run` from among the script's, and what values they may have."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchtally.views.money import Extent, Until
 
 
 class RunParser(argparse.ArgumentParser):
@@ -87,3 +91,59 @@ def fraction(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
     return value
+
+
+TIME_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+MOST = 10**24
+"""Steps, seconds or tokens: enough for anybody, and far from what overflows."""
+
+
+def until(text: str) -> "Until":
+    """How long to train: "600000" steps, "24h" or "3.5d" of wall time, "15T-tokens"."""
+    from torchtally.views.money import Until
+
+    for length in (_steps_or_tokens(text), _wall_time(text)):
+        if length is not None and 0 < length[0] < MOST:
+            return Until(*length)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no length of a training. These work: 600000 (steps), 24h or 3.5d (also "
+        "s, min, w), 15T-tokens"
+    )
+
+
+def _steps_or_tokens(text: str) -> "tuple[float, Extent] | None":
+    from torchtally.errors import UsageError
+    from torchtally.units import parse_count
+    from torchtally.views.money import Extent
+
+    match = re.fullmatch(r"(.*?)[\s-]*(steps?|tokens?)?", text.strip())
+    assert match is not None
+    try:
+        count = parse_count(match[1])
+    except UsageError:
+        return None
+    return count, Extent.TOKENS if (match[2] or "").startswith("token") else Extent.STEPS
+
+
+def _wall_time(text: str) -> "tuple[float, Extent] | None":
+    from torchtally.views.money import Extent
+
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)", text.strip(), re.ASCII)
+    if match is None or match[2] not in TIME_UNITS_S:
+        return None
+    return float(match[1]) * TIME_UNITS_S[match[2]], Extent.SECONDS
+
+
+def price(text: str) -> tuple[str, float]:
+    """(chip, USD per hour) of "2.49" (no chip is named) or "H200=2.49"."""
+    name, _, amount = text.rpartition("=")
+    try:
+        usd_per_hour = float(amount.strip().removeprefix("$"))
+    except ValueError:
+        usd_per_hour = 0.0
+    if not 0 < usd_per_hour < 1e6 or ("=" in text and not name.strip()):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no price of a GPU for an hour. These work: 2.49, or for one of several "
+            "chips H200=2.49"
+        )
+    return name.strip(), usd_per_hour

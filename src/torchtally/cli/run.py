@@ -146,6 +146,8 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
     """Run the script on the target and report, however it ends. Returns the exit code."""
     from torchtally.cli.advice import Advisor
     from torchtally.cli.progress import Progress
+    from torchtally.prediction import Prediction
+    from torchtally.targets import roofline
     from torchtally.tracer.script import run
     from torchtally.tracer.session import recording
     from torchtally.tracer.stopper import Outcome, Stopper
@@ -185,6 +187,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
             nonzero_fraction=args.nonzero_fraction,
             memory_is_limited=not args.no_oom,
             what_ifs=tuple(args.what_if),
+            elapsed=Prediction(roofline(target.name)),
         ) as made,
     ):
         progress.operators = lambda: made.recorder.clock

@@ -1,13 +1,19 @@
 """`tally show`: any view of a trace, without running the script again and without torch."""
 
 import argparse
+import re
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torchtally.cli.arguments import price, until
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torchtally.ledger import Ledger
+    from torchtally.roofline import Roofline
     from torchtally.views import Table
 
 NAME = "show"
@@ -58,6 +64,10 @@ examples:
   tally show run.tally --by timeline
   tally show run.tally --allocator expandable_segments:True
   tally show run.tally --by op --json | jq '.rows[0]'
+  tally show run.tally --gpu A100-SXM --gpu RTX-4090 --gpu H200      the same step elsewhere
+  tally show run.tally --by line --gpu A100-SXM
+  tally show run.tally --until 600000           what so many steps cost; --until 24h, 15T-tokens
+  tally show run.tally --until 24h --price 2.49
   tally show run.tally --convention causal      count the half of causal attention that is used
 """
 
@@ -82,6 +92,30 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="SETTINGS",
         help="what the same run reserves under other settings, spelled as for "
         "PYTORCH_CUDA_ALLOC_CONF; several can be given",
+    )
+    parser.add_argument(
+        "--gpu",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="compare the traced chip with this one; several can be given. With --by: the view "
+        "as timed on this one",
+    )
+    parser.add_argument(
+        "--until",
+        type=until,
+        metavar="LENGTH",
+        help="cost and energy of so many steps (600000), so much time (24h, 3.5d) or so many "
+        "tokens (15T-tokens)",
+    )
+    parser.add_argument(
+        "--price",
+        type=price,
+        action="append",
+        default=[],
+        metavar="USD",
+        help="with --until or --gpu: your own price of a GPU for an hour (2.49); of one of several "
+        "chips: H200=2.49",
     )
     parser.add_argument(
         "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
@@ -113,50 +147,135 @@ def command(args: argparse.Namespace) -> int:
     """Show what was asked for. Raises TraceFileError for a file that is not a whole trace."""
     import gc
 
-    if args.by is not None and args.allocator:
-        raise UsageError("--by and --allocator are two views: ask for one at a time.")
-    if args.by is None and not args.allocator and (args.sort or args.top):
-        raise UsageError("--sort and --top need a view: add --by line, for one.")
+    check(args)
     from torchtally.cli.output import emit, write_or_emit
     from torchtally.convention import Attention
     from torchtally.ledger import account
     from torchtally.record.file import read_trace
     from torchtally.targets import known_roofline
 
+    chips = [chip_of(name) for name in args.gpu]
     gc.disable()  # a short life with a million records, none of them garbage
     trace = read_trace(args.file)
-    convention = Attention(args.convention)
-    ledger = account(trace, convention=convention, roofline=known_roofline(trace.chip))
+    timed_on = chips[0] if args.by is not None and chips else known_roofline(trace.chip)
+    ledger = account(trace, convention=Attention(args.convention), roofline=timed_on)
+    table = _table(ledger, chips, args)
     if args.json is not None:
-        write_or_emit(_json(ledger, args), args.json)
+        write_or_emit(_json(ledger, table), args.json)
     else:
-        emit(_text(ledger, args))
+        emit(_text(ledger, table, args.file))
     return 0
 
 
-def _json(ledger: "Ledger", args: argparse.Namespace) -> str:
-    from torchtally.report.json import dumps, ledger_document, table_document
+def check(args: argparse.Namespace) -> None:
+    """Raises UsageError for options that ask for two things at once, or for nothing."""
+    is_money = args.until is not None or bool(args.price)
+    if args.by is not None and args.allocator:
+        raise UsageError("--by and --allocator are two views: ask for one at a time.")
+    if (args.by is not None or args.allocator) and is_money:
+        raise UsageError(
+            "--until and --price are a view of their own: ask for it without --by and --allocator."
+        )
+    if args.allocator and args.gpu:
+        raise UsageError("--allocator and --gpu are two views: ask for one at a time.")
+    if args.by is not None and len(args.gpu) > 1:
+        raise UsageError(
+            f"--by {args.by} is of one chip, and --gpu names {len(args.gpu)}: give one, or leave "
+            "out --by to compare them."
+        )
+    if args.price and args.until is None and not args.gpu:
+        raise UsageError(
+            "--price needs to know of what: add --until 600000 (steps) or --until 24h."
+        )
+    if not (args.by or args.allocator or args.gpu or is_money) and (args.sort or args.top):
+        raise UsageError("--sort and --top need a view: add --by line, for one.")
 
-    if args.by is None and not args.allocator:
-        return dumps(ledger_document(ledger))
-    return dumps(table_document(_view(ledger, args), ledger))
+
+def chip_of(name: str) -> "Roofline":
+    """What times are predicted by on the chip of this name. Raises UsageError for a cluster."""
+    from torchtally.hardware import cluster
+    from torchtally.targets import roofline
+
+    if re.match(r"\s*\d+\s*[xX\u00d7]", name) is None:
+        return roofline(name)
+    several = cluster(name)
+    if several.count == 1:
+        return roofline(several.chip.name)
+    raise UsageError(
+        f"--gpu {name}: a trace is of one GPU, and nothing in it says what {several.count} would "
+        "send each other.\nThat takes a distributed script, and `tally plan`, which is not there "
+        f"yet. For one of them: --gpu {several.chip.name}."
+    )
 
 
-def _view(ledger: "Ledger", args: argparse.Namespace) -> "Table":
+def _table(
+    ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace
+) -> "Table | None":
+    """The view that was asked for; None where it is the page."""
     from torchtally.views import by
     from torchtally.views.allocators import allocators
 
-    table = allocators(ledger, args.allocator) if args.allocator else by(ledger, args.by)
+    if args.allocator:
+        table = allocators(ledger, args.allocator)
+    elif args.by is not None:
+        table = by(ledger, args.by)
+        if chips:
+            table = replace(table, title=f"{table.title}, timed on {chips[0].chip.name}")
+    elif chips or args.until is not None:
+        table = _costs(ledger, chips, args)
+    else:
+        return None
     return (table.sorted_by(args.sort) if args.sort else table).top(args.top)
 
 
-def _text(ledger: "Ledger", args: argparse.Namespace) -> str:
+def _costs(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace) -> "Table":
+    """Chips beside each other, or what the traced one costs."""
+    from torchtally.views.comparison import comparison
+    from torchtally.views.money import money, own_price
+
+    if chips:
+        names = [ledger.trace.chip, *(it.chip.name for it in chips)]
+        prices = own_prices(args.price, names)
+        return comparison(ledger, chips, until=args.until, own_prices=prices)
+    prices = own_prices(args.price, [ledger.trace.chip])
+    price = own_price(prices[ledger.trace.chip]) if prices else None
+    return money(ledger, args.until, own_price=price)
+
+
+def own_prices(given: "Sequence[tuple[str, float]]", names: "Sequence[str]") -> dict[str, float]:
+    """The user's prices by chip. Raises UsageError for one of a chip that is not shown.
+
+    A price without a name is of the one chip there is.
+    """
+    from torchtally.hardware import chip
+
+    shown = list(dict.fromkeys(names))
+    prices = {}
+    for name, usd_per_hour in given:
+        if not name and len(shown) > 1:
+            raise UsageError(
+                f"--price {usd_per_hour:g}: of which chip? Say it: "
+                f"--price {shown[-1]}={usd_per_hour:g}."
+            )
+        known = shown[0] if not name else name if name in shown else chip(name).name
+        if known not in shown:
+            raise UsageError(f"--price {name}: {known} is not shown here; add --gpu {known}.")
+        prices[known] = usd_per_hour
+    return prices
+
+
+def _json(ledger: "Ledger", table: "Table | None") -> str:
+    from torchtally.report.json import dumps, ledger_document, table_document
+
+    return dumps(ledger_document(ledger) if table is None else table_document(table, ledger))
+
+
+def _text(ledger: "Ledger", table: "Table | None", file: str) -> str:
     from torchtally.cli.output import is_coloured, width
     from torchtally.report.text import summary_text, table_text
     from torchtally.views.summary import summarise
 
     colour = is_coloured(sys.stdout)
-    if args.by is None and not args.allocator:
-        summary = summarise(ledger)
-        return summary_text(summary, file=args.file, width=width(), is_coloured=colour)
-    return table_text(_view(ledger, args), width=width(), is_coloured=colour)
+    if table is None:
+        return summary_text(summarise(ledger), file=file, width=width(), is_coloured=colour)
+    return table_text(table, width=width(), is_coloured=colour)

@@ -15,9 +15,12 @@ from torchtally.report.plain import cut_left, cut_right, printable
 from torchtally.units import (
     format_byte_per_s,
     format_bytes,
+    format_count,
+    format_energy,
     format_flop_per_s,
     format_flops,
     format_fraction,
+    format_seconds,
     format_usd,
 )
 from torchtally.views import Cell, Table, Unit
@@ -115,6 +118,9 @@ FORMATS: dict[Unit, Callable[[Any], str]] = {
     Unit.FRACTION: format_fraction,
     Unit.BYTE_PER_S: format_byte_per_s,
     Unit.FLOP_PER_S: format_flop_per_s,
+    Unit.SECONDS: format_seconds,
+    Unit.HOURS: format_count,
+    Unit.JOULES: format_energy,
     Unit.USD: format_usd,
 }
 

@@ -3,7 +3,9 @@
 from torchtally.calibration import Calibration
 from torchtally.cost import Cost, Kind
 from torchtally.record import Call
+from torchtally.roofline.copies import is_host_copy
 from torchtally.roofline.kernel import Bound, Kernel
+from torchtally.roofline.limits import NOTHING
 
 FRESH_BYTES = 32 * 2**20
 """glibc's malloc maps and unmaps larger blocks each time, since its threshold grows no further
@@ -12,7 +14,12 @@ FRESH_BYTES = 32 * 2**20
 
 
 def host_kernel(call: Call, kind: Kind, cost: Cost, machine: Calibration) -> Kernel:
-    """At the best rates this machine showed. Views take nothing, the uncounted is unknown: 0."""
+    """At the best rates this machine showed. Views take nothing, the uncounted is unknown: 0.
+
+    A copy from the host to the device is none where they are one: the tensor is there already.
+    """
+    if kind is Kind.COPY and is_host_copy(call):
+        return NOTHING
     compute_s = cost.flops / rate(call, machine) if kind.is_matmul else 0.0
     memory_s = cost.bytes / machine.bandwidth_bytes_per_s
     memory_s += fresh_bytes(call) * machine.first_touch_s_per_byte

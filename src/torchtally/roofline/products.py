@@ -24,7 +24,12 @@ from torchtally.hardware import Chip
 from torchtally.record import Call, TensorSpec
 from torchtally.roofline.kernel import Kernel
 from torchtally.roofline.limits import KERNEL_S, bounded
-from torchtally.roofline.rates import achieved_flop_per_s, bandwidth_bytes_per_s, peak_of
+from torchtally.roofline.rates import (
+    achieved_flop_per_s,
+    bandwidth_bytes_per_s,
+    peak_of,
+    uses_matrix_unit,
+)
 
 MATRIX_TILES = (
     (256, 128),
@@ -91,10 +96,6 @@ class Product:
     def flops(self) -> int:
         return 2 * self.batch * self.M * self.N * self.K
 
-    @property
-    def uses_tensor_cores(self) -> bool:
-        return self.dtype not in ("float32", "float64", "complex64", "complex128")
-
 
 def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """The products of one call, one behind the other."""
@@ -116,10 +117,13 @@ def product_s(product: Product, chip: Chip) -> tuple[float, int]:
     if product.flops == 0:
         return 0.0, 1
     peak = peak_of(product.dtype, chip)
-    rate = achieved_flop_per_s(peak) * (1.0 if product.is_aligned else UNALIGNED_SHARE)
+    on_matrix_unit = uses_matrix_unit(product.dtype, chip)
+    rate = achieved_flop_per_s(peak)
+    if on_matrix_unit and not product.is_aligned:
+        rate *= UNALIGNED_SHARE
     if chip.multiprocessors is None:
         return product.flops / rate, 1
-    tiles = MATRIX_TILES if product.uses_tensor_cores else VECTOR_TILES
+    tiles = MATRIX_TILES if on_matrix_unit else VECTOR_TILES
     best_s, best_launches = inf, 1
     for m, n in tiles:
         for splits in SPLITS:

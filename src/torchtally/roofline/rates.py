@@ -53,6 +53,16 @@ unit (JAX's and XLA's default precision of products).
 """
 
 
+VECTOR_UNITS = frozenset({"float32", "float64", "float64_vector"})
+"""Peaks of arithmetic outside the matrix units (float64 of some chips is within them)."""
+
+
+def uses_matrix_unit(dtype: str, chip: Chip) -> bool:
+    """The chip multiplies this dtype in tensor cores, and does not upcast it to float32."""
+    real = REAL_OF_COMPLEX.get(dtype, dtype)
+    return real not in VECTOR_UNITS and SAME_RATE.get(real, real) in chip.peaks
+
+
 def peak_of(dtype: str, chip: Chip) -> Peak:
     """The promised dense rate at which the chip multiplies numbers of this dtype.
 

@@ -1,4 +1,4 @@
-"""Trace a script or a function: a virtual GPU, a recorder on it, and the steps it takes."""
+"""Tracing: a virtual GPU, a recorder on it, and the steps that are taken."""
 
 import platform
 import sys
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from torchtally.hardware import Chip, chip
 from torchtally.record import Ending, Trace
 from torchtally.tracer.recorder import Recorder
-from torchtally.tracer.steps import Steps, StepsDone
+from torchtally.tracer.steps import Steps
 from torchtally.tracer.what_if import stand_ins, unused
 from torchtally.virtual.kernels import Dispatch
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
@@ -122,46 +122,3 @@ def watched(steps: Steps) -> Iterator[None]:
     """The recorder sees modules called and optimizers made and stepped."""
     with applied([*steps.recorder.modules.stand_ins(), *steps.stand_ins()]), steps.watching():
         yield
-
-
-def trace(
-    function: Callable[[], object],
-    *,
-    gpu: str | Chip,
-    steps: int | None = None,
-    nonzero_fraction: float = 1.0,
-    memory_is_limited: bool = True,
-    elapsed: Elapsed | None = None,
-) -> Trace:
-    """What `function` does on a GPU that is not there.
-
-    Args:
-        function: called once, without arguments; it may build its model inside or use one made
-            before, moved to "cuda" inside.
-        gpu: the chip to simulate, by any name `tally gpus` lists.
-        steps: stop after so many optimizer steps; None runs to the end.
-        nonzero_fraction: share of a mask taken to be true where a shape depends on values
-            nobody has.
-        memory_is_limited: beyond the chip's memory `function` gets torch.OutOfMemoryError; else
-            there is no end of memory.
-        elapsed: predicts the seconds between two ticks of the trace so far, which is what
-            `torch.cuda.Event.elapsed_time` answers inside; without it that raises
-            UnsupportedError.
-
-    Whatever `function` raises is raised here. Raises UnknownChipError for a GPU nobody knows.
-    """
-    name = getattr(function, "__qualname__", repr(function))
-    with recording(
-        gpu,
-        script=name,
-        steps=steps,
-        nonzero_fraction=nonzero_fraction,
-        memory_is_limited=memory_is_limited,
-        elapsed=elapsed,
-    ) as made:
-        ending = Ending("exit")
-        try:
-            function()
-        except StepsDone:
-            ending = Ending("steps")
-        return made.trace(ending)

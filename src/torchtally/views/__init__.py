@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger
 from torchtally.views.activations import activation_lines, activation_modules
+from torchtally.views.bounds import bounds
 from torchtally.views.categories import categories
 from torchtally.views.growth import growth
 from torchtally.views.lines import library_lines, lines
@@ -18,6 +19,7 @@ from torchtally.views.peak import (
 )
 from torchtally.views.table import Cell, Column, Table, Unit
 from torchtally.views.timeline import timeline
+from torchtally.views.utilisation import utilisation
 from torchtally.views.workspaces import workspaces
 
 __all__ = ["VIEWS", "Cell", "Column", "Table", "Unit", "by"]
@@ -30,6 +32,8 @@ VIEWS: Mapping[str, Callable[[Ledger], Table]] = {
     "op": operators,
     "kind": kinds,
     "phase": phases,
+    "bound": bounds,
+    "utilisation": utilisation,
     "category": categories,
     "timeline": timeline,
     "peak-line": peak_lines,

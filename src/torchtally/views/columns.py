@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from torchtally.ledger import Total
+from torchtally.ledger import Ledger, Total
 from torchtally.views.table import Cell, Column, Table, Unit
 
 
@@ -13,28 +13,38 @@ class Quantity:
     """A column filled with one quantity of a total."""
 
     column: Column
-    of: Callable[[Total], int]
+    of: Callable[[Total], int | float]
 
 
 def _quantity(name: str, title: str, unit: Unit, rank: int = 0) -> Quantity:
     return Quantity(Column(name, title, unit, rank), attrgetter(name))
 
 
+SECONDS = _quantity("seconds", "time", Unit.SECONDS)
+KERNEL = _quantity("kernel_s", "kernels", Unit.SECONDS, rank=6)
+"""Of the time, what kernels take: the rest is waiting for the host."""
 COUNT = _quantity("count", "ops", Unit.COUNT)
 FLOPS = _quantity("flops", "FLOPs", Unit.FLOPS)
-MATMUL = _quantity("flops_matmul", "in matmuls", Unit.FLOPS, rank=3)
+MATMUL = _quantity("flops_matmul", "in matmuls", Unit.FLOPS, rank=5)
 FORWARD = _quantity("flops_forward", "fwd FLOPs", Unit.FLOPS)
-BACKWARD = _quantity("flops_backward", "bwd FLOPs", Unit.FLOPS)
+BACKWARD = _quantity("flops_backward", "bwd FLOPs", Unit.FLOPS, rank=1)
 RECOMPUTE = _quantity("flops_recompute", "rec FLOPs", Unit.FLOPS)
-OPTIMIZER = _quantity("flops_optimizer", "opt FLOPs", Unit.FLOPS, rank=4)
-READ = _quantity("bytes_read", "read", Unit.BYTES, rank=2)
-WRITTEN = _quantity("bytes_written", "written", Unit.BYTES, rank=2)
+OPTIMIZER = _quantity("flops_optimizer", "opt FLOPs", Unit.FLOPS, rank=6)
+READ = _quantity("bytes_read", "read", Unit.BYTES, rank=4)
+WRITTEN = _quantity("bytes_written", "written", Unit.BYTES, rank=4)
+MOVED = Quantity(Column("bytes_moved", "moved", Unit.BYTES, rank=3), attrgetter("bytes"))
+"""Read and written, for tables with times: what a memory-bound operator's time goes into."""
 SAVED = _quantity("bytes_saved", "saved", Unit.BYTES)
-ALLOCATED = _quantity("bytes_allocated", "allocated", Unit.BYTES, rank=3)
-VIEWS = _quantity("views", "views", Unit.COUNT, rank=1)
-COPIES = _quantity("copies", "copies", Unit.COUNT, rank=1)
-SHARE = Column("share", "share", Unit.FRACTION, rank=1)
+ALLOCATED = _quantity("bytes_allocated", "allocated", Unit.BYTES, rank=5)
+VIEWS = _quantity("views", "views", Unit.COUNT, rank=3)
+COPIES = _quantity("copies", "copies", Unit.COUNT, rank=3)
+SHARE = Column("share", "share", Unit.FRACTION, rank=2)
 """Of the step's FLOPs."""
+TIMED_SHARES = (
+    Column("seconds_share", "of time", Unit.FRACTION, rank=2),
+    Column("share", "of FLOPs", Unit.FRACTION, rank=2),
+)
+"""Of the step's time and of its FLOPs, where there are times."""
 
 Labelled = tuple[Total, tuple[Cell, ...]]
 """A row before it is one: what it costs, and its texts."""
@@ -45,24 +55,56 @@ def cost_table(
     quantities: Sequence[Quantity],
     texts: Sequence[Column],
     rows: Iterable[Labelled],
-    total: Total,
+    ledger: Ledger,
     *,
     note: str = "",
 ) -> Table:
-    """A table of totals, most FLOPs first, then most bytes moved.
+    """A table of totals: most time first where there are times, then most FLOPs, then most bytes
+    moved.
 
     Recomputation and the optimizer get a column only where there is any.
     """
-    kept = [it for it in quantities if it not in (RECOMPUTE, OPTIMIZER) or it.of(total)]
-    ordered = sorted(rows, key=lambda row: (-row[0].flops, -row[0].bytes, str(row[1])))
+    total, is_timed = ledger.total, ledger.roofline is not None
+    kept = [
+        it
+        for it in quantities
+        if (it not in (RECOMPUTE, OPTIMIZER) or it.of(total)) and (it is not MOVED or is_timed)
+    ]
+    shares = TIMED_SHARES if is_timed else (SHARE,)
+    before, after = ((SECONDS,), (KERNEL,)) if is_timed else ((), ())
 
     def numbers(cost: Total) -> tuple[Cell, ...]:
-        return (cost.flops / total.flops if total.flops else 0.0, *(it.of(cost) for it in kept))
+        return (
+            *(it.of(cost) for it in before),
+            *(part_of(getattr(cost, WHOLE[it.name]), getattr(total, WHOLE[it.name]))
+              for it in shares),
+            *(it.of(cost) for it in (*kept, *after)),
+        )  # fmt: skip
 
     return Table(
         title=title,
-        columns=(SHARE, *(it.column for it in kept), *texts),
-        rows=tuple((*numbers(cost), *labels) for cost, labels in ordered),
+        columns=(
+            *(it.column for it in before),
+            *shares,
+            *(it.column for it in (*kept, *after)),
+            *texts,
+        ),
+        rows=tuple((*numbers(cost), *labels) for cost, labels in sorted(rows, key=largest_first)),
         totals=(*numbers(total), *(None for _ in texts)),
         note=note,
     )
+
+
+WHOLE = {"seconds_share": "seconds", "share": "flops"}
+"""What a share is a share of."""
+
+
+def part_of(part: float, whole: float) -> float:
+    """A fraction; 0 of nothing."""
+    return part / whole if whole else 0.0
+
+
+def largest_first(row: Labelled) -> tuple[float, int, int, str]:
+    """By time (all equal where there is none), FLOPs, bytes."""
+    cost, texts = row
+    return (-cost.seconds, -cost.flops, -cost.bytes, str(texts))

@@ -2,9 +2,18 @@
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 
-from torchtally.ledger import Entry, Ledger, Line, Total
+from torchtally.ledger import (
+    Entry,
+    Ledger,
+    Line,
+    Total,
+    library_line_of,
+    line_of,
+    once_per_site,
+)
+from torchtally.views.bottlenecks import bound_cells, bound_columns
 from torchtally.views.columns import (
     ALLOCATED,
     BACKWARD,
@@ -29,18 +38,25 @@ NO_LINE: tuple[Cell, Cell] = ("(no line)", "")
 
 def lines(ledger: Ledger) -> Table:
     """By the innermost line of the user's own code. A backward operator is on its forward line."""
-    return _table("By line of your code", ledger.by_line(), ledger.total)
+    return _table("By line of your code", ledger, ledger.by_line(), line_of)
 
 
 def library_lines(ledger: Ledger) -> Table:
     """By the innermost line whoever wrote it: a library's own model code, for one."""
-    return _table("By innermost line, libraries' included", ledger.by_library_line(), ledger.total)
+    title = "By innermost line, libraries' included"
+    return _table(title, ledger, ledger.by_library_line(), library_line_of)
 
 
-def _table(title: str, sums: Mapping[Line | None, Total], total: Total) -> Table:
+def _table(
+    title: str,
+    ledger: Ledger,
+    sums: dict[Line | None, Total],
+    key: Callable[[Entry], Line | None],
+) -> Table:
     root = own_root(line.file for line in sums if line is not None and line.is_own)
-    rows = [(cost, line_texts(line, root)) for line, cost in sums.items()]
-    return cost_table(title, QUANTITIES, TEXTS, rows, total)
+    bound = bound_cells(ledger, once_per_site(key))
+    rows = [(cost, (*line_texts(line, root), *bound(line))) for line, cost in sums.items()]
+    return cost_table(title, QUANTITIES, (*TEXTS, *bound_columns(ledger)), rows, ledger)
 
 
 def line_texts(line: Line | None, root: str) -> tuple[Cell, Cell]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torchtally.ledger import Entry, Ledger, Path, Total, module_of, once_per_site
 from torchtally.views.columns import (
@@ -14,11 +15,12 @@ from torchtally.views.columns import (
     WRITTEN,
     cost_table,
 )
-from torchtally.views.table import Column, Table, Unit
+from torchtally.views.table import Cell, Column, Table, Unit
 
 QUANTITIES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, SAVED, READ, WRITTEN)
 OUTSIDE = Path("", "")
 WITH_CHILDREN = Column("flops_with_children", "with inner", Unit.FLOPS)
+SECONDS_WITH_CHILDREN = Column("seconds_with_children", "in all", Unit.SECONDS)
 TEXTS = (Column("name", "module", Unit.PLACE), Column("class", "class", Unit.TEXT))
 
 
@@ -30,14 +32,23 @@ def modules(ledger: Ledger) -> Table:
     whole = with_children(own)
     for path in whole:
         own.setdefault(path, Total())
-    rows = [(total, (whole[path].flops, *module_texts(path))) for path, total in own.items()]
+    is_timed = ledger.roofline is not None
+    inner = (SECONDS_WITH_CHILDREN, replace(WITH_CHILDREN, rank=1)) if is_timed else (WITH_CHILDREN,)
+
+    def cells(path: Path) -> tuple[Cell, ...]:
+        it = whole[path]
+        return (*((it.seconds, it.flops) if is_timed else (it.flops,)), *module_texts(path))
+
     return cost_table(
         "By module",
         QUANTITIES,
-        (WITH_CHILDREN, *TEXTS),
-        rows,
-        ledger.total,
-        note="A module's own operators; 'with inner' adds the modules inside it.",
+        (*inner, *TEXTS),
+        [(total, cells(path)) for path, total in own.items()],
+        ledger,
+        note="A module's own operators; "
+        + ("'in all' is the time and 'with inner' the FLOPs with" if is_timed else
+           "'with inner' adds")
+        + " the modules inside it.",
     )
 
 
@@ -57,7 +68,7 @@ def repeated_modules(ledger: Ledger) -> Table:
         for path, total in totals.items()
     ]
     texts = (Column("modules", "times", Unit.COUNT), *TEXTS)
-    return cost_table("By module, repeated ones together", QUANTITIES, texts, rows, ledger.total)
+    return cost_table("By module, repeated ones together", QUANTITIES, texts, rows, ledger)
 
 
 def folded(path: Path) -> Path:

@@ -1,11 +1,13 @@
 """Costs by operator, by kind of work and by phase."""
 
-from torchtally.ledger import Ledger
+from torchtally.ledger import Ledger, op_of
+from torchtally.views.bottlenecks import bound_cells, bound_columns
 from torchtally.views.columns import (
     ALLOCATED,
     COUNT,
     FLOPS,
     MATMUL,
+    MOVED,
     READ,
     SAVED,
     WRITTEN,
@@ -13,30 +15,37 @@ from torchtally.views.columns import (
 )
 from torchtally.views.table import Column, Table, Unit
 
-QUANTITIES = (COUNT, FLOPS, READ, WRITTEN, ALLOCATED)
+QUANTITIES = (COUNT, FLOPS, MOVED, READ, WRITTEN, ALLOCATED)
 
 
 def operators(ledger: Ledger) -> Table:
     """By operator, named as torch spells it."""
     uncounted = {it.op for it in ledger.coverage.uncounted}
-    rows = [
-        (total, (name, "not counted" if name in uncounted else ""))
-        for name, total in ledger.by_op().items()
-    ]
-    texts = (Column("name", "operator", Unit.PLACE), Column("remark", "", Unit.TEXT))
-    return cost_table("By operator", QUANTITIES, texts, rows, ledger.total)
+    untimed = {it.op for it in ledger.untimed}
+    bound = bound_cells(ledger, op_of)
+
+    def remark(name: str) -> str:
+        return "not counted" if name in uncounted else "no time" if name in untimed else ""
+
+    rows = [(total, (name, remark(name), *bound(name))) for name, total in ledger.by_op().items()]
+    texts = (
+        Column("name", "operator", Unit.PLACE),
+        Column("remark", "", Unit.TEXT),
+        *bound_columns(ledger),
+    )
+    return cost_table("By operator", QUANTITIES, texts, rows, ledger)
 
 
 def kinds(ledger: Ledger) -> Table:
     """By kind of work: products, attention, elementwise, views."""
     rows = [(total, (str(kind),)) for kind, total in ledger.by_kind().items()]
     texts = (Column("name", "kind", Unit.NAME),)
-    return cost_table("By kind of work", QUANTITIES, texts, rows, ledger.total)
+    return cost_table("By kind of work", QUANTITIES, texts, rows, ledger)
 
 
 def phases(ledger: Ledger) -> Table:
     """By phase: forward, backward, recompute (forward work done again), optimizer."""
     rows = [(total, (str(phase),)) for phase, total in ledger.by_phase().items()]
-    quantities = (COUNT, FLOPS, MATMUL, READ, WRITTEN, SAVED, ALLOCATED)
+    quantities = (COUNT, FLOPS, MATMUL, MOVED, READ, WRITTEN, SAVED, ALLOCATED)
     texts = (Column("name", "phase", Unit.NAME),)
-    return cost_table("By phase", quantities, texts, rows, ledger.total)
+    return cost_table("By phase", quantities, texts, rows, ledger)

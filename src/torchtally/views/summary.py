@@ -16,6 +16,7 @@ from torchtally.views.moments import moment_at, step_of
 from torchtally.views.operators import phases
 from torchtally.views.peak import peak_lines
 from torchtally.views.shortage import Shortage, holders
+from torchtally.views.step_time import StepTime, step_time
 from torchtally.views.table import Table
 from torchtally.workspace import context_bytes
 
@@ -53,6 +54,9 @@ class Summary:
 
     script: str
     verdict: Verdict
+    time: StepTime | None
+    no_time: str
+    """Why there is no time; "" where there is."""
     period: str
     """What the totals are of: "steady-state step 2"."""
     parameters: int | None
@@ -87,6 +91,8 @@ def summarise(ledger: Ledger) -> Summary:
     return Summary(
         script=trace.script,
         verdict=verdict,
+        time=step_time(ledger),
+        no_time=why_no_time(ledger),
         period=ledger.period,
         parameters=parameters(trace) or None,
         convention=ledger.attention.description,
@@ -112,7 +118,7 @@ def judge(ledger: Ledger) -> Verdict:
     memory, trace = ledger.memory, ledger.trace
     mine = (it.bytes for it in trace.reserved if it.device == memory.device)
     reserved_bytes = max(mine, default=memory.peak_bytes)
-    target = known_chip(trace.chip)
+    target = target_of(ledger)
     taken_bytes = 0
     fits: bool | None = None
     if target is not None:
@@ -136,6 +142,16 @@ def judge(ledger: Ledger) -> Verdict:
     )
 
 
+def why_no_time(ledger: Ledger) -> str:
+    """In words; "" for a ledger with times."""
+    if ledger.roofline is not None:
+        return ""
+    chip_name = ledger.trace.chip
+    if known_chip(chip_name) is None:
+        return f"No time: {chip_name} is in no table of chips, so its speed is not known."
+    return "No time: this account was made without a roofline."
+
+
 def shortage_of(ledger: Ledger) -> Shortage | None:
     """What the run wanted when it ran out of memory, and who held it."""
     refusal = ledger.trace.final_refusal
@@ -155,6 +171,15 @@ def room_bytes(chip_name: str) -> int | None:
     capability = target.compute_capability
     taken_bytes = context_bytes(capability) if capability is not None else 0
     return target.total_memory_bytes - taken_bytes
+
+
+def target_of(ledger: Ledger) -> Chip | None:
+    """The chip that the run was traced for: of the table, or the one its times are predicted for
+    where that has the same name (a CPU is in no table). None where neither knows it.
+    """
+    timed = None if ledger.roofline is None else ledger.roofline.chip
+    name = ledger.trace.chip
+    return timed if timed is not None and timed.name == name else known_chip(name)
 
 
 def known_chip(name: str) -> Chip | None:

@@ -18,9 +18,14 @@ class Unit(StrEnum):
     FRACTION = "fraction"
     BYTE_PER_S = "bytes/s"
     FLOP_PER_S = "FLOP/s"
+    SECONDS = "seconds"
+    HOURS = "hours"
+    JOULES = "joules"
     USD = "USD"
     NAME = "name"
     """A short name of our own: stands first and is never cut."""
+    WORD = "word"
+    """A short one of our own that stands where it is and is never cut."""
     PLACE = "place"
     """A path, possibly with a line number: the end says most."""
     TEXT = "text"
@@ -31,7 +36,7 @@ class Unit(StrEnum):
 
     @property
     def is_text(self) -> bool:
-        return self in (Unit.NAME, Unit.PLACE, Unit.TEXT, Unit.BAR)
+        return self in (Unit.NAME, Unit.WORD, Unit.PLACE, Unit.TEXT, Unit.BAR)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,344 @@
+"""Predicted time of a training step on this CPU beside the measured one, in one run.
+
+    python -m benchmarks.cpu_step_time                  measure the machine, then every model
+    python -m benchmarks.cpu_step_time --models gpt2,lstm --operators
+    python -m benchmarks.cpu_step_time --calibration FILE      one that `tally bench` wrote before
+
+First the machine is measured, as `tally bench --device cpu` does. Then each model trains for real,
+in a process of its own, and the same training is traced on the CPU as a simulated chip, and
+predicted. No figure of a model goes into its prediction. Target: 15 % off in the median.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.measuring import parser, show, write
+
+Step = Callable[[], None]
+LIMIT = 0.15
+WARM_UPS = 3
+LEAST_STEPS = 7
+MEASURED_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model and how it trains: builds both on a device, and gives the body of the loop."""
+
+    name: str
+    train: Callable[[Any], Step]
+
+
+def loop(model: Any, optimizer: Any, loss: Callable[[Any], Any]) -> Step:
+    def step() -> None:
+        loss(model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def language_model(kind: str, config: str, batch: int, sequence: int, **sizes: Any) -> Any:
+    """A transformers model on random tokens, with AdamW."""
+
+    def train(device: Any) -> Step:
+        import torch
+        import transformers
+
+        model = getattr(transformers, kind)(getattr(transformers, config)(**sizes)).to(device)
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = torch.randint(0, 1000, (batch, sequence)).to(device)
+        return loop(model.train(), optimizer, lambda it: it(input_ids=ids, labels=ids).loss)
+
+    return train
+
+
+def image_model(kind: str, config: str, batch: int, **sizes: Any) -> Any:
+    """A transformers model on random images, with SGD and momentum."""
+
+    def train(device: Any) -> Step:
+        import torch
+        import transformers
+
+        model = getattr(transformers, kind)(getattr(transformers, config)(**sizes)).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        images = torch.rand(batch, 3, 224, 224).to(device)
+        labels = torch.randint(0, 2, (batch,)).to(device)
+        return loop(model.train(), optimizer, lambda it: it(images, labels=labels).loss)
+
+    return train
+
+
+def perceptron(width: int, layers: int, batch: int) -> Any:
+    """Linear layers and GELU, plain SGD."""
+
+    def train(device: Any) -> Step:
+        import torch
+        from torch import nn
+
+        blocks = [nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers)]
+        model = nn.Sequential(*blocks, nn.Linear(width, 1)).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        inputs = torch.rand(batch, width).to(device)
+        return loop(model, optimizer, lambda it: it(inputs).square().mean())
+
+    return train
+
+
+def recurrent(width: int, layers: int, batch: int, sequence: int) -> Any:
+    """An LSTM between an embedding and a head, with Adam."""
+
+    def train(device: Any) -> Step:
+        import torch
+        from torch import nn
+
+        class Tagger(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.embedding = nn.Embedding(1000, width)
+                self.lstm = nn.LSTM(width, width, layers, batch_first=True)
+                self.head = nn.Linear(width, 1000)
+
+            def forward(self, ids: Any) -> Any:
+                return self.head(self.lstm(self.embedding(ids))[0])
+
+        model = Tagger().to(device)
+        optimizer = torch.optim.Adam(model.parameters())
+        ids = torch.randint(0, 1000, (batch, sequence)).to(device)
+
+        def loss(it: Any) -> Any:
+            return nn.functional.cross_entropy(it(ids).flatten(0, 1), ids.flatten())
+
+        return loop(model, optimizer, loss)
+
+    return train
+
+
+def encoder(width: int, layers: int, batch: int, sequence: int) -> Any:
+    """torch's own TransformerEncoder, dropout included, with AdamW."""
+
+    def train(device: Any) -> Step:
+        import torch
+        from torch import nn
+
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)
+        model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(device)
+        optimizer = torch.optim.AdamW(model.parameters())
+        inputs = torch.rand(batch, sequence, width).to(device)
+        return loop(model.train(), optimizer, lambda it: it(inputs).square().mean())
+
+    return train
+
+
+WORKLOADS = (
+    Workload("gpt2", language_model(
+        "GPT2LMHeadModel", "GPT2Config", 4, 256, vocab_size=8192, n_embd=384, n_layer=6, n_head=6,
+        n_positions=256,
+    )),
+    Workload("llama", language_model(
+        "LlamaForCausalLM", "LlamaConfig", 4, 256, vocab_size=8192, hidden_size=384,
+        intermediate_size=1024, num_hidden_layers=6, num_attention_heads=6,
+        num_key_value_heads=2,
+    )),
+    Workload("bert", language_model(
+        "BertForMaskedLM", "BertConfig", 8, 128, vocab_size=8192, hidden_size=384,
+        intermediate_size=1536, num_hidden_layers=6, num_attention_heads=6,
+    )),
+    Workload("t5", language_model(
+        "T5ForConditionalGeneration", "T5Config", 8, 128, vocab_size=4096, d_model=256, d_kv=64,
+        d_ff=1024, num_layers=3, num_heads=4, decoder_start_token_id=0,
+    )),
+    Workload("vit", image_model(
+        "ViTForImageClassification", "ViTConfig", 8, hidden_size=384, num_hidden_layers=6,
+        num_attention_heads=6, intermediate_size=1536,
+    )),
+    Workload("resnet", image_model(
+        "ResNetForImageClassification", "ResNetConfig", 4, depths=[2, 2, 2, 2],
+    )),
+    Workload("perceptron", perceptron(1024, 8, 512)),
+    Workload("perceptron, small", perceptron(64, 8, 32)),
+    Workload("lstm", recurrent(256, 2, 16, 64)),
+    Workload("encoder", encoder(256, 4, 8, 128)),
+    Workload("encoder, small", encoder(64, 2, 4, 16)),
+)  # fmt: skip
+
+
+def workload(name: str) -> Workload:
+    return next(it for it in WORKLOADS if it.name == name)
+
+
+def measured_steps_s(it: Workload) -> list[float]:
+    """Seconds of each step on the CPU, after a warm-up."""
+    import torch
+
+    step = it.train(torch.device("cpu"))
+    for _ in range(WARM_UPS):
+        step()
+    found: list[float] = []
+    while len(found) < LEAST_STEPS or sum(found) < MEASURED_S:
+        started_s = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - started_s)
+    return found
+
+
+def measured_operators_s(it: Workload) -> dict[str, float]:
+    """Seconds of one step by operator, as torch's profiler has them."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    step = it.train(torch.device("cpu"))
+    for _ in range(WARM_UPS):
+        step()
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        step()
+    return {
+        row.key.replace("::", "."): row.self_cpu_time_total / 1e6 for row in seen.key_averages()
+    }
+
+
+def predicted(it: Workload) -> dict[str, Any]:
+    """The second step, traced on the CPU as a chip and timed by its calibration."""
+    import torch
+
+    from torchtally.ledger import account
+    from torchtally.record import Ending
+    from torchtally.targets import roofline
+    from torchtally.tracer.session import recording
+
+    cpu = roofline("cpu")
+    with recording(cpu.chip, script=it.name) as made:
+        step = it.train(torch.device("cuda"))
+        for _ in range(2):
+            step()
+        ledger = account(made.trace(Ending("exit")), roofline=cpu)
+    ledger.check()
+    kernels: Counter[str] = Counter()
+    for entry in ledger.steady:
+        kernels[entry.op.call.name] += entry.slot.kernel_s
+    calibrated_s = sum(it.slot.kernel_s for it in ledger.steady if it.slot.is_calibrated)
+    return {
+        "step_s": ledger.step_s,
+        "kernel_s": ledger.total.kernel_s,
+        "calibrated_share": calibrated_s / ledger.total.kernel_s,
+        "operators": ledger.total.count,
+        "uncounted": [it.op for it in ledger.coverage.uncounted],
+        "by_operator_s": dict(kernels.most_common()),
+    }
+
+
+def in_child(job: str, name: str, environment: dict[str, str]) -> Any:
+    command = [sys.executable, "-m", "benchmarks.cpu_step_time", "--job", job, "--models", name]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{name}: {job} failed")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+JOBS: dict[str, Callable[[Workload], Any]] = {
+    "measure": measured_steps_s,
+    "profile": measured_operators_s,
+    "predict": predicted,
+}
+
+
+def calibrate(folder: Path) -> float:
+    """As `tally bench` does, into a folder of its own."""
+    started_s = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "torchtally", "bench", "--device", "cpu"],
+        env={**os.environ, "TALLY_CALIBRATIONS": str(folder)}, stdout=subprocess.DEVNULL,
+        check=True,
+    )  # fmt: skip
+    return time.perf_counter() - started_s
+
+
+def rows_of(found: list[dict[str, Any]]) -> list[list[str]]:
+    rows = []
+    for it in found:
+        low, middle, high = it["fastest_s"], it["measured_s"], it["slowest_s"]
+        rows.append([
+            it["name"], f"{middle * 1e3:.1f}", f"{low * 1e3:.1f}-{high * 1e3:.1f}",
+            f"{it['predicted_s'] * 1e3:.1f}", f"{it['error'] * 100:+.1f} %",
+            f"{it['calibrated_share'] * 100:.0f} %",
+        ])  # fmt: skip
+    return rows
+
+
+def compared(it: Workload, environment: dict[str, str]) -> dict[str, Any]:
+    """Measured, predicted, and measured again: a machine that changed in between shows."""
+    steps_s = in_child("measure", it.name, environment)
+    told = in_child("predict", it.name, environment)
+    steps_s += in_child("measure", it.name, environment)
+    measured_s = median(steps_s)
+    return {
+        "name": it.name,
+        "measured_s": measured_s,
+        "fastest_s": min(steps_s),
+        "slowest_s": max(steps_s),
+        "steps": len(steps_s),
+        "predicted_s": told["step_s"],
+        "error": told["step_s"] / measured_s - 1,
+        "calibrated_share": told["calibrated_share"],
+        "by_operator_s": told["by_operator_s"],
+    }
+
+
+def show_operators(it: dict[str, Any], environment: dict[str, str]) -> None:
+    """Where the time goes, predicted beside profiled: for finding what a model gets wrong."""
+    seen = in_child("profile", it["name"], environment)
+    names = sorted(it["by_operator_s"], key=lambda n: -max(it["by_operator_s"][n], seen.get(n, 0)))
+    rows = [
+        [name, f"{it['by_operator_s'][name] * 1e3:.2f}", f"{seen.get(name, 0.0) * 1e3:.2f}"]
+        for name in names[:14]
+    ]
+    show(it["name"], ["operator", "predicted ms", "profiled ms"], rows)
+
+
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("--models", metavar="NAMES", help="only these, separated by semicolons")
+    made.add_argument("--calibration", metavar="FOLDER", help="one made before: not measured again")
+    made.add_argument("--operators", action="store_true", help="by operator, too")
+    made.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
+    args = made.parse_args()
+    chosen = [workload(it) for it in args.models.split(";")] if args.models else list(WORKLOADS)
+    if args.job:
+        print(json.dumps(JOBS[args.job](chosen[0])))
+        return
+    with tempfile.TemporaryDirectory() as made_folder:
+        folder = Path(args.calibration or made_folder)
+        bench_s = 0.0 if args.calibration else calibrate(folder)
+        environment = {"TALLY_CALIBRATIONS": str(folder)}
+        found = []
+        for it in chosen:
+            found.append(compared(it, environment))
+            show("", ["model", "measured ms", "range", "predicted ms", "error", "calibrated"],
+                 rows_of(found[-1:]))  # fmt: skip
+            if args.operators:
+                show_operators(found[-1], environment)
+    show(f"Training steps on this CPU; tally bench took {bench_s:.0f} s",
+         ["model", "measured ms", "range", "predicted ms", "error", "calibrated"],
+         rows_of(found))  # fmt: skip
+    error = median(abs(it["error"]) for it in found)
+    verdict = "met" if error <= LIMIT else "missed"
+    print(f"\nmedian error {error * 100:.1f} % of {len(found)} models; target {LIMIT * 100:.0f} %: "
+          f"{verdict}")  # fmt: skip
+    write(args.json, {"bench_s": bench_s, "models": found, "median_error": error})
+
+
+if __name__ == "__main__":
+    main()

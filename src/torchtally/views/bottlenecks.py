@@ -1,0 +1,46 @@
+"""What each row of a view waits for: the bound of most of its time."""
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from torchtally.ledger import Entry, Ledger
+from torchtally.roofline import Bound
+from torchtally.views.table import Cell, Column, Unit
+
+Key = TypeVar("Key", bound=Hashable)
+
+BOUND = Column("bound", "bound", Unit.NAME, rank=3)
+
+
+def bound_columns(ledger: Ledger) -> tuple[Column, ...]:
+    """The column, where there are times."""
+    return () if ledger.roofline is None else (BOUND,)
+
+
+def bound_cells(
+    ledger: Ledger, key: Callable[[Entry], Key]
+) -> Callable[[Key], tuple[Cell, ...]]:
+    """For each group its cell of that column; "" where it takes no time."""
+    if ledger.roofline is None:
+        return lambda group: ()
+    found = dominant_bounds(ledger, key)
+    return lambda group: (str(found.get(group, "")),)
+
+
+def dominant_bounds(ledger: Ledger, key: Callable[[Entry], Key]) -> dict[Key, Bound]:
+    """For each group that takes any time, the bound of most of it."""
+    return {
+        group: max(seconds, key=lambda bound: seconds[bound])
+        for group, seconds in seconds_by_bound(ledger, key).items()
+    }
+
+
+def seconds_by_bound(ledger: Ledger, key: Callable[[Entry], Key]) -> dict[Key, dict[Bound, float]]:
+    """For each group that takes any time, the seconds of each bound in it."""
+    groups: dict[Key, dict[Bound, float]] = {}
+    for entry in ledger.steady:
+        slot = entry.slot
+        if slot.seconds > 0:
+            group = groups.setdefault(key(entry), {})
+            group[slot.bound] = group.get(slot.bound, 0.0) + slot.seconds
+    return groups

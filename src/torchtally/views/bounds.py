@@ -1,0 +1,69 @@
+"""Costs by what limits them: compute, memory, network, overhead."""
+
+from dataclasses import replace
+
+from torchtally.ledger import Ledger, Line, line_of, once_per_site
+from torchtally.roofline import Bound
+from torchtally.views.bottlenecks import seconds_by_bound
+from torchtally.views.columns import COUNT, FLOPS, KERNEL, MOVED, SECONDS, part_of
+from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.table import Cell, Column, Table, Unit
+
+QUANTITIES = (COUNT, FLOPS, MOVED, KERNEL)
+COLUMNS = (
+    Column("name", "bound", Unit.NAME),
+    SECONDS.column,
+    Column("seconds_share", "of time", Unit.FRACTION),
+    replace(COUNT.column, rank=4),
+    *(it.column for it in QUANTITIES[1:]),
+    Column("line_share", "of it", Unit.FRACTION),
+    *TEXTS,
+)
+"""The last three are of the line that takes most of a bound's time."""
+
+NO_TIMES = "There are no times: this account was made without a chip that is known."
+
+NOTE = (
+    "Each operator's time counts by whichever is most of it. Compute: the arithmetic units. Memory: "
+    "moving bytes to and from device memory. Network: bytes between devices. Overhead: kernels too "
+    "small to fill the device, and waiting for the host to issue them. The line shown is the one "
+    "with most of a bound's time."
+)
+
+
+def bounds(ledger: Ledger) -> Table:
+    """By what would have to be faster, and the line that waits for it most."""
+    by_bound = ledger.by_bound() if ledger.roofline is not None else {}
+    total = ledger.total
+    seconds_of = seconds_by_bound(ledger, once_per_site(line_of))
+    root = own_root({line.file for line in seconds_of if line is not None and line.is_own})
+
+    def top_line(bound: Bound) -> tuple[Cell, ...]:
+        whole = by_bound[bound].seconds
+        if not whole:
+            return (None, "", "")
+        line: Line | None = max(seconds_of, key=lambda it: seconds_of[it].get(bound, 0.0))
+        return (part_of(seconds_of[line][bound], whole), *line_texts(line, root))
+
+    rows = tuple(
+        (
+            str(bound),
+            it.seconds,
+            part_of(it.seconds, total.seconds),
+            *(quantity.of(it) for quantity in QUANTITIES),
+            *top_line(bound),
+        )
+        for bound, it in sorted(by_bound.items(), key=lambda pair: -pair[1].seconds)
+    )
+    sums: tuple[Cell, ...] = (
+        total.seconds,
+        part_of(total.seconds, total.seconds),
+        *(quantity.of(total) for quantity in QUANTITIES),
+    )
+    return Table(
+        title="By what limits the time",
+        columns=COLUMNS,
+        rows=rows,
+        totals=(None, *(sums if rows else [None] * len(sums)), None, None, None),
+        note=NOTE if ledger.roofline is not None else NO_TIMES,
+    )

@@ -1,0 +1,239 @@
+"""What a training costs: its time, its price and its energy, from the time of one step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil, floor
+
+from torchtally.errors import UsageError
+from torchtally.hardware import Chip, Price
+from torchtally.ledger import Ledger
+from torchtally.views.table import Cell, Column, Table, Unit
+
+SECONDS_PER_HOUR = 3600.0
+
+IDLE_SHARE_OF_POWER = 0.21
+"""An estimate: of its rated power, what a GPU draws while a program holds it and nothing runs.
+
+The median of three that users printed with `nvidia-smi` at 0 % use, clocks up (P0): 53 of 300 W on
+a V100-SXM (zai-org/GLM-130B issue 32), 145 of 700 W on an H100-SXM (wilicc/gpu-burn issue 114), 110
+of 300 W on an A40 (NVIDIA/open-gpu-kernel-modules issue 874). Without a program it is less: 51 of
+400 W on an A100-SXM (facebookresearch/vissl issue 422); but that is no part of a training.
+"""
+
+
+class Extent(StrEnum):
+    """What the length of a training is given in."""
+
+    STEPS = "steps"
+    SECONDS = "seconds"
+    TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """How long to train: so many steps, seconds of wall time, or tokens."""
+
+    amount: float
+    extent: Extent
+
+    def __str__(self) -> str:
+        if self.extent is Extent.SECONDS:
+            return f"{self.amount / SECONDS_PER_HOUR:g} h"
+        return f"{self.amount:.15g} {self.extent}"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Steps of equal length, one behind the other on one GPU."""
+
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a training takes on one chip. None: what it depends on is not known."""
+
+    training: Training | None
+    price: Price | None
+    cost_usd: float | None
+    energy_joules: float | None
+    missing: tuple[str, ...]
+    """Why, for each None."""
+
+
+def training(until: Until, step_s: float, tokens_per_step: int | None) -> Training:
+    """Whole steps: as many as the wall time holds, or as many as the tokens take.
+
+    Raises UsageError for tokens where a step's are not known.
+    """
+    if until.extent is Extent.SECONDS:
+        return Training(floor(until.amount / step_s), until.amount)
+    if until.extent is Extent.STEPS:
+        return Training(int(until.amount), until.amount * step_s)
+    if not tokens_per_step:
+        raise UsageError(
+            "How many tokens a step of this script trains on is not known. Say how long in steps "
+            "or in time: --until 600000, --until 24h."
+        )
+    steps = ceil(until.amount / tokens_per_step)
+    return Training(steps, steps * step_s)
+
+
+def cost_usd(step_s: float, steps: float, usd_per_hour: float) -> float:
+    """The price of so many steps on one GPU that is paid by the hour, each started hour in part."""
+    return step_s * steps * usd_per_hour / SECONDS_PER_HOUR
+
+
+def mean_power_watts(tdp_watts: float, busy_share: float) -> float:
+    """What a GPU draws that is at work for this share of the time: an estimate.
+
+    The straight line from idle to rated power of "Power provisioning for a warehouse-sized
+    computer" (Fan, Weber, Barroso, ISCA 2007), which was found for whole servers. A kernel that
+    waits for memory draws less than one that multiplies, so this is rather too much.
+    """
+    return tdp_watts * (IDLE_SHARE_OF_POWER + (1 - IDLE_SHARE_OF_POWER) * busy_share)
+
+
+def energy_joules(seconds: float, busy_share: float, tdp_watts: float) -> float:
+    """What a GPU takes in so many seconds: an estimate, of the GPU alone."""
+    return seconds * mean_power_watts(tdp_watts, busy_share)
+
+
+def busy_share(ledger: Ledger) -> float:
+    """Of the step's predicted time, the share in which the device is at work; 0 of no time."""
+    total = ledger.total
+    return min(total.kernel_s / total.seconds, 1.0) if total.seconds > 0 else 0.0
+
+
+def why_no_time(ledger: Ledger) -> str:
+    """Why the time of the step is not known; "" where it is. One without a part is not known."""
+    if ledger.roofline is None:
+        return f"no time: no table has {ledger.trace.chip}"
+    if ledger.untimed:
+        first = ledger.untimed[0]
+        more = f" (and {len(ledger.untimed) - 1} more)" if len(ledger.untimed) > 1 else ""
+        return f"no time for {first.op} x {first.count}{more}: {first.reason}"
+    return "" if ledger.total.seconds > 0 else "no time: nothing ran in the step"
+
+
+def bill(
+    ledger: Ledger, until: Until, own_price: Price | None, tokens_per_step: int | None
+) -> Bill:
+    """What a training takes on the chip that the ledger was timed for.
+
+    Raises UsageError for tokens where a step's are not known.
+    """
+    chip = None if ledger.roofline is None else ledger.roofline.chip
+    price = own_price or (chip.price if chip else None)
+    missing = [why_no_time(ledger)]
+    if price is None:
+        missing.append("no price: no source gives one; --price takes yours")
+    tdp_watts = chip.tdp_watts if chip else None
+    if tdp_watts is None:
+        missing.append("no energy: no source gives its power")
+    lasting = None if missing[0] else training(until, ledger.total.seconds, tokens_per_step)
+    return Bill(
+        training=lasting,
+        price=price,
+        cost_usd=cost_usd(lasting.seconds, 1, price.usd_per_hour) if lasting and price else None,
+        energy_joules=(
+            energy_joules(lasting.seconds, busy_share(ledger), tdp_watts)
+            if lasting and tdp_watts
+            else None
+        ),
+        missing=tuple(it for it in missing if it),
+    )
+
+
+OWN = "yours"
+
+
+def own_price(usd_per_hour: float) -> Price:
+    """A price that the user gave."""
+    return Price(usd_per_hour, source=OWN, as_of="")
+
+
+def own_price_of(chip: Chip, prices: Mapping[str, float]) -> Price | None:
+    """The user's price of a chip, by the chip's name."""
+    return own_price(prices[chip.name]) if chip.name in prices else None
+
+
+COLUMNS = (
+    Column("chip", "chip", Unit.NAME),
+    Column("seconds", "duration", Unit.SECONDS),
+    Column("gpu_hours", "GPU-hours", Unit.HOURS),
+    Column("usd", "cost", Unit.USD),
+    Column("usd_per_hour", "per hour", Unit.USD),
+    Column("price_as_of", "priced", Unit.WORD),
+    Column("energy_joules", "energy", Unit.JOULES),
+    Column("steps", "steps", Unit.COUNT, rank=1),
+    Column("tokens", "tokens", Unit.COUNT, rank=2),
+    Column("price_source", "price from", Unit.TEXT, rank=3),
+    Column("missing", "not known", Unit.TEXT, rank=4),
+)
+
+
+def money(
+    ledger: Ledger,
+    until: Until,
+    *,
+    own_price: Price | None = None,
+    tokens_per_step: int | None = None,
+) -> Table:
+    """What a training as long as `until` takes on the chip that the ledger was timed for.
+
+    Raises UsageError for tokens where a step's are not known.
+    """
+    found = bill(ledger, until, own_price, tokens_per_step)
+    lasting, price = found.training, found.price
+    name = ledger.trace.chip if ledger.roofline is None else ledger.roofline.chip.name
+    row: tuple[Cell, ...] = (
+        name,
+        lasting.seconds if lasting else None,
+        lasting.seconds / SECONDS_PER_HOUR if lasting else None,
+        found.cost_usd,
+        price.usd_per_hour if price else None,
+        price.as_of if price else "",
+        found.energy_joules,
+        lasting.steps if lasting else None,
+        lasting.steps * tokens_per_step if lasting and tokens_per_step else None,
+        price.source if price else "",
+        "; ".join(found.missing),
+    )
+    return Table(
+        title=f"Training for {until}",
+        columns=COLUMNS,
+        rows=(row,),
+        totals=(None,) * len(COLUMNS),
+        note=" ".join(_remarks(ledger, found, name)),
+    )
+
+
+def _remarks(ledger: Ledger, found: Bill, name: str) -> list[str]:
+    remarks = [f"{name}: {'; '.join(found.missing)}."] if found.missing else []
+    if found.training is not None:
+        remarks.append(
+            f"Every step takes what {ledger.period} does by prediction, on one GPU, with nothing "
+            "between them: no evaluation, no checkpoint, no start."
+        )
+    if found.price is not None:
+        remarks.append(f"Price: {said(found.price)}. It is of the GPU's time alone.")
+    if found.energy_joules is not None:
+        remarks.append(ENERGY_NOTE)
+    return remarks
+
+
+ENERGY_NOTE = (
+    "Energy is estimated, of the GPU alone: rated power while it is at work, "
+    f"{IDLE_SHARE_OF_POWER:.0%} of it while it waits. It is not in the cost."
+)
+
+
+def said(price: Price) -> str:
+    """Who says so, and when."""
+    if price.source == OWN:
+        return "yours"
+    note = f" ({price.note})" if price.note else ""
+    return f"{price.source}, as of {price.as_of}{note}"

@@ -1,0 +1,244 @@
+"""The roofline plot of a training step: how far each operator is from what the chip allows.
+
+An operator stands at its arithmetic intensity (FLOPs for each byte moved to or from the device's
+memory) and at the FLOP/s that its kernels are predicted to reach. The roof is what the chip allows
+there: intensity times bandwidth, and no more than the peak of a dtype.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torchtally.calibration.features import is_tf32
+from torchtally.errors import UsageError
+from torchtally.ledger import Entry, Ledger, Line, line_of
+from torchtally.record import Call
+from torchtally.roofline import Bound, Roofline
+from torchtally.roofline.rates import peak_of
+from torchtally.views.lines import line_texts, own_root
+from torchtally.views.plot import Axis, Curve, Mark, Plot, Scale, span
+from torchtally.views.table import Unit
+
+LETTERS = "ABCDEFGH"
+"""Of the operators that take most of the time, one each."""
+LEAST_SHARE = 1e-3
+"""Of the step's time: what takes less is not drawn, for it would stretch the axes."""
+SERIES = tuple(Bound)
+"""Bounds in the order of their colours."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Operators of one step that were called alike."""
+
+    call: Call
+    count: int = 0
+    flops: int = 0
+    bytes: int = 0
+    kernel_s: float = 0.0
+    is_matmul: bool = False
+    bounds: Counter[Bound] = field(default_factory=Counter)
+    """Seconds by bound, and by line."""
+    lines: Counter[Line | None] = field(default_factory=Counter)
+
+    def add(self, entry: Entry) -> None:
+        self.count += 1
+        self.flops += entry.cost.flops
+        self.bytes += entry.cost.bytes
+        self.kernel_s += entry.slot.kernel_s
+        self.is_matmul = entry.kind.is_matmul
+        self.bounds[entry.slot.bound] += entry.slot.kernel_s  # type: ignore[assignment]
+        self.lines[line_of(entry)] += entry.slot.kernel_s  # type: ignore[assignment]
+
+    @property
+    def has_place(self) -> bool:
+        """Zero has no place on a logarithmic axis."""
+        return self.flops > 0 and self.bytes > 0
+
+
+def roofline_plot(ledger: Ledger) -> Plot:
+    """The steady-state step's operators below the roof of the chip that they are timed for.
+
+    Raises UsageError for a ledger without times.
+    """
+    roofline, step_s = ledger.roofline, ledger.total.seconds
+    if roofline is None:
+        raise UsageError(
+            f"There is no roofline of {ledger.trace.chip}: it is in no table of chips, or is a CPU "
+            "that nobody has measured.\n`tally gpus` lists the chips; `tally bench` measures a CPU."
+        )
+    groups = sorted(_groups(ledger.steady), key=lambda it: -it.kernel_s)
+    placed = [it for it in groups if it.has_place]
+    drawn = [it for it in placed if it.kernel_s >= LEAST_SHARE * step_s] or placed[:1]
+    marks = tuple(_marks(drawn, step_s))
+    promised, achieved = _promised(roofline, groups), _achieved(roofline, groups)
+    roofs = [it for it in (promised, achieved) if it is not None]
+    ridges = (2 * ridge for it in roofs for ridge in it.ridges)
+    peaks = (peak for it in roofs for peak in it.peaks.values())
+    x_low, x_high = span([*(it.x for it in marks), *ridges])
+    y_low, y_high = span([*(it.y for it in marks), *peaks])
+    return Plot(
+        title=f"Roofline of {roofline.chip.name}, {ledger.period}",
+        x=Axis("arithmetic intensity", Scale.FLOPS_PER_BYTE, x_low, x_high),
+        y=Axis("speed", Scale.FLOP_PER_S, y_low, y_high),
+        series_title="bound",
+        series=tuple(map(str, SERIES)),
+        curves=tuple(curve for roof in roofs for curve in roof.curves(x_low, x_high)),
+        marks=marks,
+        listed=tuple(it for it in marks if it.symbol),
+        left_out=tuple(_left_out(groups, drawn, ledger)),
+        note=_note(ledger, drawn),
+    )
+
+
+def _groups(entries: Iterable[Entry]) -> Iterable[Group]:
+    """By call: operators share the calls that they agree on."""
+    groups: dict[int, Group] = {}
+    for entry in entries:
+        if entry.slot.kernel_s > 0:
+            call = entry.op.call
+            group = groups.get(id(call))
+            if group is None:
+                group = groups[id(call)] = Group(call)
+            group.add(entry)
+    return groups.values()
+
+
+def _marks(groups: Sequence[Group], step_s: float) -> Iterator[Mark]:
+    lines = [line for it in groups for line in it.lines]
+    root = own_root(line.file for line in lines if line is not None and line.is_own)
+    letters = LETTERS.ljust(len(groups))
+    for it, letter in zip(groups, letters, strict=False):
+        place = str(line_texts(it.lines.most_common(1)[0][0], root)[0])
+        others = len(it.lines) - 1
+        yield Mark(
+            x=it.flops / it.bytes,
+            y=it.flops / it.kernel_s,
+            symbol=letter.strip(),
+            series=SERIES.index(it.bounds.most_common(1)[0][0]),
+            weight=it.kernel_s / step_s,
+            name=it.call.name,
+            detail=f"{it.count} x {operands(it.call)}",
+            place=f"{place} +{others}" if others else place,
+        )
+
+
+def operands(call: Call) -> str:
+    """The call's first tensors as a reader knows them: "(16384, 768) (768, 3072) bfloat16"."""
+    shown = call.inputs[:3] or call.outputs[:1]
+    shapes = " ".join(f"({', '.join(map(str, it.shape))})" for it in shown)
+    return f"{shapes} {dtype_of(call)}"
+
+
+def dtype_of(call: Call) -> str:
+    """What the call computes in, spelled as peaks are."""
+    if is_tf32(call):
+        return "tf32"
+    specs = call.inputs or call.outputs
+    floats = (it.dtype for it in specs if "float" in it.dtype or "complex" in it.dtype)
+    return next(floats, specs[0].dtype if specs else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """What a chip allows at any intensity."""
+
+    bandwidth_bytes_per_s: float
+    peaks: Mapping[str, float]
+    """FLOP/s by the names of dtypes, the highest first."""
+    is_promise: bool
+    has_bandwidth: bool = True
+    """Somebody says what the bandwidth is: else it is another roof's, and not drawn again."""
+
+    @property
+    def ridges(self) -> tuple[float, ...]:
+        """The intensity from where on memory is no limit, for each peak."""
+        return tuple(it / self.bandwidth_bytes_per_s for it in self.peaks.values())
+
+    def curves(self, x_low: float, x_high: float) -> Iterator[Curve]:
+        """The slope up to the highest ridge, and a ceiling from each ridge on."""
+        bandwidth = self.bandwidth_bytes_per_s
+        top = max(self.ridges, default=x_high)
+        if self.has_bandwidth:
+            slope = ((x_low, bandwidth * x_low), (top, bandwidth * top))
+            yield Curve("memory", bandwidth, Unit.BYTE_PER_S, slope, self.is_promise)
+        for (name, peak), ridge in zip(self.peaks.items(), self.ridges, strict=True):
+            ceiling = ((ridge, peak), (x_high, peak))
+            yield Curve(name, peak, Unit.FLOP_PER_S, ceiling, self.is_promise)
+
+
+def _promised(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
+    """None for a CPU: nobody promises anything of one."""
+    if roofline.is_host:
+        return None
+    chip = roofline.chip
+    peaks = {it: peak_of(it, chip).flop_per_s for it in _dtypes(roofline, groups)}
+    return Roof(chip.memory_bandwidth_bytes_per_s, _by_rate(peaks), is_promise=True)
+
+
+def _achieved(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
+    """As measured here, else as published; None where neither is known."""
+    chip, measured = roofline.chip, roofline.calibration
+    published = {it: peak_of(it, chip).achieved_flop_per_s for it in _dtypes(roofline, groups)}
+    bandwidth = chip.achieved_bandwidth_bytes_per_s
+    if measured is not None:
+        published |= {it: measured.peak_flop_per_s.get(it) for it in published}
+        bandwidth = measured.bandwidth_bytes_per_s
+    peaks = _by_rate({dtype: rate for dtype, rate in published.items() if rate is not None})
+    if not peaks and bandwidth is None:
+        return None
+    promised = chip.memory_bandwidth_bytes_per_s
+    return Roof(bandwidth or promised, peaks, is_promise=False, has_bandwidth=bandwidth is not None)
+
+
+def _by_rate(peaks: Mapping[str, float]) -> dict[str, float]:
+    """Highest first; dtypes of one rate under one name."""
+    names: dict[float, list[str]] = {}
+    for dtype, rate in sorted(peaks.items(), key=lambda it: (-it[1], it[0])):
+        names.setdefault(rate, []).append(dtype)
+    return {", ".join(dtypes): rate for rate, dtypes in names.items()}
+
+
+def _dtypes(roofline: Roofline, groups: Iterable[Group]) -> list[str]:
+    """Of the step's products that the chip has a rate for; of a step without any, float32."""
+    used = dict.fromkeys(dtype_of(it.call) for it in groups if it.is_matmul)
+    return [it for it in used or ("float32",) if _has_peak(it, roofline)]
+
+
+def _has_peak(dtype: str, roofline: Roofline) -> bool:
+    try:
+        peak_of(dtype, roofline.chip)
+    except UsageError:
+        return False
+    return True
+
+
+def _left_out(
+    groups: Sequence[Group], drawn: Sequence[Group], ledger: Ledger
+) -> Iterator[tuple[str, float]]:
+    """What has no mark, as shares of the step's time."""
+    step_s = ledger.total.seconds
+    if not step_s:
+        return
+    kept = set(map(id, drawn))
+    without_s = sum(it.kernel_s for it in groups if not it.has_place)
+    short_s = sum(it.kernel_s for it in groups if it.has_place and id(it) not in kept)
+    idle_s = step_s - ledger.total.kernel_s
+    is_host = ledger.roofline is not None and ledger.roofline.is_host
+    for name, seconds in (
+        ("operators without FLOPs", without_s),
+        ("operators of less than 0.1 % each", short_s),
+        ("issuing operators" if is_host else "the device idle", idle_s),
+    ):
+        if seconds > 1e-9 * step_s:
+            yield name, seconds / step_s
+
+
+def _note(ledger: Ledger, drawn: Iterable[Group]) -> str:
+    causal = any(it.call.literal("is_causal") is True for it in drawn)
+    if causal and str(ledger.attention) == "full":
+        return (
+            "Causal attention is counted in full, and may stand above the roof: "
+            "half of it is not computed."
+        )
+    return ""

@@ -1,0 +1,123 @@
+"""How much data a second: tokens and samples, where the step's batch tells."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchtally.calibration.features import matrices
+from torchtally.cost import Kind
+from torchtally.ledger import Entry, Ledger, Line, line_of
+from torchtally.record import Op, Phase, TensorSpec
+
+LOOKUP = "aten.embedding"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How many tokens or samples one step works on, and the operators that tell."""
+
+    size: int
+    op: str
+    line: Line | None
+    """Of the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Of the steady-state step, at its predicted time."""
+
+    step_s: float
+    tokens: Batch | None
+    """Indices looked up in the embedding that most are looked up in; micro-batches add up."""
+    samples: Batch | None
+    """The first dimension of these indices, else of what the first convolution or product reads."""
+
+    @property
+    def steps_per_s(self) -> float:
+        return 1 / self.step_s
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        return None if self.tokens is None else self.tokens.size / self.step_s
+
+    @property
+    def samples_per_s(self) -> float | None:
+        return None if self.samples is None else self.samples.size / self.step_s
+
+
+def throughput(ledger: Ledger) -> Throughput | None:
+    """None where there is no time, no whole step, or nothing tells how large its batch is."""
+    if not ledger.step_s or not ledger.trace.step_ends:
+        return None
+    tokens, samples = tokens_of(ledger), samples_of(ledger)
+    return Throughput(ledger.step_s, tokens, samples) if tokens or samples else None
+
+
+def tokens_of(ledger: Ledger) -> Batch | None:
+    """Token ids that the step's forward pass looks up. Positions are fewer: those of one sample
+    serve all.
+    """
+    lookups = _lookups(ledger)
+    return _batch(lookups, [_indices(it.op).elements for it in lookups])
+
+
+def samples_of(ledger: Ledger) -> Batch | None:
+    """Samples of the step. Operators of one site are its micro-batches."""
+    lookups = _same_site(_lookups(ledger))
+    if lookups and len(_indices(lookups[0].op).shape) > 1:
+        return _batch(lookups, [_indices(it.op).shape[0] for it in lookups])
+    for kind in (Kind.CONVOLUTION, Kind.PRODUCT):
+        first = _same_site([it for it in _forward(ledger) if it.kind is kind])
+        if first:
+            makers = {it: op for op in reversed(ledger.trace.ops) for it in op.outputs if it >= 0}
+            sizes = [_first_dimension(it, makers) for it in first]
+            return _batch(first, [size for size in sizes if size is not None])
+    return None
+
+
+def _batch(entries: list[Entry], sizes: list[int]) -> Batch | None:
+    if not entries or sum(sizes) <= 0:
+        return None
+    return Batch(sum(sizes), entries[0].op.call.name, line_of(entries[0]))
+
+
+def _forward(ledger: Ledger) -> Iterator[Entry]:
+    forward = Phase.FORWARD
+    return (it for it in ledger.steady if it.op.phase is forward)
+
+
+def _lookups(ledger: Ledger) -> list[Entry]:
+    """Those in the table that most indices are looked up in, in order."""
+    tables: dict[int, list[Entry]] = {}
+    for entry in _forward(ledger):
+        if entry.op.call.name == LOOKUP and len(entry.op.call.inputs) == 2:
+            tables.setdefault(entry.op.inputs[0], []).append(entry)
+    return max(
+        tables.values(), key=lambda them: sum(_indices(it.op).elements for it in them), default=[]
+    )
+
+
+def _indices(op: Op) -> TensorSpec:
+    return op.call.inputs[1]
+
+
+def _same_site(entries: list[Entry]) -> list[Entry]:
+    """Those at the site of the first."""
+    return [it for it in entries if it.op.site == entries[0].op.site]
+
+
+def _first_dimension(entry: Entry, makers: dict[int, Op]) -> int | None:
+    """Of the input of a convolution, or of the left operand of a product as it was made: a layer
+    flattens (B, T, D) to (B * T, D) before it multiplies.
+    """
+    call = entry.op.call
+    if entry.kind is Kind.CONVOLUTION:
+        return call.inputs[0].shape[0]
+    operands = matrices(call)
+    if operands is None:
+        return None
+    left = operands[0]
+    number = entry.op.inputs[next(n for n, it in enumerate(call.inputs) if it is left)]
+    maker = makers.get(number)
+    made = None if maker is None else maker.call.outputs[maker.outputs.index(number)]
+    is_whole = made is not None and made.elements == left.elements and bool(made.shape)
+    return made.shape[0] if made is not None and is_whole else left.shape[0]

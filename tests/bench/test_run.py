@@ -1,0 +1,80 @@
+"""The bench on the machine the tests run on: real operators, small ones."""
+
+import pytest
+import torch
+
+from torchtally.bench import run
+from torchtally.bench.work import work
+from torchtally.cost import Kind, cost_of
+from torchtally.errors import UsageError
+
+SMALL = run.Effort((torch.float32,), 1.1e7, 0.0, 2**12, 0)
+"""The smallest attention has 10.5 million FLOPs."""
+
+
+@pytest.fixture(scope="module")
+def measured():
+    stages = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "effort", lambda device, is_quick: SMALL)
+        found = run.bench(
+            "cpu", is_quick=False, said=lambda name, done: stages.append((name, done))
+        )
+    return found, stages
+
+
+def test_every_operator_took_its_time(measured):
+    found, _ = measured
+    assert len(found.samples) > 100
+    assert all(0 < it.seconds < 1 for it in found.samples)
+    kinds = {cost_of(it.call)[0] for it in found.samples}
+    assert {Kind.PRODUCT, Kind.ATTENTION, Kind.ELEMENTWISE, Kind.NORMALIZATION} <= kinds
+    assert Kind.UNCOUNTED not in kinds
+
+
+def test_the_machine_is_named(measured):
+    found, _ = measured
+    assert found.device
+    assert found.kind == "cpu"
+    assert found.threads == torch.get_num_threads()
+    assert found.torch_version == torch.__version__
+    assert found.conditions["cpu_capability"]
+
+
+def test_rates_are_a_machines(measured):
+    found, _ = measured
+    assert 1e8 < found.peak_flop_per_s["float32"] < 1e14
+    assert 1e8 < found.bandwidth_bytes_per_s < 1e13
+    for seconds in (found.issue.forward_s, found.issue.backward_s, found.issue.optimizer_s):
+        assert 1e-7 < seconds < 1e-2
+    assert found.issue.launch_s == 0
+
+
+def test_the_best_rate_is_one_of_the_measured(measured):
+    found, _ = measured
+    rates = [cost_of(it.call)[1].flops / it.seconds for it in found.samples
+             if cost_of(it.call)[0].is_matmul]  # fmt: skip
+    assert found.peak_flop_per_s["float32"] == max(rates)
+
+
+def test_progress_only_grows(measured):
+    _, stages = measured
+    shares = [done for _, done in stages]
+    assert shares == sorted(shares)
+    assert 0 <= shares[0] < shares[-1] < 1
+
+
+def test_work_is_recorded_as_the_tracer_would():
+    """A (2, 3) by a transposed (5, 3): 60 FLOPs, 31 numbers moved."""
+    left, right = torch.ones(2, 3), torch.ones(5, 3).t()
+    call = work(torch.ops.aten.mm.default, left, right).call()
+    assert call.name == "aten.mm"
+    assert [it.stride for it in call.inputs] == [(3, 1), (1, 3)]
+    kind, cost = cost_of(call)
+    assert (kind, cost.flops, cost.bytes) == (Kind.PRODUCT, 60, 4 * (6 + 15 + 10))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(UsageError, match="--device cpu"):
+        run.bench("cuda", is_quick=False, said=lambda name, done: None)
