@@ -37,7 +37,7 @@ def test_tf32_is_a_variant():
 
 
 def test_streaming_goes_by_bytes():
-    assert of(add_call(10)) == Features("aten.add", "float32", (120,))
+    assert of(add_call(10)) == Features("aten.add", "float32 of 2", (120,))
 
 
 @pytest.mark.parametrize("name", ["aten.add_", "aten._foreach_add_", "aten._foreach_add"])
@@ -49,8 +49,8 @@ def test_a_transposed_source_is_strided():
     call = add_call(10)
     column = TensorSpec("self", (10, 10), (1, 10), "float32", GPU, 0)
     every_other = TensorSpec("self", (10,), (2,), "float32", GPU, 0)
-    assert of(replace(call, inputs=(column, call.inputs[1]))).variant == "float32"
-    assert of(replace(call, inputs=(every_other, call.inputs[1]))).variant == "float32 strided"
+    assert of(replace(call, inputs=(column, call.inputs[1]))).variant == "float32 of 2"
+    assert of(replace(call, inputs=(every_other, call.inputs[1]))).variant == "float32 of 2 strided"
 
 
 def test_a_convolution_is_the_product_it_amounts_to():

@@ -119,7 +119,11 @@ def traced(build: Callable[[], nn.Module], chip: Chip) -> Trace:
 
 
 def issuing(
-    device: torch.device, chip: Chip, clock: Clock, view_s: float, launch_s: float,
+    device: torch.device,
+    chip: Chip,
+    clock: Clock,
+    view_s: float,
+    launch_s: float,
     kernel_s: KernelSeconds,
 ) -> Issue:
     """Seconds per operator by phase: what is left of each model's step, over its operators."""

@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtally.bench.work import Plan, Work, work
+from torchtally.bench.work import Ladder, Work, work
 
 aten = torch.ops.aten
 
 Make = Callable[..., Tensor]
 """Random numbers of a shape."""
 
-SIZES = (2**6, 2**12, 2**15, 2**18, 2**20, 2**22, 9_000_000)
+SMALLEST = 16
+SIZES = (2**12, 2**15, 2**18, 2**20, 2**22, 9_000_000)
 """Elements: from what any cache holds to what no cache does. In float32 the last one is above
 32 MiB, from where on glibc takes memory from the operating system and gives it back each time
 (M_MMAP_THRESHOLD_MAX)."""
@@ -58,11 +59,11 @@ def two(overload: Any, n: int, make: Make) -> Work:
 
 
 def mul_scalar(n: int, make: Make) -> Work:
-    return work(aten.mul_.Scalar, make(n), 1.0)
+    return work(aten.mul_.Tensor, make(n), 1.0)
 
 
 def div_scalar(n: int, make: Make) -> Work:
-    return work(aten.div.Scalar, make(n), 3.0)
+    return work(aten.div.Tensor, make(n), 3.0)
 
 
 def pow_scalar(n: int, make: Make) -> Work:
@@ -261,12 +262,13 @@ OPERATORS: tuple[Build, ...] = (
     masked_fill, where, bernoulli, native_dropout, softmax, softmax_backward, log_softmax,
     log_softmax_backward, nll_loss_backward, layer_norm, layer_norm_backward, batch_norm,
     batch_norm_backward, max_pool, max_pool_backward, sum_all, sum_columns, mean_rows, embedding,
-    embedding_backward, concatenated, transposed_copy, heads_copy, cast, fused_adamw, foreach_add,
-    foreach_mul,
+    embedding_backward, concatenated, transposed_copy, heads_copy, cast,
 )  # fmt: skip
+ON_LISTS: tuple[Build, ...] = (fused_adamw, foreach_add, foreach_mul)
+"""Each tensor of a list takes its time, however small."""
 
 
-def operators(device: torch.device, dtype: torch.dtype, most_elements: int) -> Iterator[Plan]:
+def operators(device: torch.device, dtype: torch.dtype, most_elements: int) -> Iterator[Ladder]:
     """Every operator at every size up to so many elements."""
     pool = torch.randn(1 << 20, device=device).to(dtype)
 
@@ -275,7 +277,6 @@ def operators(device: torch.device, dtype: torch.dtype, most_elements: int) -> I
         n = prod(shape)
         return pool.repeat(-(-n // len(pool)))[:n].clone().view(shape)
 
-    for build in OPERATORS:
-        for n in SIZES:
-            if n <= most_elements:
-                yield partial(build, n, make)
+    for build in (*OPERATORS, *ON_LISTS):
+        sizes = tuple(partial(build, n, make) for n in SIZES if n <= most_elements)
+        yield Ladder(sizes, None if build in ON_LISTS else partial(build, SMALLEST, make))

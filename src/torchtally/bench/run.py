@@ -1,7 +1,7 @@
 """`tally bench`: everything that is measured of one device, in about a minute."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,7 +9,7 @@ import torch
 from torchtally.bench import attention, convolutions, copies, machine, memory, operators, products
 from torchtally.bench.issuing import issuing
 from torchtally.bench.stopwatch import Stopwatch
-from torchtally.bench.work import Plan, measured
+from torchtally.bench.work import Ladder, Plan, climbed
 from torchtally.calibration import Calibration, Issue, Sample
 from torchtally.cost import Cost, Kind, cost_of
 from torchtally.errors import UsageError
@@ -88,23 +88,32 @@ def _samples(
     """Everything that is measured one operator at a time."""
     called_s = 0.0 if stopwatch.is_gpu else calling_s(device, stopwatch)
     stages = list(_stages(device, work))
-    for number, (name, plans, cold_bytes) in enumerate(stages):
+    for number, (name, ladders, cold_bytes) in enumerate(stages):
         said(name, 0.05 + 0.9 * number / len(stages))
-        yield from measured(plans, stopwatch, called_s, cold_bytes)
+        yield from climbed(ladders, stopwatch, called_s, cold_bytes)
 
 
-def _stages(device: torch.device, work: Effort) -> Iterator[tuple[str, Iterator[Plan], int]]:
+def _stages(device: torch.device, work: Effort) -> Iterator[tuple[str, Iterable[Ladder], int]]:
     for number, dtype in enumerate(work.dtypes):
         name = str(dtype).removeprefix("torch.")
         is_second = number > 0 and device.type == "cpu"
         most_flops = work.most_flops * (SECOND_SHARE if is_second else 1.0)
         limits = (most_flops, work.least_flops)
-        yield f"products {name}", products.products(device, dtype, *limits), 0
-        yield f"attention {name}", attention.attention(device, dtype, most_flops), 0
-        yield f"convolutions {name}", convolutions.convolutions(device, dtype, *limits), 0
+        yield f"products {name}", one_by_one(products.products(device, dtype, *limits)), 0
+        yield f"attention {name}", one_by_one(attention.attention(device, dtype, most_flops)), 0
+        yield (
+            f"convolutions {name}",
+            one_by_one(convolutions.convolutions(device, dtype, *limits)),
+            0,
+        )
         streaming = operators.operators(device, dtype, work.most_elements)
         yield f"operators {name}", streaming, work.cold_bytes
-    yield "copies", copies.copies(device), 0
+    yield "copies", one_by_one(copies.copies(device)), 0
+
+
+def one_by_one(plans: Iterable[Plan]) -> Iterator[Ladder]:
+    """Each with work to do."""
+    return (Ladder((plan,)) for plan in plans)
 
 
 def calling_s(device: torch.device, stopwatch: Stopwatch) -> float:

@@ -1,6 +1,6 @@
 """One operator to be measured, and the fact it becomes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
@@ -62,8 +62,30 @@ Plan = Callable[[], Work]
 """Makes the tensors only when its turn comes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """One operator at several sizes."""
+
+    sizes: tuple[Plan, ...]
+    smallest: Plan | None = None
+    """So small that it takes nothing but being called, which is a host's matter; None where even
+    the smallest has work to do."""
+
+
+def climbed(
+    ladders: Iterable[Ladder], stopwatch: Stopwatch, called_s: float, cold_bytes: int
+) -> Iterator[Sample]:
+    """Every size of every operator, less what calling that operator takes."""
+    for ladder in ladders:
+        own_s = called_s
+        if ladder.smallest is not None and not stopwatch.is_gpu:
+            with torch.no_grad():
+                own_s = stopwatch.seconds(ladder.smallest())
+        yield from measured(ladder.sizes, stopwatch, own_s, cold_bytes)
+
+
 def measured(
-    plans: Iterator[Plan], stopwatch: Stopwatch, called_s: float, cold_bytes: int = 0
+    plans: Iterable[Plan], stopwatch: Stopwatch, called_s: float, cold_bytes: int = 0
 ) -> Iterator[Sample]:
     """Run each, and say how long it takes beyond the `called_s` of calling anything at all.
 

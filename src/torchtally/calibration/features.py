@@ -113,7 +113,8 @@ def streaming(call: Call, cost: Cost) -> Features:
     widest = max(tensors, key=lambda it: it.bytes, default=None)
     dtype = widest.dtype if widest is not None else ""
     layout = " strided" if any(map(is_strided, call.inputs)) else ""
-    return Features(name, f"{dtype}{layout}", sizes(cost.bytes))
+    operands = len({spec.argument for spec in call.inputs})
+    return Features(name, f"{dtype} of {operands}{layout}", sizes(cost.bytes))
 
 
 def is_strided(spec: TensorSpec) -> bool:

@@ -27,6 +27,8 @@ BY = (
     "op",
     "kind",
     "phase",
+    "bound",
+    "utilisation",
     "category",
     "timeline",
     "peak-line",
@@ -46,6 +48,10 @@ views:
   library-line     the innermost line, whoever wrote it (transformers' model code, for one)
   module           every module by its path; repeated-module folds h.0, h.1, ... into h.*
   op, kind, phase  operators as torch spells them; kinds of work; forward, backward, ...
+
+views of time, which all those above show too:
+  bound            what limits it: compute, memory, network, overhead
+  utilisation      MFU by each convention, HFU and MBU
 
 views of memory:
   category         at the peak: parameters, gradients, optimizer state, activations, ...

@@ -1,23 +1,39 @@
 """The account as a document for programs. Keys are stable; a change of meaning raises the version.
 
-FLOPs and bytes are whole numbers. `flops`, `lines`, `modules`, `ops` and `coverage` are of one
-period, which `per` names ("steady-state step 2"); `memory` is of the whole run.
+FLOPs and bytes are whole numbers, seconds are not; what is not known is null. `flops`, `time`,
+`utilisation`, `throughput`, `lines`, `modules`, `ops` and `coverage` are of one period, which `per`
+names ("steady-state step 2"); `memory` is of the whole run.
 """
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from torchtally.advice import Result
 from torchtally.hardware import Chip
-from torchtally.ledger import Key, Ledger, Line, Path, Total
+from torchtally.ledger import (
+    Entry,
+    Key,
+    Ledger,
+    Line,
+    Path,
+    Total,
+    line_of,
+    module_of,
+    once_per_site,
+    op_of,
+)
 from torchtally.memory import Category, parameters
 from torchtally.record import Placeholder
 from torchtally.views import Table
+from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.modules import with_children
+from torchtally.views.step_time import calibrated_share
 from torchtally.views.summary import judge, shortage_of
+from torchtally.views.throughput import Batch, Throughput, throughput
+from torchtally.views.utilisation import Utilisation, utilisations
 from torchtally.workspace import KINDS, Trust
 
 SCHEMA_VERSION = 1
@@ -46,12 +62,12 @@ def ledger_document(ledger: Ledger) -> Document:
         "flops": _flops(ledger.total),
         "bytes": _bytes(ledger.total),
         "memory": _memory(ledger),
-        "lines": [_line(line, total) for line, total in _largest_first(ledger.by_line())],
+        "time": _time(ledger),
+        "utilisation": [_utilisation(it) for it in utilisations(ledger)],
+        "throughput": _throughput(throughput(ledger)),
+        "lines": _lines(ledger),
         "modules": _modules(ledger),
-        "ops": [
-            {"name": name, "count": it.count, "flops": it.flops, **_bytes(it)}
-            for name, it in _largest_first(ledger.by_op())
-        ],
+        "ops": _ops(ledger),
         "coverage": _coverage(ledger),
         "placeholders": [_placeholder(it) for it in trace.placeholders],
         "notes": [{"text": it.text, "count": it.count} for it in trace.notes],
@@ -135,7 +151,13 @@ def changes_document(results: Sequence[Result]) -> list[Document]:
 
 
 def _largest_first(totals: dict[Key, Total]) -> list[tuple[Key, Total]]:
-    return sorted(totals.items(), key=lambda it: (-it[1].flops, -it[1].bytes, str(it[0])))
+    """By time where there is any, FLOPs, bytes."""
+
+    def order(it: tuple[Key, Total]) -> tuple[float, int, int, str]:
+        key, total = it
+        return (-total.seconds, -total.flops, -total.bytes, str(key))
+
+    return sorted(totals.items(), key=order)
 
 
 def _flops(total: Total) -> Document:
@@ -166,6 +188,115 @@ def _by_phase(total: Total) -> Document:
     }
 
 
+Timing = Callable[[Key, Total], Document]
+"""Of a row: its time and what bounds it. Null without times, the bound also of what takes none."""
+
+
+def _timing(ledger: Ledger, key: Callable[[Entry], Key]) -> Timing[Key]:
+    if ledger.roofline is None:
+        return lambda group, total: {"seconds": None, "kernel_s": None, "bound": None}
+    limits = dominant_bounds(ledger, key)
+    return lambda group, total: {
+        "seconds": total.seconds,
+        "kernel_s": total.kernel_s,
+        "bound": str(limits[group]) if group in limits else None,
+    }
+
+
+def _time(ledger: Ledger) -> Document | None:
+    """Of the steady-state step; null where the chip's speed is not known."""
+    roofline, total = ledger.roofline, ledger.total
+    if roofline is None:
+        return None
+    return {
+        "chip": roofline.chip.name,
+        "step_s": ledger.step_s,
+        "kernel_s": total.kernel_s,
+        "by_bound": {
+            str(bound): {
+                "seconds": it.seconds,
+                "kernel_s": it.kernel_s,
+                "count": it.count,
+                "flops": it.flops,
+                **_bytes(it),
+            }
+            for bound, it in _largest_first(ledger.by_bound())
+        },
+        "calibrated": _calibration(ledger),
+        "untimed": [{"op": it.op, "count": it.count, "reason": it.reason} for it in ledger.untimed],
+    }
+
+
+def _calibration(ledger: Ledger) -> Document | None:
+    """What the times were corrected by; null for those from the data sheet alone."""
+    found = None if ledger.roofline is None else ledger.roofline.calibration
+    if found is None:
+        return None
+    return {
+        "device": found.device,
+        "date": found.date,
+        "torch_version": found.torch_version,
+        "share_of_kernel_s": calibrated_share(ledger),
+    }
+
+
+def _utilisation(it: Utilisation) -> Document:
+    """MBU is in bytes, all else in FLOPs."""
+    unit = "bytes" if it.is_bytes else "flops"
+    return {
+        "key": it.key,
+        "name": it.name,
+        "convention": it.convention,
+        "unit": unit,
+        "amount": it.amount,
+        "per_s": it.per_s,
+        "peak_per_s": it.peak_per_s,
+        "peak": it.of,
+        "fraction": it.fraction,
+    }
+
+
+def _throughput(found: Throughput | None) -> Document | None:
+    if found is None:
+        return None
+    return {
+        "steps_per_s": found.steps_per_s,
+        "tokens_per_s": found.tokens_per_s,
+        "samples_per_s": found.samples_per_s,
+        "tokens": _batch(found.tokens),
+        "samples": _batch(found.samples),
+    }
+
+
+def _batch(found: Batch | None) -> Document | None:
+    """How many there are in a step, and the operators that tell."""
+    if found is None:
+        return None
+    line = found.line
+    return {
+        "per_step": found.size,
+        "op": found.op,
+        "file": line.file if line else None,
+        "line": line.line if line else None,
+    }
+
+
+def _lines(ledger: Ledger) -> list[Document]:
+    timing = _timing(ledger, once_per_site(line_of))
+    return [
+        {**_line(line, total), **timing(line, total)}
+        for line, total in _largest_first(ledger.by_line())
+    ]
+
+
+def _ops(ledger: Ledger) -> list[Document]:
+    timing = _timing(ledger, op_of)
+    return [
+        {"name": name, "count": it.count, "flops": it.flops, **_bytes(it), **timing(name, it)}
+        for name, it in _largest_first(ledger.by_op())
+    ]
+
+
 def _line(line: Line | None, total: Total) -> Document:
     return {
         "file": line.file if line else None,
@@ -185,6 +316,8 @@ def _modules(ledger: Ledger) -> list[Document]:
     own = ledger.by_module()
     whole = with_children(own)
     everything = {path: own.get(path, Total()) for path in whole}
+    timing = _timing(ledger, once_per_site(module_of))
+    is_timed = ledger.roofline is not None
     return [
         {
             "name": path.module,
@@ -194,6 +327,8 @@ def _modules(ledger: Ledger) -> list[Document]:
             **_bytes(total),
             **_held(total),
             "count": total.count,
+            **timing(path, total),
+            "seconds_with_inner": whole[path].seconds if is_timed else None,
         }
         for path, total in sorted(everything.items(), key=lambda it: _module_order(it[0]))
     ]

@@ -15,7 +15,7 @@ from torchtally.report.grid import FORMATS, INDENT, wrapped
 from torchtally.report.plain import cut_left, cut_right, printable
 from torchtally.units import format_flop_per_s, format_flops, format_fraction
 from torchtally.views import Unit
-from torchtally.views.plot import Axis, Curve, Mark, Plot, Scale
+from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale
 
 LEAST_ROWS = 9
 TITLE, AXIS, TICKS = range(3)
@@ -183,7 +183,7 @@ def _braille_curves(plot: Plot, rows: int, columns: int) -> dict[Place, str]:
     """Every dot of a promise, every other one of a measurement."""
     bits: dict[Place, int] = {}
     for curve in plot.curves:
-        step = 1 if curve.is_promise else 3
+        step = 1 if curve.basis is Basis.PROMISED else 3
         for y, x in list(_steps(curve, plot, 4 * rows, 2 * columns))[::step]:
             place = (y // 4, x // 2)
             bits[place] = bits.get(place, 0) | DOTS[y % 4][x % 2]
@@ -192,9 +192,9 @@ def _braille_curves(plot: Plot, rows: int, columns: int) -> dict[Place, str]:
 
 def _ascii_curves(plot: Plot, rows: int, columns: int) -> dict[Place, str]:
     cells: dict[Place, str] = {}
-    for curve in sorted(plot.curves, key=lambda it: it.is_promise):
+    for curve in sorted(plot.curves, key=lambda it: it.basis is Basis.PROMISED):
         is_flat = curve.points[0][1] == curve.points[-1][1]
-        char = ("-" if is_flat else "/") if curve.is_promise else "."
+        char = ("-" if is_flat else "/") if curve.basis is Basis.PROMISED else "."
         cells |= dict.fromkeys(_steps(curve, plot, rows, columns), char)
     return cells
 
@@ -223,7 +223,7 @@ def _legend(plot: Plot, width: int) -> Iterator[Text]:
     titles = (plot.y.scale.rjust(8), plot.x.scale.rjust(10), plot.series_title.ljust(kinds))
     head = f"{INDENT}    share  {'  '.join(titles)}  "
     room = max(width - len(head), 10)
-    place_room = min(room // 2, max(cell_len(printable(it.place)) for it in plot.listed))
+    place_room = min(room * 3 // 5, max(cell_len(printable(it.place)) for it in plot.listed))
     name_room = room - place_room - 2
     yield Text(f"{head}{'operator'.ljust(name_room)}  line", style="dim")
     for it in plot.listed:

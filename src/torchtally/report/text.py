@@ -13,11 +13,20 @@ from rich.text import Text
 
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.plain import cut_left, cut_right, printable
-from torchtally.units import format_bytes, format_count
+from torchtally.units import (
+    format_bytes,
+    format_count,
+    format_flop_per_s,
+    format_fraction,
+    format_seconds,
+)
 from torchtally.views import Table
 from torchtally.views.lines import short_path
 from torchtally.views.shortage import Shortage
+from torchtally.views.step_time import StepTime
 from torchtally.views.summary import Summary, Verdict
+from torchtally.views.throughput import Batch, Throughput
+from torchtally.views.utilisation import Utilisation
 
 MOST_LISTED = 3
 """Of placeholders, notes and uncounted operators; the rest are numbered."""
@@ -55,12 +64,15 @@ def _summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
         yield from _shortage(summary.shortage, width)
     else:
         yield from _ending(summary, width)
+    if summary.total.count:
+        yield from _time(summary, width)
     yield Text()
     yield from _heading(summary, width)
     if summary.total.count:
         yield from _tables(summary, width)
         yield Text()
         yield from _coverage(summary, width)
+        yield from _untimed(summary.time, width)
     yield from _placeholders(summary, width)
     yield from _notes(summary, width)
     if summary.total.count:
@@ -118,6 +130,94 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     else:
         text = "The script did not get that far."
     yield from map(Text, wrapped(text, width))
+
+
+def _time(summary: Summary, width: int) -> Iterator[Text]:
+    """How long a step takes, what for, and what helps."""
+    found = summary.time
+    if found is None:
+        yield from _prose(summary.no_time, width)
+        return
+    what = {0: "Whole run", 1: "Step 1, with all before it"}.get(summary.steps, "Step")
+    shares = ", ".join(f"{format_fraction(share)} {bound}" for bound, share in found.shares)
+    text = f"{what}: {format_seconds(found.step_s)} {_trust(found)}"
+    yield from _prose(f"{text}: {shares}" if shares else text, width)
+    figures = (
+        _mfu(found.utilisation, summary.convention),
+        _throughput(found.throughput, summary.own_root),
+        _overhead(found) if found.is_overhead_bound else "",
+    )
+    yield from map(Text, wrapped(" ".join(it for it in figures if it), width))
+
+
+def _trust(found: StepTime) -> str:
+    if found.calibration is None:
+        return "predicted from the data sheet (not calibrated)"
+    share = format_fraction(found.calibrated_share)
+    return (
+        f"predicted, calibrated (measured on {found.calibration.device[:80]}, "
+        f"{found.calibration.date[:20]}; operators measured there make {share} of kernels' time)"
+    )
+
+
+def _mfu(found: Utilisation | None, convention: str) -> str:
+    """Nothing without matrix products, or where the chip has no peak for them."""
+    if found is None or found.fraction is None or found.peak_per_s is None:
+        return ""
+    peak = f"{format_flop_per_s(found.peak_per_s)} {found.of}"
+    return f"MFU {format_fraction(found.fraction)} of {peak} ({convention})."
+
+
+def _throughput(found: Throughput | None, root: str) -> str:
+    """Tokens and samples a second, and the operators that tell how many there are in a step."""
+    if found is None:
+        return ""
+    told = [
+        (per_s, name, batch)
+        for per_s, name, batch in (
+            (found.tokens_per_s, "tokens", found.tokens),
+            (found.samples_per_s, "samples", found.samples),
+        )
+        if per_s is not None and batch is not None
+    ]
+    sources = dict.fromkeys(_source(batch, root) for _, _, batch in told)
+    rates = ", ".join(f"{_rate(per_s)} {name}/s" for per_s, name, _ in told)
+    return f"{rates} (by {' and '.join(sources)})."
+
+
+def _rate(per_s: float) -> str:
+    return format_count(round(per_s)) if per_s >= 1000 else f"{per_s:.3g}"
+
+
+def _source(batch: Batch, root: str) -> str:
+    if batch.line is None:
+        return batch.op[:80]
+    place = f"{short_path(batch.line.file, root)}:{batch.line.line}"
+    return f"{batch.op[:80]} in {cut_left(place, NAME_WIDTH)}"
+
+
+def _overhead(found: StepTime) -> str:
+    helps = "a larger batch, a fused optimizer, torch.compile or CUDA graphs help."
+    if found.is_host:
+        return f"Much of the time goes into issuing small operators: {helps}"
+    if found.is_waiting_for_host:
+        idle = format_fraction(found.idle_share)
+        return (
+            f"The GPU stands idle {idle} of the time, since the host issues operators slower than "
+            f"the GPU runs them: {helps}"
+        )
+    return f"Many kernels are too small to fill the GPU: {helps}"
+
+
+def _untimed(found: StepTime | None, width: int) -> Iterator[Text]:
+    if found is None or not found.untimed:
+        return
+    text = f"Time NOT known, in no total, of {found.untimed_ops} operators:"
+    yield from _prose(text, width, "yellow")
+    for it in found.untimed[:MOST_LISTED]:
+        name = cut_left(it.op, NAME_WIDTH)
+        yield from map(Text, wrapped(f"{name} x {it.count} ({it.reason[:200]})", width))
+    yield from _more(len(found.untimed))
 
 
 def _shortage(found: Shortage, width: int) -> Iterator[Text]:
@@ -218,5 +318,5 @@ def _next(summary: Summary, file: str) -> Iterator[Text]:
     line = "library-line" if summary.library_lines is not None else "line"
     yield Text()
     yield Text("Next", style="bold")
-    yield Text(f"{INDENT}tally show {name} --by {line}      (module, op, phase, timeline, growth)")
+    yield Text(f"{INDENT}tally show {name} --by {line}      (bound, module, op, timeline, growth)")
     yield Text(f"{INDENT}tally show {name} --json report.json")

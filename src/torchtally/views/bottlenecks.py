@@ -17,9 +17,7 @@ def bound_columns(ledger: Ledger) -> tuple[Column, ...]:
     return () if ledger.roofline is None else (BOUND,)
 
 
-def bound_cells(
-    ledger: Ledger, key: Callable[[Entry], Key]
-) -> Callable[[Key], tuple[Cell, ...]]:
+def bound_cells(ledger: Ledger, key: Callable[[Entry], Key]) -> Callable[[Key], tuple[Cell, ...]]:
     """For each group its cell of that column; "" where it takes no time."""
     if ledger.roofline is None:
         return lambda group: ()

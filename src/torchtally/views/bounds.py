@@ -24,10 +24,10 @@ COLUMNS = (
 NO_TIMES = "There are no times: this account was made without a chip that is known."
 
 NOTE = (
-    "Each operator's time counts by whichever is most of it. Compute: the arithmetic units. Memory: "
-    "moving bytes to and from device memory. Network: bytes between devices. Overhead: kernels too "
-    "small to fill the device, and waiting for the host to issue them. The line shown is the one "
-    "with most of a bound's time."
+    "An operator's whole time counts by what most of it is. Compute: the arithmetic units. Memory: "
+    "bytes to and from device memory. Network: bytes between devices. Overhead: kernels too small "
+    "to fill the device, and waiting for the host to issue them. The line is the one that takes "
+    "most of a bound's time."
 )
 
 

@@ -5,24 +5,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchtally.allocator import replay
-from torchtally.calibration.features import is_tf32
-from torchtally.errors import UsageError
 from torchtally.hardware import Chip
 from torchtally.ledger import Ledger, account
-from torchtally.record import Phase
 from torchtally.roofline import Roofline
 from torchtally.views.money import (
     ENERGY_NOTE,
+    FIRST_STEP_NOTE,
     Bill,
     Extent,
     Until,
     bill,
+    dated,
     own_price_of,
-    said,
+    tokens_of_step,
     why_no_time,
+    with_something,
 )
+from torchtally.views.step_time import calibrated_share
 from torchtally.views.summary import known_chip
 from torchtally.views.table import Cell, Column, Table, Unit
+from torchtally.views.utilisation import Peak, model_flops, peak_of
 from torchtally.workspace import context_bytes
 
 THOUSAND_STEPS = Until(1000, Extent.STEPS)
@@ -39,6 +41,8 @@ class Candidate:
     is_traced: bool
     step_s: float | None
     mfu: float | None
+    mfu_of: str
+    """The peak it is a share of."""
     bound: str
     """What most of the step's time goes into; "" where there is no time."""
     tokens_per_s: float | None
@@ -56,7 +60,6 @@ def comparison(
     *,
     until: Until | None = None,
     own_prices: Mapping[str, float] | None = None,
-    tokens_per_step: int | None = None,
 ) -> Table:
     """The traced chip first, then the others in the order given.
 
@@ -65,24 +68,25 @@ def comparison(
         rooflines: the chips to compare with; one that is there already is left out.
         until: what cost and energy are of; by default of 1000 steps.
         own_prices: the user's, in USD per hour, by chip.
-        tokens_per_step: what a step trains on, where it is known.
 
     Raises UsageError for `until` in tokens where a step's are not known.
     """
-    dtype = main_dtype(ledger)
     length, prices = until or THOUSAND_STEPS, own_prices or {}
     others = {it.chip.name: it for it in rooflines if it.chip.name != ledger.trace.chip}
     ledgers = [ledger, *(timed_on(ledger, it) for it in others.values())]
-    found = [_candidate(ledger, it, dtype, length, prices, tokens_per_step) for it in ledgers]
-    columns = [it for it in COLUMNS if it.name != "tokens_per_s" or tokens_per_step]
-    if until is not None:
-        columns[-2:-2] = LENGTH_COLUMNS
-    return Table(
-        title=f"Chips compared by {ledger.period}; cost and energy of {_of(until)}",
-        columns=tuple(columns),
-        rows=tuple(_row(it, found[0], columns) for it in found),
-        totals=(None,) * len(columns),
-        note=" ".join(_remarks(ledger, found, dtype)),
+    step = _step(ledger)
+    found = [_candidate(step, it, length, prices) for it in ledgers]
+    columns = COLUMNS if until is None else TRAINING_COLUMNS
+    rows = [_row(it, found[0], columns) for it in found]
+    return with_something(
+        Table(
+            title=f"Chips compared, per {ledger.period}; cost and energy of {length}",
+            columns=columns,
+            rows=tuple(rows),
+            totals=(None,) * len(columns),
+            note=" ".join(_remarks(ledger, found)),
+        ),
+        optional=("tokens_per_s", "calibrated_share", "missing"),
     )
 
 
@@ -92,43 +96,26 @@ def timed_on(ledger: Ledger, roofline: Roofline) -> Ledger:
     return account(trace, convention=ledger.attention, roofline=roofline)
 
 
-def main_dtype(ledger: Ledger) -> str | None:
-    """In which most FLOPs of products, attention and convolutions ran; "tf32" where allowed.
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What is the same on every chip."""
 
-    None where the step has none.
-    """
-    flops: Counter[str] = Counter()
-    for it in ledger.steady:
-        if it.kind.is_matmul and it.op.call.inputs:
-            dtype = "tf32" if is_tf32(it.op.call) else it.op.call.inputs[0].dtype
-            flops[dtype] += it.cost.flops
-    return max(flops, key=flops.__getitem__, default=None)
+    ledger: Ledger
+    """Of the traced chip."""
+    model_flops: int
+    tokens: int | None
 
 
-def model_flops(ledger: Ledger) -> int:
-    """FLOPs of products, attention and convolutions, forward and backward: without recomputation.
-
-    The numerator of MFU as in PaLM (arXiv 2204.02311, appendix B).
-    """
-    return sum(
-        it.cost.flops
-        for it in ledger.steady
-        if it.kind.is_matmul and it.op.phase in (Phase.FORWARD, Phase.BACKWARD)
-    )
+def _step(ledger: Ledger) -> _Step:
+    return _Step(ledger, model_flops(ledger.steady, ledger.attention), tokens_of_step(ledger))
 
 
 def dominant_bound(ledger: Ledger) -> str:
     """What most of the step's time goes into."""
-    times = {str(bound): it.seconds for bound, it in ledger.by_bound().items()}
-    return max(times, key=times.__getitem__, default="")
-
-
-def calibrated_share(ledger: Ledger) -> float | None:
-    """Of the time at work; None where the device does no work."""
-    slots = [it.slot for it in ledger.steady]
-    whole_s = sum(it.kernel_s for it in slots)
-    measured_s = sum(it.kernel_s for it in slots if it.is_calibrated)
-    return measured_s / whole_s if whole_s > 0 else None
+    times: Counter[str] = Counter()
+    for entry in ledger.steady:
+        times[entry.slot.bound] += entry.slot.seconds  # type: ignore[assignment]
+    return str(max(times, key=times.__getitem__, default=""))
 
 
 def fits_on(ledger: Ledger, chip: Chip) -> tuple[bool | None, str]:
@@ -151,53 +138,52 @@ def fits_on(ledger: Ledger, chip: Chip) -> tuple[bool | None, str]:
     return fits, ""
 
 
-def _candidate(
-    traced: Ledger,
-    ledger: Ledger,
-    dtype: str | None,
-    until: Until,
-    prices: Mapping[str, float],
-    tokens_per_step: int | None,
-) -> Candidate:
-    roofline = ledger.roofline
+def _candidate(step: _Step, ledger: Ledger, until: Until, prices: Mapping[str, float]) -> Candidate:
+    """What is known of the step on the chip that this ledger was timed for."""
+    traced, roofline = step.ledger, ledger.roofline
     chip = roofline.chip if roofline else known_chip(traced.trace.chip)
     own = own_price_of(chip, prices) if chip else None
     step_s = None if why_no_time(ledger) else ledger.total.seconds
-    found = bill(ledger, until, own, tokens_per_step)
-    mfu, why_no_mfu = (None, "") if step_s is None else _mfu(ledger, step_s, dtype)
+    found = bill(ledger, until, own, step.tokens)
+    peak = peak_of(ledger, chip) if chip else None
     fits, why_no_fits = fits_on(traced, chip) if chip else (None, "")
     return Candidate(
         chip=chip.name if chip else traced.trace.chip,
         is_traced=ledger is traced,
         step_s=step_s,
-        mfu=mfu,
+        mfu=_share(step.model_flops, step_s, peak),
+        mfu_of=peak.description if peak and peak.flop_per_s else "",
         bound=dominant_bound(ledger) if step_s else "",
-        tokens_per_s=tokens_per_step / step_s if tokens_per_step and step_s else None,
+        tokens_per_s=step.tokens / step_s if step.tokens and step_s else None,
         capacity_bytes=chip.total_memory_bytes if chip else None,
         fits=fits,
         calibrated_share=calibrated_share(ledger) if step_s else None,
         bill=found,
-        missing=tuple(it for it in (why_no_mfu, *found.missing, why_no_fits) if it),
+        missing=tuple(it for it in (_why_no_mfu(peak, step_s), *found.missing, why_no_fits) if it),
     )
 
 
-def _mfu(ledger: Ledger, step_s: float, dtype: str | None) -> tuple[float | None, str]:
-    """The share of the dense peak, and why it is not known."""
-    if dtype is None or ledger.roofline is None:
-        return None, "no MFU: the step multiplies nothing"
-    chip = ledger.roofline.chip
-    try:
-        peak_flop_per_s = chip.peak_flop_per_s(dtype)
-    except UsageError:
-        return None, f"no MFU: it has no peak for {dtype}, and its time is that of another dtype"
-    return model_flops(ledger) / step_s / peak_flop_per_s, ""
+def _share(flops: int, step_s: float | None, peak: Peak | None) -> float | None:
+    """MFU: of what the chip would do in this time at its peak."""
+    if step_s is None or peak is None or peak.flop_per_s is None:
+        return None
+    return flops / step_s / peak.flop_per_s
+
+
+def _why_no_mfu(peak: Peak | None, step_s: float | None) -> str:
+    """Empty where there is one, or where there is no time either."""
+    if peak is None or step_s is None or peak.flop_per_s is not None:
+        return ""
+    if not peak.dtype:
+        return "no MFU: the step has no products"
+    return f"no MFU: no peak for {peak.dtype}, and its time is that of another dtype"
 
 
 COLUMNS = (
     Column("chip", "chip", Unit.NAME),
     Column("traced", "", Unit.WORD),
     Column("step_s", "step", Unit.SECONDS),
-    Column("relative", "relative", Unit.FRACTION, rank=1),
+    Column("relative", "relative", Unit.FRACTION, rank=2),
     Column("tokens_per_s", "tokens/s", Unit.COUNT, rank=3),
     Column("mfu", "MFU", Unit.FRACTION),
     Column("bound", "bound", Unit.WORD),
@@ -205,15 +191,18 @@ COLUMNS = (
     Column("capacity_bytes", "memory", Unit.BYTES, rank=4),
     Column("fits", "fits", Unit.WORD),
     Column("usd_per_hour", "per h", Unit.USD),
-    Column("price_as_of", "priced", Unit.WORD),
+    Column("price_as_of", "priced", Unit.WORD, rank=3),
     Column("usd", "cost", Unit.USD),
-    Column("energy_joules", "energy", Unit.JOULES, rank=2),
+    Column("energy_joules", "energy", Unit.JOULES, rank=1),
     Column("price_source", "price from", Unit.TEXT, rank=6),
     Column("missing", "not known", Unit.TEXT, rank=7),
 )
-LENGTH_COLUMNS = (
-    Column("seconds", "duration", Unit.SECONDS, rank=1),
+TRAINING_COLUMNS = (
+    *COLUMNS[:3],
+    Column("seconds", "duration", Unit.SECONDS),
+    *COLUMNS[3:-2],
     Column("steps", "steps", Unit.COUNT, rank=3),
+    *COLUMNS[-2:],
 )
 """Where somebody said how long."""
 
@@ -232,7 +221,7 @@ def _row(found: Candidate, traced: Candidate, columns: Iterable[Column]) -> tupl
         "capacity_bytes": found.capacity_bytes,
         "fits": {True: "yes", False: "no", None: ""}[found.fits],
         "usd_per_hour": price.usd_per_hour if price else None,
-        "price_as_of": price.as_of or price.source if price else "",
+        "price_as_of": dated(price),
         "usd": found.bill.cost_usd,
         "energy_joules": found.bill.energy_joules,
         "price_source": price.source if price else "",
@@ -243,24 +232,23 @@ def _row(found: Candidate, traced: Candidate, columns: Iterable[Column]) -> tupl
     return tuple(cells[it.name] for it in columns)
 
 
-def _of(until: Until | None) -> str:
-    return "1000 steps" if until is None else str(until)
-
-
-def _remarks(ledger: Ledger, found: Sequence[Candidate], dtype: str | None) -> Iterator[str]:
+def _remarks(ledger: Ledger, found: Sequence[Candidate]) -> Iterator[str]:
     """What a reader must know; first what is missing where there is "-"."""
     for it in found:
         if it.missing:
             yield f"{it.chip}: {'; '.join(it.missing)}."
     yield (
-        f"{TRACED}: the chip it was traced for. The operators stay those that were chosen for it "
-        "(attention's kernels, dtypes), so for other architectures this is an estimate."
+        f"{TRACED}: the traced chip. The operators stay those chosen for it (attention's kernels, "
+        "dtypes): for another architecture this is an estimate."
     )
+    if len(ledger.trace.step_ends) < 2:
+        yield FIRST_STEP_NOTE
     yield from _bases(found)
-    if dtype is not None:
+    peaks = dict.fromkeys(it.mfu_of for it in found if it.mfu is not None)
+    if peaks:
         yield (
-            "MFU: FLOPs of products, attention and convolutions, forward and backward, without "
-            f"recomputation, {ledger.attention.description}, over the dense {dtype} peak."
+            f"MFU: products of the forward and backward pass, {ledger.attention.description}, over "
+            f"the {' or the '.join(peaks)} peak."
         )
     yield from _prices(found)
     if any(it.bill.energy_joules is not None for it in found):
@@ -269,20 +257,21 @@ def _remarks(ledger: Ledger, found: Sequence[Candidate], dtype: str | None) -> I
 
 def _bases(found: Sequence[Candidate]) -> Iterator[str]:
     """Which times are by the data sheet, and which were corrected by measurements."""
-    by_data_sheet = [it.chip for it in found if it.step_s and not it.calibrated_share]
-    calibrated = [it.chip for it in found if it.step_s and it.calibrated_share]
-    if by_data_sheet:
-        yield f"Times by data sheet: {', '.join(by_data_sheet)}."
-    if calibrated:
-        yield f"Times corrected by measurements: {', '.join(calibrated)}."
+    for basis, is_calibrated in (("data sheet", False), ("calibration", True)):
+        chips = [
+            it.chip for it in found if it.step_s and bool(it.calibrated_share) == is_calibrated
+        ]
+        if chips:
+            yield f"Times by {basis}: {', '.join(chips)}."
 
 
 def _prices(found: Sequence[Candidate]) -> Iterator[str]:
     """Each source once, with the chips it is of."""
     sources: dict[str, list[str]] = {}
     for it in found:
-        if it.bill.price is not None:
-            sources.setdefault(said(it.bill.price), []).append(it.chip)
+        if (price := it.bill.price) is not None:
+            dated_source = f"{price.source}, {price.as_of}" if price.as_of else price.source
+            sources.setdefault(dated_source, []).append(it.chip)
     if sources:
-        said_by = "; ".join(f"{', '.join(chips)}: {source}" for source, chips in sources.items())
-        yield f"Prices, each of one offer: {said_by}."
+        said_by = "; ".join(f"{source} ({', '.join(chips)})" for source, chips in sources.items())
+        yield f"Prices, each one offer: {said_by}."

@@ -20,7 +20,15 @@ from torchtally.views.table import Cell, Column, Table, Unit
 QUANTITIES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, SAVED, READ, WRITTEN)
 OUTSIDE = Path("", "")
 WITH_CHILDREN = Column("flops_with_children", "with inner", Unit.FLOPS)
-SECONDS_WITH_CHILDREN = Column("seconds_with_children", "in all", Unit.SECONDS)
+TIMED_WITH_CHILDREN = (
+    Column("seconds_with_children", "in all", Unit.SECONDS),
+    replace(WITH_CHILDREN, rank=1),
+)
+NOTE = "A module's own operators; 'with inner' adds the modules inside it."
+TIMED_NOTE = (
+    "A module's own operators; 'in all' is its time with the modules inside it, 'with inner' are "
+    "its FLOPs with them."
+)
 TEXTS = (Column("name", "module", Unit.PLACE), Column("class", "class", Unit.TEXT))
 
 
@@ -33,7 +41,7 @@ def modules(ledger: Ledger) -> Table:
     for path in whole:
         own.setdefault(path, Total())
     is_timed = ledger.roofline is not None
-    inner = (SECONDS_WITH_CHILDREN, replace(WITH_CHILDREN, rank=1)) if is_timed else (WITH_CHILDREN,)
+    inner = TIMED_WITH_CHILDREN if is_timed else (WITH_CHILDREN,)
 
     def cells(path: Path) -> tuple[Cell, ...]:
         it = whole[path]
@@ -45,10 +53,7 @@ def modules(ledger: Ledger) -> Table:
         (*inner, *TEXTS),
         [(total, cells(path)) for path, total in own.items()],
         ledger,
-        note="A module's own operators; "
-        + ("'in all' is the time and 'with inner' the FLOPs with" if is_timed else
-           "'with inner' adds")
-        + " the modules inside it.",
+        note=TIMED_NOTE if is_timed else NOTE,
     )
 
 

@@ -1,7 +1,7 @@
 """What a training costs: its time, its price and its energy, from the time of one step."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil, floor
 
@@ -9,6 +9,7 @@ from torchtally.errors import UsageError
 from torchtally.hardware import Chip, Price
 from torchtally.ledger import Ledger
 from torchtally.views.table import Cell, Column, Table, Unit
+from torchtally.views.throughput import tokens_of
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -82,7 +83,7 @@ def training(until: Until, step_s: float, tokens_per_step: int | None) -> Traini
 
 
 def cost_usd(step_s: float, steps: float, usd_per_hour: float) -> float:
-    """The price of so many steps on one GPU that is paid by the hour, each started hour in part."""
+    """The price of so many steps on one GPU that is paid by the hour; of a started hour a part."""
     return step_s * steps * usd_per_hour / SECONDS_PER_HOUR
 
 
@@ -116,6 +117,12 @@ def why_no_time(ledger: Ledger) -> str:
         more = f" (and {len(ledger.untimed) - 1} more)" if len(ledger.untimed) > 1 else ""
         return f"no time for {first.op} x {first.count}{more}: {first.reason}"
     return "" if ledger.total.seconds > 0 else "no time: nothing ran in the step"
+
+
+def tokens_of_step(ledger: Ledger) -> int | None:
+    """What one training step works on; None where nothing tells."""
+    found = tokens_of(ledger) if ledger.trace.step_ends else None
+    return None if found is None else found.size
 
 
 def bill(
@@ -180,12 +187,12 @@ def money(
     until: Until,
     *,
     own_price: Price | None = None,
-    tokens_per_step: int | None = None,
 ) -> Table:
     """What a training as long as `until` takes on the chip that the ledger was timed for.
 
     Raises UsageError for tokens where a step's are not known.
     """
+    tokens_per_step = tokens_of_step(ledger)
     found = bill(ledger, until, own_price, tokens_per_step)
     lasting, price = found.training, found.price
     name = ledger.trace.chip if ledger.roofline is None else ledger.roofline.chip.name
@@ -195,19 +202,35 @@ def money(
         lasting.seconds / SECONDS_PER_HOUR if lasting else None,
         found.cost_usd,
         price.usd_per_hour if price else None,
-        price.as_of if price else "",
+        dated(price),
         found.energy_joules,
         lasting.steps if lasting else None,
         lasting.steps * tokens_per_step if lasting and tokens_per_step else None,
         price.source if price else "",
         "; ".join(found.missing),
     )
-    return Table(
+    table = Table(
         title=f"Training for {until}",
         columns=COLUMNS,
         rows=(row,),
         totals=(None,) * len(COLUMNS),
         note=" ".join(_remarks(ledger, found, name)),
+    )
+    return with_something(table, optional=("tokens", "missing"))
+
+
+def with_something(table: Table, *, optional: Collection[str]) -> Table:
+    """The table without those of the optional columns in which no row has anything."""
+    kept = [
+        place
+        for place, column in enumerate(table.columns)
+        if column.name not in optional or any(row[place] for row in table.rows)
+    ]
+    return replace(
+        table,
+        columns=tuple(table.columns[place] for place in kept),
+        rows=tuple(tuple(row[place] for place in kept) for row in table.rows),
+        totals=tuple(table.totals[place] for place in kept),
     )
 
 
@@ -218,17 +241,27 @@ def _remarks(ledger: Ledger, found: Bill, name: str) -> list[str]:
             f"Every step takes what {ledger.period} does by prediction, on one GPU, with nothing "
             "between them: no evaluation, no checkpoint, no start."
         )
+        if len(ledger.trace.step_ends) < 2:
+            remarks.append(FIRST_STEP_NOTE)
     if found.price is not None:
-        remarks.append(f"Price: {said(found.price)}. It is of the GPU's time alone.")
+        remarks.append(f"Price of the GPU's time alone: {said(found.price)}.")
     if found.energy_joules is not None:
         remarks.append(ENERGY_NOTE)
     return remarks
 
 
+FIRST_STEP_NOTE = (
+    "What came before the first step is in it: trace two steps for what later ones take."
+)
 ENERGY_NOTE = (
     "Energy is estimated, of the GPU alone: rated power while it is at work, "
-    f"{IDLE_SHARE_OF_POWER:.0%} of it while it waits. It is not in the cost."
+    f"{100 * IDLE_SHARE_OF_POWER:.0f} % of it while it waits. It is not in the cost."
 )
+
+
+def dated(price: Price | None) -> str:
+    """The day of a price, or that the user gave it; "" of none."""
+    return "" if price is None else price.as_of or price.source
 
 
 def said(price: Price) -> str:

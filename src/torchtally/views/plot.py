@@ -16,6 +16,17 @@ class Scale(StrEnum):
     FLOPS_PER_BYTE = "FLOPs/byte"
 
 
+class Basis(StrEnum):
+    """Who says that a limit is where it is."""
+
+    PROMISED = "promised"
+    """A data sheet."""
+    ESTIMATED = "estimated"
+    """Nobody: it follows from what the device is made of."""
+    ACHIEVED = "achieved"
+    """Somebody measured it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """A logarithmic axis: what it shows, and from where to where."""
@@ -45,8 +56,7 @@ class Curve:
     limit: float
     unit: Unit
     points: tuple[tuple[float, float], ...]
-    is_promise: bool
-    """A data sheet says so. Else somebody measured it."""
+    basis: Basis
     series: int | None = None
     """Whose it is, as a place in `Plot.series`; None: everybody's."""
 

@@ -16,7 +16,7 @@ from torchtally.record import Call
 from torchtally.roofline import Bound, Roofline
 from torchtally.roofline.rates import peak_of
 from torchtally.views.lines import line_texts, own_root
-from torchtally.views.plot import Axis, Curve, Mark, Plot, Scale, span
+from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale, span
 from torchtally.views.table import Unit
 
 LETTERS = "ABCDEFGH"
@@ -146,7 +146,7 @@ class Roof:
     bandwidth_bytes_per_s: float
     peaks: Mapping[str, float]
     """FLOP/s by the names of dtypes, the highest first."""
-    is_promise: bool
+    basis: Basis
     has_bandwidth: bool = True
     """Somebody says what the bandwidth is: else it is another roof's, and not drawn again."""
 
@@ -161,10 +161,10 @@ class Roof:
         top = max(self.ridges, default=x_high)
         if self.has_bandwidth:
             slope = ((x_low, bandwidth * x_low), (top, bandwidth * top))
-            yield Curve("memory", bandwidth, Unit.BYTE_PER_S, slope, self.is_promise)
+            yield Curve("memory", bandwidth, Unit.BYTE_PER_S, slope, self.basis)
         for (name, peak), ridge in zip(self.peaks.items(), self.ridges, strict=True):
             ceiling = ((ridge, peak), (x_high, peak))
-            yield Curve(name, peak, Unit.FLOP_PER_S, ceiling, self.is_promise)
+            yield Curve(name, peak, Unit.FLOP_PER_S, ceiling, self.basis)
 
 
 def _promised(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
@@ -173,7 +173,7 @@ def _promised(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
         return None
     chip = roofline.chip
     peaks = {it: peak_of(it, chip).flop_per_s for it in _dtypes(roofline, groups)}
-    return Roof(chip.memory_bandwidth_bytes_per_s, _by_rate(peaks), is_promise=True)
+    return Roof(chip.memory_bandwidth_bytes_per_s, _by_rate(peaks), Basis.PROMISED)
 
 
 def _achieved(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
@@ -188,7 +188,7 @@ def _achieved(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
     if not peaks and bandwidth is None:
         return None
     promised = chip.memory_bandwidth_bytes_per_s
-    return Roof(bandwidth or promised, peaks, is_promise=False, has_bandwidth=bandwidth is not None)
+    return Roof(bandwidth or promised, peaks, Basis.ACHIEVED, has_bandwidth=bandwidth is not None)
 
 
 def _by_rate(peaks: Mapping[str, float]) -> dict[str, float]:

@@ -39,7 +39,7 @@ class StepTime:
 
     @property
     def idle_share(self) -> float:
-        return part_of(self.step_s - self.kernel_s, self.step_s)
+        return part_of(max(0.0, self.step_s - self.kernel_s), self.step_s)
 
     @property
     def overhead_share(self) -> float:

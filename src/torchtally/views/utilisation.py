@@ -27,8 +27,7 @@ from torchtally.record import Call, Phase, Role, TensorSpec, Trace
 from torchtally.roofline.products import product_dtype
 from torchtally.roofline.rates import REAL_OF_COMPLEX
 from torchtally.views.bounds import NO_TIMES
-from torchtally.views.columns import part_of
-from torchtally.views.table import Column, Table, Unit
+from torchtally.views.table import Cell, Column, Table, Unit
 from torchtally.views.throughput import tokens_of
 
 EMBEDDINGS = ("aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forward_only")
@@ -90,7 +89,7 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
     """
     if ledger.roofline is None:
         return ()
-    chip = ledger.roofline.chip
+    chip, is_host = ledger.roofline.chip, ledger.roofline.is_host
     step_s = ledger.step_s or 0.0
     peak = peak_of(ledger, chip)
 
@@ -109,7 +108,7 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
             moved,
             moved / step_s if step_s else None,
             chip.memory_bandwidth_bytes_per_s,
-            "measured bandwidth" if ledger.roofline.is_host else "promised bandwidth",
+            "best measured bandwidth" if is_host else "promised bandwidth",
         )
 
     return tuple(figures())
@@ -337,18 +336,23 @@ def utilisation(ledger: Ledger) -> Table:
             (
                 it.name,
                 it.fraction,
-                *((None, None, None, it.per_s, it.peak_per_s, it.amount) if it.is_bytes else
-                  (it.per_s, it.peak_per_s, it.amount, None, None, None)),
+                *_cells(it),
                 it.of,
                 it.convention,
             )
             for it in found
-        ),  # fmt: skip
+        ),
         totals=(None,) * len(COLUMNS),
         note=f"{peak_note(ledger, flops)} {DEFINITIONS} {_missing(flops)}".rstrip()
         if found
         else NO_TIMES,
     )
+
+
+def _cells(it: Utilisation) -> tuple[Cell, ...]:
+    """Reached, peak and amount, in FLOPs or in bytes."""
+    figures, nothing = (it.per_s, it.peak_per_s, it.amount), (None, None, None)
+    return (*nothing, *figures) if it.is_bytes else (*figures, *nothing)
 
 
 def peak_note(ledger: Ledger, flops: list[Utilisation]) -> str:
@@ -359,7 +363,8 @@ def peak_note(ledger: Ledger, flops: list[Utilisation]) -> str:
         return "The step has no matrix products, so there is no MFU."
     of = flops[0].of
     if flops[0].peak_per_s is None:
-        return f"No MFU: the {chip} has no peak for {of.rpartition(' ')[2]}, in which most products are."
+        dtype = of.rpartition(" ")[2]
+        return f"No MFU: most products are in {dtype}, for which the {chip} has no peak."
     return f"Peak: the {chip}'s {of}, in which most products are."
 
 
@@ -367,7 +372,7 @@ def _missing(flops: list[Utilisation]) -> str:
     """Why a rule is not among the rows."""
     keys = {it.key for it in flops}
     reasons = (
-        ("mfu_causal", "No attention operator says it is causal: in full and by half are the same."),
+        ("mfu_causal", "No attention operator says that it is causal, so none counts by half."),
         ("mfu_6n", "No token ids are looked up and trained on, so there is no rule by parameters."),
     )
     return " ".join(reason for key, reason in reasons if flops and key not in keys)
