@@ -68,6 +68,18 @@ def test_start_up(tmp_path: Path) -> None:
         assert [run["wall_s"] > 0 for run in runs] == [True]
 
 
+def test_compare_chips(tmp_path: Path) -> None:
+    trace = tmp_path / "run.tally"
+    write_trace(big_trace(1000), str(trace))
+    found = figures(tmp_path, "compare_chips", "--trace", str(trace))
+    assert set(found["runs"]) == {
+        "python -c pass", "the page", "one other chip", "three other chips"
+    }  # fmt: skip
+    assert found["target_wall_s"] == 1.0
+    for runs in found["runs"].values():
+        assert [run["wall_s"] > 0 for run in runs] == [True]
+
+
 def test_allocator(tmp_path: Path) -> None:
     """The model takes more than counting alone, and both took something."""
     found = figures(tmp_path, "allocator", "--layers", "1")

@@ -72,6 +72,11 @@ def test_speeds_counts_fractions_and_money():
     assert units.format_fraction(0.431) == "43.1 %"
     assert units.format_fraction(1.0) == "100.0 %"
     assert units.format_usd(3.99) == "$3.99"
+    assert units.format_energy(0) == "0 Wh"
+    assert units.format_energy(3600) == "1.00 Wh"
+    assert units.format_energy(36) == "10.00 mWh"
+    assert units.format_energy(700 * 86400) == "16.80 kWh"
+    assert units.format_energy(3.6e15) == "1.00 TWh"
     assert units.format_usd(1_840_000) == "$1.84 M"
 
 
@@ -183,6 +188,14 @@ def test_seconds_stay_narrow(seconds):
     text = units.format_seconds(seconds)
     assert len(number(text)) <= 5
     assert len(text) <= 11  # "99.99 years"
+
+
+@given(st.floats(1e-3, 1e18))
+def test_energies_read_back_within_what_is_printed(joules):
+    amount, unit = units.format_energy(joules).split()
+    watt_hours = float(amount) * {name: size for size, name in units.WATT_HOURS}[unit]
+    assert watt_hours * 3600 == pytest.approx(joules, rel=0.5 / 100, abs=0.02)
+    assert len(amount) <= 6
 
 
 @given(st.integers(1, 2**80))

@@ -9,7 +9,7 @@ of the chip that the run was traced for or of any other; without one there is no
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import fsum, isclose
 from operator import attrgetter
 from typing import Any, NamedTuple, Self, TypeVar
@@ -165,6 +165,8 @@ class Ledger:
     begun_s: float = 0.0
     """When the steady-state step began and ended, from the beginning of the trace."""
     ended_s: float = 0.0
+    prices: "Mapping[int, Priced]" = field(default_factory=dict, repr=False, compare=False)
+    """What each distinct call costs, by its identity."""
 
     @property
     def step_s(self) -> float | None:
@@ -262,38 +264,86 @@ def account(
             untimed=_untimed(steady, prices),
             begun_s=begun_s,
             ended_s=ended_s,
+            prices=prices,
         )
 
 
-class _Price(NamedTuple):
+class Priced(NamedTuple):
+    """What one call costs, and the reasons for what is not known of it."""
+
     kind: Kind
     cost: Cost
+    """Under the ledger's convention."""
     failure: str
     time: Price
     time_failure: str
+    exact: Cost
+    """Under none: what a causal mask leaves out of a kernel does not depend on how we count."""
 
 
-def _price(ops: Iterable[Op], attention: Attention, roofline: Roofline | None) -> dict[int, _Price]:
+def _price(ops: Iterable[Op], attention: Attention, roofline: Roofline | None) -> dict[int, Priced]:
     """Kind, cost and time of each distinct call, by its identity: ops share calls."""
     calls = {id(op.call): op.call for op in ops}
     return {key: _price_of(call, attention, roofline) for key, call in calls.items()}
 
 
-def _price_of(call: Call, attention: Attention, roofline: Roofline | None) -> _Price:
+def _price_of(call: Call, attention: Attention, roofline: Roofline | None) -> Priced:
     try:
         kind, cost = cost_of(call)
     except Exception as error:  # one unforeseen call must not cost the user the whole report
         failure = f"its rule failed: {type(error).__name__}: {error}"
-        return _Price(Kind.UNCOUNTED, Cost(), failure, _free(Kind.UNCOUNTED), failure)
-    time, failure = _free(kind), ""
-    if roofline is not None and not kind.is_free:
-        try:
-            time = priced(call, kind, cost, roofline)
-        except UsageError as error:
-            failure = str(error)
-        except Exception as error:  # nor must one whose shapes no model foresaw
-            failure = f"its time: {type(error).__name__}: {error}"
-    return _Price(kind, conventional(cost, call, kind, attention), "", time, failure)
+        return Priced(Kind.UNCOUNTED, Cost(), failure, _free(Kind.UNCOUNTED), failure, Cost())
+    time, failure = _time_of(call, kind, cost, roofline)
+    return Priced(kind, conventional(cost, call, kind, attention), "", time, failure, cost)
+
+
+def _time_of(call: Call, kind: Kind, cost: Cost, roofline: Roofline | None) -> tuple[Price, str]:
+    """(its time, why that is not known)."""
+    if roofline is None or kind.is_free:
+        return _free(kind), ""
+    try:
+        return priced(call, kind, cost, roofline), ""
+    except UsageError as error:
+        return _free(kind), str(error)
+    except Exception as error:  # a call whose shapes no model foresaw
+        return _free(kind), f"its time: {type(error).__name__}: {error}"
+
+
+def retimed(ledger: Ledger, roofline: Roofline) -> Ledger:
+    """The same ledger with the times of another chip: nothing else depends on it."""
+    calls = {id(it.op.call): it.op.call for it in ledger.entries}
+    prices = {}
+    for key, it in ledger.prices.items():
+        time, failure = _time_of(calls[key], it.kind, it.exact, roofline)
+        prices[key] = it._replace(time=time, time_failure=it.failure or failure)
+    with collection_paused():
+        slots = _slots(ledger.trace, [prices[id(op.call)] for op in ledger.trace.ops], roofline)
+        entries = tuple(
+            records(
+                Entry,
+                *([getattr(it, f.name) for it in ledger.entries] for f in fields(Entry)[:-1]),
+                slots,
+            )
+        )
+    first, end = _steady_places(ledger.trace)
+    steady = entries[first:end]
+    begun_s = fsum(it.seconds for it in slots[:first])
+    ended_s = fsum(it.seconds for it in slots[:end])
+    return replace(
+        ledger,
+        entries=entries,
+        steady=steady,
+        total=replace(
+            ledger.total,
+            seconds=ended_s - begun_s,
+            kernel_s=fsum(it.slot.kernel_s for it in steady),
+        ),
+        roofline=roofline,
+        untimed=_untimed(steady, prices),
+        begun_s=begun_s,
+        ended_s=ended_s,
+        prices=prices,
+    )
 
 
 def _free(kind: Kind) -> Price:
@@ -303,7 +353,7 @@ def _free(kind: Kind) -> Price:
 NO_SLOT = Slot(0.0, 0.0, Bound.OVERHEAD, False)
 
 
-def _slots(trace: Trace, prices: Sequence[_Price], roofline: Roofline | None) -> list[Slot]:
+def _slots(trace: Trace, prices: Sequence[Priced], roofline: Roofline | None) -> list[Slot]:
     """When each operator runs."""
     if roofline is None:
         return [NO_SLOT] * len(prices)
@@ -311,7 +361,7 @@ def _slots(trace: Trace, prices: Sequence[_Price], roofline: Roofline | None) ->
     return Clock(roofline).run(trace.ops, times, trace.waits, trace.step_ends)
 
 
-def _untimed(entries: Sequence[Entry], prices: Mapping[int, _Price]) -> tuple[Untimed, ...]:
+def _untimed(entries: Sequence[Entry], prices: Mapping[int, Priced]) -> tuple[Untimed, ...]:
     """Those without a rule have no time either, and are listed as uncounted already."""
     missing = Counter(
         (it.op.call.name, reason)
@@ -391,7 +441,7 @@ def _of(cost: Cost, kind: Kind, phase: Phase) -> Total:
     )
 
 
-def _coverage(entries: Iterable[Entry], prices: dict[int, _Price]) -> Coverage:
+def _coverage(entries: Iterable[Entry], prices: dict[int, Priced]) -> Coverage:
     kinds = Counter(it.kind for it in entries)
     missing: Counter[tuple[str, str]] = Counter(
         (it.op.call.name, prices[id(it.op.call)].failure or "no rule")
@@ -538,12 +588,12 @@ GROUPINGS: dict[str, Callable[[Ledger], Mapping[Any, Total]]] = {
 def _sums_broken(ledger: Ledger) -> Iterator[str]:
     for name, grouped in GROUPINGS.items():
         total = sum(grouped(ledger).values(), start=Total())
-        for field in fields(Total):
-            parts, whole = getattr(total, field.name), getattr(ledger.total, field.name)
+        for quantity in fields(Total):
+            parts, whole = getattr(total, quantity.name), getattr(ledger.total, quantity.name)
             is_time = isinstance(whole, float)
             if not (isclose(parts, whole, rel_tol=1e-9, abs_tol=1e-12) if is_time
                     else parts == whole):  # fmt: skip
-                yield f"{field.name} by {name} sum to {parts}, not to the total {whole}"
+                yield f"{quantity.name} by {name} sum to {parts}, not to the total {whole}"
 
 
 def _time_broken(ledger: Ledger) -> Iterator[str]:

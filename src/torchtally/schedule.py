@@ -16,7 +16,8 @@ from typing import NamedTuple
 from torchtally.calibration import Issue
 from torchtally.cost import Cost, Kind
 from torchtally.record import Call, Op, Phase
-from torchtally.roofline import Bound, Kernel, Roofline, launches
+from torchtally.roofline import Bound, Kernel, Roofline
+from torchtally.roofline.launches import launches_of
 
 
 class Slot(NamedTuple):
@@ -50,10 +51,6 @@ class Clock:
     def __init__(self, roofline: Roofline) -> None:
         self.issue = roofline.issue
         self.is_host = roofline.is_host
-        self.host_s = 0.0
-        self.device_s = 0.0
-        self._since_launch: list[tuple[int, float]] = []
-        """Operators issued since the device was last given something: (place, seconds)."""
 
     def run(
         self, ops: Sequence[Op], prices: Sequence[Price], waits: Iterable[int], ends: Iterable[int]
@@ -61,73 +58,103 @@ class Clock:
         """Every operator in turn. `waits` are the ticks before which the host waited for the
         device, `ends` those at which a training step ends.
         """
-        slots: list[Slot] = []
-        waiting, ending = iter(waits), iter(ends)
-        wait, end = next(waiting, NEVER), next(ending, NEVER)
-        for op, price in zip(ops, prices, strict=True):
-            while wait <= op.clock:
-                self.host_s = max(self.host_s, self.device_s)
-                wait = next(waiting, NEVER)
-            while end <= op.clock:
-                self._since_launch.clear()  # what a step does not use is not the next one's
-                end = next(ending, NEVER)
-            slots.append(self._next(op.phase, price, slots))
+        issued = self._issued(ops, prices)
+        return self._in_line(issued, prices) if self.is_host else self._beside(
+            ops, issued, prices, iter(waits), iter(ends)
+        )  # fmt: skip
+
+    def _issued(self, ops: Sequence[Op], prices: Sequence[Price]) -> list[float]:
+        """What the host takes to issue each operator."""
+        known = {id(it): issue_by_phase(self.issue, it) for it in prices}
+        return [
+            known[id(price)][id(op.phase)] for op, price in zip(ops, prices, strict=True)
+        ]  # fmt: skip
+
+    def _in_line(self, issued: Sequence[float], prices: Sequence[Price]) -> list[Slot]:
+        """A CPU issues an operator, then computes it."""
+        slots = []
+        for issue_s, (kernel, _, _) in zip(issued, prices, strict=True):
+            bound = kernel.bound if kernel.seconds >= issue_s else Bound.OVERHEAD
+            seconds = issue_s + kernel.seconds
+            slots.append(Slot(seconds, kernel.seconds, bound, kernel.is_calibrated))
         return slots
 
-    def _next(self, phase: Phase, price: Price, slots: list[Slot]) -> Slot:
-        issue_s = issue_seconds(self.issue, phase, price)
-        kernel = price.kernel
-        if self.is_host:
-            self.host_s = self.device_s = self.device_s + issue_s + kernel.seconds
-            bound = kernel.bound if kernel.seconds >= issue_s else Bound.OVERHEAD
-            return Slot(issue_s + kernel.seconds, kernel.seconds, bound, kernel.is_calibrated)
-        self.host_s += issue_s
-        self._since_launch.append((len(slots), issue_s))
-        if kernel.seconds <= 0:
-            return Slot(0.0, 0.0, Bound.OVERHEAD, kernel.is_calibrated)
-        idle_s = max(0.0, self.host_s - self.device_s)
-        self.device_s += idle_s + kernel.seconds
-        own_idle_s = self._blame(idle_s, slots)
-        bound = kernel.bound if kernel.seconds >= own_idle_s else Bound.OVERHEAD
-        return Slot(own_idle_s + kernel.seconds, kernel.seconds, bound, kernel.is_calibrated)
+    def _beside(
+        self,
+        ops: Sequence[Op],
+        issued: Sequence[float],
+        prices: Sequence[Price],
+        waits: Iterator[int],
+        ends: Iterator[int],
+    ) -> list[Slot]:
+        """A GPU computes while the host goes on."""
+        host_s = device_s = 0.0
+        slots: list[Slot] = []
+        since_launch: list[tuple[int, float]] = []
+        wait, end = next(waits, NEVER), next(ends, NEVER)
+        for place, (op, issue_s, (kernel, _, _)) in enumerate(
+            zip(ops, issued, prices, strict=True)
+        ):
+            while wait <= op.clock:
+                host_s = max(host_s, device_s)
+                wait = next(waits, NEVER)
+            while end <= op.clock:
+                since_launch.clear()  # what a step does not use is not the next one's
+                end = next(ends, NEVER)
+            host_s += issue_s
+            kernel_s = kernel.seconds
+            if kernel_s <= 0:
+                since_launch.append((place, issue_s))
+                slots.append(Slot(0.0, 0.0, Bound.OVERHEAD, kernel.is_calibrated))
+                continue
+            idle_s = max(0.0, host_s - device_s)
+            device_s += idle_s + kernel_s
+            if since_launch:
+                idle_s = shared(idle_s, issue_s, since_launch, slots)
+                since_launch.clear()
+            bound = kernel.bound if kernel_s >= idle_s else Bound.OVERHEAD
+            slots.append(Slot(idle_s + kernel_s, kernel_s, bound, kernel.is_calibrated))
+        return slots
 
-    def _blame(self, idle_s: float, slots: list[Slot]) -> float:
-        """Share idle time among those the host spent it on; the share of the last is returned."""
-        issued_s = sum(seconds for _, seconds in self._since_launch)
-        own_s = idle_s
-        if idle_s > 0:
-            for place, seconds in self._since_launch[:-1]:
-                share_s = idle_s * seconds / issued_s
-                slots[place] = slots[place]._replace(seconds=share_s)
-                own_s -= share_s
-        self._since_launch.clear()
-        return own_s
+
+def shared(
+    idle_s: float, issue_s: float, since_launch: Sequence[tuple[int, float]], slots: list[Slot]
+) -> float:
+    """Idle time among all that the host issued since the last launch; what is left is returned.
+
+    It is blamed on them by what issuing each of them took.
+    """
+    if idle_s <= 0:
+        return 0.0
+    all_s = issue_s + sum(seconds for _, seconds in since_launch)
+    left_s = idle_s
+    for place, seconds in since_launch:
+        share_s = idle_s * seconds / all_s
+        slots[place] = slots[place]._replace(seconds=share_s)
+        left_s -= share_s
+    return left_s
 
 
 NEVER = 2**63
 
 
-def issue_seconds(issue: Issue, phase: Phase, price: Price) -> float:
-    """What the host takes to issue an operator and its kernels."""
+def issue_by_phase(issue: Issue, price: Price) -> dict[int, float]:
+    """What the host takes to issue an operator and its kernels, by the id of the phase: enum
+    members are hashed by slow roads.
+    """
     if price.kind.is_free:
-        return issue.view_s
-    base_s = {
-        Phase.BACKWARD: issue.backward_s,
-        Phase.OPTIMIZER: issue.optimizer_s,
-    }.get(phase, issue.forward_s)
-    return base_s + price.extra_launches * issue.launch_s
+        return {id(phase): issue.view_s for phase in Phase}
+    extra_s = price.extra_launches * issue.launch_s
+    return {
+        id(Phase.FORWARD): issue.forward_s + extra_s,
+        id(Phase.RECOMPUTE): issue.forward_s + extra_s,
+        id(Phase.BACKWARD): issue.backward_s + extra_s,
+        id(Phase.OPTIMIZER): issue.optimizer_s + extra_s,
+    }
 
 
 def priced(call: Call, kind: Kind, cost: Cost, roofline: Roofline) -> Price:
     """Raises UsageError where the chip lacks a number that the time depends on."""
     kernel = roofline.kernel(call, kind, cost)
-    extra = 0 if roofline.is_host else max(0, launches(call) - 1)
+    extra = 0 if roofline.is_host else max(0, launches_of(call, kind, cost) - 1)
     return Price(kernel, kind, extra)
-
-
-def starts(slots: Iterable[Slot]) -> Iterator[float]:
-    """The moment each operator's part begins, the first at 0."""
-    now_s = 0.0
-    for slot in slots:
-        yield now_s
-        now_s += slot.seconds

@@ -10,6 +10,7 @@ import pytest
 
 from tests.report.test_text import realistic
 from torchtally.cli import COMMANDS, main, show
+from torchtally.cli.arguments import until
 from torchtally.convention import Attention
 from torchtally.record.file import write_trace
 from torchtally.views import VIEWS
@@ -39,10 +40,14 @@ def test_the_page(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert not err
 
 
+WITHOUT_TOTALS = {"utilisation"}
+"""What does not add up."""
+
+
 @pytest.mark.parametrize("key", VIEWS)
 def test_every_view(key: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", file, "--by", key, "--top", "1"]) == 0
-    assert "total" in capsys.readouterr().out
+    assert ("total" in capsys.readouterr().out) == (key not in WITHOUT_TOTALS)
 
 
 def test_the_choices_are_those_of_the_library() -> None:
@@ -151,6 +156,134 @@ def test_a_reader_that_leaves_is_no_error(file: str) -> None:
         assert process.wait() == 141
 
 
+# Other chips, and money ------------------------------------------------------------------------
+
+OTHERS = ["--gpu", "A100-SXM", "--gpu", "RTX-4090", "--gpu", "H200"]
+
+
+def told(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> tuple[dict[str, dict[str, object]], dict[str, object]]:
+    """The rows of a view as JSON, by chip, and the document."""
+    assert main(["show", *arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    return {row["chip"]: row for row in document["rows"]}, document
+
+
+def test_chips_compared(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, document = told([file, *OTHERS], capsys)
+    assert list(rows) == ["H100-SXM", "A100-SXM", "RTX-4090", "H200-SXM"]
+    assert rows["H100-SXM"]["traced"] == "*"
+    assert all(row["step_s"] > 0 for row in rows.values())  # type: ignore[operator]
+    assert rows["RTX-4090"]["usd"] is None
+    assert {"name": "energy_joules", "unit": "joules"} in document["columns"]  # type: ignore[operator]
+
+
+def test_what_a_training_costs(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, _ = told([file, "--until", "24h", "--price", "2.49"], capsys)
+    row = rows["H100-SXM"]
+    assert row["usd"] == pytest.approx(24 * 2.49)
+    assert (row["seconds"], row["gpu_hours"], row["price_source"]) == (86400, 24, "yours")
+
+
+def test_a_price_of_one_of_several_chips(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    prices = ["--price", "rtx4090=0.5", "--price", "H100-SXM=3"]
+    rows, _ = told([file, *OTHERS, "--until", "1d", *prices], capsys)
+    assert rows["RTX-4090"]["usd"] == pytest.approx(12)
+    assert rows["H100-SXM"]["usd"] == pytest.approx(72)
+    assert rows["A100-SXM"]["price_as_of"] != "yours"
+
+
+def test_a_view_timed_on_another_chip(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", file, "--by", "line", "--json"]) == 0
+    here = json.loads(capsys.readouterr().out)
+    assert main(["show", file, "--by", "line", "--gpu", "A100-SXM", "--json"]) == 0
+    there = json.loads(capsys.readouterr().out)
+    assert there["title"].endswith(", timed on A100-SXM")
+    assert there["totals"]["flops_forward"] == here["totals"]["flops_forward"]
+    assert there["totals"]["seconds"] > here["totals"]["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "extent"),
+    [
+        ("600000", 600_000, "steps"),
+        ("600K", 600_000, "steps"),
+        ("1e6 steps", 10**6, "steps"),
+        ("1-step", 1, "steps"),
+        ("24h", 86400, "seconds"),
+        ("3.5d", 302400, "seconds"),
+        ("90 min", 5400, "seconds"),
+        ("30s", 30, "seconds"),
+        ("2w", 1209600, "seconds"),
+        ("15T-tokens", 15 * 10**12, "tokens"),
+        ("15Ttokens", 15 * 10**12, "tokens"),
+        ("15e12 tokens", 15 * 10**12, "tokens"),
+    ],
+)
+def test_lengths(text: str, amount: float, extent: str) -> None:
+    found = until(text)
+    assert (found.amount, found.extent) == (amount, extent)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "-5", "0h", "1.5", "soon", "24hours", "24H", "nan", "inf", "1e99", "1e30h", "9" * 400,
+     "9" * 400 + "h", "tokens", "15T-tokens-more", "٣h"],
+)  # fmt: skip
+def test_no_lengths(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["show", "x", f"--until={text}"])
+    assert caught.value.code == 2
+    assert "600000 (steps), 24h or 3.5d" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0", "-2", "nan", "inf", "free", "", "=2", "H200=", "H200=0"])
+def test_no_prices(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["show", "x", "--until", "24h", f"--price={text}"])
+    assert caught.value.code == 2
+    assert "These work: 2.49" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gpu", "H100"], "Did you mean"),
+        (["--gpu", "8xH100-SXM"], "For one of them: --gpu H100-SXM."),
+        (["--gpu", "0xH100-SXM"], "names no chips"),
+        (["--gpu", "8xH1000-SXM"], "No chip is called"),
+        (["--by", "line", "--gpu", "T4", "--gpu", "L4"], "leave out --by to compare them"),
+        (["--by", "line", "--until", "24h"], "a view of their own"),
+        (["--allocator", "", "--gpu", "T4"], "ask for one at a time"),
+        (["--price", "2.49"], "add --until 600000"),
+        (["--gpu", "T4", "--price", "2.49"], "of which chip? Say it: --price T4=2.49."),
+        (["--gpu", "T4", "--price", "L4=2.49"], "L4 is not shown here; add --gpu L4."),
+        (["--until", "1T-tokens"], "How many tokens a step"),
+    ],
+)
+def test_what_cannot_be_compared(
+    arguments: list[str], said: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", file, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert said in err
+
+
+def test_one_of_a_chip_is_that_chip(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, _ = told([file, "--gpu", "1xA100-SXM"], capsys)
+    assert list(rows) == ["H100-SXM", "A100-SXM"]
+
+
+@pytest.mark.parametrize("arguments", [OTHERS, ["--until", "24h"], [*OTHERS, "--until", "3.5d"]])
+def test_money_in_eighty_columns(arguments: list[str], file: str) -> None:
+    result = run("show", file, *arguments)
+    assert result.returncode == 0, result.stderr
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "cost" in result.stdout.splitlines()[1]
+
+
 # Terminals -------------------------------------------------------------------------------------
 
 
@@ -195,8 +328,9 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert not loaded & {"torch", "rich", "msgspec", "numpy"}
 
 
-def test_showing_a_trace_does_not_load_torch(file: str) -> None:
-    loaded = modules_after("show", file)
+@pytest.mark.parametrize("options", [[], OTHERS, ["--until", "24h"]])
+def test_showing_a_trace_does_not_load_torch(options: list[str], file: str) -> None:
+    loaded = modules_after("show", file, *options)
     assert "torchtally.ledger" in loaded
     assert not loaded & {"torch", "numpy"}
 

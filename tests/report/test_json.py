@@ -1,15 +1,20 @@
 """The document for programs: stable keys, whole numbers, sums that agree."""
 
 import json
+from math import fsum
 
+import pytest
 from hypothesis import given, settings
 
+from tests.calibration.machines import H100 as MEASURED
 from tests.report.test_text import HOSTILE, realistic
 from tests.strategies import traces
+from tests.views.stopwatch import DATASHEET, MS, NOBODY_KNOWS, stopwatch
 from torchtally.hardware import chips
 from torchtally.ledger import account
 from torchtally.record import Trace
 from torchtally.report.json import chips_document, dumps, ledger_document, table_document
+from torchtally.roofline import Bound, Kernel
 from torchtally.views import by
 
 F = 2 * 512 * 1024 * 1024
@@ -64,6 +69,69 @@ def test_the_keys_that_programs_rely_on() -> None:
     }
 
 
+def test_times_have_their_keys() -> None:
+    """Two products of a millisecond, one of them backward; the rest takes none."""
+    measured = Kernel(MS, Bound.COMPUTE, is_calibrated=True)
+    document = ledger_document(account(realistic(), roofline=stopwatch(mm=measured)))
+    time = document["time"]
+    assert (time["chip"], time["calibrated"], time["untimed"]) == ("H100-SXM", None, [])
+    assert time["step_s"] == pytest.approx(2 * MS)
+    assert time["kernel_s"] == pytest.approx(2 * MS)
+    assert list(time["by_bound"]) == ["compute", "overhead"]
+    assert time["by_bound"]["compute"]["count"] == 2
+    assert {"seconds", "kernel_s", "flops", "bytes_read", "bytes_written"} <= set(
+        time["by_bound"]["compute"]
+    )
+    (line,) = document["lines"]
+    assert line["seconds"] == line["kernel_s"] == pytest.approx(2 * MS)
+    assert line["bound"] == "compute"
+    assert [it["bound"] for it in document["modules"]] == [None, None, "compute"]
+    assert document["modules"][0]["seconds_with_inner"] == pytest.approx(2 * MS)
+    assert [(it["name"], it["bound"]) for it in document["ops"]] == [
+        ("aten.mm", "compute"),
+        ("h.0.mlp", None),
+    ]
+
+
+def test_utilisation_and_throughput_have_their_keys() -> None:
+    document = ledger_document(account(realistic(), roofline=stopwatch()))
+    mfu = document["utilisation"][0]
+    assert set(mfu) == {
+        "key", "name", "convention", "unit", "amount", "per_s", "peak_per_s", "peak", "fraction"
+    }  # fmt: skip
+    assert (mfu["key"], mfu["amount"], mfu["unit"]) == ("mfu_full", 2 * F, "flops")
+    assert mfu["fraction"] == pytest.approx(mfu["amount"] / 2e-3 / mfu["peak_per_s"])
+    assert [it["unit"] for it in document["utilisation"]] == ["flops", "flops", "bytes"]
+    found = document["throughput"]
+    assert found["samples"] == {"per_step": 512, "op": "aten.mm", "file": "train.py", "line": 41}
+    assert found["samples_per_s"] == pytest.approx(512 / 2e-3)
+    assert found["steps_per_s"] == pytest.approx(500)
+    assert (found["tokens"], found["tokens_per_s"]) == (None, None)
+
+
+def test_what_is_not_known_is_null() -> None:
+    document = ledger_document(account(realistic()))
+    assert document["time"] is document["throughput"] is None
+    assert document["utilisation"] == []
+    for part in ("lines", "modules", "ops"):
+        row = document[part][0]
+        assert row["seconds"] is row["kernel_s"] is row["bound"] is None
+
+
+def test_calibrations_and_missing_times_are_named() -> None:
+    roofline = stopwatch(calibration=MEASURED, mm=NOBODY_KNOWS)
+    time = ledger_document(account(realistic(), roofline=roofline))["time"]
+    assert time["calibrated"] == {
+        "device": "NVIDIA H100 80GB HBM3",
+        "date": "2026-11-21",
+        "torch_version": "2.13.0",
+        "share_of_kernel_s": 0.0,
+    }
+    assert time["untimed"] == [
+        {"op": "aten.mm", "count": 2, "reason": "nobody knows how long aten.mm takes"}
+    ]
+
+
 def test_hostile_names_survive_the_round_trip() -> None:
     for name in HOSTILE:
         document = ledger_document(account(realistic(name, name, name)))
@@ -81,8 +149,14 @@ def test_modules_come_in_the_order_of_their_numbers() -> None:
 @given(trace=traces())
 @settings(deadline=None)
 def test_the_parts_sum_to_the_totals(trace: Trace) -> None:
-    document = json.loads(dumps(ledger_document(account(trace))))
+    document = json.loads(dumps(ledger_document(account(trace, roofline=DATASHEET))))
     flops = document["flops"]
+    for part in ("lines", "modules", "ops"):
+        for name, whole in (("seconds", "step_s"), ("kernel_s", "kernel_s")):
+            parts = fsum(it[name] for it in document[part])
+            assert parts == pytest.approx(document["time"][whole], abs=1e-12)
+    by_bound = document["time"]["by_bound"].values()
+    assert fsum(it["seconds"] for it in by_bound) == pytest.approx(document["time"]["step_s"])
     for part in ("lines", "modules"):
         for phase in ("forward", "backward", "recompute", "optimizer"):
             assert sum(it[f"flops_{phase}"] for it in document[part]) == flops[phase]

@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tests.builders import TraceBuilder, factory_call, frame, mm_call, site, unknown_call
+from tests.calibration.machines import H100 as MEASURED
 from tests.strategies import traces
-from torchtally.hardware import chips
+from tests.views.stopwatch import AT_ONCE, DATASHEET, MS, NOBODY_KNOWS, stopwatch, without_peak
+from torchtally.hardware import chip, chips
 from torchtally.ledger import Ledger, account
 from torchtally.record import Ending, Note, Phase, Placeholder, Role, Trace
 from torchtally.report.grid import table_lines
 from torchtally.report.plain import cut_left, cut_right, printable
 from torchtally.report.text import summary_text, table_text, verdict
+from torchtally.roofline import Bound, Kernel, Roofline
 from torchtally.views import VIEWS, Column, Table, Unit, by
 from torchtally.views.chips import chip_table
 from torchtally.views.summary import judge, summarise
@@ -131,6 +134,106 @@ def test_interrupted_and_early_ends_are_named() -> None:
     assert "ended by itself before a training step" in summary_text(summarise(account(trace)))
 
 
+# Time on the page ------------------------------------------------------------------------------
+
+
+def page(roofline: Roofline | None, trace: Trace | None = None) -> str:
+    """The page as one line of words, after it was seen to keep to eighty columns."""
+    text = summary_text(summarise(account(trace or realistic(), roofline=roofline)), file="r.tally")
+    assert max(map(cell_len, text.splitlines())) <= 80
+    return " ".join(text.split())
+
+
+def test_after_the_verdict_the_page_says_how_long_a_step_takes() -> None:
+    """Two float32 products of 1.07 GFLOPs in 2 ms: 1.07 TFLOP/s of 66.9 (67.5 by some)."""
+    said = page(stopwatch())
+    assert (
+        "of what ran before. logits = self.lm_head(x) Step: 2.00 ms predicted from the data sheet "
+        "(not calibrated): 100.0 % compute"
+    ) in said
+    peak = chip("H100-SXM").peaks["float32"].flop_per_s
+    percent = 100 * 2 * 512 * 1024 * 1024 / MS / peak
+    assert f"MFU: {percent:.1f} % of {peak / 1e12:.2f} TFLOP/s promised dense float32." in said
+    assert "512 K samples/s" not in said
+    assert "256.00 K samples/s (by aten.mm in train.py:41)." in said
+
+
+def test_what_time_goes_into_is_said_largest_first() -> None:
+    kernels = {"mm": Kernel(3 * MS, Bound.MEMORY)}
+    assert ": 100.0 % memory" in page(stopwatch(**kernels))
+
+
+def test_a_host_that_is_too_slow_is_named_with_what_helps() -> None:
+    """A step is two products of a millisecond, and three operators that take 4 ms to issue."""
+    slow = replace(AT_ONCE, forward_s=4 * MS, backward_s=4 * MS)
+    said = page(stopwatch(host=slow))
+    assert "100.0 % overhead" in said
+    assert "The GPU stands idle 83.3 % of the time, since the host issues operators slower" in said
+    assert "a larger batch, a fused optimizer, torch.compile or CUDA graphs help." in said
+
+
+def test_kernels_that_are_too_small_are_named() -> None:
+    said = page(stopwatch(mm=Kernel(2e-6, Bound.OVERHEAD)))
+    assert "Many kernels are too small to fill the GPU: a larger batch" in said
+    assert "stands idle" not in said
+
+
+def test_a_fast_step_needs_no_advice() -> None:
+    said = page(stopwatch())
+    assert "a larger batch" not in said
+
+
+def test_a_calibrated_time_says_by_what_and_how_much_of_it() -> None:
+    measured = Kernel(MS, Bound.COMPUTE, is_calibrated=True)
+    said = page(stopwatch(calibration=MEASURED, mm=measured))
+    assert (
+        "Step: 2.00 ms predicted, calibrated (measured on NVIDIA H100 80GB HBM3, 2026-11-21; "
+        "operators measured there make 100.0 % of kernels' time): 100.0 % compute"
+    ) in said
+
+
+def test_without_a_roofline_the_page_says_why_and_nothing_else_of_time() -> None:
+    said = page(None, replace(realistic(), chip="Z9000"))
+    assert "No time: Z9000 is in no table of chips, so its speed is not known." in said
+    assert "MFU" not in said
+    assert " time " not in said.replace("No time:", "").replace("Out of time", "")
+
+
+def test_without_a_peak_there_is_no_mfu_on_the_page() -> None:
+    said = page(stopwatch(without_peak("float32")))
+    assert "Step: 2.00 ms" in said
+    assert "MFU" not in said
+
+
+def test_operators_without_a_time_are_listed_like_those_without_a_rule() -> None:
+    said = page(stopwatch(mm=NOBODY_KNOWS))
+    assert "Time NOT known, in no total, of 2 operators:" in said
+    assert "aten.mm x 2 (nobody knows how long aten.mm takes)" in said
+    assert "Time NOT known" not in page(stopwatch())
+
+
+def test_what_the_time_is_of_is_said() -> None:
+    whole = replace(realistic(), step_ends=())
+    assert "Whole run: " in page(stopwatch(), whole)
+    first = replace(realistic(), step_ends=realistic().step_ends[:1])
+    assert "Step 1, with all before it: " in page(stopwatch(), first)
+
+
+def test_the_page_with_times_is_little_longer() -> None:
+    trace = realistic()
+    with_times, without = (
+        summary_text(summarise(account(trace, roofline=it))).count("\n") for it in (DATASHEET, None)
+    )
+    assert with_times <= without + 6
+
+
+def test_lines_on_the_page_have_their_time() -> None:
+    text = summary_text(summarise(account(realistic(), roofline=stopwatch())))
+    header, row = text.split("By line of your code\n")[1].splitlines()[:2]
+    assert header.split()[0] == "time"
+    assert row.split()[:2] == ["2.00", "ms"]
+
+
 # Strangers' names ------------------------------------------------------------------------------
 
 
@@ -141,7 +244,7 @@ def is_harmless(text: str) -> bool:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_do_no_harm(name: str, width: int) -> None:
-    text = everything(account(realistic(name, name, name)), width)
+    text = everything(account(realistic(name, name, name), roofline=DATASHEET), width)
     assert is_harmless(text)
     assert "1.07 G" in text  # 2 * 512 * 1024 * 1024 FLOPs, whole
     assert "4.00 MiB" in text
@@ -150,13 +253,14 @@ def test_hostile_names_do_no_harm(name: str, width: int) -> None:
 @given(name=st.text(), width=st.integers(40, 150))
 @settings(deadline=None, max_examples=60)
 def test_any_name_does_no_harm(name: str, width: int) -> None:
-    assert is_harmless(everything(account(realistic(name, name, name)), width))
+    ledger = account(realistic(name, name, name), roofline=DATASHEET)
+    assert is_harmless(everything(ledger, width))
 
 
-@given(trace=traces(), width=st.sampled_from(WIDTHS))
+@given(trace=traces(), width=st.sampled_from(WIDTHS), is_timed=st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_any_trace_can_be_reported(trace: Trace, width: int) -> None:
-    ledger = account(trace)
+def test_any_trace_can_be_reported(trace: Trace, width: int, is_timed: bool) -> None:
+    ledger = account(trace, roofline=DATASHEET if is_timed else None)
     assert is_harmless(everything(ledger, width))
 
 
@@ -177,9 +281,15 @@ def test_markup_is_printed_as_it_is() -> None:
 
 @pytest.mark.parametrize("width", [50, *WIDTHS, 200])
 @pytest.mark.parametrize("key", VIEWS)
-def test_tables_keep_to_the_width(key: str, width: int) -> None:
-    lines = table_text(by(account(realistic()), key), width=width).splitlines()
-    assert max(map(cell_len, lines)) <= max(width, 60)
+@pytest.mark.parametrize("roofline", [None, DATASHEET], ids=["untimed", "timed"])
+def test_tables_keep_to_the_width(roofline: Roofline | None, key: str, width: int) -> None:
+    table = by(account(realistic(), roofline=roofline), key)
+    lines = table_text(table, width=width).splitlines()
+    assert max(map(cell_len, lines)) <= max(width, LEAST_WIDTHS.get(key, 60))
+
+
+LEAST_WIDTHS = {"utilisation": 75}
+"""Where numbers alone are wider than the least terminal."""
 
 
 def numbers_of(table: Table, width: int) -> list[str]:

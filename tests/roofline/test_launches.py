@@ -28,6 +28,12 @@ def test_views_and_the_uncounted_launch_none() -> None:
     assert launches(add(0)) == 0
 
 
+def test_a_softmaxs_backward_multiplies_first() -> None:
+    inputs = [given("grad_output", 4, 8), given("output", 4, 8)]
+    assert launches(call("aten._softmax_backward_data", inputs, (4, 8))) == 2
+    assert launches(call("aten._log_softmax_backward_data", inputs, (4, 8))) == 1
+
+
 def test_layer_norm_backward_launches_two() -> None:
     inputs = [given("grad_out", 4, 8), given("input", 4, 8)]
     assert launches(call("aten.native_layer_norm_backward", inputs, (4, 8))) == 2
@@ -60,9 +66,9 @@ def test_a_fused_optimizer_goes_over_four_lists() -> None:
     assert (launches(few), launches(many)) == (1, 2)
 
 
-def test_a_foreach_norm_adds_up_at_the_end() -> None:
+def test_a_foreach_norm_fills_a_buffer_and_adds_it_up_at_the_end() -> None:
     norms = call("aten._foreach_norm", [given("self", 8), given("self", 8)], (), ())
-    assert launches(norms) == 2
+    assert launches(norms) == 3
 
 
 @pytest.mark.parametrize(("mask", "expected"), [((1, 1, 1), 3), ((0, 1, 0), 1), ((1, 1, 0), 2)])
@@ -79,9 +85,18 @@ def test_convolution_backward_launches_one_for_each_gradient(
     assert launches(one) == expected
 
 
-@pytest.mark.parametrize(("kernel", "expected"), [("flash", 3), ("efficient", 2), ("cudnn", 3)])
-def test_attention_backward(kernel: str, expected: int) -> None:
-    inputs = [given(name, 1, 2, 8, 8) for name in ("grad_out", "query", "key", "value")]
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "expected"),
+    [
+        ("flash", "bfloat16", 3),
+        ("efficient", "bfloat16", 1),
+        ("efficient", "float32", 4),
+        ("cudnn", "bfloat16", 3),
+    ],
+)
+def test_attention_backward(kernel: str, dtype: str, expected: int) -> None:
+    names = ("grad_out", "query", "key", "value")
+    inputs = [given(name, 1, 2, 8, 8, dtype=dtype) for name in names]
     name = f"aten._scaled_dot_product_{kernel}_attention"
     assert launches(call(f"{name}_backward", inputs, (1, 2, 8, 8))) == expected
     assert launches(call(name, inputs[1:], (1, 2, 8, 8))) == 1
@@ -96,7 +111,16 @@ def test_an_embeddings_backward_sorts_many_indices() -> None:
         )
         for n in (100, 10_000)
     )
+    # places, 2 + 8 to sort 64 bits, zeros; runs: 2 to select, 1 + 2 + 1 + 1 to divide, 2 to add
+    assert EMBEDDING_SORTED == 1 + 10 + 1 + 2 + 5 + 2
     assert (launches(few), launches(many)) == (2, EMBEDDING_SORTED)
+
+
+@pytest.mark.parametrize(("accumulate", "expected"), [(False, 1), (True, 3 + 1 + (2 + 3) + 1)])
+def test_adding_at_indices_sorts_them(accumulate: bool, expected: int) -> None:
+    inputs = [given("self", 100, 4), given("indices", 9, dtype="int64"), given("values", 9, 4)]
+    one = call("aten._index_put_impl_", inputs, (100, 4), accumulate=accumulate)
+    assert launches(one) == expected
 
 
 def test_a_recurrent_network_launches_for_every_step() -> None:

@@ -21,7 +21,7 @@ AT_ONCE = Issue(forward_s=0.0, backward_s=0.0, optimizer_s=0.0, view_s=0.0, laun
 @dataclass(frozen=True)
 class Stopwatch(Roofline):
     """So many seconds and such a bound for each operator by its name; a millisecond of compute for
-    all others. The host takes no time to issue them, unless told.
+    all others that are counted. The host takes no time to issue them, unless told.
     """
 
     kernels: Mapping[str, Kernel] = field(default_factory=dict, hash=False)
@@ -32,6 +32,8 @@ class Stopwatch(Roofline):
         return self.host
 
     def kernel(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
+        if kind is Kind.UNCOUNTED:
+            return Kernel(0.0, Bound.OVERHEAD)
         found = self.kernels.get(call.name, Kernel(MS, Bound.COMPUTE))
         if found.seconds < 0:
             raise UsageError(f"nobody knows how long {call.name} takes")

@@ -17,7 +17,7 @@ from types import ModuleType
 
 from torchtally.errors import TallyError
 
-COMMANDS = ("run", "show", "fit", "audit", "gpus")
+COMMANDS = ("run", "show", "fit", "audit", "bench", "gpus")
 """In the order of `tally --help`."""
 
 INTERRUPTED = 130
@@ -30,6 +30,7 @@ examples:
   tally run train.py --batch_size=32 --gpu A100-SXM-80GB -o big.tally
   tally show big.tally --by module --top 20     other views of it, without running again
   tally fit train.py --vary "--batch_size={}" --gpu H100-SXM    the largest that fits
+  tally bench                                   what this machine achieves of what is promised
   tally gpus                                    the GPUs that can be simulated
 
 `tally COMMAND --help` explains a command.

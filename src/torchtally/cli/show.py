@@ -68,6 +68,7 @@ examples:
   tally show run.tally --by line --top 20
   tally show run.tally --by line --sort bytes_saved
   tally show run.tally --by timeline
+  tally show run.tally --roofline --html page.html
   tally show run.tally --allocator expandable_segments:True
   tally show run.tally --by op --json | jq '.rows[0]'
   tally show run.tally --gpu A100-SXM --gpu RTX-4090 --gpu H200      the same step elsewhere
@@ -124,6 +125,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "chips: H200=2.49",
     )
     parser.add_argument(
+        "--roofline",
+        action="store_true",
+        help="a plot: each operator's speed beside what the chip allows; with --gpu, another chip",
+    )
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="a page for a browser, to FILE: that plot, and the views by bound, line and module",
+    )
+    parser.add_argument(
         "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
     )
     parser.add_argument("--top", type=_count, metavar="N", help="only the N most expensive rows")
@@ -163,8 +174,12 @@ def command(args: argparse.Namespace) -> int:
     chips = [chip_of(name) for name in args.gpu]
     gc.disable()  # a short life with a million records, none of them garbage
     trace = read_trace(args.file)
-    timed_on = chips[0] if args.by is not None and chips else known_roofline(trace.chip)
+    is_of_one = args.by is not None or is_drawn(args)
+    timed_on = chips[0] if is_of_one and chips else known_roofline(trace.chip)
     ledger = account(trace, convention=Attention(args.convention), roofline=timed_on)
+    if is_drawn(args):
+        _draw(ledger, args)
+        return 0
     table = _table(ledger, chips, args)
     if args.json is not None:
         write_or_emit(_json(ledger, table), args.json)
@@ -173,9 +188,33 @@ def command(args: argparse.Namespace) -> int:
     return 0
 
 
+def is_drawn(args: argparse.Namespace) -> bool:
+    """A plot is asked for, in the terminal or on a page."""
+    return args.roofline or args.html is not None
+
+
+def _draw(ledger: "Ledger", args: argparse.Namespace) -> None:
+    """The roofline plot, and the page that holds it."""
+    from torchtally.cli.output import emit, is_coloured, width, write_or_emit
+    from torchtally.report.html import ledger_page
+    from torchtally.report.plot import is_ascii, plot_text
+    from torchtally.views.roofline_plot import roofline_plot
+
+    plot = roofline_plot(ledger)
+    if args.html is not None:
+        write_or_emit(ledger_page(ledger, plot), args.html)
+    if args.roofline:
+        colour, ascii_only = is_coloured(sys.stdout), is_ascii(sys.stdout.encoding)
+        emit(plot_text(plot, width=width(), is_coloured=colour, is_ascii=ascii_only))
+
+
 def check(args: argparse.Namespace) -> None:
     """Raises UsageError for options that ask for two things at once, or for nothing."""
     is_money = args.until is not None or bool(args.price)
+    if is_drawn(args) and (args.by or args.allocator or is_money or args.json is not None):
+        raise UsageError("--roofline and --html are a view of their own: ask for one at a time.")
+    if is_drawn(args) and len(args.gpu) > 1:
+        raise UsageError("--roofline and --html are of one chip: give one --gpu.")
     if args.by is not None and args.allocator:
         raise UsageError("--by and --allocator are two views: ask for one at a time.")
     if (args.by is not None or args.allocator) and is_money:

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import chain
 
+from torchtally.ledger import Ledger
 from torchtally.report.grid import FORMATS
 from torchtally.report.plain import LIMIT, printable
 from torchtally.report.plot import tick_text, value_text
 from torchtally.report.style import STYLE
-from torchtally.units import format_fraction
-from torchtally.views import Cell, Column, Table, Unit
+from torchtally.units import format_fraction, format_seconds
+from torchtally.views import Cell, Column, Table, Unit, by
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -80,6 +81,23 @@ def page(
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
+LEDGER_VIEWS = ("bound", "line", "repeated-module")
+MOST_ROWS = 50
+
+
+def ledger_page(ledger: Ledger, plot: Plot) -> str:
+    """A step's roofline plot, and what bounds it by bound, line and module."""
+    trace = ledger.trace
+    step_s = ledger.step_s
+    took = "" if step_s is None else f", {format_seconds(step_s)} predicted"
+    facts = (
+        f"On {trace.chip}, per {ledger.period}{took}.",
+        f"PyTorch {trace.torch_version}; {ledger.attention.description}.",
+    )
+    tables = [by(ledger, key).top(MOST_ROWS) for key in LEDGER_VIEWS]
+    return page(trace.script, facts=facts, plots=[plot], tables=tables)
+
+
 # Tables ----------------------------------------------------------------------------------------
 
 
@@ -130,7 +148,7 @@ def cell_text(cell: Cell, unit: Unit) -> str:
 def _class(unit: Unit) -> dict[str, str]:
     if not unit.is_text:
         return {"class_": "number"}
-    return {} if unit is Unit.NAME else {"class_": "code"}
+    return {"class_": "code"} if unit in (Unit.PLACE, Unit.TEXT) else {}
 
 
 def _totals(table: Table, order: Sequence[int]) -> Iterator[Html]:
@@ -220,18 +238,24 @@ def _curves(curves: Iterable[Curve], plot: Plot) -> Iterator[Html]:
 
 
 def _limits(plot: Plot) -> Iterator[Html]:
-    """What the curves are: in the corner that is empty above a roof, and short at their ends."""
-    for row, it in enumerate(plot.curves):
+    """What the curves are. Below a roof there is no room, but above its slope there is."""
+    has_slope = any(not _is_flat(it) for it in plot.curves)
+    for row, it in enumerate(plot.curves if has_slope else ()):
         yield element("text", _limit(it), x=LEFT + 10, y=TOP + 18 + ROW * row, class_="limit")
-    for it in plot.curves:
-        (_, y0), (x1, y1) = it.points[0], it.points[-1]
-        if it.basis is Basis.PROMISED and y0 == y1:
-            x, y = _x(x1, plot.x) - 4, _y(y1, plot.y) - 6
-            yield element("text", it.name, x=x, y=y, class_="limit end")
+    for it in filter(_is_flat, plot.curves):
+        x_end, y_end = it.points[-1]
+        x, y = _x(x_end, plot.x) - 4, _y(y_end, plot.y) - 6
+        if not has_slope or it.basis is Basis.PROMISED:
+            text = it.name if has_slope else _limit(it)
+            yield element("text", text, x=x, y=y, class_="limit end")
+
+
+def _is_flat(it: Curve) -> bool:
+    return it.points[0][1] == it.points[-1][1]
 
 
 def _limit(it: Curve) -> str:
-    """ "bfloat16 989.40 TFLOP/s promised"."""
+    """As "bfloat16 989.40 TFLOP/s promised"."""
     return f"{it.name} {FORMATS[it.unit](it.limit)} {it.basis}"
 
 

@@ -5,7 +5,9 @@ The legend and all remarks stand below it; the whole fits 80 columns and 24 line
 
 import io
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from math import ceil, floor
+from operator import itemgetter
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -50,6 +52,15 @@ def plot_text(
     return _joined([_title(plot, width), *graph, *more, *below], is_coloured)
 
 
+def is_ascii(encoding: str | None) -> bool:
+    """Whether a stream of this encoding cannot be given braille and lines."""
+    try:
+        "⣿│".encode(encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
 def value_text(value: float, scale: Scale) -> str:
     """A number of an axis, with its unit: "1.29 TFLOP/s", "0.333 FLOPs/byte"."""
     return VALUES[scale](value)
@@ -89,8 +100,9 @@ def _graph(plot: Plot, width: int, rows: int, is_ascii: bool) -> tuple[list[Text
         label = labels.get(row, "")
         line = Text(f"{INDENT}{label.rjust(room)} ")
         line.append(tick if label else bar, style="dim")
-        for column in range(columns):
-            line.append(*cells.get((row, column), (" ", "")))
+        drawn = (cells.get((row, column), (" ", "")) for column in range(columns))
+        for style, run in groupby(drawn, key=itemgetter(1)):
+            line.append("".join(char for char, _ in run), style=style)
         line.rstrip()
         lines.append(line)
     return [*lines, *_x_axis(plot.x, columns, f"{INDENT}{' ' * room} ", is_ascii)], limits
@@ -165,13 +177,12 @@ def _put_limits(plot: Plot, cells: Cells, rows: int, columns: int, is_ascii: boo
 
 def _limits(plot: Plot, is_ascii: bool) -> Iterator[str]:
     """What the curves are: "promised 3.35 TB/s, bfloat16 989.40 TFLOP/s"."""
-    for is_promise, key in (
-        (True, "--" if is_ascii else "⠒⠒"),
-        (False, ".." if is_ascii else "⠐⠐"),
-    ):
-        found = [_limit(it) for it in plot.curves if it.is_promise is is_promise]
+    solid, dotted = ("--", "..") if is_ascii else ("⠒⠒", "⠐⠐")
+    for basis in Basis:
+        found = [_limit(it) for it in plot.curves if it.basis is basis]
         if found:
-            yield f"{key} {'promised' if is_promise else 'achieved'} {', '.join(found)}"
+            key = solid if basis is Basis.PROMISED else dotted
+            yield f"{key} {basis} {', '.join(found)}"
 
 
 def _limit(curve: Curve) -> str:

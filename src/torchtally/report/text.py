@@ -143,7 +143,7 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
     text = f"{what}: {format_seconds(found.step_s)} {_trust(found)}"
     yield from _prose(f"{text}: {shares}" if shares else text, width)
     figures = (
-        _mfu(found.utilisation, summary.convention),
+        _mfu(found.utilisation),
         _throughput(found.throughput, summary.own_root),
         _overhead(found) if found.is_overhead_bound else "",
     )
@@ -160,12 +160,12 @@ def _trust(found: StepTime) -> str:
     )
 
 
-def _mfu(found: Utilisation | None, convention: str) -> str:
+def _mfu(found: Utilisation | None) -> str:
     """Nothing without matrix products, or where the chip has no peak for them."""
     if found is None or found.fraction is None or found.peak_per_s is None:
         return ""
     peak = f"{format_flop_per_s(found.peak_per_s)} {found.of}"
-    return f"MFU {format_fraction(found.fraction)} of {peak} ({convention})."
+    return f"{found.name}: {format_fraction(found.fraction)} of {peak}."
 
 
 def _throughput(found: Throughput | None, root: str) -> str:

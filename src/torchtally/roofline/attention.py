@@ -19,12 +19,14 @@ from torchtally.cost import Cost
 from torchtally.hardware import Chip
 from torchtally.record import Call
 from torchtally.roofline.kernel import Kernel
+from torchtally.roofline.launches import attention_launches
 from torchtally.roofline.limits import KERNEL_S, bounded
 from torchtally.roofline.products import Product, product_dtype, product_s
 from torchtally.roofline.rates import bandwidth_bytes_per_s, peak_of
 
 BLOCK = 128
-"""Queries (backward: keys) of one block: FlashAttention-2, arXiv:2307.08691, section 3.3."""
+"""Queries (backward: keys) of one block: FlashAttention-2 takes 64 or 128 by the head dim,
+arXiv:2307.08691, section 3.3; here the larger."""
 
 EFFICIENT_BLOCK = 64
 """Queries and keys of one block of memory-efficient attention, where all of a head's results stay
@@ -49,7 +51,7 @@ class Shares:
 
 
 AMPERE = Shares(0.73, 0.63)
-"""FlashAttention-2 on an A100: arXiv:2307.08691, section 4.1."""
+"""FlashAttention-2 on an A100, "up to": arXiv:2307.08691, sections 1 and 4."""
 HOPPER = Shares(0.35, 0.30)
 """FlashAttention-2, PyTorch's own, on an H100, whose instructions it does not use: "35 %
 utilization", FlashAttention-3, arXiv:2407.08608, abstract; backward 291 of 989 TFLOP/s,
@@ -113,7 +115,7 @@ def attention_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     return bounded(
         compute_s=fused_s(call, shape, kernel, chip),
         memory_s=moved_bytes / bandwidth_bytes_per_s(chip),
-        overhead_s=KERNEL_S * fused_launches(kernel, is_backward=shape.is_backward),
+        overhead_s=KERNEL_S * attention_launches(call),
     )
 
 
@@ -123,15 +125,6 @@ def fused_of(call: Call) -> Fused | None:
     if "efficient" in call.name:
         return Fused.EFFICIENT
     return Fused.CUDNN if "cudnn" in call.name else None
-
-
-def fused_launches(kernel: Fused, *, is_backward: bool) -> int:
-    """Backward: rows of grad * out are added up first; flash's gradient of the queries is added up
-    in float32 by all blocks, and converted last (flash_bwd_launch_template.h).
-    """
-    if not is_backward:
-        return 1
-    return {Fused.FLASH: 3, Fused.EFFICIENT: 2, Fused.CUDNN: 3}[kernel]
 
 
 def attention_of(call: Call, cost: Cost) -> Attention | None:
@@ -244,9 +237,5 @@ def unfused_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     return bounded(
         compute_s=compute_s + score_bytes / bandwidth,
         memory_s=cost.bytes / bandwidth,
-        overhead_s=KERNEL_S * UNFUSED_LAUNCHES,
+        overhead_s=KERNEL_S * attention_launches(call),
     )
-
-
-UNFUSED_LAUNCHES = 4
-"""Two products, scale and mask, softmax."""

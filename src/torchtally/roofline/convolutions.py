@@ -3,20 +3,20 @@
 B: batch.  I, O: input and output channels.  G: groups.  X, Y: input and output positions.
 k: filter positions.
 
-cuDNN computes a convolution as an implicit product (NVIDIA, "Convolutional Layers User's Guide",
-section 2; Chetlur et al., arXiv:1410.0759): per group,
+cuDNN computes a convolution as an implicit product (NVIDIA, "Convolutional Layers User's Guide";
+Chetlur et al., arXiv:1410.0759): per group,
 
     forward           (B*Y, I/G*k)   @ (I/G*k, O/G)
     gradient of input (B*X, O/G*k')  @ (O/G*k', I/G)     k': as many terms as FLOPs say
     gradient of filter (O/G, B*Y)    @ (B*Y, I/G*k)
 
-Tensor cores take channels in eights, or in fours where there are no more; fewer are padded (the
-same guide, "Channels In And Out"). They read channels last. Tensors in PyTorch's usual layout are
-transposed first and the result back, by kernels of their own (the same guide, "Tensor Layouts In
-Memory"). A depthwise convolution (one channel per group) has no product worth the name: it goes by
-bytes. float32 uses TF32 where the call carries ("allow_tf32", True), as it does unless the script
-said otherwise (torch.backends.cudnn.allow_tf32 is true by default). Winograd's and FFT's
-algorithms, which multiply less, are not modelled.
+Tensor cores take channels in eights (in TF32 in fours: here as eights), a first layer's three as
+four; fewer are padded (the same guide, "Channels In And Out"). They read channels last. Tensors in
+PyTorch's usual layout are transposed first and the result back, by kernels of their own (the same
+guide, "Tensor Layouts In Memory: NCHW vs NHWC"). A depthwise convolution (one channel per group)
+has no product worth the name: it goes by bytes. float32 uses TF32 where the call carries
+("allow_tf32", True), as it does unless the script said otherwise (torch.backends.cudnn.allow_tf32
+is true by default). Winograd's and FFT's algorithms, which multiply less, are not modelled.
 """
 
 from math import ceil, prod

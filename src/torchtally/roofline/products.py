@@ -7,7 +7,7 @@ computes one at a time over all of K, a tile that hangs over the edge costs as m
 (tile quantisation), and so does a last wave with few tiles in it (wave quantisation). Where tiles
 are few, K is split and partial sums are added by a kernel of their own. Of the tile shapes and
 splits that libraries have, the fastest is taken here; a library's heuristics may miss it. Sources:
-NVIDIA, "Matrix Multiplication Background User's Guide", sections 2 to 4; CUTLASS, "Efficient GEMM
+NVIDIA, "Matrix Multiplication Background User's Guide", sections 2 and 3; CUTLASS, "Efficient GEMM
 in CUDA" (split-K, pipelines).
 
 Not modelled: clocks that fall under load beyond what the chip's published ceiling has in it, and
@@ -41,8 +41,8 @@ MATRIX_TILES = (
     (64, 128),
     (64, 64),
 )
-"""For tensor cores: the tile sizes of cuBLAS that NVIDIA's guide lists, section 3. Names of later
-kernels show the same (nvjet_sm100_..._128x256_..., triton-lang/triton pull request 9044)."""
+"""For tensor cores: the tile sizes of cuBLAS that NVIDIA's guide lists, section 2.3. Names of
+later kernels show the same (nvjet_sm100_..._128x256_..., triton-lang/triton pull request 9044)."""
 
 VECTOR_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (32, 32))
 """Without tensor cores: those in the names of cuBLAS's sgemm kernels (ampere_sgemm_128x64_nn)."""
@@ -50,32 +50,38 @@ VECTOR_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128)
 SPLITS = (1, 2, 4, 8, 16, 32)
 
 DEPTH_BYTES = 64
-"""Of each row of A and B, what one step over K takes in: 32 elements of 16 bits, CUTLASS's usual
-threadblock depth. K is padded to whole steps."""
+"""Of each row of A and B, what one step over K takes in: 32 elements of 16 bits, as in CUTLASS's
+default for Volta and Turing (64 for Ampere, default_gemm_configuration.h). K is padded to whole
+steps."""
 
 STAGES = 4
 """Steps on their way from memory at once: the pipeline's length, which passes before the first
-multiplication (CUTLASS's default for Ampere is 3 or 4)."""
+multiplication. An estimate for all chips: by the same defaults 2 steps of 32 elements (Volta,
+Turing) or 3 of 64 (Ampere), so 64 or 192 elements; here 128."""
 
 LOAD_S = 0.5e-6
-"""From asking for a step's numbers to having them: about half a microsecond from device memory
-(Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking",
-arXiv:1804.06826). With `STAGES` of them on their way, a step takes at least a share of it."""
+"""From asking for a step's numbers to having them: an estimate, the middle of what a V100's device
+memory takes where the address is known already, 375 cycles, and where it is not, 1029 (Jia et al.,
+"Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", arXiv:1804.06826, figure 3.2),
+at 1.4 GHz. With `STAGES` of them on their way, a step takes at least a share of it."""
 
 L2_BYTES_PER_CLOCK = 64
-"""What one multiprocessor can take in from L2: NVIDIA A100 whitepaper, 5120 bytes per clock for 108
-of them, and for the V100 2048 for 80, are shares below this width of the port itself. It makes
-small tiles slow: a tile takes in m + n numbers for every m * n products."""
+"""What one multiprocessor can take in from L2: an estimate, the power of two above the shares of
+all: 47 on an A100 (5120 for 108) and 26 on a V100 (2048 for 80: NVIDIA A100 whitepaper, "A100 L2
+Cache"). It makes small tiles slow: a tile takes in m + n numbers for every m * n products."""
 
 ALIGNMENT_BYTES = 16
-"""Tensor cores are fed 16 bytes at a time: 8 numbers of 16 bits (NVIDIA's guide, section 2)."""
+"""Tensor cores are fed 16 bytes at a time: 8 numbers of 16 bits (NVIDIA's guide, section
+2.2, which finds 128 bytes better still on an A100)."""
 
 UNALIGNED_SHARE = 0.5
 """An estimate of the rate when a matrix's rows do not begin on such a boundary.
 
 NVIDIA's guide gives no number for cuBLAS 11 and later. Padding GPT-2's vocabulary from 50257 to
-50304, whose product is 31 % of the model's FLOPs, made nanoGPT's step about 25 % faster (Karpathy,
-February 2023): that product was about twice as slow.
+50304 made nanoGPT's step "~25 %" faster in February 2023 (Karpathy); its product is 31 % of the
+model's FLOPs, so it was about twice as slow. On A100s PyTorch's developers found "nearly a 3x
+speedup" of the product ("Accelerating Large Language Models with Accelerated Transformers",
+pytorch.org/blog, April 2023).
 """
 
 

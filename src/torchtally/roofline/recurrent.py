@@ -7,7 +7,7 @@ step needs the one before (Appleyard et al., "Optimizing Performance of Recurren
 on GPUs", arXiv:1604.01946): per layer and direction one (S*B, I) @ (I, G*H), then S times
 (B, H) @ (H, G*H) and a kernel for the gates. The weights of the hidden state are read at every
 step, from the L2 cache where they fit in it, which is not modelled as faster. Layers that run
-side by side in a wavefront (the same paper, section 4) are not modelled: layers run in turn.
+side by side in a wavefront (the same paper) are not modelled: layers run in turn.
 Backward of the inputs is as long as forward; of the weights, one product over all steps each.
 """
 

@@ -19,7 +19,7 @@ from torchtally.cost import Cost, Kind
 from torchtally.hardware import Chip
 from torchtally.record import Call, TensorSpec
 from torchtally.roofline.kernel import Kernel
-from torchtally.roofline.launches import launches
+from torchtally.roofline.launches import launches_of
 from torchtally.roofline.limits import KERNEL_S, NOTHING, bounded
 from torchtally.roofline.rates import (
     bandwidth_bytes_per_s,
@@ -43,12 +43,17 @@ EXTRA_READS: dict[str, tuple[str, ...]] = {
     "batch_norm_backward": ("grad_out", "input"),
     "cudnn_batch_norm_backward": ("grad_output", "input"),
     "miopen_batch_norm_backward": ("grad_output", "input"),
+    # Its product with the result is written and read by kernels of their own, and the result read
+    # again: softmax_backward_cuda_out, SoftMax.cu.
+    "_softmax_backward_data": ("grad_output", "grad_output", "output"),
 }
-"""Arguments that PyTorch's CUDA kernels (aten/src/ATen/native/cuda) read a second time."""
+"""Arguments whose bytes PyTorch's CUDA kernels (aten/src/ATen/native/cuda) move again, as often as
+they are named."""
 
 ON_CHIP_ROW_BYTES = 48 * 1024
 """A longer row of a softmax does not stay on chip: shared memory of a block without opting in to
-more (CUDA C++ Programming Guide, "Compute Capabilities"); SoftMax.cu reads it again then."""
+more (CUDA C++ Programming Guide, "Compute Capabilities"), which is what SoftMax.cu uses
+(sharedMemPerBlock); it reads the row again then."""
 
 LONG_ROW_EXTRA_READS = {
     "_softmax": 2,
@@ -56,12 +61,13 @@ LONG_ROW_EXTRA_READS = {
     "_softmax_backward_data": 1,
     "_log_softmax_backward_data": 1,
 }
-"""A long row is read for its maximum, for the sum and for the result; backward for the sum and for
-the result (SoftMax.cu, cunn_SoftMaxForward and cunn_SoftMaxBackward)."""
+"""A long row is read for its maximum, for the sum and for the result; backward the gradient's for
+the sum and for the result (SoftMax.cu, cunn_SoftMaxForward and cunn_SoftMaxBackward)."""
 
 SPECIAL_PER_CLOCK_OF_FMA = 1 / 8
 """exp, log, sine, reciprocal and root: 16 results per clock and multiprocessor beside 128
-multiply-adds (CUDA C++ Programming Guide, "Arithmetic Instructions", 8.6 to 9.0; 64 on 8.0)."""
+multiply-adds (CUDA C++ Programming Guide, "Arithmetic Instructions", 8.6; beside 64 on 7.x and
+8.0)."""
 
 SPECIAL_FUNCTIONS_LISTED = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sigmoid"
@@ -93,7 +99,7 @@ def streaming_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
     return bounded(
         compute_s=arithmetic_s(call, kind, cost, chip),
         memory_s=traffic / bandwidth,
-        overhead_s=KERNEL_S * (launches(call) + sequential_steps(call, kind)),
+        overhead_s=KERNEL_S * (launches_of(call, kind, cost) + sequential_steps(call, kind)),
     )
 
 
@@ -115,11 +121,11 @@ def extra_bytes(call: Call) -> int:
     again = EXTRA_READS.get(name, ())
     if again and is_inference(call):
         again = ()
-    found = sum(spec.bytes for spec in call.inputs if spec.argument in again)
+    found = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
     if name in LONG_ROW_EXTRA_READS and call.inputs:
         row = row_bytes(call)
         if row > ON_CHIP_ROW_BYTES:
-            found += LONG_ROW_EXTRA_READS[name] * sum(spec.bytes for spec in call.inputs[:2])
+            found += LONG_ROW_EXTRA_READS[name] * call.inputs[0].bytes
     if name in ("embedding_dense_backward", "embedding_backward"):
         # Zeros first, all of the table; then its rows are added to.
         found += sum(spec.bytes for spec in call.outputs[:1])

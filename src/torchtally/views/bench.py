@@ -1,6 +1,6 @@
 """What `tally bench` measured of one device, beside what its data sheet promises."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchtally.calibration import Calibration
@@ -98,9 +98,9 @@ def ordered(dtypes: Iterable[str]) -> list[str]:
 
 
 def sides(it: ProductRate) -> str:
-    """ "8192 x 4096 x 4096": M, N and K; a batch stands before them."""
+    """M, N and K as "8192x4096x4096"; a batch stands before them."""
     batch, *rest = it.shape
-    return " x ".join(map(str, rest if batch == 1 else it.shape))
+    return "x".join(map(str, rest if batch == 1 else it.shape))
 
 
 # Tables ----------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def product_table(
         Column("achieved_flop_per_s", "achieved", Unit.FLOP_PER_S),
         Column("limit_flop_per_s", str(limits.basis), Unit.FLOP_PER_S),
         Column("mfu", "MFU", Unit.FRACTION),
-        Column("shape", "best shape, M x N x K", Unit.TEXT),
+        Column("shape", "best shape, MxNxK", Unit.TEXT),
     )
     best = {it.dtype: it for it in sorted(products, key=lambda it: it.flop_per_s)}
     rows: list[tuple[Cell, ...]] = []
@@ -141,7 +141,7 @@ def bandwidth_table(
 ) -> Table:
     """Memory, and the ways between host and device, each at its best."""
     columns = (
-        Column("name", "bytes", Unit.NAME),
+        Column("name", "path", Unit.NAME),
         Column("achieved_bytes_per_s", "achieved", Unit.BYTE_PER_S),
         Column("promised_bytes_per_s", "promised", Unit.BYTE_PER_S),
         Column("share", "share", Unit.FRACTION),
@@ -170,31 +170,43 @@ WAYS = (
 
 
 def same_shapes_table(products: Sequence[ProductRate], limits: Limits) -> Table:
-    """The same products in each dtype side by side: one for each amount of work, largest first."""
-    dtypes = ordered(it.dtype for it in products)
+    """The same products in float32 and in half precision: one for each amount of work, largest
+    first. No rows where only one of them was measured.
+    """
     by_place: dict[tuple[tuple[int, ...], str], dict[str, ProductRate]] = {}
     for it in products:
         by_place.setdefault((it.shape, it.layout), {})[it.dtype] = it
-    shared = [it for it in by_place.values() if len(it) == len(dtypes) > 1]
-    chosen: dict[int, dict[str, ProductRate]] = {}
-    for found in sorted(shared, key=lambda it: _plainness(it[dtypes[0]])):
-        chosen.setdefault(found[dtypes[0]].flops, found)
+    measured = {it.dtype for it in products}
+    half = next((it for it in ("bfloat16", "float16") if it in measured), "")
+    chosen: dict[int, tuple[ProductRate, ProductRate]] = {}
+    shared = [(it["float32"], it[half]) for it in by_place.values() if {"float32", half} <= set(it)]
+    for pair in sorted(shared, key=lambda it: _plainness(it[0])):
+        chosen.setdefault(pair[0].flops, pair)
+    pairs = [pair for _, pair in sorted(chosen.items(), reverse=True)]
+    bounded = [it for it in ("float32", half) if limits.flop_per_s(it) is not None]
     columns = (
-        Column("shape", "M x N x K", Unit.NAME),
-        *(Column(f"{it}_flop_per_s", it, Unit.FLOP_PER_S) for it in dtypes),
-        *(Column(f"{it}_mfu", f"{_short(it)} MFU", Unit.FRACTION, 1) for it in dtypes),
-        *(Column(f"{it}_times", f"{_short(it)} is x times", Unit.COUNT, 2) for it in dtypes[1:]),
+        Column("shape", "MxNxK", Unit.NAME),
+        Column("float32_flop_per_s", "float32", Unit.FLOP_PER_S),
+        Column(f"{half}_flop_per_s", half, Unit.FLOP_PER_S),
+        Column("times", "times", Unit.COUNT),
+        *(Column(f"{it}_mfu", f"{_short(it)} MFU", Unit.FRACTION, 1) for it in bounded),
     )
     rows = [
         (
-            f"{sides(found[dtypes[0]])} {found[dtypes[0]].layout}",
-            *(found[it].flop_per_s for it in dtypes),
-            *(limits.share(found[it].flop_per_s, it) for it in dtypes),
-            *(round(found[it].flop_per_s / found[dtypes[0]].flop_per_s, 2) for it in dtypes[1:]),
+            sides(single),
+            single.flop_per_s,
+            other.flop_per_s,
+            float(f"{other.flop_per_s / single.flop_per_s:.3g}"),
+            *(
+                limits.share(it.flop_per_s, it.dtype)
+                for it in (single, other)
+                if it.dtype in bounded
+            ),
         )
-        for _, found in sorted(chosen.items(), reverse=True)
+        for single, other in pairs
     ]
-    return _table(" beside ".join(dtypes) + ", the same products", columns, rows)
+    return _table(f"float32 beside {half}, the same products", columns, rows,
+                  f"times: {half} is so many times as fast.")  # fmt: skip
 
 
 def _plainness(it: ProductRate) -> tuple[float, int, str]:
@@ -211,47 +223,57 @@ def _short(dtype: str) -> str:
 
 def attention_table(rates: Sequence[AttentionRate], limits: Limits) -> Table:
     """Each shape and dtype: forward, backward, in full and causal."""
+    has_limit = any(limits.flop_per_s(it.dtype) is not None for it in rates)
     columns = (
-        Column("shape", "B*H x S x T x D", Unit.NAME),
+        Column("shape", "BHxSxD", Unit.NAME),
         Column("dtype", "dtype", Unit.WORD),
-        *(Column(name, title, Unit.FLOP_PER_S) for name, title, *_ in PASSES),
-        Column("mfu", "best MFU", Unit.FRACTION, 1),
+        *(Column(name, title, Unit.FLOP_PER_S, rank) for name, title, rank, *_ in PASSES),
+        *([Column("mfu", "best MFU", Unit.FRACTION, 1)] if has_limit else []),
     )
-    found: dict[tuple[tuple[int, ...], str], dict[tuple[bool, bool], float]] = {}
+    found: dict[AttentionKey, dict[tuple[bool, bool], float]] = {}
+    work: dict[AttentionKey, int] = {}
     for it in rates:
-        row = found.setdefault((it.shape, it.dtype), {})
-        key = (it.is_backward, it.is_causal)
-        row[key] = max(row.get(key, 0.0), it.flop_per_s)
-    work = {(it.shape, it.dtype): it.flops for it in rates}
+        key, way = (it.shape, it.dtype), (it.is_backward, it.is_causal)
+        work[key] = max(work.get(key, 0), it.flops)
+        row = found.setdefault(key, {})
+        row[way] = max(row.get(way, 0.0), it.flop_per_s)
+    places = {dtype: n for n, dtype in enumerate(ordered(it.dtype for it in rates))}
     rows = [
         (
-            " x ".join(map(str, shape)),
-            dtype,
-            *(passes.get((is_backward, is_causal)) for *_, is_backward, is_causal in PASSES),
-            limits.share(
-                max((rate for (_, causal), rate in passes.items() if not causal), default=None),
-                dtype,
-            ),
+            _attention_sides(key[0]),
+            key[1],
+            *(found[key].get((is_backward, is_causal)) for *_, is_backward, is_causal in PASSES),
+            *([limits.share(_best_of_full(found[key]), key[1])] if has_limit else []),
         )
-        for (shape, dtype), passes in sorted(
-            found.items(), key=lambda it: (DTYPES.index(it[0][1]) if it[0][1] in DTYPES else 9,
-                                           -work[it[0]])
-        )
-    ]  # fmt: skip
+        for key in sorted(found, key=lambda it: (places[it[1]], -work[it]))
+    ]
     note = (
-        "Batch with heads, query length, key length, head dim. Causal attention is counted in "
-        "full: half of it need not be computed, and MFU is of the others."
+        "Batch times heads, length (of queries/keys where they differ), head dim. Causal attention "
+        "is counted in full, though half of it need not be computed."
     )
     return _table("Attention", columns, rows, note)
 
 
+def _attention_sides(shape: tuple[int, int, int, int]) -> str:
+    batch, queries, keys, dim = shape
+    length = str(queries) if queries == keys else f"{queries}/{keys}"
+    return f"{batch}x{length}x{dim}"
+
+
+AttentionKey = tuple[tuple[int, int, int, int], str]
+
+
+def _best_of_full(passes: Mapping[tuple[bool, bool], float]) -> float | None:
+    return max((rate for (_, is_causal), rate in passes.items() if not is_causal), default=None)
+
+
 PASSES = (
-    ("forward_flop_per_s", "forward", False, False),
-    ("backward_flop_per_s", "backward", True, False),
-    ("causal_forward_flop_per_s", "causal fwd", False, True),
-    ("causal_backward_flop_per_s", "causal bwd", True, True),
+    ("forward_flop_per_s", "forward", 0, False, False),
+    ("backward_flop_per_s", "backward", 0, True, False),
+    ("causal_forward_flop_per_s", "causal fwd", 2, False, True),
+    ("causal_backward_flop_per_s", "causal bwd", 3, True, True),
 )
-"""(name, title, backward, causal)"""
+"""(name, title, rank, backward, causal)"""
 
 
 def copy_table(copies: Sequence[CopyRate]) -> Table:
@@ -263,7 +285,7 @@ def copy_table(copies: Sequence[CopyRate]) -> Table:
     )  # fmt: skip
     rates = {(it.bytes, it.is_to_device, it.is_pinned): it.bytes_per_s for it in copies}
     rows = [
-        (size, *(rates.get((size, *way)) for _, *way in WAYS))
+        (size, *(rates.get((size, is_in, is_pinned)) for _, is_in, is_pinned in WAYS))
         for size in sorted({it.bytes for it in copies}, reverse=True)
     ]
     return _table("Copies between host and device", columns, rows)
@@ -331,13 +353,18 @@ def product_plot(device: str, products: Sequence[ProductRate], limits: Limits) -
         series_title="dtype",
         series=tuple(dtypes),
         curves=tuple(
-            Curve(dtype, peak, Unit.FLOP_PER_S, ((x_low, peak), (x_high, peak)), limits.basis,
-                  dtypes.index(dtype))
-            for dtype, peak in peaks.items()
+            Curve(name, peak, Unit.FLOP_PER_S, ((x_low, peak), (x_high, peak)), limits.basis)
+            for name, peak in _by_rate(peaks)
         ),
         marks=tuple(_marks(best.values(), dtypes)),
         note="Of the products with as much work, the fastest.",
-    )  # fmt: skip
+    )
+
+
+def _by_rate(peaks: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Highest first; dtypes of one rate under one name."""
+    for rate in sorted(set(peaks.values()), reverse=True):
+        yield ", ".join(dtype for dtype, peak in peaks.items() if peak == rate), rate
 
 
 def _marks(best: Iterable[ProductRate], dtypes: Sequence[str]) -> Iterator[Mark]:

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torchtally.allocator import replay
 from torchtally.hardware import Chip
-from torchtally.ledger import Ledger, account
+from torchtally.ledger import Ledger, retimed
 from torchtally.roofline import Roofline
 from torchtally.views.money import (
     ENERGY_NOTE,
@@ -73,14 +73,14 @@ def comparison(
     """
     length, prices = until or THOUSAND_STEPS, own_prices or {}
     others = {it.chip.name: it for it in rooflines if it.chip.name != ledger.trace.chip}
-    ledgers = [ledger, *(timed_on(ledger, it) for it in others.values())]
+    ledgers = [ledger, *(retimed(ledger, it) for it in others.values())]
     step = _step(ledger)
     found = [_candidate(step, it, length, prices) for it in ledgers]
     columns = COLUMNS if until is None else TRAINING_COLUMNS
     rows = [_row(it, found[0], columns) for it in found]
     return with_something(
         Table(
-            title=f"Chips compared, per {ledger.period}; cost and energy of {length}",
+            title=f"Chips compared, with cost and energy of {length}",
             columns=columns,
             rows=tuple(rows),
             totals=(None,) * len(columns),
@@ -88,12 +88,6 @@ def comparison(
         ),
         optional=("tokens_per_s", "calibrated_share", "missing"),
     )
-
-
-def timed_on(ledger: Ledger, roofline: Roofline) -> Ledger:
-    """The same trace, timed on another chip. Of its memory nothing: time does not depend on it."""
-    trace = replace(ledger.trace, storages=(), reserved=(), emptied=())
-    return account(trace, convention=ledger.attention, roofline=roofline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +228,7 @@ def _row(found: Candidate, traced: Candidate, columns: Iterable[Column]) -> tupl
 
 def _remarks(ledger: Ledger, found: Sequence[Candidate]) -> Iterator[str]:
     """What a reader must know; first what is missing where there is "-"."""
+    yield f"Time and MFU per {ledger.period}."
     for it in found:
         if it.missing:
             yield f"{it.chip}: {'; '.join(it.missing)}."
@@ -241,7 +236,7 @@ def _remarks(ledger: Ledger, found: Sequence[Candidate]) -> Iterator[str]:
         f"{TRACED}: the traced chip. The operators stay those chosen for it (attention's kernels, "
         "dtypes): for another architecture this is an estimate."
     )
-    if len(ledger.trace.step_ends) < 2:
+    if len(ledger.trace.step_ends) == 1:
         yield FIRST_STEP_NOTE
     yield from _bases(found)
     peaks = dict.fromkeys(it.mfu_of for it in found if it.mfu is not None)

@@ -48,7 +48,8 @@ class Until:
 class Training:
     """Steps of equal length, one behind the other on one GPU."""
 
-    steps: int
+    steps: int | None
+    """None where no training step is known."""
     seconds: float
 
 
@@ -125,6 +126,13 @@ def tokens_of_step(ledger: Ledger) -> int | None:
     return None if found is None else found.size
 
 
+def _why_no_steps(ledger: Ledger, until: Until) -> str:
+    """A run without a training step tells what its time costs, and nothing of steps."""
+    if ledger.trace.step_ends or until.extent is Extent.SECONDS:
+        return ""
+    return "no cost of steps: no training step was completed"
+
+
 def bill(
     ledger: Ledger, until: Until, own_price: Price | None, tokens_per_step: int | None
 ) -> Bill:
@@ -134,13 +142,15 @@ def bill(
     """
     chip = None if ledger.roofline is None else ledger.roofline.chip
     price = own_price or (chip.price if chip else None)
-    missing = [why_no_time(ledger)]
+    missing = [why_no_time(ledger) or _why_no_steps(ledger, until)]
     if price is None:
         missing.append("no price: no source gives one; --price takes yours")
     tdp_watts = chip.tdp_watts if chip else None
     if tdp_watts is None:
         missing.append("no energy: no source gives its power")
     lasting = None if missing[0] else training(until, ledger.total.seconds, tokens_per_step)
+    if lasting and not ledger.trace.step_ends:
+        lasting = replace(lasting, steps=None)
     return Bill(
         training=lasting,
         price=price,
@@ -195,6 +205,7 @@ def money(
     tokens_per_step = tokens_of_step(ledger)
     found = bill(ledger, until, own_price, tokens_per_step)
     lasting, price = found.training, found.price
+    steps = lasting.steps if lasting else None
     name = ledger.trace.chip if ledger.roofline is None else ledger.roofline.chip.name
     row: tuple[Cell, ...] = (
         name,
@@ -204,8 +215,8 @@ def money(
         price.usd_per_hour if price else None,
         dated(price),
         found.energy_joules,
-        lasting.steps if lasting else None,
-        lasting.steps * tokens_per_step if lasting and tokens_per_step else None,
+        steps,
+        steps * tokens_per_step if steps and tokens_per_step else None,
         price.source if price else "",
         "; ".join(found.missing),
     )
@@ -241,7 +252,7 @@ def _remarks(ledger: Ledger, found: Bill, name: str) -> list[str]:
             f"Every step takes what {ledger.period} does by prediction, on one GPU, with nothing "
             "between them: no evaluation, no checkpoint, no start."
         )
-        if len(ledger.trace.step_ends) < 2:
+        if len(ledger.trace.step_ends) == 1:
             remarks.append(FIRST_STEP_NOTE)
     if found.price is not None:
         remarks.append(f"Price of the GPU's time alone: {said(found.price)}.")

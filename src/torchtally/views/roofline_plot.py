@@ -92,15 +92,15 @@ def roofline_plot(ledger: Ledger) -> Plot:
 
 
 def _groups(entries: Iterable[Entry]) -> Iterable[Group]:
-    """By call: operators share the calls that they agree on."""
-    groups: dict[int, Group] = {}
+    """By call. Most operators share theirs, so few have to be compared."""
+    groups: dict[Call, Group] = {}
+    known: dict[int, Group] = {}
     for entry in entries:
         if entry.slot.kernel_s > 0:
             call = entry.op.call
-            group = groups.get(id(call))
-            if group is None:
-                group = groups[id(call)] = Group(call)
-            group.add(entry)
+            if id(call) not in known:
+                known[id(call)] = groups.setdefault(call, Group(call))
+            known[id(call)].add(entry)
     return groups.values()
 
 

@@ -78,5 +78,7 @@ def step_time(ledger: Ledger) -> StepTime | None:
 
 def calibrated_share(ledger: Ledger) -> float:
     """Of the kernels' time, the part of operators that were measured on such a device."""
+    if ledger.roofline is None or ledger.roofline.calibration is None:
+        return 0.0
     calibrated_s = fsum(it.slot.kernel_s for it in ledger.steady if it.slot.is_calibrated)
     return part_of(calibrated_s, ledger.total.kernel_s)

@@ -12,21 +12,24 @@ How attention counts makes honest MFUs differ, so they stand side by side: in fu
 or by the rule of six FLOPs for each parameter and token, which leaves attention out.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torchtally.calibration.features import matrices
-from torchtally.convention import Attention, conventional
-from torchtally.cost import Kind, cost_of
+from torchtally.convention import Attention
 from torchtally.errors import UsageError
 from torchtally.hardware import Chip
 from torchtally.ledger import Entry, Ledger
 from torchtally.memory import parameters
-from torchtally.record import Call, Phase, Role, TensorSpec, Trace
-from torchtally.roofline.products import product_dtype
-from torchtally.roofline.rates import REAL_OF_COMPLEX
+from torchtally.record import Phase, Role, Trace
 from torchtally.views.bounds import NO_TIMES
+from torchtally.views.matrix_work import (
+    Work,
+    attention_flops,
+    dominant_dtype,
+    executed_flops,
+    needed_flops,
+    works_of,
+)
 from torchtally.views.table import Cell, Column, Table, Unit
 from torchtally.views.throughput import tokens_of
 
@@ -91,15 +94,15 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
         return ()
     chip, is_host = ledger.roofline.chip, ledger.roofline.is_host
     step_s = ledger.step_s or 0.0
-    peak = peak_of(ledger, chip)
+    works = works_of(ledger.steady)
+    peak = _peak(works, chip)
 
     def flops(key: str, name: str, convention: str, amount: int) -> Utilisation:
         per_s = amount / step_s if step_s else None
         return Utilisation(key, name, convention, amount, per_s, peak.flop_per_s, peak.description)
 
     def figures() -> Iterator[Utilisation]:
-        if peak.dtype:
-            yield from (flops(*it) for it in _counts(ledger))
+        yield from (flops(*it) for it in _counts(ledger, works))
         moved = ledger.total.bytes
         yield Utilisation(
             "mbu",
@@ -115,46 +118,40 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
 
 
 def model_utilisation(ledger: Ledger) -> Utilisation | None:
-    """MFU by the ledger's own convention of attention."""
+    """MFU by the ledger's own convention of attention; None without matrix products."""
     found = {it.key: it for it in utilisations(ledger)}
-    return found.get("mfu_causal") if _is_causal(ledger) else found.get("mfu_full")
+    is_causal = ledger.attention is Attention.CAUSAL and "mfu_causal" in found
+    return found.get("mfu_causal" if is_causal else "mfu_full")
 
 
-def _is_causal(ledger: Ledger) -> bool:
-    return ledger.attention is Attention.CAUSAL and has_causal_attention(ledger.steady)
-
-
-def _counts(ledger: Ledger) -> Iterator[tuple[str, str, str, int]]:
+def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, str, int]]:
     """(key, name, convention, FLOPs) by every rule that applies."""
+    if not works:
+        return
     full, causal = Attention.FULL, Attention.CAUSAL
-    steady = ledger.steady
-    is_causal = has_causal_attention(steady)
+    is_causal = any(it.is_causal for it in works)
+    how = ", attention in full" if any(it.is_attention for it in works) else ""
+    by_half = "the same, causal attention counted by half"
     yield (
         "mfu_full",
-        "MFU, attention in full",
-        "products of the forward and backward pass, attention counted in full",
-        model_flops(steady, full),
+        f"MFU{how}",
+        f"products of the forward and backward pass{how}",
+        needed_flops(works, full),
     )
     if is_causal:
-        yield (
-            "mfu_causal",
-            "MFU, causal by half",
-            "the same, causal attention counted by half",
-            model_flops(steady, causal),
-        )
-    yield from _by_parameters(ledger)
-    executed = hardware_flops(steady, full)
-    yield ("hfu_full", "HFU, attention in full", "all products done, recomputed ones too", executed)
+        yield ("mfu_causal", "MFU, causal by half", by_half, needed_flops(works, causal))
+    yield from _by_parameters(ledger, works)
+    yield (
+        "hfu_full",
+        f"HFU{how}",
+        f"all products done, recomputed ones too{how}",
+        executed_flops(works, full),
+    )
     if is_causal:
-        yield (
-            "hfu_causal",
-            "HFU, causal by half",
-            "the same, causal attention counted by half",
-            hardware_flops(steady, causal),
-        )
+        yield ("hfu_causal", "HFU, causal by half", by_half, executed_flops(works, causal))
 
 
-def _by_parameters(ledger: Ledger) -> Iterator[tuple[str, str, str, int]]:
+def _by_parameters(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, str, int]]:
     tokens, weights = tokens_of(ledger), parameters(ledger.trace)
     if tokens is None or weights is None or not ledger.total.flops_backward:
         return
@@ -166,7 +163,7 @@ def _by_parameters(ledger: Ledger) -> Iterator[tuple[str, str, str, int]]:
         "the same, parameters that are only looked up left out",
         6 * inner * tokens.size,
     )
-    attention = attention_flops(ledger.steady)
+    attention = attention_flops(works)
     if attention:
         yield (
             "mfu_palm",
@@ -176,102 +173,26 @@ def _by_parameters(ledger: Ledger) -> Iterator[tuple[str, str, str, int]]:
         )
 
 
-def model_flops(entries: Iterable[Entry], attention: Attention) -> int:
-    """FLOPs of the matrix products of forward and backward, under a convention of attention."""
-    wanted = (Phase.FORWARD, Phase.BACKWARD)
-    return sum(
-        count * _needed(call, kind, attention)
-        for call, kind, phase, count in matmuls(entries)
-        if phase in wanted
-    )
-
-
-def hardware_flops(entries: Iterable[Entry], attention: Attention) -> int:
-    """FLOPs of all matrix products that are done, in any phase."""
-    return sum(
-        count * _executed(call, kind, attention) for call, kind, _, count in matmuls(entries)
-    )
-
-
-def attention_flops(entries: Iterable[Entry]) -> int:
-    """Three times the forward pass of attention operators, in full: 12 L H Q T for each token."""
-    return 3 * sum(
-        count * _executed(call, kind, Attention.FULL)
-        for call, kind, phase, count in matmuls(entries)
-        if kind is Kind.ATTENTION and phase is Phase.FORWARD
-    )
-
-
-def has_causal_attention(entries: Iterable[Entry]) -> bool:
-    """Any operator says that it is causal: a mask that is a tensor is not known to be."""
-    return any(
-        kind is Kind.ATTENTION and call.literal("is_causal") is True
-        for call, kind, _, _ in matmuls(entries)
-    )
-
-
-def matmuls(entries: Iterable[Entry]) -> list[tuple[Call, Kind, Phase, int]]:
-    """Each distinct call of matrix work, in each phase, and how often it is made."""
-    count: Counter[tuple[int, Phase]] = Counter()
-    calls: dict[int, tuple[Call, Kind]] = {}
-    for it in entries:
-        if it.cost.flops and it.kind.is_matmul:
-            key = id(it.op.call)
-            calls[key] = (it.op.call, it.kind)
-            count[key, it.op.phase] += 1
-    return [(*calls[key], phase, times) for (key, phase), times in count.items()]
-
-
-def _executed(call: Call, kind: Kind, attention: Attention) -> int:
-    _, cost = cost_of(call)
-    return conventional(cost, call, kind, attention).flops
-
-
-def _needed(call: Call, kind: Kind, attention: Attention) -> int:
-    """As executed, but a fused attention's backward without making the scores again.
-
-    Of its products, 3 D + 2 E FLOPs for every point (D, E: head dims of keys and values), those of
-    the forward pass twice are 2 D + 2 E.
-    """
-    flops = _executed(call, kind, attention)
-    if kind is not Kind.ATTENTION or not call.name.endswith("backward"):
-        return flops
-    D, E = call.tensor("query").shape[-1], call.tensor("value").shape[-1]
-    return flops * (2 * D + 2 * E) // (3 * D + 2 * E) if D or E else flops
-
-
 # Peaks -----------------------------------------------------------------------------------------
 
 
+def model_flops(entries: Iterable[Entry], attention: Attention) -> int:
+    """What MFU counts: products of forward and backward, under a convention of attention."""
+    return needed_flops(works_of(entries), attention)
+
+
 def peak_of(ledger: Ledger, chip: Chip) -> Peak:
-    """The dense peak of the dtype that most matrix FLOPs of the step ran in."""
-    count: Counter[str] = Counter()
-    for call, kind, _, times in matmuls(ledger.steady):
-        dtype, _ = product_dtype(call, operand(call, kind))
-        count[_unit(dtype, chip)] += times * _executed(call, kind, Attention.FULL)
-    is_measured = ledger.roofline is not None and ledger.roofline.is_host
-    if not count:
-        return Peak("", None, is_measured)
-    dtype = max(count, key=lambda it: count[it])
+    """The dense peak of the dtype in which most matrix FLOPs of the step are computed."""
+    return _peak(works_of(ledger.steady), chip)
+
+
+def _peak(works: Iterable[Work], chip: Chip) -> Peak:
+    is_measured = chip.vendor == "CPU"
+    dtype = dominant_dtype(works, chip)
     try:
-        return Peak(dtype, chip.peak_flop_per_s(dtype), is_measured)
+        return Peak(dtype, chip.peak_flop_per_s(dtype) if dtype else None, is_measured)
     except UsageError:
         return Peak(dtype, None, is_measured)
-
-
-def _unit(dtype: str, chip: Chip) -> str:
-    """Complex numbers are multiplied as real ones; a chip without TF32 knows none."""
-    if dtype == "tf32" and "tf32" not in chip.peaks:
-        return "float32"
-    return REAL_OF_COMPLEX.get(dtype, dtype)
-
-
-def operand(call: Call, kind: Kind) -> TensorSpec:
-    """An input that is multiplied, rather than added, scaled by or looked at."""
-    if kind is Kind.PRODUCT and (found := matrices(call)) is not None:
-        return found[0]
-    named = call.tensors("query") or call.tensors("weight")
-    return named[0] if named else call.inputs[0]
 
 
 # Parameters ------------------------------------------------------------------------------------
@@ -281,20 +202,28 @@ def embedding_parameters(ledger: Ledger) -> int:
     """Elements of the parameters that the step's forward pass only looks up. A tied weight, which
     a product reads as well, is none of them.
     """
-    looked_up, multiplied = set[int](), set[int]()
+    sizes, phase = parameter_bytes(ledger.trace), Phase.FORWARD
+    forward = [it for it in ledger.steady if it.op.phase is phase]
     elements: dict[int, int] = {}
-    sizes = parameter_bytes(ledger.trace)
-    for entry in ledger.steady:
-        op = entry.op
-        if op.phase is not Phase.FORWARD or entry.kind.is_free:
-            continue
-        is_lookup = op.call.name in EMBEDDINGS
-        for spec, number in zip(op.call.inputs, op.inputs, strict=True):
-            if number not in sizes or spec.is_written:
-                continue
-            (looked_up if is_lookup else multiplied).add(number)
-            elements[number] = sizes[number] // spec.itemsize_bytes
-    return sum(elements[it] for it in looked_up - multiplied)
+    for it in forward:
+        if it.op.call.name in EMBEDDINGS:
+            for spec, number in zip(it.op.call.inputs, it.op.inputs, strict=True):
+                if number in sizes:
+                    elements[number] = sizes[number] // spec.itemsize_bytes
+    others = {
+        number
+        for it in forward
+        if it.op.call.name not in EMBEDDINGS and not elements.keys().isdisjoint(it.op.inputs)
+        for number in _read_by(it)
+    }
+    return sum(size for number, size in elements.items() if number not in others)
+
+
+def _read_by(entry: Entry) -> Iterator[int]:
+    """The storages whose values an operator reads: no view's, nor what it writes over."""
+    if not entry.kind.is_free:
+        inputs = zip(entry.op.call.inputs, entry.op.inputs, strict=True)
+        yield from (number for spec, number in inputs if not spec.is_written)
 
 
 def parameter_bytes(trace: Trace) -> dict[int, int]:
@@ -317,18 +246,21 @@ COLUMNS = (
     Column("convention", "what counts", Unit.TEXT, rank=5),
 )
 
-DEFINITIONS = (
-    "MFU: products of the forward and backward pass, attention's backward as twice its forward. "
-    "6N: six FLOPs for each parameter and token; 'no embedding' leaves out parameters that are "
-    "only looked up; 12LHQT adds attention in full, as PaLM does. HFU: all products that are "
-    "done, also those done again. MBU: bytes read and written, of the memory's bandwidth."
-)
+DEFINITIONS = {
+    "mfu_full": "MFU: products of the forward and backward pass, attention's backward as twice its "
+    "forward.",
+    "mfu_6n": "6N: six FLOPs for each parameter and token; 'no embedding' leaves out parameters "
+    "that are only looked up.",
+    "mfu_palm": "12LHQT adds attention in full, as PaLM does.",
+    "hfu_full": "HFU: all products that are done, also those done again.",
+    "mbu": "MBU: bytes read and written, of the memory's bandwidth.",
+}
+"""By the first row that needs it."""
 
 
 def utilisation(ledger: Ledger) -> Table:
     """MFU by every convention, HFU and MBU of the steady-state step at its predicted time."""
     found = utilisations(ledger)
-    flops = [it for it in found if not it.is_bytes]
     return Table(
         title="How much of the chip a step uses",
         columns=COLUMNS,
@@ -343,9 +275,7 @@ def utilisation(ledger: Ledger) -> Table:
             for it in found
         ),
         totals=(None,) * len(COLUMNS),
-        note=f"{peak_note(ledger, flops)} {DEFINITIONS} {_missing(flops)}".rstrip()
-        if found
-        else NO_TIMES,
+        note=" ".join(_note(ledger, found)) if found else NO_TIMES,
     )
 
 
@@ -368,11 +298,13 @@ def peak_note(ledger: Ledger, flops: list[Utilisation]) -> str:
     return f"Peak: the {chip}'s {of}, in which most products are."
 
 
-def _missing(flops: list[Utilisation]) -> str:
-    """Why a rule is not among the rows."""
-    keys = {it.key for it in flops}
-    reasons = (
-        ("mfu_causal", "No attention operator says that it is causal, so none counts by half."),
-        ("mfu_6n", "No token ids are looked up and trained on, so there is no rule by parameters."),
-    )
-    return " ".join(reason for key, reason in reasons if flops and key not in keys)
+def _note(ledger: Ledger, found: tuple[Utilisation, ...]) -> Iterator[str]:
+    """What a reader must know: the peak, what each figure counts, and why a rule is missing."""
+    flops = [it for it in found if not it.is_bytes]
+    keys = {it.key for it in found}
+    yield peak_note(ledger, flops)
+    yield from (text for key, text in DEFINITIONS.items() if key in keys)
+    if any("attention" in it.name for it in found) and "mfu_causal" not in keys:
+        yield "No attention operator says that it is causal, so none counts by half."
+    if flops and "mfu_6n" not in keys:
+        yield "No token ids are looked up and trained on, so there is no rule by parameters."

@@ -1,0 +1,107 @@
+"""The matrix work of a step: products, attention and convolutions, as needed and as done."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchtally.calibration.features import matrices
+from torchtally.convention import Attention, conventional
+from torchtally.cost import Kind, cost_of
+from torchtally.hardware import Chip
+from torchtally.ledger import Entry
+from torchtally.record import Call, Phase, TensorSpec
+from torchtally.roofline.products import product_dtype
+from torchtally.roofline.rates import REAL_OF_COMPLEX
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A distinct call of matrix work in one phase, and how often it is made."""
+
+    call: Call
+    kind: Kind
+    phase: Phase
+    times: int
+
+    @property
+    def is_attention(self) -> bool:
+        """What a script writes out as products is not known to be attention."""
+        return self.kind is Kind.ATTENTION
+
+    @property
+    def is_causal(self) -> bool:
+        """A mask that is a tensor is not known to be causal."""
+        return self.is_attention and self.call.literal("is_causal") is True
+
+    def executed_flops(self, attention: Attention) -> int:
+        """Of all these calls, under a convention of attention."""
+        _, cost = cost_of(self.call)
+        return self.times * conventional(cost, self.call, self.kind, attention).flops
+
+    def needed_flops(self, attention: Attention) -> int:
+        """As executed, but a fused attention's backward without making the scores again.
+
+        Of its products, 3 D + 2 E FLOPs for every point (D, E: head dims of keys and values),
+        those of the forward pass twice are 2 D + 2 E.
+        """
+        flops = self.executed_flops(attention)
+        if not (self.is_attention and self.call.name.endswith("backward")):
+            return flops
+        D, E = self.call.tensor("query").shape[-1], self.call.tensor("value").shape[-1]
+        return flops * (2 * D + 2 * E) // (3 * D + 2 * E) if D or E else flops
+
+    @property
+    def operand(self) -> TensorSpec:
+        """An input that is multiplied, rather than added, scaled by or looked at."""
+        if self.kind is Kind.PRODUCT and (found := matrices(self.call)) is not None:
+            return found[0]
+        named = self.call.tensors("query") or self.call.tensors("weight")
+        return named[0] if named else self.call.inputs[0]
+
+
+# Enum members are hashed by a slow road; this runs over every operator of a step.
+_MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)
+
+
+def works_of(entries: Iterable[Entry]) -> list[Work]:
+    """The matrix work among them."""
+    found = [it for it in entries if id(it.kind) in _MATMUL_IDS and it.cost.flops]
+    times = Counter((id(it.op.call), id(it.op.phase)) for it in found)
+    first = {(id(it.op.call), id(it.op.phase)): it for it in found}
+    return [Work(it.op.call, it.kind, it.op.phase, times[key]) for key, it in first.items()]
+
+
+def needed_flops(works: Iterable[Work], attention: Attention) -> int:
+    """Of the forward and backward pass, nothing done again."""
+    phases = (Phase.FORWARD, Phase.BACKWARD)
+    return sum(it.needed_flops(attention) for it in works if it.phase in phases)
+
+
+def executed_flops(works: Iterable[Work], attention: Attention) -> int:
+    """Of all that is done, in any phase."""
+    return sum(it.executed_flops(attention) for it in works)
+
+
+def attention_flops(works: Iterable[Work]) -> int:
+    """Three times the forward pass of attention operators, in full: 12 L H Q T for each token."""
+    return 3 * sum(
+        it.executed_flops(Attention.FULL)
+        for it in works
+        if it.is_attention and it.phase is Phase.FORWARD
+    )
+
+
+def dominant_dtype(works: Iterable[Work], chip: Chip) -> str:
+    """Whose peak most of this work's FLOPs are held against on a chip; "" without any work."""
+    flops: Counter[str] = Counter()
+    for it in works:
+        dtype, _ = product_dtype(it.call, it.operand)
+        flops[_unit(dtype, chip)] += it.executed_flops(Attention.FULL)
+    return max(flops, key=lambda it: flops[it], default="")
+
+
+def _unit(dtype: str, chip: Chip) -> str:
+    """Complex numbers are multiplied as real ones; a chip without TF32 knows none."""
+    if dtype == "tf32" and "tf32" not in chip.peaks:
+        return "float32"
+    return REAL_OF_COMPLEX.get(dtype, dtype)

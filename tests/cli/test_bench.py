@@ -1,0 +1,248 @@
+"""`tally bench` as a user meets it, with a measurement that takes no time."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests import calibrations
+from torchtally.calibration import Calibration
+from torchtally.calibration.file import read, write
+from torchtally.calibration.library import PLACE, folder
+from torchtally.cli import INTERRUPTED, bench, main
+from torchtally.errors import UsageError
+from torchtally.record.file import write_trace
+
+Said = Callable[[str, float], None]
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where calibrations are kept: a folder of this test's own."""
+    monkeypatch.setenv(PLACE, str(tmp_path / "kept"))
+    return folder()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """What was measured, without torch: there is no GPU, and the CPU is made up."""
+    measured: list[tuple[str, bool]] = []
+
+    def made_up(device: str, *, is_quick: bool, said: Said) -> Calibration:
+        measured.append((device, is_quick))
+        if device == "cuda":
+            raise UsageError("There is no GPU here.")
+        said("memory", 0.0)
+        said("memory", 0.1)
+        said("products", 0.5)
+        return calibrations.cpu()
+
+    stand_in(monkeypatch, made_up)
+    return measured
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, measure: object) -> None:
+    module = ModuleType("torchtally.bench.run")
+    module.bench = measure  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchtally.bench.run", module)
+
+
+def is_same(one: Calibration, other: Calibration) -> bool:
+    """But for the last digits of the samples' times, which a file does not have."""
+    calls = [[sample.call for sample in it.samples] for it in (one, other)]
+    return replace(one, samples=()) == replace(other, samples=()) and calls[0] == calls[1]
+
+
+def test_it_measures_keeps_and_prints(
+    kept: Path, asked: list[tuple[str, bool]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--device", "cpu", "--quick"]) == 0
+    out, err = capsys.readouterr()
+    assert asked == [("cpu", True)]
+    (path,) = kept.iterdir()
+    assert is_same(read(path), calibrations.cpu())
+    assert str(path) in err
+    assert "Products: achieved against promised" in out
+    assert err.count("measuring memory") == 1
+    assert "measuring products, 50.0 % done" in err
+
+
+def test_auto_is_the_cpu_where_there_is_no_gpu(asked: list[tuple[str, bool]]) -> None:
+    assert main(["bench"]) == 0
+    assert asked == [("cuda", False), ("cpu", False)]
+
+
+def test_a_gpu_asked_for_by_name_is_not_replaced(
+    asked: list[tuple[str, bool]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--device", "cuda"]) != 0
+    assert asked == [("cuda", False)]
+    assert "no GPU here" in capsys.readouterr().err
+
+
+def test_a_gpu_that_fails_midway_is_not_replaced(
+    monkeypatch: pytest.MonkeyPatch, kept: Path
+) -> None:
+    def fails(device: str, *, is_quick: bool, said: Said) -> Calibration:
+        said("memory", 0.0)
+        raise UsageError(f"{device} fell off the bus.")
+
+    stand_in(monkeypatch, fails)
+    assert main(["bench"]) != 0
+    assert not kept.exists()
+
+
+def test_an_interrupted_measurement_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(device: str, *, is_quick: bool, said: Said) -> Calibration:
+        said("memory", 0.0)
+        raise KeyboardInterrupt
+
+    stand_in(monkeypatch, interrupted)
+    assert main(["bench", "-o", str(tmp_path / "it.json")]) == INTERRUPTED
+    assert not kept.exists()
+    assert not (tmp_path / "it.json").exists()
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("asked")
+def test_elsewhere_and_not_kept(kept: Path, tmp_path: Path) -> None:
+    place = tmp_path / "mine.json"
+    assert main(["bench", "--no-keep", "-o", str(place)]) == 0
+    assert is_same(read(place), calibrations.cpu())
+    assert not kept.exists()
+
+
+@pytest.mark.usefixtures("asked")
+def test_json_and_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main(["bench", "--json", "--html", str(page)]) == 0
+    assert json.loads(capsys.readouterr().out)["products"][0]["dtype"] == "float32"
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+# What was measured before ----------------------------------------------------------------------
+
+
+def test_show_measures_nothing(
+    kept: Path, asked: list[tuple[str, bool]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(calibrations.cpu(), kept / "a.json")
+    write(replace(calibrations.gpu(), date="2025-01-01"), kept / "b.json")
+    assert main(["bench", "--show"]) == 0
+    assert "Some CPU" in capsys.readouterr().out
+    assert main(["bench", "--show", "--device", "cuda"]) == 0
+    assert calibrations.H100 in capsys.readouterr().out
+    assert main(["bench", "--show", "H100-SXM"]) == 0
+    assert calibrations.H100 in capsys.readouterr().out
+    assert main(["bench", "--show", str(kept / "a.json"), "--json"]) == 0
+    assert "Some CPU" in json.loads(capsys.readouterr().out)["title"]
+    assert asked == []
+
+
+def test_show_says_where_it_looked(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--show"]) != 0
+    err = capsys.readouterr().err
+    assert f"{kept}: none there" in err
+    assert "tally bench" in err
+    write(calibrations.cpu(), kept / "a.json")
+    assert main(["bench", "--show", "--device", "cuda"]) != 0
+    assert f"{kept}: a.json" in capsys.readouterr().err
+
+
+def test_show_of_an_unknown_chip(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--show", "H1000"]) != 0
+    assert "H1000" in capsys.readouterr().err
+
+
+# The estimate ----------------------------------------------------------------------------------
+
+
+def test_only_this_machines_own_cpu_is_estimated(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text("model name: Some CPU @ 2.00GHz\ncpu MHz: 2000\ncore id: 0\nflags: fma\n")
+    assert bench.estimated_float32(calibrations.cpu(), file) == 64e9
+    assert bench.estimated_float32(calibrations.cpu("Another"), file) is None
+    assert bench.estimated_float32(calibrations.gpu(), file) is None
+    assert bench.estimated_float32(calibrations.cpu(), tmp_path / "nothing") is None
+
+
+# Progress --------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_line_moves_on_a_terminal_and_is_taken_away() -> None:
+    stream, times = Terminal(), iter((0.0, 1.0, 2.0))
+    progress = bench.Progress(stream, lambda: next(times))
+    assert not progress.has_begun
+    progress("memory", 0.0)
+    progress("memory", 0.5)
+    progress.stop()
+    clear = bench.CLEAR_LINE
+    assert stream.getvalue() == (
+        f"{clear}tally: measuring memory, 0.0 % done, 1.00 s"
+        f"{clear}tally: measuring memory, 50.0 % done, 2.00 s{clear}"
+    )
+
+
+def test_a_pipe_gets_a_line_for_each_stage() -> None:
+    stream = io.StringIO()
+    progress = bench.Progress(stream, lambda: 0.0)
+    for stage, share in (("memory", 0.0), ("memory", 0.1), ("copies", 0.9)):
+        progress(stage, share)
+    progress.stop()
+    assert stream.getvalue().splitlines() == [
+        "tally: measuring memory, 0.0 % done, 0 s",
+        "tally: measuring copies, 90.0 % done, 0 s",
+    ]
+
+
+def test_nobody_listening_is_no_error() -> None:
+    stream = io.StringIO()
+    stream.close()
+    progress = object.__new__(bench.Progress)
+    progress._stream = stream
+    progress._put("x")
+
+
+# The plot of a trace ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trace_file(tmp_path: Path) -> str:
+    from tests.report.test_html import trace
+
+    path = tmp_path / "run.tally"
+    write_trace(trace("train.py"), path)
+    return str(path)
+
+
+def test_show_draws_a_roofline(
+    trace_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    assert main(["show", trace_file, "--roofline", "--html", str(page)]) == 0
+    assert "Roofline of H100-SXM" in capsys.readouterr().out
+    assert "Roofline of H100-SXM" in page.read_text()
+    assert main(["show", trace_file, "--roofline", "--gpu", "A100-SXM-80GB"]) == 0
+    assert "312.00 TFLOP/s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "more", [["--by", "line"], ["--json"], ["--until", "10"], ["--gpu", "H200", "--gpu", "B200"]]
+)
+def test_a_roofline_is_a_view_of_its_own(
+    trace_file: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", trace_file, "--roofline", *more]) != 0
+    assert "--roofline" in capsys.readouterr().err

@@ -1,0 +1,209 @@
+"""Chips beside each other, from one trace."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from tests.builders import GPU, TraceBuilder, mm_call
+from tests.strategies import traces
+from torchtally.hardware import Chip, chip
+from torchtally.ledger import Ledger, account, retimed
+from torchtally.record import Ending, Phase, Refusal, Site, Trace
+from torchtally.report.text import table_text
+from torchtally.roofline import Roofline
+from torchtally.views import Table
+from torchtally.views.comparison import comparison, dominant_bound, fits_on
+from torchtally.views.money import Extent, Until
+from torchtally.workspace import context_bytes
+
+N = 4096
+F = 2 * N**3
+GIB = 2**30
+
+
+def trace(dtype: str = "bfloat16", gpu: str = "H100-SXM", held_bytes: int = 0) -> Trace:
+    """Two steps: a product forward, two backward, one made again, with so much memory held."""
+    made = TraceBuilder(chip=gpu)
+    if held_bytes:
+        made.allocate(held_bytes)
+    for _ in range(2):
+        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.RECOMPUTE):
+            out = made.run(mm_call(N, N, N, dtype), (-1, -1), phase=phase)
+            made.free(out)
+        made.end_step()
+    return made.build()
+
+
+def timed(found: Trace) -> Ledger:
+    return account(found, roofline=Roofline(chip(found.chip)))
+
+
+def compared(found: Trace, *names: str, **options: object) -> Table:
+    others = [Roofline(chip(it)) for it in names]
+    return comparison(timed(found), others, **options)  # type: ignore[arg-type]
+
+
+def rows(table: Table) -> dict[object, dict[str, object]]:
+    names = [it.name for it in table.columns]
+    return {row[0]: dict(zip(names, row, strict=True)) for row in table.rows}
+
+
+def test_the_traced_chip_comes_first_and_is_marked() -> None:
+    table = compared(trace(), "A100-SXM", "RTX-4090", "H200-SXM")
+    assert table.column("chip") == ("H100-SXM", "A100-SXM", "RTX-4090", "H200-SXM")
+    assert table.column("traced") == ("*", "", "", "")
+    assert table.column("relative")[0] == 1
+
+
+def test_a_row_is_what_a_ledger_of_that_chip_says() -> None:
+    """By the other road: the whole trace accounted for that chip."""
+    found = rows(compared(trace(), "A100-SXM"))["A100-SXM"]
+    ledger = account(trace(), roofline=Roofline(chip("A100-SXM")))
+    assert found["step_s"] == ledger.total.seconds
+    assert found["bound"] == "compute" == dominant_bound(ledger)
+    assert found["mfu"] == pytest.approx(3 * F / ledger.total.seconds / 312e12)
+    traced_s = account(trace(), roofline=Roofline(chip("H100-SXM"))).total.seconds
+    assert found["relative"] == pytest.approx(ledger.total.seconds / traced_s)
+    # 1000 steps at a price for 3600 seconds
+    price = chip("A100-SXM").price
+    assert price is not None
+    usd = ledger.total.seconds * 1000 / 3600 * price.usd_per_hour
+    assert found["usd"] == pytest.approx(usd)
+
+
+def test_a_chip_given_twice_or_traced_is_there_once() -> None:
+    table = compared(trace(), "H100-SXM", "A100-SXM", "A100-SXM")
+    assert table.column("chip") == ("H100-SXM", "A100-SXM")
+
+
+def test_a_dtype_without_a_peak_has_no_mfu_and_says_why() -> None:
+    table = compared(trace(), "T4")
+    found = rows(table)["T4"]
+    assert found["mfu"] is None
+    assert str(found["missing"]).startswith("no MFU: no peak for bfloat16")
+    assert "T4: no MFU: no peak for bfloat16" in table.note
+    assert rows(table)["H100-SXM"]["mfu"] is not None
+
+
+def test_a_chip_that_lacks_what_the_time_takes_has_no_time() -> None:
+    bare = replace(chip("A100-SXM"), name="Bare", peaks={})
+    table = comparison(timed(trace()), [Roofline(bare)])
+    found = rows(table)["Bare"]
+    numbers = ("step_s", "relative", "mfu", "usd", "energy_joules")
+    assert [found[it] for it in numbers] == [None] * 5
+    assert found["bound"] == ""
+    assert "no time for aten.mm x 4: Bare has no peak" in table.note
+
+
+def test_a_traced_chip_in_no_table_leaves_the_others_their_rows() -> None:
+    ledger = account(replace(trace(), chip="Unheard-Of"))
+    found = rows(comparison(ledger, [Roofline(chip("A100-SXM"))]))
+    assert found["Unheard-Of"]["step_s"] is None
+    assert "no table has Unheard-Of" in str(found["Unheard-Of"]["missing"])
+    assert found["A100-SXM"]["step_s"] is not None
+    assert found["A100-SXM"]["relative"] is None
+
+
+def test_the_length_is_that_which_was_asked_for() -> None:
+    table = compared(trace(), "A100-SXM", until=Until(7200.0, Extent.SECONDS))
+    price = chip("A100-SXM").price
+    assert price is not None
+    found = rows(table)["A100-SXM"]
+    assert found["seconds"] == 7200
+    assert found["usd"] == pytest.approx(2 * price.usd_per_hour)
+    assert found["steps"] == int(7200 // found["step_s"])  # type: ignore[operator]
+    assert table.title.endswith("of 2 h")
+
+
+def test_the_users_prices() -> None:
+    table = compared(trace(), "RTX-4090", own_prices={"RTX-4090": 0.5})
+    found = rows(table)["RTX-4090"]
+    assert (found["usd_per_hour"], found["price_as_of"]) == (0.5, "yours")
+    assert "yours (RTX-4090)" in table.note
+    assert rows(table)["H100-SXM"]["price_as_of"] != "yours"
+
+
+def test_the_note_says_what_is_estimated_and_by_what() -> None:
+    note = compared(trace(), "A100-SXM").note
+    assert "The operators stay those chosen for it" in note
+    assert "Times by data sheet: H100-SXM, A100-SXM." in note
+    assert "over the promised dense bfloat16 peak" in note
+    assert "attention counted in full" in note
+    assert "trace two steps" not in note
+
+
+# Memory ----------------------------------------------------------------------------------------
+
+
+def room_bytes(on: Chip) -> int:
+    assert on.compute_capability is not None
+    return on.total_memory_bytes - context_bytes(on.compute_capability)
+
+
+def test_who_holds_what_the_run_held() -> None:
+    """60 GiB: more than an RTX 4090 has, less than the others."""
+    found = rows(compared(trace(held_bytes=60 * GIB), "RTX-4090", "H200-SXM"))
+    assert {name: it["fits"] for name, it in found.items()} == {
+        "H100-SXM": "yes", "RTX-4090": "no", "H200-SXM": "yes"
+    }  # fmt: skip
+
+
+def test_what_was_merely_cached_need_not_fit() -> None:
+    """Reserved beyond the chip, allocated well within: the allocator is asked."""
+    small = chip("RTX-4090")
+    made = TraceBuilder()
+    for _ in range(2):
+        out = made.run(mm_call(N, N, N), (-1, -1), size=room_bytes(small) // 2 + GIB)
+        made.free(out)
+    made.reserve(room_bytes(small) + 2 * GIB)
+    made.run(mm_call(N, N, N), (-1, -1), outputs=[])
+    ledger = timed(made.build())
+    assert fits_on(ledger, small) == (True, "")
+    made.allocate(room_bytes(small) + 2 * GIB)
+    assert fits_on(timed(made.build()), small) == (False, "")
+
+
+def test_a_run_that_ended_out_of_memory_tells_nothing_of_a_larger_chip() -> None:
+    refusal = Refusal(GPU, 8, 90 * GIB, 0, 0, 0, Site("", "", ()), "")
+    ran_out = replace(
+        trace(), refusals=(refusal,), ending=Ending("exception", "torch.OutOfMemoryError: no")
+    )
+    ledger = timed(ran_out)
+    assert fits_on(ledger, chip("H100-SXM")) == (False, "")
+    fits, why = fits_on(ledger, chip("H200-SXM"))
+    assert fits is None
+    assert "--no-oom" in why
+
+
+# Laws ------------------------------------------------------------------------------------------
+
+
+@given(found=traces())
+@settings(deadline=None, max_examples=25)
+def test_timing_anew_is_accounting_anew(found: Trace) -> None:
+    """Leaving memory out changes no time, and the traced chip's row is its ledger's."""
+    ledger = timed(found)
+    for name in ("H100-SXM", "RTX-4090"):
+        roofline = Roofline(chip(name))
+        anew, whole = retimed(ledger, roofline), account(found, roofline=roofline)
+        assert [it.slot for it in anew.entries] == [it.slot for it in whole.entries]
+        assert anew.total.seconds == whole.total.seconds
+        assert anew.untimed == whole.untimed
+
+
+@given(found=traces())
+@settings(deadline=None, max_examples=25)
+def test_any_trace_can_be_compared(found: Trace) -> None:
+    table = compared(found, "A100-SXM", "T4")
+    assert all(len(row) == len(table.columns) == len(table.totals) for row in table.rows)
+    assert max(map(len, table_text(table, width=80).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("until", [None, Until(600_000, Extent.STEPS), Until(9e7, Extent.SECONDS)])
+def test_eighty_columns_are_enough(until: Until | None) -> None:
+    table = compared(trace(), "RTX-PRO-6000-Blackwell", "H200-SXM", "T4", until=until)
+    text = table_text(table, width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "MFU" in text.splitlines()[1]
+    assert "cost" in text.splitlines()[1]

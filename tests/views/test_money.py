@@ -1,0 +1,211 @@
+"""What a training costs, by sums on paper and by laws."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import TraceBuilder, mm_call, unknown_call
+from torchtally.errors import UsageError
+from torchtally.hardware import Price, chip
+from torchtally.ledger import Ledger, account
+from torchtally.roofline import Bound, Roofline
+from torchtally.schedule import Slot
+from torchtally.views.money import (
+    IDLE_SHARE_OF_POWER,
+    Extent,
+    Training,
+    Until,
+    bill,
+    busy_share,
+    cost_usd,
+    energy_joules,
+    mean_power_watts,
+    money,
+    own_price,
+    training,
+    why_no_time,
+)
+
+HOUR = 3600.0
+AMOUNTS = st.floats(0, 1e9)
+SHARES = st.floats(0, 1)
+
+
+def step(seconds: float = 2.0, kernel_s: float = 1.0, gpu: str = "H100-SXM") -> Ledger:
+    """A ledger whose steady-state step takes so long, the second of two of one product each."""
+    made = TraceBuilder(chip=gpu)
+    for _ in range(2):
+        made.run(mm_call(256, 256, 256, "bfloat16"), (0, 0), outputs=[])
+        made.end_step()
+    ledger = account(made.build(), roofline=Roofline(chip(gpu)))
+    entry = replace(ledger.steady[0], slot=Slot(seconds, kernel_s, Bound.COMPUTE, False))
+    total = replace(ledger.total, seconds=seconds, kernel_s=kernel_s)
+    return replace(ledger, steady=(entry,), total=total)
+
+
+# Sums on paper ---------------------------------------------------------------------------------
+
+
+def test_a_thousand_steps_of_3_6_seconds_are_an_hour() -> None:
+    assert cost_usd(3.6, 1000, 2.49) == pytest.approx(2.49)
+
+
+def test_a_device_always_at_work_takes_its_rated_power() -> None:
+    assert energy_joules(HOUR, 1.0, 700) == pytest.approx(700 * HOUR)
+    assert energy_joules(HOUR, 0.0, 700) == pytest.approx(IDLE_SHARE_OF_POWER * 700 * HOUR)
+
+
+def test_the_idle_share_is_the_median_of_what_was_read_off() -> None:
+    assert sorted((53 / 300, 145 / 700, 110 / 300))[1] == pytest.approx(
+        IDLE_SHARE_OF_POWER, abs=0.005
+    )
+
+
+def test_lengths() -> None:
+    assert training(Until(600, Extent.STEPS), 2.0, None) == Training(600, 1200.0)
+    assert training(Until(7.0, Extent.SECONDS), 2.0, None) == Training(3, 7.0)
+    assert training(Until(1001, Extent.TOKENS), 2.0, 100) == Training(11, 22.0)
+
+
+def test_tokens_of_steps_that_do_not_tell() -> None:
+    with pytest.raises(UsageError, match=r"How many tokens a step .* --until 600000"):
+        training(Until(1e9, Extent.TOKENS), 2.0, None)
+
+
+def test_the_table_of_1800_steps_of_two_seconds() -> None:
+    """An hour, half of it at work, at 700 W."""
+    table = money(step(), Until(1800, Extent.STEPS), own_price=own_price(2.5))
+    (row,) = (dict(zip((it.name for it in table.columns), row, strict=True)) for row in table.rows)
+    watts = 700 * (IDLE_SHARE_OF_POWER + (1 - IDLE_SHARE_OF_POWER) / 2)
+    assert row["seconds"] == 3600
+    assert row["gpu_hours"] == 1
+    assert row["usd"] == row["usd_per_hour"] == 2.5
+    assert row["price_source"] == row["price_as_of"] == "yours"
+    assert row["steps"] == 1800
+    assert row["energy_joules"] == pytest.approx(3600 * watts)
+    assert "missing" not in row
+    assert "Energy is estimated" in table.note
+    assert "Price of the GPU's time alone: yours." in table.note
+
+
+def test_time_that_is_not_filled_is_paid_too() -> None:
+    found = bill(step(2.0), Until(3.0, Extent.SECONDS), own_price(3600.0), None)
+    assert found.training == Training(1, 3.0)
+    assert found.cost_usd == pytest.approx(3.0)
+
+
+def test_the_price_of_the_table_has_its_source_and_date() -> None:
+    price = chip("H100-SXM").price
+    assert price is not None
+    table = money(step(), Until(1800, Extent.STEPS))
+    assert table.column("usd") == (price.usd_per_hour,)
+    assert table.column("price_as_of") == (price.as_of,)
+    assert f"{price.source}, as of {price.as_of}" in table.note
+
+
+# What is not known -----------------------------------------------------------------------------
+
+
+def test_a_chip_without_a_price_says_so() -> None:
+    assert chip("RTX-4090").price is None
+    table = money(step(gpu="RTX-4090"), Until(10, Extent.STEPS))
+    assert table.column("usd") == table.column("usd_per_hour") == (None,)
+    assert table.column("seconds") == (20.0,)
+    assert "RTX-4090: no price: no source gives one; --price takes yours." in table.note
+
+
+def test_a_chip_without_rated_power_has_no_energy() -> None:
+    ledger = step()
+    bare = replace(chip("H100-SXM"), tdp_watts=None)
+    table = money(replace(ledger, roofline=Roofline(bare)), Until(10, Extent.STEPS))
+    assert table.column("energy_joules") == (None,)
+    assert "no energy: no source gives its power" in table.note
+    assert "estimated" not in table.note
+
+
+def test_without_a_roofline_nothing_is_known() -> None:
+    ledger = replace(step(), roofline=None)
+    table = money(ledger, Until(10, Extent.STEPS))
+    assert table.column("seconds") == table.column("usd") == (None,)
+    assert "no time: no table has H100-SXM" in table.note
+
+
+def test_a_step_with_a_part_that_is_not_timed_has_no_time() -> None:
+    slow = replace(chip("H100-SXM"), peaks={})
+    made = TraceBuilder()
+    made.run(mm_call(8, 8, 8), (0, 0), outputs=[])
+    made.end_step()
+    ledger = account(made.build(), roofline=Roofline(slow))
+    assert why_no_time(ledger).startswith("no time for aten.mm x 1: ")
+    found = bill(ledger, Until(10, Extent.STEPS), own_price(1.0), None)
+    assert [found.training, found.cost_usd, found.energy_joules] == [None] * 3
+
+
+def test_a_step_in_which_nothing_runs_has_no_time() -> None:
+    made = TraceBuilder()
+    made.run(unknown_call(), (0,), outputs=[])
+    made.end_step()
+    ledger = account(made.build(), roofline=Roofline(chip("H100-SXM")))
+    assert why_no_time(ledger) == "no time: nothing ran in the step"
+    assert busy_share(ledger) == 0
+    assert bill(ledger, Until(HOUR, Extent.SECONDS), own_price(1.0), None).training is None
+
+
+def test_a_run_without_a_step_costs_by_the_hour_only() -> None:
+    ledger = step()
+    whole = replace(ledger, trace=replace(ledger.trace, step_ends=()))
+    assert bill(whole, Until(HOUR, Extent.SECONDS), own_price(2.0), None).cost_usd == 2.0
+    assert money(whole, Until(HOUR, Extent.SECONDS)).column("steps") == (None,)
+    found = bill(whole, Until(10, Extent.STEPS), own_price(2.0), None)
+    assert found.cost_usd is None
+    assert found.missing == ("no cost of steps: no training step was completed",)
+
+
+def test_one_step_is_no_steady_state() -> None:
+    ledger = step()
+    whole = replace(ledger, trace=replace(ledger.trace, step_ends=(2,)))
+    assert "trace two steps" in money(whole, Until(10, Extent.STEPS)).note
+    assert "trace two steps" not in money(ledger, Until(10, Extent.STEPS)).note
+
+
+# Laws ------------------------------------------------------------------------------------------
+
+
+@given(AMOUNTS, AMOUNTS, AMOUNTS, st.floats(0, 100))
+def test_costs_add(step_s: float, steps: float, more: float, usd_per_hour: float) -> None:
+    parts = cost_usd(step_s, steps, usd_per_hour) + cost_usd(step_s, more, usd_per_hour)
+    assert cost_usd(step_s, steps + more, usd_per_hour) == pytest.approx(parts)
+    assert cost_usd(step_s, 0, usd_per_hour) == 0
+
+
+@given(AMOUNTS, AMOUNTS, SHARES, st.floats(0, 2000))
+def test_energies_add(seconds: float, more: float, share: float, tdp_watts: float) -> None:
+    parts = energy_joules(seconds, share, tdp_watts) + energy_joules(more, share, tdp_watts)
+    assert energy_joules(seconds + more, share, tdp_watts) == pytest.approx(parts)
+    assert energy_joules(0, share, tdp_watts) == 0
+
+
+@given(SHARES, SHARES, st.floats(1, 2000))
+def test_power_grows_with_work_from_idle_to_rated(one: float, two: float, tdp_watts: float) -> None:
+    low, high = sorted((one, two))
+    idle, rated = IDLE_SHARE_OF_POWER * tdp_watts, tdp_watts * (1 + 1e-9)
+    less, more = mean_power_watts(tdp_watts, low), mean_power_watts(tdp_watts, high)
+    assert idle <= less <= more <= rated
+
+
+@given(st.floats(1e-6, 1e3), st.integers(1, 10**9), st.integers(1, 10**9))
+def test_longer_trainings_take_more_steps(step_s: float, one: int, two: int) -> None:
+    low, high = sorted((one, two))
+    for extent in Extent:
+        less = training(Until(low, extent), step_s, 1000)
+        more = training(Until(high, extent), step_s, 1000)
+        assert (less.steps or 0) <= (more.steps or 0)
+        assert less.seconds <= more.seconds
+
+
+def test_prices_are_said_once() -> None:
+    offer = Price(1.0, "A shop", "2026-05", note="two for one")
+    ledger = replace(step(), roofline=Roofline(replace(chip("H100-SXM"), price=offer)))
+    assert "A shop, as of 2026-05 (two for one)" in money(ledger, Until(1, Extent.STEPS)).note

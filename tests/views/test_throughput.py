@@ -1,0 +1,197 @@
+"""Tokens and samples a second: what a step's batch is, and who tells."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.builders import TraceBuilder, factory_call, frame, mm_call, site
+from tests.traces import traced
+from tests.views.stopwatch import DATASHEET, MS, stopwatch
+from torchtally.ledger import account
+from torchtally.record import Call, Phase, TensorSpec, Trace
+from torchtally.views.throughput import Throughput, samples_of, throughput, tokens_of
+
+Step = Callable[[nn.Module], Tensor]
+
+
+def training(model: Callable[[], nn.Module], step: Step, *, micro_batches: int = 1) -> Trace:
+    """Two steps of so many micro-batches each."""
+
+    def train() -> None:
+        net = model().cuda()
+        optimizer = torch.optim.SGD(net.parameters())
+        for _ in range(2):
+            for _ in range(micro_batches):
+                step(net).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return traced(train)
+
+
+def of(trace: Trace) -> Throughput:
+    found = throughput(account(trace, roofline=DATASHEET))
+    assert found is not None
+    return found
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(32, 8)
+        self.words = nn.Embedding(100, 8)
+        self.head = nn.Linear(8, 100)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        places = self.positions(torch.arange(ids.shape[-1], device=ids.device))
+        return self.head(places + self.words(ids))
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_token_ids_tell_tokens_and_samples(micro_batches: int) -> None:
+    """Positions are looked up first, but only once for all samples."""
+    found = of(
+        training(
+            Words,
+            lambda net: net(torch.zeros(4, 32, dtype=torch.long, device="cuda")),
+            micro_batches=micro_batches,
+        )
+    )
+    assert found.tokens is not None
+    assert found.samples is not None
+    assert (found.tokens.size, found.samples.size) == (4 * 32 * micro_batches, 4 * micro_batches)
+    assert found.tokens.op == "aten.embedding"
+    assert found.tokens.line is not None
+    assert "self.words(ids)" in found.tokens.line.text
+    assert found.tokens_per_s == pytest.approx(128 * micro_batches / found.step_s)
+
+
+def test_what_is_looked_up_again_is_no_new_token() -> None:
+    ids = torch.zeros(4, 32, dtype=torch.long)
+
+    def step(net: nn.Module) -> Tensor:
+        run = torch.utils.checkpoint.checkpoint
+        return run(net, ids.cuda(), use_reentrant=False)  # type: ignore[no-any-return]
+
+    trace = training(Words, step)
+    lookups = [op for op in trace.ops if op.call.name == "aten.embedding"]
+    assert {Phase.FORWARD, Phase.RECOMPUTE} <= {op.phase for op in lookups}
+    found = of(trace)
+    assert found.tokens is not None
+    assert found.tokens.size == 128
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_images_tell_samples_and_no_tokens(micro_batches: int) -> None:
+    """Two convolutions see each micro-batch; only the first counts."""
+    found = of(
+        training(
+            lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)),
+            lambda net: net(torch.zeros(8, 3, 16, 16, device="cuda")),
+            micro_batches=micro_batches,
+        )
+    )
+    assert found.tokens is None
+    assert found.tokens_per_s is None
+    assert found.samples is not None
+    assert found.samples.size == 8 * micro_batches
+    assert found.samples.op == "aten.convolution"
+    assert found.samples_per_s == pytest.approx(8 * micro_batches / found.step_s)
+
+
+@pytest.mark.parametrize(
+    ("shape", "samples"), [((16, 8), 16), ((4, 5, 8), 4)], ids=["rows", "sequences"]
+)
+def test_else_the_first_product_tells(shape: tuple[int, ...], samples: int) -> None:
+    """A layer flattens sequences to rows; a sample is what the batch was made of."""
+    found = of(
+        training(
+            lambda: nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 8)),
+            lambda net: net(torch.zeros(shape, device="cuda")),
+            micro_batches=2,
+        )
+    )
+    assert found.tokens is None
+    assert found.samples is not None
+    assert found.samples.size == 2 * samples
+
+
+def test_a_batch_out_of_a_resident_data_set_is_as_large_as_its_product() -> None:
+    data = site(frame(line=2))
+    made = TraceBuilder()
+    rows = made.run(factory_call(1000, 8), site=data)
+    weight = made.run(factory_call(8, 4))
+    made.end_step()
+    made.run(mm_call(16, 8, 4), (rows, weight), site=site(frame(line=3)))
+    made.end_step()
+    found = samples_of(account(made.build()))
+    assert found is not None
+    assert (found.size, found.op) == (16, "aten.mm")
+
+
+def test_single_ids_are_tokens_and_the_product_tells_samples() -> None:
+    found = of(
+        training(
+            lambda: nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 4)),
+            lambda net: net(torch.zeros(6, dtype=torch.long, device="cuda")),
+        )
+    )
+    assert found.tokens is not None
+    assert found.samples is not None
+    assert (found.tokens.size, found.samples.size) == (6, 6)
+    assert found.samples.op.startswith("aten.addmm")
+
+
+# By hand ---------------------------------------------------------------------------------------
+
+
+def lookup(*ids: int) -> Call:
+    def spec(*shape: int, argument: str, storage: int) -> TensorSpec:
+        from tests.builders import spec as contiguous
+
+        return contiguous(*shape, argument=argument, storage=storage, dtype="int64")
+
+    return Call(
+        "aten.embedding",
+        "default",
+        (spec(50, 2, argument="weight", storage=0), spec(*ids, argument="indices", storage=1)),
+        (spec(*ids, 2, argument="", storage=2),),
+    )
+
+
+def test_a_rate_is_the_steps_batch_over_its_time() -> None:
+    """Two lookups of 2 x 5 ids at 1 ms each."""
+    made = TraceBuilder()
+    table, ids = made.run(factory_call(50, 2)), made.run(factory_call(2, 5))
+    made.end_step()
+    for _ in range(2):
+        made.run(lookup(2, 5), (table, ids))
+    made.end_step()
+    found = throughput(account(made.build(), roofline=stopwatch()))
+    assert found is not None
+    assert found.step_s == pytest.approx(2 * MS)
+    assert found.steps_per_s == pytest.approx(500)
+    assert found.tokens_per_s == pytest.approx(20 / 2e-3)
+    assert found.samples_per_s == pytest.approx(4 / 2e-3)
+    assert found.tokens is not None
+    assert found.tokens.line is None
+
+
+def test_nothing_tells_nothing() -> None:
+    made = TraceBuilder()
+    made.run(factory_call(8))
+    made.end_step()
+    ledger = account(made.build(), roofline=stopwatch())
+    assert (tokens_of(ledger), samples_of(ledger), throughput(ledger)) == (None, None, None)
+
+
+def test_without_a_step_or_a_time_there_is_no_rate() -> None:
+    made = TraceBuilder()
+    number = made.run(factory_call(3, 4))
+    made.run(mm_call(2, 3, 4), (number, number))
+    assert throughput(account(made.build(), roofline=stopwatch())) is None
+    made.end_step()
+    assert throughput(account(made.build())) is None
+    assert throughput(account(made.build(), roofline=stopwatch())) is not None

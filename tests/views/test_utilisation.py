@@ -1,0 +1,306 @@
+"""MFU, HFU and MBU by hand, by every convention, and against what PaLM published."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.builders import TraceBuilder, factory_call, mm_call, spec
+from tests.calibration.machines import HOST
+from tests.traces import traced
+from tests.views.stopwatch import DATASHEET, H100, MS, stopwatch, without_peak
+from torchtally.convention import Attention
+from torchtally.ledger import Ledger, account
+from torchtally.record import Call, Phase, Role, Trace
+from torchtally.report.text import table_text
+from torchtally.roofline import Bound, Kernel, Roofline
+from torchtally.targets import host_chip
+from torchtally.views import by
+from torchtally.views.utilisation import (
+    Utilisation,
+    embedding_parameters,
+    model_utilisation,
+    peak_of,
+    utilisations,
+)
+
+M = 1024
+PRODUCT_FLOPS = 2 * M**3
+
+
+def figures(ledger: Ledger) -> dict[str, Utilisation]:
+    return {it.key: it for it in utilisations(ledger)}
+
+
+def one_step(*ops: tuple[Call, Phase]) -> Trace:
+    """A step of these operators after one that allocates a weight."""
+    made = TraceBuilder()
+    weight = made.run(factory_call(M, M), role=Role.PARAMETER)
+    made.end_step()
+    for call, phase in ops:
+        made.run(call, (weight,) * len(call.inputs), phase=phase)
+    made.end_step()
+    return made.build()
+
+
+def products(dtype: str = "bfloat16", **options: bool) -> Trace:
+    """One product forward, two backward, one recomputed, one of the optimizer."""
+    call = mm_call(M, M, M, dtype, **options)
+    back = Phase.BACKWARD
+    phases = (Phase.FORWARD, Phase.RECOMPUTE, back, back, Phase.OPTIMIZER)
+    return one_step(*((call, phase) for phase in phases))
+
+
+# By hand ---------------------------------------------------------------------------------------
+
+
+def test_mfu_counts_what_the_model_asks_for_and_hfu_what_is_done() -> None:
+    """Five products of a millisecond each; three of them are the model's."""
+    found = figures(account(products(), roofline=stopwatch()))
+    mfu, hfu = found["mfu_full"], found["hfu_full"]
+    assert (mfu.amount, hfu.amount) == (3 * PRODUCT_FLOPS, 5 * PRODUCT_FLOPS)
+    assert mfu.per_s == pytest.approx(3 * PRODUCT_FLOPS / (5 * MS))
+    assert mfu.peak_per_s == 989.4e12
+    assert mfu.of == "promised dense bfloat16"
+    assert mfu.fraction == pytest.approx(3 * 2 * 1024**3 / 5e-3 / 989.4e12)
+    assert hfu.fraction == pytest.approx(5 / 3 * (mfu.fraction or 0))
+
+
+def test_mbu_is_bytes_over_time_over_bandwidth() -> None:
+    found = figures(account(products(), roofline=stopwatch()))["mbu"]
+    assert found.amount == 5 * 3 * 2 * M**2
+    assert found.peak_per_s == H100.memory_bandwidth_bytes_per_s
+    assert found.fraction == pytest.approx(15 * 2 * M**2 / 5e-3 / 3.35e12, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("trace", "dtype", "promised"),
+    [
+        (products("float32"), "float32", H100.peaks["float32"].flop_per_s),
+        (products("float32", allow_tf32=True), "tf32", H100.peaks["tf32"].flop_per_s),
+        (products("float16"), "float16", H100.peaks["float16"].flop_per_s),
+        (products("complex64"), "float32", H100.peaks["float32"].flop_per_s),
+    ],
+    ids=["float32", "tf32", "float16", "complex64"],
+)
+def test_the_peak_is_that_of_the_dtype_in_which_most_products_are(
+    trace: Trace, dtype: str, promised: float
+) -> None:
+    peak = peak_of(account(trace), H100)
+    assert (peak.dtype, peak.flop_per_s) == (dtype, promised)
+
+
+def test_the_dtype_of_most_flops_wins_not_that_of_most_products() -> None:
+    small = [(mm_call(8, 8, 8, "float32"), Phase.FORWARD)] * 9
+    trace = one_step(*small, (mm_call(M, M, M, "float16"), Phase.FORWARD))
+    assert peak_of(account(trace), H100).dtype == "float16"
+
+
+def test_a_chip_without_tf32_computes_in_float32() -> None:
+    ledger = account(products("float32", allow_tf32=True))
+    assert peak_of(ledger, without_peak("tf32")).dtype == "float32"
+
+
+def test_without_a_peak_there_is_no_number_but_a_reason() -> None:
+    ledger = account(products(), roofline=stopwatch(without_peak("bfloat16")))
+    mfu = figures(ledger)["mfu_full"]
+    assert (mfu.peak_per_s, mfu.fraction) == (None, None)
+    assert mfu.per_s == pytest.approx(3 * PRODUCT_FLOPS / (5 * MS))
+    text = " ".join(table_text(by(ledger, "utilisation")).split())
+    assert "No MFU: most products are in bfloat16, for which the Half has no peak." in text
+
+
+def test_a_cpus_peak_is_the_best_that_was_measured() -> None:
+    ledger = account(products("float32"), roofline=Roofline(host_chip(HOST), HOST))
+    found = figures(ledger)
+    assert found["mfu_full"].of == "best measured float32"
+    assert found["mfu_full"].peak_per_s == 2e11
+    assert found["mbu"].of == "best measured bandwidth"
+
+
+def test_a_step_without_products_has_no_mfu() -> None:
+    ledger = account(one_step((factory_call(M), Phase.FORWARD)), roofline=stopwatch())
+    assert list(figures(ledger)) == ["mbu"]
+    assert model_utilisation(ledger) is None
+    assert "no matrix products" in by(ledger, "utilisation").note
+
+
+def test_a_step_that_takes_no_time_has_no_rate() -> None:
+    ledger = account(products(), roofline=stopwatch(mm=Kernel(0.0, Bound.COMPUTE)))
+    assert ledger.step_s == 0
+    assert {it.per_s for it in utilisations(ledger)} == {None}
+
+
+# Attention -------------------------------------------------------------------------------------
+
+B, H, S, D = 2, 3, 64, 16
+POINTS = B * H * S * S
+
+
+def attention(*, is_causal: bool, value_dim: int = D) -> Trace:
+    """A fused forward and its backward."""
+    shapes = {"query": (B, H, S, D), "key": (B, H, S, D), "value": (B, H, S, value_dim)}
+    inputs = tuple(
+        spec(*shape, argument=name, dtype="bfloat16", storage=at)
+        for at, (name, shape) in enumerate(shapes.items())
+    )
+    out = spec(B, H, S, value_dim, dtype="bfloat16", storage=3)
+    name = "aten._scaled_dot_product_flash_attention"
+    literals = (("is_causal", True),) if is_causal else ()
+    forward = Call(name, "default", inputs, (out,), literals)
+    backward = Call(f"{name}_backward", "default", inputs, (out,), literals)
+    return one_step((forward, Phase.FORWARD), (backward, Phase.BACKWARD))
+
+
+def test_mfu_counts_attention_backward_as_twice_its_forward() -> None:
+    """Two products forward, four backward; five are done, the scores once more."""
+    found = figures(account(attention(is_causal=False), roofline=stopwatch()))
+    assert found["mfu_full"].amount == 6 * 2 * POINTS * D
+    assert found["hfu_full"].amount == 7 * 2 * POINTS * D
+    assert "mfu_causal" not in found
+
+
+def test_heads_of_other_dims_count_as_their_products_do() -> None:
+    """Scores in D, weights by values in E: forward D + E, backward twice that, done 3 D + 2 E."""
+    E = 24
+    found = figures(account(attention(is_causal=False, value_dim=E), roofline=stopwatch()))
+    assert found["mfu_full"].amount == 3 * 2 * POINTS * (D + E)
+    assert found["hfu_full"].amount == 2 * POINTS * ((D + E) + (3 * D + 2 * E))
+
+
+@pytest.mark.parametrize("convention", Attention)
+def test_both_conventions_stand_side_by_side_whichever_the_ledger_has(
+    convention: Attention,
+) -> None:
+    ledger = account(attention(is_causal=True), convention=convention, roofline=stopwatch())
+    found = figures(ledger)
+    assert found["mfu_full"].amount == 2 * found["mfu_causal"].amount == 6 * 2 * POINTS * D
+    assert found["hfu_full"].amount == 2 * found["hfu_causal"].amount == 7 * 2 * POINTS * D
+    shown = model_utilisation(ledger)
+    assert shown is not None
+    assert shown.key == f"mfu_{convention}"
+
+
+# Rules by parameters ---------------------------------------------------------------------------
+
+LAYERS, HEADS, HEAD, TOKENS, BATCH, VOCABULARY = 2, 4, 16, 128, 2, 512
+WIDTH = HEADS * HEAD
+BLOCK = 12 * WIDTH**2
+"""Weights of a block: attention has 4 d^2, the layers after it 8 d^2."""
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.proj = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+        self.down = nn.Linear(4 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = (BATCH, TOKENS, HEADS, HEAD)
+        q, k, v = (it.view(heads).transpose(1, 2) for it in self.qkv(x).split(WIDTH, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(BATCH, TOKENS, WIDTH))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class GPT(nn.Module):
+    def __init__(self, *, is_tied: bool) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Embedding(TOKENS, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        if is_tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        return self.head(self.blocks(x))
+
+
+def gpt(*, is_tied: bool) -> Ledger:
+    def train() -> None:
+        model = GPT(is_tied=is_tied).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(2):
+            ids = torch.zeros(BATCH, TOKENS, dtype=torch.long, device="cuda")
+            with torch.autocast("cuda", torch.bfloat16):
+                logits = model(ids)
+                loss = F.cross_entropy(logits.view(-1, VOCABULARY), ids.view(-1))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    ledger = account(traced(train), roofline=DATASHEET)
+    ledger.check()
+    return ledger
+
+
+@pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "untied"])
+def test_the_conventions_of_a_gpt_are_related_as_papers_say(is_tied: bool) -> None:
+    """In full is 6 N of the weights that are multiplied, and 12 L H Q T for each token."""
+    ledger = gpt(is_tied=is_tied)
+    found = figures(ledger)
+    tokens = BATCH * TOKENS
+    head, positions = VOCABULARY * WIDTH, TOKENS * WIDTH
+    multiplied = LAYERS * BLOCK + head
+    N = multiplied + positions + (0 if is_tied else head)
+    attention = 12 * LAYERS * HEADS * HEAD * TOKENS
+    assert found["mfu_6n"].amount == 6 * N * tokens
+    assert found["mfu_6n_inner"].amount == 6 * multiplied * tokens
+    assert found["mfu_palm"].amount == (6 * N + attention) * tokens
+    assert found["mfu_full"].amount == (6 * multiplied + attention) * tokens
+    assert found["mfu_causal"].amount == (6 * multiplied + attention // 2) * tokens
+    assert embedding_parameters(ledger) == N - multiplied
+    assert {it.of for key, it in found.items() if key != "mbu"} == {"promised dense bfloat16"}
+
+
+def test_palms_rule_gives_palms_figure() -> None:
+    """PaLM 540B, arXiv 2204.02311, section 4.1 and appendix B: 238.3 K tokens/s on 6144 TPU v4 of
+    275 TFLOP/s are an MFU of 46.2 %, with attention; of 45.7 % without.
+    """
+    N, per_token, peak = 540.35e9, 12 * 118 * 48 * 256 * 2048, 6144 * 275e12
+    assert 238.3e3 * (6 * N + per_token) / peak == pytest.approx(0.462, abs=5e-4)
+    assert 238.3e3 * 6 * N / peak == pytest.approx(0.457, abs=5e-4)
+
+
+def test_a_name_says_how_attention_counts_where_there_is_any() -> None:
+    with_it, without = (
+        model_utilisation(account(it, roofline=stopwatch()))
+        for it in (attention(is_causal=False), products())
+    )
+    assert with_it is not None
+    assert without is not None
+    assert (with_it.name, without.name) == ("MFU, attention in full", "MFU")
+
+
+def test_without_token_ids_there_is_no_rule_by_parameters() -> None:
+    ledger = account(products(), roofline=stopwatch())
+    assert not {"mfu_6n", "mfu_palm"} & set(figures(ledger))
+    assert "no rule by parameters" in by(ledger, "utilisation").note
+
+
+def test_the_view_shows_every_figure_and_names_its_peak() -> None:
+    ledger = gpt(is_tied=True)
+    table = by(ledger, "utilisation")
+    assert table.column("name") == tuple(it.name for it in utilisations(ledger))
+    assert table.column("fraction") == tuple(it.fraction for it in utilisations(ledger))
+    assert all(table.column("convention"))
+    text = table_text(table, width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "MFU, attention in full" in text
+    assert "H100-SXM's promised dense bfloat16" in " ".join(text.split())
+    assert table.column("bytes")[-1] == ledger.total.bytes
+
+
+def test_another_chip_has_another_peak() -> None:
+    trace = products()
+    half = replace(H100, peaks={"bfloat16": replace(H100.peaks["bfloat16"], flop_per_s=494.7e12)})
+    whole, twice = (
+        figures(account(trace, roofline=stopwatch(it)))["mfu_full"].fraction for it in (H100, half)
+    )
+    assert twice == pytest.approx(2 * (whole or 0))
