@@ -106,19 +106,21 @@ class Product:
 def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """The products of one call, one behind the other."""
     compute_s = overhead_s = 0.0
-    for product in products_of(call, cost):
-        found_s, found_launches = product_s(product, chip)
+    found = products_of(call, cost)
+    memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
+    for product in found:
+        found_s, found_launches = product_s(product, chip, memory_s / len(found))
         compute_s += found_s
         overhead_s += KERNEL_S * found_launches
-    memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
     return bounded(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
 
 
 @lru_cache(maxsize=4096)
-def product_s(product: Product, chip: Chip) -> tuple[float, int]:
+def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[float, int]:
     """(seconds of arithmetic with the best tile and split, kernels launched for it).
 
     Adding up the splits' partial sums is in the seconds. At least flops / promised peak, always.
+    Splits that make the arithmetic faster than `memory_s` gain nothing, and are not made.
     """
     if product.flops == 0:
         return 0.0, 1
@@ -130,15 +132,17 @@ def product_s(product: Product, chip: Chip) -> tuple[float, int]:
     if chip.multiprocessors is None:
         return product.flops / rate, 1
     tiles = MATRIX_TILES if on_matrix_unit else VECTOR_TILES
-    best_s, best_launches = inf, 1
+    least_s = best_s = inf
+    best_launches = 1
     for m, n in tiles:
         for splits in SPLITS:
             found_s = tiled_s(product, (m, n), splits, rate, chip)
             if splits > 1:
-                found_s += partial_sums_s(product, splits, chip) + KERNEL_S
-            if found_s < best_s:
-                best_s, best_launches = found_s, 1 + (splits > 1)
-    return best_s - KERNEL_S * (best_launches - 1), best_launches
+                found_s += partial_sums_s(product, splits, chip)
+            whole_s = max(found_s, memory_s) + KERNEL_S * (splits > 1)
+            if whole_s < least_s:
+                least_s, best_s, best_launches = whole_s, found_s, 1 + (splits > 1)
+    return best_s, best_launches
 
 
 def tiled_s(product: Product, tile: tuple[int, int], splits: int, rate: float, chip: Chip) -> float:
