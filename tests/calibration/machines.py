@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.builders import mm_call, spec
+from tests.builders import copy_in_call, mm_call, spec
 from torchtally.calibration import Calibration, Issue, Sample
 from torchtally.record import Call
 
@@ -22,6 +22,7 @@ SAMPLES = (
     Sample(mm_call(1024, 1024, 1024), 2e-2),
     Sample(add_call(1000), 2e-6),
     Sample(add_call(100_000), 1e-4),
+    Sample(copy_in_call(1000, is_pinned=True, non_blocking=True), 1e-5),
 )
 
 HOST = Calibration(

@@ -22,6 +22,7 @@ class _Spec(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     device: str
     storage: int
     is_written: bool
+    is_pinned: bool
 
 
 class _Sample(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -139,7 +140,10 @@ def _packed(sample: Sample) -> _Sample:
 
 
 def _packed_spec(it: TensorSpec) -> _Spec:
-    return _Spec(it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written)
+    return _Spec(
+        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written,
+        it.is_pinned,
+    )  # fmt: skip
 
 
 def _calibration(found: _File) -> Calibration:
@@ -172,5 +176,6 @@ def _call(it: _Sample) -> Call:
 
 def _spec(it: _Spec) -> TensorSpec:
     return TensorSpec(
-        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written
-    )
+        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written,
+        it.is_pinned,
+    )  # fmt: skip
