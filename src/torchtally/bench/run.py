@@ -43,7 +43,7 @@ def effort(device: torch.device, *, is_quick: bool) -> Effort:
         dtypes = (torch.bfloat16, torch.float32, torch.float16)
         found = Effort(dtypes, 3e12, 1e8, 2**28, 2**28)
     else:
-        found = Effort((torch.float32, torch.bfloat16), 4e9, 0.0, 2**25, 48 * 2**20)
+        found = Effort((torch.float32, torch.bfloat16), 4e9, 0.0, 2**25, 80 * 2**20)
     if is_quick:
         return replace(found, most_flops=found.most_flops / 10, most_elements=2**22)
     return found

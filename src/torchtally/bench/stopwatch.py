@@ -1,8 +1,9 @@
 """How long a piece of work takes on a device, by itself."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class Stopwatch:
         return self.device.type == "cuda"
 
     def seconds(self, work: Work) -> float:
-        """The time of one run, the device doing nothing else.
+        """The median time of one run, the device doing nothing else.
 
         On a GPU the runs stand in a queue behind one another, so the host's part is not in it.
         """
@@ -43,7 +44,7 @@ class Stopwatch:
         return self._on_gpu(work) if self.is_gpu else self._on_host(work)
 
     def host_seconds(self, work: Work) -> float:
-        """The time until `work` returns: on a GPU what the host takes to issue it."""
+        """The median time until `work` returns: on a GPU what the host takes to issue it."""
         for _ in range(WARM_UPS):
             work()
         return self._on_host(work)
@@ -52,7 +53,7 @@ class Stopwatch:
         once_s = self._elapsed(work, 1)
         at_once = max(1, min(MOST, round(SHORT_S / max(once_s, 1e-7))))
         times = max(LEAST, min(MOST, round(self.budget_s / max(once_s * at_once, 1e-7))))
-        return undisturbed(self._elapsed(work, at_once) / at_once for _ in range(times))
+        return median(self._elapsed(work, at_once) / at_once for _ in range(times))
 
     def _elapsed(self, work: Work, times: int) -> float:
         self.wait()
@@ -64,7 +65,7 @@ class Stopwatch:
     def _on_gpu(self, work: Work) -> float:
         once_s = self._queued(work, 1)
         times = max(LEAST, min(LONGEST_QUEUE, round(self.budget_s / max(once_s, 1e-7))))
-        return undisturbed(self._queued(work, times) / times for _ in range(LEAST))
+        return median(self._queued(work, times) / times for _ in range(LEAST))
 
     def _queued(self, work: Work, times: int) -> float:
         """Device time of so many runs, all of them issued before the first one begins."""
@@ -89,7 +90,3 @@ SLEEP_CYCLES_PER_RUN = 40_000
 """About 20 us of a GPU's clock: longer than the host takes to issue one operator."""
 
 
-def undisturbed(times_s: Iterable[float]) -> float:
-    """The lower quartile: other work on the machine only ever adds, and to some runs only."""
-    ordered = sorted(times_s)
-    return ordered[len(ordered) // 4]
