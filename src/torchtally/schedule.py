@@ -65,7 +65,8 @@ class Clock:
 
     def _issued(self, ops: Sequence[Op], prices: Sequence[Price]) -> list[float]:
         """What the host takes to issue each operator."""
-        known = {id(it): issue_by_phase(self.issue, it) for it in prices}
+        distinct = {id(it): it for it in prices}
+        known = {key: issue_by_phase(self.issue, it) for key, it in distinct.items()}
         return [
             known[id(price)][id(op.phase)] for op, price in zip(ops, prices, strict=True)
         ]  # fmt: skip

@@ -79,6 +79,8 @@ class TensorSpec:
     @property
     def bytes(self) -> int:
         """Bytes of distinct elements: a dimension of stride 0 (broadcast) is stored once."""
+        if 0 not in self.stride:
+            return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
         stored = (n for n, step in zip(self.shape, self.stride, strict=True) if step or n == 0)
         return math.prod(stored) * self.itemsize_bytes
 

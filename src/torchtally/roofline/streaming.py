@@ -121,7 +121,9 @@ def extra_bytes(call: Call) -> int:
     again = EXTRA_READS.get(name, ())
     if again and is_inference(call):
         again = ()
-    found = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
+    found = 0
+    if again:
+        found = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
     if name in LONG_ROW_EXTRA_READS and call.inputs:
         row = row_bytes(call)
         if row > ON_CHIP_ROW_BYTES:
