@@ -1,8 +1,8 @@
 """Predicted time of a training step on this CPU beside the measured one, in one run.
 
     python -m benchmarks.cpu_step_time                  measure the machine, then every model
-    python -m benchmarks.cpu_step_time --models gpt2,lstm --operators
-    python -m benchmarks.cpu_step_time --calibration FILE      one that `tally bench` wrote before
+    python -m benchmarks.cpu_step_time --models "gpt2;lstm" --operators
+    python -m benchmarks.cpu_step_time --calibration FOLDER    with what `tally bench` kept there
 
 First the machine is measured, as `tally bench --device cpu` does. Then each model trains for real,
 in a process of its own, and the same training is traced on the CPU as a simulated chip, and
@@ -29,7 +29,6 @@ Step = Callable[[], None]
 LIMIT = 0.15
 WARM_UPS = 3
 LEAST_STEPS = 7
-MEASURED_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +177,15 @@ def workload(name: str) -> Workload:
     return next(it for it in WORKLOADS if it.name == name)
 
 
-def measured_steps_s(it: Workload) -> list[float]:
-    """Seconds of each step on the CPU, after a warm-up."""
+def measured_steps_s(it: Workload, seconds: float) -> list[float]:
+    """Seconds of each step on the CPU, after a warm-up, for so many seconds."""
     import torch
 
     step = it.train(torch.device("cpu"))
     for _ in range(WARM_UPS):
         step()
     found: list[float] = []
-    while len(found) < LEAST_STEPS or sum(found) < MEASURED_S:
+    while len(found) < LEAST_STEPS or sum(found) < seconds:
         started_s = time.perf_counter()
         step()
         found.append(time.perf_counter() - started_s)
@@ -238,8 +237,9 @@ def predicted(it: Workload) -> dict[str, Any]:
     }
 
 
-def in_child(job: str, name: str, environment: dict[str, str]) -> Any:
-    command = [sys.executable, "-m", "benchmarks.cpu_step_time", "--job", job, "--models", name]
+def in_child(job: str, name: str, environment: dict[str, str], seconds: float = 0.0) -> Any:
+    command = [sys.executable, "-m", "benchmarks.cpu_step_time", "--job", job, "--models", name,
+               "--seconds", str(seconds)]  # fmt: skip
     done = subprocess.run(
         command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=False
     )
@@ -248,18 +248,19 @@ def in_child(job: str, name: str, environment: dict[str, str]) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-JOBS: dict[str, Callable[[Workload], Any]] = {
+JOBS: dict[str, Callable[[Workload, float], Any]] = {
     "measure": measured_steps_s,
-    "profile": measured_operators_s,
-    "predict": predicted,
+    "profile": lambda it, seconds: measured_operators_s(it),
+    "predict": lambda it, seconds: predicted(it),
 }
 
 
-def calibrate(folder: Path) -> float:
+def calibrate(folder: Path, *, is_quick: bool) -> float:
     """As `tally bench` does, into a folder of its own."""
     started_s = time.perf_counter()
+    quickly = ["--quick"] if is_quick else []
     subprocess.run(
-        [sys.executable, "-m", "torchtally", "bench", "--device", "cpu"],
+        [sys.executable, "-m", "torchtally", "bench", "--device", "cpu", *quickly],
         env={**os.environ, "TALLY_CALIBRATIONS": str(folder)}, stdout=subprocess.DEVNULL,
         check=True,
     )  # fmt: skip
@@ -278,11 +279,11 @@ def rows_of(found: list[dict[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def compared(it: Workload, environment: dict[str, str]) -> dict[str, Any]:
+def compared(it: Workload, environment: dict[str, str], seconds: float) -> dict[str, Any]:
     """Measured, predicted, and measured again: a machine that changed in between shows."""
-    steps_s = in_child("measure", it.name, environment)
+    steps_s = in_child("measure", it.name, environment, seconds)
     told = in_child("predict", it.name, environment)
-    steps_s += in_child("measure", it.name, environment)
+    steps_s += in_child("measure", it.name, environment, seconds)
     measured_s = median(steps_s)
     return {
         "name": it.name,
@@ -312,20 +313,23 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--models", metavar="NAMES", help="only these, separated by semicolons")
     made.add_argument("--calibration", metavar="FOLDER", help="one made before: not measured again")
+    made.add_argument("--quick", action="store_true", help="measure the machine roughly")
     made.add_argument("--operators", action="store_true", help="by operator, too")
+    made.add_argument("--seconds", type=float, default=4.0, metavar="S",
+                      help="measure steps for so long, before and after (default 4)")  # fmt: skip
     made.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
     args = made.parse_args()
     chosen = [workload(it) for it in args.models.split(";")] if args.models else list(WORKLOADS)
     if args.job:
-        print(json.dumps(JOBS[args.job](chosen[0])))
+        print(json.dumps(JOBS[args.job](chosen[0], args.seconds)))
         return
     with tempfile.TemporaryDirectory() as made_folder:
         folder = Path(args.calibration or made_folder)
-        bench_s = 0.0 if args.calibration else calibrate(folder)
+        bench_s = 0.0 if args.calibration else calibrate(folder, is_quick=args.quick)
         environment = {"TALLY_CALIBRATIONS": str(folder)}
         found = []
         for it in chosen:
-            found.append(compared(it, environment))
+            found.append(compared(it, environment, args.seconds))
             show("", ["model", "measured ms", "range", "predicted ms", "error", "calibrated"],
                  rows_of(found[-1:]))  # fmt: skip
             if args.operators:

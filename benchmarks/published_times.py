@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from benchmarks.measuring import parser, write
 from torchtally.cost import cost_of
 from torchtally.hardware import chip
 from torchtally.record import Call, Literal, TensorSpec
@@ -531,7 +532,15 @@ def grouped(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Ro
 
 
 def main() -> None:
-    print("\n".join(lines(published())))
+    args = parser(__doc__).parse_args()
+    rows = published()
+    print("\n".join(lines(rows)))
+    held = independent(rows)
+    write(args.json, {
+        "rows": [{"kernel": it.label, "chip": it.chip, "published_s": it.published_s,
+                  "predicted_s": it.predicted_s} for it in held],
+        "median_error": median_error(held),
+    })  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.builders import big_trace
 from torchtally.record.file import write_trace
 
@@ -78,6 +80,34 @@ def test_compare_chips(tmp_path: Path) -> None:
     assert found["target_wall_s"] == 1.0
     for runs in found["runs"].values():
         assert [run["wall_s"] > 0 for run in runs] == [True]
+
+
+def test_predicted_steps_are_about_as_long_as_real_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On this very machine, measured now: within a half in the median, of three models.
+
+    The benchmark's own target is 15 %, on a machine that does nothing else; tests share theirs. One
+    thread: two that wait for each other while others compute measure nothing but that.
+    """
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    errors = []
+    for _ in range(2):
+        found = figures(tmp_path, "cpu_step_time", "--quick", "--seconds", "0.5",
+                        "--models", "perceptron;encoder;encoder, small")  # fmt: skip
+        assert [it["measured_s"] > 0 for it in found["models"]] == [True] * 3
+        assert all(it["calibrated_share"] > 0.9 for it in found["models"])
+        errors.append(found["median_error"])
+        if min(errors) < 0.5:
+            break
+    assert min(errors) < 0.5
+
+
+def test_published_times(tmp_path: Path) -> None:
+    """The datasheet model beside what others measured: within 30 % in the median."""
+    found = figures(tmp_path, "published_times")
+    assert len(found["rows"]) > 100
+    assert found["median_error"] < 0.3
 
 
 def test_allocator(tmp_path: Path) -> None:

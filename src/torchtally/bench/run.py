@@ -35,17 +35,23 @@ class Effort:
     most_elements: int
     cold_bytes: int
     """Tensors that streaming operators take turns on, so that caches hold none of them."""
+    seconds_each: float = 0.02
+    """For one measurement."""
 
 
 def effort(device: torch.device, *, is_quick: bool) -> Effort:
     """What fits in a minute: a GPU does in a millisecond what a CPU does in a second."""
     if device.type == "cuda":
-        dtypes = (torch.bfloat16, torch.float32, torch.float16)
+        dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float32, torch.float16)
         found = Effort(dtypes, 3e12, 1e8, 2**28, 2**28)
     else:
-        found = Effort((torch.float32, torch.bfloat16), 4e9, 0.0, 2**25, 80 * 2**20)
+        dtypes = (torch.float32, torch.bfloat16)
+        found = Effort(dtypes, 4e9, 0.0, 2**25, 80 * 2**20)
     if is_quick:
-        return replace(found, most_flops=found.most_flops / 10, most_elements=2**22)
+        return replace(
+            found, dtypes=dtypes[:1], most_flops=found.most_flops / 10, most_elements=2**20,
+            seconds_each=0.005,
+        )  # fmt: skip
     return found
 
 
@@ -59,8 +65,8 @@ def bench(device: str, *, is_quick: bool, said: Said) -> Calibration:
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UsageError("There is no GPU here that torch can use.\nMeasure the CPU: --device cpu.")
-    stopwatch = Stopwatch(place)
     work = effort(place, is_quick=is_quick)
+    stopwatch = Stopwatch(place, work.seconds_each)
     said("memory", 0.0)
     calibration = Calibration(
         device=machine.name(place),
