@@ -36,8 +36,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "measure": ("hardware", "record", "tracer", "virtual"),
     "bench": ("calibration", "cost", "errors", "hardware", "record", "roofline", "targets",
               "tracer", "virtual"),
-    "cli": ("advice", "bench", "calibration", "convention", "errors", "fit", "hardware", "ledger", "measure", "prediction", "record",
-            "report", "roofline", "targets", "tracer", "units", "views", "workspace"),
+    "cli": ("advice", "bench", "calibration", "convention", "errors", "fit", "hardware",
+            "ledger", "measure", "prediction", "record", "report", "roofline", "targets",
+            "tracer", "units", "views", "workspace"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 

@@ -5,7 +5,8 @@
     with torchtally.virtual_gpu("H100-SXM") as gpu:       # "cuda" is a simulated chip in here
         ...
     trace = torchtally.trace(train, gpu="H100-SXM", steps=2)
-    ledger = torchtally.account(trace)                     # FLOPs, bytes, memory
+    roofline = torchtally.roofline("H100-SXM")
+    ledger = torchtally.account(trace, roofline=roofline)  # FLOPs, bytes, memory, time
     print(torchtally.by(ledger, "line"))
 
 Names are imported when first used: `import torchtally` imports no torch.
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torchtally.ledger import Ledger, account
     from torchtally.record import Trace
     from torchtally.record.file import read_trace, write_trace
+    from torchtally.targets import roofline
     from torchtally.tracing import trace
     from torchtally.views import by
     from torchtally.virtual.session import virtual_gpu
@@ -34,6 +36,7 @@ _HOMES = {
     "chip": "hardware",
     "chips": "hardware",
     "read_trace": "record.file",
+    "roofline": "targets",
     "trace": "tracing",
     "virtual_gpu": "virtual.session",
     "write_trace": "record.file",
@@ -49,6 +52,7 @@ __all__ = [
     "chip",
     "chips",
     "read_trace",
+    "roofline",
     "trace",
     "virtual_gpu",
     "write_trace",

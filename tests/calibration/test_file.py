@@ -7,7 +7,7 @@ import pytest
 
 from tests.calibration.machines import H100, HOST
 from torchtally.calibration.file import read, write
-from torchtally.calibration.library import keep, of_chip, of_host
+from torchtally.calibration.library import SHIPPED, keep, of_chip, of_host
 from torchtally.errors import UsageError
 from torchtally.hardware import chip
 from torchtally.targets import known_roofline, roofline, target
@@ -67,7 +67,9 @@ def test_a_sample_that_took_no_time_is_refused(tmp_path):
 
 @pytest.fixture
 def library(tmp_path, monkeypatch):
+    """Empty, and nothing shipped."""
     monkeypatch.setenv("TALLY_CALIBRATIONS", str(tmp_path))
+    monkeypatch.setattr("torchtally.calibration.library.SHIPPED", tmp_path / "none")
     return tmp_path
 
 
@@ -92,6 +94,23 @@ def test_the_last_one_of_a_cpu_counts(library):
     found = of_host()
     assert found is not None
     assert found.threads == 4
+
+
+def test_what_was_shipped_is_for_cpus_of_the_same_name(library, monkeypatch):
+    write(HOST, library / "none" / "some.json")
+    assert of_host() is None
+    monkeypatch.setattr(
+        "torchtally.calibration.library.processor_name", lambda: "Some CPU @ 1.00GHz"
+    )
+    assert of_host() == HOST
+
+
+def test_whatever_is_shipped_can_be_read():
+    for path in SHIPPED.glob("*.json"):
+        found = read(path)
+        assert found.device
+        assert found.date
+        assert len(found.samples) > 1000
 
 
 def test_a_gpus_calibration_is_its_chips_alone(library):

@@ -244,7 +244,7 @@ def test_a_batch_costs_the_sum_of_its_products(lengths: tuple[int, int, int, int
 def test_rows_add(lengths: tuple[int, int], rows: int, more: int) -> None:
     K, N = lengths
 
-    def flops(M: int) -> int:  # noqa: N803
+    def flops(M: int) -> int:
         one = call("aten.mm", [given("self", M, K), given("mat2", K, N)], (M, N))
         return cost(one).flops
 

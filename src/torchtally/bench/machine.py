@@ -4,27 +4,17 @@ import os
 import platform
 import shutil
 import subprocess
-from pathlib import Path
 
 import torch
+
+from torchtally.hardware.processor import processor_name
 
 
 def name(device: torch.device) -> str:
     """What the driver, or the processor itself, calls it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return processor() or platform.processor() or platform.machine()
-
-
-def processor() -> str:
-    """The CPU's own name; "" where nothing tells."""
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text(errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return said("sysctl", "-n", "machdep.cpu.brand_string")
+    return processor_name() or said("sysctl", "-n", "machdep.cpu.brand_string") or "CPU"
 
 
 def memory_bytes(device: torch.device) -> int:

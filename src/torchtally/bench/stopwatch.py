@@ -88,5 +88,3 @@ class Stopwatch:
 
 SLEEP_CYCLES_PER_RUN = 40_000
 """About 20 us of a GPU's clock: longer than the host takes to issue one operator."""
-
-

@@ -63,7 +63,7 @@ def matrices(call: Call) -> tuple[TensorSpec, TensorSpec] | None:
 
 
 def orientation(spec: TensorSpec) -> str:
-    """ "N" for rows in memory one after the other, "T" for columns."""
+    """One letter: "N" for rows in memory one after the other, "T" for columns."""
     return "T" if spec.stride[-1] != 1 and spec.stride[-2] == 1 else "N"
 
 

@@ -63,7 +63,7 @@ def text(calibration: Calibration) -> str:
     """The document: a head, then a line for each sample."""
     head = msgspec.json.format(msgspec.json.encode(_head(calibration)), indent=1).decode()
     lines = ",\n".join(msgspec.json.encode(_packed(it)).decode() for it in calibration.samples)
-    return f'{head.removesuffix("[]" + chr(10) + "}")}[\n{lines}\n]}}\n'
+    return f"{head.removesuffix('[]' + chr(10) + '}')}[\n{lines}\n]}}\n"
 
 
 def write(calibration: Calibration, path: Path) -> None:
@@ -107,7 +107,9 @@ def implausible(found: _File) -> str:
         if not 0 < sample.seconds < 1e5:
             return f"samples: {number} ({sample.name}): took {sample.seconds} s"
     costs = [found.first_touch_s_per_byte, *msgspec.structs.astuple(found.issue)]
-    return "" if all(0 <= it < 1 for it in costs) else "issue: no host takes a second or less than 0"
+    if not all(0 <= it < 1 for it in costs):
+        return "issue: no host takes a second for an operator, or less than nothing"
+    return ""
 
 
 def file_name(device: str, threads: int | None) -> str:

@@ -8,6 +8,7 @@ from torchtally.calibration.calibration import Calibration
 from torchtally.calibration.file import file_name, read, write
 from torchtally.errors import UnknownChipError
 from torchtally.hardware import Chip, chip
+from torchtally.hardware.processor import processor_name
 
 SHIPPED = Path(__file__).with_name("shipped")
 PLACE = "TALLY_CALIBRATIONS"
@@ -37,9 +38,13 @@ def of_chip(target: Chip) -> Calibration | None:
 
 
 def of_host() -> Calibration | None:
-    """The last one of a CPU that the user made. The package's is of another machine."""
+    """The last one of a CPU that the user made, else the package's of a CPU of the same name."""
     own = [read(it) for it in _files(folder())]
-    return max((it for it in own if it.kind == "cpu"), key=lambda it: it.date, default=None)
+    mine = [it for it in own if it.kind == "cpu"]
+    if not mine:
+        name = processor_name()
+        mine = [it for it in _all("cpu") if name and it.device == name]
+    return max(mine, key=lambda it: it.date, default=None)
 
 
 def _all(kind: str) -> Iterator[Calibration]:

@@ -1,4 +1,7 @@
-"""What a CPU could do at best, estimated from what the operating system says of it."""
+"""What a CPU is, and could do at best, by what the operating system says of it."""
+
+import platform
+from pathlib import Path
 
 FLOPS_PER_CYCLE = (
     ("avx512f", 64.0),
@@ -15,6 +18,14 @@ AMD's before Zen 5 do those in two halves: such CPUs reach half of this.
 def model_name(cpuinfo: str) -> str:
     """The CPU's own name in the text of Linux' /proc/cpuinfo; "" where it has none."""
     return next((it.get("model name", "") for it in _processors(cpuinfo)), "")
+
+
+def processor_name() -> str:
+    """What the operating system calls this machine's CPU; "" where nothing tells."""
+    try:
+        return model_name(Path("/proc/cpuinfo").read_text(errors="replace"))
+    except OSError:
+        return platform.processor()
 
 
 def estimated_flop_per_s(cpuinfo: str, threads: int | None = None) -> float | None:
