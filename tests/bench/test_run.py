@@ -46,7 +46,7 @@ def test_rates_are_a_machines(measured):
     assert 1e8 < found.peak_flop_per_s["float32"] < 1e14
     assert 1e8 < found.bandwidth_bytes_per_s < 1e13
     for seconds in (found.issue.forward_s, found.issue.backward_s, found.issue.optimizer_s):
-        assert 1e-7 < seconds < 1e-2
+        assert 0 <= seconds < 1e-2
     assert found.issue.launch_s == 0
 
 

@@ -19,6 +19,10 @@ from tests.truth.collect import FOLDER, Corpus, Entry, read_corpus, settings
 from tests.truth.measure import Measurement, measure
 from tests.truth.timing import Times
 from torchtally.hardware import Chip, chip
+from torchtally.ledger import account
+from torchtally.record import Ending
+from torchtally.targets import roofline
+from torchtally.tracer.session import recording
 from torchtally.units import format_bytes, format_seconds
 from torchtally.virtual.session import virtual_gpu
 
@@ -161,8 +165,21 @@ def below_parity(rows: Sequence[Row]) -> list[str]:
     return found
 
 
-StepPredictor = Callable[[Entry], float]
+StepPredictor = Callable[[Entry, Corpus], float]
 """Seconds that a case's step takes, on batches that the host has ready."""
+
+
+def predict_step_s(entry: Entry, corpus: Corpus) -> float:
+    """By the chip's roofline: the second step of a case, on batches made before."""
+    case = case_measured(entry, corpus)
+    prediction = roofline(corpus.device)
+    with recording(prediction.chip, script=case.name) as made:
+        training = case.train(torch.device("cuda"))
+        batches = [training.batch() for _ in range(case.accumulation)]
+        for _ in range(2):
+            training.step(lambda phase: None, batches)
+        ledger = account(made.trace(Ending("exit")), roofline=prediction)
+    return ledger.total.seconds
 
 
 @dataclass(frozen=True)
@@ -186,7 +203,7 @@ def step_times(corpus: Corpus, predicted_step_s: StepPredictor | None = None) ->
     if corpus.kind != "gpu":
         return []
     return [
-        StepTime(it.name, it.measurement.times, predicted_step_s and predicted_step_s(it))
+        StepTime(it.name, it.measurement.times, predicted_step_s and predicted_step_s(it, corpus))
         for it in corpus.entries
         if it.measurement is not None and it.measurement.times is not None
     ]
@@ -396,7 +413,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         chosen = [read_corpus(it) for it in given.corpus] or list(corpora().values())
-        page = accuracy_markdown([(it, compare(it)) for it in chosen])
+        page = accuracy_markdown([(it, compare(it)) for it in chosen], predict_step_s)
         if given.write is not None:
             given.write.write_text(page, encoding="utf-8")
         else:

@@ -15,7 +15,15 @@ from torch.profiler import ProfilerActivity, profile
 from tests.truth import collect, measure, timing
 from tests.truth.cases import CASES, Training, case_of
 from tests.truth.collect import CaseError, Corpus, Entry, read_corpus, settings
-from tests.truth.compare import StepTime, accuracy_markdown, compare, corpora, predict, step_times
+from tests.truth.compare import (
+    StepTime,
+    accuracy_markdown,
+    compare,
+    corpora,
+    predict,
+    predict_step_s,
+    step_times,
+)
 from tests.truth.measure import PHASES, Measurement
 from tests.truth.profiled import Kernel, OperatorTime, operator_times, short
 from tests.truth.timing import Gauge, Times, Watch, gauge, is_settled, is_warm, steps_within
@@ -478,17 +486,17 @@ def test_times_are_read_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("times", [TIMES, None])
 def test_the_page_has_step_times_of_real_gpus_alone(kind: str, times: Times | None) -> None:
     corpus = corpus_of(kind, times)
-    page = accuracy_markdown([(corpus, compare(corpus))], lambda entry: 0.5)
+    page = accuracy_markdown([(corpus, compare(corpus))], lambda entry, corpus: 0.5)
     assert ("### Step times" in page) is (kind == "gpu" and times is not None)
 
 
 def test_a_predicted_step_stands_beside_the_measured_one() -> None:
     """Predicted 0.5 s, measured 0.4 s in a row: 1.25."""
     corpus = corpus_of("gpu", TIMES)
-    [found] = step_times(corpus, lambda entry: 0.5)
+    [found] = step_times(corpus, lambda entry, corpus: 0.5)
     assert found == StepTime("gpt2-tiny", TIMES, 0.5)
     assert found.ratio == 1.25
-    page = accuracy_markdown([(corpus, compare(corpus))], lambda entry: 0.5)
+    page = accuracy_markdown([(corpus, compare(corpus))], lambda entry, corpus: 0.5)
     assert "Predicted 25 % off in the median." in page
     [line] = [it for it in page.splitlines() if "MHz" in it]
     cells = [it.strip() for it in line.strip("|").split("|")]
@@ -537,3 +545,13 @@ def test_the_command_times_real_steps(tmp_path: Path, monkeypatch: pytest.Monkey
     # 3 x 64 numbers for each of 2 x 32 tokens, times the 64 that came in.
     products = {it.shapes: it.calls for it in rows if it.name == "aten::mm"}
     assert products[(192, 64), (64, 64)] == 2
+
+
+def test_a_step_is_predicted_by_the_roofline_of_the_corpus_own_chip() -> None:
+    """More FLOPs than the chip can do in the time predicted would be a mistake; none, too."""
+    (committed,) = corpora().values()
+    entry = next(it for it in committed.entries if it.name == "gpt2-bf16-fused")
+    predicted_s = predict_step_s(entry, committed)
+    tokens, parameters = 8 * 1024, 124e6
+    least_s = 6 * parameters * tokens / 989.4e12
+    assert least_s < predicted_s < 6 * least_s

@@ -23,12 +23,13 @@ class Advisor:
     """Tries changes to a run, several at a time, and keeps what they showed."""
 
     def __init__(self, script: "Script", chip: "Chip", *, steps: int, run_s: float) -> None:
-        assert chip.compute_capability is not None, "a CUDA device"
         self.script = script
         self.chip = chip
         self.steps = steps
         self.max_s = max(LEAST_S, TIMES_AS_LONG * run_s)
-        self.capacity_bytes = chip.total_memory_bytes - context_bytes(chip.compute_capability)
+        capability = chip.compute_capability
+        taken_bytes = 0 if capability is None else context_bytes(capability)
+        self.capacity_bytes = chip.total_memory_bytes - taken_bytes
         self.settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         self.needed_bytes = 0
         """Reserved at most by the run as it is, with no end of memory."""

@@ -1,0 +1,80 @@
+"""`tally run --gpu cpu`: the CPU as a chip, as it was measured."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.calibration.machines import HOST
+from tests.cli.run_tally import TIMEOUT_S, environment
+from torchtally.calibration.file import write
+
+SCRIPT = """\
+import torch
+model = torch.nn.Linear(1024, 1024, bias=False).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+for step in range(3):
+    events[0].record()
+    loss = model(torch.ones(1024, 1024, device="cuda")).sum()
+    events[1].record()
+    torch.cuda.synchronize()
+    print(events[0].elapsed_time(events[1]))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def tally(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "torchtally", *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S,
+        env={**environment(), "TALLY_CALIBRATIONS": str(folder / "calibrations")},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made-up CPU that does a product of 1024 cubed in 20 ms, and a script."""
+    made = tmp_path_factory.mktemp("cpu")
+    write(HOST, made / "calibrations" / "mine.json")
+    (made / "train.py").write_text(SCRIPT)
+    return made
+
+
+def test_a_step_on_a_cpu_takes_what_its_operators_took(folder: Path) -> None:
+    """Forward and the weight's gradient: two products of 20 ms, measured at this very size."""
+    done = tally(folder, "run", "train.py", "--gpu", "cpu", "--json", "report.json")
+    assert done.returncode == 0, done.stderr
+    assert "fits CPU: peak" in done.stderr
+    assert "calibrated (measured on Some CPU @ 1.00GHz, 2026-11-21" in " ".join(
+        done.stderr.split()
+    )
+    time = json.loads((folder / "report.json").read_text())["time"]
+    assert 0.040 < time["step_s"] < 0.050
+    assert time["by_bound"]["compute"]["seconds"] == pytest.approx(0.040, rel=0.01)
+    elapsed_ms = [float(line) for line in done.stdout.splitlines()]
+    assert all(20 < it < 24 for it in elapsed_ms)
+
+
+def test_its_trace_can_be_shown_and_compared(folder: Path) -> None:
+    assert tally(folder, "run", "train.py", "--gpu", "cpu", "--quiet").returncode == 0
+    shown = tally(folder, "show", "run.tally", "--by", "bound")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "compute" in shown.stdout
+    compared = tally(folder, "show", "run.tally", "--gpu", "H100-SXM")
+    assert compared.returncode == 0, compared.stderr
+    assert "CPU" in compared.stdout
+    assert "H100-SXM" in compared.stdout
+
+
+def test_a_cpu_nobody_measured(folder: Path, tmp_path: Path) -> None:
+    done = tally(tmp_path, "run", str(folder / "train.py"), "--gpu", "cpu", "--quiet")
+    if done.returncode == 0:
+        pytest.skip("a calibration of this CPU came with the package")
+    assert done.returncode == 2
+    assert "tally bench" in done.stderr
+    assert "Traceback" not in done.stderr
