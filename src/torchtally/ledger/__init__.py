@@ -1,0 +1,54 @@
+"""The account of a trace: what each operator costs, and the totals of one training step.
+
+Costs are those of the *steady-state step*: the last training step that the run completed (the
+first one also allocates optimizer state), or the whole run when it completed none. Memory is that
+of the whole run, since a peak may come before or after that step. Time is predicted, by a roofline
+of the chip that the run was traced for or of any other; without one there is none.
+"""
+
+from torchtally.ledger.accounting import account, retimed
+from torchtally.ledger.groups import (
+    Key,
+    bound_of,
+    is_copy,
+    is_view,
+    kind_of,
+    library_line_of,
+    line_of,
+    module_of,
+    once_per_site,
+    op_of,
+    phase_of,
+    sums,
+)
+from torchtally.ledger.ledger import GROUPINGS, ConservationError, Ledger
+from torchtally.ledger.pricing import Priced
+from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Uncounted, Untimed
+
+__all__ = [
+    "GROUPINGS",
+    "ConservationError",
+    "Coverage",
+    "Entry",
+    "Key",
+    "Ledger",
+    "Line",
+    "Path",
+    "Priced",
+    "Total",
+    "Uncounted",
+    "Untimed",
+    "account",
+    "bound_of",
+    "is_copy",
+    "is_view",
+    "kind_of",
+    "library_line_of",
+    "line_of",
+    "module_of",
+    "once_per_site",
+    "op_of",
+    "phase_of",
+    "retimed",
+    "sums",
+]

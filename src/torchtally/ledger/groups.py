@@ -1,0 +1,131 @@
+"""By what operators are grouped, and the sums of the groups."""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+from torchtally.cost import Kind
+from torchtally.ledger.total import Entry, Line, Path, Total
+from torchtally.record import Frame, Phase
+from torchtally.roofline import Bound
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def is_view(entry: Entry) -> bool:
+    """A view made in the forward pass."""
+    return entry.kind is _VIEW and entry.op.phase is _FORWARD
+
+
+def is_copy(entry: Entry) -> bool:
+    """A copy made in the forward pass, of something: zeros made from nothing are not."""
+    return entry.kind is _COPY and entry.op.phase is _FORWARD and bool(entry.op.call.inputs)
+
+
+def line_of(entry: Entry) -> Line | None:
+    """The innermost line of the user's own code, else the innermost known."""
+    return _line(entry.op.site.line)
+
+
+def library_line_of(entry: Entry) -> Line | None:
+    """The innermost line known, whoever wrote it."""
+    frames = entry.op.site.frames
+    return _line(frames[0] if frames else None)
+
+
+def _line(frame: Frame | None) -> Line | None:
+    return None if frame is None else Line(frame.file, frame.line, frame.text, frame.is_own)
+
+
+def module_of(entry: Entry) -> Path:
+    return Path(entry.op.site.module, entry.op.site.module_class)
+
+
+def once_per_site(key: Callable[[Entry], Key]) -> Callable[[Entry], Key]:
+    """The same key, computed once for all entries that share a site: for keys of the site alone."""
+    known: dict[int, Key] = {}
+
+    def of(entry: Entry) -> Key:
+        site = id(entry.op.site)
+        if site not in known:
+            known[site] = key(entry)
+        return known[site]
+
+    return of
+
+
+def op_of(entry: Entry) -> str:
+    return entry.op.call.name
+
+
+def phase_of(entry: Entry) -> Phase:
+    return entry.op.phase
+
+
+def kind_of(entry: Entry) -> Kind:
+    return entry.kind
+
+
+def bound_of(entry: Entry) -> Bound:
+    return entry.slot.bound
+
+
+def sums(entries: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, Total]:
+    """Totals of the groups that `key` makes, in order of first appearance."""
+    groups: dict[Key, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(key(entry), []).append(entry)
+    return {group: _sum(members) for group, members in groups.items()}
+
+
+def _sum(entries: Iterable[Entry]) -> Total:
+    """One pass over the entries: a view of a large trace takes hundreds of thousands."""
+    forward = backward = recompute = optimizer = matmul = count = views = copies = 0
+    read = written = network = allocated = saved = 0
+    seconds = kernel_s = 0.0
+    for entry in entries:
+        cost, phase = entry.cost, entry.op.phase
+        count += 1
+        if phase is _FORWARD:
+            forward += cost.flops
+            if entry.kind is _VIEW:
+                views += 1
+            elif entry.kind is _COPY and entry.op.call.inputs:
+                copies += 1
+        elif phase is _BACKWARD:
+            backward += cost.flops
+        elif phase is _RECOMPUTE:
+            recompute += cost.flops
+        else:
+            optimizer += cost.flops
+        if id(entry.kind) in _MATMUL_IDS:
+            matmul += cost.flops
+        read += cost.bytes_read
+        written += cost.bytes_written
+        network += cost.network_bytes
+        allocated += entry.bytes_allocated
+        saved += entry.bytes_saved
+        seconds += entry.slot.seconds
+        kernel_s += entry.slot.kernel_s
+    return Total(
+        count=count,
+        flops_forward=forward,
+        flops_backward=backward,
+        flops_recompute=recompute,
+        flops_optimizer=optimizer,
+        flops_matmul=matmul,
+        bytes_read=read,
+        bytes_written=written,
+        network_bytes=network,
+        bytes_allocated=allocated,
+        bytes_saved=saved,
+        views=views,
+        copies=copies,
+        seconds=seconds,
+        kernel_s=kernel_s,
+    )
+
+
+# Enum members are looked up and hashed by slow roads; these are not.
+_FORWARD, _BACKWARD, _RECOMPUTE = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE
+_VIEW, _COPY = Kind.VIEW, Kind.COPY
+_MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)

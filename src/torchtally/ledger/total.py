@@ -1,0 +1,119 @@
+"""What an operator costs, and what a group of them costs together: quantities that add."""
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple, Self
+
+from torchtally.cost import Cost, Kind
+from torchtally.record import Op
+from torchtally.schedule import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One operator and what it costs."""
+
+    op: Op
+    kind: Kind
+    cost: Cost
+    bytes_allocated: int
+    """Bytes of the storages born at this op, as the allocator rounds them."""
+    bytes_saved: int
+    """Those of them that a forward op made and a backward op reads.
+
+    What a checkpointed region makes again in the backward pass is allocated, not saved: it does
+    not have to be held from the forward pass on.
+    """
+    slot: Slot
+    """Its part of the step's time. All zero in a ledger without a roofline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What a group of operators costs together: a quantity that adds."""
+
+    count: int = 0
+    """Operators."""
+    flops_forward: int = 0
+    flops_backward: int = 0
+    """Without recomputation, which stands beside it."""
+    flops_recompute: int = 0
+    flops_optimizer: int = 0
+    flops_matmul: int = 0
+    """The part of all four that products, attention and convolutions make up."""
+    bytes_read: int = 0
+    bytes_written: int = 0
+    network_bytes: int = 0
+    bytes_allocated: int = 0
+    bytes_saved: int = 0
+    views: int = 0
+    """Operators of the forward pass that made a view: same storage, nothing moved."""
+    copies: int = 0
+    """Operators of the forward pass that made a copy of a tensor: a cast, a contiguous one."""
+    seconds: float = 0.0
+    """Of the step's time: kernels, and the device idle for want of them."""
+    kernel_s: float = 0.0
+    """Of these the device was at work."""
+
+    @property
+    def flops(self) -> int:
+        return (
+            self.flops_forward + self.flops_backward + self.flops_recompute + self.flops_optimizer
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Bytes moved to and from the device's memory."""
+        return self.bytes_read + self.bytes_written
+
+    def __add__(self, other: Self) -> "Total":
+        return Total(
+            *(getattr(self, it.name) + getattr(other, it.name) for it in fields(Total)),
+        )
+
+
+class Line(NamedTuple):
+    """A line of source code, by which operators are grouped."""
+
+    file: str
+    line: int
+    text: str
+    is_own: bool
+
+
+class Path(NamedTuple):
+    """A module: its path in the model and its class. Both empty: outside any module."""
+
+    module: str
+    module_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uncounted:
+    """An operator that no rule counts: its FLOPs and bytes are in no total."""
+
+    op: str
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many operators of the step are counted, free (views, metadata) and neither."""
+
+    counted: int
+    free: int
+    uncounted: tuple[Uncounted, ...]
+    """Most frequent first."""
+
+    @property
+    def uncounted_ops(self) -> int:
+        return sum(it.count for it in self.uncounted)
+
+
+@dataclass(frozen=True, slots=True)
+class Untimed:
+    """An operator whose time the chip's numbers cannot tell: its time is in no total."""
+
+    op: str
+    count: int
+    reason: str
