@@ -50,9 +50,7 @@ def test_a_step_on_a_cpu_takes_what_its_operators_took(folder: Path) -> None:
     done = tally(folder, "run", "train.py", "--gpu", "cpu", "--json", "report.json")
     assert done.returncode == 0, done.stderr
     assert "fits CPU: peak" in done.stderr
-    assert "calibrated (measured on Some CPU @ 1.00GHz, 2026-11-21" in " ".join(
-        done.stderr.split()
-    )
+    assert "calibrated (measured on Some CPU @ 1.00GHz, 2026-11-21" in " ".join(done.stderr.split())
     time = json.loads((folder / "report.json").read_text())["time"]
     assert 0.040 < time["step_s"] < 0.050
     assert time["by_bound"]["compute"]["seconds"] == pytest.approx(0.040, rel=0.01)

@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from torchtally.bench import attention, convolutions, copies, machine, memory, operators, products
+from torchtally.bench import (
+    attention,
+    convolutions,
+    copies,
+    machine,
+    memory,
+    operators,
+    products,
+    recurrent,
+)
 from torchtally.bench.issuing import issuing
 from torchtally.bench.stopwatch import Stopwatch
 from torchtally.bench.work import Ladder, Plan, climbed
@@ -112,6 +121,7 @@ def _stages(device: torch.device, work: Effort) -> Iterator[tuple[str, Iterable[
             one_by_one(convolutions.convolutions(device, dtype, *limits)),
             0,
         )
+        yield f"recurrent {name}", one_by_one(recurrent.recurrent(device, dtype, most_flops)), 0
         streaming = operators.operators(device, dtype, work.most_elements)
         yield f"operators {name}", streaming, work.cold_bytes
     yield "copies", one_by_one(copies.copies(device)), 0
@@ -136,7 +146,7 @@ def best_rates(samples: tuple[Sample, ...]) -> dict[str, float]:
     for sample in samples:
         kind, cost = cost_of(sample.call)
         if kind.is_matmul:
-            dtype = sample.call.inputs[-1].dtype
+            dtype = sample.call.inputs[0].dtype
             best[dtype] = max(best.get(dtype, 0.0), cost.flops / sample.seconds)
     return best
 

@@ -29,6 +29,8 @@ def features(call: Call, kind: Kind, cost: Cost) -> Features:
         return found
     if kind is Kind.ATTENTION:
         return attention(call)
+    if kind is Kind.RECURRENT and (found := recurrent(call)) is not None:
+        return found
     if kind is Kind.CONVOLUTION and (found := convolution(call, cost)) is not None:
         return found
     return streaming(call, cost)
@@ -99,6 +101,19 @@ def convolution(call: Call, cost: Cost) -> Features | None:
 
 def is_channels_last(spec: TensorSpec) -> bool:
     return len(spec.shape) > 2 and spec.shape[1] > 1 and spec.stride[1] == 1
+
+
+def recurrent(call: Call) -> Features | None:
+    """oneDNN's layer by its steps times its batch, its input's and its hidden size; else None."""
+    if not call.name.startswith("aten.mkldnn_rnn_layer"):
+        return None
+    inputs, hidden = call.inputs[0], call.tensors("hx_") or call.tensors("hx")
+    if not hidden or len(inputs.shape) < 2:
+        return None
+    workspace = [it for it in (*call.inputs, *call.outputs) if it.dtype == "uint8" and it.elements]
+    training = " training" if workspace else ""
+    size = sizes(prod(inputs.shape[:-1]), inputs.shape[-1], hidden[0].shape[-1])
+    return Features(call.name, f"{inputs.dtype}{training}", size)
 
 
 STACKED = "aten._foreach_"

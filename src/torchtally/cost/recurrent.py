@@ -11,7 +11,7 @@ kernel that cannot keep them on chip reads them at every step.
 from math import prod
 
 from torchtally.cost.cost import Cost
-from torchtally.cost.rule import Kind, aten, mask, moved, result, rule
+from torchtally.cost.rule import Kind, aten, is_set, mask, moved, result, rule
 from torchtally.record import Call, TensorSpec
 
 
@@ -58,10 +58,27 @@ def cell(call: Call) -> Cost:
     return moved(call, flops=gates_flops(tokens_of(call), weights))
 
 
+# oneDNN's layer in one direction. The forward operator numbers its weights from 0, the backward
+# one from 1: the matrices of inputs and of states, then their biases, which are not read where the
+# network has none (what is given then is zeros in the shapes of the matrices).
+
+
+def layer_cost(call: Call, matrices: tuple[str, str], biases: tuple[str, str], times: int) -> Cost:
+    """So many products of every token with both matrices."""
+    weights = tuple(spec for name in matrices for spec in call.tensors(name))
+    unread = () if is_set(call, "has_biases") else biases
+    return moved(call, flops=times * gates_flops(tokens_of(call), weights), unread=unread)
+
+
 @rule("aten.mkldnn_rnn_layer", kind=Kind.RECURRENT)
 def layer(call: Call) -> Cost:
-    weights = tuple(spec for n in (1, 2) for spec in call.tensors(f"weight{n}"))
-    return moved(call, flops=gates_flops(tokens_of(call), weights))
+    return layer_cost(call, ("weight0", "weight1"), ("weight2", "weight3"), 1)
+
+
+@rule("aten.mkldnn_rnn_layer_backward", kind=Kind.RECURRENT)
+def layer_backward(call: Call) -> Cost:
+    """The inputs' gradients and the weights', whether or not anybody wants them."""
+    return layer_cost(call, ("weight1", "weight2"), ("weight3", "weight4"), 2)
 
 
 # A cell's gates after their products (which run as addmm): arithmetic on each hidden element.

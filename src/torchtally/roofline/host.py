@@ -31,7 +31,7 @@ def host_kernel(call: Call, kind: Kind, cost: Cost, machine: Calibration) -> Ker
 def rate(call: Call, machine: Calibration) -> float:
     """FLOP/s of products in the call's dtype, or in float32 where nobody measured it."""
     peaks = machine.peak_flop_per_s
-    dtype = call.inputs[-1].dtype if call.inputs else "float32"
+    dtype = call.inputs[0].dtype if call.inputs else "float32"
     return peaks.get(dtype) or peaks["float32"]
 
 

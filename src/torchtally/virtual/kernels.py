@@ -243,6 +243,81 @@ def lstm_data(
                      dropout, train, bidirectional, False)  # fmt: skip
 
 
+def takes_onednn_rnn(x: Tensor, hx: list[Tensor]) -> bool:
+    """As `use_mkldnn` and `lstm` of native/RNN.cpp: no projection, and a dtype oneDNN trains in."""
+    is_known = (
+        x.dtype is torch.float32
+        or (x.dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        or (
+            x.dtype is torch.float16
+            and not torch.is_grad_enabled()
+            and torch.ops.mkldnn._is_mkldnn_fp16_supported()
+        )
+    )
+    is_on = torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
+    return is_on and is_known and x.numel() != 0 and hx[0].shape[2] == hx[1].shape[2]
+
+
+@kernel(aten.lstm.input, HOST_KERNELS)
+def lstm_input_of_host(
+    x: Tensor, hx: list[Tensor], params: list[Tensor], has_biases: bool, layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    """One call of oneDNN for each layer and direction (`mkldnn_rnn` in native/mkldnn/RNN.cpp).
+
+    Names live as long as they do there: the first input to the end, a layer's output until the
+    next layer has its own.
+    """
+    if not takes_onednn_rnn(x, hx):
+        return as_composed_in_cpp(
+            aten.lstm.input, x, hx, params, has_biases, layers, dropout, train, bidirectional,
+            batch_first,
+        )  # fmt: skip
+    first_input = given = (x.transpose(0, 1) if batch_first else x).contiguous()
+    hx = [state.contiguous() for state in hx]
+    directions, per_layer = 2 if bidirectional else 1, 4 if has_biases else 2
+    outputs: list[Tensor] = [first_input] * directions
+    states: list[tuple[Tensor, Tensor]] = []
+    for layer in range(layers):
+        for direction in range(directions):
+            index = layer * directions + direction
+            weights = params[index * per_layer : (index + 1) * per_layer]
+            literals: tuple[Any, ...] = (
+                direction > 0, [], LSTM, hx[0].shape[2], layers, has_biases, bidirectional,
+                batch_first, train,
+            )  # fmt: skip
+            outputs[direction], *last = onednn_layer(given, weights, hx, index, literals)
+            states.append((last[0], last[1]))
+        given = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        if dropout != 0 and train and layer < layers - 1:
+            given = torch.dropout(given, dropout, True)
+    hy, cy = (torch.stack(each) for each in zip(*states, strict=True))
+    return given.transpose(0, 1) if batch_first else given, hy, cy
+
+
+def onednn_layer(
+    x: Tensor, weights: list[Tensor], hx: list[Tensor], index: int, literals: tuple[Any, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, last hidden and last cell state of one layer in one direction.
+
+    Biases that are not there are zeros in the shapes of the weights, which nobody reads. Where
+    the order shows, it is that in which compilers evaluate a call's arguments: the last one first.
+    """
+    state, cell = hx[0][index], hx[1][index]
+    if len(weights) == 2:
+        of_hidden, of_input = (
+            torch.zeros(it.shape, dtype=it.dtype, device=it.device) for it in reversed(weights)
+        )
+        weights = [*weights, of_input, of_hidden]
+    tensors = [in_autocast_dtype(it) for it in reversed([x, *weights, state, cell])]
+    return aten.mkldnn_rnn_layer.default(*reversed(tensors), *literals)[:3]  # type: ignore[no-any-return]
+
+
+def as_composed_in_cpp(overload: OpOverload, *args: Any) -> Any:
+    """`decompose` would prefer torch's decomposition in Python, whose operators are others."""
+    return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
+
+
 def single_state(mode: int) -> tuple[Kernel, Kernel]:
     """Both forms (padded and packed) of an RNN with one hidden state."""
 

@@ -77,6 +77,83 @@ def cudnn_rnn_backward(
     return torch.empty_like(x), torch.empty_like(hx), dcx, dweight
 
 
+class OfThisMoment(tuple[Any, ...]):
+    """Results that the next call of the same signature may not have: a setting decides, too.
+
+    A call's signature knows nothing of it, so such results are made anew every time: whoever
+    remembers results (`recipe_of`) takes plain tuples only.
+    """
+
+
+PAGE_BYTES = 4096
+
+
+def leading_size(elements: int, element_bytes: int) -> int:
+    """Of a row in oneDNN's workspace: whole cache lines, and one more than a multiple of 256."""
+    line = 64 // element_bytes
+    size = -(-elements // line) * line
+    return size + line if size % 256 == 0 else size
+
+
+def rnn_workspace_bytes(T: int, B: int, I: int, H: int, dtype: torch.dtype) -> int:  # noqa: E741
+    """What oneDNN's LSTM keeps between forward and backward, in parts that begin on pages.
+
+    As set_workspace_sizes and set_offsets (oneDNN v3, src/cpu/rnn/rnn_utils): the gates and the
+    results of each step; states of each step and before, for the layer and for what it is given;
+    and room for the gradients of these, which are float32.
+    """
+    size, single = dtype.itemsize, torch.float32.itemsize
+    widest = max(I, H)
+    states = 2 * (T + 1) * B
+    parts = (
+        T * B * leading_size(4 * H, size) * size,
+        T * B * leading_size(H, size) * size,
+        states * leading_size(widest, size) * size,
+        states * H * size,
+        states * leading_size(widest, single) * single,
+        states * leading_size(widest, single) * single,
+        states * H * single,
+    )
+    return sum(-(-part // PAGE_BYTES) * PAGE_BYTES for part in parts)
+
+
+@shape_of(aten.mkldnn_rnn_layer.default)
+def mkldnn_rnn_layer(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor,
+    *rest: Any,
+) -> Any:  # fmt: skip
+    """An LSTM's layer in one direction; the workspace only where gradients are wanted.
+
+    torch's shape function makes it empty. So it is decided in native/mkldnn/RNN.cpp.
+    """
+    T, B, I = x.shape  # noqa: E741
+    H = hx.shape[-1]
+    workspace = None
+    if torch.is_grad_enabled():
+        size = rnn_workspace_bytes(T, B, I, H, x.dtype)
+        workspace = x.new_empty(size, dtype=torch.uint8)
+    hy, cy = hx.new_empty(hx.shape), cx.new_empty(cx.shape)
+    return OfThisMoment((x.new_empty((T, B, H)), hy, cy, workspace))
+
+
+@shape_of(aten.mkldnn_rnn_layer_backward.default)
+def mkldnn_rnn_layer_backward(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor,
+    *rest: Any,
+) -> Any:  # fmt: skip
+    """Float32 whatever the inputs are, and each bias's gradient in storage of its own.
+
+    torch's shape function gives one tensor for both biases; native/mkldnn/RNN.cpp copies it.
+    """
+
+    def single(*shape: int) -> Tensor:
+        return x.new_empty(shape, dtype=torch.float32)
+
+    gates = w_ih.shape[0]
+    weights = single(*w_ih.shape), single(*w_hh.shape), single(gates), single(gates)
+    return (single(*x.shape), *weights, single(*hx.shape), single(*cx.shape))
+
+
 @shape_of(aten._thnn_fused_gru_cell.default)
 def fused_gru_cell(
     input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, b_ih: Any = None, b_hh: Any = None
