@@ -2,7 +2,7 @@
 
 import torch
 
-from torchtally.bench.stopwatch import LEAST, WARM_UPS, Stopwatch
+from torchtally.bench.stopwatch import LEAST, WARM_UPS, Stopwatch, undisturbed
 
 CPU = torch.device("cpu")
 
@@ -43,6 +43,11 @@ def test_short_work_is_timed_many_at_once():
     found = Stopwatch(CPU, clock=clock).seconds(clock.work(1e-6))
     assert abs(found - 1e-6) < 1e-9
     assert clock.runs > 100
+
+
+def test_what_is_left_without_disturbances():
+    assert undisturbed([1.0, 2.0, 3.0, 50.0, 60.0]) == 2.0
+    assert undisturbed([3.0]) == 3.0
 
 
 def test_a_disturbance_does_not_count():

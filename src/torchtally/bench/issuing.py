@@ -8,12 +8,12 @@ where nothing hides it, the samples tell.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import mean
 
 import torch
 from torch import Tensor, nn
 
-from torchtally.bench.stopwatch import Clock
+from torchtally.bench.stopwatch import Clock, undisturbed
 from torchtally.calibration import Issue
 from torchtally.cost import Kind, cost_of
 from torchtally.hardware import Chip
@@ -93,7 +93,7 @@ class Loop:
 
 
 def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: Clock) -> Step:
-    """The median time of each phase, on the host."""
+    """The undisturbed time of each phase, on the host."""
     loop = Loop(build, device)
     steps = []
     for number in range(WARM_UPS + REPETITIONS):
@@ -103,9 +103,9 @@ def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: C
         if number >= WARM_UPS:
             steps.append(step)
     return Step(
-        median(it.forward_s for it in steps),
-        median(it.backward_s for it in steps),
-        median(it.optimizer_s for it in steps),
+        undisturbed(it.forward_s for it in steps),
+        undisturbed(it.backward_s for it in steps),
+        undisturbed(it.optimizer_s for it in steps),
     )
 
 

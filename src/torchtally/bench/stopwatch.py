@@ -1,7 +1,7 @@
 """How long a piece of work takes on a device, by itself."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -35,7 +35,7 @@ class Stopwatch:
         return self.device.type == "cuda"
 
     def seconds(self, work: Work) -> float:
-        """The median time of one run, the device doing nothing else.
+        """The undisturbed time of one run, the device doing nothing else.
 
         On a GPU the runs stand in a queue behind one another, so the host's part is not in it.
         """
@@ -44,7 +44,7 @@ class Stopwatch:
         return self._on_gpu(work) if self.is_gpu else self._on_host(work)
 
     def host_seconds(self, work: Work) -> float:
-        """The median time until `work` returns: on a GPU what the host takes to issue it."""
+        """The undisturbed time until `work` returns: on a GPU what the host takes to issue it."""
         for _ in range(WARM_UPS):
             work()
         return self._on_host(work)
@@ -53,7 +53,7 @@ class Stopwatch:
         once_s = self._elapsed(work, 1)
         at_once = max(1, min(MOST, round(SHORT_S / max(once_s, 1e-7))))
         times = max(LEAST, min(MOST, round(self.budget_s / max(once_s * at_once, 1e-7))))
-        return median(self._elapsed(work, at_once) / at_once for _ in range(times))
+        return undisturbed(self._elapsed(work, at_once) / at_once for _ in range(times))
 
     def _elapsed(self, work: Work, times: int) -> float:
         self.wait()
@@ -65,7 +65,7 @@ class Stopwatch:
     def _on_gpu(self, work: Work) -> float:
         once_s = self._queued(work, 1)
         times = max(LEAST, min(LONGEST_QUEUE, round(self.budget_s / max(once_s, 1e-7))))
-        return median(self._queued(work, times) / times for _ in range(LEAST))
+        return undisturbed(self._queued(work, times) / times for _ in range(LEAST))
 
     def _queued(self, work: Work, times: int) -> float:
         """Device time of so many runs, all of them issued before the first one begins."""
@@ -88,3 +88,9 @@ class Stopwatch:
 
 SLEEP_CYCLES_PER_RUN = 40_000
 """About 20 us of a GPU's clock: longer than the host takes to issue one operator."""
+
+
+def undisturbed(times_s: Iterable[float]) -> float:
+    """The median of the faster half: what else the machine does only ever adds, to some runs."""
+    ordered = sorted(times_s)
+    return median(ordered[: (len(ordered) + 1) // 2])

@@ -11,4 +11,4 @@ class Sample:
 
     call: Call
     seconds: float
-    """The median, without the time the host takes to issue it where the host is not the device."""
+    """The median of the faster half of many runs, without what the host takes to issue it."""
