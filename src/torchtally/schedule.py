@@ -45,6 +45,10 @@ class Untimed(NamedTuple):
     reason: str
 
 
+NOTHING = Slot(0.0, 0.0, Bound.OVERHEAD, False)
+"""A view's, before it is blamed for any idle time. One object for all: they are most of a trace."""
+
+
 class Clock:
     """Host and device, each at its own moment. Seconds from the beginning of the trace."""
 
@@ -96,19 +100,20 @@ class Clock:
         for place, (op, issue_s, (kernel, _, _)) in enumerate(
             zip(ops, issued, prices, strict=True)
         ):
-            while wait <= op.clock:
+            tick = op.clock
+            while wait <= tick:
                 host_s = max(host_s, device_s)
                 wait = next(waits, NEVER)
-            while end <= op.clock:
+            while end <= tick:
                 since_launch.clear()  # what a step does not use is not the next one's
                 end = next(ends, NEVER)
             host_s += issue_s
             kernel_s = kernel.seconds
             if kernel_s <= 0:
                 since_launch.append((place, issue_s))
-                slots.append(Slot(0.0, 0.0, Bound.OVERHEAD, kernel.is_calibrated))
+                slots.append(NOTHING)
                 continue
-            idle_s = max(0.0, host_s - device_s)
+            idle_s = host_s - device_s if host_s > device_s else 0.0
             device_s += idle_s + kernel_s
             if since_launch:
                 idle_s = shared(idle_s, issue_s, since_launch, slots)

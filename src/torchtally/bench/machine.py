@@ -25,7 +25,8 @@ def memory_bytes(device: torch.device) -> int:
 
 def conditions(device: torch.device) -> dict[str, str]:
     """Versions, clocks, limits: whatever is known and may matter."""
-    found = {"platform": platform.platform(), "python": platform.python_version()}
+    system = f"{platform.system()} {platform.machine()}"
+    found = {"platform": system, "python": platform.python_version()}
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         found |= {

@@ -75,6 +75,21 @@ def write(calibration: Calibration, path: Path) -> None:
         raise UsageError(f"{path}: the calibration cannot be written: {error}") from error
 
 
+class Title(msgspec.Struct):
+    """What a calibration is of."""
+
+    kind: str
+    device: str
+
+
+def title(path: Path) -> Title:
+    """Without its samples: a fraction of the time. Raises UsageError as `read` does."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Title)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: is no calibration: {error}\n{REMEDY}") from error
+
+
 def read(path: Path) -> Calibration:
     """Raises UsageError for what is no calibration, saying where it is wrong."""
     try:

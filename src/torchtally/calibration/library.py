@@ -1,11 +1,10 @@
 """Where calibrations are: those of this machine's user, and those that came with the package."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from torchtally.calibration.calibration import Calibration
-from torchtally.calibration.file import file_name, read, write
+from torchtally.calibration.file import file_name, read, title, write
 from torchtally.errors import UnknownChipError
 from torchtally.hardware import Chip, chip
 from torchtally.hardware.processor import processor_name
@@ -34,32 +33,28 @@ def of_chip(target: Chip) -> Calibration | None:
     """The user's own of this chip, else the package's, else None. Raises UsageError for a file
     that is no calibration.
     """
-    return next((it for it in _all("cuda") if _is_of(it, target)), None)
+    for path in (*_files(folder()), *_files(SHIPPED)):
+        found = title(path)
+        if found.kind == "cuda" and _names(found.device, target):
+            return read(path)
+    return None
 
 
 def of_host() -> Calibration | None:
     """The last one of a CPU that the user made, else the package's of a CPU of the same name."""
-    own = [read(it) for it in _files(folder())]
-    mine = [it for it in own if it.kind == "cpu"]
-    if not mine:
-        name = processor_name()
-        mine = [it for it in _all("cpu") if name and it.device == name]
+    mine = [read(it) for it in _files(folder()) if title(it).kind == "cpu"]
+    if not mine and (name := processor_name()):
+        shipped = [(it, title(it)) for it in _files(SHIPPED)]
+        mine = [read(it) for it, of in shipped if (of.kind, of.device) == ("cpu", name)]
     return max(mine, key=lambda it: it.date, default=None)
-
-
-def _all(kind: str) -> Iterator[Calibration]:
-    for path in (*_files(folder()), *_files(SHIPPED)):
-        found = read(path)
-        if found.kind == kind:
-            yield found
 
 
 def _files(place: Path) -> list[Path]:
     return sorted(place.glob("*.json")) if place.is_dir() else []
 
 
-def _is_of(calibration: Calibration, target: Chip) -> bool:
+def _names(device: str, target: Chip) -> bool:
     try:
-        return chip(calibration.device) == target
+        return chip(device) == target
     except UnknownChipError:
         return False

@@ -79,7 +79,7 @@ def retimed(ledger: Ledger, roofline: Roofline) -> Ledger:
         entries = tuple(
             records(
                 Entry,
-                *([getattr(it, f.name) for it in ledger.entries] for f in fields(Entry)[:-1]),
+                *(list(map(attrgetter(it.name), ledger.entries)) for it in fields(Entry)[:-1]),
                 slots,
             )
         )
