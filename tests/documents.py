@@ -140,10 +140,16 @@ def file_map() -> str:
         (it for it in root.rglob("*") if it.is_file() and "__pycache__" not in it.parts),
         key=lambda it: (len(it.relative_to(root).parts) > 1, it.relative_to(root).parts),
     )
-    rows = [(str(it.relative_to(root)), first_line(it)) for it in files]
+    rows = [
+        (str(it.relative_to(root)), first_line(it)) for it in files if it.parent.name != MEASURED
+    ]
+    rows.append((f"calibration/{MEASURED}/*.json", "Measured devices: what `tally bench` wrote."))
     width = max(len(name) for name, _ in rows)
     return "\n".join(("```text", *(f"{name:{width}}  {line}" for name, line in rows), "```"))
 
+
+MEASURED = "shipped"
+"""A folder of data, a file for each device."""
 
 WITHOUT_DOCSTRING = {
     "hardware.toml": "The chips: every number with its source.",
