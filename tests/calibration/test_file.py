@@ -124,3 +124,7 @@ def test_a_broken_calibration_is_not_passed_over(library):
     (library / "broken.json").write_text("{}")
     with pytest.raises(UsageError, match=r"broken\.json"):
         of_chip(chip("H100-SXM"))
+    for name in ("H100-SXM", "cpu"):
+        with pytest.raises(UsageError, match=r"broken\.json"):
+            known_roofline(name)
+    assert known_roofline("no such chip") is None

@@ -213,6 +213,7 @@ def test_nobody_listening_is_no_error() -> None:
     progress = object.__new__(bench.Progress)
     progress._stream = stream
     progress._put("x")
+    assert progress._stream.closed
 
 
 # The plot of a trace ---------------------------------------------------------------------------

@@ -61,8 +61,6 @@ def account(
             memory=memory,
             roofline=roofline,
             untimed=_untimed(steady, prices),
-            begun_s=begun_s,
-            ended_s=ended_s,
             prices=prices,
         )
 
@@ -98,8 +96,6 @@ def retimed(ledger: Ledger, roofline: Roofline) -> Ledger:
         ),
         roofline=roofline,
         untimed=_untimed(steady, prices),
-        begun_s=begun_s,
-        ended_s=ended_s,
         prices=prices,
     )
 

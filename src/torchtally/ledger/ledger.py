@@ -50,9 +50,6 @@ class Ledger:
     """What the times are predicted by; None: there are none."""
     untimed: tuple[Untimed, ...] = ()
     """Of the steady-state step, most frequent first."""
-    begun_s: float = 0.0
-    """When the steady-state step began and ended, from the beginning of the trace."""
-    ended_s: float = 0.0
     prices: Mapping[int, Priced] = field(default_factory=dict, repr=False, compare=False)
     """What each distinct call costs, by its identity."""
 
