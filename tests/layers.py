@@ -9,9 +9,10 @@ from pathlib import Path
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
+    "dtypes": (),
     "units": ("errors",),
     "hardware": ("errors",),
-    "record": ("errors",),
+    "record": ("dtypes", "errors"),
     "allocator": ("errors", "record"),
     "workspace": ("hardware", "record"),
     "cost": ("record",),
@@ -22,11 +23,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "schedule": ("calibration", "cost", "record", "roofline"),
     "memory": ("record",),
     "prediction": ("cost", "errors", "record", "roofline", "schedule"),
+    "napkin": ("convention", "cost", "dtypes", "errors", "hardware", "record", "roofline",
+               "units"),
     "ledger": ("convention", "cost", "errors", "memory", "record", "roofline", "schedule"),
     "views": ("allocator", "calibration", "convention", "cost", "errors", "hardware", "ledger",
-              "memory", "record", "roofline", "workspace"),
-    "advice": ("ledger", "memory", "record", "views"),
-    "report": ("advice", "hardware", "ledger", "memory", "record", "units", "views",
+              "memory", "napkin", "record", "roofline", "units", "workspace"),
+    "advice": ("ledger", "memory", "record", "units", "views"),
+    "report": ("advice", "hardware", "ledger", "memory", "napkin", "record", "units", "views",
                "workspace"),
     "virtual": ("allocator", "errors", "hardware", "record", "workspace"),
     "tracer": ("allocator", "errors", "hardware", "record", "virtual"),
@@ -37,7 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "bench": ("calibration", "cost", "errors", "hardware", "record", "roofline", "targets",
               "tracer", "virtual"),
     "cli": ("advice", "bench", "calibration", "convention", "errors", "fit", "hardware",
-            "ledger", "measure", "prediction", "record", "report", "roofline", "targets",
+            "ledger", "measure", "napkin", "prediction", "record", "report", "roofline", "targets",
             "tracer", "units", "views", "workspace"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.

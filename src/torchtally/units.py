@@ -18,23 +18,77 @@ columns stay narrow. What outgrows the largest unit is written in scientific not
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from fractions import Fraction
+from typing import Any
 
 from torchtally.errors import UsageError
 
-Unit = tuple[float, str]
+
+class Unit(StrEnum):
+    """What a number is a number of, or what kind of text stands in its place.
+
+    A renderer picks the prefix (GiB, TFLOPs) and the alignment.
+    """
+
+    FLOPS = "FLOPs"
+    BYTES = "bytes"
+    COUNT = "count"
+    PARAMETERS = "parameters"
+    TOKENS = "tokens"
+    CHIPS = "chips"
+    NUMBER = "number"
+    """A factor or a ratio, of nothing."""
+    FRACTION = "fraction"
+    """Of one; a percentage to the reader."""
+    BYTE_PER_S = "bytes/s"
+    FLOP_PER_S = "FLOP/s"
+    TOKEN_PER_S = "tokens/s"
+    FLOPS_PER_TOKEN = "FLOPs/token"
+    BYTES_PER_PARAMETER = "bytes/parameter"
+    BYTES_PER_TOKEN = "bytes/token"
+    SECONDS = "seconds"
+    HOURS = "hours"
+    JOULES = "joules"
+    WATTS = "watts"
+    USD = "USD"
+    USD_PER_HOUR = "USD/h"
+    NAME = "name"
+    """A short name of our own: stands first and is never cut."""
+    WORD = "word"
+    """A short one of our own that stands where it is and is never cut."""
+    PLACE = "place"
+    """A path, possibly with a line number: the end says most."""
+    TEXT = "text"
+    """Source code or a name: the beginning says most."""
+    BAR = "bar"
+    """A quantity drawn in letters: stands where it is and is never cut."""
+
+    @property
+    def is_text(self) -> bool:
+        return self in (Unit.NAME, Unit.WORD, Unit.PLACE, Unit.TEXT, Unit.BAR)
+
+    @property
+    def is_whole(self) -> bool:
+        """Counted in ints: a FLOP, a byte, a parameter is there or it is not."""
+        return self in WHOLE
+
+
+WHOLE = (Unit.FLOPS, Unit.BYTES, Unit.COUNT, Unit.PARAMETERS, Unit.TOKENS, Unit.CHIPS)
+
+Rung = tuple[float, str]
 """How much one of it is, and its name. A ladder of units goes from small to large."""
 
 SI = ("", "K", "M", "G", "T", "P", "E", "Z", "Y")
-BYTES: Sequence[Unit] = [
+BYTES: Sequence[Rung] = [
     (1024**power, f"{prefix}iB" if prefix else "B") for power, prefix in enumerate(SI)
 ]
-BYTE_PER_S: Sequence[Unit] = [(1000**power, f"{prefix}B/s") for power, prefix in enumerate(SI)]
-FLOPS: Sequence[Unit] = [(1000**power, f"{prefix}FLOPs") for power, prefix in enumerate(SI)]
-FLOP_PER_S: Sequence[Unit] = [(1000**power, f"{prefix}FLOP/s") for power, prefix in enumerate(SI)]
-COUNT: Sequence[Unit] = [(1, ""), (1e3, "K"), (1e6, "M"), (1e9, "B"), (1e12, "T")]
-SECONDS: Sequence[Unit] = [
+BYTE_PER_S: Sequence[Rung] = [(1000**power, f"{prefix}B/s") for power, prefix in enumerate(SI)]
+FLOPS: Sequence[Rung] = [(1000**power, f"{prefix}FLOPs") for power, prefix in enumerate(SI)]
+FLOP_PER_S: Sequence[Rung] = [(1000**power, f"{prefix}FLOP/s") for power, prefix in enumerate(SI)]
+COUNT: Sequence[Rung] = [(1, ""), (1e3, "K"), (1e6, "M"), (1e9, "B"), (1e12, "T")]
+SECONDS: Sequence[Rung] = [
     (1e-9, "ns"),
     (1e-6, "us"),
     (1e-3, "ms"),
@@ -44,7 +98,7 @@ SECONDS: Sequence[Unit] = [
     (86400, "days"),
     (365.25 * 86400, "years"),
 ]
-WATT_HOURS: Sequence[Unit] = [
+WATT_HOURS: Sequence[Rung] = [
     (1e-6, "uWh"),
     (1e-3, "mWh"),
     (1, "Wh"),
@@ -103,6 +157,38 @@ def format_usd(usd: float) -> str:
     return f"{sign}${amount}"
 
 
+FORMATS: Mapping[Unit, Callable[[Any], str]] = {
+    Unit.FLOPS: format_flops,
+    Unit.BYTES: format_bytes,
+    Unit.COUNT: format_count,
+    Unit.PARAMETERS: format_count,
+    Unit.TOKENS: format_count,
+    Unit.CHIPS: lambda count: f"{count:,}",
+    Unit.NUMBER: lambda number: f"{number:.6g}",
+    Unit.FRACTION: format_fraction,
+    Unit.BYTE_PER_S: format_byte_per_s,
+    Unit.FLOP_PER_S: format_flop_per_s,
+    Unit.TOKEN_PER_S: lambda rate: f"{format_count(round(rate))}/s",
+    Unit.FLOPS_PER_TOKEN: lambda flops: f"{format_flops(flops)}/token",
+    Unit.BYTES_PER_PARAMETER: lambda size: f"{size:.6g} B",
+    Unit.BYTES_PER_TOKEN: lambda size: f"{format_bytes(size)}/token",
+    Unit.SECONDS: format_seconds,
+    Unit.HOURS: lambda hours: f"{format_count(hours)} h",
+    Unit.JOULES: format_energy,
+    Unit.WATTS: lambda watts: f"{watts:.0f} W",
+    Unit.USD: format_usd,
+    Unit.USD_PER_HOUR: lambda usd: f"{format_usd(usd)}/h",
+}
+
+
+def format_number(number: float, unit: Unit) -> str:
+    """A number by itself, with its unit where that does not go without saying.
+
+    Raises KeyError for a unit of texts.
+    """
+    return FORMATS[unit](number)
+
+
 def parse_bytes(text: str) -> int:
     """Bytes from "80GB" (1e9 each), "80GiB" (2**30 each), "80e9" or "512"; rounded down."""
     return int(_parse(text, PARSED_BYTES, "a size in bytes", "80GB, 80GiB, 81559 MiB or 80e9"))
@@ -123,7 +209,7 @@ def parse_rate(text: str) -> float:
     return float(_parse(text, PARSED_RATE, "a speed in bytes per second", examples))
 
 
-def _in_units(amount: float, ladder: Sequence[Unit], *, width: int = 6) -> str:
+def _in_units(amount: float, ladder: Sequence[Rung], *, width: int = 6) -> str:
     """The amount in the largest unit that it fills once rounded, its digits in `width` characters.
 
     Zero, infinities and what outgrows the ladder are written in the plain unit.

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from tests.report.test_text import HOSTILE
 from torchtally.report.plot import is_ascii, plot_text, tick_text, value_text
-from torchtally.views import Unit
+from torchtally.units import Unit
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale
 
 BRAILLE = re.compile("[\u2801-\u28ff]")

@@ -19,7 +19,8 @@ from torchtally.report.grid import table_lines
 from torchtally.report.plain import cut_left, cut_right, printable
 from torchtally.report.text import summary_text, table_text, verdict
 from torchtally.roofline import Bound, Kernel, Roofline
-from torchtally.views import VIEWS, Column, Table, Unit, by
+from torchtally.units import Unit
+from torchtally.views import VIEWS, Column, Table, by
 from torchtally.views.chips import chip_table
 from torchtally.views.summary import judge, summarise
 

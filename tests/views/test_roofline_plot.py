@@ -12,9 +12,9 @@ from torchtally.hardware import chip
 from torchtally.ledger import account
 from torchtally.record import Trace
 from torchtally.roofline import Roofline
+from torchtally.units import Unit
 from torchtally.views.plot import Axis, Basis, Plot, Scale, span
 from torchtally.views.roofline_plot import LETTERS, dtype_of, roofline_plot
-from torchtally.views.table import Unit
 
 H100 = Roofline(chip("H100-SXM"))
 

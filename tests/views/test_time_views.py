@@ -25,7 +25,8 @@ from torchtally.hardware import chip
 from torchtally.ledger import Ledger, account, line_of
 from torchtally.record import Call, Phase, Trace
 from torchtally.roofline import Bound, Kernel, Roofline
-from torchtally.views import VIEWS, Table, Unit, by
+from torchtally.units import Unit
+from torchtally.views import VIEWS, Table, by
 from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.bounds import NO_TIMES
 from torchtally.views.step_time import step_time

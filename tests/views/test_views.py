@@ -8,7 +8,8 @@ from tests.strategies import traces
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
 from torchtally.record import Phase, Role, Trace
-from torchtally.views import VIEWS, Unit, by
+from torchtally.units import Unit
+from torchtally.views import VIEWS, by
 from torchtally.views.lines import is_behind_libraries, own_root, short_path
 from torchtally.views.summary import summarise
 

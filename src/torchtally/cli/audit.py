@@ -280,7 +280,8 @@ def remarks(found: "Comparison", chip: "Chip") -> list[str]:
 
 def peaks(found: "Comparison") -> "Table":
     """The peaks of the run and of its steps."""
-    from torchtally.views.table import Column, Table, Unit
+    from torchtally.units import Unit
+    from torchtally.views.table import Column, Table
 
     rows: list[tuple[Cell, ...]] = [
         ("peak allocated", *cells(found.allocated)),
@@ -301,7 +302,8 @@ def peaks(found: "Comparison") -> "Table":
 
 def held(found: "Comparison") -> "Table":
     """What the peak is made of, as far as the optimizers tell."""
-    from torchtally.views.table import Column, Table, Unit
+    from torchtally.units import Unit
+    from torchtally.views.table import Column, Table
 
     return Table(
         title="At the peak of allocated memory, by category",
@@ -315,8 +317,9 @@ def held(found: "Comparison") -> "Table":
 
 def by_line(found: "Comparison") -> "Table":
     """What the peak is made of, by the line below which it was allocated."""
+    from torchtally.units import Unit
     from torchtally.views.lines import own_root, short_path
-    from torchtally.views.table import Column, Table, Unit
+    from torchtally.views.table import Column, Table
 
     root = own_root(line.file for line, _ in found.lines if line.line and is_own(line.file))
     rows = [
@@ -348,7 +351,8 @@ def is_own(file: str) -> bool:
 
 def numbers(*, is_brief: bool = False) -> "tuple[Any, ...]":
     """The columns that all tables share. Brief ones make room for texts first."""
-    from torchtally.views.table import Column, Unit
+    from torchtally.units import Unit
+    from torchtally.views.table import Column
 
     return (
         Column("measured_bytes", "measured", Unit.BYTES),

@@ -4,7 +4,7 @@ Numbers first, so that the texts, whose length nobody can foresee, have the rest
 """
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,18 +12,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from torchtally.report.plain import cut_left, cut_right, printable
-from torchtally.units import (
-    format_byte_per_s,
-    format_bytes,
-    format_count,
-    format_energy,
-    format_flop_per_s,
-    format_flops,
-    format_fraction,
-    format_seconds,
-    format_usd,
-)
-from torchtally.views import Cell, Table, Unit
+from torchtally.units import FORMATS, Unit, format_count, format_flops
+from torchtally.views import Cell, Table
 
 GAP = "  "
 INDENT = "  "
@@ -111,18 +101,13 @@ def _fitted(cell: Cell, unit: Unit, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
-FORMATS: dict[Unit, Callable[[Any], str]] = {
-    Unit.BYTES: format_bytes,
+IN_COLUMNS: Mapping[Unit, Callable[[Any], str]] = {
+    **FORMATS,
     Unit.FLOPS: lambda flops: format_flops(flops).removesuffix("FLOPs").rstrip(),
     Unit.COUNT: str,
-    Unit.FRACTION: format_fraction,
-    Unit.BYTE_PER_S: format_byte_per_s,
-    Unit.FLOP_PER_S: format_flop_per_s,
-    Unit.SECONDS: format_seconds,
     Unit.HOURS: format_count,
-    Unit.JOULES: format_energy,
-    Unit.USD: format_usd,
 }
+"""Where the column's title says the unit, the cell need not."""
 
 
 def _formatted(cell: Cell, unit: Unit) -> str:
@@ -131,7 +116,7 @@ def _formatted(cell: Cell, unit: Unit) -> str:
         return cell
     if cell is None:
         return "" if unit.is_text else "-"
-    return FORMATS[unit](cell)
+    return IN_COLUMNS[unit](cell)
 
 
 def _labelled_totals(table: Table) -> list[Cell]:

@@ -9,12 +9,12 @@ from html import escape
 from itertools import chain
 
 from torchtally.ledger import Ledger
-from torchtally.report.grid import FORMATS
+from torchtally.report.grid import IN_COLUMNS
 from torchtally.report.plain import LIMIT, printable
 from torchtally.report.plot import tick_text, value_text
 from torchtally.report.style import STYLE
-from torchtally.units import format_fraction, format_seconds
-from torchtally.views import Cell, Column, Table, Unit, by
+from torchtally.units import Unit, format_fraction, format_seconds
+from torchtally.views import Cell, Column, Table, by
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -142,7 +142,7 @@ def cell_text(cell: Cell, unit: Unit) -> str:
         return cell
     if cell is None:
         return "" if unit.is_text else "-"
-    return FORMATS[unit](cell)
+    return IN_COLUMNS[unit](cell)
 
 
 def _class(unit: Unit) -> dict[str, str]:
@@ -256,7 +256,7 @@ def _is_flat(it: Curve) -> bool:
 
 def _limit(it: Curve) -> str:
     """As "bfloat16 989.40 TFLOP/s promised"."""
-    return f"{it.name} {FORMATS[it.unit](it.limit)} {it.basis}"
+    return f"{it.name} {IN_COLUMNS[it.unit](it.limit)} {it.basis}"
 
 
 def _series(number: int) -> str:

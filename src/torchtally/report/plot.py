@@ -13,10 +13,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from torchtally.report.grid import FORMATS, INDENT, wrapped
+from torchtally.report.grid import IN_COLUMNS, INDENT, wrapped
 from torchtally.report.plain import cut_left, cut_right, printable
-from torchtally.units import format_flop_per_s, format_flops, format_fraction
-from torchtally.views import Unit
+from torchtally.units import Unit, format_flop_per_s, format_flops, format_fraction
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale
 
 LEAST_ROWS = 9
@@ -187,7 +186,7 @@ def _limits(plot: Plot, is_ascii: bool) -> Iterator[str]:
 
 def _limit(curve: Curve) -> str:
     name = "" if curve.unit is Unit.BYTE_PER_S else f"{printable(curve.name)} "
-    return f"{name}{FORMATS[curve.unit](curve.limit)}"
+    return f"{name}{IN_COLUMNS[curve.unit](curve.limit)}"
 
 
 def _braille_curves(plot: Plot, rows: int, columns: int) -> dict[Place, str]:

@@ -17,12 +17,12 @@ from torchtally.views.peak import (
     peak_repeated_modules,
     peak_storages,
 )
-from torchtally.views.table import Cell, Column, Table, Unit
+from torchtally.views.table import Cell, Column, Table
 from torchtally.views.timeline import timeline
 from torchtally.views.utilisation import utilisation
 from torchtally.views.workspaces import workspaces
 
-__all__ = ["VIEWS", "Cell", "Column", "Table", "Unit", "by"]
+__all__ = ["VIEWS", "Cell", "Column", "Table", "by"]
 
 VIEWS: Mapping[str, Callable[[Ledger], Table]] = {
     "line": lines,

@@ -3,8 +3,9 @@
 from collections import Counter
 
 from torchtally.ledger import Ledger
+from torchtally.units import Unit
 from torchtally.views.peak import title_of
-from torchtally.views.table import Column, Table, Unit
+from torchtally.views.table import Column, Table
 
 COLUMNS = (
     Column("bytes", "at peak", Unit.BYTES),

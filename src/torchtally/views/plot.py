@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, floor, inf, log10
 
-from torchtally.views.table import Unit
+from torchtally.units import Unit
 
 
 class Scale(StrEnum):

@@ -15,9 +15,9 @@ from torchtally.ledger import Entry, Ledger, Line, line_of
 from torchtally.record import Call
 from torchtally.roofline import Bound, Roofline
 from torchtally.roofline.rates import peak_of
+from torchtally.units import Unit
 from torchtally.views.lines import line_texts, own_root
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale, span
-from torchtally.views.table import Unit
 
 LETTERS = "ABCDEFGH"
 """Of the operators that take most of the time, one each."""

@@ -1,42 +1,12 @@
 """A finished view: rows and columns whose numbers a renderer only has to format."""
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from torchtally.errors import UsageError
+from torchtally.units import Unit
 
 Cell = str | int | float | None
 """A text, a number in the unit of its column, or nothing."""
-
-
-class Unit(StrEnum):
-    """What a column's cells are. A renderer picks the prefix (GiB, TFLOPs) and the alignment."""
-
-    FLOPS = "FLOPs"
-    BYTES = "bytes"
-    COUNT = "count"
-    FRACTION = "fraction"
-    BYTE_PER_S = "bytes/s"
-    FLOP_PER_S = "FLOP/s"
-    SECONDS = "seconds"
-    HOURS = "hours"
-    JOULES = "joules"
-    USD = "USD"
-    NAME = "name"
-    """A short name of our own: stands first and is never cut."""
-    WORD = "word"
-    """A short one of our own that stands where it is and is never cut."""
-    PLACE = "place"
-    """A path, possibly with a line number: the end says most."""
-    TEXT = "text"
-    """Source code or a name: the beginning says most."""
-
-    BAR = "bar"
-    """A quantity drawn in letters: stands where it is and is never cut."""
-
-    @property
-    def is_text(self) -> bool:
-        return self in (Unit.NAME, Unit.WORD, Unit.PLACE, Unit.TEXT, Unit.BAR)
 
 
 @dataclass(frozen=True, slots=True)

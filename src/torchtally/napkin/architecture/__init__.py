@@ -1,0 +1,1 @@
+"""Which model: its layers and weights, by hand, by its authors' file, or by its name."""

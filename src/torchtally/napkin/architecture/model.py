@@ -1,0 +1,134 @@
+"""What a decoder is made of, as far as its costs go: types without a formula in them.
+
+A `Model` is a few kinds of `Layer`, each so many times over. Every number is an int as a config
+file would have it; what a model has not is 0, None or False.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfAttention:
+    """Attention with a query, a key and a value of every head: full, grouped or multi-query."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    has_bias: bool = False
+    """Query, key and value projections have one."""
+    has_output_bias: bool = False
+    window: int | None = None
+    """A token sees so many tokens, itself among them; None: all before it."""
+    head_norm_sizes: tuple[int, ...] = ()
+    """Elements of the norms of queries and keys, one each: (head_dim, head_dim) in Qwen 3."""
+    is_fused: bool = False
+    """Query, key and value are one matrix, as in GPT-2."""
+    is_rotary: bool = True
+    sinks: int = 0
+    """Learned scores that no token takes up: one for each head in gpt-oss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention: keys and values are kept in one short vector for all heads.
+
+    DeepSeek-V2, arXiv 2405.04434, section 2.1.
+    """
+
+    heads: int
+    query_rank: int | None
+    """Width of the compressed query; None: queries are made from the token directly."""
+    kv_rank: int
+    """Width of the compressed keys and values."""
+    plain_head_dim: int
+    """Of a query's and key's head, the part without positions ("nope")."""
+    rotary_head_dim: int
+    """The part with positions; of keys, one for all heads ("rope")."""
+    value_head_dim: int
+    has_bias: bool = False
+    """The compressing projections have one."""
+    has_output_bias: bool = False
+
+    @property
+    def head_dim(self) -> int:
+        """Of queries and keys."""
+        return self.plain_head_dim + self.rotary_head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedForward:
+    """Two projections with an activation function between them; three where a gate multiplies."""
+
+    width: int
+    """Of the inner layer."""
+    is_gated: bool
+    activation: str
+    """As transformers spells it: "silu", "gelu_new", "relu"."""
+    has_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture: of many feed-forwards a router chooses a few for every token."""
+
+    experts: int
+    active: int
+    """Chosen for each token."""
+    width: int
+    """Of one expert's inner layer."""
+    is_gated: bool
+    activation: str
+    shared_width: int = 0
+    """Inner width of what every token goes through besides; 0: nothing."""
+    has_shared_gate: bool = False
+    """A gate of its own for the shared part: one number for each token (Qwen2-MoE)."""
+    has_bias: bool = False
+    has_router_bias: bool = False
+    """A trained bias of the router. DeepSeek-V3's correction is a buffer, and none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One kind of layer, and how many of it there are."""
+
+    count: int
+    attention: SelfAttention | LatentAttention
+    feed_forward: FeedForward | Experts
+    norms: int = 2
+    """Of the model's width."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A decoder: token embedding, layers, a last norm and the head that says the next token."""
+
+    name: str
+    width: int
+    """Of the residual stream: hidden_size, n_embd, d_model."""
+    vocabulary: int
+    kinds: tuple[Layer, ...]
+    """Every kind of layer once, in the order in which they first come."""
+    is_tied: bool
+    """The head's weight is the embedding's."""
+    norm: str = "rms"
+    """"rms" (a weight), "layer" (a weight and a bias), or "plain" (neither: OLMo's)."""
+    positions: int = 0
+    """Learned position embeddings: rows; 0 where there are none."""
+    has_head_bias: bool = False
+    has_final_norm: bool = True
+    context: int | None = None
+    """The longest sequence that it was made for."""
+    dropout: float = 0.0
+    dtype: str | None = None
+    """In which its weights are kept, by torch's name."""
+    left_out: tuple[str, ...] = ()
+    """Parts of the model that are in no figure, in words: "the vision tower"."""
+    source: str = ""
+
+    @property
+    def layers(self) -> int:
+        return sum(kind.count for kind in self.kinds)
+
+    @property
+    def is_mixture(self) -> bool:
+        return any(isinstance(kind.feed_forward, Experts) for kind in self.kinds)

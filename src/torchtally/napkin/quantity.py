@@ -1,0 +1,117 @@
+"""A number that knows where it comes from: its formula, the numbers put in, and who published it.
+
+The formula that is shown is the one that is computed: it is written once, as text, and evaluated.
+Terms are quantities themselves, so an answer carries its whole working.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import CodeType
+
+from torchtally.errors import UsageError
+from torchtally.units import Unit
+
+FUNCTIONS = {"ceil": math.ceil, "floor": math.floor, "log2": math.log2, "max": max, "min": min}
+"""What a formula may call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number with its unit; given, or derived from others by a formula."""
+
+    name: str
+    value: int | float
+    """An int where the unit is counted in ints (`Unit.is_whole`)."""
+    unit: Unit
+    formula: str = ""
+    """In Python's notation, over the names of `terms`: "6 * parameters * tokens". "" of what is
+    given."""
+    terms: tuple[tuple[str, "Quantity"], ...] = ()
+    source: str = ""
+    """Where the formula, or a given number, was published."""
+    note: str = ""
+    """What a reader must know: an assumption, an estimate."""
+
+    @property
+    def is_given(self) -> bool:
+        return not self.formula
+
+    def working(self) -> tuple["Quantity", ...]:
+        """Every step of the arithmetic, terms before what is made of them; this one is the last."""
+        return tuple(_steps(self, set()))
+
+    def named(self, name: str) -> "Quantity":
+        """The same number, called otherwise."""
+        return replace(self, name=name)
+
+
+Amount = int | float | Quantity
+"""What a formula takes: a plain number, or a quantity with its own working."""
+
+
+def of(amount: Amount, unit: Unit, name: str = "") -> Quantity:
+    """The amount as a quantity of this unit.
+
+    Raises UsageError for a number below zero or none at all, AssertionError for a quantity of
+    another unit: FLOPs are not FLOP/s.
+    """
+    if isinstance(amount, Quantity):
+        assert amount.unit is unit, f"{amount.name} is in {amount.unit}, not in {unit}"
+        return amount
+    if not (math.isfinite(amount) and amount >= 0):
+        what = name or str(unit)
+        raise UsageError(f"{what} cannot be {amount}: give a number that is not below zero.")
+    return Quantity(name, _number(amount, unit), unit)
+
+
+def derived(
+    name: str, unit: Unit, formula: str, source: str = "", note: str = "", /, **terms: Quantity
+) -> Quantity:
+    """What the formula says of these terms. A term without a name is called by its word in it.
+
+    Where the unit is counted in ints, the result is rounded to one. Raises UsageError where a term
+    is zero that must not be.
+    """
+    numbers = {word: term.value for word, term in terms.items()}
+    try:
+        value = eval(_compiled(formula), {"__builtins__": {}, **FUNCTIONS}, numbers)
+    except ZeroDivisionError:
+        zeros = [term.name or word for word, term in terms.items() if not term.value]
+        raise UsageError(f"{name} is not known where {' or '.join(zeros)} is 0.") from None
+    named = tuple((word, it if it.name else it.named(_spoken(word))) for word, it in terms.items())
+    return Quantity(name, _number(value, unit), unit, formula, named, source, note)
+
+
+def total(name: str, unit: Unit, terms: Mapping[str, Quantity], *, note: str = "") -> Quantity:
+    """The sum of terms of one unit, by their words in the formula."""
+    for term in terms.values():
+        assert term.unit is unit, f"{term.name} is in {term.unit}, not in {unit}"
+    return derived(name, unit, " + ".join(terms) or "0", "", note, **terms)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(formula: str) -> CodeType:
+    return compile(formula, "<formula>", "eval")
+
+
+def _number(value: int | float, unit: Unit) -> int | float:
+    """An int where the unit is counted in ints, or where a float is one: sums stay exact."""
+    return round(value) if unit.is_whole or value == round(value) else value
+
+
+def _spoken(word: str) -> str:
+    """A term's word as prose; the unit at its end is said by the number itself."""
+    for suffix in ("_flop_per_s", "_bytes_per_s", "_per_s", "_bytes", "_flops", "_s"):
+        word = word.removesuffix(suffix)
+    return word.replace("_", " ")
+
+
+def _steps(quantity: Quantity, seen: set[int]) -> Iterator[Quantity]:
+    if id(quantity) in seen:
+        return
+    seen.add(id(quantity))
+    for _, term in quantity.terms:
+        yield from _steps(term, seen)
+    yield quantity
