@@ -11,6 +11,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "dtypes": (),
     "units": ("errors",),
+    "table": ("errors", "units"),
     "hardware": ("errors",),
     "record": ("dtypes", "errors"),
     "allocator": ("errors", "record"),
@@ -27,10 +28,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
                "units"),
     "ledger": ("convention", "cost", "errors", "memory", "record", "roofline", "schedule"),
     "views": ("allocator", "calibration", "convention", "cost", "errors", "hardware", "ledger",
-              "memory", "napkin", "record", "roofline", "units", "workspace"),
-    "advice": ("ledger", "memory", "record", "units", "views"),
-    "report": ("advice", "hardware", "ledger", "memory", "napkin", "record", "units", "views",
-               "workspace"),
+              "memory", "napkin", "record", "roofline", "table", "units", "workspace"),
+    "advice": ("ledger", "memory", "record", "table", "units", "views"),
+    "report": ("advice", "hardware", "ledger", "memory", "napkin", "record", "table", "units",
+               "views", "workspace"),
     "virtual": ("allocator", "errors", "hardware", "record", "workspace"),
     "tracer": ("allocator", "errors", "hardware", "record", "virtual"),
     "tracing": ("hardware", "prediction", "record", "roofline", "targets", "tracer"),
@@ -41,7 +42,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
               "tracer", "virtual"),
     "cli": ("advice", "bench", "calibration", "convention", "errors", "fit", "hardware",
             "ledger", "measure", "napkin", "prediction", "record", "report", "roofline", "targets",
-            "tracer", "units", "views", "workspace"),
+            "table", "tracer", "units", "views", "workspace"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 

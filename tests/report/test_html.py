@@ -19,8 +19,8 @@ from torchtally.record import Trace
 from torchtally.report.bench import bench_page
 from torchtally.report.html import POLICY, element, joined, ledger_page, page, plot_html, table_html
 from torchtally.roofline import Roofline
+from torchtally.table import Column, Table
 from torchtally.units import Unit
-from torchtally.views import Column, Table
 from torchtally.views.bench import bench_view
 from torchtally.views.roofline_plot import roofline_plot
 

@@ -19,8 +19,9 @@ from torchtally.report.grid import table_lines
 from torchtally.report.plain import cut_left, cut_right, printable
 from torchtally.report.text import summary_text, table_text, verdict
 from torchtally.roofline import Bound, Kernel, Roofline
+from torchtally.table import Column, Table
 from torchtally.units import Unit
-from torchtally.views import VIEWS, Column, Table, by
+from torchtally.views import VIEWS, by
 from torchtally.views.chips import chip_table
 from torchtally.views.summary import judge, summarise
 

@@ -6,9 +6,9 @@ from tests import calibrations
 from torchtally.hardware import chip
 from torchtally.hardware.processor import estimated_flop_per_s, model_name
 from torchtally.report.bench import bench_document, bench_text
+from torchtally.table import Table
 from torchtally.views.bench import Bench, bench_view
 from torchtally.views.plot import Basis
-from torchtally.views.table import Table
 
 CPUINFO = """\
 processor\t: 0

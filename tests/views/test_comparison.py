@@ -12,7 +12,7 @@ from torchtally.ledger import Ledger, account, retimed
 from torchtally.record import Ending, Phase, Refusal, Site, Trace
 from torchtally.report.text import table_text
 from torchtally.roofline import Roofline
-from torchtally.views import Table
+from torchtally.table import Table
 from torchtally.views.comparison import comparison, dominant_bound, fits_on
 from torchtally.views.money import Extent, Until
 from torchtally.workspace import context_bytes

@@ -17,7 +17,8 @@ from torchtally.memory import Category, is_alive
 from torchtally.record import Phase, Role, Trace
 from torchtally.report.json import dumps, table_document
 from torchtally.report.text import table_text
-from torchtally.views import Table, by
+from torchtally.table import Table
+from torchtally.views import by
 from torchtally.views.activations import fullest_tick
 from torchtally.views.timeline import BAR_ORDER, BAR_WIDTH, STRETCHES, bar, initial, stretches
 

@@ -25,8 +25,9 @@ from torchtally.hardware import chip
 from torchtally.ledger import Ledger, account, line_of
 from torchtally.record import Call, Phase, Trace
 from torchtally.roofline import Bound, Kernel, Roofline
+from torchtally.table import Table
 from torchtally.units import Unit
-from torchtally.views import VIEWS, Table, by
+from torchtally.views import VIEWS, by
 from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.bounds import NO_TIMES
 from torchtally.views.step_time import step_time

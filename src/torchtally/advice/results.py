@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchtally.advice.changes import Change
+from torchtally.table import Column, Table
 from torchtally.units import Unit
-from torchtally.views.table import Column, Table
 
 
 @dataclass(frozen=True, slots=True)

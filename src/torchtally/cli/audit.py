@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchtally.measure.comparison import Comparison, Pair
     from torchtally.measure.document import Measurement
     from torchtally.measure.runs import Command, Device, Runs
-    from torchtally.views import Cell, Table
+    from torchtally.table import Cell, Table
 
 NAME = "audit"
 SUMMARY = "on a machine with a GPU: hold a prediction against the real run of a script"
@@ -280,8 +280,8 @@ def remarks(found: "Comparison", chip: "Chip") -> list[str]:
 
 def peaks(found: "Comparison") -> "Table":
     """The peaks of the run and of its steps."""
+    from torchtally.table import Column, Table
     from torchtally.units import Unit
-    from torchtally.views.table import Column, Table
 
     rows: list[tuple[Cell, ...]] = [
         ("peak allocated", *cells(found.allocated)),
@@ -302,8 +302,8 @@ def peaks(found: "Comparison") -> "Table":
 
 def held(found: "Comparison") -> "Table":
     """What the peak is made of, as far as the optimizers tell."""
+    from torchtally.table import Column, Table
     from torchtally.units import Unit
-    from torchtally.views.table import Column, Table
 
     return Table(
         title="At the peak of allocated memory, by category",
@@ -317,9 +317,9 @@ def held(found: "Comparison") -> "Table":
 
 def by_line(found: "Comparison") -> "Table":
     """What the peak is made of, by the line below which it was allocated."""
+    from torchtally.table import Column, Table
     from torchtally.units import Unit
     from torchtally.views.lines import own_root, short_path
-    from torchtally.views.table import Column, Table
 
     root = own_root(line.file for line, _ in found.lines if line.line and is_own(line.file))
     rows = [
@@ -351,8 +351,8 @@ def is_own(file: str) -> bool:
 
 def numbers(*, is_brief: bool = False) -> "tuple[Any, ...]":
     """The columns that all tables share. Brief ones make room for texts first."""
+    from torchtally.table import Column
     from torchtally.units import Unit
-    from torchtally.views.table import Column
 
     return (
         Column("measured_bytes", "measured", Unit.BYTES),

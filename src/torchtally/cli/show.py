@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torchtally.ledger import Ledger
     from torchtally.roofline import Roofline
-    from torchtally.views import Table
+    from torchtally.table import Table
 
 NAME = "show"
 SUMMARY = "show a trace that `tally run -o FILE` wrote, from any side"

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from torchtally.report.plain import cut_left, cut_right, printable
+from torchtally.table import Cell, Table
 from torchtally.units import FORMATS, Unit, format_count, format_flops
-from torchtally.views import Cell, Table
 
 GAP = "  "
 INDENT = "  "

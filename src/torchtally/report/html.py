@@ -13,8 +13,9 @@ from torchtally.report.grid import IN_COLUMNS
 from torchtally.report.plain import LIMIT, printable
 from torchtally.report.plot import tick_text, value_text
 from torchtally.report.style import STYLE
+from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit, format_fraction, format_seconds
-from torchtally.views import Cell, Column, Table, by
+from torchtally.views import by
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"

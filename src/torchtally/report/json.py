@@ -27,7 +27,7 @@ from torchtally.ledger import (
 )
 from torchtally.memory import Category, parameters
 from torchtally.record import Placeholder
-from torchtally.views import Table
+from torchtally.table import Table
 from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.modules import with_children
 from torchtally.views.step_time import calibrated_share

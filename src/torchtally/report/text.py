@@ -13,6 +13,7 @@ from rich.text import Text
 
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.plain import cut_left, cut_right, printable
+from torchtally.table import Table
 from torchtally.units import (
     format_bytes,
     format_count,
@@ -20,7 +21,6 @@ from torchtally.units import (
     format_fraction,
     format_seconds,
 )
-from torchtally.views import Table
 from torchtally.views.lines import short_path
 from torchtally.views.shortage import Shortage
 from torchtally.views.step_time import StepTime

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger
+from torchtally.table import Table
 from torchtally.views.activations import activation_lines, activation_modules
 from torchtally.views.bounds import bounds
 from torchtally.views.categories import categories
@@ -17,12 +18,11 @@ from torchtally.views.peak import (
     peak_repeated_modules,
     peak_storages,
 )
-from torchtally.views.table import Cell, Column, Table
 from torchtally.views.timeline import timeline
 from torchtally.views.utilisation import utilisation
 from torchtally.views.workspaces import workspaces
 
-__all__ = ["VIEWS", "Cell", "Column", "Table", "by"]
+__all__ = ["VIEWS", "by"]
 
 VIEWS: Mapping[str, Callable[[Ledger], Table]] = {
     "line": lines,

@@ -2,13 +2,13 @@
 
 from torchtally.ledger import Ledger, Path
 from torchtally.memory import Category
+from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, own_root
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.modules import folded, module_texts
 from torchtally.views.moments import moment_at
-from torchtally.views.table import Column, Table
 
 FIGURES = (
     Column("bytes", "held", Unit.BYTES),

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from torchtally.allocator import AllocatorSettings, replay
 from torchtally.ledger import Ledger
+from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views.summary import room_bytes
-from torchtally.views.table import Column, Table
 
 COLUMNS = (
     Column("peak_allocated_bytes", "allocated", Unit.BYTES),

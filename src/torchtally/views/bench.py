@@ -14,9 +14,9 @@ from torchtally.calibration.rates import (
 )
 from torchtally.errors import UnknownChipError, UsageError
 from torchtally.hardware import Chip, chip
+from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale, span
-from torchtally.views.table import Cell, Column, Table
 
 DTYPES = ("float32", "tf32", "bfloat16", "float16")
 """In the order of columns and colours; any other comes after these."""

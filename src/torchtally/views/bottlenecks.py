@@ -5,8 +5,8 @@ from typing import TypeVar
 
 from torchtally.ledger import Entry, Ledger
 from torchtally.roofline import Bound
+from torchtally.table import Cell, Column
 from torchtally.units import Unit
-from torchtally.views.table import Cell, Column
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -3,9 +3,9 @@
 from collections import Counter
 
 from torchtally.ledger import Ledger
+from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views.peak import title_of
-from torchtally.views.table import Column, Table
 
 COLUMNS = (
     Column("bytes", "at peak", Unit.BYTES),

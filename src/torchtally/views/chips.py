@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchtally.hardware import Chip, Link, Node, Price
+from torchtally.table import Column, Table
 from torchtally.units import Unit
-from torchtally.views.table import Column, Table
 
 COLUMNS = (
     Column("name", "chip", Unit.NAME),

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from torchtally.ledger import Ledger, Total
+from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
-from torchtally.views.table import Cell, Column, Table
 
 
 @dataclass(frozen=True, slots=True)

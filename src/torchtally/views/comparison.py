@@ -8,6 +8,7 @@ from torchtally.allocator import replay
 from torchtally.hardware import Chip
 from torchtally.ledger import Ledger, retimed
 from torchtally.roofline import Roofline
+from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.money import (
     ENERGY_NOTE,
@@ -24,7 +25,6 @@ from torchtally.views.money import (
 )
 from torchtally.views.step_time import calibrated_share
 from torchtally.views.summary import known_chip
-from torchtally.views.table import Cell, Column, Table
 from torchtally.views.utilisation import Peak, model_flops, peak_of
 from torchtally.workspace import context_bytes
 

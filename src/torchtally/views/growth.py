@@ -6,9 +6,9 @@ from torchtally.errors import UnknownChipError
 from torchtally.hardware import chip
 from torchtally.ledger import Ledger, Line, line_of
 from torchtally.memory import is_alive
+from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.lines import TEXTS, line_texts, own_root
-from torchtally.views.table import Cell, Column, Table
 
 FIRST_STEADY_STEP = 2
 """The first step also allocates what is allocated once: optimizer state, workspaces."""

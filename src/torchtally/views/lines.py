@@ -13,6 +13,7 @@ from torchtally.ledger import (
     line_of,
     once_per_site,
 )
+from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.bottlenecks import bound_cells, bound_columns
 from torchtally.views.columns import (
@@ -28,7 +29,6 @@ from torchtally.views.columns import (
     WRITTEN,
     cost_table,
 )
-from torchtally.views.table import Cell, Column, Table
 
 QUANTITIES = (
     FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, SAVED, VIEWS, COPIES, READ, WRITTEN, ALLOCATED

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from torchtally.ledger import Entry, Ledger, Path, Total, module_of, once_per_site
+from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.columns import (
     BACKWARD,
@@ -16,7 +17,6 @@ from torchtally.views.columns import (
     WRITTEN,
     cost_table,
 )
-from torchtally.views.table import Cell, Column, Table
 
 QUANTITIES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, SAVED, READ, WRITTEN)
 OUTSIDE = Path("", "")

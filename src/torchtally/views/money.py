@@ -8,8 +8,8 @@ from math import ceil, floor
 from torchtally.errors import UsageError
 from torchtally.hardware import Chip, Price
 from torchtally.ledger import Ledger
+from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
-from torchtally.views.table import Cell, Column, Table
 from torchtally.views.throughput import tokens_of
 
 SECONDS_PER_HOUR = 3600.0

@@ -1,6 +1,7 @@
 """Costs by operator, by kind of work and by phase."""
 
 from torchtally.ledger import Ledger, op_of
+from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views.bottlenecks import bound_cells, bound_columns
 from torchtally.views.columns import (
@@ -14,7 +15,6 @@ from torchtally.views.columns import (
     WRITTEN,
     cost_table,
 )
-from torchtally.views.table import Column, Table
 
 QUANTITIES = (COUNT, FLOPS, MOVED, READ, WRITTEN, ALLOCATED)
 

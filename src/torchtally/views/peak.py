@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from torchtally.ledger import Ledger, Line, Path
 from torchtally.memory import Category
+from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, own_root
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.modules import folded, module_texts
 from torchtally.views.moments import moment_at, step_of
-from torchtally.views.table import Cell, Column, Table
 
 BYTES = Column("bytes", "at peak", Unit.BYTES)
 FRACTION = Column("fraction", "share", Unit.FRACTION)

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from torchtally.ledger import Ledger
 from torchtally.record import Refusal
+from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views.holdings import bytes_of, grouped, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, own_root
 from torchtally.views.moments import step_of
 from torchtally.views.peak import title_of
-from torchtally.views.table import Column, Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from torchtally.hardware import Chip, chip
 from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory import parameters
 from torchtally.record import Ending, Note, Placeholder
+from torchtally.table import Table
 from torchtally.views.categories import categories
 from torchtally.views.lines import is_behind_libraries, library_lines, lines, own_root
 from torchtally.views.modules import OUTSIDE, repeated_modules
@@ -17,7 +18,6 @@ from torchtally.views.operators import phases
 from torchtally.views.peak import peak_lines
 from torchtally.views.shortage import Shortage, holders
 from torchtally.views.step_time import StepTime, step_time
-from torchtally.views.table import Table
 from torchtally.workspace import context_bytes
 
 TOP_LINES = 8

@@ -6,13 +6,13 @@ from itertools import pairwise
 
 from torchtally.ledger import Ledger
 from torchtally.memory import Category
+from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.lines import TEXTS, line_texts, own_root
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.modules import module_texts
 from torchtally.views.moments import Moment, moment_at
 from torchtally.views.peak import title_of
-from torchtally.views.table import Cell, Column, Table
 
 STRETCHES = 24
 """Rows, give or take a few."""

@@ -21,6 +21,7 @@ from torchtally.hardware import Chip
 from torchtally.ledger import Entry, Ledger
 from torchtally.memory import parameters
 from torchtally.record import Phase, Role, Trace
+from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.bounds import NO_TIMES
 from torchtally.views.matrix_work import (
@@ -31,7 +32,6 @@ from torchtally.views.matrix_work import (
     needed_flops,
     works_of,
 )
-from torchtally.views.table import Cell, Column, Table
 from torchtally.views.throughput import tokens_of
 
 EMBEDDINGS = ("aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forward_only")

@@ -5,8 +5,8 @@ from collections import Counter
 from torchtally.ledger import Ledger
 from torchtally.memory import Category, timeline
 from torchtally.record import Storage
+from torchtally.table import Column, Table
 from torchtally.units import Unit
-from torchtally.views.table import Column, Table
 from torchtally.workspace import KINDS
 
 COLUMNS = (
