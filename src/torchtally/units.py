@@ -47,6 +47,8 @@ class Unit(StrEnum):
     TOKEN_PER_S = "tokens/s"
     FLOPS_PER_TOKEN = "FLOPs/token"
     BYTES_PER_PARAMETER = "bytes/parameter"
+    BYTES_EACH = "bytes each"
+    """Of one number, of one token id."""
     BYTES_PER_TOKEN = "bytes/token"
     SECONDS = "seconds"
     HOURS = "hours"
@@ -171,6 +173,7 @@ FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     Unit.TOKEN_PER_S: lambda rate: f"{format_count(round(rate))}/s",
     Unit.FLOPS_PER_TOKEN: lambda flops: f"{format_flops(flops)}/token",
     Unit.BYTES_PER_PARAMETER: lambda size: f"{size:.6g} B",
+    Unit.BYTES_EACH: lambda size: f"{size:.6g} B",
     Unit.BYTES_PER_TOKEN: lambda size: f"{format_bytes(size)}/token",
     Unit.SECONDS: format_seconds,
     Unit.HOURS: lambda hours: f"{format_count(hours)} h",
@@ -181,12 +184,22 @@ FORMATS: Mapping[Unit, Callable[[Any], str]] = {
 }
 
 
+IN_PROSE: Mapping[Unit, Callable[[Any], str]] = {
+    **FORMATS,
+    Unit.FLOPS: lambda flops: (
+        f"{flops:.3g} FLOPs".replace("e+", "e") if flops >= 1e18 else format_flops(flops)
+    ),
+    Unit.SECONDS: lambda seconds: _in_units(seconds, SECONDS),
+}
+"""Where there is room: FLOPs of a whole training as papers print them, durations in six digits."""
+
+
 def format_number(number: float, unit: Unit) -> str:
-    """A number by itself, with its unit where that does not go without saying.
+    """A number in a sentence, with its unit where that does not go without saying.
 
     Raises KeyError for a unit of texts.
     """
-    return FORMATS[unit](number)
+    return IN_PROSE[unit](number)
 
 
 def parse_bytes(text: str) -> int:
@@ -207,6 +220,12 @@ def parse_rate(text: str) -> float:
     """Bytes per second from "3.35TB/s", "900 GB/s", "400Gbit/s" (bits: an eighth) or "3.35e12"."""
     examples = "3.35TB/s, 900 GB/s, 400Gbit/s or 3.35e12"
     return float(_parse(text, PARSED_RATE, "a speed in bytes per second", examples))
+
+
+def parse_flop_per_s(text: str) -> float:
+    """FLOP/s from "989.5TFLOP/s", "1.98 PFLOP/s" or "989.5e12"."""
+    examples = "989.5TFLOP/s, 1.98 PFLOP/s or 989.5e12"
+    return float(_parse(text, PARSED_FLOP_PER_S, "a speed in FLOP/s", examples))
 
 
 def _in_units(amount: float, ladder: Sequence[Rung], *, width: int = 6) -> str:
@@ -260,6 +279,12 @@ PARSED_RATE: Mapping[str, Fraction] = {
         for power, prefix in enumerate(SI)
         for bits in ("bit/s", "bps", "b/s")
     },
+}
+
+PARSED_FLOP_PER_S: Mapping[str, Fraction] = {
+    "": Fraction(1),
+    **{f"{prefix}FLOP/s": Fraction(1000**power) for power, prefix in enumerate(SI)},
+    **{f"{prefix}FLOPS": Fraction(1000**power) for power, prefix in enumerate(SI)},
 }
 
 

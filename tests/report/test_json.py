@@ -13,7 +13,8 @@ from tests.views.stopwatch import DATASHEET, MS, NOBODY_KNOWS, stopwatch
 from torchtally.hardware import chips
 from torchtally.ledger import account
 from torchtally.record import Trace
-from torchtally.report.json import chips_document, dumps, ledger_document, table_document
+from torchtally.report.document import dumps
+from torchtally.report.json import chips_document, ledger_document, table_document
 from torchtally.roofline import Bound, Kernel
 from torchtally.views import by
 

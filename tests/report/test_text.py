@@ -17,7 +17,8 @@ from torchtally.ledger import Ledger, account
 from torchtally.record import Ending, Note, Phase, Placeholder, Role, Trace
 from torchtally.report.grid import table_lines
 from torchtally.report.plain import cut_left, cut_right, printable
-from torchtally.report.text import summary_text, table_text, verdict
+from torchtally.report.terminal import table_text
+from torchtally.report.text import summary_text, verdict
 from torchtally.roofline import Bound, Kernel, Roofline
 from torchtally.table import Column, Table
 from torchtally.units import Unit

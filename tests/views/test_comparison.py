@@ -10,7 +10,7 @@ from tests.strategies import traces
 from torchtally.hardware import Chip, chip
 from torchtally.ledger import Ledger, account, retimed
 from torchtally.record import Ending, Phase, Refusal, Site, Trace
-from torchtally.report.text import table_text
+from torchtally.report.terminal import table_text
 from torchtally.roofline import Roofline
 from torchtally.table import Table
 from torchtally.views.comparison import comparison, dominant_bound, fits_on

@@ -15,8 +15,9 @@ from tests.traces import accounted
 from torchtally.ledger import Ledger, account
 from torchtally.memory import Category, is_alive
 from torchtally.record import Phase, Role, Trace
-from torchtally.report.json import dumps, table_document
-from torchtally.report.text import table_text
+from torchtally.report.document import dumps
+from torchtally.report.json import table_document
+from torchtally.report.terminal import table_text
 from torchtally.table import Table
 from torchtally.views import by
 from torchtally.views.activations import fullest_tick

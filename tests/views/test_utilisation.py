@@ -14,7 +14,7 @@ from tests.views.stopwatch import DATASHEET, H100, MS, stopwatch, without_peak
 from torchtally.convention import Attention
 from torchtally.ledger import Ledger, account
 from torchtally.record import Call, Phase, Role, Trace
-from torchtally.report.text import table_text
+from torchtally.report.terminal import table_text
 from torchtally.roofline import Bound, Kernel, Roofline
 from torchtally.targets import host_chip
 from torchtally.views import by

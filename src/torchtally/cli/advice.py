@@ -112,7 +112,7 @@ class Advisor:
 def advice_text(advisor: Advisor, width: int, *, is_coloured: bool) -> str:
     """The table of what was tried, and what could not be."""
     from torchtally.advice import results_table
-    from torchtally.report.text import table_text
+    from torchtally.report.terminal import table_text
 
     if not advisor.needed_bytes:
         ours = (it for it in advisor.failures if it.startswith(f"{AS_IT_IS}:"))

@@ -5,10 +5,18 @@ import re
 import sys
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torchtally.errors import UsageError
+from torchtally.units import parse_count
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torchtally.views.money import Extent, Until
+
+
+Number = TypeVar("Number", int, float)
 
 
 class RunParser(argparse.ArgumentParser):
@@ -100,10 +108,11 @@ MOST = 10**24
 
 def until(text: str) -> "Until":
     """How long to train: "600000" steps, "24h" or "3.5d" of wall time, "15T-tokens"."""
-    from torchtally.views.money import Until
+    from torchtally.views.money import Extent, Until
 
-    for length in (_steps_or_tokens(text), _wall_time(text)):
-        if length is not None and 0 < length[0] < MOST:
+    wall_s = _wall_s(text)
+    for length in (_steps_or_tokens(text), wall_s and (wall_s, Extent.SECONDS)):
+        if length and 0 < length[0] < MOST:
             return Until(*length)
     raise argparse.ArgumentTypeError(
         f"{text!r} is no length of a training. These work: 600000 (steps), 24h or 3.5d (also "
@@ -112,8 +121,6 @@ def until(text: str) -> "Until":
 
 
 def _steps_or_tokens(text: str) -> "tuple[float, Extent] | None":
-    from torchtally.errors import UsageError
-    from torchtally.units import parse_count
     from torchtally.views.money import Extent
 
     match = re.fullmatch(r"(.*?)[\s-]*(steps?|tokens?)?", text.strip())
@@ -125,13 +132,60 @@ def _steps_or_tokens(text: str) -> "tuple[float, Extent] | None":
     return count, Extent.TOKENS if (match[2] or "").startswith("token") else Extent.STEPS
 
 
-def _wall_time(text: str) -> "tuple[float, Extent] | None":
-    from torchtally.views.money import Extent
-
+def _wall_s(text: str) -> float | None:
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)", text.strip(), re.ASCII)
     if match is None or match[2] not in TIME_UNITS_S:
         return None
-    return float(match[1]) * TIME_UNITS_S[match[2]], Extent.SECONDS
+    return float(match[1]) * TIME_UNITS_S[match[2]]
+
+
+def duration(text: str) -> float:
+    """Seconds of "30d", "24h", "90min", "2w" or "3600s"."""
+    found = _wall_s(text)
+    if found is None or not 0 < found < MOST:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no length of time. These work: 30d, 24h, 90min, 2w, 3600s"
+        )
+    return found
+
+
+def usd(text: str) -> float:
+    """Money from "1M", "$250K", "1e6" or "5000"."""
+    amount = parsed(parse_count)(text.strip().removeprefix("$"))
+    if amount <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no budget. These work: 1M, $250K, 5000")
+    return float(amount)
+
+
+def parsed(parse: "Callable[[str], Number]") -> "Callable[[str], Number]":
+    """A reader of `units`, whose complaint argparse prints with the option's name."""
+
+    def read(text: str) -> "Number":
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def positive_count(text: str) -> int:
+    """A whole number above zero, as people write it: "70B", "4096"."""
+    count = parsed(parse_count)(text)
+    if not 0 < count < MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 (and below 1e24)")
+    return count
+
+
+def positive_rate(text: str) -> float:
+    """A rate above zero: "400K", "0.5"."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = float(positive_count(text))
+    if not 0 < rate < MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate above 0")
+    return rate
 
 
 def price(text: str) -> tuple[str, float]:

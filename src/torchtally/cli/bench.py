@@ -206,7 +206,7 @@ def estimated_float32(calibration: "Calibration", cpuinfo: Path) -> float | None
 def _print(view: "Bench", args: argparse.Namespace) -> None:
     from torchtally.cli.output import emit, is_coloured, width, write_or_emit
     from torchtally.report.bench import bench_document, bench_page, bench_text
-    from torchtally.report.json import dumps
+    from torchtally.report.document import dumps
     from torchtally.report.plot import is_ascii
 
     if args.html is not None:

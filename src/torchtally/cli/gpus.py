@@ -81,7 +81,8 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.hardware import chips
 
     if args.json is not None:
-        from torchtally.report.json import chips_document, dumps
+        from torchtally.report.document import dumps
+        from torchtally.report.json import chips_document
 
         shown = chips() if args.chip is None else (args.chip,)
         write_or_emit(dumps(chips_document(shown)), args.json)
@@ -90,7 +91,7 @@ def command(args: argparse.Namespace) -> int:
 
         emit(chip_text(args.chip, width=width()))
     else:
-        from torchtally.report.text import table_text
+        from torchtally.report.terminal import table_text
         from torchtally.views.chips import chip_table
 
         colour = is_coloured(sys.stdout)

@@ -218,7 +218,8 @@ def report(
     from torchtally.cli.output import emit, is_coloured, width, write_or_emit
     from torchtally.ledger import account
     from torchtally.record.file import write_trace
-    from torchtally.report.json import changes_document, dumps, ledger_document
+    from torchtally.report.document import dumps
+    from torchtally.report.json import changes_document, ledger_document
     from torchtally.report.text import summary_text
     from torchtally.targets import known_roofline
     from torchtally.views.summary import summarise

@@ -248,8 +248,8 @@ def chip_of(name: str) -> "Roofline":
         return roofline(several.chip.name)
     raise UsageError(
         f"--gpu {name}: a trace is of one GPU, and nothing in it says what {several.count} would "
-        "send each other.\nThat takes a distributed script, and `tally plan`, which is not there "
-        f"yet. For one of them: --gpu {several.chip.name}."
+        f"send each other.\nFor one of them: --gpu {several.chip.name}. `tally plan MODEL --gpus "
+        f"{name.strip()} --search` lays a model out over all of them."
     )
 
 
@@ -310,14 +310,16 @@ def own_prices(given: "Sequence[tuple[str, float]]", names: "Sequence[str]") -> 
 
 
 def _json(ledger: "Ledger", table: "Table | None") -> str:
-    from torchtally.report.json import dumps, ledger_document, table_document
+    from torchtally.report.document import dumps
+    from torchtally.report.json import ledger_document, table_document
 
     return dumps(ledger_document(ledger) if table is None else table_document(table, ledger))
 
 
 def _text(ledger: "Ledger", table: "Table | None", file: str) -> str:
     from torchtally.cli.output import is_coloured, width
-    from torchtally.report.text import summary_text, table_text
+    from torchtally.report.terminal import table_text
+    from torchtally.report.text import summary_text
     from torchtally.views.summary import summarise
 
     colour = is_coloured(sys.stdout)

@@ -1,7 +1,7 @@
 """What is known of one accelerator: types without a single number in them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchtally.errors import UnsupportedError, UsageError
 
@@ -176,6 +176,26 @@ class Chip:
     def peak_flop_per_s(self, dtype: str) -> float:
         """The dense peak in FLOP/s. Raises UsageError when the chip has no such number."""
         return self.peak(dtype).flop_per_s
+
+    def with_memory(self, memory_bytes: int) -> "Chip":
+        """The same chip with so much memory for a program, at its user's word."""
+        return replace(
+            self,
+            memory_bytes=memory_bytes,
+            program_memory_bytes=None,
+            sources={**self.sources, "memory_bytes": "yours"},
+        )
+
+    def with_peak(self, dtype: str, flop_per_s: float) -> "Chip":
+        """The same chip with another promise for one dtype, at its user's word."""
+        plain = SAME_RATE.get(dtype, dtype)
+        known = self.peaks.get(plain)
+        peak = (
+            replace(known, flop_per_s=flop_per_s, source="yours")
+            if known
+            else Peak(flop_per_s, "yours")
+        )
+        return replace(self, peaks={**self.peaks, plain: peak})
 
     def source_of(self, fact: str) -> str:
         """Where the number in this field comes from."""

@@ -92,7 +92,7 @@ def token_data_bytes(tokens: Amount, vocabulary: int) -> Quantity:
         "tokens * id_bytes",
         "nanoGPT's and llm.c's formats: uint16, uint32",
         tokens=of(tokens, Unit.TOKENS),
-        id_bytes=of(2 if vocabulary <= 1 << 16 else 4, Unit.NUMBER),
+        id_bytes=of(2 if vocabulary <= 1 << 16 else 4, Unit.BYTES_EACH),
     )
 
 

@@ -78,6 +78,16 @@ _LISTED = (
         source="PyTorch, torch.amp",
     ),
     Recipe(
+        name="amp-fp16",
+        summary="torch.autocast: float32 weights, products in float16, scaled losses",
+        weights="float32",
+        gradients="float32",
+        products="float16",
+        activations="float16",
+        is_autocast=True,
+        source="PyTorch, torch.amp with a GradScaler",
+    ),
+    Recipe(
         name="bf16",
         summary="everything in bfloat16, optimizer state too",
         weights="bfloat16",

@@ -149,6 +149,18 @@ def tokens_per_s(
     )
 
 
+def reached_flop_per_s(tokens_per_s: Amount, flops_per_token: Amount, chips: Amount) -> Quantity:
+    """FLOP/s that each of so many chips reaches at an observed speed."""
+    return derived(
+        "reached FLOP/s",
+        Unit.FLOP_PER_S,
+        "tokens_per_s * flops_per_token / chips",
+        tokens_per_s=of(tokens_per_s, Unit.TOKEN_PER_S),
+        flops_per_token=of(flops_per_token, Unit.FLOPS_PER_TOKEN),
+        chips=of(chips, Unit.CHIPS),
+    )
+
+
 def chip_hours(chips: Amount, seconds: Amount) -> Quantity:
     """Hours that are paid for: of all chips together."""
     return derived(

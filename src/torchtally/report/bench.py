@@ -1,9 +1,9 @@
 """What was measured of a device, as text for a terminal, as a document and as a page."""
 
+from torchtally.report.document import SCHEMA_VERSION, Document, rows_of
 from torchtally.report.html import page
-from torchtally.report.json import SCHEMA_VERSION, Document
 from torchtally.report.plot import plot_text
-from torchtally.report.text import table_text
+from torchtally.report.terminal import table_text
 from torchtally.views.bench import Bench
 
 MOST_ROWS = 12
@@ -25,12 +25,7 @@ def bench_document(view: Bench) -> Document:
     return {
         "schema_version": SCHEMA_VERSION,
         "title": view.title,
-        **{
-            name: [
-                dict(zip((it.name for it in table.columns), row, strict=True)) for row in table.rows
-            ]
-            for name, table in view.tables
-        },
+        **{name: rows_of(table) for name, table in view.tables},
     }
 
 

@@ -5,11 +5,9 @@ FLOPs and bytes are whole numbers, seconds are not; what is not known is null. `
 names ("steady-state step 2"); `memory` is of the whole run.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from torchtally.advice import Result
 from torchtally.hardware import Chip
@@ -27,6 +25,7 @@ from torchtally.ledger import (
 )
 from torchtally.memory import Category, parameters
 from torchtally.record import Placeholder
+from torchtally.report.document import SCHEMA_VERSION, Document, rows_of
 from torchtally.table import Table
 from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.modules import with_children
@@ -35,15 +34,6 @@ from torchtally.views.summary import judge, shortage_of
 from torchtally.views.throughput import Batch, Throughput, throughput
 from torchtally.views.utilisation import Utilisation, utilisations
 from torchtally.workspace import KINDS, Trust
-
-SCHEMA_VERSION = 1
-
-Document = dict[str, Any]
-
-
-def dumps(document: Document) -> str:
-    """The document as text, one key a line, ASCII only."""
-    return json.dumps(document, indent=1) + "\n"
 
 
 def ledger_document(ledger: Ledger) -> Document:
@@ -87,7 +77,7 @@ def table_document(table: Table, ledger: Ledger) -> Document:
         "title": table.title,
         "note": table.note,
         "columns": [{"name": it.name, "unit": str(it.unit)} for it in table.columns],
-        "rows": [dict(zip(names, row, strict=True)) for row in table.rows],
+        "rows": rows_of(table),
         "rows_left_out": table.left_out,
         "totals": dict(zip(names, table.totals, strict=True)),
     }
@@ -384,7 +374,6 @@ def _shortage(ledger: Ledger) -> Document | None:
     if found is None:
         return None
     refusal, line = found.refusal, found.refusal.site.line
-    names = [column.name for column in found.holders.columns]
     return {
         "requested_bytes": refusal.requested_bytes,
         "allocated_bytes": refusal.allocated_bytes,
@@ -395,7 +384,7 @@ def _shortage(ledger: Ledger) -> Document | None:
         "source": line.text if line else None,
         "module": refusal.site.module,
         "message": refusal.message,
-        "holders": [dict(zip(names, row, strict=True)) for row in found.holders.rows],
+        "holders": rows_of(found.holders),
     }
 
 

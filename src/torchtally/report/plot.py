@@ -3,18 +3,17 @@
 The legend and all remarks stand below it; the whole fits 80 columns and 24 lines.
 """
 
-import io
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from math import ceil, floor
 from operator import itemgetter
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
 from torchtally.report.grid import IN_COLUMNS, INDENT, wrapped
 from torchtally.report.plain import cut_left, cut_right, printable
+from torchtally.report.terminal import joined
 from torchtally.units import Unit, format_flop_per_s, format_flops, format_fraction
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale
 
@@ -48,7 +47,7 @@ def plot_text(
     if limits:
         graph, limits = _graph(plot, width, max(LEAST_ROWS, room - len(limits)), is_ascii)
     more = [Text(line, style="dim") for it in limits for line in wrapped(it, width)]
-    return _joined([_title(plot, width), *graph, *more, *below], is_coloured)
+    return joined([_title(plot, width), *graph, *more, *below], is_coloured)
 
 
 def is_ascii(encoding: str | None) -> bool:
@@ -263,15 +262,3 @@ def _remarks(plot: Plot, width: int) -> Iterator[Text]:
     text = " ".join(it for it in (f"Not drawn: {shares}." if shares else "", plot.note) if it)
     for line in wrapped(text, width):
         yield Text(line, style="dim")
-
-
-def _joined(lines: list[Text], is_coloured: bool) -> str:
-    if not is_coloured:
-        return "".join(line.plain.rstrip() + "\n" for line in lines)
-    stream = io.StringIO()
-    console = Console(
-        file=stream, force_terminal=True, color_system="standard", width=100_000, highlight=False
-    )
-    for line in lines:
-        console.print(line, soft_wrap=True)
-    return stream.getvalue()

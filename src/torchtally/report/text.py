@@ -4,16 +4,14 @@ Numbers are never cut. Names come from strangers: they are stripped of control c
 read as markup.
 """
 
-import io
 import shlex
 from collections.abc import Iterator
 
-from rich.console import Console
 from rich.text import Text
 
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.plain import cut_left, cut_right, printable
-from torchtally.table import Table
+from torchtally.report.terminal import joined
 from torchtally.units import (
     format_bytes,
     format_count,
@@ -34,28 +32,11 @@ NAME_WIDTH = 48
 TOP_HOLDERS = 8
 
 
-def table_text(table: Table, *, width: int = 80, is_coloured: bool = False) -> str:
-    """A table with its totals."""
-    return _joined(table_lines(table, width), is_coloured)
-
-
 def summary_text(
     summary: Summary, *, file: str = "", width: int = 80, is_coloured: bool = False
 ) -> str:
     """The one-page report. `file` is the trace's, for the commands it suggests."""
-    return _joined(list(_summary_lines(summary, file, width)), is_coloured)
-
-
-def _joined(lines: list[Text], is_coloured: bool) -> str:
-    if not is_coloured:
-        return "".join(line.plain + "\n" for line in lines)
-    stream = io.StringIO()
-    console = Console(
-        file=stream, force_terminal=True, color_system="standard", width=100_000, highlight=False
-    )
-    for line in lines:
-        console.print(line, soft_wrap=True)
-    return stream.getvalue()
+    return joined(list(_summary_lines(summary, file, width)), is_coloured)
 
 
 def _summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:

@@ -19,11 +19,19 @@ class SelfAttention:
     has_output_bias: bool = False
     window: int | None = None
     """A token sees so many tokens, itself among them; None: all before it."""
+    is_chunked: bool = False
+    """The window does not slide: a token sees what is before it in its own chunk of that size, as
+    in Llama 4."""
     head_norm_sizes: tuple[int, ...] = ()
     """Elements of the norms of queries and keys, one each: (head_dim, head_dim) in Qwen 3."""
+    has_head_norm_bias: bool = False
     is_fused: bool = False
     """Query, key and value are one matrix, as in GPT-2."""
     is_rotary: bool = True
+    is_partly_rotary: bool = False
+    """A part of each head turns with its position, and is joined with the rest: GPT-NeoX, Phi-3."""
+    has_relative_positions: bool = False
+    """One more matrix, of positions' keys, as in Transformer-XL (arXiv 1901.02860) and Gopher."""
     sinks: int = 0
     """Learned scores that no token takes up: one for each head in gpt-oss."""
 
@@ -65,6 +73,8 @@ class FeedForward:
     activation: str
     """As transformers spells it: "silu", "gelu_new", "relu"."""
     has_bias: bool = False
+    is_fused: bool = False
+    """Gate and first projection are one matrix, as in Phi-3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +93,11 @@ class Experts:
     has_shared_gate: bool = False
     """A gate of its own for the shared part: one number for each token (Qwen2-MoE)."""
     has_bias: bool = False
+    has_shared_bias: bool = False
+    scoring: str = "softmax"
+    """Of the router: "softmax", or "sigmoid" as in DeepSeek-V3."""
+    is_normalised: bool = False
+    """The weights of the chosen experts are made to sum to 1: norm_topk_prob."""
     has_router_bias: bool = False
     """A trained bias of the router. DeepSeek-V3's correction is a buffer, and none."""
 
@@ -96,6 +111,9 @@ class Layer:
     feed_forward: FeedForward | Experts
     norms: int = 2
     """Of the model's width."""
+    is_parallel: bool = False
+    """Attention and feed-forward are given the same input, and their results are added, as in
+    GPT-NeoX."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,19 +129,35 @@ class Model:
     is_tied: bool
     """The head's weight is the embedding's."""
     norm: str = "rms"
-    """"rms" (a weight), "layer" (a weight and a bias), or "plain" (neither: OLMo's)."""
+    """By what it trains: "rms" (a weight; layer norms without a bias too, as Cohere's), "layer" (a
+    weight and a bias), or "plain" (neither: OLMo's)."""
+    has_wide_norm: bool = False
+    """A norm's weight, as 1 and what is trained, multiplies in float32: Gemma."""
     positions: int = 0
     """Learned position embeddings: rows; 0 where there are none."""
+    embedding_width: int | None = None
+    """Where embedding and head are narrower than the layers, a matrix on each side makes up for it:
+    OPT-350M. None: they are of the model's width."""
+    has_embedding_norm: bool = False
+    """A norm right after the embedding, as in BLOOM."""
     has_head_bias: bool = False
     has_final_norm: bool = True
     context: int | None = None
     """The longest sequence that it was made for."""
     dropout: float = 0.0
+    """Of what is added to the residual stream."""
+    embedding_dropout: float | None = None
+    """None: as `dropout`."""
+    attention_dropout: float | None = None
+    """Of attention's weights. None: as `dropout`."""
     dtype: str | None = None
     """In which its weights are kept, by torch's name."""
     left_out: tuple[str, ...] = ()
     """Parts of the model that are in no figure, in words: "the vision tower"."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know of these numbers: an assumption, a default that was taken."""
     source: str = ""
+    """Where they come from: a file, a paper, or that they were given by hand."""
 
     @property
     def layers(self) -> int:

@@ -1,9 +1,9 @@
 """Every trained tensor of a decoder: what it is for, its shape, how many there are, who meets it.
 
-d: width.  V: vocabulary.  h, k: heads of queries, of keys and values.  D: head dim.  f: width of a
-feed-forward.  E, a: experts, and how many of them are active for a token.  q, r: ranks of latent
-queries, of latent keys and values.  n, p: parts of a head without and with positions.  v: head dim
-of values.
+d: width.  e: width of the embedding.  V: vocabulary.  h, k: heads of queries, of keys and values.
+D: head dim.  f: width of a feed-forward.  E, a: experts, and how many of them are active for a
+token.  q, r: ranks of latent queries, of latent keys and values.  n, p: parts of a head without and
+with positions.  v: head dim of values.
 
 The list is the one fact from which parameters, FLOPs and the memory of every optimizer follow.
 Matrices have the shape in which torch and transformers keep them, (out, in).
@@ -61,6 +61,8 @@ class Weight:
 
 
 ONCE = Fraction(1)
+OF_THE_VOCABULARY = ("embedding", "head")
+"""The matrices with a row for each token of the vocabulary."""
 
 
 def weights_of(model: Model) -> tuple[Weight, ...]:
@@ -69,16 +71,22 @@ def weights_of(model: Model) -> tuple[Weight, ...]:
 
 
 def _weights(model: Model) -> Iterator[Weight]:
-    d, V = model.width, model.vocabulary
-    yield Weight("embedding", Group.EMBEDDING, (V, d), uses=ONCE if model.is_tied else Fraction(0))
+    d, V, e = model.width, model.vocabulary, model.embedding_width or model.width
+    yield Weight("embedding", Group.EMBEDDING, (V, e), uses=ONCE if model.is_tied else Fraction(0))
+    if e != d:
+        yield Weight("embedding to layers", Group.EMBEDDING, (d, e), uses=ONCE)
+    if model.has_embedding_norm:
+        yield from _norm("embedding norm", model)
     if model.positions:
         yield Weight("positions", Group.EMBEDDING, (model.positions, d))
     for kind in model.kinds:
         yield from layer_weights(kind, model)
     if model.has_final_norm:
         yield from _norm("final norm", model)
+    if e != d:
+        yield Weight("layers to head", Group.HEAD, (e, d), uses=ONCE)
     if not model.is_tied:
-        yield Weight("head", Group.HEAD, (V, d), uses=ONCE)
+        yield Weight("head", Group.HEAD, (V, e), uses=ONCE)
     if model.has_head_bias:
         yield Weight("head bias", Group.HEAD, (V,))
 
@@ -116,8 +124,12 @@ def _self_attention(it: SelfAttention, d: int, count: int) -> Iterator[Weight]:
     yield Weight("attention output", group, (d, h * D), count, ONCE)
     if it.has_output_bias:
         yield Weight("attention output bias", group, (d,), count)
+    if it.has_relative_positions:
+        yield Weight("relative positions", group, (h * D, d), count, ONCE)
     for size in it.head_norm_sizes:
         yield Weight("head norm", Group.NORMS, (size,), count)
+        if it.has_head_norm_bias:
+            yield Weight("head norm bias", Group.NORMS, (size,), count)
     if it.sinks:
         yield Weight("sinks", group, (it.sinks,), count)
 
@@ -146,13 +158,22 @@ def _latent_attention(it: LatentAttention, d: int, count: int) -> Iterator[Weigh
 
 def _feed_forward(it: FeedForward, d: int, count: int) -> Iterator[Weight]:
     group = Group.FEED_FORWARD
-    for name in ("gate", "up") if it.is_gated else ("up",):
-        yield Weight(name, group, (it.width, d), count, ONCE)
+    for name, out in _first_projections(it):
+        yield Weight(name, group, (out, d), count, ONCE)
         if it.has_bias:
-            yield Weight(f"{name} bias", group, (it.width,), count)
+            yield Weight(f"{name} bias", group, (out,), count)
     yield Weight("down", group, (d, it.width), count, ONCE)
     if it.has_bias:
         yield Weight("down bias", group, (d,), count)
+
+
+def _first_projections(it: FeedForward) -> tuple[tuple[str, int], ...]:
+    """Names and rows of what comes before the activation function."""
+    if not it.is_gated:
+        return (("up", it.width),)
+    if it.is_fused:
+        return (("gate and up", 2 * it.width),)
+    return (("gate", it.width), ("up", it.width))
 
 
 def _experts(it: Experts, d: int, count: int) -> Iterator[Weight]:
@@ -167,7 +188,10 @@ def _experts(it: Experts, d: int, count: int) -> Iterator[Weight]:
         yield Weight("experts in bias", Group.EXPERTS, (E, ins), count)
         yield Weight("experts out bias", Group.EXPERTS, (E, d), count)
     if it.shared_width:
-        shared = FeedForward(width=it.shared_width, is_gated=it.is_gated, activation=it.activation)
+        shared = FeedForward(
+            width=it.shared_width, is_gated=it.is_gated, activation=it.activation,
+            has_bias=it.has_shared_bias,
+        )  # fmt: skip
         yield from _feed_forward(shared, d, count)
     if it.has_shared_gate:
         yield Weight("shared gate", Group.ROUTER, (1, d), count, ONCE)

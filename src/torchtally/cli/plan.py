@@ -1,0 +1,428 @@
+"""`tally plan`: napkin math that shows its working. No script, no GPU, no torch."""
+
+import argparse
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchtally.cli.arguments import (
+    duration,
+    fraction,
+    parsed,
+    positive_count,
+    positive_rate,
+    price,
+    usd,
+)
+from torchtally.errors import UsageError
+from torchtally.units import parse_bytes, parse_flop_per_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torchtally.hardware import Cluster
+    from torchtally.napkin.architecture.model import Model
+    from torchtally.planning import Answer, Request
+
+NAME = "plan"
+SUMMARY = "plan a training before it is written: time, memory, layout, money"
+
+RECIPES = ("fp32", "tf32", "amp", "amp-fp16", "bf16", "mixed", "megatron", "fp8")
+OPTIMIZERS = (
+    "sgd",
+    "momentum",
+    "adagrad",
+    "rmsprop",
+    "adam",
+    "adamw",
+    "amsgrad",
+    "lion",
+    "adafactor",
+    "muon",
+    "adamw-8bit",
+    "lion-8bit",
+)
+
+EPILOG = """\
+What is asked follows from what is given:
+
+  a model                              what it is made of, and takes before activations
+  a model and chips                    does it fit, and how fast is a step?
+  a model, tokens, chips, --mfu        how long does it take, and what does it cost?
+  a model, tokens, chips, no --mfu     the same, at the speed of the best layout
+  ... --deadline and a chip            how many chips meet it?
+  ... --deadline or --budget, no chip  what should be rented?
+  a model, chips, --deadline/--budget  on how many tokens?
+  a model, chips, --tokens-per-s       which MFU is that?
+  --largest model|batch|sequence       the largest that fits the chips
+  --search                             every layout of the chips, the fastest first
+
+MODEL is a name (llama-3-70b; `tally plan --models` lists them), a Hugging Face
+config.json or the folder it is in, a .safetensors file, or a number of parameters.
+
+recipes (weights, gradients, optimizer state, products):
+  mixed     bfloat16, with float32 master weights and optimizer state (the default)
+  megatron  the same, gradients added up in float32
+  amp       torch.autocast on float32 weights; amp-fp16 with float16
+  fp32, tf32, bf16, fp8
+
+examples:
+  tally plan --parameters 70B --tokens 15T --gpus 1024xH100-SXM --mfu 0.5
+  tally plan llama-3-8b
+  tally plan llama-3-8b --gpus 8xH100-SXM --micro-batch 1 --sequence 8192
+  tally plan llama-3-70b --tokens 15T --gpus 1024xH100-SXM --search
+  tally plan --largest model --gpus 8xH100-SXM --optimizer adamw --recipe fp32
+  tally plan 7B --tokens 1T --mfu 0.4 --deadline 14d --gpus H100-SXM
+  tally plan 7B --tokens 1T --mfu 0.4 --budget 500K        what should I rent?
+  tally plan llama-3-8b --gpus 8xH100-SXM --tokens-per-s 100K
+  tally plan path/to/config.json --tokens 2T --gpus 256xB200 --mfu 0.4 --explain
+  tally plan llama-3-8b --tokens 1T --gpus 64xH100-SXM --mfu 0.4 --compare A100-SXM,B200
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser(
+        NAME,
+        help=SUMMARY,
+        description="Closed forms for a training: the answer first, its working on request.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="what is trained (see below)")
+    _add_model(parser)
+    _add_training(parser)
+    _add_chips(parser)
+    _add_questions(parser)
+    _add_output(parser)
+    parser.set_defaults(command=command)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the model by its numbers, instead of MODEL")
+    count = positive_count
+    group.add_argument("--parameters", type=count, metavar="N", help="how many: 70B")
+    group.add_argument("--layers", type=count, metavar="N")
+    group.add_argument("--width", type=count, metavar="N", help="of the residual stream")
+    group.add_argument("--heads", type=count, metavar="N", help="of queries")
+    group.add_argument("--kv-heads", type=count, metavar="N", help="of keys and values; as --heads")
+    group.add_argument("--ffn", type=count, metavar="N", help="inner width; four times --width")
+    group.add_argument("--vocabulary", type=count, metavar="N")
+    group.add_argument("--tied", action="store_true", help="the head's weight is the embedding's")
+    group.add_argument(
+        "--gated",
+        action="store_true",
+        help="three matrices in a feed-forward, with --ffn: SwiGLU",
+    )
+    group.add_argument("--models", action="store_true", help="list the models known by name")
+
+
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how it is trained")
+    count = positive_count
+    group.add_argument("--tokens", type=count, metavar="N", help="of the whole training: 15T")
+    group.add_argument(
+        "--sequence", type=count, metavar="N", help="tokens in one; the model's longest"
+    )
+    group.add_argument(
+        "--micro-batch", type=count, metavar="N", help="sequences a chip works on at once"
+    )
+    group.add_argument("--batch", type=count, metavar="N", help="sequences in an optimizer step")
+    group.add_argument("--recipe", choices=RECIPES, default="mixed", help="number formats: mixed")
+    group.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="adamw")
+    group.add_argument(
+        "--recompute",
+        choices=("none", "selective", "full"),
+        help="activations made again in the backward pass; --search tries them all",
+    )
+    group.add_argument(
+        "--attention", choices=("flash", "math"), default="flash", help="kernel: flash"
+    )
+    group.add_argument(
+        "--kernels",
+        choices=("eager", "fused"),
+        help="norms, activations and losses as transformers runs them (eager), or as Megatron-LM "
+        "does (fused, of --search)",
+    )
+    group.add_argument(
+        "--convention", choices=("full", "causal"), default="full", help="attention's FLOPs: full"
+    )
+
+
+def _add_chips(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("on what")
+    group.add_argument("--gpus", metavar="CHIPS", help="1024xH100-SXM, 4x2xA100-PCIe, RTX-4090")
+    group.add_argument("--mfu", type=fraction, metavar="SHARE", help="to be reached: 0.4")
+    group.add_argument(
+        "--memory",
+        type=parsed(parse_bytes),
+        metavar="BYTES",
+        help="of one chip, instead of the table's: 80GB",
+    )
+    group.add_argument(
+        "--peak",
+        type=parsed(parse_flop_per_s),
+        metavar="RATE",
+        help="of one chip for the recipe's products, instead of the table's: 989.5TFLOP/s",
+    )
+    group.add_argument(
+        "--price", type=price, metavar="USD", help="of one chip for an hour, instead of the table's"
+    )
+    group.add_argument(
+        "--compare", metavar="CHIPS", help="the same on other chips: H100-SXM,A100-SXM,B200"
+    )
+
+
+def _add_questions(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is asked")
+    group.add_argument("--deadline", type=duration, metavar="TIME", help="30d, 24h, 2w")
+    group.add_argument("--budget", type=usd, metavar="USD", help="1M, $250K")
+    group.add_argument(
+        "--largest", choices=("model", "batch", "sequence"), help="the largest that fits"
+    )
+    group.add_argument(
+        "--tokens-per-s", type=positive_rate, metavar="N", help="observed, of all chips: 400K"
+    )
+    group.add_argument("--search", action="store_true", help="every parallel layout, fastest first")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--explain", action="store_true", help="each formula, with the numbers put in, and sources"
+    )
+    group.add_argument("--top", type=positive_count, metavar="N", help="rows of a table: 10")
+    group.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="as JSON, to FILE or to stdout"
+    )
+
+
+def command(args: argparse.Namespace) -> int:
+    """Answer the question that the arguments ask."""
+    from torchtally.cli.output import emit, is_coloured, width, write_or_emit
+
+    if args.models:
+        emit(_models_text(width()))
+        return 0
+    answer = _ask(args)
+    if args.json is not None:
+        from torchtally.report.answer_json import answer_document
+        from torchtally.report.document import dumps
+
+        write_or_emit(dumps(answer_document(answer)), args.json)
+        return 0
+    from torchtally.report.answer import answer_text
+
+    emit(
+        answer_text(
+            answer, is_explained=args.explain, width=width(), is_coloured=is_coloured(sys.stdout)
+        )
+    )
+    return 0
+
+
+def _ask(args: argparse.Namespace) -> "Answer":
+    """The answer, on one kind of chip or on several beside each other."""
+    asked = request(args)
+    question = question_of(args, asked)
+    if args.compare is None:
+        return question(asked)
+    from torchtally.planning.compared import compared
+
+    names = [it.strip() for it in args.compare.split(",") if it.strip()]
+    if not names:
+        raise UsageError("--compare names no chip: --compare A100-SXM,B200")
+    return compared(asked, names, question)
+
+
+def question_of(args: argparse.Namespace, asked: "Request") -> "Callable[[Request], Answer]":
+    """Which question the arguments ask: the options that name one first, then what is missing."""
+    named = _named_question(args)
+    if named is not None:
+        return named
+    is_limited = args.deadline is not None or args.budget is not None
+    if asked.subject is None:
+        raise UsageError(
+            "Which model? Give a name (llama-3-70b), a config.json, a .safetensors file or a "
+            "number of parameters (70B); or ask for the largest one: --largest model."
+        )
+    if asked.tokens is None:
+        return _without_tokens(asked, is_limited)
+    if asked.cluster is None:
+        from torchtally.planning.chips_needed import what_to_rent
+
+        return what_to_rent
+    if is_limited:
+        from torchtally.planning.chips_needed import fewest_chips
+
+        return fewest_chips
+    from torchtally.planning.training_time import training_time
+
+    return training_time
+
+
+def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | None":
+    asked = [
+        name
+        for name, is_asked in (
+            ("--largest", args.largest is not None),
+            ("--search", args.search),
+            ("--tokens-per-s", args.tokens_per_s is not None),
+        )
+        if is_asked
+    ]
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(asked)} are questions of their own: ask one at a time.")
+    if args.largest is not None:
+        from torchtally.planning.largest import LARGEST
+
+        return LARGEST[args.largest]
+    if args.search:
+        from torchtally.planning.layouts import layouts
+
+        return layouts
+    if args.tokens_per_s is not None:
+        from torchtally.planning.implied_mfu import implied_mfu
+
+        return implied_mfu
+    return None
+
+
+def _without_tokens(asked: "Request", is_limited: bool) -> "Callable[[Request], Answer]":
+    if asked.cluster is None:
+        from torchtally.planning.model_card import model_card
+
+        return model_card
+    if is_limited:
+        from torchtally.planning.tokens_within import tokens_within
+
+        return tokens_within
+    from torchtally.planning.fit import fit
+
+    return fit
+
+
+def request(args: argparse.Namespace) -> "Request":
+    """What the arguments say. Raises UsageError where they contradict each other."""
+    from torchtally.convention import Attention
+    from torchtally.napkin.activations import Implementation, Kernel
+    from torchtally.napkin.flops import Recompute
+    from torchtally.napkin.optimizers import optimizer
+    from torchtally.napkin.recipes import recipe
+    from torchtally.planning import Request, subject
+
+    model = _model(args)
+    if args.price is not None and args.price[0]:
+        raise UsageError("--price is of the chip in --gpus: give the amount alone, --price 2.49.")
+    if args.mfu is not None and args.mfu == 0:
+        raise UsageError("--mfu 0 would take for ever: usual is 0.3 to 0.6.")
+    return Request(
+        subject=None if model is None else subject(model),
+        tokens=args.tokens,
+        cluster=_cluster(args),
+        mfu=args.mfu,
+        deadline_s=args.deadline,
+        budget_usd=args.budget,
+        usd_per_hour=None if args.price is None else args.price[1],
+        tokens_per_s=args.tokens_per_s,
+        sequence=args.sequence,
+        micro_batch=args.micro_batch,
+        global_batch=args.batch,
+        recipe=recipe(args.recipe),
+        optimizer=optimizer(args.optimizer),
+        recompute=None if args.recompute is None else Recompute(args.recompute),
+        attention=Attention(args.convention),
+        kernel=Kernel(args.attention),
+        implementation=None if args.kernels is None else Implementation(args.kernels),
+        rows=args.top,
+    )
+
+
+def _cluster(args: argparse.Namespace) -> "Cluster | None":
+    """The chips that --gpus names, with what the user knows better of them than the table."""
+    if args.gpus is None:
+        unused = [it for it in ("memory", "peak", "compare") if getattr(args, it) is not None]
+        if unused:
+            raise UsageError(f"--{unused[0]}: of which chip? Add --gpus H100-SXM.")
+        return None
+    from torchtally.hardware import cluster
+    from torchtally.napkin.recipes import recipe
+
+    found = cluster(args.gpus)
+    chip = found.chip
+    if args.memory is not None:
+        chip = chip.with_memory(args.memory)
+    if args.peak is not None:
+        chip = chip.with_peak(recipe(args.recipe).products, args.peak)
+    return replace(found, chip=chip)
+
+
+SHAPE_OPTIONS = ("layers", "width", "heads", "kv_heads", "ffn", "vocabulary")
+
+
+def _model(args: argparse.Namespace) -> "Model | int | None":
+    """What MODEL, --parameters or the shape's options say; None where nothing does."""
+    by_hand = [it for it in SHAPE_OPTIONS if getattr(args, it) is not None]
+    said = [
+        what
+        for what, is_said in (
+            ("MODEL", args.model is not None),
+            ("--parameters", args.parameters is not None),
+            (f"--{by_hand[0].replace('_', '-')}" if by_hand else "", bool(by_hand)),
+        )
+        if is_said
+    ]
+    if len(said) > 1:
+        raise UsageError(f"{' and '.join(said)} both say what the model is: give one of them.")
+    if args.parameters is not None:
+        return int(args.parameters)
+    if args.model is not None:
+        return _found(args.model)
+    return _shaped(args) if by_hand else None
+
+
+def _found(text: str) -> "Model | int":
+    """A number of parameters, or a model by its name or file."""
+    from torchtally.units import parse_count
+
+    try:
+        count = parse_count(text)
+    except UsageError:
+        from torchtally.napkin.architecture.lookup import model
+
+        return model(text)
+    return count
+
+
+def _shaped(args: argparse.Namespace) -> "Model":
+    """A decoder of equal layers, from its sizes."""
+    from torchtally.napkin.architecture.shapes import by_hand
+
+    needed = ("layers", "width", "heads", "vocabulary")
+    missing = [f"--{it}" for it in needed if getattr(args, it) is None]
+    if missing:
+        raise UsageError(
+            f"A model by its numbers needs {', '.join(missing)} too: give --layers, --width, "
+            "--heads and --vocabulary."
+        )
+    return by_hand(
+        layers=args.layers,
+        width=args.width,
+        heads=args.heads,
+        vocabulary=args.vocabulary,
+        is_tied=args.tied,
+        kv_heads=args.kv_heads,
+        feed_forward=args.ffn,
+        is_gated=args.gated,
+        context=args.sequence,
+    )
+
+
+def _models_text(width: int) -> str:
+    """The models known by name, as a table."""
+    from torchtally.cli.output import is_coloured
+    from torchtally.planning.known_models import known_models
+    from torchtally.report.terminal import table_text
+
+    return table_text(known_models(), width=width, is_coloured=is_coloured(sys.stdout))

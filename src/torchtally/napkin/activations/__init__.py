@@ -1,0 +1,46 @@
+"""Bytes kept between the forward and the backward pass, tensor by tensor."""
+
+from torchtally.napkin.activations.kept import (
+    Activations,
+    activations,
+    embedding_activation_bytes,
+    embedding_saved,
+    head_activation_bytes,
+    head_saved,
+    held_cast_bytes,
+    layer_activation_bytes,
+    layer_cast_bytes,
+    layer_saved,
+    working_activation_bytes,
+)
+from torchtally.napkin.activations.pipeline import first_stage_activation_bytes
+from torchtally.napkin.activations.saved import Region, Saved
+from torchtally.napkin.activations.setting import (
+    Implementation,
+    Kernel,
+    Options,
+    Setting,
+    setting_of,
+)
+
+__all__ = [
+    "Activations",
+    "Implementation",
+    "Kernel",
+    "Options",
+    "Region",
+    "Saved",
+    "Setting",
+    "activations",
+    "embedding_activation_bytes",
+    "embedding_saved",
+    "first_stage_activation_bytes",
+    "head_activation_bytes",
+    "head_saved",
+    "held_cast_bytes",
+    "layer_activation_bytes",
+    "layer_cast_bytes",
+    "layer_saved",
+    "setting_of",
+    "working_activation_bytes",
+]

@@ -1,0 +1,68 @@
+"""The one way from a word on the command line to a model."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from torchtally.errors import UsageError
+from torchtally.napkin.architecture.checkpoint import INDEX, holds_checkpoint, read_checkpoint
+from torchtally.napkin.architecture.config import read_config
+from torchtally.napkin.architecture.config_keys import BY_HAND
+from torchtally.napkin.architecture.known import known_model
+from torchtally.napkin.architecture.model import Model
+from torchtally.napkin.architecture.weights import weights_of
+
+CONFIG = "config.json"
+
+
+def model(text: str) -> Model:
+    """The model of a config.json, of a folder or .safetensors beside one, or of the table's name.
+
+    What ends in .json or .safetensors is a path, and so is what begins with "." or a separator, and
+    whatever is no name of the table but is there. Raises UsageError with the near matches.
+    """
+    if _is_path(text):
+        return _of_path(Path(text))
+    try:
+        return known_model(text)
+    except UsageError:
+        if os.path.exists(text):
+            return _of_path(Path(text))
+        raise
+
+
+def _is_path(text: str) -> bool:
+    """It can be nothing else."""
+    return text.endswith((".json", ".safetensors")) or text.startswith((".", os.sep))
+
+
+def _of_path(path: Path) -> Model:
+    if path.is_dir():
+        return _of_folder(path)
+    if path.suffix == ".safetensors" or path.name == INDEX:
+        return _beside(path)
+    return read_config(path)
+
+
+def _of_folder(folder: Path) -> Model:
+    if holds_checkpoint(folder):
+        return _beside(folder)
+    return read_config(folder / CONFIG)
+
+
+def _beside(path: Path) -> Model:
+    """The config.json beside weights says the shape; the weights, how many there are of what."""
+    checkpoint = read_checkpoint(path)
+    parts = ", ".join(f"{n} of {dtype}" for dtype, n in checkpoint.elements_by_dtype) or "nothing"
+    config = (path if path.is_dir() else path.parent) / CONFIG
+    if not config.is_file():
+        raise UsageError(
+            f"{path}: holds {parts}, but not how they are arranged: no {CONFIG} lies beside it. "
+            f"Give one, or --parameters {checkpoint.parameters}. {BY_HAND}"
+        )
+    read = read_config(config)
+    counted = sum(it.elements for it in weights_of(read))
+    note = f"the weights beside it hold {parts}"
+    if counted != checkpoint.parameters:
+        note += f"; its shape has {counted} parameters"
+    return replace(read, notes=(*read.notes, note))

@@ -1,0 +1,166 @@
+"""Answers for a terminal: the sentence first, then its numbers, then what they rest on.
+
+With `is_explained`, every formula twice: in words and with the numbers put in, and its source.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from torchtally.napkin.quantity import FUNCTIONS, Quantity
+from torchtally.planning import Answer
+from torchtally.report.grid import INDENT, table_lines, wrapped
+from torchtally.report.plain import printable
+from torchtally.report.terminal import joined
+from torchtally.units import Unit, format_number
+
+NAME_WIDTH = 30
+VALUE_WIDTH = 20
+WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+
+
+def answer_text(
+    answer: Answer, *, is_explained: bool = False, width: int = 80, is_coloured: bool = False
+) -> str:
+    """The whole answer. The first line is the answer itself, however long."""
+    return joined(list(_lines(answer, is_explained, width)), is_coloured)
+
+
+def headline(answer: Answer) -> str:
+    """The answer in one sentence."""
+    return "".join(
+        it if isinstance(it, str) else format_number(it.value, it.unit) for it in answer.headline
+    )
+
+
+def _lines(answer: Answer, is_explained: bool, width: int) -> Iterator[Text]:
+    first, *rest = textwrap.wrap(printable(headline(answer)), width)
+    yield Text(first, style="bold")
+    yield from (Text(f"{INDENT}{it}", style="bold") for it in rest)
+    if answer.figures:
+        yield Text()
+        yield from _figures(answer.figures, width)
+    for table in answer.tables:
+        yield Text()
+        yield from table_lines(table, width)
+    if is_explained:
+        yield Text()
+        yield from _working(answer.working, width)
+    yield from _listed("Taken for granted", answer.assumptions, width)
+    yield from _listed("Not known, and in no figure", answer.unknown, width)
+    commands = answer.next
+    if commands:
+        yield Text()
+        yield Text("Next", style="bold")
+        yield from (Text(f"{INDENT}{it}") for it in commands)
+
+
+def _figures(figures: Sequence[Quantity], width: int) -> Iterator[Text]:
+    """A line for each number: its name, itself, and what a reader must know of it."""
+    names = [printable(it.name) for it in figures]
+    values = [format_number(it.value, it.unit) for it in figures]
+    name_width, value_width = max(map(len, names)), max(map(len, values))
+    for it, name, value in zip(figures, names, values, strict=True):
+        head = f"{INDENT}{name:{name_width}}  {value:>{value_width}}"
+        room = width - len(head) - 2
+        notes = textwrap.wrap(printable(_note(it)), room) if room >= 16 else []
+        yield Text(f"{head}  {notes[0]}" if notes else head)
+        yield from (Text(" " * (len(head) + 2) + note) for note in notes[1:])
+
+
+def _note(quantity: Quantity) -> str:
+    """Its own note, and those of what was given to it."""
+    notes = [
+        quantity.note,
+        *(
+            f"{it.name}: {it.note}"
+            for _, it in quantity.terms
+            if it.is_given and it.note and it.unit is Unit.USD_PER_HOUR
+        ),
+    ]
+    return "; ".join(it for it in notes if it)
+
+
+# The working -------------------------------------------------------------------------------------
+
+
+def _working(steps: Sequence[Quantity], width: int) -> Iterator[Text]:
+    sources = {
+        source: n
+        for n, source in enumerate(dict.fromkeys(it.source for it in steps if it.source), 1)
+    }
+    given = [it for it in steps if it.is_given]
+    if given:
+        yield Text("Given", style="bold")
+        yield from _givens(given, sources, width)
+        yield Text()
+    yield Text("Working", style="bold")
+    for it in steps:
+        if not it.is_given:
+            yield from _step(it, sources, width)
+    if sources:
+        yield Text()
+        yield Text("Sources", style="bold")
+        for source, number in sources.items():
+            yield from _hanging(f"[{number}] ", source, width)
+
+
+def _givens(given: Sequence[Quantity], sources: dict[str, int], width: int) -> Iterator[Text]:
+    shown = dict.fromkeys((it.name, it.value, it.unit, it.source, it.note) for it in given)
+    name_width = min(max(len(printable(it[0])) for it in shown), NAME_WIDTH)
+    for name, value, unit, source, note in shown:
+        marks = " ".join(it for it in (f"[{sources[source]}]" if source else "", note) if it)
+        head = f"{printable(name):{name_width}}  "
+        yield from _hanging(head, f"{format_number(value, unit)}  {marks}".rstrip(), width)
+
+
+def _step(step: Quantity, sources: dict[str, int], width: int) -> Iterator[Text]:
+    """What it is: the formula in words, the numbers put in, and what comes out."""
+    mark = f"  [{sources[step.source]}]" if step.source else ""
+    value = format_number(step.value, step.unit)
+    yield from _hanging(f"{printable(step.name)} ", f"= {spoken(step)}", width)
+    yield from _hanging(INDENT, f"= {with_numbers(step)}", width)
+    yield from _hanging(INDENT, f"= {value}{mark}", width)
+
+
+def spoken(step: Quantity) -> str:
+    """The formula with its terms called by their names."""
+    names = {word: term.name for word, term in step.terms}
+    return WORD.sub(lambda it: it[0] if it[0] in FUNCTIONS else names.get(it[0], it[0]),
+                    step.formula)  # fmt: skip
+
+
+def with_numbers(step: Quantity) -> str:
+    """The formula with numbers for its terms, each in its unit."""
+    terms = dict(step.terms)
+
+    def number(found: re.Match[str]) -> str:
+        term = terms.get(found[0])
+        return found[0] if term is None else format_number(term.value, term.unit)
+
+    return WORD.sub(number, step.formula)
+
+
+# Prose -------------------------------------------------------------------------------------------
+
+
+def _listed(title: str, items: Sequence[str], width: int) -> Iterator[Text]:
+    found = [it for it in dict.fromkeys(items) if it]
+    if found:
+        yield Text()
+        yield Text(title, style="bold")
+        for it in found:
+            yield from (Text(line) for line in wrapped(it, width))
+
+
+def _hanging(head: str, text: str, width: int) -> Iterator[Text]:
+    """The head, and the text behind it; lines that follow stand below the text's beginning."""
+    first = f"{INDENT}{head}"
+    room = " " * min(len(first) + 2, 2 * len(INDENT) + 4)
+    for line in textwrap.wrap(
+        printable(text), max(width, 40), initial_indent=first, subsequent_indent=room,
+        break_on_hyphens=False,
+    ):  # fmt: skip
+        yield Text(line)

@@ -1,0 +1,21 @@
+"""A document for programs, as JSON. Keys are stable; a change of meaning raises the version."""
+
+import json
+from typing import Any
+
+from torchtally.table import Cell, Table
+
+SCHEMA_VERSION = 1
+
+Document = dict[str, Any]
+
+
+def dumps(document: Document) -> str:
+    """The document as text, one key a line, ASCII only."""
+    return json.dumps(document, indent=1) + "\n"
+
+
+def rows_of(table: Table) -> list[dict[str, Cell]]:
+    """Each row of a table by the names of its columns."""
+    names = [column.name for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]

@@ -1,0 +1,28 @@
+"""Lines of styled text, and tables, as a terminal, a pipe or a log takes them."""
+
+import io
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from torchtally.report.grid import table_lines
+from torchtally.table import Table
+
+
+def joined(lines: Sequence[Text], is_coloured: bool) -> str:
+    """One text, each line with its end; in colour where there is somebody to see."""
+    if not is_coloured:
+        return "".join(line.plain + "\n" for line in lines)
+    stream = io.StringIO()
+    console = Console(
+        file=stream, force_terminal=True, color_system="standard", width=100_000, highlight=False
+    )
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    return stream.getvalue()
+
+
+def table_text(table: Table, *, width: int = 80, is_coloured: bool = False) -> str:
+    """A table with its totals."""
+    return joined(table_lines(table, width), is_coloured)

@@ -1,0 +1,298 @@
+"""`tally plan` as a user meets it: the answer first, its working, errors that say what now."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchtally.cli import main, plan
+from torchtally.napkin.activations import Implementation, Kernel
+from torchtally.napkin.flops import Recompute
+from torchtally.napkin.optimizers import OPTIMIZERS
+from torchtally.napkin.quantity import FUNCTIONS
+from torchtally.napkin.recipes import RECIPES
+from torchtally.planning.largest import LARGEST
+
+Capture = pytest.CaptureFixture[str]
+
+EIGHT = ("--gpus", "8xH100-SXM")
+SMALL = ("llama-3-8b", "--gpus", "2xH100-SXM", "--sequence", "1024")
+
+QUESTIONS = {
+    "model": ("llama-3-8b",),
+    "model by its size": ("7B",),
+    "fit": ("llama-3-8b", *EIGHT, "--micro-batch", "1", "--sequence", "4096"),
+    "fit by size": ("--parameters", "7B", *EIGHT, "--sequence", "2048"),
+    "training-time": ("70B", "--tokens", "15T", "--gpus", "1024xH100-SXM", "--mfu", "0.5"),
+    "training-time, predicted": (*SMALL, "--tokens", "1B", "--batch", "8"),
+    "fewest-chips": (
+        *("7B", "--tokens", "1T", "--mfu", "0.4", "--deadline", "14d", "--gpus", "H100-SXM"),
+    ),
+    "what-to-rent": ("7B", "--tokens", "1T", "--mfu", "0.4", "--budget", "500K"),
+    "what-to-rent, in time": ("7B", "--tokens", "1T", "--mfu", "0.4", "--deadline", "2w"),
+    "tokens-within": ("7B", *EIGHT, "--mfu", "0.4", "--budget", "$100K"),
+    "tokens-within, in time": ("7B", *EIGHT, "--mfu", "0.4", "--deadline", "30d"),
+    "implied-mfu": ("llama-3-8b", *EIGHT, "--tokens-per-s", "60K"),
+    "largest-model": ("--largest", "model", *EIGHT, "--recipe", "fp32"),
+    "largest-model, with activations": ("--largest", "model", *EIGHT, "--sequence", "4096"),
+    "largest-batch": ("llama-3-8b", "--largest", "batch", *EIGHT, "--sequence", "1024"),
+    "largest-sequence": ("llama-3-8b", "--largest", "sequence", *EIGHT),
+    "layouts": (*SMALL, "--search", "--batch", "8"),
+    "layouts, of a training": (*SMALL, "--search", "--batch", "8", "--tokens", "1T"),
+}
+"""A command line for every question; what stands behind a comma tells apart."""
+
+
+def out(capsys: Capture, *arguments: str) -> str:
+    assert main(["plan", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def document(capsys: Capture, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(out(capsys, *arguments, "--json"))
+    return found
+
+
+# What is asked -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", QUESTIONS)
+def test_what_is_given_says_what_is_asked(key: str, capsys: Capture) -> None:
+    question = key.partition(",")[0].partition(" ")[0]
+    assert document(capsys, *QUESTIONS[key])["question"] == question
+
+
+def test_the_missions_days(capsys: Capture) -> None:
+    """The peak that is taught is half of the page's 1979; the table has the sum it comes from."""
+    line = ["--parameters", "70e9", "--tokens", "15e12", "--gpus", "1024xH100-SXM", "--mfu", "0.5"]
+    first = out(capsys, *line, "--peak", "989.5TFLOP/s").splitlines()[0]
+    assert first.startswith("143.93 days to train 70.00 B parameters on 15.00 T tokens")
+    assert out(capsys, *line).startswith("143.94 days")
+
+
+def test_the_missions_largest_model(capsys: Capture) -> None:
+    first = out(capsys, *QUESTIONS["largest-model"], "--memory", "80GB").splitlines()[0]
+    assert first == "40.00 B parameters fit 8 H100-SXM with adamw, fp32, before activations"
+
+
+def test_activations_make_the_largest_model_smaller(capsys: Capture) -> None:
+    bound = document(capsys, *QUESTIONS["largest-model"])["figures"][0]["value"]
+    line = QUESTIONS["largest-model, with activations"]
+    found = document(capsys, *line)
+    assert found["figures"][0]["value"] < found["figures"][1]["value"] == bound
+
+
+def test_what_does_not_fit_says_so(capsys: Capture) -> None:
+    text = out(capsys, "llama-3-70b", "--gpus", "H100-SXM", "--sequence", "1024")
+    assert text.startswith("does not fit: Llama 3 70B")
+
+
+def test_a_model_by_its_numbers(capsys: Capture) -> None:
+    line = ["--layers", "12", "--width", "768", "--heads", "12", "--vocabulary", "50257", "--tied"]
+    found = document(capsys, *line)
+    assert found["figures"][0]["value"] == 50257 * 768 + 12 * (12 * 768**2 + 2 * 768) + 768
+
+
+def test_chips_are_compared(capsys: Capture) -> None:
+    found = document(capsys, *QUESTIONS["training-time"], "--compare", "A100-SXM,B200")
+    rows = {row["chip"]: row for row in found["tables"][0]["rows"]}
+    assert list(rows) == ["H100-SXM", "A100-SXM", "B200"]
+    days = [row["training_time"] for row in rows.values()]
+    assert days[1] > days[0] > days[2]
+
+
+def test_a_price_is_of_one_chip(capsys: Capture) -> None:
+    line = (*QUESTIONS["training-time"], "--compare", "A100-SXM", "--price", "1")
+    found = document(capsys, *line)
+    hours, cost = (
+        {row["chip"]: row[name] for row in found["tables"][0]["rows"]}
+        for name in ("chip-hours", "cost")
+    )
+    assert cost["H100-SXM"] == pytest.approx(hours["H100-SXM"])
+    assert cost["A100-SXM"] != pytest.approx(hours["A100-SXM"])
+
+
+def test_a_chip_that_cannot_do_it_is_named(capsys: Capture) -> None:
+    found = document(capsys, *QUESTIONS["training-time"], "--compare", "V100-SXM-16GB,A100-SXM")
+    assert [row["chip"] for row in found["tables"][0]["rows"]] == ["H100-SXM", "A100-SXM"]
+    assert any("V100" in it and "bfloat16" in it for it in found["unknown"])
+
+
+def test_the_models_that_are_known(capsys: Capture) -> None:
+    text = out(capsys, "--models")
+    assert "GPT-2 " in text
+    assert "Llama 3 70B" in text
+
+
+def test_a_config_file(tmp_path: Path, capsys: Capture) -> None:
+    keys = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 100,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(keys))
+    layer = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 128 + 2 * 64
+    assert document(capsys, str(path))["figures"][0]["value"] == 2 * 100 * 64 + 2 * layer + 64
+
+
+# How it is said ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", QUESTIONS)
+@pytest.mark.parametrize("more", [(), ("--explain",)], ids=["short", "explained"])
+def test_eighty_columns(
+    key: str, more: tuple[str, ...], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = out(capsys, *QUESTIONS[key], *more).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].strip()
+
+
+def test_every_step_is_explained(capsys: Capture) -> None:
+    text = " ".join(out(capsys, *QUESTIONS["training-time"], "--explain").split())
+    assert "training time = training FLOPs / (chips * H100-SXM bfloat16 peak * MFU)" in text
+    assert "= 6.3e24 FLOPs / (1,024 * 989.40 TFLOP/s * 50.0 %) = 143.94 days" in text
+    assert "[1] Kaplan et al. 2020, arXiv 2001.08361" in text
+
+
+@pytest.mark.parametrize("key", QUESTIONS)
+def test_the_working_can_be_done_again(key: str, capsys: Capture) -> None:
+    """From a document alone: every formula gives its number, of terms that stand before it."""
+    steps = document(capsys, *QUESTIONS[key])["working"]
+    for place, step in enumerate(steps):
+        if step["formula"]:
+            assert all(term < place for term in step["terms"].values())
+            numbers = {word: steps[term]["value"] for word, term in step["terms"].items()}
+            found = eval(step["formula"], {"__builtins__": {}, **FUNCTIONS}, numbers)
+            assert math.isclose(found, step["value"], rel_tol=1e-9, abs_tol=0.5), step
+
+
+@pytest.mark.parametrize("key", QUESTIONS)
+def test_figures_are_in_the_working(key: str, capsys: Capture) -> None:
+    found = document(capsys, *QUESTIONS[key])
+    said = {(it["value"], it["unit"]) for it in found["working"]}
+    assert {(it["value"], it["unit"]) for it in found["figures"]} <= said
+
+
+def test_a_document_in_a_file(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "plan.json"
+    assert out(capsys, "7B", "--json", str(path)) == ""
+    assert json.loads(path.read_text())["question"] == "model"
+
+
+def test_nothing_heavy_is_loaded() -> None:
+    code = (
+        "import sys; from torchtally.cli import main; "
+        f"assert main(['plan', *{QUESTIONS['layouts']!r}]) == 0; "
+        "print([it for it in ('torch', 'numpy', 'torchtally.ledger') if it in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_the_choices_are_those_of_the_library() -> None:
+    assert tuple(RECIPES) == plan.RECIPES
+    assert tuple(OPTIMIZERS) == plan.OPTIMIZERS
+    options = plan_options()
+    assert tuple(options["--recompute"]) == tuple(Recompute)
+    assert tuple(options["--attention"]) == tuple(Kernel)
+    assert tuple(options["--kernels"]) == tuple(Implementation)
+    assert tuple(options["--largest"]) == tuple(LARGEST)
+
+
+def plan_options() -> dict[str, Any]:
+    """The choices of every option that has some."""
+    import argparse
+
+    top = argparse.ArgumentParser()
+    plan.add_parser(top.add_subparsers())
+    found = top._subparsers._group_actions[0].choices["plan"]  # type: ignore[union-attr, index]
+    return {it.option_strings[0]: it.choices for it in found._actions if it.choices}
+
+
+# What is wrong -------------------------------------------------------------------------------
+
+WRONG = {
+    "no model": ((), "Which model?"),
+    "no such model": (("llama-9",), "llama"),
+    "no such file": (("nowhere/config.json",), "nowhere/config.json"),
+    "two models": (("7B", "--parameters", "8B"), "MODEL and --parameters both say"),
+    "half a shape": (("--layers", "12"), "--width, --heads, --vocabulary"),
+    "no chip of that name": (("7B", "--gpus", "8xH1000"), "No chip is called 'H1000'"),
+    "no chips": (("7B", "--tokens-per-s", "1K"), "--gpus 1024xH100-SXM"),
+    "no mfu": (("7B", "--tokens", "1T", *EIGHT), "--mfu 0.4"),
+    "no time at all": (("7B", "--tokens", "1T", *EIGHT, "--mfu", "0"), "--mfu 0"),
+    "no bfloat16": (
+        ("7B", "--tokens", "1T", "--gpus", "V100-SXM-16GB", "--mfu", "0.4"),
+        "V100-SXM-16GB has no peak for bfloat16",
+    ),
+    "two questions": (
+        ("7B", *EIGHT, "--search", "--largest", "batch"),
+        "--largest and --search are questions of their own",
+    ),
+    "faster than it can be": (
+        ("llama-3-70b", *EIGHT, "--tokens-per-s", "1M"),
+        "of what 8 H100-SXM promise",
+    ),
+    "memory of nothing": (("7B", "--memory", "80GB"), "--memory: of which chip?"),
+    "batch that cannot be cut": (
+        ("llama-3-8b", *EIGHT, "--batch", "9", "--micro-batch", "1"),
+        "--batch 9 cannot be cut",
+    ),
+    "nothing fits": (
+        ("llama-3-405b", "--gpus", "RTX-4090", "--search", "--sequence", "1024"),
+        "too much",
+    ),
+    "not one sequence": (
+        ("llama-3-70b", "--gpus", "RTX-4090", "--largest", "batch"),
+        "Not even one sequence",
+    ),
+    "shapes are needed": (
+        ("7B", "--optimizer", "adafactor"),
+        "depends on the weights' shapes",
+    ),
+}
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_an_error_says_what_now(key: str, capsys: Capture) -> None:
+    arguments, said = WRONG[key]
+    assert main(["plan", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("tally: ")
+    assert said in " ".join(captured.err.split())
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("--tokens", "many", "is not a count"),
+        ("--tokens", "0", "not a number above 0"),
+        ("--parameters", "1.5", "not a whole number"),
+        ("--memory", "80Gb", "not a size in bytes"),
+        ("--peak", "fast", "not a speed in FLOP/s"),
+        ("--deadline", "soon", "no length of time"),
+        ("--budget", "-1", "not a count"),
+        ("--mfu", "50", "between 0 and 1"),
+        ("--tokens-per-s", "0", "above 0"),
+        ("--price", "free", "no price"),
+        ("--recipe", "fp64", "invalid choice"),
+        ("--largest", "loss", "invalid choice"),
+    ],
+)
+def test_a_value_that_is_none(option: str, text: str, said: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["plan", "7B", f"{option}={text}"])
+    assert exit_info.value.code == 2
+    assert said in capsys.readouterr().err

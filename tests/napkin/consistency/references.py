@@ -1,0 +1,144 @@
+"""Reference models: small ones of transformers, made from their config classes with random weights.
+
+Sizes are small, and no two of a model are alike, so that one put in another's place shows. Widths
+are multiples of 8, as grouped products pad their rows to 16 bytes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+import transformers as hf
+from torch import nn
+
+from torchtally.napkin.architecture.config import from_values
+from torchtally.napkin.architecture.model import Experts, Layer, Model
+
+VOCABULARY, LAYERS = 1000, 3
+SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": 168, "num_hidden_layers": LAYERS,
+    "num_attention_heads": 6, "intermediate_size": 424, "bos_token_id": 1, "eos_token_id": 2,
+    "pad_token_id": 0,
+}  # fmt: skip
+GROUPED = {**SIZES, "num_key_value_heads": 2, "head_dim": 24}
+BY_WIDTH = {**SIZES, "num_key_value_heads": 2, "hidden_size": 144}
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A model of transformers, and the batch it is traced with."""
+
+    make: Callable[[], nn.Module]
+    adapted: Callable[[Model], Model] = lambda model: model
+    """What its config.json's reading leaves open, put in by hand."""
+    batch: int = 4
+    sequence: int = 96
+    is_exact: bool = True
+    """Activations agree to the scalars of an operator; else within the promised 2 %."""
+
+    @property
+    def model(self) -> Model:
+        """As the closed forms know it, from its configuration alone."""
+        with torch.device("meta"):
+            values = self.make().config.to_dict()
+        return self.adapted(from_values(values, name=values["model_type"], place="its class"))
+
+
+def made(kind: str, config: str, **sizes: object) -> Callable[[], nn.Module]:
+    return lambda: getattr(hf, kind)(getattr(hf, config)(**sizes))
+
+
+def each_layer(change: Callable[[Layer], Layer]) -> Callable[[Model], Model]:
+    return lambda model: replace(model, kinds=tuple(map(change, model.kinds)))
+
+
+def partly_rotary(kind: Layer) -> Layer:
+    return replace(kind, attention=replace(kind.attention, is_partly_rotary=True))
+
+
+def beside_each_other(kind: Layer) -> Layer:
+    return replace(partly_rotary(kind), is_parallel=True)
+
+
+def routed(**router: object) -> Callable[[Layer], Layer]:
+    def change(kind: Layer) -> Layer:
+        if not isinstance(kind.feed_forward, Experts):
+            return kind
+        return replace(kind, feed_forward=replace(kind.feed_forward, **router))
+
+    return change
+
+
+REFERENCES = {
+    "gpt2": Reference(
+        made("GPT2LMHeadModel", "GPT2Config", vocab_size=VOCABULARY, n_embd=160, n_layer=LAYERS,
+             n_head=5, n_inner=424, n_positions=112, bos_token_id=1, eos_token_id=2),
+    ),
+    "llama": Reference(made("LlamaForCausalLM", "LlamaConfig", **GROUPED)),
+    "mistral": Reference(
+        made("MistralForCausalLM", "MistralConfig", **GROUPED, sliding_window=40)
+    ),
+    "mistral-within-its-window": Reference(
+        made("MistralForCausalLM", "MistralConfig", **GROUPED, sliding_window=128)
+    ),
+    "qwen2": Reference(made("Qwen2ForCausalLM", "Qwen2Config", **BY_WIDTH)),
+    "qwen3": Reference(
+        made("Qwen3ForCausalLM", "Qwen3Config", **GROUPED, tie_word_embeddings=True)
+    ),
+    "gemma": Reference(
+        made("GemmaForCausalLM", "GemmaConfig", **{**GROUPED, "num_key_value_heads": 1}),
+        lambda model: replace(model, has_wide_norm=True),
+    ),
+    "phi3": Reference(
+        made("Phi3ForCausalLM", "Phi3Config", **BY_WIDTH), each_layer(partly_rotary)
+    ),
+    "opt": Reference(
+        made("OPTForCausalLM", "OPTConfig", vocab_size=VOCABULARY, hidden_size=160,
+             num_hidden_layers=LAYERS, num_attention_heads=5, ffn_dim=424,
+             max_position_embeddings=112, word_embed_proj_dim=160),
+        lambda model: replace(model, embedding_dropout=0.0, attention_dropout=0.0),
+        is_exact=False,  # positions of every sequence, though all are alike
+    ),
+    "gpt-neox": Reference(
+        made("GPTNeoXForCausalLM", "GPTNeoXConfig", vocab_size=VOCABULARY, hidden_size=160,
+             num_hidden_layers=LAYERS, num_attention_heads=5, intermediate_size=424),
+        each_layer(beside_each_other),
+        is_exact=False,  # angles for a quarter of each head
+    ),
+    "mixtral": Reference(
+        made("MixtralForCausalLM", "MixtralConfig", **GROUPED, num_local_experts=5,
+             num_experts_per_tok=2),
+        each_layer(routed(is_normalised=True)),
+    ),
+    "qwen2-moe": Reference(
+        made("Qwen2MoeForCausalLM", "Qwen2MoeConfig", **BY_WIDTH, num_experts=8,
+             num_experts_per_tok=3, moe_intermediate_size=56, shared_expert_intermediate_size=208),
+        is_exact=False,  # weights of rows in the activations' dtype
+    ),
+    "deepseek-v3": Reference(
+        made("DeepseekV3ForCausalLM", "DeepseekV3Config", **{**SIZES, "num_key_value_heads": 6},
+             q_lora_rank=72, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16,
+             v_head_dim=32, n_routed_experts=8, num_experts_per_tok=3, n_group=2, topk_group=1,
+             n_shared_experts=2, moe_intermediate_size=56, first_k_dense_replace=1),
+        each_layer(routed(is_normalised=True, scoring="sigmoid")),
+        is_exact=False,  # weights of rows in the activations' dtype
+    ),
+}  # fmt: skip
+
+LARGE = {
+    "gpt2-124m": Reference(made("GPT2LMHeadModel", "GPT2Config"), sequence=1024),
+    "llama-3-8b-of-two-layers": Reference(
+        made("LlamaForCausalLM", "LlamaConfig", vocab_size=128256, hidden_size=4096,
+             intermediate_size=14336, num_hidden_layers=2, num_attention_heads=32,
+             num_key_value_heads=8, head_dim=128),
+        batch=1, sequence=8192,
+    ),
+}  # fmt: skip
+"""Of real width."""
+
+
+@cache
+def model_of(name: str) -> Model:
+    """A reference's model, read once."""
+    return (REFERENCES | LARGE)[name].model
