@@ -153,6 +153,8 @@ MEASURED = "shipped"
 
 WITHOUT_DOCSTRING = {
     "hardware.toml": "The chips: every number with its source.",
+    "known_models.toml": "The models known by name: sizes, published counts, sources.",
+    "config_defaults.toml": "What a config.json leaves out, by its model's class.",
     "py.typed": "Says to type checkers that the package is typed.",
 }
 

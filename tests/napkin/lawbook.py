@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.napkin.activation_laws import ACTIVATION_LAWS, LISTS_OF_TENSORS
 from tests.napkin.laws import Law, either, falls, real, rises, whole
 from tests.napkin.models import models
 from torchtally.convention import Attention
@@ -132,6 +133,15 @@ TRAINING = [
             "mfu": rises(SHARE),
         },
     ),
+    Law(
+        training.reached_flop_per_s,
+        Unit.FLOP_PER_S,
+        {
+            "tokens_per_s": rises(RATE),
+            "flops_per_token": rises(PER_TOKEN),
+            "chips": falls(CHIPS),
+        },
+    ),
     Law(training.chip_hours, Unit.HOURS, {"chips": rises(CHIPS), "seconds": rises(SECONDS)}),
     Law(training.cost_usd, Unit.USD, {"chip_hours": rises(HOURS), "usd_per_hour": rises(USD)}),
     Law(
@@ -207,8 +217,9 @@ SIZES = [
         Unit.NUMBER,
         {
             "sequence": rises(SEQUENCE),
-            "window": either(st.none() | SEQUENCE),
+            "window": rises(SEQUENCE),
             "attention": either(ATTENTION),
+            "is_chunked": either(st.booleans()),
         },
     ),
     Law(
@@ -339,7 +350,7 @@ SCALING = [
     ),
 ]
 
-LAWS: list[Law] = [*TRAINING, *SIZES, *MEMORY, *SCALING]
+LAWS: list[Law] = [*TRAINING, *SIZES, *MEMORY, *SCALING, *ACTIVATION_LAWS]
 
 LOOKED_UP: list[Callable[..., Any]] = [
     quantity.of,
@@ -347,5 +358,7 @@ LOOKED_UP: list[Callable[..., Any]] = [
     quantity.total,
     recipes.recipe,
     optimizers.optimizer,
+    *LISTS_OF_TENSORS,
 ]
-"""No formulas: what makes quantities (test_quantity.py), and what is found by its name."""
+"""No formulas: what makes quantities (test_quantity.py), what is found by its name, and lists of
+tensors that functions with laws add up."""

@@ -18,12 +18,17 @@ from tests.napkin.laws import Law, either, falls, quantities, real, rises, whole
 from torchtally.napkin.quantity import Quantity, derived, of
 from torchtally.units import Unit
 
+READERS = "torchtally.napkin.architecture."
+"""Files in, types out: no quantity. Their property tests are in test_config.py, test_checkpoint.py
+and test_weights.py."""
+
 
 def public_functions() -> set[FunctionType]:
     """Those that a module of `napkin` defines at its top, and does not keep to itself."""
     return {
         it
         for info in walk_packages(torchtally.napkin.__path__, "torchtally.napkin.")
+        if not info.name.startswith(READERS)
         for name, it in vars(import_module(info.name)).items()
         if inspect.isfunction(it) and it.__module__ == info.name and not name.startswith("_")
     }

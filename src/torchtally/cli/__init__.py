@@ -30,6 +30,7 @@ examples:
   tally run train.py --batch_size=32 --gpu A100-SXM-80GB -o big.tally
   tally show big.tally --by module --top 20     other views of it, without running again
   tally fit train.py --vary "--batch_size={}" --gpu H100-SXM    the largest that fits
+  tally plan llama-3-70b --tokens 15T --gpus 1024xH100-SXM      napkin math with its working
   tally bench                                   what this machine achieves of what is promised
   tally gpus                                    the GPUs that can be simulated
 

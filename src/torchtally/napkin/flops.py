@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchtally.convention import Attention
-from torchtally.napkin.architecture.model import LatentAttention, Layer, Model
+from torchtally.napkin.architecture.model import LatentAttention, Layer, Model, SelfAttention
 from torchtally.napkin.architecture.weights import OF_THE_VOCABULARY, weights_of
 from torchtally.napkin.quantity import Amount, Quantity, derived, of, total
 from torchtally.units import Unit
@@ -124,8 +124,10 @@ def layer_attention_flops(layer: Layer, sequence: Amount, attention: Attention) 
     it = layer.attention
     S = of(sequence, Unit.TOKENS, "sequence")
     value_dim = it.value_head_dim if isinstance(it, LatentAttention) else it.head_dim
-    window = None if isinstance(it, LatentAttention) else it.window
-    seen = keys_seen(S, window if attention is Attention.CAUSAL else None, attention)
+    window, is_chunked = None, False
+    if isinstance(it, SelfAttention):
+        window, is_chunked = it.window, it.is_chunked
+    seen = keys_seen(S, window, attention, is_chunked=is_chunked)
     return derived(
         "attention",
         PER_TOKEN,
@@ -139,11 +141,14 @@ def layer_attention_flops(layer: Layer, sequence: Amount, attention: Attention) 
     )
 
 
-def keys_seen(sequence: Amount, window: int | None, attention: Attention) -> Quantity:
+def keys_seen(
+    sequence: Amount, window: int | None, attention: Attention, *, is_chunked: bool = False
+) -> Quantity:
     """With how many tokens one token's attention is counted, on average over a sequence.
 
     In full: all. Causal: half of them, which leaves out half of the diagonal, as Megatron-LM and
-    FlashAttention count. A window W sees W tokens, but for the first W of a sequence.
+    FlashAttention count. A window W sees W tokens, but for the first W of a sequence; a chunk C is
+    a sequence by itself, of which a token sees half.
     """
     S = of(sequence, Unit.TOKENS, "sequence")
     if attention is Attention.FULL:
@@ -156,6 +161,8 @@ def keys_seen(sequence: Amount, window: int | None, attention: Attention) -> Qua
             "FlashAttention-2, arXiv 2307.08691, section 4.1",
             sequence=S,
         )
+    if is_chunked:
+        return derived("keys seen", Unit.NUMBER, "chunk / 2", chunk=of(window, Unit.TOKENS))
     return derived(
         "keys seen",
         Unit.NUMBER,

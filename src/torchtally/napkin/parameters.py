@@ -66,7 +66,7 @@ def group_parameters(group: Group, weights: tuple[Weight, ...]) -> Quantity:
         PARAMETERS,
         formula or "0",
         "",
-        ", ".join(it.name for it in found),
+        ", ".join(dict.fromkeys(it.name for it in found)),
     )
 
 

@@ -89,7 +89,7 @@ def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, .
         *chips_named(request.of_cluster),
         ", ",
         step.seconds,
-        " a step",
+        " a step predicted",
     )
 
 

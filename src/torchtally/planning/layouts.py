@@ -15,7 +15,7 @@ from torchtally.planning.fit import (
     time_table,
 )
 from torchtally.planning.request import Request
-from torchtally.planning.words import chips_named, subject_named
+from torchtally.planning.words import LEGEND, chips_named, layout_in_short, subject_named
 from torchtally.planning.workload import workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes
@@ -38,7 +38,7 @@ def layouts(request: Request) -> Answer:
             best.seconds,
             f" a step of {batch} sequences, ",
             best.mfu,
-            f" MFU for {subject_named(request)} on ",
+            f" MFU predicted for {subject_named(request)} on ",
             *chips_named(request.of_cluster),
         ),
         figures=(
@@ -150,10 +150,10 @@ def _table(ranking: Ranking, rows: int) -> Table:
             Column("step_s", "step", Unit.SECONDS),
             Column("mfu", "MFU", Unit.FRACTION),
             Column("memory_bytes", "memory", Unit.BYTES),
-            Column("bubble", "bubble", Unit.FRACTION, rank=2),
-            Column("network", "network", Unit.FRACTION, rank=1),
+            Column("bubble", "bubble", Unit.FRACTION, rank=1),
+            Column("network", "network", Unit.FRACTION, rank=2),
+            Column("layout", "layout", Unit.WORD),
             Column("bound", "bound by", Unit.WORD, rank=3),
-            Column("layout", "layout", Unit.TEXT),
         ),
         rows=tuple(
             (
@@ -162,13 +162,14 @@ def _table(ranking: Ranking, rows: int) -> Table:
                 it.memory.total.value,
                 it.parts.bubble.value / it.seconds.value,
                 _network_s(it) / it.seconds.value,
+                layout_in_short(it.layout),
                 it.bound,
-                it.layout.text,
             )
             for it in ranking.steps[:rows]
         ),
         totals=(None,) * 7,
         left_out=ranking.fitting - min(rows, len(ranking.steps)),
+        note=LEGEND,
     )
 
 

@@ -137,20 +137,28 @@ def peak_flop_per_s(request: Request, chip: Chip) -> Quantity:
     )
 
 
+USUAL_SEQUENCE = 8192
+"""Most tokens are trained on in sequences no longer than this, whatever a model is stretched to
+afterwards: Llama 3's 405B by 2.87 T of 15.6 T (arXiv 2407.21783, section 3.4.1)."""
+
+
 def sequence_of(request: Request) -> tuple[int | None, str]:
     """The length of sequences to count attention at, and where it comes from if not from the user.
 
-    The model's own context where nobody said another; None where neither is known.
+    The model's longest where nobody said another, but no more than is usual in pre-training; None
+    where neither is known.
     """
     if request.sequence is not None:
         return request.sequence, ""
     model = request.of_subject.model
     if model is None or model.context is None:
         return None, ""
-    return model.context, (
-        f"Sequences of {model.context} tokens, the longest that {model.name} was made for: "
-        "--sequence says otherwise."
-    )
+    if model.context <= USUAL_SEQUENCE:
+        how = f"the longest that {model.name} was made for"
+    else:
+        how = f"as is usual in pre-training ({model.name} takes up to {model.context})"
+    length = min(model.context, USUAL_SEQUENCE)
+    return length, f"Sequences of {length} tokens, {how}: --sequence says otherwise."
 
 
 def flops_per_token(request: Request) -> tuple[Quantity, tuple[str, ...]]:

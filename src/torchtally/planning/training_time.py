@@ -1,5 +1,6 @@
 """How long does a training take on these chips, and what does it cost?"""
 
+from torchtally.napkin.memory import token_data_bytes
 from torchtally.napkin.quantity import Quantity, derived, of
 from torchtally.napkin.training import tokens_per_s, training_flops_of, training_s
 from torchtally.planning.answer import Answer
@@ -23,6 +24,7 @@ def training_time(request: Request) -> Answer:
         flops,
         tokens_per_s(per_token, chips, peak, mfu),
         *_steps(request, tokens),
+        *_data(request, tokens),
         *bill(request, chips, seconds, cluster.chip),
     )
     return Answer(
@@ -61,6 +63,12 @@ def reached_mfu(request: Request) -> tuple[Quantity, tuple[str, ...]]:
         f"MFU as predicted for the fastest of {ranking.tried} layouts ({best.layout.text}), with "
         "nothing in its way: --mfu says otherwise, --search shows the layouts.",
     )
+
+
+def _data(request: Request, tokens: Quantity) -> tuple[Quantity, ...]:
+    """How large the token ids are on disk, where the vocabulary is known."""
+    model = request.of_subject.model
+    return () if model is None else (token_data_bytes(tokens, model.vocabulary),)
 
 
 def _steps(request: Request, tokens: Quantity) -> tuple[Quantity, ...]:

@@ -12,6 +12,7 @@ import torch
 import transformers as hf
 from torch import nn
 
+from torchtally.napkin.activations import Kernel
 from torchtally.napkin.architecture.config import from_values
 from torchtally.napkin.architecture.model import Experts, Layer, Model
 
@@ -34,6 +35,8 @@ class Reference:
     """What its config.json's reading leaves open, put in by hand."""
     batch: int = 4
     sequence: int = 96
+    kernel: Kernel | None = None
+    """Which transformers takes; None: PyTorch's best."""
     is_exact: bool = True
     """Activations agree to the scalars of an operator; else within the promised 2 %."""
 
@@ -121,10 +124,73 @@ REFERENCES = {
              q_lora_rank=72, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16,
              v_head_dim=32, n_routed_experts=8, num_experts_per_tok=3, n_group=2, topk_group=1,
              n_shared_experts=2, moe_intermediate_size=56, first_k_dense_replace=1),
-        each_layer(routed(is_normalised=True, scoring="sigmoid")),
+        each_layer(routed(is_normalised=True, is_router_wide=True)),
         is_exact=False,  # weights of rows in the activations' dtype
     ),
 }  # fmt: skip
+
+EIGHTHS = {"num_experts": 8, "num_experts_per_tok": 3}
+OTHERS = {
+    "gemma3": Reference(
+        made("Gemma3ForCausalLM", "Gemma3TextConfig", **GROUPED),
+        lambda model: replace(model, has_wide_norm=True),
+        is_exact=False,  # two kinds of angles, of which one is counted
+    ),
+    "olmo": Reference(
+        made("OlmoForCausalLM", "OlmoConfig", **BY_WIDTH),
+        is_exact=False,  # angles in float32
+    ),
+    "olmo2": Reference(
+        made("Olmo2ForCausalLM", "Olmo2Config", **BY_WIDTH),
+        lambda model: replace(model, has_wide_norm=True),
+        is_exact=False,  # its norms multiply by the weight itself
+    ),
+    "phi": Reference(
+        made("PhiForCausalLM", "PhiConfig", **BY_WIDTH),
+        each_layer(beside_each_other),
+        is_exact=False,  # angles for half of each head
+    ),
+    "starcoder2": Reference(made("Starcoder2ForCausalLM", "Starcoder2Config", **BY_WIDTH)),
+    "stablelm": Reference(
+        made("StableLmForCausalLM", "StableLmConfig", **BY_WIDTH),
+        each_layer(partly_rotary),
+        is_exact=False,  # angles for a quarter of each head
+    ),
+    "granite": Reference(made("GraniteForCausalLM", "GraniteConfig", **BY_WIDTH)),
+    "glm4": Reference(
+        made("Glm4ForCausalLM", "Glm4Config", **GROUPED),
+        each_layer(partly_rotary),
+        is_exact=False,  # angles for half of each head
+    ),
+    "falcon": Reference(
+        made("FalconForCausalLM", "FalconConfig", vocab_size=VOCABULARY, hidden_size=160,
+             num_hidden_layers=LAYERS, num_attention_heads=5, ffn_hidden_size=424,
+             bos_token_id=1, eos_token_id=2),
+        each_layer(lambda kind: replace(kind, is_parallel=True)),
+        kernel=Kernel.MATH,  # one head of keys for all, which it broadcasts
+        is_exact=False,  # two indices a layer
+    ),
+    "bloom": Reference(
+        made("BloomForCausalLM", "BloomConfig", vocab_size=VOCABULARY, hidden_size=160,
+             n_layer=LAYERS, n_head=5),
+        kernel=Kernel.MATH,  # its own code
+    ),
+    "qwen3-moe": Reference(
+        made("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **GROUPED, **EIGHTHS,
+             moe_intermediate_size=56, norm_topk_prob=True),
+        each_layer(routed(is_normalised=True)),
+        is_exact=False,  # weights of rows in the activations' dtype
+    ),
+    "deepseek-v2": Reference(
+        made("DeepseekV2ForCausalLM", "DeepseekV2Config", **{**SIZES, "num_key_value_heads": 6},
+             q_lora_rank=72, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16,
+             v_head_dim=32, n_routed_experts=8, num_experts_per_tok=3, n_group=1, topk_group=1,
+             n_shared_experts=2, moe_intermediate_size=56, first_k_dense_replace=1),
+        each_layer(routed(is_router_wide=True)),
+        is_exact=False,  # angles as complex numbers
+    ),
+}  # fmt: skip
+"""More families, each under one recipe."""
 
 LARGE = {
     "gpt2-124m": Reference(made("GPT2LMHeadModel", "GPT2Config"), sequence=1024),
@@ -141,4 +207,4 @@ LARGE = {
 @cache
 def model_of(name: str) -> Model:
     """A reference's model, read once."""
-    return (REFERENCES | LARGE)[name].model
+    return (REFERENCES | OTHERS | LARGE)[name].model

@@ -74,8 +74,8 @@ def _shared(it: Experts) -> FeedForward | None:
 
 
 def _is_router_wide(at: Setting, it: Experts) -> bool:
-    """DeepSeek-V3's router is a product in float32, but where autocast makes it narrow."""
-    return it.scoring == "sigmoid" and at.inner_bytes < FLOAT32_BYTES and not at.is_mixed_eagerly
+    """In float32, but where autocast makes it narrow."""
+    return it.is_router_wide and at.inner_bytes < FLOAT32_BYTES and not at.is_mixed_eagerly
 
 
 def _router_saved(at: Setting, it: Experts, given_bytes: int) -> Iterator[Saved]:
@@ -85,9 +85,8 @@ def _router_saved(at: Setting, it: Experts, given_bytes: int) -> Iterator[Saved]
                        "gradient of its input", experts=it.experts)  # fmt: skip
     else:
         yield from products_saved(at, "input of the router", STREAM, given_bytes)
-    is_narrow = it.scoring == "sigmoid" and at.is_mixed_eagerly
-    size = at.inner_bytes if is_narrow else FLOAT32_BYTES
-    yield at.saved("scores of experts", f"{TOKENS} * experts", size, why=it.scoring,
+    size = FLOAT32_BYTES
+    yield at.saved("scores of experts", f"{TOKENS} * experts", size, why="their softmax",
                    experts=it.experts)  # fmt: skip
     yield at.saved("chosen experts", ROUTED, INT64_BYTES, why="topk", active=it.active)
     if it.is_normalised:

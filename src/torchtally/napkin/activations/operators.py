@@ -14,7 +14,7 @@ TOKENS = "batch * sequence"
 STREAM = f"{TOKENS} * width"
 
 COMPOSED = {"gelu_new": 4, "gelu_accurate": 4, "gelu_python_tanh": 4, "gelu_fast": 7,
-            "gelu_python": 3, "quick_gelu": 2, "relu2": 2}  # fmt: skip
+            "gelu_python": 3, "quick_gelu": 2}  # fmt: skip
 """Activation functions that transformers writes as several operators: how many tensors they keep,
 counted from transformers 5 (`activations.py`). All others are one operator, which keeps one."""
 POWERED = frozenset({"gelu_new", "gelu_accurate", "gelu_python_tanh"})
@@ -36,14 +36,15 @@ def norm_saved(
 ) -> Iterator[Saved]:
     """What a norm of so many elements in rows keeps, beside its result.
 
-    Transformers' RMSNorm goes to float32 and back; torch's layer norm computes so inside.
+    Transformers' RMSNorm and OLMo's norm go to float32 and back; torch's layer norm computes so
+    inside.
     """
     if at.is_fused:
         kept = at.saved(f"input of {name}", elements, given_bytes, region, "norm", **sizes)
         yield replace(kept, is_input=is_input)
         return
-    is_rms = at.model.norm == "rms"
-    wide = FLOAT32_BYTES if is_rms or at.recipe.is_autocast else given_bytes
+    is_rms, is_cast = at.model.norm == "rms", at.model.norm != "layer"
+    wide = FLOAT32_BYTES if is_cast or at.recipe.is_autocast else given_bytes
     kept = at.saved(f"input of {name}", elements, wide, region, "norm", **sizes)
     yield replace(kept, is_input=is_input and wide == given_bytes)
     if not is_rms:

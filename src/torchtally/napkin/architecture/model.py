@@ -94,8 +94,8 @@ class Experts:
     """A gate of its own for the shared part: one number for each token (Qwen2-MoE)."""
     has_bias: bool = False
     has_shared_bias: bool = False
-    scoring: str = "softmax"
-    """Of the router: "softmax", or "sigmoid" as in DeepSeek-V3."""
+    is_router_wide: bool = False
+    """The router is a product in float32, as in DeepSeek-V2 and V3."""
     is_normalised: bool = False
     """The weights of the chosen experts are made to sum to 1: norm_topk_prob."""
     has_router_bias: bool = False

@@ -9,8 +9,8 @@ from math import ceil
 from torchtally.convention import Attention
 from torchtally.cost import cost_of
 from torchtally.hardware import Chip
-from torchtally.napkin.activations import Kernel
-from torchtally.napkin.architecture.model import LatentAttention, Layer
+from torchtally.napkin.activations import Implementation, Kernel
+from torchtally.napkin.architecture.model import LatentAttention, Layer, Model
 from torchtally.napkin.flops import keys_seen
 from torchtally.napkin.parallel import passes
 from torchtally.napkin.parallel.kernels import ROOFLINE, Bench, Pair, word_of
@@ -21,7 +21,7 @@ from torchtally.roofline.attention import attention_kernel
 from torchtally.units import Unit
 
 
-def attention_s(kind: Layer, sequence: int, layout: Layout, work: Bench) -> Pair:
+def attention_s(kind: Layer, model: Model, sequence: int, layout: Layout, work: Bench) -> Pair:
     """Scores and their products with values, forward and backward, causal.
 
     Chips of context parallelism have pieces of the front and of the back, so each does an equal
@@ -37,7 +37,10 @@ def attention_s(kind: Layer, sequence: int, layout: Layout, work: Bench) -> Pair
     T = ceil(2 * keys_seen(sequence, window, Attention.CAUSAL).value)
     S, b = sequence // layout.context, layout.micro_batch
     if layout.kernel is Kernel.MATH:
-        return _math_attention(b * heads, S, sequence, it.head_dim, value_dim, layout, work)
+        dropped = model.dropout if model.attention_dropout is None else model.attention_dropout
+        return _math_attention(
+            (b * heads, S, sequence, it.head_dim, value_dim), dropped > 0, layout, work
+        )
     dtype = work.recipe.activations
     query, key, value, out, grad = (
         _spec(name, shape, dtype, storage)
@@ -64,10 +67,10 @@ def attention_s(kind: Layer, sequence: int, layout: Layout, work: Bench) -> Pair
 
 
 def _math_attention(
-    heads: int, S: int, T: int, D: int, E: int, layout: Layout, work: Bench
+    shape: tuple[int, int, int, int, int], is_dropped: bool, layout: Layout, work: Bench
 ) -> Pair:
     """As plain products, with the scores in memory between them; masked or not."""
-    size = work.recipe.activation_bytes
+    (heads, S, T, D, E), size = shape, work.recipe.activation_bytes
     first = work.product("scores", heads, S, T, D)
     second = work.product("values", heads, S, E, T)
     gradients = [
@@ -79,6 +82,9 @@ def _math_attention(
     there, back = work.stream("scores", heads * S * T, passes.scores(layout.implementation, size))
     forward = {"scores": first, "values": second, "passes": there}
     backward = {word_of(it): it for it in gradients} | {"passes": back}
+    if is_dropped:
+        moved = passes.dropout(Implementation.EAGER, size)
+        forward["dropout"], backward["dropout"] = work.stream("dropout", heads * S * T, moved)
     return (
         total("attention", Unit.SECONDS, forward),
         total("attention, backward", Unit.SECONDS, backward),

@@ -141,17 +141,18 @@ def all_to_all(payload: Amount, group: Group, network: Network) -> Transfer:
         inside = _pieces("sent in the node", size, group.in_node - 1, group)
         across = _pieces("sent to other nodes", size, group.ranks - group.in_node, group)
         speeds = _speeds(network, group)
+        ends = {"in_node": inside, "between_nodes": across}
+        wires = [f"{it}_bytes / (share * {it}_bytes_per_s)" for it in speeds]
+        slowest = f"max({', '.join(wires)})" if len(wires) > 1 else wires[0]
         seconds = derived(
             "all-to-all",
             Unit.SECONDS,
-            f"{LATENCY} + max("
-            + ", ".join(f"{it}_bytes / (share * {it}_bytes_per_s)" for it in speeds)
-            + ")",
+            f"{LATENCY} + {slowest}",
             f"{THAKUR}, section 4.2; {NCCL}",
             f"pairwise, {protocol.name}",
             share=of(protocol.share, Unit.FRACTION),
             **terms,
-            **{f"{it}_bytes": inside if it == "in_node" else across for it in speeds},
+            **{f"{it}_bytes": ends[it] for it in speeds},
             **{f"{it}_bytes_per_s": speed for it, speed in speeds.items()},
         )
         sent = total("sent", Unit.BYTES, {"in_node": inside, "to_other_nodes": across})

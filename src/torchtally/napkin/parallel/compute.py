@@ -53,7 +53,7 @@ def layer_work(
     tokens = layout.micro_batch * sequence // layout.context
     work = Bench(chip, recipe)
     forward, inputs, gradients = _products(weights, kind, tokens, layout, work)
-    attention = attention_s(kind, sequence, layout, work)
+    attention = attention_s(kind, model, sequence, layout, work)
     moved = _streams(kind, model, weights, tokens, layout, work)
     return _work((forward, inputs, gradients), moved, attention)
 
@@ -188,6 +188,8 @@ def _streams(
         work.stream("norms", kind.norms * split, passes.norm(model.norm, how, size)),
         work.stream("residuals", 2 * split, passes.residual(how, size)),
     ]
+    if model.dropout:
+        found.append(work.stream("dropouts", 2 * whole, passes.dropout(how, size)))
     it, block = kind.attention, kind.feed_forward
     heads = it.heads if isinstance(it, LatentAttention) else it.heads + it.kv_heads
     rotated = tokens * heads * it.head_dim // layout.tensor

@@ -72,7 +72,7 @@ def _streamed(name: str, elements: Quantity, each: int, kernels: int, speed: Qua
         "elements * bytes_each / bandwidth_bytes_per_s + kernels * kernel_s",
         ROOFLINE,
         elements=elements,
-        bytes_each=of(each, Unit.NUMBER),
+        bytes_each=of(each, Unit.BYTES_EACH),
         bandwidth_bytes_per_s=speed,
         kernels=of(kernels, Unit.COUNT),
         kernel_s=of(KERNEL_S, Unit.SECONDS),

@@ -9,7 +9,6 @@ float32.
 
 from dataclasses import dataclass
 
-from torchtally.errors import UsageError
 from torchtally.napkin.activations import Implementation
 
 
@@ -54,6 +53,15 @@ def rotation(implementation: Implementation, itemsize: int) -> Passes:
     return Passes(10 * itemsize, 16 * itemsize, 5, 9)
 
 
+def dropout(implementation: Implementation, itemsize: int) -> Passes:
+    """Of what is dropped from: a mask of one byte for each element, written and read again. On the
+    residual stream fused with the addition; on scores always a kernel of its own.
+    """
+    if implementation is Implementation.FUSED:
+        return Passes(1, 1, 0, 0)
+    return Passes(2 * itemsize + 1, 2 * itemsize + 1)
+
+
 def branches(implementation: Implementation, itemsize: int) -> Passes:
     """Of the input of several projections: their gradients are added up, one addition each."""
     if implementation is Implementation.FUSED:
@@ -69,13 +77,7 @@ def activation(name: str, is_gated: bool, implementation: Implementation, itemsi
     gate = (3, 6) if is_gated else (0, 0)
     if implementation is Implementation.FUSED:
         return Passes((2 + is_gated) * itemsize, (3 + 2 * is_gated) * itemsize)
-    found = _ACTIVATIONS.get(name)
-    if found is None:
-        raise UsageError(
-            f"How much memory the activation function {name!r} moves is not known. These are: "
-            f"{', '.join(sorted(_ACTIVATIONS))}."
-        )
-    forward, backward, kernels = found
+    forward, backward, kernels = _COMPOSED.get(name, (2, 3, 1))
     return Passes(
         (forward + gate[0]) * itemsize,
         (backward + gate[1]) * itemsize,
@@ -84,18 +86,16 @@ def activation(name: str, is_gated: bool, implementation: Implementation, itemsi
     )
 
 
-_ACTIVATIONS = {
-    "silu": (2, 3, 1),
-    "relu": (2, 3, 1),
-    "gelu": (2, 3, 1),
-    "gelu_pytorch_tanh": (2, 3, 1),
-    "swish": (2, 3, 1),
+_COMPOSED = {
     "quick_gelu": (7, 12, 3),
     "relu2": (4, 6, 2),
     "gelu_new": (18, 28, 8),
     "gelu_fast": (18, 28, 8),
+    "gelu_accurate": (18, 28, 8),
+    "gelu_python_tanh": (18, 28, 8),
 }
-"""Name to tensors read and written, forward and backward, and kernels forward."""
+"""Functions that transformers writes as several operators: tensors read and written, forward and
+backward, and kernels forward. All others are one."""
 
 
 def loss(implementation: Implementation, itemsize: int) -> Passes:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from torchtally.dtypes import DTYPE_BYTES
 from torchtally.napkin.architecture.model import Experts, LatentAttention, Layer, Model
-from torchtally.napkin.flops import Recompute
 from torchtally.napkin.parallel.communication import (
     Group,
     Network,
@@ -116,7 +115,7 @@ def context_traffic(
         heads=of(heads, Unit.COUNT),
         head_dim=of(it.head_dim, Unit.COUNT),
         value_head_dim=of(value_dim, Unit.COUNT),
-        itemsize=of(recipe.activation_bytes, Unit.NUMBER),
+        itemsize=of(recipe.activation_bytes, Unit.BYTES_EACH),
         tensor=of(layout.tensor, Unit.CHIPS),
     )
     steps = of(c - 1, Unit.COUNT)
@@ -216,11 +215,6 @@ def gathered_itemsize_bytes(recipe: Recipe) -> int:
     return min(recipe.weight_bytes, DTYPE_BYTES[recipe.activations])
 
 
-def passes_of(recompute: Recompute) -> int:
-    """How often a layer's forward traffic is sent in a step: forward, backward, made again."""
-    return 3 if recompute is Recompute.FULL else 2
-
-
 def _summing(payload: Quantity, layout: Layout, network: Network) -> Transfer:
     """The partial sums of tensor parallelism made whole, once."""
     among = group(layout.tensor, 1, network)
@@ -244,7 +238,7 @@ def _tokens_bytes(model: Model, layout: Layout, sequence: Amount, recipe: Recipe
         sequence=of(sequence, Unit.TOKENS),
         context=of(layout.context, Unit.CHIPS),
         width=of(model.width, Unit.COUNT),
-        itemsize=of(recipe.activation_bytes, Unit.NUMBER),
+        itemsize=of(recipe.activation_bytes, Unit.BYTES_EACH),
     )
 
 
