@@ -39,18 +39,19 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "probe": ("allocator", "hardware", "record", "tracer", "virtual", "workspace"),
     "fit": ("allocator", "errors", "hardware", "record", "units", "workspace"),
     "measure": ("hardware", "record", "tracer", "virtual"),
+    "train": ("dtypes", "errors", "hardware", "napkin", "units"),
     "bench": ("calibration", "cost", "errors", "hardware", "record", "roofline", "targets",
               "tracer", "virtual"),
     "cli": ("advice", "bench", "calibration", "convention", "errors", "fit", "hardware",
             "ledger", "measure", "napkin", "planning", "prediction", "record", "report",
-            "roofline", "targets", "table", "tracer", "units", "views", "workspace"),
+            "roofline", "targets", "table", "tracer", "train", "units", "views", "workspace"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 
 `__init__` and `__main__` stand above all of them.
 """
 
-TORCH = frozenset({"virtual", "tracer", "probe", "measure", "bench"})
+TORCH = frozenset({"virtual", "tracer", "probe", "measure", "bench", "train"})
 """The only packages that import torch."""
 
 LAZY = frozenset({"__init__", "__main__", "cli"})

@@ -321,7 +321,9 @@ def modules_after(*arguments: str) -> set[str]:
     return set(result.stderr.split())
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["show", "--help"], ["gpus", "--help"], ["plan", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["show", "--help"], ["gpus", "--help"], ["plan", "--help"]]
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     loaded = modules_after(*arguments)
     assert "torchtally.cli" in loaded

@@ -44,7 +44,9 @@ def check_units(quantity: Quantity) -> None:
         if not step.is_given:
             found = dimensions_of(step)
             if found is not None and found != DIMENSIONS.get(step.unit, {}):
-                raise MixedUnitsError(f"{step.name} = {step.formula} is in {found}, not {step.unit}")
+                raise MixedUnitsError(
+                    f"{step.name} = {step.formula} is in {found}, not {step.unit}"
+                )
 
 
 def dimensions_of(step: Quantity) -> Dimensions | None:

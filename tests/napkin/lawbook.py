@@ -1,6 +1,7 @@
 """The law of every public function of `napkin`. A new function's belongs here."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from tests.napkin.activation_laws import ACTIVATION_LAWS, LISTS_OF_TENSORS
 from tests.napkin.laws import Law, either, falls, real, rises, whole
 from tests.napkin.models import models
+from tests.napkin.parallel.lawbook import NO_QUANTITY, PARALLEL_LAWS
 from torchtally.convention import Attention
 from torchtally.napkin import (
     capacity,
@@ -350,7 +352,14 @@ SCALING = [
     ),
 ]
 
-LAWS: list[Law] = [*TRAINING, *SIZES, *MEMORY, *SCALING, *ACTIVATION_LAWS]
+LAWS: list[Law] = [
+    *TRAINING,
+    *SIZES,
+    *MEMORY,
+    *SCALING,
+    *ACTIVATION_LAWS,
+    *(replace(it, examples=min(it.examples, 12)) for it in PARALLEL_LAWS),
+]
 
 LOOKED_UP: list[Callable[..., Any]] = [
     quantity.of,
@@ -359,6 +368,7 @@ LOOKED_UP: list[Callable[..., Any]] = [
     recipes.recipe,
     optimizers.optimizer,
     *LISTS_OF_TENSORS,
+    *NO_QUANTITY,
 ]
-"""No formulas: what makes quantities (test_quantity.py), what is found by its name, and lists of
-tensors that functions with laws add up."""
+"""No formulas: what makes quantities (test_quantity.py), what is found by its name, lists of
+tensors that functions with laws add up, and what layouts are made of."""

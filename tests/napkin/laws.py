@@ -46,6 +46,8 @@ class Law:
     arguments: Mapping[str, Argument]
     result: Callable[[Any], Quantity] = lambda found: found
     """The number that the directions are about, of what the function returns."""
+    examples: int = 40
+    """How many pairs of arguments are tried."""
 
 
 def quantities(found: object) -> Iterator[Quantity]:

@@ -18,7 +18,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImage
 from tests.napkin.config_cases import BASE, CASES, HEAD, LLAMA4, NEO, QWEN_MOE, Keys
 from torchtally.napkin.architecture.config import FAMILIES, WRAPPERS, from_values, read_config
 from torchtally.napkin.architecture.config_keys import defaults
-from torchtally.napkin.architecture.model import Model, SelfAttention
+from torchtally.napkin.architecture.model import Experts, Model, SelfAttention
 from torchtally.napkin.architecture.weights import Weight, weights_of
 
 transformers.logging.set_verbosity_error()
@@ -77,6 +77,101 @@ def test_every_family_has_a_case() -> None:
         "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "mllama_text_model"
     }  # fmt: skip
     assert set(WRAPPERS) == set(MULTIMODAL)
+
+
+# What parameters do not show. `consistency/test_config_fields.py` compares it with the class.
+
+
+def of_case(case: str, **change: Any) -> Model:
+    model_type, keys = CASES[case]
+    return from_values(keys | {"model_type": model_type} | change, name=case, place="config.json")
+
+
+def is_parallel(model: Model) -> bool:
+    return all(it.is_parallel for it in model.kinds)
+
+
+def is_partly_rotary(model: Model) -> bool:
+    attentions = [it.attention for it in model.kinds]
+    return all(isinstance(it, SelfAttention) and it.is_partly_rotary for it in attentions)
+
+
+def experts_of(model: Model) -> Experts:
+    return next(it.feed_forward for it in model.kinds if isinstance(it.feed_forward, Experts))
+
+
+def test_norms_that_multiply_in_float32() -> None:
+    wide = {case for case in CASES if of_case(case).has_wide_norm}
+    assert wide == {
+        "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "cohere", "cohere2", "gpt_oss"
+    }  # fmt: skip
+
+
+def test_layers_whose_halves_run_beside_each_other() -> None:
+    assert is_parallel(of_case("gpt_neox"))
+    assert not is_parallel(of_case("gpt_neox", use_parallel_residual=False))
+    assert not is_parallel(of_case("stablelm"))
+    assert is_parallel(of_case("stablelm", use_parallel_residual=True))
+    assert is_parallel(of_case("falcon, one key"))
+    assert not is_parallel(of_case("falcon, one key", parallel_attn=False))
+    always = ("phi", "gptj", "codegen", "cohere", "cohere2")
+    assert all(is_parallel(of_case(case)) for case in always)
+    assert not is_parallel(of_case("llama"))
+
+
+def test_heads_that_turn_in_part() -> None:
+    """By the code, which puts heads together even where all of each turns."""
+    assert is_partly_rotary(of_case("phi3", partial_rotary_factor=1.0))
+    assert is_partly_rotary(of_case("gptj"))
+    assert not is_partly_rotary(of_case("gptj", rotary_dim=None))
+    partly = ("codegen", "gpt_neox", "phi", "stablelm", "glm", "glm4", "glm4_moe", "nemotron")
+    assert all(is_partly_rotary(of_case(case)) for case in partly)
+    assert not is_partly_rotary(of_case("llama"))
+
+
+@pytest.mark.parametrize("case", ["qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "dots1",
+                                  "deepseek_v3"])  # fmt: skip
+def test_weights_of_experts_that_a_key_normalises(case: str) -> None:
+    assert experts_of(of_case(case, norm_topk_prob=True)).is_normalised
+    assert not experts_of(of_case(case, norm_topk_prob=False)).is_normalised
+
+
+def test_weights_of_experts_that_no_key_normalises() -> None:
+    assert experts_of(of_case("mixtral", norm_topk_prob=False)).is_normalised
+    assert experts_of(of_case("ernie4_5_moe")).is_normalised
+    assert not experts_of(of_case("deepseek_v2", norm_topk_prob=True)).is_normalised
+    assert not experts_of(of_case("qwen3_moe")).is_normalised
+    assert experts_of(of_case("deepseek_v3")).is_normalised
+
+
+def test_routers_in_float32() -> None:
+    mixtures = {case for case in CASES if of_case(case).is_mixture}
+    wide = {case for case in mixtures if experts_of(of_case(case)).is_router_wide}
+    assert {CASES[case][0] for case in wide} == {
+        "deepseek_v2", "deepseek_v3", "glm4_moe", "dots1", "ernie4_5_moe"
+    }  # fmt: skip
+
+
+def dropouts(model: Model) -> tuple[float, float | None, float | None]:
+    return model.dropout, model.embedding_dropout, model.attention_dropout
+
+
+def test_dropouts_have_each_familys_names() -> None:
+    assert dropouts(of_case("gpt2")) == (0.1, 0.1, 0.1)
+    changed = of_case("gpt2", resid_pdrop=0.2, embd_pdrop=0.3, attn_pdrop=0.4)
+    assert dropouts(changed) == (0.2, 0.3, 0.4)
+    assert dropouts(of_case("opt")) == (0.1, 0.0, 0.0)
+    assert dropouts(of_case("gpt_neox", hidden_dropout=0.2)) == (0.2, 0.2, 0.0)
+    assert dropouts(of_case("seed_oss")) == (0.1, 0.0, 0.1)
+    assert dropouts(of_case("mpt", attn_config={"attn_pdrop": 0.2})) == (0.2, 0.0, 0.2)
+    assert dropouts(of_case("mpt", resid_pdrop=0.2)) == (0.0, 0.0, 0.0)
+    assert dropouts(of_case("ernie4_5", attention_dropout=0.2)) == (0.0, 0.0, 0.0)
+
+
+def test_falcons_attention_drops_nothing_but_with_alibi() -> None:
+    change = {"attention_dropout": 0.2}
+    assert of_case("falcon, one key", **change).attention_dropout == 0.0
+    assert of_case("falcon, one key", alibi=True, **change).attention_dropout == 0.2
 
 
 # Windows.

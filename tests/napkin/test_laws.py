@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import torchtally.napkin
@@ -77,7 +77,9 @@ def check(law: Law, arguments: dict[str, Any], more: dict[str, Any]) -> None:
 def test_law(law: Law) -> None:
     drawn = st.fixed_dictionaries({name: it.values for name, it in law.arguments.items()})
 
-    @settings(max_examples=40, deadline=None)
+    @settings(
+        max_examples=law.examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
     @given(drawn, drawn)
     def on_random_numbers(arguments: dict[str, Any], more: dict[str, Any]) -> None:
         check(law, arguments, more)

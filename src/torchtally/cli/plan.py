@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,12 @@ from torchtally.cli.arguments import (
     price,
     usd,
 )
+from torchtally.cli.progress import CLEAR_LINE
 from torchtally.errors import UsageError
 from torchtally.units import parse_bytes, parse_flop_per_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torchtally.hardware import Cluster
     from torchtally.napkin.architecture.model import Model
@@ -224,7 +226,11 @@ def command(args: argparse.Namespace) -> int:
 
 def _ask(args: argparse.Namespace) -> "Answer":
     """The answer, on one kind of chip or on several beside each other."""
-    asked = request(args)
+    with searching() as progress:
+        return _answered(args, replace(request(args), progress=progress))
+
+
+def _answered(args: argparse.Namespace, asked: "Request") -> "Answer":
     question = question_of(args, asked)
     if args.compare is None:
         return question(asked)
@@ -234,6 +240,27 @@ def _ask(args: argparse.Namespace) -> "Answer":
     if not names:
         raise UsageError("--compare names no chip: --compare A100-SXM,B200")
     return compared(asked, names, question)
+
+
+@contextmanager
+def searching() -> "Iterator[Callable[[int], None] | None]":
+    """A line on stderr that says how far a search is, where there is somebody to see; it goes away
+    at the end.
+    """
+    stream = sys.stderr
+    if not stream.isatty():
+        yield None
+        return
+
+    def tell(tried: int) -> None:
+        stream.write(f"{CLEAR_LINE}tally: {tried:,} layouts tried")
+        stream.flush()
+
+    try:
+        yield tell
+    finally:
+        stream.write(CLEAR_LINE)
+        stream.flush()
 
 
 def question_of(args: argparse.Namespace, asked: "Request") -> "Callable[[Request], Answer]":

@@ -15,7 +15,7 @@ from torchtally.units import Unit
 
 HOFFMANN = "Hoffmann et al. 2022 (Chinchilla), arXiv 2203.15556"
 TOKENS_PER_PARAMETER = 20
-"""Chinchilla 70B was trained on 1.4T tokens, and table 3's approach 1 has about 20 at every size."""
+"""Chinchilla 70B was trained on 1.4T tokens; by table 3 it is about 20 at every size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,17 @@ FSDP = (
     "other layouts."
 )
 
+FULL_MEMORY = (
+    "All of a chip's memory can be used: an allocator loses some to fragmentation, so leave room "
+    "(--memory 72GiB)."
+)
+
+OPTIMISM = (
+    "Predicted steps are of kernels at their best on chips that all keep their clocks: of 29 "
+    "published trainings the median took 18 % longer than predicted, the worst 86 % "
+    "(benchmarks/published_layouts.py)."
+)
+
 
 def fit(request: Request) -> Answer:
     """Memory of the fullest chip by category, and the predicted step."""
@@ -44,6 +55,8 @@ def fit(request: Request) -> Answer:
             FSDP if layout.chips > 1 else "",
             f"Norms, activations and the loss as {implementation_in_words(layout)}.",
             *overlap_in_words(step),
+            FULL_MEMORY,
+            OPTIMISM,
         ),
     )
 

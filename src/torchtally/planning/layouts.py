@@ -9,6 +9,8 @@ from torchtally.napkin.quantity import Quantity, derived, of
 from torchtally.planning.answer import Answer
 from torchtally.planning.bill import bill, unpriced
 from torchtally.planning.fit import (
+    FULL_MEMORY,
+    OPTIMISM,
     implementation_in_words,
     memory_table,
     overlap_in_words,
@@ -60,6 +62,8 @@ def layouts(request: Request) -> Answer:
             f"{ranking.tried} layouts were tried, {ranking.fitting} of them fit; "
             f"{ranking.invalid} more combinations of degrees are not possible.",
             *overlap_in_words(best),
+            FULL_MEMORY,
+            OPTIMISM,
         ),
         unknown=() if request.tokens is None else unpriced(request, request.chip),
     )
@@ -79,7 +83,11 @@ def ranked(request: Request) -> tuple[Ranking, int, tuple[str, ...]]:
             "sequence a chip: --batch says otherwise.",
         )
     ranking = search(
-        workload, batch, choices=choices_of(request), keep=max(request.rows or ROWS, 1)
+        workload,
+        batch,
+        choices=choices_of(request),
+        keep=request.rows or ROWS,
+        progress=request.progress,
     )
     if not ranking.steps:
         raise UsageError(_nothing(request, ranking, batch))

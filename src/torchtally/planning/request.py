@@ -1,5 +1,6 @@
 """What is known when a plan is asked for: the model, the chips, and how it is to be trained."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchtally.convention import Attention
@@ -69,6 +70,8 @@ class Request:
     """None: nobody said; a search takes fused kernels, everything else transformers' own."""
     rows: int | None = None
     """Of a table; None: as many as a page has room for."""
+    progress: Callable[[int], None] | None = None
+    """Told, while layouts are searched, how many were tried."""
 
     @property
     def chip(self) -> Chip:

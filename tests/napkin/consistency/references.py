@@ -5,7 +5,7 @@ are multiples of 8, as grouped products pad their rows to 16 bytes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 
 from torchtally.napkin.activations import Kernel
 from torchtally.napkin.architecture.config import from_values
-from torchtally.napkin.architecture.model import Experts, Layer, Model
+from torchtally.napkin.architecture.model import Model
 
 VOCABULARY, LAYERS = 1000, 3
 SIZES = {
@@ -31,46 +31,25 @@ class Reference:
     """A model of transformers, and the batch it is traced with."""
 
     make: Callable[[], nn.Module]
-    adapted: Callable[[Model], Model] = lambda model: model
-    """What its config.json's reading leaves open, put in by hand."""
     batch: int = 4
     sequence: int = 96
     kernel: Kernel | None = None
     """Which transformers takes; None: PyTorch's best."""
     is_exact: bool = True
     """Activations agree to the scalars of an operator; else within the promised 2 %."""
+    recipe: str | None = None
+    """The one that it is traced under, where another one's is not promised."""
 
     @property
     def model(self) -> Model:
         """As the closed forms know it, from its configuration alone."""
         with torch.device("meta"):
             values = self.make().config.to_dict()
-        return self.adapted(from_values(values, name=values["model_type"], place="its class"))
+        return from_values(values, name=values["model_type"], place="its class")
 
 
 def made(kind: str, config: str, **sizes: object) -> Callable[[], nn.Module]:
     return lambda: getattr(hf, kind)(getattr(hf, config)(**sizes))
-
-
-def each_layer(change: Callable[[Layer], Layer]) -> Callable[[Model], Model]:
-    return lambda model: replace(model, kinds=tuple(map(change, model.kinds)))
-
-
-def partly_rotary(kind: Layer) -> Layer:
-    return replace(kind, attention=replace(kind.attention, is_partly_rotary=True))
-
-
-def beside_each_other(kind: Layer) -> Layer:
-    return replace(partly_rotary(kind), is_parallel=True)
-
-
-def routed(**router: object) -> Callable[[Layer], Layer]:
-    def change(kind: Layer) -> Layer:
-        if not isinstance(kind.feed_forward, Experts):
-            return kind
-        return replace(kind, feed_forward=replace(kind.feed_forward, **router))
-
-    return change
 
 
 REFERENCES = {
@@ -90,29 +69,23 @@ REFERENCES = {
         made("Qwen3ForCausalLM", "Qwen3Config", **GROUPED, tie_word_embeddings=True)
     ),
     "gemma": Reference(
-        made("GemmaForCausalLM", "GemmaConfig", **{**GROUPED, "num_key_value_heads": 1}),
-        lambda model: replace(model, has_wide_norm=True),
+        made("GemmaForCausalLM", "GemmaConfig", **{**GROUPED, "num_key_value_heads": 1})
     ),
-    "phi3": Reference(
-        made("Phi3ForCausalLM", "Phi3Config", **BY_WIDTH), each_layer(partly_rotary)
-    ),
+    "phi3": Reference(made("Phi3ForCausalLM", "Phi3Config", **BY_WIDTH)),
     "opt": Reference(
         made("OPTForCausalLM", "OPTConfig", vocab_size=VOCABULARY, hidden_size=160,
              num_hidden_layers=LAYERS, num_attention_heads=5, ffn_dim=424,
              max_position_embeddings=112, word_embed_proj_dim=160),
-        lambda model: replace(model, embedding_dropout=0.0, attention_dropout=0.0),
         is_exact=False,  # positions of every sequence, though all are alike
     ),
     "gpt-neox": Reference(
         made("GPTNeoXForCausalLM", "GPTNeoXConfig", vocab_size=VOCABULARY, hidden_size=160,
              num_hidden_layers=LAYERS, num_attention_heads=5, intermediate_size=424),
-        each_layer(beside_each_other),
         is_exact=False,  # angles for a quarter of each head
     ),
     "mixtral": Reference(
         made("MixtralForCausalLM", "MixtralConfig", **GROUPED, num_local_experts=5,
              num_experts_per_tok=2),
-        each_layer(routed(is_normalised=True)),
     ),
     "qwen2-moe": Reference(
         made("Qwen2MoeForCausalLM", "Qwen2MoeConfig", **BY_WIDTH, num_experts=8,
@@ -124,16 +97,19 @@ REFERENCES = {
              q_lora_rank=72, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16,
              v_head_dim=32, n_routed_experts=8, num_experts_per_tok=3, n_group=2, topk_group=1,
              n_shared_experts=2, moe_intermediate_size=56, first_k_dense_replace=1),
-        each_layer(routed(is_normalised=True, is_router_wide=True)),
         is_exact=False,  # weights of rows in the activations' dtype
     ),
 }  # fmt: skip
 
 EIGHTHS = {"num_experts": 8, "num_experts_per_tok": 3}
+LOCALS = {"num_local_experts": 8, "num_experts_per_tok": 3}
+SHARED = {
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 2, "topk_group": 1,
+    "n_shared_experts": 2, "moe_intermediate_size": 56, "first_k_dense_replace": 1,
+}  # fmt: skip
 OTHERS = {
     "gemma3": Reference(
         made("Gemma3ForCausalLM", "Gemma3TextConfig", **GROUPED),
-        lambda model: replace(model, has_wide_norm=True),
         is_exact=False,  # two kinds of angles, of which one is counted
     ),
     "olmo": Reference(
@@ -142,31 +118,26 @@ OTHERS = {
     ),
     "olmo2": Reference(
         made("Olmo2ForCausalLM", "Olmo2Config", **BY_WIDTH),
-        lambda model: replace(model, has_wide_norm=True),
         is_exact=False,  # its norms multiply by the weight itself
     ),
     "phi": Reference(
         made("PhiForCausalLM", "PhiConfig", **BY_WIDTH),
-        each_layer(beside_each_other),
         is_exact=False,  # angles for half of each head
     ),
     "starcoder2": Reference(made("Starcoder2ForCausalLM", "Starcoder2Config", **BY_WIDTH)),
     "stablelm": Reference(
         made("StableLmForCausalLM", "StableLmConfig", **BY_WIDTH),
-        each_layer(partly_rotary),
         is_exact=False,  # angles for a quarter of each head
     ),
     "granite": Reference(made("GraniteForCausalLM", "GraniteConfig", **BY_WIDTH)),
     "glm4": Reference(
         made("Glm4ForCausalLM", "Glm4Config", **GROUPED),
-        each_layer(partly_rotary),
         is_exact=False,  # angles for half of each head
     ),
     "falcon": Reference(
         made("FalconForCausalLM", "FalconConfig", vocab_size=VOCABULARY, hidden_size=160,
              num_hidden_layers=LAYERS, num_attention_heads=5, ffn_hidden_size=424,
              bos_token_id=1, eos_token_id=2),
-        each_layer(lambda kind: replace(kind, is_parallel=True)),
         kernel=Kernel.MATH,  # one head of keys for all, which it broadcasts
         is_exact=False,  # two indices a layer
     ),
@@ -178,7 +149,6 @@ OTHERS = {
     "qwen3-moe": Reference(
         made("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **GROUPED, **EIGHTHS,
              moe_intermediate_size=56, norm_topk_prob=True),
-        each_layer(routed(is_normalised=True)),
         is_exact=False,  # weights of rows in the activations' dtype
     ),
     "deepseek-v2": Reference(
@@ -186,8 +156,68 @@ OTHERS = {
              q_lora_rank=72, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16,
              v_head_dim=32, n_routed_experts=8, num_experts_per_tok=3, n_group=1, topk_group=1,
              n_shared_experts=2, moe_intermediate_size=56, first_k_dense_replace=1),
-        each_layer(routed(is_router_wide=True)),
         is_exact=False,  # angles as complex numbers
+    ),
+    "olmo3": Reference(
+        made("Olmo3ForCausalLM", "Olmo3Config", **BY_WIDTH),
+        is_exact=False,  # its norms multiply by the weight itself
+    ),
+    "olmoe": Reference(
+        made("OlmoeForCausalLM", "OlmoeConfig", **BY_WIDTH, **EIGHTHS),
+        is_exact=False,  # weights of rows in the activations' dtype
+    ),
+    "granite-moe": Reference(
+        made("GraniteMoeForCausalLM", "GraniteMoeConfig", **BY_WIDTH, **LOCALS),
+        is_exact=False,  # scores of chosen experts alone
+    ),
+    "phi-moe": Reference(
+        made("PhimoeForCausalLM", "PhimoeConfig",
+             **BY_WIDTH, **{**LOCALS, "num_experts_per_tok": 2}),
+        is_exact=False,  # experts chosen one after the other
+    ),
+    "glm4-moe": Reference(
+        made("Glm4MoeForCausalLM", "Glm4MoeConfig", **BY_WIDTH, **SHARED),
+        is_exact=False,  # angles for half of each head
+    ),
+    "dots1": Reference(
+        made("Dots1ForCausalLM", "Dots1Config", **BY_WIDTH, **SHARED, norm_topk_prob=True),
+        is_exact=False,  # weights of rows in the activations' dtype
+    ),
+    "ernie4.5": Reference(
+        made("Ernie4_5ForCausalLM", "Ernie4_5Config", **GROUPED),
+        is_exact=False,  # angles in float32
+    ),
+    "glm": Reference(
+        made("GlmForCausalLM", "GlmConfig", **GROUPED),
+        is_exact=False,  # angles for half of each head
+    ),
+    "seed-oss": Reference(made("SeedOssForCausalLM", "SeedOssConfig", **GROUPED)),
+    "smollm3": Reference(made("SmolLM3ForCausalLM", "SmolLM3Config", **BY_WIDTH)),
+    "gpt-bigcode": Reference(
+        made("GPTBigCodeForCausalLM", "GPTBigCodeConfig", vocab_size=VOCABULARY, n_embd=160,
+             n_layer=LAYERS, n_head=5, n_inner=424, n_positions=112, bos_token_id=1,
+             eos_token_id=2),
+    ),
+    "stablelm-in-parallel": Reference(
+        made("StableLmForCausalLM", "StableLmConfig", **BY_WIDTH, use_parallel_residual=True),
+        is_exact=False,  # angles for a quarter of each head
+    ),
+    "gpt-neox-in-sequence": Reference(
+        made("GPTNeoXForCausalLM", "GPTNeoXConfig", vocab_size=VOCABULARY, hidden_size=160,
+             num_hidden_layers=LAYERS, num_attention_heads=5, intermediate_size=424,
+             use_parallel_residual=False, hidden_dropout=0.1),
+        is_exact=False,  # angles for a quarter of each head
+    ),
+    "nemotron": Reference(
+        made("NemotronForCausalLM", "NemotronConfig", **BY_WIDTH),
+        is_exact=False,  # angles for half of each head
+        recipe="bf16",
+    ),
+    "arcee": Reference(made("ArceeForCausalLM", "ArceeConfig", **BY_WIDTH), recipe="bf16"),
+    "exaone4": Reference(made("Exaone4ForCausalLM", "Exaone4Config", **BY_WIDTH), recipe="bf16"),
+    "phi-with-dropout": Reference(
+        made("PhiForCausalLM", "PhiConfig", **BY_WIDTH, embd_pdrop=0.1),
+        is_exact=False,  # angles for half of each head
     ),
 }  # fmt: skip
 """More families, each under one recipe."""

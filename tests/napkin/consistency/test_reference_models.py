@@ -104,7 +104,8 @@ def test_closed_forms_are_the_ledgers(name: str, recipe_name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "recipe_name"), [(name, ("amp", "bf16")[n % 2]) for n, name in enumerate(OTHERS)]
+    ("name", "recipe_name"),
+    [(name, it.recipe or ("amp", "bf16")[n % 2]) for n, (name, it) in enumerate(OTHERS.items())],
 )
 def test_closed_forms_are_the_ledgers_for_other_families(name: str, recipe_name: str) -> None:
     it, model, how = OTHERS[name], model_of(name), recipe(recipe_name)

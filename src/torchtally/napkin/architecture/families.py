@@ -39,6 +39,9 @@ class Names:
     context: tuple[str, ...] = ("max_position_embeddings",)
     activation: str = "hidden_act"
     dropout: str = ""
+    """Of what is added to the residual stream; "": none. A dot leads into a table."""
+    embedding_dropout: str = ""
+    attention_dropout: str = "attention_dropout"
 
 
 def no_positions(config: Config) -> int:
@@ -74,7 +77,10 @@ class Family:
     is_gated: bool = True
     is_fused_gate: bool = False
     is_rotary: bool = True
+    is_partly_rotary: bool | Callable[[Config], bool] = False
+    is_parallel: Says = False
     norm: str | Callable[[Config], str] = "rms"
+    has_wide_norm: bool = False
     norms: int | Callable[[Config], int] = 2
     """In a layer."""
     head_norms: Callable[[Config, int, int, int], tuple[int, ...]] = no_head_norms
@@ -88,6 +94,8 @@ class Family:
     """One for each layer."""
     is_chunked: bool = False
     sinks: bool = False
+    has_attention_dropout: Says = True
+    """Where its key is obeyed."""
     positions: Callable[[Config], int] = no_positions
     embedding_width: str = ""
     """The key that says it."""
@@ -110,13 +118,16 @@ def read_decoder(config: Config, family: Family, name: str) -> Model:
         kinds=kinds(_layers(config, family, width)),
         is_tied=config.flag("tie_word_embeddings"),
         norm=family.norm if isinstance(family.norm, str) else family.norm(config),
+        has_wide_norm=family.has_wide_norm,
         positions=family.positions(config),
         embedding_width=_embedding_width(config, family, width),
         has_embedding_norm=family.has_embedding_norm,
         has_head_bias=says(config, family.head_bias),
         has_final_norm=family.has_final_norm is None or family.has_final_norm(config),
         context=config.size_or_none(*family.names.context),
-        dropout=config.fraction(family.names.dropout) if family.names.dropout else 0.0,
+        dropout=_dropout(config, family.names.dropout),
+        embedding_dropout=_dropout(config, family.names.embedding_dropout),
+        attention_dropout=_attention_dropout(config, family),
         dtype=dtype_of(config),
         left_out=family.left_out(config),
         source=config.place,
@@ -157,6 +168,7 @@ def head_dim(config: Config, d: int, h: int) -> int:
 def _layers(config: Config, family: Family, width: int) -> list[Layer]:
     L = layers_of(config, family)
     norms = family.norms if isinstance(family.norms, int) else family.norms(config)
+    is_parallel = says(config, family.is_parallel)
     attentions = _attentions(config, family, width, L)
     sparse = family.sparse_layers(config, L) if family.experts else frozenset()
     dense = None if len(sparse) == L else _feed_forward(config, family, width)
@@ -167,7 +179,12 @@ def _layers(config: Config, family: Family, width: int) -> list[Layer]:
     for at, attention in enumerate(attentions):
         inner = experts if at in sparse else dense
         assert inner is not None
-        layers.append(Layer(count=1, attention=attention, feed_forward=inner, norms=norms))
+        layers.append(
+            Layer(
+                count=1, attention=attention, feed_forward=inner, norms=norms,
+                is_parallel=is_parallel,
+            )
+        )  # fmt: skip
     return layers
 
 
@@ -198,6 +215,7 @@ def _self_attention(config: Config, family: Family, width: int) -> SelfAttention
         has_head_norm_bias=family.has_head_norm_bias,
         is_fused=family.is_fused_qkv,
         is_rotary=family.is_rotary,
+        is_partly_rotary=_is_partly_rotary(config, family),
         sinks=h if family.sinks else 0,
     )
 
@@ -222,6 +240,27 @@ def _feed_forward(config: Config, family: Family, width: int) -> FeedForward:
         has_bias=says(config, family.mlp_bias),
         is_fused=family.is_fused_gate,
     )
+
+
+def _is_partly_rotary(config: Config, family: Family) -> bool:
+    rule = family.is_partly_rotary
+    return rule if isinstance(rule, bool) else rule(config)
+
+
+def _dropout(config: Config, key: str) -> float:
+    """By its key, which may lie in a table: "attn_config.attn_pdrop"; "": none."""
+    *tables, name = key.split(".")
+    for table in tables:
+        below = config.below(table)
+        if below is None:
+            return 0.0
+        config = below
+    return config.fraction(name) if name else 0.0
+
+
+def _attention_dropout(config: Config, family: Family) -> float:
+    is_obeyed = says(config, family.has_attention_dropout)
+    return _dropout(config, family.names.attention_dropout) if is_obeyed else 0.0
 
 
 def _embedding_width(config: Config, family: Family, width: int) -> int | None:

@@ -13,6 +13,8 @@ GPT2_NAMES = Names(
     context=("n_positions", "max_position_embeddings"),
     activation="activation_function",
     dropout="resid_pdrop",
+    embedding_dropout="embd_pdrop",
+    attention_dropout="attn_pdrop",
 )
 
 
@@ -55,11 +57,17 @@ def _falcon_norms(config: Config) -> int:
     return config.size_or_none("num_ln_in_parallel_attn") or (2 if is_new else 1)
 
 
+def _turns_a_part(config: Config) -> bool:
+    """Where `rotary_dim` is null, GPT-J and CodeGen turn heads whole."""
+    return config.size_or_none("rotary_dim") is not None
+
+
 def _phi_like_gptj(is_fused: bool) -> Family:
     """GPT-J and CodeGen: attention beside the feed-forward, after one norm."""
     return Family(
         names=GPT2_NAMES, kv_heads=as_many_as_heads, has_wide_inner=True, is_gated=False,
         mlp_bias=True, head_bias=True, norm="layer", norms=1, is_fused_qkv=is_fused,
+        is_partly_rotary=_turns_a_part, is_parallel=True,
     )  # fmt: skip
 
 
@@ -82,15 +90,17 @@ GPT_LIKE = {
         names=Names(
             layers=("num_layers", "num_hidden_layers"), heads=("num_heads", "num_attention_heads"),
             activation="activation_function", dropout="resid_dropout",
+            embedding_dropout="embed_dropout",
         ),
         kv_heads=as_many_as_heads, has_wide_inner=True, is_gated=False, output_bias=True,
         mlp_bias=True, is_rotary=False, norm="layer", windows=alternating_types,
         positions=_learned,
     ),
     "gpt_neox": Family(
-        names=Names(dropout="hidden_dropout"), kv_heads=as_many_as_heads, is_gated=False,
-        qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias=True,
-        is_fused_qkv=True, norm="layer",
+        names=Names(dropout="hidden_dropout", embedding_dropout="hidden_dropout"),
+        kv_heads=as_many_as_heads, is_gated=False, qkv_bias="attention_bias",
+        output_bias="attention_bias", mlp_bias=True, is_fused_qkv=True, norm="layer",
+        is_partly_rotary=True, is_parallel="use_parallel_residual",
     ),
     "opt": Family(
         names=Names(inner=("ffn_dim",), activation="activation_function", dropout="dropout"),
@@ -117,15 +127,18 @@ GPT_LIKE = {
         ),
         kv_heads=_falcon_kv_heads, has_wide_inner=True, is_gated=False, qkv_bias="bias",
         output_bias="bias", mlp_bias="bias", is_fused_qkv=True, norm="layer", norms=_falcon_norms,
+        is_parallel="parallel_attn", has_attention_dropout="alibi",
     ),
     "mpt": Family(
         names=Names(
             width=("d_model", "hidden_size"), layers=("n_layers", "num_hidden_layers"),
             heads=("n_heads", "num_attention_heads"), inner=("n_inner",),
-            context=("max_seq_len",), activation="activation", dropout="resid_pdrop",
+            context=("max_seq_len",), activation="activation",
+            dropout="attn_config.attn_pdrop", attention_dropout="attn_config.attn_pdrop",
         ),
         kv_heads=as_many_as_heads, has_wide_inner=True, is_gated=False, is_fused_qkv=True,
         is_rotary=False, norm="rms",
     ),
 }  # fmt: skip
-"""By model_type. No file says BLOOM's and MPT's activation: their rows of defaults do."""
+"""By model_type. No file says BLOOM's and MPT's activation: their rows of defaults do. MPT's code
+knows one dropout for all, whatever its file calls resid_pdrop and emb_pdrop."""

@@ -4,7 +4,12 @@ from dataclasses import replace
 
 from torchtally.napkin.architecture.config_keys import Config
 from torchtally.napkin.architecture.families import Family, Names
-from torchtally.napkin.architecture.llama_like import BIASED_ATTENTION, each_head, whole
+from torchtally.napkin.architecture.llama_like import (
+    BIASED_ATTENTION,
+    UNDROPPED,
+    each_head,
+    whole,
+)
 from torchtally.napkin.architecture.model import Experts, LatentAttention
 from torchtally.napkin.architecture.windows import (
     by_layer,
@@ -18,6 +23,7 @@ from torchtally.napkin.architecture.windows import (
 
 EXPERTS = ("num_local_experts", "num_experts")
 """transformers knows both spellings in these families."""
+NORMALISES = "norm_topk_prob"
 
 
 def _experts(
@@ -34,14 +40,23 @@ def _experts(
     )
 
 
+def _mixtral_experts(config: Config) -> Experts:
+    return replace(_experts(config), is_normalised=True)
+
+
+def _olmoe_experts(config: Config) -> Experts:
+    return replace(_experts(config), is_normalised=config.flag(NORMALISES))
+
+
 def _narrow_experts(config: Config) -> Experts:
-    return _experts(config, width="moe_intermediate_size")
+    plain = _experts(config, width="moe_intermediate_size")
+    return replace(plain, is_normalised=config.flag(NORMALISES))
 
 
 def _qwen2_experts(config: Config) -> Experts:
     shared = config.size("shared_expert_intermediate_size")
     plain = _experts(config, width="moe_intermediate_size", shared_width=shared)
-    return replace(plain, has_shared_gate=True)
+    return replace(plain, has_shared_gate=True, is_normalised=config.flag(NORMALISES))
 
 
 def _gpt_oss_experts(config: Config) -> Experts:
@@ -51,15 +66,18 @@ def _gpt_oss_experts(config: Config) -> Experts:
 def _deepseek_experts(config: Config) -> Experts:
     """Shared experts are one feed-forward, so many times as wide."""
     width = config.size("moe_intermediate_size")
-    return _experts(
+    plain = _experts(
         config, width="moe_intermediate_size",
         experts=("n_routed_experts", "num_experts", "num_local_experts"),
         shared_width=width * config.count("n_shared_experts"),
     )  # fmt: skip
+    return replace(plain, is_router_wide=True, is_normalised=config.flag(NORMALISES))
 
 
 def _deepseek2_experts(config: Config) -> Experts:
-    return replace(_deepseek_experts(config), has_shared_bias=config.flag("mlp_bias"))
+    """Its code takes no notice of norm_topk_prob."""
+    plain = _deepseek_experts(config)
+    return replace(plain, has_shared_bias=config.flag("mlp_bias"), is_normalised=False)
 
 
 def _ernie_experts(config: Config) -> Experts:
@@ -68,7 +86,9 @@ def _ernie_experts(config: Config) -> Experts:
         config, width="moe_intermediate_size", experts=("moe_num_experts",), active="moe_k",
         shared_width=width * config.count("moe_num_shared_experts"),
     )  # fmt: skip
-    return replace(plain, has_shared_bias=config.flag("use_bias"))
+    return replace(
+        plain, has_shared_bias=config.flag("use_bias"), is_router_wide=True, is_normalised=True
+    )
 
 
 def _llama4_experts(config: Config) -> Experts:
@@ -131,7 +151,7 @@ DEEPSEEK = Family(
 )  # fmt: skip
 
 MIXTURES = {
-    "mixtral": Family(experts=_experts, windows=everywhere),
+    "mixtral": Family(experts=_mixtral_experts, windows=everywhere),
     "qwen2_moe": Family(
         qkv_bias="qkv_bias", experts=_qwen2_experts, sparse_layers=_every_so_many,
         windows=by_layer(early_odd_layers),
@@ -140,10 +160,10 @@ MIXTURES = {
         BIASED_ATTENTION, head_norms=each_head, experts=_narrow_experts,
         sparse_layers=_every_so_many, windows=where_used,
     ),
-    "olmoe": replace(BIASED_ATTENTION, head_norms=whole, experts=_experts),
+    "olmoe": replace(BIASED_ATTENTION, head_norms=whole, experts=_olmoe_experts),
     "gpt_oss": replace(
         BIASED_ATTENTION, experts=_gpt_oss_experts, sinks=True,
-        windows=by_layer(other_than_every(2)),
+        windows=by_layer(other_than_every(2)), has_wide_norm=True,
     ),
     "granitemoe": replace(BIASED_ATTENTION, experts=_experts),
     "phimoe": replace(
@@ -152,15 +172,16 @@ MIXTURES = {
     ),
     "glm4_moe": Family(
         qkv_bias="attention_bias", head_norms=_glm_head_norms, experts=_deepseek_experts,
-        sparse_layers=_after_the_first, left_out=_predicting_layers,
+        sparse_layers=_after_the_first, left_out=_predicting_layers, is_partly_rotary=True,
     ),
     "dots1": replace(
         BIASED_ATTENTION, head_norms=each_head, experts=_deepseek_experts,
         sparse_layers=_after_the_first, windows=by_layer(late_layers_always),
     ),
     "ernie4_5_moe": Family(
-        qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", head_bias="use_bias",
-        experts=_ernie_experts, sparse_layers=_ernie_layers, left_out=_predicting_layers,
+        names=UNDROPPED, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias",
+        head_bias="use_bias", experts=_ernie_experts, sparse_layers=_ernie_layers,
+        left_out=_predicting_layers,
     ),
     "deepseek_v2": replace(DEEPSEEK, experts=_deepseek2_experts, mlp_bias="mlp_bias"),
     "deepseek_v3": DEEPSEEK,

@@ -29,7 +29,8 @@ class SelfAttention:
     """Query, key and value are one matrix, as in GPT-2."""
     is_rotary: bool = True
     is_partly_rotary: bool = False
-    """A part of each head turns with its position, and is joined with the rest: GPT-NeoX, Phi-3."""
+    """A part of each head turns with its position, and is joined with the rest, though the rest may
+    be nothing: GPT-NeoX, Phi-3."""
     has_relative_positions: bool = False
     """One more matrix, of positions' keys, as in Transformer-XL (arXiv 1901.02860) and Gopher."""
     sinks: int = 0
@@ -97,7 +98,7 @@ class Experts:
     is_router_wide: bool = False
     """The router is a product in float32, as in DeepSeek-V2 and V3."""
     is_normalised: bool = False
-    """The weights of the chosen experts are made to sum to 1: norm_topk_prob."""
+    """The weights of the chosen experts are divided by their sum: norm_topk_prob."""
     has_router_bias: bool = False
     """A trained bias of the router. DeepSeek-V3's correction is a buffer, and none."""
 
@@ -132,7 +133,8 @@ class Model:
     """By what it trains: "rms" (a weight; layer norms without a bias too, as Cohere's), "layer" (a
     weight and a bias), or "plain" (neither: OLMo's)."""
     has_wide_norm: bool = False
-    """A norm's weight, as 1 and what is trained, multiplies in float32: Gemma."""
+    """A norm's weight multiplies in float32, and then the result is cast back: Gemma's, which is 1
+    and what is trained, OLMo 2's, Cohere's."""
     positions: int = 0
     """Learned position embeddings: rows; 0 where there are none."""
     embedding_width: int | None = None

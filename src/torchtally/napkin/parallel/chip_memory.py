@@ -26,6 +26,9 @@ from torchtally.workspace import context_bytes
 
 MIB = 1 << 20
 
+KEPT = "per_micro_batch_bytes * in_flight"
+"""What a stage keeps of all micro-batches: of thousands of layouts, by `plain_number` alone."""
+
 NCCL_CHANNELS = 24
 """What NCCL says that it uses in a node of H100s ("24 coll channels" in its logs)."""
 NCCL_BUFFER_BYTES = 4 * MIB
@@ -81,7 +84,12 @@ def chip_memory(
     recipe: Recipe,
     optimizer: Optimizer,
 ) -> ChipMemory:
-    """Of the fullest chip. Nothing is lost to fragmentation in it."""
+    """Of the fullest chip. Nothing is lost to fragmentation in it.
+
+    All gradients are counted beside all activations, which is so from the second micro-batch on;
+    with one, gradients come as activations go, and this is an upper bound. What an optimizer of
+    many operators needs while it runs is less than the activations that are gone then.
+    """
     found = []
     layers = layer_activations(model, layout, sequence, recipe)
     for stage in ends(layout):
@@ -134,7 +142,7 @@ def kept_bytes(activations: StageActivations, flying: Quantity) -> Quantity:
     return derived(
         "activations",
         Unit.BYTES,
-        "per_micro_batch_bytes * in_flight",
+        KEPT,
         per_micro_batch_bytes=activations.layers,
         in_flight=flying,
     )

@@ -66,11 +66,12 @@ def bubble_fraction(
     return derived(
         "bubble over ideal time",
         Unit.NUMBER,
-        "bubble / (3 * micro_batches)",
+        "bubble / (micro_batches * work_s)",
         wait.source,
         "forward and both halves of backward equally long",
         bubble=wait,
         micro_batches=of(micro_batches, Unit.COUNT),
+        work_s=of(3.0, Unit.SECONDS),
     )
 
 

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 from torchtally.napkin import training
 from torchtally.napkin.flops import token_flops
 from torchtally.napkin.parallel.chip_memory import (
+    KEPT,
     ChipMemory,
     LayerActivations,
     StageActivations,
     at_the_end,
     ends,
     flying_on,
-    kept_bytes,
     layer_activations,
     memory_of_stage,
     outside,
@@ -27,6 +27,7 @@ from torchtally.napkin.parallel.chip_memory import (
 from torchtally.napkin.parallel.communication import Network, Transfer, network
 from torchtally.napkin.parallel.layout import Layout, Schedule
 from torchtally.napkin.parallel.pipeline import bubble_s
+from torchtally.napkin.parallel.plain import plain_number
 from torchtally.napkin.parallel.stage import Pieces, StageTime, Works, pieces, stage_time, works
 from torchtally.napkin.parallel.states import ChipStates, chip_states
 from torchtally.napkin.parallel.step import Parts, Step, Workload
@@ -88,8 +89,9 @@ class Pricing:
         return float(sum(it.value for it in self._parts(layout).values()))
 
     def least_s(self, layout: Layout) -> float:
-        """Seconds of its micro-batches one after the other: no step takes less."""
-        return float(sum(it.value for it in self._work(layout).values()))
+        """Work and waits of the layers alone: no step takes less."""
+        a_stage_s = self._layers_s(layout) / layout.pipeline
+        return layout.micro_batches * a_stage_s
 
     def states_bytes(self, layout: Layout) -> tuple[int, ...]:
         """What the first and the last stage's chips hold from step to step."""
@@ -150,16 +152,19 @@ class Pricing:
         w = self.workload
         return self._once(
             ("works", *_of_work(it), it.micro_batches > 1),
-            lambda: works(w.model, it, w.sequence, w.recipe, w.cluster.chip),
+            lambda: works(w.model, it, w.sequence, w.recipe, w.cluster.chip, self.network),
         )
 
     def _pieces(self, it: Layout) -> Pieces:
-        w = self.workload
         return self._once(
             ("pieces", *_of_layer(it), it.micro_batches > 1),
-            lambda: pieces(
-                self._works(it), w.model, it, w.sequence, w.recipe, self.network, w.overlap
-            ),
+            lambda: pieces(self._works(it), it, self.workload.overlap),
+        )
+
+    def _layers_s(self, it: Layout) -> float:
+        """A micro-batch through all layers, one after the other."""
+        return self._once(
+            ("layers", *_of_layer(it), it.micro_batches > 1), lambda: self._pieces(it).layers_s
         )
 
     def _stage(self, it: Layout) -> StageTime:
@@ -192,12 +197,9 @@ class Pricing:
         """Of all micro-batches in flight."""
         flying = self._once(
             ("flying", stage, it.schedule, it.pipeline, it.micro_batches, it.virtual_stages),
-            lambda: flying_on(it, stage),
+            lambda: flying_on(it, stage).value,
         )
-        return self._once(
-            ("kept", stage, flying.value, it.pipeline, *_of_layer(it)),
-            lambda: int(kept_bytes(self._activations(it, stage), flying).value),
-        )
+        return round(_KEPT_BYTES(self._activations(it, stage).layers.value, flying))
 
     def _end_bytes(self, it: Layout, stage: int) -> int:
         times = it.micro_batches if it.schedule is Schedule.GPIPE else 1
@@ -258,6 +260,8 @@ class Pricing:
             found = self._known[key] = make()
         return found
 
+
+_KEPT_BYTES = plain_number(KEPT, "per_micro_batch_bytes", "in_flight")
 
 _of_work = attrgetter(
     "tensor",

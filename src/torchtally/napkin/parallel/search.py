@@ -1,8 +1,8 @@
 """All layouts of a training on a cluster, ranked by the time of a step.
 
-What is left out because nothing is lost: GPipe (1F1B takes as long in less memory), tensor
-parallelism without sequence parallelism (sends as much, holds more), and sharing more of the states
-than fits anyway is not left out, since it is the time that ranks.
+Left out, since nothing is lost: GPipe (1F1B takes as long, in less memory) and tensor parallelism
+without sequence parallelism (sends as much, holds more). Micro-batches are powers of two, and
+groups that share states within them (HSDP) are the chips of one node.
 """
 
 import gc
@@ -55,6 +55,8 @@ class Ranking:
     """Combinations of degrees that cannot be."""
     smallest: Step | None
     """The layout that takes the least memory; None where no layout is possible at all."""
+    capacity_bytes: int
+    """What a program can have of one chip."""
 
     @property
     def missing_bytes(self) -> int:
@@ -62,8 +64,6 @@ class Ranking:
         if self.fitting or self.smallest is None:
             return 0
         return int(self.smallest.memory.total.value) - self.capacity_bytes
-
-    capacity_bytes: int = field(default=0)
 
 
 def search(
@@ -96,13 +96,17 @@ def search(
         )
 
 
+Sharing = tuple[Shard, int | None]
+"""What is shared, and in groups of how many."""
+
+
 @dataclass(slots=True)
 class _Tried:
     """Layouts whose memory was counted."""
 
     count: int = 0
-    fitting: list[tuple[int, Layout]] = field(default_factory=list)
-    """With their bytes."""
+    fitting: list[tuple[int, Layout, Sharing]] = field(default_factory=list)
+    """Their bytes, how they run, and what they share."""
     smallest: Layout | None = None
     least_bytes: int = 0
 
@@ -114,43 +118,54 @@ def _tried(
     global_batch: int,
     progress: Callable[[int], None] | None,
 ) -> _Tried:
+    """States depend on what is shared, all else on how the mesh is run: each is counted once."""
     found = _Tried()
     capacity = pricing.workload.cluster.chip.total_memory_bytes
     for mesh in meshes:
-        sharings = list(_sharings(mesh, pricing.workload, choices))
+        held = {
+            recompute: [
+                (it, pricing.states_bytes(_sharing(replace(mesh, recompute=recompute), it)))
+                for it in _sharings(mesh, pricing.workload, choices)
+            ]
+            for recompute in choices.recomputes
+        }
         for run in _runs(mesh, pricing.workload, choices, global_batch):
             beside = pricing.beside_bytes(run)
-            for shard, shard_group in sharings:
-                layout = replace(run, shard=shard, shard_group=shard_group)
-                held = pricing.states_bytes(layout)
-                size = max(map(add, beside, held))
+            for sharing, states in held[run.recompute]:
+                size = max(map(add, beside, states))
                 found.count += 1
                 if found.smallest is None or size < found.least_bytes:
-                    found.smallest, found.least_bytes = layout, size
+                    found.smallest, found.least_bytes = _sharing(run, sharing), size
                 if size <= capacity:
-                    found.fitting.append((size, layout))
+                    found.fitting.append((size, run, sharing))
         if progress is not None:
             progress(found.count)
     return found
 
 
-def _fastest(pricing: Pricing, fitting: list[tuple[int, Layout]], keep: int) -> list[Layout]:
+def _sharing(run: Layout, sharing: Sharing) -> Layout:
+    shard, shard_group = sharing
+    return replace(run, shard=shard, shard_group=shard_group)
+
+
+def _fastest(
+    pricing: Pricing, fitting: list[tuple[int, Layout, Sharing]], keep: int
+) -> list[Layout]:
     """By time, then memory, then the order of enumeration.
 
     A step takes no less than its micro-batches one after the other. So layouts are looked at from
     the least such bound on, until it is above the times of all that are kept.
     """
-    bounded = sorted(
-        (pricing.least_s(layout), number) for number, (_, layout) in enumerate(fitting)
-    )
-    best: list[tuple[float, int, int]] = []
+    bounded = sorted((pricing.least_s(run), number) for number, (_, run, _) in enumerate(fitting))
+    best: list[tuple[float, int, int, Layout]] = []
     for least_s, number in bounded:
         if len(best) >= keep and least_s > best[-1][0]:
             break
-        size, layout = fitting[number]
-        insort(best, (pricing.step_s(layout), size, number))
+        size, run, sharing = fitting[number]
+        layout = _sharing(run, sharing)
+        insort(best, (pricing.step_s(layout), size, number, layout), key=lambda it: it[:3])
         del best[keep:]
-    return [fitting[number][1] for *_, number in best]
+    return [layout for *_, layout in best]
 
 
 @contextmanager
@@ -214,9 +229,7 @@ def _runs(
                 )
 
 
-def _sharings(
-    mesh: Layout, workload: Workload, choices: Choices
-) -> Iterator[tuple[Shard, int | None]]:
+def _sharings(mesh: Layout, workload: Workload, choices: Choices) -> Iterator[Sharing]:
     """What is shared, among all; for FSDP also among those of one node (HSDP)."""
     for shard in choices.shards:
         if shard is Shard.NONE or mesh.replicas > 1:

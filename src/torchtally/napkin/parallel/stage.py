@@ -71,6 +71,14 @@ class LayerTime:
     again: Quantity
     """Work of the forward pass that is done once more."""
 
+    @property
+    def seconds(self) -> float:
+        work, there, back = self.work, self.waits_forward, self.waits_backward
+        parts = (work.forward, work.input_gradients, work.weight_gradients, self.again,
+                 there.tensor, there.context, there.expert,
+                 back.tensor, back.context, back.expert)  # fmt: skip
+        return float(sum(it.value for it in parts))
+
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
@@ -83,46 +91,63 @@ class Pieces:
     outer_tensor: Quantity
     """Seconds that embedding and head wait for tensor parallelism."""
 
+    @property
+    def layers_s(self) -> float:
+        """Of all layers one after the other, with their waits: what no schedule can hide."""
+        return float(sum(it.kind.count * it.seconds for it in self.layers))
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """Seconds that a layer's forward pass sends to other chips, hidden or not."""
+
+    tensor: Quantity
+    context: Quantity
+    expert: Quantity
+
 
 @dataclass(frozen=True, slots=True)
 class Works:
-    """A micro-batch through one layer of each kind and both ends: work alone, done once."""
+    """A micro-batch through one layer of each kind and both ends: work and sends, done once."""
 
-    layers: tuple[Work, ...]
+    layers: tuple[tuple[Layer, Work, Sends], ...]
     head: Work
     embedding: Work
+    outer: Quantity
+    """Seconds that embedding and head send for tensor parallelism."""
 
 
-def works(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip) -> Works:
+def works(
+    model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip, network: Network
+) -> Works:
     """One chip's, after tensor, context and expert parallelism."""
-    given = (model, layout, sequence, recipe, chip)
+    given = (model, layout, sequence, recipe)
+    layers = []
+    for kind in model.kinds:
+        sends = Sends(
+            tensor_traffic(kind, *given, network).seconds,
+            context_traffic(kind, *given, network).seconds,
+            expert_traffic(kind, *given, network).seconds,
+        )
+        layers.append((kind, layer_work(kind, *given, chip), sends))
     return Works(
-        tuple(layer_work(kind, *given) for kind in model.kinds),
-        head_work(*given),
-        embedding_work(*given),
+        tuple(layers),
+        head_work(*given, chip),
+        embedding_work(*given, chip),
+        outer_tensor_traffic(*given, network).seconds,
     )
 
 
-def pieces(
-    works: Works,
-    model: Model,
-    layout: Layout,
-    sequence: int,
-    recipe: Recipe,
-    network: Network,
-    overlap: Overlap,
-) -> Pieces:
-    """With what is done again, and what it waits for."""
-    layers = []
-    for kind, work in zip(model.kinds, works.layers, strict=True):
-        waits = _waits(kind, work, model, layout, sequence, recipe, network, overlap)
-        layers.append(LayerTime(kind, work, *waits, made_again(work, layout)))
-    outer = outer_tensor_traffic(model, layout, sequence, recipe, network).seconds
+def pieces(works: Works, layout: Layout, overlap: Overlap) -> Pieces:
+    """With what is done again, and what does not hide behind work."""
     return Pieces(
-        tuple(layers),
+        tuple(
+            LayerTime(kind, work, *_waits(work, sends, layout, overlap), made_again(work, layout))
+            for kind, work, sends in works.layers
+        ),
         works.head,
         works.embedding,
-        exposed("embedding and head", outer, of(0.0, Unit.SECONDS), overlap.tensor),
+        exposed("embedding and head", works.outer, of(0.0, Unit.SECONDS), overlap.tensor),
     )
 
 
@@ -186,21 +211,9 @@ def _backward(layer: LayerTime) -> Quantity:
     return total("backward to the input", Unit.SECONDS, parts)
 
 
-def _waits(
-    kind: Layer,
-    work: Work,
-    model: Model,
-    layout: Layout,
-    sequence: int,
-    recipe: Recipe,
-    network: Network,
-    overlap: Overlap,
-) -> tuple[Waits, Waits]:
+def _waits(work: Work, sends: Sends, layout: Layout, overlap: Overlap) -> tuple[Waits, Waits]:
     """Of one layer, forward and backward; what is made again sends its sums again."""
-    given = (kind, model, layout, sequence, recipe, network)
-    sums, ring, routed = (
-        it(*given).seconds for it in (tensor_traffic, context_traffic, expert_traffic)
-    )
+    sums, ring, routed = sends.tensor, sends.context, sends.expert
     twice = derived("keys, values and their gradients", Unit.SECONDS, "2 * forward", forward=ring)
     is_again = layout.recompute is Recompute.FULL
     sums_back, ring_back, routed_back = (
@@ -228,6 +241,8 @@ def _waits(
 
 
 def _spread(name: str, kinds: tuple[Layer, ...], each: list[Quantity], stages: int) -> Quantity:
+    if not any(it.value for it in each):
+        return derived(name, Unit.SECONDS, "0")
     terms = {"stages": of(stages, Unit.COUNT)}
     sums = []
     for n, (kind, one) in enumerate(zip(kinds, each, strict=True)):

@@ -1,0 +1,111 @@
+"""How long it takes to rank every layout of a training on a cluster.
+
+Llama 3 70B on 1024 H100-SXM, steps of 2048 sequences of 8192 tokens: target 5 s, imports and all.
+
+    python -m benchmarks.layout_search [--repeat 3] [--model NAME] [--chips NAME] [--json FILE]
+"""
+
+import json
+import sys
+from typing import Any
+
+from benchmarks.measuring import (
+    Stopwatch,
+    against,
+    interleaved,
+    megabytes,
+    middle,
+    parser,
+    peak_rss_bytes,
+    seconds,
+    show,
+    spent_on,
+    write,
+)
+
+TARGET_S = 5.0
+
+
+def searched(model: str, chips: str, sequence: int, global_batch: int) -> dict[str, Any]:
+    """One search, in this process, which should be a fresh one."""
+    with Stopwatch() as imports:
+        from torchtally.hardware.clusters import cluster
+        from torchtally.napkin.architecture.known import known_model
+        from torchtally.napkin.optimizers import optimizer
+        from torchtally.napkin.parallel.search import search
+        from torchtally.napkin.parallel.step import Workload
+        from torchtally.napkin.recipes import recipe
+
+        work = Workload(
+            model=known_model(model), cluster=cluster(chips), sequence=sequence,
+            recipe=recipe("mixed"), optimizer=optimizer("adamw"),
+        )  # fmt: skip
+    with Stopwatch() as ranking:
+        found = search(work, global_batch)
+    return {
+        "imports": {"wall_s": imports.spent.wall_s, "cpu_s": imports.spent.cpu_s},
+        "search": {"wall_s": ranking.spent.wall_s, "cpu_s": ranking.spent.cpu_s},
+        "peak_rss_bytes": peak_rss_bytes(),
+        "tried": found.tried,
+        "fitting": found.fitting,
+        "best": [
+            {
+                "layout": it.layout.text,
+                "step_s": it.seconds.value,
+                "mfu": it.mfu.value,
+                "memory_bytes": it.memory.total.value,
+                "bound": it.bound,
+            }
+            for it in found.steps[:5]
+        ],
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parser(__doc__)
+    options.add_argument("--model", default="Llama 3 70B", metavar="NAME")
+    options.add_argument("--chips", default="1024xH100-SXM", metavar="NAME")
+    options.add_argument("--sequence", type=int, default=8192, metavar="TOKENS")
+    options.add_argument("--batch", type=int, default=2048, metavar="SEQUENCES")
+    options.add_argument("--once", action="store_true", help="one search here, as JSON on stdout")
+    args = options.parse_args(argv)
+    found = searched(args.model, args.chips, args.sequence, args.batch) if args.once else None
+    if found is not None:
+        print(json.dumps(found))
+        return 0
+    given = ["--model", args.model, "--chips", args.chips, "--sequence", str(args.sequence),
+             "--batch", str(args.batch)]  # fmt: skip
+    command = [sys.executable, "-m", "benchmarks.layout_search", "--once", *given]
+    runs = interleaved({"whole process": lambda: spent_on(command)}, args.repeat)
+    whole = middle(runs["whole process"])
+    one = searched(args.model, args.chips, args.sequence, args.batch)
+    show(
+        f"{args.model} on {args.chips}: {one['tried']} layouts, {one['fitting']} fit",
+        ("", "wall", "CPU"),
+        [
+            (f"whole process (median of {args.repeat})", seconds(whole.wall_s),
+             seconds(whole.cpu_s)),
+            ("search alone, here", seconds(one["search"]["wall_s"]),
+             seconds(one["search"]["cpu_s"])),
+        ],
+    )  # fmt: skip
+    print(
+        f"  target {TARGET_S:g} s: {against(whole.wall_s, TARGET_S)};"
+        f" peak RSS {megabytes(whole.peak_rss_bytes)}"
+    )
+    show(
+        "The fastest",
+        ("", "step", "MFU", "memory", "bound"),
+        [
+            (it["layout"], f"{it['step_s']:.2f} s", f"{it['mfu']:.1%}",
+             f"{it['memory_bytes'] / 2**30:.1f} GiB", it["bound"])
+            for it in one["best"]
+        ],
+    )  # fmt: skip
+    write(args.json, {"target_s": TARGET_S, "wall_s": [it.wall_s for it in runs["whole process"]],
+                      "search": one})  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
