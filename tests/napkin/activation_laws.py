@@ -12,6 +12,7 @@ from torchtally.napkin.activations import (
     attention,
     feed_forward,
     kept,
+    kernel,
     operators,
     pipeline,
     saved,
@@ -99,6 +100,7 @@ ACTIVATION_LAWS = [
 LISTS_OF_TENSORS: list[Callable[..., Any]] = [
     attention.attention_saved,
     attention.is_masked,
+    kernel.usual_kernel,
     deep_linear.deep_linear_weights,
     feed_forward.experts_saved,
     feed_forward.feed_forward_saved,

@@ -24,8 +24,10 @@ from torchtally.napkin.activations import (
     layer_cast_bytes,
     layer_saved,
     setting_of,
+    usual_kernel,
     working_activation_bytes,
 )
+from torchtally.napkin.architecture.known import known_model
 from torchtally.napkin.architecture.model import (
     Experts,
     FeedForward,
@@ -298,3 +300,18 @@ def test_making_again_keeps_no_more(model: Model, batch: int, sequence: int, how
 def test_no_chips_at_all(options: Any) -> None:
     with pytest.raises(UsageError, match="parallelism over"):
         activations(llama(), 1, 8, recipe("bf16"), **options)
+
+
+def test_which_kernel_pytorch_takes() -> None:
+    """Float32 with grouped heads has no fused kernel; half precision, or Megatron's, always has."""
+    grouped, own = known_model("Llama 3 8B"), known_model("GPT-2 124M")
+    eager, fused = Implementation.EAGER, Implementation.FUSED
+    assert usual_kernel(grouped, recipe("fp32"), 1024, eager) is Kernel.MATH
+    assert usual_kernel(grouped, recipe("fp32"), 1024, fused) is Kernel.FLASH
+    assert usual_kernel(grouped, recipe("amp"), 1024, eager) is Kernel.FLASH
+    assert usual_kernel(own, recipe("fp32"), 1024, eager) is Kernel.FLASH
+    windowed = known_model("Mistral 7B")
+    window = windowed.kinds[0].attention.window
+    assert window is not None
+    assert usual_kernel(windowed, recipe("fp32"), window, eager) is Kernel.MATH
+    assert usual_kernel(windowed, recipe("fp32"), 2 * window, eager) is Kernel.FLASH

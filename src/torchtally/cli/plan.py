@@ -139,7 +139,9 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         help="activations made again in the backward pass; --search tries them all",
     )
     group.add_argument(
-        "--attention", choices=("flash", "math"), default="flash", help="kernel: flash"
+        "--attention",
+        choices=("flash", "math"),
+        help="kernel: what PyTorch would take",
     )
     group.add_argument(
         "--kernels",
@@ -360,7 +362,7 @@ def request(args: argparse.Namespace) -> "Request":
         optimizer=optimizer(args.optimizer),
         recompute=None if args.recompute is None else Recompute(args.recompute),
         attention=Attention(args.convention),
-        kernel=Kernel(args.attention),
+        kernel=None if args.attention is None else Kernel(args.attention),
         implementation=None if args.kernels is None else Implementation(args.kernels),
         rows=args.top,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from torchtally.napkin.activations import Kernel
 from torchtally.napkin.parallel.chip_memory import ChipMemory
 from torchtally.napkin.parallel.layout import Layout
 from torchtally.napkin.parallel.pricing import step as step_of
@@ -34,7 +35,7 @@ OPTIMISM = (
 def fit(request: Request) -> Answer:
     """Memory of the fullest chip by category, and the predicted step."""
     workload, assumptions = workload_of(request)
-    layout = plain_layout(request)
+    layout = plain_layout(request, workload)
     step = step_of(workload, layout)
     capacity = capacity_of(request)
     return Answer(
@@ -54,6 +55,7 @@ def fit(request: Request) -> Answer:
             batch_in_words(layout),
             FSDP if layout.chips > 1 else "",
             f"Norms, activations and the loss as {implementation_in_words(layout)}.",
+            kernel_in_words(layout),
             *overlap_in_words(step),
             FULL_MEMORY,
             OPTIMISM,
@@ -88,6 +90,13 @@ def implementation_in_words(layout: Layout) -> str:
     if str(layout.implementation) == "eager":
         return "transformers runs them, operator by operator (--kernels fused: as Megatron-LM does)"
     return "Megatron-LM fuses them (--kernels eager: as transformers runs them)"
+
+
+def kernel_in_words(layout: Layout) -> str:
+    """Said only where it is not the usual one."""
+    if layout.kernel is Kernel.FLASH:
+        return ""
+    return "Attention keeps its scores: no fused kernel of PyTorch takes it so (--attention flash)."
 
 
 def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, ...]:

@@ -86,7 +86,7 @@ def largest_batch(request: Request) -> Answer:
     request = replace(request, global_batch=None)
 
     def layout(size: int) -> Layout:
-        return plain_layout(request, micro_batch=size)
+        return plain_layout(request, workload, micro_batch=size)
 
     count = largest(lambda it: _fits(workload, layout(it)), most=1 << 24)
     if not count:
@@ -122,7 +122,7 @@ def largest_sequence(request: Request) -> Answer:
     """The longest sequence that one chip can train on."""
     request = replace(request, global_batch=None)
     workload, assumptions = workload_of(replace(request, sequence=request.sequence or 1))
-    layout = plain_layout(request)
+    layout = plain_layout(request, workload)
     count = largest(lambda it: _fits(replace(workload, sequence=it), layout), most=MOST_TOKENS)
     if not count:
         raise UsageError(_nothing_fits(request, replace(workload, sequence=1), layout))
@@ -172,7 +172,6 @@ def _memory_bytes(workload: Workload, layout: Layout) -> int:
 
 def _largest_with_activations(request: Request, bound: int) -> tuple[Quantity, Step]:
     """Made-up shapes of growing size, until one does not fit."""
-    layout = plain_layout(request)
 
     def workload(parameters: int) -> Workload:
         model = scaled_to(parameters, vocabulary=USUAL_VOCABULARY)
@@ -182,14 +181,16 @@ def _largest_with_activations(request: Request, bound: int) -> tuple[Quantity, S
     most = max(min(bound, MOST_PARAMETERS) // STEP_PARAMETERS, first)
 
     def fits(count: int) -> bool:
-        return _fits(workload((first + count) * STEP_PARAMETERS), layout)
+        tried = workload((first + count) * STEP_PARAMETERS)
+        return _fits(tried, plain_layout(request, tried))
 
     count = largest(fits, most=most)
     if not count:
-        raise UsageError(_nothing_fits(request, workload(first * STEP_PARAMETERS), layout))
+        smallest = workload(first * STEP_PARAMETERS)
+        raise UsageError(_nothing_fits(request, smallest, plain_layout(request, smallest)))
     fitting = workload((first + count) * STEP_PARAMETERS)
     found: Subject = subject(fitting.model)
-    return found.parameters.named("largest model"), step_of(fitting, layout)
+    return found.parameters.named("largest model"), step_of(fitting, plain_layout(request, fitting))
 
 
 def _made_up(step: Step) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """Every parallel layout of these chips, the fastest first, with what bounds each."""
 
 from torchtally.errors import UsageError
-from torchtally.napkin.activations import Implementation, Kernel
+from torchtally.napkin.activations import Implementation, Kernel, usual_kernel
 from torchtally.napkin.flops import Recompute
 from torchtally.napkin.parallel.search import Choices, Ranking, search
-from torchtally.napkin.parallel.step import Step
+from torchtally.napkin.parallel.step import Step, Workload
 from torchtally.napkin.quantity import Quantity, derived, of
 from torchtally.planning.answer import Answer
 from torchtally.planning.bill import bill, unpriced
@@ -12,6 +12,7 @@ from torchtally.planning.fit import (
     FULL_MEMORY,
     OPTIMISM,
     implementation_in_words,
+    kernel_in_words,
     memory_table,
     overlap_in_words,
     time_table,
@@ -59,6 +60,7 @@ def layouts(request: Request) -> Answer:
         assumptions=(
             *assumptions,
             f"Norms, activations and the loss as {implementation_in_words(best.layout)}.",
+            kernel_in_words(best.layout),
             f"{ranking.tried} layouts were tried, {ranking.fitting} of them fit; "
             f"{ranking.invalid} more combinations of degrees are not possible.",
             *overlap_in_words(best),
@@ -85,7 +87,7 @@ def ranked(request: Request) -> tuple[Ranking, int, tuple[str, ...]]:
     ranking = search(
         workload,
         batch,
-        choices=choices_of(request),
+        choices=choices_of(request, workload),
         keep=request.rows or ROWS,
         progress=request.progress,
     )
@@ -105,17 +107,20 @@ def usual_batch(sequence: int, chips: int) -> int:
     return batch
 
 
-def choices_of(request: Request) -> Choices:
+def choices_of(request: Request, workload: Workload) -> Choices:
     """What the search may vary: all that the user did not fix."""
     every = [Recompute.NONE, Recompute.FULL]
-    if request.kernel is Kernel.MATH:
+    how = request.implementation or Implementation.FUSED
+    model, sequence = workload.model, workload.sequence
+    kernel = request.kernel or usual_kernel(model, request.recipe, sequence, how)
+    if kernel is Kernel.MATH:
         # Fused attention makes its scores again by itself.
         every.insert(1, Recompute.SELECTIVE)
     recomputes = tuple(every) if request.recompute is None else (request.recompute,)
     return Choices(
         recomputes=recomputes,
-        kernel=request.kernel,
-        implementation=request.implementation or Implementation.FUSED,
+        kernel=kernel,
+        implementation=how,
         most_micro_batch=request.micro_batch or Choices().most_micro_batch,
     )
 

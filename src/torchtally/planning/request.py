@@ -65,7 +65,8 @@ class Request:
     """None: nobody said; a search tries them all, everything else takes none."""
     attention: Attention = Attention.FULL
     """How attention's FLOPs are counted."""
-    kernel: Kernel = Kernel.FLASH
+    kernel: Kernel | None = None
+    """Of attention. None: nobody said; what PyTorch takes."""
     implementation: Implementation | None = None
     """None: nobody said; a search takes fused kernels, everything else transformers' own."""
     rows: int | None = None

@@ -1,7 +1,7 @@
 """A request as a workload for layouts: the model's shape, the chips, and how a step is cut up."""
 
 from torchtally.errors import UsageError
-from torchtally.napkin.activations import Implementation
+from torchtally.napkin.activations import Implementation, usual_kernel
 from torchtally.napkin.architecture.model import Model
 from torchtally.napkin.architecture.shapes import scaled_to
 from torchtally.napkin.flops import Recompute
@@ -46,12 +46,14 @@ def workload_of(request: Request) -> tuple[Workload, tuple[str, ...]]:
     return workload, tuple(it for it in (*assumptions, assumption) if it)
 
 
-def plain_layout(request: Request, micro_batch: int | None = None) -> Layout:
+def plain_layout(request: Request, workload: Workload, micro_batch: int | None = None) -> Layout:
     """One chip by itself, or FSDP over all of them: what a script does without a layout of its own.
 
     Raises UsageError where the batch cannot be cut so.
     """
     chips = request.of_cluster.count
+    how = request.implementation or Implementation.EAGER
+    usual = usual_kernel(workload.model, request.recipe, workload.sequence, how)
     size = micro_batch or request.micro_batch or 1
     batch = request.global_batch or chips * size
     if batch % (chips * size):
@@ -65,6 +67,6 @@ def plain_layout(request: Request, micro_batch: int | None = None) -> Layout:
         micro_batch=size,
         micro_batches=batch // (chips * size),
         recompute=request.recompute or Recompute.NONE,
-        kernel=request.kernel,
-        implementation=request.implementation or Implementation.EAGER,
+        kernel=request.kernel or usual,
+        implementation=how,
     )

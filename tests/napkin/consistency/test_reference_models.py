@@ -11,8 +11,14 @@ import pytest
 from tests.napkin.consistency.references import LARGE, OTHERS, REFERENCES, Reference, model_of
 from tests.napkin.consistency.traced import Traced, train
 from torchtally.convention import Attention
-from torchtally.napkin.activations import Activations, Kernel, activations
-from torchtally.napkin.architecture.model import FeedForward, Model, SelfAttention
+from torchtally.napkin.activations import (
+    Activations,
+    Implementation,
+    Kernel,
+    activations,
+    usual_kernel,
+)
+from torchtally.napkin.architecture.model import FeedForward, Model
 from torchtally.napkin.architecture.weights import weights_of
 from torchtally.napkin.flops import Recompute, token_flops
 from torchtally.napkin.memory import states
@@ -27,21 +33,10 @@ SCALAR_BYTES = 8
 RECIPES = ("fp32", "amp", "bf16")
 
 
-def kernel_of(model: Model, recipe: Recipe, sequence: int) -> Kernel:
-    """Which PyTorch takes: in float32 no fused one knows grouped heads. A mask is not theirs to
-    know: transformers repeats keys and values beside it.
-    """
-    it = model.kinds[0].attention
-    if recipe.activation_bytes < 4 or not isinstance(it, SelfAttention):
-        return Kernel.FLASH
-    is_masked = it.window is not None and it.window < sequence
-    return Kernel.FLASH if it.heads == it.kv_heads or is_masked else Kernel.MATH
-
-
 def closed(
     it: Reference, model: Model, recipe: Recipe, recompute: Recompute, kernel: Kernel | None = None
 ) -> Activations:
-    chosen = kernel or it.kernel or kernel_of(model, recipe, it.sequence)
+    chosen = kernel or it.kernel or usual_kernel(model, recipe, it.sequence, Implementation.EAGER)
     return activations(model, it.batch, it.sequence, recipe, recompute=recompute, kernel=chosen)
 
 
@@ -70,7 +65,8 @@ def is_told_causal(it: Reference, model: Model, recipe: Recipe) -> bool:
     """By `is_causal=True` to a fused kernel. Of a mask, and of products, nobody knows it."""
     window = getattr(model.kinds[0].attention, "window", None)
     is_masked = window is not None and window < it.sequence
-    return kernel_of(model, recipe, it.sequence) is Kernel.FLASH and not is_masked
+    kernel = usual_kernel(model, recipe, it.sequence, Implementation.EAGER)
+    return kernel is Kernel.FLASH and not is_masked
 
 
 def kept(found: Activations) -> int:

@@ -13,6 +13,7 @@ from torchtally.napkin.activations.kept import (
     layer_saved,
     working_activation_bytes,
 )
+from torchtally.napkin.activations.kernel import usual_kernel
 from torchtally.napkin.activations.pipeline import first_stage_activation_bytes
 from torchtally.napkin.activations.saved import Region, Saved
 from torchtally.napkin.activations.setting import (
@@ -42,5 +43,6 @@ __all__ = [
     "layer_cast_bytes",
     "layer_saved",
     "setting_of",
+    "usual_kernel",
     "working_activation_bytes",
 ]
