@@ -190,8 +190,16 @@ IN_PROSE: Mapping[Unit, Callable[[Any], str]] = {
         f"{flops:.3g} FLOPs".replace("e+", "e") if flops >= 1e18 else format_flops(flops)
     ),
     Unit.SECONDS: lambda seconds: _in_units(seconds, SECONDS),
+    Unit.COUNT: lambda count: _small_or(format_count, count),
+    Unit.PARAMETERS: lambda count: _small_or(format_count, count),
+    Unit.TOKENS: lambda count: _small_or(format_count, count),
 }
-"""Where there is room: FLOPs of a whole training as papers print them, durations in six digits."""
+"""Where there is room: FLOPs of a whole training as papers print them, durations in six digits,
+counts that a reader knows by heart (4096) in full."""
+
+
+def _small_or(format_large: Callable[[int], str], count: int) -> str:
+    return str(count) if count < 100_000 else format_large(count)
 
 
 def format_number(number: float, unit: Unit) -> str:

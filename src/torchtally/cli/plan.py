@@ -48,22 +48,23 @@ OPTIMIZERS = (
 EPILOG = """\
 What is asked follows from what is given:
 
-  a model                              what it is made of, and takes before activations
-  a model and chips                    does it fit, and how fast is a step?
-  a model, tokens, chips, --mfu        how long does it take, and what does it cost?
-  a model, tokens, chips, no --mfu     the same, at the speed of the best layout
-  ... --deadline and a chip            how many chips meet it?
-  ... --deadline or --budget, no chip  what should be rented?
-  a model, chips, --deadline/--budget  on how many tokens?
-  a model, chips, --tokens-per-s       which MFU is that?
-  --largest model|batch|sequence       the largest that fits the chips
-  --search                             every layout of the chips, the fastest first
+  a model                            what it is made of, and takes to train
+  a model and chips                  does it fit, and how fast is a step?
+  a model, tokens, chips, --mfu      how long does it take, at what cost?
+  the same without --mfu             at the speed of the best layout
+  the same with --deadline           how many of the chip meet it?
+  a model, tokens, --mfu, no chips   what should be rented?
+  a model, chips, --deadline         on how many tokens? Or with --budget
+  a model, chips, --tokens-per-s     which MFU is that?
+  --largest model|batch|sequence     the largest that fits the chips
+  --search                           every layout of the chips, fastest first
 
 MODEL is a name (llama-3-70b; `tally plan --models` lists them), a Hugging Face
-config.json or the folder it is in, a .safetensors file, or a number of parameters.
+config.json or the folder it is in, a .safetensors file, or a number of
+parameters.
 
 recipes (weights, gradients, optimizer state, products):
-  mixed     bfloat16, with float32 master weights and optimizer state (the default)
+  mixed     bfloat16, float32 master weights and optimizer state (default)
   megatron  the same, gradients added up in float32
   amp       torch.autocast on float32 weights; amp-fp16 with float16
   fp32, tf32, bf16, fp8
@@ -78,7 +79,7 @@ examples:
   tally plan 7B --tokens 1T --mfu 0.4 --budget 500K        what should I rent?
   tally plan llama-3-8b --gpus 8xH100-SXM --tokens-per-s 100K
   tally plan path/to/config.json --tokens 2T --gpus 256xB200 --mfu 0.4 --explain
-  tally plan llama-3-8b --tokens 1T --gpus 64xH100-SXM --mfu 0.4 --compare A100-SXM,B200
+  tally plan 7B --tokens 1T --gpus 64xH100-SXM --mfu 0.4 --compare A100-SXM,B200
 """
 
 
@@ -131,8 +132,16 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "--micro-batch", type=count, metavar="N", help="sequences a chip works on at once"
     )
     group.add_argument("--batch", type=count, metavar="N", help="sequences in an optimizer step")
-    group.add_argument("--recipe", choices=RECIPES, default="mixed", help="number formats: mixed")
-    group.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="adamw")
+    group.add_argument(
+        "--recipe", choices=RECIPES, default="mixed", metavar="NAME", help="number formats (below)"
+    )
+    group.add_argument(
+        "--optimizer",
+        choices=OPTIMIZERS,
+        default="adamw",
+        metavar="NAME",
+        help=f"{', '.join(OPTIMIZERS)}; adamw",
+    )
     group.add_argument(
         "--recompute",
         choices=("none", "selective", "full"),

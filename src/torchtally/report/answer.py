@@ -91,7 +91,8 @@ def _working(steps: Sequence[Quantity], width: int) -> Iterator[Text]:
         source: n
         for n, source in enumerate(dict.fromkeys(it.source for it in steps if it.source), 1)
     }
-    given = [it for it in steps if it.is_given]
+    # A plain number stands in the formula that takes it; what was published or assumed, here.
+    given = [it for it in steps if it.is_given and (it.source or it.note)]
     if given:
         yield Text("Given", style="bold")
         yield from _givens(given, sources, width)
