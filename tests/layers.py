@@ -44,7 +44,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
               "tracer", "virtual"),
     "cli": ("advice", "bench", "calibration", "convention", "errors", "fit", "hardware",
             "ledger", "measure", "napkin", "planning", "prediction", "record", "report",
-            "roofline", "targets", "table", "tracer", "train", "units", "views", "workspace"),
+            "roofline", "targets", "table", "tracer", "tracing", "train", "units", "views",
+            "workspace"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 

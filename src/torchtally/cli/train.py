@@ -1,0 +1,319 @@
+"""`tally train`: train, knowing what it takes before the first step, and showing what it took."""
+
+import argparse
+import sys
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchtally.errors import UsageError
+
+if TYPE_CHECKING:
+    from torchtally.ledger import Ledger
+    from torchtally.roofline import Roofline
+    from torchtally.train.config import TrainConfig
+    from torchtally.train.display import Row
+    from torchtally.train.evaluation import Evaluation
+    from torchtally.train.footprint import Footprint
+    from torchtally.train.logs import StepRecord
+    from torchtally.train.loop import History
+    from torchtally.train.trainer import Trainer
+
+NAME = "train"
+SUMMARY = "train a model, with memory and time predicted before the first step"
+
+EPILOG = """\
+examples:
+  tally train examples/byte_gpt.toml
+  tally train examples/byte_gpt.toml --steps 100 --optimizer.lr 3e-4
+  tally train --plan examples/byte_gpt.toml              what it takes, and stop there
+  tally train --plan --gpu H100-SXM examples/gpt2_124m.toml
+  tally train examples/teacher.toml --optimizer.lr 0.1
+  tally train CONFIG --help                              every key of a config
+
+Options of `tally train` stand before CONFIG; behind it, --key value changes a key
+of the config (--model.layers 6, --log.folder runs/other).
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser(
+        NAME,
+        help=SUMMARY,
+        description="Train what a TOML file describes, on the GPU or the CPU of this machine.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--plan", action="store_true", help="print the plan, and do not train")
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="with --plan: on this chip, which need not be there"
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="take the place of an earlier run in the folder"
+    )
+    parser.add_argument("config", metavar="CONFIG", help="a TOML file")
+    parser.add_argument(
+        "changes", nargs=argparse.REMAINDER, metavar="--key value", help="changes to the config"
+    )
+    parser.set_defaults(command=command)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Plan, train and tell. Ctrl-C ends it with what was reached so far."""
+    if args.gpu is not None and not args.plan:
+        raise UsageError("--gpu is for --plan alone: a training runs on what this machine has.")
+    config = _config(args)
+    roofline = _roofline(args.gpu, config)
+    rows = _predicted(config, roofline)
+    print(_plan_text(config, roofline, rows), end="", flush=True)
+    if args.plan:
+        return 0
+    return _train(config, roofline, rows, replaces=args.replace)
+
+
+def _config(args: argparse.Namespace) -> "TrainConfig":
+    """The file's config with the changes of the command line."""
+    from torchtally.train.config import TrainConfig, read_config
+
+    config = read_config(args.config)
+    if not args.changes:
+        return config
+    import tyro
+
+    return tyro.cli(
+        TrainConfig, default=config, args=args.changes, prog=f"tally train {args.config}"
+    )
+
+
+# The plan ----------------------------------------------------------------------------------------
+
+
+def _roofline(gpu: str | None, config: "TrainConfig") -> "Roofline | None":
+    """What times are predicted by: of the chip that is named, else of the device that is there.
+
+    None for a device that is in no table, and for a CPU that nobody measured.
+    """
+    from torchtally.targets import known_roofline, roofline
+    from torchtally.train.trainer import device_name
+
+    return roofline(gpu) if gpu is not None else known_roofline(device_name(config))
+
+
+def _predicted(config: "TrainConfig", roofline: "Roofline | None") -> "list[Row]":
+    """Memory by category at the peak, and the time of a step.
+
+    Two steps are run on a device that is not there. Without one, what closed forms say.
+    """
+    if roofline is None:
+        return _closed_rows(config)
+    from torchtally.ledger import account
+    from torchtally.tracing import trace
+    from torchtally.train.trainer import device_of, precision_name, rehearse
+
+    device = device_of(config)
+    # A GPU that is only named is asked by the rehearsal itself what it can do.
+    is_named = device.type == "cpu" and not roofline.is_host
+    precision = config.precision if is_named else precision_name(config, device)
+    rehearsed = replace(config, precision=precision, compile=False)
+    run = trace(lambda: rehearse(rehearsed), gpu=_name(roofline), steps=2, memory_is_limited=False)
+    return _traced_rows(account(run, roofline=roofline))
+
+
+def _name(roofline: "Roofline") -> str:
+    return "cpu" if roofline.is_host else roofline.chip.name
+
+
+def _traced_rows(ledger: "Ledger") -> "list[Row]":
+    from torchtally.train.display import Row
+    from torchtally.units import Unit
+
+    held: Counter[str] = Counter()
+    for storage, category in ledger.memory.alive_at_peak:
+        held[str(category).replace("_", " ")] += storage.requested_bytes
+    # Blocks are rounded up; what tensors take stands beside what is measured on tensors.
+    peak_bytes = ledger.memory.peak_bytes
+    held["rounded up by the allocator"] = peak_bytes - held.total()
+    rows = [Row(name, size, Unit.BYTES) for name, size in held.most_common() if size]
+    peak = Row("peak", peak_bytes, Unit.BYTES, is_total=True)
+    return [*rows, peak, Row("step", ledger.step_s, Unit.SECONDS)]
+
+
+def _closed_rows(config: "TrainConfig") -> "list[Row]":
+    from torchtally.train.display import Row
+    from torchtally.train.plan import plan_of
+    from torchtally.train.precision import precision
+    from torchtally.train.trainer import device_of, precision_name
+    from torchtally.units import Unit
+
+    held = plan_of(config, precision(precision_name(config, device_of(config))).recipe).states
+    return [
+        Row("parameters", held.parameters.value, Unit.BYTES),
+        Row("gradients", held.gradients.value, Unit.BYTES),
+        Row("master weights", held.master.value, Unit.BYTES),
+        Row("optimizer state", held.optimizer.value, Unit.BYTES),
+        Row("held from step to step", held.total.value, Unit.BYTES, is_total=True),
+    ]
+
+
+def _plan_text(config: "TrainConfig", roofline: "Roofline | None", rows: "list[Row]") -> str:
+    from torchtally.train.display import plan_table
+    from torchtally.train.plan import weights
+    from torchtally.units import format_count
+
+    parameters = format_count(sum(it.elements for it in weights(config)))
+    where = "this machine" if roofline is None else roofline.chip.name
+    title = f"{parameters} parameters, {config.steps} steps of {config.batch} on {where}"
+    text = plan_table(title, rows)
+    if roofline is None:
+        text += "  Its time is not known: `tally bench` measures this machine in a minute.\n"
+    return text
+
+
+# The training ------------------------------------------------------------------------------------
+
+
+def _train(
+    config: "TrainConfig", roofline: "Roofline | None", rows: "list[Row]", *, replaces: bool
+) -> int:
+    from torchtally.train.logs import RunHeader, logs
+    from torchtally.train.loop import train
+    from torchtally.train.plan import step_flops
+    from torchtally.train.trainer import trainer_of
+
+    trainer = trainer_of(config)
+    peak_flop_per_s = _peak(trainer, roofline)
+    header = RunHeader(
+        config=config.document(),
+        mfu_convention=_mfu_convention(trainer, roofline) if peak_flop_per_s else None,
+        predicted=_logged(rows),
+    )
+    flops = step_flops(config)
+    show = Show(config, rows)
+    with logs(
+        config.log.folder,
+        header,
+        to=config.log.to,
+        project=config.log.project,
+        replaces=replaces,
+        say=show.noted,
+    ) as log:
+        history = train(
+            trainer,
+            log,
+            show,
+            mfu_of=lambda s: flops / s / peak_flop_per_s if peak_flop_per_s and s else None,
+        )
+    show.close()
+    print(_ended(config, history), end="")
+    return 0
+
+
+def _logged(rows: "list[Row]") -> "dict[str, float | int]":
+    """The plan under the names of what is measured later."""
+    from torchtally.train.logs import names
+
+    return {
+        names.STEP_S if it.name == "step" else names.memory_name(it.name): it.predicted
+        for it in rows
+        if it.predicted is not None
+    }
+
+
+def _peak(trainer: "Trainer", roofline: "Roofline | None") -> float | None:
+    """FLOP/s that the chip promises for the precision's products; None where nobody says."""
+    if roofline is None:
+        return None
+    peak = roofline.chip.peaks.get(trainer.precision.recipe.products)
+    return None if peak is None else peak.flop_per_s
+
+
+def _mfu_convention(trainer: "Trainer", roofline: "Roofline | None") -> str:
+    assert roofline is not None
+    kind = "best measured" if roofline.is_host else "promised dense"
+    products = trainer.precision.recipe.products
+    return f"products forward and backward, attention in full, of the {kind} {products} peak"
+
+
+class Show:
+    """Tells a terminal, or a log of one, how the training goes."""
+
+    def __init__(self, config: "TrainConfig", rows: "list[Row]") -> None:
+        from torchtally.train.display import Progress, Rate
+
+        self._config, self._rows = config, rows
+        self._rate = Rate()
+        self._progress = Progress(
+            sys.stderr, steps=config.steps, rate=self._rate, every=config.log.every
+        )
+        self._predicted = next((it.predicted for it in rows if it.name == "peak"), None)
+        self._has_compared = False
+
+    def stepped(self, step: int, record: "StepRecord", footprint: "Footprint | None") -> None:
+        from torchtally.train.display import Moment
+
+        self._rate.lap()
+        peak = None if footprint is None else footprint.peak_allocated_bytes
+        self._progress.show(
+            Moment(
+                step=step,
+                loss=record.loss,
+                step_s=record.step_s,
+                tokens_per_s=record.tokens_per_s or None,
+                mfu=record.mfu,
+                wait_s=record.wait_s,
+                measured_bytes=peak,
+                predicted_bytes=None if self._predicted is None else int(self._predicted),
+            )
+        )
+        if self._rate.step_s is not None and footprint is not None and not self._has_compared:
+            self._has_compared = True
+            self._compare(footprint, self._rate.step_s)
+
+    def _compare(self, footprint: "Footprint", step_s: float) -> None:
+        """The plan's table again, with what was measured beside it."""
+        from torchtally.train.display import plan_table
+
+        measured: dict[str, float | int | None] = {
+            "parameters": footprint.parameters_bytes,
+            "gradients": footprint.gradients_bytes,
+            "optimizer state": footprint.optimizer_state_bytes,
+            "activations": footprint.activations_bytes or None,
+            "peak": footprint.peak_allocated_bytes,
+            "step": step_s,
+        }
+        rows = [replace(it, measured=measured.get(it.name)) for it in self._rows]
+        self._progress.say(plan_table("Predicted beside measured", rows))
+
+    def noted(self, text: str) -> None:
+        self._progress.say(f"tally: {text}")
+
+    def evaluated(self, step: int, evaluation: "Evaluation") -> None:
+        from torchtally.train.display import loss_text
+
+        self._progress.say(
+            f"step {step}: validation loss {loss_text(evaluation.loss_nats)} "
+            f"({evaluation.tokens} targets)"
+        )
+
+    def sampled(self, step: int, text: str) -> None:
+        self._progress.say(f"step {step}, a sample:")
+        self._progress.say(text)
+
+    def close(self) -> None:
+        self._progress.close()
+
+
+def _ended(config: "TrainConfig", history: "History") -> str:
+    """The curve, the last losses and where they are written down."""
+    from torchtally.cli.output import width
+    from torchtally.train.display import loss_text
+    from torchtally.train.loss_plot import LossCurve, loss_plot
+
+    curve = LossCurve(tuple(history.training), tuple(history.validation))
+    text = loss_plot(curve, width=min(width(), 80), encoding=sys.stdout.encoding)
+    last = f"loss {loss_text(history.training[-1][1])}"
+    if history.validation:
+        last += f", validation loss {loss_text(history.validation[-1][1])}"
+    return f"{text}{history.steps} steps, {last}. Written down in {config.log.folder}/log.jsonl.\n"

@@ -1,0 +1,1 @@
+"""The training stack: models, optimizers, data and a loop, each small enough to read."""

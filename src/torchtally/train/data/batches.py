@@ -1,0 +1,79 @@
+"""Batches of a training: data, order and ring put together."""
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from torchtally.errors import UsageError
+from torchtally.train.data.order import Order, OrderName, rows_of_rank
+from torchtally.train.data.ring import DEPTH, Fill, Ring
+from torchtally.train.data.token_data import TokenData
+
+BLOCK_POSITIONS = 1 << 14
+"""Places of the order that are computed at a time: NumPy's calls cost more than their work."""
+CHUNK_TOKENS = 1 << 18
+"""That are made at a time, where a batch has less: 2 MiB of int64."""
+
+
+def batches(
+    data: TokenData,
+    order: Order,
+    *,
+    device: torch.device | str = "cpu",
+    rank: int = 0,
+    ranks: int = 1,
+    first_step: int = 0,
+    end_step: int | None = None,
+    depth: int = DEPTH,
+) -> Ring:
+    """A ring of this rank's part of each step's global batch. `data` stays open as long as it."""
+    part = rows_of_rank(order.batch, rank, ranks)
+    rows = part.stop - part.start
+    return Ring(
+        filling(data, order, part),
+        rows=rows,
+        width=data.width,
+        device=device,
+        first_step=first_step,
+        end_step=end_step,
+        depth=depth,
+        chunk_steps=max(CHUNK_TOKENS // (rows * data.width), 1),
+    )
+
+
+def batch_at(
+    data: TokenData, order: Order, step: int, part: slice = slice(None)
+) -> Int64[Tensor, "rows width"]:
+    """The tokens of a step's batch, read now: for evaluation, and to see what a step was fed."""
+    windows = order.windows_of(step)[0, part]
+    tokens = torch.empty((len(windows), data.width), dtype=torch.int64)
+    data.read(windows, tokens.numpy())
+    return tokens
+
+
+def filling(data: TokenData, order: Order, part: slice) -> Fill:
+    """Writes the batches of some steps, these rows of each.
+
+    The order of many steps is computed at once and kept. Raises UsageError for an order of other
+    data.
+    """
+    if order.windows != data.windows:
+        raise UsageError(f"an order of {order.windows} windows for data of {data.windows}.")
+    block_steps = max(BLOCK_POSITIONS // order.batch, 1)
+    first, block = 0, order.windows_of(0, 0)
+
+    def fill(step: int, out: Int64[np.ndarray, "steps rows width"]) -> None:
+        nonlocal first, block
+        steps = len(out)
+        if not first <= step <= step + steps <= first + len(block):
+            first, block = step, order.windows_of(step, max(block_steps, steps))
+        windows = block[step - first : step - first + steps, part]
+        data.read(windows.reshape(-1), out.reshape(-1, data.width))
+
+    return fill
+
+
+def order_of(data: TokenData, name: OrderName, *, batch: int, seed: int) -> Order:
+    """The order of this data's windows."""
+    return Order(name, data.windows, batch, seed)

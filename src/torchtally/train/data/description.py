@@ -1,0 +1,138 @@
+"""`tokens.json`: what `tally data prepare` made, beside the files it made.
+
+It is written last, so a folder that has one is whole.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchtally.errors import UsageError
+from torchtally.train.data.token_file import LITTLE_ENDIAN, beginning
+
+NAME = "tokens.json"
+FORMAT = "torchtally tokens"
+FORMAT_VERSION = 1
+BYTE_TOKENIZER = "byte"
+MOST_BYTES = 16 << 20
+"""Of a description: a hundred thousand shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file of a split."""
+
+    name: str
+    """In the folder of the description."""
+    tokens: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    documents: int
+    """Those that have a part in it."""
+    shards: tuple[Shard, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(it.tokens for it in self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    tokenizer: str
+    """BYTE_TOKENIZER, or the name of a tokenizer.json in the same folder."""
+    vocabulary_size: int
+    """Ids are below it. The end of a document counts."""
+    end_of_document: int | None
+    """The id behind every document; None where the tokenizer has none."""
+    dtype: str
+    splits: Mapping[str, Split] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        splits = {
+            name: {"tokens": split.tokens, **asdict(split)} for name, split in self.splits.items()
+        }
+        return {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            **asdict(self),
+            "splits": splits,
+        }
+
+
+def described_in(folder: str) -> Description | None:
+    """The description in a folder; None where there is none. Raises UsageError if it is damaged."""
+    path = os.path.join(folder, NAME)
+    return read_description(path) if os.path.isfile(path) else None
+
+
+def described_dtype(path: str) -> str | None:
+    """The dtype that the description beside a file gives for it."""
+    found = described_in(os.path.dirname(path))
+    names = {it.name for split in found.splits.values() for it in split.shards} if found else ()
+    return found.dtype if found and os.path.basename(path) in names else None
+
+
+def read_description(path: str) -> Description:
+    """Raises UsageError if the file is not one, is damaged, or of a later version."""
+    text, size_bytes = beginning(path, MOST_BYTES)
+    try:
+        document = json.loads(text) if size_bytes <= MOST_BYTES else None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON ({error}). Run `tally data prepare` again.") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise UsageError(f"{path}: not a description by `tally data prepare` (key 'format').")
+    version = document.get("format_version")
+    if version != FORMAT_VERSION:
+        raise UsageError(
+            f"{path}: format_version {version!r}; this torchtally reads {FORMAT_VERSION}. "
+            "Update torchtally, or prepare the data again."
+        )
+    try:
+        return _description(document)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(f"{path}: {error} is missing or wrong. Prepare the data again.") from error
+
+
+def _description(document: Mapping[str, Any]) -> Description:
+    end = document["end_of_document"]
+    if document["dtype"] not in LITTLE_ENDIAN:
+        raise ValueError("'dtype'")
+    return Description(
+        tokenizer=_name(document["tokenizer"]),
+        vocabulary_size=_count(document["vocabulary_size"], "'vocabulary_size'"),
+        end_of_document=None if end is None else _count(end, "'end_of_document'"),
+        dtype=document["dtype"],
+        splits={str(name): _split(it) for name, it in document["splits"].items()},
+    )
+
+
+def _split(document: Mapping[str, Any]) -> Split:
+    return Split(
+        _count(document["documents"], "'documents'"),
+        tuple(
+            Shard(_name(it["name"]), _count(it["tokens"], "'tokens'"),
+                  _count(it["bytes"], "'bytes'"), str(it["sha256"]))
+            for it in document["shards"]
+        ),
+    )  # fmt: skip
+
+
+def _count(value: object, key: str) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(key)
+    return value
+
+
+def _name(value: object) -> str:
+    """A file's name by itself: what a description names lies beside it and nowhere else."""
+    if not isinstance(value, str) or value in ("", ".", "..") or Path(value).name != value:
+        raise ValueError("a file's name")
+    return value

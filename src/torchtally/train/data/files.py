@@ -1,0 +1,81 @@
+"""Paths that a user gives, as files of tokens that have been looked at and opened."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchtally.errors import UsageError
+from torchtally.train.data.check import check_tokens
+from torchtally.train.data.description import NAME, described_in
+from torchtally.train.data.sniff import token_file
+from torchtally.train.data.token_data import Read, TokenData
+from torchtally.train.data.token_file import Format, TokenFile
+
+
+def open_tokens(
+    paths: Sequence[str],
+    *,
+    sequence: int,
+    vocabulary_size: int,
+    seed: int,
+    split: str | None = None,
+    dtype: str | None = None,
+    format: Format | None = None,
+    stride: int | None = None,
+    read: Read = Read.MAP,
+    is_whole_checked: bool = False,
+) -> TokenData:
+    """The data of a training, with every check that can be made before its first step.
+
+    `seed` chooses the tokens to look at (`seeds.Source.DATA_CHECK`). Raises UsageError with the
+    file and the byte; see `sniff.token_file`, `check.check_tokens` and `TokenData`.
+    """
+    files = token_files(paths, split=split, dtype=dtype, format=format)
+    data = TokenData(files, sequence=sequence, stride=stride, read=read)
+    try:
+        check_tokens(files, vocabulary_size=vocabulary_size, seed=seed, is_whole=is_whole_checked)
+    except BaseException:
+        data.close()
+        raise
+    return data
+
+
+def token_files(
+    paths: Sequence[str],
+    *,
+    split: str | None = None,
+    dtype: str | None = None,
+    format: Format | None = None,
+) -> tuple[TokenFile, ...]:
+    """The files at these paths; of a folder by `tally data prepare`, those of one of its splits.
+
+    Raises UsageError for what cannot be read, see `sniff.token_file`.
+    """
+    found: list[TokenFile] = []
+    for path in paths:
+        if Path(path).is_dir():
+            found += _files_of_folder(path, split)
+        else:
+            found.append(token_file(path, dtype=dtype, format=format))
+    return tuple(found)
+
+
+def _files_of_folder(folder: str, split: str | None) -> list[TokenFile]:
+    description = described_in(folder)
+    if description is None:
+        raise UsageError(
+            f"{folder}: a folder without {NAME}. Name its files of tokens one by one, or make the "
+            "folder with `tally data prepare`."
+        )
+    names = list(description.splits) if split is None else [split]
+    if split is not None and split not in description.splits:
+        raise UsageError(f"{folder}: no split {split!r}; it has {', '.join(description.splits)}.")
+    found = []
+    for shard in (it for name in names for it in description.splits[name].shards):
+        file = token_file(str(Path(folder, shard.name)))
+        if (file.tokens, file.dtype) != (shard.tokens, description.dtype):
+            raise UsageError(
+                f"{file.path}: {file.tokens} tokens of {file.dtype}; {NAME} says {shard.tokens} of "
+                f"{description.dtype}. The folder is mixed of two: prepare it again."
+            )
+        found.append(file)
+    return found

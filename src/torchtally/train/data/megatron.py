@@ -1,0 +1,144 @@
+"""Megatron's pair of files: token ids in .bin, and the .idx that says which belong together.
+
+Layout of the .idx, little-endian, by Megatron-Core's `indexed_dataset.py`:
+
+    0    9 bytes   MMIDIDX and two zeros
+    9    uint64    version, 1
+    17   uint8     code of the dtype
+    18   uint64    S, sequences
+    26   uint64    D, entries of the last table: documents and one
+    34   int32[S]  tokens of each sequence
+         int64[S]  where each begins in the .bin, in bytes
+         int64[D]  the first sequence of each document, and S
+         int8[S]   modes, in multimodal data only
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from torchtally.errors import UsageError
+from torchtally.train.data.headers import counted
+from torchtally.train.data.token_file import LITTLE_ENDIAN, Format, TokenFile, beginning, opened
+
+MAGIC = b"MMIDIDX\0\0"
+HEADER = struct.Struct("<9sQBQQ")
+CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
+FLOAT_CODES = (6, 7)
+"""float64 and float32 here, and something else in fairseq's older tables: no token ids anyway."""
+PIECE = 1 << 18
+"""Entries that are checked at a time: an index of a hundred million must not fill the memory."""
+
+Entries = Iterator[tuple[int, Int64[np.ndarray, " entries"]]]
+
+
+def index_beside(path: str) -> str | None:
+    """The .idx of a .bin (or the .idx itself), if there is one that begins as Megatron's do."""
+    index = str(Path(path).with_suffix(".idx"))
+    if not os.path.isfile(index):
+        return None
+    return index if beginning(index, len(MAGIC))[0] == MAGIC else None
+
+
+def megatron_file(index: str) -> TokenFile:
+    """The .bin that an .idx describes, every entry of it checked. Raises UsageError."""
+    start, index_bytes = beginning(index, HEADER.size)
+    if len(start) < HEADER.size:
+        raise UsageError(f"{index}: byte {len(start)}: the file ends inside its header.")
+    magic, version, code, sequences, entries = HEADER.unpack(start)
+    if magic != MAGIC or version != 1:
+        raise UsageError(f"{index}: byte 0: not a Megatron index of version 1.")
+    if code not in CODES:
+        kind = "floating-point numbers" if code in FLOAT_CODES else "unknown"
+        raise UsageError(f"{index}: byte 17: dtype code {code} ({kind}) is not one of token ids.")
+    plain_bytes = HEADER.size + 12 * sequences + 8 * entries
+    if index_bytes not in (plain_bytes, plain_bytes + sequences):
+        raise UsageError(
+            f"{index}: byte 18: {sequences} sequences and {entries} document entries take "
+            f"{plain_bytes} bytes; the file has {index_bytes}. Copy or make it again."
+        )
+    tables = _Tables(index, sequences, entries)
+    try:
+        tokens = tables.check_sequences(np.dtype(LITTLE_ENDIAN[CODES[code]]).itemsize)
+        tables.check_documents()
+    finally:
+        tables.close()
+    path = str(Path(index).with_suffix(".bin"))
+    _, size_bytes = beginning(path, 0)
+    file = TokenFile(path, Format.MEGATRON, CODES[code], tokens, documents=max(entries - 1, 0))
+    return counted(file, size_bytes, f"its index {index}")
+
+
+class _Tables:
+    """The three tables of an index whose size has been checked."""
+
+    def __init__(self, path: str, sequences: int, entries: int) -> None:
+        self._path = path
+        self._sequences = sequences
+        self._entries = entries
+        self._handle = opened(path)
+        self._lengths_at = HEADER.size
+        self._pointers_at = self._lengths_at + 4 * sequences
+        self._documents_at = self._pointers_at + 8 * sequences
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+    def check_sequences(self, token_bytes: int) -> int:
+        """All tokens, if the sequences fill the .bin one after the other as Megatron writes them.
+
+        Then the .bin is one row of tokens, which is how it is read here.
+        """
+        end_bytes = 0
+        pointers = self._pieces(self._pointers_at, self._sequences, "<i8")
+        for first, lengths in self._pieces(self._lengths_at, self._sequences, "<i4"):
+            _, begins = next(pointers)
+            if lengths.min() < 0:
+                at = first + int(np.argmax(lengths < 0))
+                raise UsageError(
+                    f"{self._path}: byte {self._lengths_at + 4 * at}: sequence {at} has "
+                    f"{lengths[at - first]} tokens. The index is damaged: make it again."
+                )
+            ends = end_bytes + np.cumsum(lengths) * token_bytes
+            expected = np.concatenate(([end_bytes], ends[:-1]))
+            if (begins != expected).any():
+                at = first + int(np.argmax(begins != expected))
+                raise UsageError(
+                    f"{self._path}: byte {self._pointers_at + 8 * at}: sequence {at} begins at "
+                    f"byte {begins[at - first]} of the .bin, where {expected[at - first]} would "
+                    "follow the one before. It is damaged or not of this .bin: make it again."
+                )
+            end_bytes = int(ends[-1])
+        return end_bytes // token_bytes
+
+    def check_documents(self) -> None:
+        before = 0
+        for first, starts in self._pieces(self._documents_at, self._entries, "<i8"):
+            follows = np.diff(starts, prepend=before) < 0
+            wrong = follows | (starts < 0) | (starts > self._sequences)
+            if wrong.any():
+                at = first + int(np.argmax(wrong))
+                raise UsageError(
+                    f"{self._path}: byte {self._documents_at + 8 * at}: document {at} begins with "
+                    f"sequence {starts[at - first]} of {self._sequences}, out of order. The index "
+                    "is damaged: make it again."
+                )
+            before = int(starts[-1])
+
+    def _pieces(self, begin: int, count: int, code: str) -> Entries:
+        """(number of the first, entries), so many at a time."""
+        dtype: np.dtype[Any] = np.dtype(code)
+        for first in range(0, count, PIECE):
+            wanted = min(PIECE, count - first) * dtype.itemsize
+            at = begin + first * dtype.itemsize
+            read = os.pread(self._handle, wanted, at)
+            if len(read) < wanted:
+                raise UsageError(
+                    f"{self._path}: byte {at + len(read)}: ends here while it is read."
+                )
+            yield first, np.frombuffer(read, dtype).astype(np.int64)

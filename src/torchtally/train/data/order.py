@@ -1,0 +1,128 @@
+"""Which windows of the data are the batch of a step: a pure function of (seed, step).
+
+    N  windows in the data      B  windows in a global batch, of all ranks together
+    position = step * B + row   the place of a window in the endless row of all epochs
+
+There is no state. Resuming at a step is asking for that step, and the ranks of any number share
+out the same B windows. An epoch is a permutation of the N windows that is computed and never
+stored: a Feistel network permutes [0, 2**bits), and what falls outside [0, N) is permuted again
+until it falls inside ("cycle walking", Black and Rogaway 2002). 2**bits < 2 N, so that is below two
+rounds in the mean. A batch across the end of an epoch takes its rest from the next one.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from jaxtyping import Int64, UInt64
+
+from torchtally.errors import UsageError
+
+ROUNDS = 4
+"""Each of two halves. Two suffice against an adversary with ideal round functions (Luby and Rackoff
+1988); these are hashes, hence twice that."""
+SMALL_BITS, SMALL_ROUNDS = 8, 16
+"""Where halves are of few bits there are few round functions, and it takes more rounds until all
+permutations are equally likely."""
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2 = np.uint64(0x94D049BB133111EB)
+"""Constants of splitmix64 (Steele, Lea and Flood 2014; Stafford's variant 13)."""
+
+Words = UInt64[np.ndarray, "..."]
+
+
+class OrderName(StrEnum):
+    SHUFFLED = "shuffled"
+    """Every window once an epoch, in another order each epoch."""
+    SEQUENTIAL = "sequential"
+    """Every window once an epoch, from the first to the last."""
+    RANDOM = "random"
+    """Any window at any time, with replacement: nanoGPT's order, if windows begin at any token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The windows of each step. `seed` is that of this source alone (`seeds.seed_of`)."""
+
+    name: OrderName
+    windows: int
+    batch: int
+    """Windows in a global batch."""
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.windows < 1 or self.batch < 1:
+            raise UsageError(
+                f"{self.batch} windows a step out of {self.windows}: both are 1 or more."
+            )
+
+    def windows_of(self, step: int, steps: int = 1) -> Int64[np.ndarray, "steps batch"]:
+        """The windows of `steps` steps from `step` on, each in [0, windows)."""
+        positions = np.arange(step * self.batch, (step + steps) * self.batch, dtype=np.uint64)
+        found = self._windows_at(positions).astype(np.int64)
+        return found.reshape(steps, self.batch)
+
+    def epoch_of(self, step: int) -> float:
+        """Epochs that are over when the step begins."""
+        return step * self.batch / self.windows
+
+    def _windows_at(self, positions: Words) -> Words:
+        count = np.uint64(self.windows)
+        match self.name:
+            case OrderName.SEQUENTIAL:
+                return positions % count
+            case OrderName.RANDOM:
+                # The modulo favours small windows by one part in 2**64 / N: nobody can measure it.
+                return mixed(positions * GOLDEN + mixed(_word(self.seed))) % count
+            case OrderName.SHUFFLED:
+                keys = mixed(positions // count * GOLDEN + mixed(_word(self.seed)))
+                return permuted(positions % count, self.windows, keys)
+
+
+def rows_of_rank(batch: int, rank: int, ranks: int) -> slice:
+    """The rows of a global batch that are this rank's. Raises UsageError for unequal parts."""
+    if not 0 <= rank < ranks or batch % ranks:
+        raise UsageError(
+            f"rank {rank} of {ranks}: a global batch of {batch} windows has no equal parts for "
+            "them. Choose a batch that the number of ranks divides."
+        )
+    rows = batch // ranks
+    return slice(rank * rows, (rank + 1) * rows)
+
+
+def permuted(places: Words, count: int, keys: Words) -> Words:
+    """Each place in [0, count) by the permutation that its key chooses."""
+    bits = (count - 1).bit_length()
+    found = feistel(places, bits, keys)
+    outside = np.flatnonzero(found >= count)
+    while outside.size:
+        found[outside] = feistel(found[outside], bits, keys[outside])
+        outside = outside[found[outside] >= count]
+    return found
+
+
+def feistel(places: Words, bits: int, keys: Words) -> Words:
+    """A permutation of [0, 2**bits) for each key: the halves take in hashes of each other."""
+    low_bits = np.uint64((bits + 1) // 2)
+    low_mask = np.uint64((1 << (bits + 1) // 2) - 1)
+    high_mask = np.uint64((1 << bits // 2) - 1)
+    low, high = places & low_mask, places >> low_bits
+    for _ in range(SMALL_ROUNDS if bits <= SMALL_BITS else ROUNDS):
+        keys = mixed(keys + GOLDEN)
+        low = low ^ (mixed(high + keys) & low_mask)
+        high = high ^ (mixed(low ^ keys) & high_mask)
+    return high << low_bits | low
+
+
+def mixed(words: Words) -> Words:
+    """splitmix64's finaliser: every bit of the result depends on every bit of the word."""
+    words = (words ^ (words >> np.uint64(30))) * MIX_1
+    words = (words ^ (words >> np.uint64(27))) * MIX_2
+    mixture: Words = words ^ (words >> np.uint64(31))
+    return mixture
+
+
+def _word(number: int) -> Words:
+    return np.array([number % 2**64], np.uint64)

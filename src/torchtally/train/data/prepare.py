@@ -1,0 +1,226 @@
+"""Text into a folder of token files: what `tally data prepare` does.
+
+In the folder afterwards: `train-00000.bin` and on, `validation-00000.bin` and on, in llm.c's format
+(modded-nanogpt's, too); `tokens.json`, which describes them; and `tokenizer.json`, if bytes are not
+the tokens.
+"""
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from torchtally.errors import UsageError
+from torchtally.train.data.description import (
+    BYTE_TOKENIZER,
+    NAME,
+    Description,
+    Split,
+    described_in,
+)
+from torchtally.train.data.texts import (
+    STDIN,
+    TRAIN,
+    Span,
+    chunks,
+    divide,
+    find_documents,
+    spool,
+)
+from torchtally.train.data.tokenizer import (
+    BytePairTokenizer,
+    ByteTokenizer,
+    Tokenizer,
+    train_byte_pairs,
+)
+from torchtally.train.data.writer import Folder, SplitWriter, dtype_for, folder_to_write
+
+TOKENIZER_NAME = "tokenizer.json"
+SHARD_TOKENS = 100_000_000
+"""As llm.c cuts FineWeb: 200 MB a file."""
+
+Report = Callable[[str, int, int], None]
+"""Told (what is being done, bytes done, bytes in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What `tally data prepare` is asked for."""
+
+    inputs: tuple[str, ...]
+    """Files, folders, globs; "-" is standard input."""
+    out: str
+    tokenizer: str = BYTE_TOKENIZER
+    """BYTE_TOKENIZER or the path of a tokenizer.json."""
+    vocabulary_size: int | None = None
+    """Train byte pairs on the training text, with so many tokens."""
+    end_of_document: str | None = None
+    """The token that ends documents, or "none"; found by its usual names if not given."""
+    validation: float = 0.1
+    shard_tokens: int = SHARD_TOKENS
+    seed: int = 0
+    """Which documents are for validation."""
+    is_overwriting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    description: Description
+    text_bytes: int
+    skipped: int
+    """Files that are no text."""
+    replaced: int
+    """Characters U+FFFD among the text: as a rule, bytes that were no UTF-8."""
+
+
+def prepare(wanted: Wanted, report: Report = lambda *_: None) -> Prepared:
+    """Make the folder. Raises UsageError; the folder is then as it was."""
+    if wanted.vocabulary_size is not None and wanted.tokenizer != BYTE_TOKENIZER:
+        raise UsageError(
+            "A vocabulary size trains a tokenizer of our own; a tokenizer.json has its size "
+            "already. Give one of the two."
+        )
+    with ExitStack() as stack:
+        folder = stack.enter_context(folder_to_write(wanted.out))
+        before = _before(wanted)
+        inputs = stack.enter_context(_with_stdin(wanted))
+        found = find_documents(inputs, outside=wanted.out)
+        splits = divide(found.documents, validation=wanted.validation, seed=wanted.seed)
+        tokenizer, content = _tokenizer(wanted, splits[TRAIN], report)
+        description = _write(wanted, folder, tokenizer, content, splits, report)
+        _commit(folder, before, description)
+        return Prepared(description, found.size_bytes, found.skipped, tokenizer.replaced)
+
+
+def _before(wanted: Wanted) -> Description | None:
+    """What is in the folder already. Raises UsageError if it is not to be replaced."""
+    before = described_in(wanted.out)
+    if before is not None and not wanted.is_overwriting:
+        raise UsageError(
+            f"{wanted.out}: has a {NAME} already. Say --overwrite to replace its files."
+        )
+    return before
+
+
+@contextmanager
+def _with_stdin(wanted: Wanted) -> Iterator[tuple[str, ...]]:
+    """The inputs, with standard input in a file of its own as long as this lasts."""
+    if STDIN not in wanted.inputs:
+        yield wanted.inputs
+        return
+    path = os.path.join(wanted.out, f".tally-{secrets.token_hex(8)}.stdin")
+    try:
+        spool(sys.stdin.buffer.read, path)
+        yield tuple(path if it == STDIN else it for it in wanted.inputs)
+    finally:
+        Path(path).unlink(missing_ok=True)
+
+
+def _tokenizer(
+    wanted: Wanted, spans: Sequence[Span], report: Report
+) -> tuple[Tokenizer, str | None]:
+    """The tokenizer, and the text of its tokenizer.json."""
+    if wanted.vocabulary_size is not None:
+        documents = _counted(spans, "training the tokenizer", report)
+        text = train_byte_pairs(documents, wanted.vocabulary_size)
+        place = "the trained tokenizer"
+    elif wanted.tokenizer == BYTE_TOKENIZER:
+        return ByteTokenizer(), None
+    else:
+        place = wanted.tokenizer
+        try:
+            text = Path(place).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{place}: cannot be read as a tokenizer.json ({error}).") from error
+    return BytePairTokenizer(text, place=place, end_of_document=wanted.end_of_document), text
+
+
+def _write(
+    wanted: Wanted,
+    folder: Folder,
+    tokenizer: Tokenizer,
+    content: str | None,
+    splits: Mapping[str, Sequence[Span]],
+    report: Report,
+) -> Description:
+    """The files, whole but not under their names yet."""
+    dtype = dtype_for(tokenizer.vocabulary_size)
+    made = {
+        name: _write_split(folder, name, spans, tokenizer, dtype, wanted.shard_tokens, report)
+        for name, spans in splits.items()
+    }
+    if content is not None:
+        folder.write(TOKENIZER_NAME, content.encode())
+    return Description(
+        tokenizer=BYTE_TOKENIZER if content is None else TOKENIZER_NAME,
+        vocabulary_size=tokenizer.vocabulary_size,
+        end_of_document=tokenizer.end_of_document,
+        dtype=dtype,
+        splits=made,
+    )
+
+
+def _write_split(
+    folder: Folder,
+    name: str,
+    spans: Sequence[Span],
+    tokenizer: Tokenizer,
+    dtype: str,
+    shard_tokens: int,
+    report: Report,
+) -> Split:
+    end = tokenizer.end_of_document
+    writer = SplitWriter(folder, name, dtype, shard_tokens=shard_tokens)
+    try:
+        for document in _counted(spans, name, report):
+            for ids in tokenizer.encode(document):
+                writer.add(ids)
+            if end is not None:
+                writer.add(np.array([end], np.uint32))
+        writer.finish()
+    finally:
+        writer.close()
+    return Split(len(spans), tuple(writer.shards))
+
+
+def _counted(spans: Sequence[Span], what: str, report: Report) -> Iterator[Iterator[bytes]]:
+    """The chunks of each span; `report` is told of every one."""
+    all_bytes = sum(it.end - it.begin for it in spans)
+    done_bytes = 0
+
+    def told(span: Span) -> Iterator[bytes]:
+        nonlocal done_bytes
+        for chunk in chunks(span):
+            done_bytes += len(chunk)
+            report(what, done_bytes, all_bytes)
+            yield chunk
+
+    return (told(it) for it in spans)
+
+
+def _commit(folder: Folder, before: Description | None, description: Description) -> None:
+    """The files get their names, the description last; those of before that are left over go.
+
+    From here until the new description is there, the folder has none: it is seen to be unfinished.
+    """
+    place = Path(folder.path)
+    (place / NAME).unlink(missing_ok=True)
+    folder.commit()
+    folder.write(NAME, json.dumps(description.document(), indent=1).encode() + b"\n")
+    folder.commit()
+    for name in _names(before) - _names(description):
+        (place / name).unlink(missing_ok=True)
+    folder.sync()
+
+
+def _names(description: Description | None) -> set[str]:
+    if description is None:
+        return set()
+    shards = {it.name for split in description.splits.values() for it in split.shards}
+    return shards | {description.tokenizer} - {BYTE_TOKENIZER}

@@ -1,0 +1,232 @@
+"""Batches made ahead of time by one thread, and moved to the device while it computes.
+
+    rows   windows in a batch of this rank      width   tokens of a window, sequence + 1
+    steps  batches that are made and moved at once, a chunk
+
+For a CUDA device the thread fills pinned buffers, `depth` of them and never more, and starts their
+copies on a stream of its own. A buffer is filled again when the event behind its copy has come, so
+neither the host nor the device waits for the other while the thread keeps up; `wait_s` says
+whether it does. For the CPU a chunk is made in memory of its own: whoever holds a batch keeps it.
+
+Small batches are made several at a time: a hand-over between two Python threads takes some 50 us,
+more than filling a batch of a dozen windows.
+"""
+
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+DEPTH = 4
+JOIN_S = 10.0
+"""How long closing waits for a read from the disk that does not come back."""
+
+Fill = Callable[[int, Int64[np.ndarray, "steps rows width"]], None]
+"""Writes the tokens of the batches from a step on. Called by the thread, in the order of steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The windows of one step. Inputs and targets are views of the same tokens."""
+
+    step: int
+    tokens: Int64[Tensor, "rows width"]
+    wait_s: float
+    """How long the training loop waited for it."""
+
+    @property
+    def inputs(self) -> Int64[Tensor, "rows sequence"]:
+        return self.tokens[:, :-1]
+
+    @property
+    def targets(self) -> Int64[Tensor, "rows sequence"]:
+        """The token after each input."""
+        return self.tokens[:, 1:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """The batches of some steps on their way to the consumer."""
+
+    tokens: Int64[Tensor, "steps rows width"]
+    copied: "torch.cuda.Event | None" = None
+    """Behind its copy, on CUDA."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Nothing comes any more: no step is left, or making the next one failed."""
+
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What the thread and its consumer share. The thread knows nothing of the Ring itself, so a
+    Ring that nobody closed can be collected, which ends the thread.
+    """
+
+    ready: "queue.SimpleQueue[_Chunk | _Ended]" = field(default_factory=queue.SimpleQueue)
+    permits: "queue.SimpleQueue[None]" = field(default_factory=queue.SimpleQueue)
+    """One for each chunk that may be made."""
+    is_closed: bool = False
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.permits.put(None)
+
+
+class Ring:
+    """Iterates over the batches of the steps [first_step, end_step); without an end, forever.
+
+    Use it in a `with`: leaving it ends the thread, whatever the reason. What `fill` raises is
+    raised here, at the first step of the chunk it was called for, with the thread's traceback.
+    At most `depth` chunks are ready or being made, beside the one that batches are taken from.
+    """
+
+    def __init__(
+        self,
+        fill: Fill,
+        *,
+        rows: int,
+        width: int,
+        device: torch.device | str = "cpu",
+        first_step: int = 0,
+        end_step: int | None = None,
+        depth: int = DEPTH,
+        chunk_steps: int = 1,
+    ) -> None:
+        if depth < 1 or chunk_steps < 1:
+            raise ValueError(f"depth {depth}, steps of a chunk {chunk_steps}: both are 1 or more")
+        self.waited_s = 0.0
+        """All waits so far."""
+        self._device = torch.device(device)
+        self._step = first_step
+        self._chunk: Iterator[Tensor] = iter(())
+        self._copied: torch.cuda.Event | None = None
+        self._is_over = False
+        self._lane = _Lane()
+        for _ in range(depth):
+            self._lane.permits.put(None)
+        shape = (chunk_steps, rows, width)
+        is_cuda = self._device.type == "cuda"
+        make = _PinnedRing(shape, self._device, depth).make if is_cuda else _on_host(shape)
+        self._thread = threading.Thread(
+            target=_make_ahead,
+            args=(self._lane, fill, make, first_step, end_step, chunk_steps),
+            name="tally-data",
+            daemon=True,
+        )
+        self._release = weakref.finalize(self, self._lane.close)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        asked_s = time.perf_counter()
+        tokens = next(self._chunk, None)
+        if tokens is None:
+            tokens = self._first_of_next_chunk()
+        wait_s = time.perf_counter() - asked_s
+        if self._copied is not None:
+            # The device waits, in its own order of work, and not the host. The memory was taken
+            # on the copies' stream: it must not be used again before this stream is through.
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(self._copied)
+            tokens.record_stream(stream)
+        self.waited_s += wait_s
+        self._step += 1
+        return Batch(self._step - 1, tokens, wait_s)
+
+    def _first_of_next_chunk(self) -> Tensor:
+        if self._is_over:
+            raise StopIteration
+        found = self._lane.ready.get()
+        if isinstance(found, _Ended):
+            self.close()
+            raise StopIteration if found.error is None else found.error
+        self._lane.permits.put(None)
+        self._chunk, self._copied = iter(found.tokens.unbind(0)), found.copied
+        return next(self._chunk)
+
+    def close(self) -> None:
+        """End the thread. Nothing comes out of the ring afterwards."""
+        self._is_over = True
+        self._chunk = iter(())
+        self._release()
+        self._thread.join(JOIN_S)
+
+    def __enter__(self) -> "Ring":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+Make = Callable[[int, int, Fill], _Chunk]
+"""The chunk of (first step, steps)."""
+
+
+def _make_ahead(
+    lane: _Lane, fill: Fill, make: Make, first_step: int, end_step: int | None, chunk_steps: int
+) -> None:
+    """The thread: a chunk for every permit, until there are no more steps or it is closed."""
+    try:
+        step = first_step
+        while end_step is None or step < end_step:
+            lane.permits.get()
+            if lane.is_closed:
+                return
+            steps = chunk_steps if end_step is None else min(chunk_steps, end_step - step)
+            lane.ready.put(make(step, steps, fill))
+            step += steps
+        lane.ready.put(_Ended())
+    except BaseException as error:
+        lane.ready.put(_Ended(error))
+
+
+def _on_host(shape: tuple[int, int, int]) -> Make:
+    def make(step: int, steps: int, fill: Fill) -> _Chunk:
+        tokens = torch.empty((steps, *shape[1:]), dtype=torch.int64)
+        fill(step, tokens.numpy())
+        return _Chunk(tokens)
+
+    return make
+
+
+class _PinnedRing:
+    """Pinned buffers, used in turn."""
+
+    def __init__(self, shape: tuple[int, int, int], device: torch.device, depth: int) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._slots = [torch.empty(shape, dtype=torch.int64, pin_memory=True) for _ in range(depth)]
+        self._copied: list[torch.cuda.Event | None] = [None] * depth
+        self._next = 0
+
+    def make(self, step: int, steps: int, fill: Fill) -> _Chunk:
+        at, self._next = self._next, (self._next + 1) % len(self._slots)
+        before, slot = self._copied[at], self._slots[at][:steps]
+        if before is not None:
+            before.synchronize()
+        fill(step, slot.numpy())
+        with torch.cuda.stream(self._stream):
+            tokens = slot.to(self._device, non_blocking=True)
+            copied = torch.cuda.Event()
+            copied.record(self._stream)
+        self._copied[at] = copied
+        return _Chunk(tokens, copied)

@@ -1,0 +1,115 @@
+"""Which format a file of token ids has: by its first bytes, by what is beside it, by what is said.
+
+The order: a magic number at byte 0; an index or a description beside the file; a dtype in the
+file's name; the dtype that the user gives. A headerless file by itself does not tell how wide its
+ids are, and the wrong width reads without an error, so nothing is assumed.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from torchtally.errors import UsageError
+from torchtally.train.data.description import described_dtype
+from torchtally.train.data.headers import (
+    LLM_C_HEADER,
+    NPY_MAGIC,
+    NPY_MOST_HEADER_BYTES,
+    llm_c_file,
+    llm_c_magic,
+    npy_file,
+)
+from torchtally.train.data.megatron import MAGIC as MEGATRON_MAGIC
+from torchtally.train.data.megatron import index_beside, megatron_file
+from torchtally.train.data.token_file import LITTLE_ENDIAN, Format, TokenFile, beginning
+
+OTHERS = {
+    b"PAR1": "a Parquet file, of text as a rule. Turn its text into tokens: tally data prepare",
+    b"\xff\xff\xff\xff": "an Arrow stream, as datasets.save_to_disk writes it. Save its input_ids "
+    "with numpy.save, one row after the other",
+    b"PK\x03\x04": "a zip file (.npz, .pt). Save its token ids with numpy.save",
+}
+"""First bytes of what people have and this does not read."""
+
+DTYPE_IN_NAME = re.compile(rf"(?<![a-z0-9])({'|'.join(LITTLE_ENDIAN)})(?![a-z0-9])")
+SHORT_HEADER_BYTES = max(LLM_C_HEADER.size, 16)
+
+
+def token_file(path: str, *, dtype: str | None = None, format: Format | None = None) -> TokenFile:
+    """What the file at `path` holds; `dtype` and `format` decide where they are given.
+
+    Raises UsageError if it cannot be read, contradicts itself or what was said, is empty, or does
+    not tell its dtype.
+    """
+    if dtype is not None and dtype not in LITTLE_ENDIAN:
+        raise UsageError(
+            f"{dtype!r} is no dtype of token ids; these are: {', '.join(LITTLE_ENDIAN)}."
+        )
+    start, size_bytes = beginning(path, SHORT_HEADER_BYTES)
+    if size_bytes == 0:
+        raise UsageError(f"{path}: byte 0: the file is empty. Make it again, or leave it out.")
+    file = _read_as(format or _format(path, start, dtype), path, start, size_bytes, dtype)
+    if dtype is not None and file.dtype != dtype:
+        raise UsageError(
+            f"{path}: its {file.format} header says {file.dtype}, not {dtype}. Leave the dtype "
+            "out, or say that the file is raw if these bytes are no header."
+        )
+    if file.tokens == 0:
+        raise UsageError(f"{path}: byte {file.offset_bytes}: no tokens. Leave the file out.")
+    return file
+
+
+def _format(path: str, start: bytes, dtype: str | None) -> Format:
+    if llm_c_magic(start) is not None:
+        return Format.LLM_C
+    if llm_c_magic(start, order=">") is not None:
+        raise UsageError(
+            f"{path}: byte 0: an llm.c header in the other byte order. Make the file again on a "
+            "little-endian machine, or swap its bytes: numpy.fromfile(PATH, '>u4')."
+        )
+    if start.startswith(NPY_MAGIC):
+        return Format.NPY
+    if start.startswith(MEGATRON_MAGIC):
+        return Format.MEGATRON
+    for magic, what in OTHERS.items():
+        if start.startswith(magic):
+            raise UsageError(f"{path}: byte 0: {what}.")
+    if dtype is None and index_beside(path) is not None:
+        return Format.MEGATRON
+    return Format.RAW
+
+
+def _read_as(
+    format: Format, path: str, start: bytes, size_bytes: int, dtype: str | None
+) -> TokenFile:
+    match format:
+        case Format.LLM_C:
+            return llm_c_file(path, start, size_bytes)
+        case Format.NPY:
+            return npy_file(path, beginning(path, NPY_MOST_HEADER_BYTES + 12)[0], size_bytes)
+        case Format.MEGATRON:
+            index = index_beside(path)
+            if index is None:
+                raise UsageError(f"{path}: no Megatron index ({Path(path).stem}.idx) beside it.")
+            return megatron_file(index)
+        case Format.RAW:
+            return _raw_file(path, size_bytes, dtype)
+
+
+def _raw_file(path: str, size_bytes: int, dtype: str | None) -> TokenFile:
+    name = os.path.basename(path)
+    said = DTYPE_IN_NAME.search(name.lower())
+    found = dtype or described_dtype(path) or (said[1] if said else None)
+    if found is None:
+        raise UsageError(
+            f"{path}: byte 0: no header tells how wide its token ids are. Say it with --dtype: "
+            "uint16 for nanoGPT's files, uint16 or uint32 for OLMo's, by the vocabulary's size."
+        )
+    file = TokenFile(path, Format.RAW, found, 0)
+    tokens, rest_bytes = divmod(size_bytes, file.token_bytes)
+    if rest_bytes:
+        raise UsageError(
+            f"{path}: byte {size_bytes - rest_bytes}: {rest_bytes} bytes are left over behind "
+            f"{tokens} ids of {found}. It was cut short, or has another --dtype."
+        )
+    return TokenFile(path, Format.RAW, found, tokens)

@@ -1,0 +1,168 @@
+"""Text to make tokens of: which files, and which stretches of them are kept for validation."""
+
+import glob
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchtally.errors import UsageError
+from torchtally.train.data.token_file import beginning, opened
+
+STDIN = "-"
+CHUNK_BYTES = 1 << 20
+"""Read at a time: a document may be larger than the memory."""
+LOOKED_AT_BYTES = 8192
+"""Of a file found in a folder: one with a zero byte in them is not text."""
+CUT_LOOK_BYTES = 1 << 16
+"""How far behind the wanted place of a cut a line may end."""
+LEAST_VALIDATION_DOCUMENTS = 2
+
+TRAIN, VALIDATION = "train", "validation"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a document: bytes [begin, end)."""
+
+    document: Document
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    documents: tuple[Document, ...]
+    skipped: int
+    """Files in folders that are empty or not text."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(it.size_bytes for it in self.documents)
+
+
+def find_documents(inputs: Sequence[str], *, outside: str) -> Found:
+    """Files, those in folders, those of globs, in order, each once; none below `outside`.
+
+    In folders, hidden files and what is not text are left out; a file that is named is taken as
+    it is. Raises UsageError for an input that names nothing.
+    """
+    documents: dict[str, Document] = {}
+    skipped = 0
+    for given in inputs:
+        named = os.path.isfile(given)
+        paths = [given] if named else sorted(_paths_of(given, os.path.abspath(outside)))
+        if not paths:
+            raise UsageError(f"{given}: no such file or folder, and no file matches it.")
+        for path in paths:
+            start, size_bytes = beginning(path, LOOKED_AT_BYTES)
+            if size_bytes == 0 or (not named and b"\0" in start):
+                skipped += 1
+            else:
+                documents.setdefault(os.path.abspath(path), Document(path, size_bytes))
+    if not documents:
+        raise UsageError(f"{' '.join(inputs)}: no text in there ({skipped} files are not text).")
+    return Found(tuple(documents.values()), skipped)
+
+
+def spool(read: Callable[[int], bytes], path: str) -> None:
+    """Standard input into a file: its length must be known before it can be divided."""
+    with open(path, "xb") as file:
+        while chunk := read(CHUNK_BYTES):
+            file.write(chunk)
+
+
+def divide(
+    documents: Sequence[Document], *, validation: float, seed: int
+) -> Mapping[str, tuple[Span, ...]]:
+    """The spans of training and of validation, about this fraction of all bytes.
+
+    Whole documents, drawn at random, are kept for validation where at least two would be: what a
+    model has seen the beginning of is easier to continue. Of fewer documents each one's end is.
+    """
+    if not 0 <= validation < 1:
+        raise UsageError(f"validation {validation:g}: a fraction of all text, 0 or more, below 1.")
+    if validation == 0:
+        return {TRAIN: tuple(Span(it, 0, it.size_bytes) for it in documents)}
+    wanted_bytes = validation * sum(it.size_bytes for it in documents)
+    chosen = _drawn(documents, wanted_bytes, seed)
+    if len(chosen) >= LEAST_VALIDATION_DOCUMENTS:
+        kept = [Span(it, 0, it.size_bytes) for at, it in enumerate(documents) if at in chosen]
+        rest = [Span(it, 0, it.size_bytes) for at, it in enumerate(documents) if at not in chosen]
+    else:
+        cuts = [_cut(it, round(it.size_bytes * (1 - validation))) for it in documents]
+        rest = [Span(it, 0, at) for it, at in zip(documents, cuts, strict=True)]
+        kept = [Span(it, at, it.size_bytes) for it, at in zip(documents, cuts, strict=True)]
+    splits = {TRAIN: tuple(rest), VALIDATION: tuple(kept)}
+    return {name: tuple(it for it in spans if it.end > it.begin) for name, spans in splits.items()}
+
+
+def chunks(span: Span) -> Iterator[bytes]:
+    """The bytes of a span, some at a time. Raises UsageError where they cannot be read."""
+    path = span.document.path
+    with os.fdopen(opened(path), "rb", buffering=0) as file:
+        at = span.begin
+        while at < span.end:
+            try:
+                read = os.pread(file.fileno(), min(CHUNK_BYTES, span.end - at), at)
+            except OSError as error:
+                raise UsageError(
+                    f"{path}: byte {at}: cannot be read ({error.strerror})."
+                ) from error
+            if not read:
+                raise UsageError(f"{path}: byte {at}: ends here now; it had {span.end} bytes.")
+            yield read
+            at += len(read)
+
+
+def _drawn(documents: Sequence[Document], wanted_bytes: float, seed: int) -> set[int]:
+    """Documents at random, as many as fit into these bytes."""
+    chosen: set[int] = set()
+    for at in np.random.default_rng(seed).permutation(len(documents)).tolist():
+        if documents[at].size_bytes <= wanted_bytes:
+            chosen.add(at)
+            wanted_bytes -= documents[at].size_bytes
+    return chosen
+
+
+def _cut(document: Document, wanted: int) -> int:
+    """The end of the line that byte `wanted` is in; where lines are long, of its character."""
+    handle = opened(document.path)
+    try:
+        text = os.pread(handle, CUT_LOOK_BYTES, wanted)
+    finally:
+        os.close(handle)
+    line_end = text.find(b"\n") + 1
+    if line_end and wanted + line_end < document.size_bytes:
+        return wanted + line_end
+    in_character = next((at for at, byte in enumerate(text[:4]) if byte & 0xC0 != 0x80), 0)
+    return wanted + in_character
+
+
+def _paths_of(given: str, outside: str) -> Iterator[str]:
+    """The regular files of a folder or a glob that are not below `outside`."""
+    for path in _walk(given) if os.path.isdir(given) else glob.iglob(given, recursive=True):
+        is_outside = os.path.commonpath([os.path.abspath(path), outside]) != outside
+        if is_outside and _is_regular(path):
+            yield path
+
+
+def _walk(folder: str) -> Iterator[str]:
+    for here, folders, names in os.walk(folder):
+        folders[:] = [it for it in folders if not it.startswith(".")]
+        yield from (os.path.join(here, it) for it in names if not it.startswith("."))
+
+
+def _is_regular(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:  # a link to nothing
+        return False

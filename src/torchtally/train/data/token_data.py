@@ -1,0 +1,187 @@
+"""Several token files as windows: stretches of tokens, each but the first one a target.
+
+    S  tokens a model sees at once (the sequence)      S + 1  tokens of a window
+
+A window lies within one file. Windows of two files' tokens would join texts that have nothing to do
+with each other, and every read would have two places; the price is the rest at the end of each
+file, below S tokens. Within a file windows do run across the ends of documents.
+
+Windows are numbered through all files. With a stride of S they tile a file: the last target of one
+is the first input of the next, and an epoch has every target once. With a stride of 1 a window
+begins at every token.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, Integer
+
+from torchtally.errors import UsageError
+from torchtally.train.data.token_file import TokenFile, check_size, mapped, opened
+
+Ids = Integer[np.ndarray, " tokens"]
+
+
+class Read(StrEnum):
+    """How the bytes of a file come into memory."""
+
+    MAP = "map"
+    """By a memory map: fastest. The size is asked for before each read of windows, so a file that
+    was truncated is an error; one that is truncated during a read ends the process (SIGBUS)."""
+    COPY = "copy"
+    """By pread into memory of our own: whatever happens to the file is an error, never a signal.
+    For network file systems, and for data that others may truncate."""
+
+
+class _Opened:
+    """A file that is held open, and its windows."""
+
+    def __init__(self, file: TokenFile, read: Read, width: int) -> None:
+        self.file = file
+        self._width = width
+        self._handle = opened(file.path)
+        try:
+            check_size(file, self._handle)
+            self._windows = self._views() if read is Read.MAP else None
+        except BaseException:
+            os.close(self._handle)
+            raise
+
+    def _views(self) -> Integer[np.ndarray, "starts width"] | None:
+        tokens = mapped(self.file, self._handle)
+        return np.lib.stride_tricks.sliding_window_view(tokens, self._width)
+
+    def close(self) -> None:
+        self._windows = None
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1
+
+    def take(self, starts: Int64[np.ndarray, " rows"]) -> Integer[np.ndarray, "rows width"]:
+        """The windows that begin at these tokens."""
+        if self._windows is None:
+            return self._copied(starts)
+        check_size(self.file, self._handle)
+        rows: Integer[np.ndarray, "rows width"] = self._windows[starts]
+        return rows
+
+    def _copied(self, starts: Int64[np.ndarray, " rows"]) -> Integer[np.ndarray, "rows width"]:
+        rows = np.empty((len(starts), self._width), self.file.numpy_dtype)
+        for row, start in zip(rows, starts.tolist(), strict=True):
+            at_byte = self.file.byte_of(start)
+            try:
+                read = os.preadv(self._handle, [row], at_byte)
+            except OSError as error:
+                raise UsageError(
+                    f"{self.file.path}: byte {at_byte}: cannot be read ({error.strerror}). "
+                    "Check the disk, or train on another copy of the data."
+                ) from error
+            if read < row.nbytes:
+                check_size(self.file, self._handle)
+                raise UsageError(f"{self.file.path}: byte {at_byte + read}: the read stopped here.")
+        return rows
+
+
+class TokenData:
+    """Files of tokens, opened once. Close it, or use it in a `with`.
+
+    Raises UsageError for a file with less tokens than a window, and for one that has shrunk.
+    Reading is safe from any thread.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[TokenFile],
+        *,
+        sequence: int,
+        stride: int | None = None,
+        read: Read = Read.MAP,
+    ) -> None:
+        if not files:
+            raise UsageError("No files of tokens. `tally data prepare` makes them from text.")
+        if sequence < 1 or (stride is not None and stride < 1):
+            raise UsageError(f"sequence {sequence}, stride {stride}: both are 1 or more.")
+        self.files = tuple(files)
+        self.sequence = sequence
+        self.width = sequence + 1
+        self.stride = sequence if stride is None else stride
+        for file in self.files:
+            check_length(file, sequence)
+        counts = [(it.tokens - self.width) // self.stride + 1 for it in self.files]
+        self.windows = sum(counts)
+        self._ends: np.ndarray[Any, np.dtype[np.int64]] = np.cumsum(counts, dtype=np.int64)
+        self._begins = self._ends - counts
+        self._opened: list[_Opened] = []
+        try:
+            self._opened += (_Opened(it, read, self.width) for it in self.files)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def tokens(self) -> int:
+        """In all files, those outside of windows included."""
+        return sum(it.tokens for it in self.files)
+
+    def close(self) -> None:
+        for it in self._opened:
+            it.close()
+
+    def __enter__(self) -> "TokenData":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def read(
+        self, windows: Int64[np.ndarray, " rows"], out: Int64[np.ndarray, "rows width"]
+    ) -> None:
+        """Fill `out` with these windows, in this order.
+
+        Raises UsageError if a file has shrunk or cannot be read, IndexError for a window that is
+        not there.
+        """
+        if len(windows) and not (windows.min() >= 0 and windows.max() < self.windows):
+            raise IndexError(f"a window outside of [0, {self.windows})")
+        if len(self._opened) == 1:
+            out[...] = self._opened[0].take(windows * self.stride)
+            return
+        owners = np.searchsorted(self._ends, windows, side="right")
+        starts = (windows - self._begins[owners]) * self.stride
+        for owner in np.unique(owners).tolist():
+            rows = np.flatnonzero(owners == owner)
+            out[rows] = self._opened[owner].take(starts[rows])
+
+
+def check_length(file: TokenFile, sequence: int) -> None:
+    """Raise UsageError if a file has not even one window."""
+    if file.tokens <= sequence:
+        raise UsageError(
+            f"{file.path}: byte {file.end_bytes}: ends after {file.tokens} tokens; a sequence of "
+            f"{sequence} needs {sequence + 1}, since its last token is predicted, too. Train on "
+            "shorter sequences, or leave the file out."
+        )
+
+
+def stretches(file: TokenFile, handle: int, begins: Iterable[tuple[int, int]]) -> Iterable[Ids]:
+    """Stretches (first token, tokens) of an open file by reads. Raises UsageError."""
+    for first, count in begins:
+        wanted = count * file.token_bytes
+        try:
+            read = os.pread(handle, wanted, file.byte_of(first))
+        except OSError as error:
+            raise UsageError(
+                f"{file.path}: byte {file.byte_of(first)}: cannot be read ({error.strerror})."
+            ) from error
+        if len(read) < wanted:
+            check_size(file, handle)
+        yield np.frombuffer(read, file.numpy_dtype)

@@ -1,0 +1,161 @@
+"""Text to token ids and back: bytes as they are, or byte pairs by the `tokenizers` extra."""
+
+import codecs
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from torchtally.errors import UsageError
+from torchtally.train.data.token_data import Ids
+
+END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+"""What tokenizers call the end of a document, by how often they do."""
+LEAST_VOCABULARY = 257
+"""Every byte and the end of a document."""
+PIECE_CHARS = 1 << 18
+BATCH = 8
+"""Pieces that are encoded at once, by as many threads as `tokenizers` likes."""
+
+
+class ByteTokenizer:
+    """Id = byte, and 256 for the end of a document. Any bytes come back as they were."""
+
+    vocabulary_size = 257
+    """Every id is below it."""
+    end_of_document: int | None = 256
+    replaced = 0
+    """Characters that were no UTF-8 and came out as U+FFFD: none do."""
+
+    def encode(self, chunks: Iterable[bytes]) -> Iterator[Ids]:
+        """The ids of a document that comes in chunks, without its end."""
+        return (np.frombuffer(it, np.uint8) for it in chunks)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; bytes that are no UTF-8 become U+FFFD, ends of documents nothing."""
+        return bytes(it for it in ids if it < 256).decode("utf-8", "replace")
+
+
+class BytePairTokenizer:
+    """A tokenizer.json. Bytes that are no UTF-8 are encoded as U+FFFD and counted.
+
+    A document is encoded in pieces of a quarter million characters that end with a line: only
+    there can its ids differ from those of the text in one go.
+    """
+
+    def __init__(self, text: str, *, place: str, end_of_document: str | None = None) -> None:
+        """From the text of a tokenizer.json. Raises UsageError if it is none."""
+        try:
+            self._tokenizer: Any = _library().Tokenizer.from_str(text)
+        except UsageError:
+            raise
+        except Exception as error:  # the library raises nothing more special
+            raise UsageError(f"{place}: not a tokenizer.json ({error}).") from error
+        # A file may ask for cut or padded sequences. Here every token counts.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        ids: dict[str, int] = self._tokenizer.get_vocab()
+        if not ids:
+            raise UsageError(f"{place}: a tokenizer without any tokens.")
+        self.vocabulary_size = max(ids.values()) + 1
+        self.end_of_document = _end_id(ids, place, end_of_document)
+        self.replaced = 0
+        """Characters that came out as U+FFFD so far."""
+
+    def encode(self, chunks: Iterable[bytes]) -> Iterator[Ids]:
+        """As ByteTokenizer's."""
+        pieces: list[str] = []
+        for piece in _pieces(chunks):
+            self.replaced += piece.count("\ufffd")
+            pieces.append(piece)
+            if len(pieces) == BATCH:
+                yield from self._encoded(pieces)
+                pieces = []
+        yield from self._encoded(pieces)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """As ByteTokenizer's."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def _encoded(self, pieces: list[str]) -> Iterator[Ids]:
+        for it in self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False):
+            yield np.array(it.ids, np.uint32)
+
+
+Tokenizer = ByteTokenizer | BytePairTokenizer
+"""They have the same attributes and methods."""
+
+
+def train_byte_pairs(documents: Iterable[Iterable[bytes]], vocabulary_size: int) -> str:
+    """The text of a tokenizer.json: byte-level pairs as GPT-2's, of this many tokens in all.
+
+    Raises UsageError without the `tokenizers` extra, or if there is no room for every byte.
+    """
+    if vocabulary_size < LEAST_VOCABULARY:
+        raise UsageError(
+            f"a vocabulary of {vocabulary_size}: every byte and the end of a document are "
+            f"{LEAST_VOCABULARY} already."
+        )
+    library = _library()
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        show_progress=False,
+        special_tokens=[END_NAMES[0]],
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+    )
+    texts = (piece for chunks in documents for piece in _pieces(chunks))
+    tokenizer.train_from_iterator(texts, trainer=trainer)
+    text: str = tokenizer.to_str()
+    return text
+
+
+def _pieces(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The text in pieces that end with a line, where lines are not longer than pieces."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    rest = ""
+    for chunk in chunks:
+        rest += decoder.decode(chunk)
+        while len(rest) > PIECE_CHARS:
+            end = rest.rfind("\n", 0, PIECE_CHARS) + 1 or PIECE_CHARS
+            yield rest[:end]
+            rest = rest[end:]
+    rest += decoder.decode(b"", final=True)
+    if rest:
+        yield rest
+
+
+def _end_id(ids: dict[str, int], place: str, name: str | None) -> int | None:
+    """The id behind every document. Raises UsageError where nothing says which it is."""
+    if name == "none":
+        return None
+    if name is not None:
+        if name not in ids:
+            raise UsageError(f"{place}: has no token {name!r} to end documents with.")
+        return ids[name]
+    found = next((it for it in END_NAMES if it in ids), None)
+    if found is None:
+        raise UsageError(
+            f"{place}: none of its tokens is known as the end of a document. Name it with "
+            "--end-of-document TOKEN, or say --end-of-document none."
+        )
+    return ids[found]
+
+
+def _library() -> ModuleType:
+    try:
+        import tokenizers
+        import tokenizers.decoders
+        import tokenizers.models
+        import tokenizers.pre_tokenizers
+        import tokenizers.trainers
+    except ImportError as error:
+        raise UsageError(
+            "Byte-pair encoding needs the package `tokenizers`: pip install 'torchtally[bpe]'. "
+            "Without it there is --tokenizer byte."
+        ) from error
+    return tokenizers

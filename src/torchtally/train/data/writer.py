@@ -1,0 +1,163 @@
+"""Token files as they are written: under other names until all of them are whole.
+
+A crash, a full disk or Ctrl-C leaves the folder as it was: the files get their names at the end,
+one rename each, and the description that makes them a data set comes last.
+"""
+
+import fcntl
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedRandom
+
+from torchtally.errors import UsageError
+from torchtally.train.data.description import Shard
+from torchtally.train.data.headers import LLM_C_DTYPES, LLM_C_HEADER, LLM_C_MOST_TOKENS
+from torchtally.train.data.token_data import Ids
+from torchtally.train.data.token_file import LITTLE_ENDIAN
+
+MAGICS = {dtype: (magic, version) for magic, (version, dtype) in LLM_C_DTYPES.items()}
+
+
+def dtype_for(vocabulary_size: int) -> str:
+    """The narrower of the two dtypes of llm.c's files that holds every id."""
+    return "uint16" if vocabulary_size <= 1 << 16 else "uint32"
+
+
+def llm_c_header(dtype: str, tokens: int) -> bytes:
+    """1024 bytes."""
+    return LLM_C_HEADER.pack(*MAGICS[dtype], tokens, *[0] * 253)
+
+
+class Folder:
+    """A folder in which files are being made. `commit` gives them their names."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._made: dict[str, str] = {}
+        """Final names by temporary ones."""
+
+    def create(self, name: str) -> BufferedRandom:
+        """A new file that will be called `name`."""
+        new = f".tally-{secrets.token_hex(8)}.tmp"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(os.path.join(self.path, new), flags, 0o666)
+        self._made[new] = name
+        return os.fdopen(handle, "w+b")
+
+    def write(self, name: str, content: bytes) -> None:
+        """A whole file, on the disk but not yet under its name."""
+        with self.create(name) as file:
+            file.write(content)
+            settle(file)
+
+    def commit(self) -> None:
+        """Give every file its name, in the order they were made."""
+        for new, name in list(self._made.items()):
+            os.replace(os.path.join(self.path, new), os.path.join(self.path, name))
+            del self._made[new]
+        self.sync()
+
+    def sync(self) -> None:
+        handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        except OSError:  # some file systems cannot; the files themselves are on the disk
+            pass
+        finally:
+            os.close(handle)
+
+    def discard(self) -> None:
+        for new in self._made:
+            os.unlink(os.path.join(self.path, new))
+        self._made.clear()
+
+
+@contextmanager
+def folder_to_write(path: str) -> Iterator[Folder]:
+    """The folder, made if need be, for one process at a time. What was not committed is removed.
+
+    Raises UsageError for whatever the file system refuses.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"{path}: not a folder to write in ({error.strerror}).") from error
+    made = Folder(path)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield made
+    except BlockingIOError as error:
+        raise UsageError(f"{path}: another `tally data prepare` writes there.") from error
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or path}: cannot be written ({error.strerror}). Nothing in {path} "
+            "has changed."
+        ) from error
+    finally:
+        made.discard()
+        os.close(handle)
+
+
+def settle(file: BufferedRandom) -> None:
+    """All that was written is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+class SplitWriter:
+    """Writes ids into llm.c's files of at most so many tokens: NAME-00000.bin and on."""
+
+    def __init__(self, folder: Folder, name: str, dtype: str, *, shard_tokens: int) -> None:
+        if not 0 < shard_tokens <= LLM_C_MOST_TOKENS:
+            raise UsageError(f"{shard_tokens} tokens a file: 1 to {LLM_C_MOST_TOKENS}.")
+        self.shards: list[Shard] = []
+        self._folder = folder
+        self._name = name
+        self._dtype = dtype
+        self._shard_tokens = shard_tokens
+        self._file: BufferedRandom | None = None
+        self._tokens = 0
+
+    def add(self, ids: Ids) -> None:
+        """Behind those before them, in as many files as it takes."""
+        rest = ids.astype(LITTLE_ENDIAN[self._dtype])
+        while len(rest):
+            file = self._file or self._begin()
+            fitting = rest[: self._shard_tokens - self._tokens]
+            file.write(fitting.tobytes())
+            self._tokens += len(fitting)
+            rest = rest[len(fitting) :]
+            if self._tokens == self._shard_tokens:
+                self.finish()
+
+    def finish(self) -> None:
+        """The file at hand is whole: its header tells its tokens."""
+        if self._file is None:
+            return
+        with self._file as file:
+            size_bytes = file.tell()
+            file.seek(0)
+            file.write(llm_c_header(self._dtype, self._tokens))
+            settle(file)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        self.shards.append(Shard(self._next_name(), self._tokens, size_bytes, digest))
+        self._file = None
+
+    def close(self) -> None:
+        """Leave the file at hand as it is, to be thrown away."""
+        if self._file is not None:
+            self._file.close()
+
+    def _begin(self) -> BufferedRandom:
+        self._file = self._folder.create(self._next_name())
+        self._file.write(llm_c_header(self._dtype, 0))
+        self._tokens = 0
+        return self._file
+
+    def _next_name(self) -> str:
+        return f"{self._name}-{len(self.shards):05}.bin"

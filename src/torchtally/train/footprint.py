@@ -1,0 +1,144 @@
+"""Memory as it is: counted on the tensors themselves, on any device, by what they are held for.
+
+Bytes are those of storages, each counted once, however many tensors share it; an allocator rounds
+each of them up. Closed forms for the same are in `torchtally.napkin`, predictions in a trace.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Bytes on the model's devices."""
+
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_state_bytes: int
+    """Without step counters; with master copies of the parameters."""
+    counters_bytes: int
+    """Step counters that are where the parameters are; of a GPU's parameters, most are not."""
+    buffers_bytes: int
+    activations_bytes: int = 0
+    peak_allocated_bytes: int | None = None
+    """`torch.cuda.max_memory_allocated`; None where there is no CUDA."""
+
+    @property
+    def states_bytes(self) -> int:
+        """What is held from step to step."""
+        return (
+            self.parameters_bytes
+            + self.gradients_bytes
+            + self.optimizer_state_bytes
+            + self.counters_bytes
+            + self.buffers_bytes
+        )
+
+
+def footprint(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, activations_bytes: int = 0
+) -> Footprint:
+    """What is held now: gradients after a backward pass, optimizer state after a first step.
+
+    `activations_bytes` is passed on: `measured_activation_bytes` finds it.
+    """
+    parameters = list(model.parameters())
+    devices = {it.device for it in parameters}
+    state = list(_state_tensors(optimizer, devices)) if optimizer is not None else []
+    cuda = [it for it in devices if it.type == "cuda"]
+    peak = sum(torch.cuda.max_memory_allocated(it) for it in cuda) if cuda else None
+    return Footprint(
+        parameters_bytes=storage_bytes(parameters),
+        gradients_bytes=storage_bytes(it.grad for it in parameters if it.grad is not None),
+        optimizer_state_bytes=storage_bytes(it for name, it in state if name != "step"),
+        counters_bytes=storage_bytes(it for name, it in state if name == "step"),
+        buffers_bytes=storage_bytes(model.buffers()),
+        activations_bytes=activations_bytes,
+        peak_allocated_bytes=peak,
+    )
+
+
+def measured_activation_bytes(
+    forward: Callable[[], Tensor], model: nn.Module, inputs: Iterable[Tensor] = ()
+) -> int:
+    """What a forward pass keeps for its backward pass: runs it once, and frees it.
+
+    Storages that autograd saves, but for parameters, buffers and `inputs`. Random numbers that it
+    draws are drawn again afterwards. What a module keeps by itself, outside autograd, is not seen.
+    """
+    apart = [*model.parameters(), *model.buffers(), *inputs]
+    cuda = {it.device.index for it in apart if it.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(cuda)), saving() as saved:
+        result = forward()
+        kept = _storages(it.tensor for it in saved)
+        size_bytes = sum(it.nbytes() for it in (kept - _storages(apart)))
+    del result
+    return size_bytes
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Of the tensors' memory, shared ones counted once."""
+    return sum(it.nbytes() for it in _storages(tensors))
+
+
+class _Saved:
+    """One tensor in autograd's graph; gone with the node that saved it."""
+
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+@contextmanager
+def saving() -> Iterator["WeakSet[Any]"]:
+    """Everything that autograd saves within, as long as it is saved; each has `tensor`."""
+    alive: WeakSet[Any] = WeakSet()
+
+    def pack(tensor: Tensor) -> _Saved:
+        # What a node saves of its own result would hold the node, and that what it saves.
+        saved = _Saved(tensor.detach())
+        alive.add(saved)
+        return saved
+
+    def unpack(saved: _Saved) -> Tensor:
+        return saved.tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield alive
+
+
+class _Storage:
+    """A storage that is equal to itself alone; torch's compare by their values."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.storage = tensor.untyped_storage()
+
+    def nbytes(self) -> int:
+        return self.storage.nbytes()
+
+    def __eq__(self, other: object) -> bool:
+        # torch keeps one Python object for a storage while anybody holds it.
+        return isinstance(other, _Storage) and self.storage is other.storage
+
+    def __hash__(self) -> int:
+        return id(self.storage)
+
+
+def _storages(tensors: Iterable[Tensor]) -> set[_Storage]:
+    return {_Storage(it) for it in tensors}
+
+
+def _state_tensors(
+    optimizer: torch.optim.Optimizer, devices: set[torch.device]
+) -> Iterator[tuple[str, Tensor]]:
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.device in devices:
+                yield name, value

@@ -1,0 +1,100 @@
+"""What a log is, which ones a run keeps, and what it says of itself at the beginning."""
+
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum, StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+Value = float | int | str
+
+SCHEMA_VERSION = 1
+"""Of log.jsonl. A reader refuses a higher one."""
+
+
+@runtime_checkable
+class Log(Protocol):
+    """Takes values as they come."""
+
+    def write(self, step: int, values: Mapping[str, Value]) -> None:
+        """The values of a step, named as in `names`. A step may come more than once."""
+
+    def close(self) -> None:
+        """Everything is where it belongs. Nothing is written afterwards."""
+
+
+class LogName(StrEnum):
+    """Logs besides log.jsonl."""
+
+    TENSORBOARD = "tensorboard"
+    WANDB = "wandb"
+    TRACKIO = "trackio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
+    """What is known before the first step. Anything in it becomes JSON by `as_json`."""
+
+    config: Any
+    """A dataclass or a mapping."""
+    mfu_convention: str | None = None
+    """What train/mfu counts and the peak it divides by, in words."""
+    predicted: Mapping[str, Value] = field(default_factory=dict)
+    """The plan: what was predicted, under the names of `names`."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "config": as_json(self.config),
+            "versions": versions(),
+            "mfu_convention": self.mfu_convention,
+            "predicted": as_json(self.predicted),
+        }
+
+
+def versions() -> dict[str, str]:
+    """Of what decides how a training goes."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in ("torchtally", "torch", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return {**found, "cuda": str(torch.version.cuda)}
+
+
+def as_json(value: Any) -> Any:
+    """The value in JSON's own types.
+
+    JSON has no NaN and no infinities: they become the strings "NaN", "Infinity" and "-Infinity",
+    as in protobuf's JSON, which Python's float() and JavaScript's Number() read back. What is no
+    number, text, list, mapping, enum or dataclass becomes its str().
+    """
+    match value:
+        case Enum():
+            return as_json(value.value)
+        case float():
+            return as_number(value)
+        case None | bool() | int() | str():
+            return value
+        case Mapping():
+            return {str(key): as_json(it) for key, it in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [as_json(it) for it in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {it.name: as_json(getattr(value, it.name)) for it in fields(value)}
+    return str(value)
+
+
+def as_number(value: float) -> float | str:
+    if math.isfinite(value):
+        return float(value)
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def from_json(value: Any) -> Any:
+    """A logged value, with the three strings as the numbers they stand for."""
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

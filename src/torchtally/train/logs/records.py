@@ -1,0 +1,43 @@
+"""A training step as values under the names of `names`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torchtally.train.logs import names
+from torchtally.train.logs.log import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One training step. None is what nobody knows, and is not logged."""
+
+    loss: float
+    learning_rate: float
+    tokens: int
+    """Trained on so far."""
+    tokens_per_s: float
+    step_s: float
+    wait_s: float
+    skipped_steps: int = 0
+    grad_norm: float | None = None
+    epoch: float | None = None
+    mfu: float | None = None
+    """A fraction; logged in percent, as everybody does."""
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Measured, by category."""
+
+    def values(self) -> dict[str, Value]:
+        found: dict[str, Value | None] = {
+            names.LOSS: self.loss,
+            names.GRAD_NORM: self.grad_norm,
+            names.LEARNING_RATE: self.learning_rate,
+            names.EPOCH: self.epoch,
+            names.TOKENS: self.tokens,
+            names.TOKENS_PER_S: self.tokens_per_s,
+            names.MFU: None if self.mfu is None else 100 * self.mfu,
+            names.STEP_S: self.step_s,
+            names.WAIT_S: self.wait_s,
+            names.SKIPPED_STEPS: self.skipped_steps,
+            **{names.memory_name(it): size for it, size in self.memory_bytes.items()},
+        }
+        return {name: it for name, it in found.items() if it is not None}

@@ -1,0 +1,129 @@
+"""All logs of a run as one. A log that fails after the start never ends the training."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from torchtally.errors import UsageError
+from torchtally.train.logs.jsonl import JsonLines
+from torchtally.train.logs.log import Log, LogName, RunHeader, Value
+from torchtally.train.logs.tensorboard import TensorBoard
+from torchtally.train.logs.trackio import Trackio
+from torchtally.train.logs.wandb import Wandb
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def logs(
+    folder: Path | str,
+    header: RunHeader,
+    *,
+    to: Iterable[LogName | str] = (),
+    project: str = "torchtally",
+    resumed_at: int | None = None,
+    replaces: bool = False,
+    say: Say | None = None,
+) -> Iterator[Log]:
+    """FOLDER/log.jsonl and the logs named in `to`, opened, and closed in the end.
+
+    wandb and trackio put the run into `project`, under the folder's name. `resumed_at` is the first
+    step to be done again: what was logged for it and later is taken back. `replaces` drops the log
+    of another run that is there. `say` is told, in one line, of what went wrong without ending the
+    training; None: stderr.
+
+    Raises UsageError for what cannot start: a package that is not installed, no login, a folder
+    with the log of another run. After the start no log raises: log.jsonl is tried again with each
+    record, any other is left out from its first failure on, and each is reported once.
+    """
+    folder, say = Path(folder), say or _to_stderr
+    wanted = _names(to)
+    with ExitStack() as stack:
+        lines = JsonLines(folder, resumed_at=resumed_at, replaces=replaces, say=say)
+        stack.callback(lines.close)
+        opened: list[_Guarded] = []
+        for name in wanted:
+            log = _opened(name, folder, header, project, resumed_at)
+            opened.append(_Guarded(name, log, say))
+            stack.callback(opened[-1].close)
+        # Last: a run that could not start has not begun, and its folder can be used again.
+        try:
+            lines.begin(header)
+        except OSError as error:
+            raise UsageError(f"{lines.path}: cannot be written ({error.strerror}).") from error
+        yield _Together(lines, opened, say, stack.close)
+
+
+def _names(to: Iterable[LogName | str]) -> tuple[LogName, ...]:
+    """Each once, in their order. Raises UsageError for one that there is not."""
+    try:
+        return tuple(dict.fromkeys(LogName(it) for it in to))
+    except ValueError as error:
+        raise UsageError(f"log.to: {error}: give some of {', '.join(LogName)}.") from None
+
+
+def _opened(
+    name: LogName, folder: Path, header: RunHeader, project: str, resumed_at: int | None
+) -> Log:
+    is_resumed = resumed_at is not None
+    match name:
+        case LogName.TENSORBOARD:
+            return TensorBoard(folder, header, resumed_at=resumed_at)
+        case LogName.WANDB:
+            return Wandb(folder, header, project=project, is_resumed=is_resumed)
+        case LogName.TRACKIO:
+            return Trackio(folder, header, project=project, is_resumed=is_resumed)
+
+
+class _Guarded:
+    """Another package's log, until it fails."""
+
+    def __init__(self, name: LogName, log: Log, say: Say) -> None:
+        self._name, self._log, self._say = name, log, say
+        self._has_failed = False
+
+    def write(self, step: int, values: Mapping[str, Value]) -> None:
+        if not self._has_failed:
+            self._try(lambda: self._log.write(step, values), f"from step {step} on")
+
+    def close(self) -> None:
+        self._try(self._log.close, "at the end")
+
+    def _try(self, action: Callable[[], None], when: str) -> None:
+        try:
+            action()
+        except Exception as error:  # whatever it is, it is not worth a training
+            if not self._has_failed:
+                what = " ".join(f"{type(error).__name__}: {error}".split())
+                self._say(f"{self._name} failed and is left out {when} ({what}).")
+            self._has_failed = True
+
+
+class _Together:
+    def __init__(
+        self, lines: JsonLines, others: Sequence[Log], say: Say, close: Callable[[], None]
+    ) -> None:
+        self._lines, self._others, self._say = lines, others, say
+        self._close = close
+        self._has_lost = False
+
+    def write(self, step: int, values: Mapping[str, Value]) -> None:
+        try:
+            self._lines.write(step, values)
+        except OSError as error:
+            if not self._has_lost:
+                self._say(
+                    f"{self._lines.path}: step {step} is not logged ({error.strerror}). Later "
+                    "steps are tried again, without another word."
+                )
+            self._has_lost = True
+        for it in self._others:
+            it.write(step, values)
+
+    def close(self) -> None:
+        self._close()
+
+
+def _to_stderr(text: str) -> None:
+    print(f"tally: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,38 @@
+"""Trackio: a database on this machine unless TRACKIO_SPACE_ID names a Space."""
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchtally.train.logs.log import LogName, RunHeader, Value
+from torchtally.train.logs.names import STEP
+from torchtally.train.logs.remote import package, run_of, starting
+
+
+class Trackio:
+    """A run there, known by its name, which gets a tail: two folders may have the same name."""
+
+    def __init__(
+        self, folder: Path, header: RunHeader, *, project: str, is_resumed: bool = False
+    ) -> None:
+        """Raises UsageError without the `trackio` extra, or if trackio does not start."""
+        module = package(LogName.TRACKIO)
+        name = folder.resolve().name
+        with starting(LogName.TRACKIO, "Check TRACKIO_SPACE_ID and TRACKIO_DIR."):
+            self._run = module.init(
+                project=project,
+                name=run_of(
+                    folder,
+                    LogName.TRACKIO,
+                    is_resumed=is_resumed,
+                    make=lambda: f"{name}-{secrets.token_hex(3)}",
+                ),
+                resume="allow",
+                config=header.as_json(),
+            )
+
+    def write(self, step: int, values: Mapping[str, Value]) -> None:
+        self._run.log({**values, STEP: step}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()

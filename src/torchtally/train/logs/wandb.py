@@ -1,0 +1,42 @@
+"""Weights & Biases. Where it sends what is its own matter: WANDB_MODE, WANDB_BASE_URL and so on."""
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchtally.train.logs.log import LogName, RunHeader, Value
+from torchtally.train.logs.names import STEP
+from torchtally.train.logs.remote import package, run_of, starting
+
+
+class Wandb:
+    """A run there. The x axis is train/global_step, as Hugging Face's Trainer sets it.
+
+    wandb's own step is left alone: it leaves out what is logged for a step below the last one,
+    which is what a resumed run logs first.
+    """
+
+    def __init__(
+        self, folder: Path, header: RunHeader, *, project: str, is_resumed: bool = False
+    ) -> None:
+        """Raises UsageError without the `wandb` extra, or if wandb does not start."""
+        module = package(LogName.WANDB)
+        with starting(LogName.WANDB, "Log in with `wandb login`, or set WANDB_MODE=offline."):
+            self._run = module.init(
+                project=project,
+                name=folder.resolve().name,
+                id=run_of(
+                    folder, LogName.WANDB, is_resumed=is_resumed, make=lambda: secrets.token_hex(8)
+                ),
+                resume="allow",
+                dir=str(folder),
+                config=header.as_json(),
+            )
+            self._run.define_metric(STEP)
+            self._run.define_metric("*", step_metric=STEP, step_sync=True)
+
+    def write(self, step: int, values: Mapping[str, Value]) -> None:
+        self._run.log({**values, STEP: step})
+
+    def close(self) -> None:
+        self._run.finish()

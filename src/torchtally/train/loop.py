@@ -1,0 +1,218 @@
+"""The training loop: batches in, records out."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from torchtally.errors import UsageError
+from torchtally.train.config import TrainConfig
+from torchtally.train.data.seeds import Source, seed_of
+from torchtally.train.evaluation import Evaluation, evaluate
+from torchtally.train.footprint import Footprint, footprint
+from torchtally.train.logs import Log, StepRecord
+from torchtally.train.sampling import sample
+from torchtally.train.tasks import Language, TrainBatch
+from torchtally.train.trainer import Trained, Trainer
+
+Clock = Callable[[], float]
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Who looks on while it trains. Nothing it does changes the training."""
+
+    def stepped(self, step: int, record: StepRecord, footprint: Footprint | None) -> None:
+        """A step is over; `step` of them are. The footprint is measured once, after the first."""
+
+    def noted(self, text: str) -> None:
+        """Something that a user must know: a skipped step, a micro-batch that was lowered."""
+
+    def evaluated(self, step: int, evaluation: Evaluation) -> None: ...
+
+    def sampled(self, step: int, text: str) -> None: ...
+
+
+@dataclass(slots=True)
+class History:
+    """What a run's losses were."""
+
+    training: list[tuple[int, float]] = field(default_factory=list)
+    validation: list[tuple[int, float]] = field(default_factory=list)
+    steps: int = 0
+    """Done."""
+
+
+def train(
+    trainer: Trainer,
+    log: Log,
+    observer: Observer,
+    *,
+    mfu_of: Callable[[float], float | None] = lambda step_s: None,
+    clock: Clock = time.perf_counter,
+) -> History:
+    """Every step of the config. `mfu_of` says the MFU of a step of so many seconds, if known.
+
+    Raises StepError for a step that the config says to stop at, UsageError for data that breaks.
+    Whatever it raises, all records up to there are written.
+    """
+    return _Run(trainer, log, observer, mfu_of, clock).all_steps()
+
+
+class _Run:
+    """One training: what was done so far, and what is due."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        log: Log,
+        observer: Observer,
+        mfu_of: Callable[[float], float | None],
+        clock: Clock,
+    ) -> None:
+        self.trainer, self.config, self.task = trainer, trainer.config, trainer.task
+        self.log, self.observer, self.mfu_of, self.clock = log, observer, mfu_of, clock
+        self.history = History()
+        self.skipped = 0
+        self.footprint: Footprint | None = None
+        self.began_s = clock()
+
+    def all_steps(self) -> History:
+        config = self.config
+        with ExitStack() as stack:
+            stack.callback(self.task.close)
+            batches = stack.enter_context(self.task.batches(0, config.steps, self.trainer.device))
+            profiler = stack.enter_context(_profiler(config))
+            # Dropout draws from the process's own generators: every run from the same numbers.
+            torch.manual_seed(seed_of(Source.DROPOUT, config.seed))
+            self.began_s = self.clock()
+            for batch in batches:
+                self._step(batch)
+                if profiler is not None:
+                    profiler.step()
+                self._now_and_then(batch.step + 1)
+        return self.history
+
+    def _step(self, batch: TrainBatch) -> None:
+        trained = self.trainer.step(batch)
+        ended_s = self.clock()
+        step_s, self.began_s = ended_s - self.began_s, ended_s
+        self.history.steps = done = batch.step + 1
+        self.history.training.append((done, trained.result.loss))
+        self._note(done, trained)
+        if self.footprint is None and not trained.result.is_skipped:
+            self.footprint = footprint(self.trainer.model, self.trainer.optimizer)
+        record = self._record(batch, trained, step_s)
+        if done % self.config.log.every == 0 or done in (1, self.config.steps):
+            self.log.write(done, record.values())
+        self.observer.stepped(done, record, self.footprint)
+
+    def _record(self, batch: TrainBatch, trained: Trained, step_s: float) -> StepRecord:
+        tokens = self.task.tokens_of_step or 0
+        return StepRecord(
+            loss=trained.result.loss,
+            learning_rate=trained.learning_rate,
+            tokens=tokens * (batch.step + 1),
+            tokens_per_s=tokens / step_s if step_s else 0.0,
+            step_s=step_s,
+            wait_s=batch.wait_s,
+            skipped_steps=self.skipped,
+            grad_norm=trained.result.grad_norm,
+            mfu=self.mfu_of(step_s),
+            memory_bytes=_memory(self.footprint),
+        )
+
+    def _note(self, step: int, trained: Trained) -> None:
+        result = trained.result
+        self.skipped += result.is_skipped
+        if result.is_skipped:
+            self.observer.noted(f"step {step} {result.outcome} (loss {result.loss:.4g})")
+        elif result.is_spike:
+            self.observer.noted(f"step {step}: the loss jumped to {result.loss:.4g}")
+        if result.lowered_from is not None:
+            self.observer.noted(
+                f"step {step}: out of memory with micro-batches of {result.lowered_from}; "
+                f"going on with {result.micro_batch}, the batch as it was"
+            )
+
+    def _now_and_then(self, step: int) -> None:
+        """Evaluation and samples, which are no part of a step's time."""
+        before_s = self.clock()
+        if _is_due(step, self.config.evaluation.every, self.config.steps):
+            self._evaluate(step)
+        if _is_due(step, self.config.sampling.every, self.config.steps):
+            self._sample(step)
+        self.began_s += self.clock() - before_s
+
+    def _evaluate(self, step: int) -> None:
+        rows = list(self.task.validation(self.trainer.device))
+        if not rows:
+            return
+        trainer = self.trainer
+        found = evaluate(
+            trainer.model,
+            trainer.loss,
+            rows,
+            precision_context=lambda: trainer.precision.autocast(trainer.device),
+        )
+        self.history.validation.append((step, found.loss_nats))
+        self.log.write(step, found.values())
+        self.observer.evaluated(step, found)
+
+    def _sample(self, step: int) -> None:
+        wanted = self.config.sampling
+        if not wanted.tokens:
+            return
+        task = self.task
+        if not isinstance(task, Language) or task.tokenizer is None:
+            raise UsageError(
+                "sampling.tokens: there is no text to sample: the data says no tokenizer. Prepare "
+                "it with `tally data prepare`, or leave sampling out."
+            )
+        encoded = task.tokenizer.encode([wanted.prompt.encode()])
+        ids = torch.tensor([[int(it) for chunk in encoded for it in chunk]])
+        drawn = sample(
+            task.model,
+            ids,
+            tokens=wanted.tokens,
+            temperature=wanted.temperature,
+            top_k=wanted.top_k,
+            seed=seed_of(Source.SAMPLING, self.config.seed),
+            precision_context=lambda: self.trainer.precision.autocast(self.trainer.device),
+        )
+        self.observer.sampled(step, task.tokenizer.decode(drawn[0].tolist()))
+
+
+def _is_due(step: int, every: int | None, steps: int) -> bool:
+    return step == steps or (every is not None and step % every == 0)
+
+
+def _memory(found: Footprint | None) -> dict[str, int]:
+    if found is None:
+        return {}
+    return {
+        "parameters": found.parameters_bytes,
+        "gradients": found.gradients_bytes,
+        "optimizer state": found.optimizer_state_bytes,
+    }
+
+
+@contextmanager
+def _profiler(config: TrainConfig) -> Iterator["torch.profiler.profile | None"]:
+    """torch.profiler over the steps that the config names; its trace goes to the run's folder."""
+    first = config.profile.first_step
+    if first is None:
+        yield None
+        return
+    folder = Path(config.log.folder)
+    schedule = torch.profiler.schedule(wait=first, warmup=0, active=config.profile.steps, repeat=1)
+
+    def keep(profile: torch.profiler.profile) -> None:
+        profile.export_chrome_trace(str(folder / "profile.json.gz"))
+
+    with torch.profiler.profile(schedule=schedule, on_trace_ready=keep) as profile:
+        yield profile

@@ -1,0 +1,91 @@
+"""Causal self-attention: full or grouped heads, over everything before or over a sliding window.
+
+Axes: `batch`, `sequence`, `width`; `heads` of queries, `kv_heads` of keys and values, `head_dim`.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from torchtally.train.models.config import TransformerConfig
+from torchtally.train.models.linear import Linear
+from torchtally.train.models.rotary import Rotary
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def window_mask(
+    sequence: int, window: int | None, device: torch.device
+) -> Bool[Tensor, "sequence sequence"] | None:
+    """Who sees whom: [q, k] is true where q - window < k <= q. None where a window changes nothing,
+    and the causal kernel serves.
+    """
+    if window is None or window >= sequence:
+        return None
+    at = torch.arange(sequence, device=device)
+    behind = at[:, None] - at
+    return (behind >= 0) & (behind < window)
+
+
+def attend(
+    q: Float[Tensor, "batch heads sequence head_dim"],
+    k: Float[Tensor, "batch kv_heads sequence head_dim"],
+    v: Float[Tensor, "batch kv_heads sequence head_dim"],
+    mask: Bool[Tensor, "sequence sequence"] | None,
+    dropout: float,
+) -> Float[Tensor, "batch heads sequence head_dim"]:
+    """softmax(q k^T / sqrt(head_dim)) v for what each token may see: the mask, or all before it."""
+    is_grouped = q.shape[1] != k.shape[1]
+    if is_grouped and not _takes_groups(q, mask):
+        group = q.shape[1] // k.shape[1]
+        k, v = (it.repeat_interleave(group, dim=1) for it in (k, v))
+        is_grouped = False
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, enable_gqa=is_grouped
+    )
+
+
+def _takes_groups(q: Tensor, mask: Tensor | None) -> bool:
+    """A fused kernel for grouped heads is there. On CUDA it is FlashAttention's, for halves without
+    a mask; else PyTorch falls back to its composite, which keeps all scores, where repeated heads
+    still find the memory-efficient kernel.
+    """
+    return q.device.type == "cpu" or (mask is None and q.dtype in HALVES)
+
+
+class Attention(nn.Module):
+    """Query, key and value of every head from one matrix, in this order, and one matrix out."""
+
+    def __init__(self, config: TransformerConfig, *, gain: float, recomputes: bool) -> None:
+        super().__init__()
+        d, D, bias = config.width, config.head_dim, config.has_bias
+        self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, D
+        self.dropout, self.recomputes = config.dropout, recomputes
+        self.qkv = Linear(d, (config.heads + 2 * config.kv_heads) * D, has_bias=bias)
+        self.output = Linear(d, d, has_bias=bias, gain=gain)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch sequence width"],
+        rotary: Rotary | None,
+        mask: Bool[Tensor, "sequence sequence"] | None = None,
+    ) -> Float[Tensor, "batch sequence width"]:
+        q, k, v = (it.transpose(1, 2) for it in self._projected(x, rotary))
+        dropout = self.dropout if self.training else 0.0
+        if self.recomputes and torch.is_grad_enabled():
+            seen = checkpoint(attend, q, k, v, mask, dropout, use_reentrant=False)
+        else:
+            seen = attend(q, k, v, mask, dropout)
+        joined: Tensor = self.output(seen.transpose(1, 2).flatten(2))
+        return joined
+
+    def _projected(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, ...]:
+        """Each (batch, sequence, heads or kv_heads, head_dim), queries and keys turned together."""
+        h, k = self.heads, self.kv_heads
+        qkv = self.qkv(x).unflatten(-1, (h + 2 * k, self.head_dim))
+        if rotary is None:
+            return tuple(qkv.split((h, k, k), dim=2))
+        turning, value = qkv.split((h + k, k), dim=2)
+        return (*rotary(turning).split((h, k), dim=2), value)

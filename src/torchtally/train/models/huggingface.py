@@ -1,0 +1,155 @@
+"""Weights in and out as safetensors, by the names that transformers gives them. No pickle, ever.
+
+`write_weights` makes a folder that `from_pretrained` loads; `read_weights` takes such a folder, a
+file of it, or the index of several.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from torchtally.errors import UsageError
+from torchtally.napkin.architecture.checkpoint import WHOLE, read_checkpoint
+from torchtally.train.models.config import TransformerConfig
+from torchtally.train.models.huggingface_config import CONFIG, config_document
+from torchtally.train.models.huggingface_names import NO_WEIGHTS, Entry, entries
+from torchtally.train.models.transformer import Transformer
+
+GPT2_BASE = "transformer."
+"""What names of GPT-2 begin with, unless the checkpoint is of the model without its head."""
+HEAD = "lm_head.weight"
+FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+NAMED = 5
+"""Tensors named in an error before "and so many more"."""
+
+
+def write_weights(model: Transformer, folder: Path | str) -> None:
+    """The folder, with `model.safetensors` and `config.json`, each whole or not at all.
+
+    Weights keep their dtype; Conv1D's are transposed, a tied head is written once. Raises
+    UsageError where transformers has no such model, before anything is written.
+    """
+    folder = Path(folder)
+    parameters = dict(model.named_parameters())
+    dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
+    document = config_document(model.config, dtype)
+    tensors = {
+        entry.theirs: _theirs(parameters[entry.ours].detach(), entry).contiguous()
+        for entry in entries(model.config)
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f"{WHOLE}.unfinished"
+    save_file(tensors, unfinished, metadata={"format": "pt"})
+    os.replace(unfinished, folder / WHOLE)
+    unfinished = folder / f"{CONFIG}.unfinished"
+    unfinished.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    os.replace(unfinished, folder / CONFIG)
+
+
+@torch.no_grad()
+def read_weights(model: Transformer, path: Path | str) -> None:
+    """All of the model's parameters, from a folder, a .safetensors file or an index; converted to
+    the dtypes that the model has.
+
+    Nothing is written before every header is checked. Raises UsageError naming the file and the
+    tensors that are missing, unexpected, of another shape or no floats.
+    """
+    path = Path(path)
+    parameters = dict(model.named_parameters())
+    if any(it.is_meta for it in parameters.values()):
+        raise UsageError("The model is on the meta device: call to_empty(device=...) before.")
+    checkpoint = read_checkpoint(path)
+    shapes = {it.name: it.shape for it in checkpoint.tensors if not NO_WEIGHTS.search(it.name)}
+    for it in checkpoint.tensors:
+        if it.name in shapes and it.dtype not in FLOATS:
+            raise UsageError(f"{path}: {it.name}: {it.dtype} is no float that can be trained.")
+    wanted = _as_named_in(entries(model.config), shapes)
+    _check(checkpoint.place, wanted, shapes, parameters, model.config)
+    for name, tensor in _tensors(Path(checkpoint.place), wanted):
+        entry = wanted[name]
+        _theirs(parameters[entry.ours], entry).copy_(tensor)
+    _check_tied_head(Path(checkpoint.place), model, shapes)
+
+
+def _theirs(parameter: Tensor, entry: Entry) -> Tensor:
+    """The view of our parameter that is their tensor."""
+    part = parameter if entry.rows is None else parameter[slice(*entry.rows)]
+    return part.T if entry.is_transposed else part
+
+
+def _as_named_in(wanted: Iterable[Entry], found: Iterable[str]) -> dict[str, Entry]:
+    """By their names, as this checkpoint has them: GPT-2's own on the Hub is of the bare model."""
+    is_bare = not any(name.startswith(GPT2_BASE) for name in found)
+    return {
+        entry.theirs.removeprefix(GPT2_BASE) if is_bare else entry.theirs: entry for entry in wanted
+    }
+
+
+def _check(
+    place: str,
+    wanted: Mapping[str, Entry],
+    found: Mapping[str, tuple[int, ...]],
+    parameters: Mapping[str, Tensor],
+    config: TransformerConfig,
+) -> None:
+    allowed = {*wanted, HEAD} if config.is_tied else set(wanted)
+    shapes = {name: tuple(_theirs(parameters[it.ours], it).shape) for name, it in wanted.items()}
+    shapes.setdefault(HEAD, (config.vocabulary, config.width))
+    wrong = [name for name in sorted({*allowed} & {*found}) if found[name] != shapes[name]]
+    complaints = [
+        _listed("missing", sorted({*wanted} - {*found})),
+        _listed("not of this model", sorted({*found} - allowed)),
+        _listed("of another shape", [f"{it} {found[it]} for {shapes[it]}" for it in wrong]),
+    ]
+    if any(complaints):
+        raise UsageError(
+            f"{place}: {'; '.join(filter(None, complaints))}. Is it another model's? "
+            "Build the model from the config.json beside it."
+        )
+
+
+def _listed(what: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{what}: {', '.join(names[:NAMED])}{more}"
+
+
+def _tensors(place: Path, wanted: Iterable[str]) -> Iterable[tuple[str, Tensor]]:
+    """One at a time, so that no second model is in memory."""
+    for file, names in _files(place, wanted).items():
+        try:
+            with safe_open(file, framework="pt", device="cpu") as tensors:
+                for name in names:
+                    yield name, tensors.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise UsageError(f"{file}: cannot be read: {error}") from error
+
+
+def _files(place: Path, wanted: Iterable[str]) -> dict[Path, list[str]]:
+    """Which tensors are in which file. The index was checked when its headers were read."""
+    if place.suffix != ".json":
+        return {place: list(wanted)}
+    shard_of = json.loads(place.read_bytes())["weight_map"]
+    files: dict[Path, list[str]] = {}
+    for name in wanted:
+        files.setdefault(place.with_name(shard_of[name]), []).append(name)
+    return files
+
+
+def _check_tied_head(place: Path, model: Transformer, found: Iterable[str]) -> None:
+    """A head that is there although it is tied must be the embedding."""
+    if not model.config.is_tied or HEAD not in found:
+        return
+    ((_, head),) = _tensors(place, [HEAD])
+    weight = model.embedding.weight
+    if not torch.equal(head.to(weight), weight):
+        raise UsageError(
+            f"{place}: {HEAD} is not the embedding, and the config ties them: set is_tied to false."
+        )

@@ -1,0 +1,116 @@
+"""Our tensors by Hugging Face's names, for the kinds of checkpoint that a config can be.
+
+One list of entries for each kind serves both ways. GPT-2 keeps its matrices as "Conv1D", (in, out),
+and query, key and value as one; Llama and Mistral keep (out, in), each by itself.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from torchtally.errors import UsageError
+from torchtally.train.models.config import TransformerConfig
+
+Kind = Literal["gpt2", "llama", "mistral"]
+"""A model_type of transformers. Mistral is Llama with a sliding window."""
+
+NO_WEIGHTS = re.compile(r"\.attn\.(masked_)?bias$|\.rotary_emb\.inv_freq$")
+"""Masks and tables that older checkpoints hold though nothing trained them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of theirs, and where it is in ours."""
+
+    theirs: str
+    ours: str
+    rows: tuple[int, int] | None = None
+    """Of our parameter, from and to; None: all of it."""
+    is_transposed: bool = False
+
+
+def kind_of(config: TransformerConfig) -> Kind:
+    """What transformers calls such a model.
+
+    Raises UsageError for a mixture of parts that none of its classes here has.
+    """
+    if config.norm == "rms" and config.positions == "rope" and config.activation == "swiglu":
+        if config.window is None:
+            return "llama"
+        if not config.has_bias:
+            return "mistral"
+        raise UsageError("window: a model with a window and biases is no Mistral and no Llama.")
+    is_gpt2 = config.norm == "layer" and config.positions == "learned" and config.has_bias
+    if is_gpt2 and config.activation != "swiglu" and config.window is None:
+        if config.kv_heads == config.heads:
+            return "gpt2"
+        raise UsageError("kv_heads: GPT-2 has as many as heads.")
+    raise UsageError(
+        "A checkpoint for Hugging Face is Llama's (rms, rope, swiglu), Mistral's (the same with a "
+        "window and no bias) or GPT-2's (layer, learned, gelu, with biases): this config has "
+        f"norm={config.norm!r}, positions={config.positions!r}, activation={config.activation!r}, "
+        f"has_bias={config.has_bias}, window={config.window}."
+    )
+
+
+def entries(config: TransformerConfig) -> tuple[Entry, ...]:
+    """Every tensor of a checkpoint, in the model's order. Raises UsageError as `kind_of` does."""
+    found = _gpt2(config) if kind_of(config) == "gpt2" else _llama(config)
+    return tuple(found)
+
+
+def _gpt2(config: TransformerConfig) -> Iterator[Entry]:
+    yield Entry("transformer.wte.weight", "embedding.weight")
+    yield Entry("transformer.wpe.weight", "positions.weight")
+    for at in range(config.layers):
+        theirs, ours = f"transformer.h.{at}", f"blocks.{at}"
+        yield from _pair(f"{theirs}.ln_1", f"{ours}.attention_norm")
+        yield from _conv1d(f"{theirs}.attn.c_attn", f"{ours}.attention.qkv")
+        yield from _conv1d(f"{theirs}.attn.c_proj", f"{ours}.attention.output")
+        yield from _pair(f"{theirs}.ln_2", f"{ours}.feed_forward_norm")
+        yield from _conv1d(f"{theirs}.mlp.c_fc", f"{ours}.feed_forward.up")
+        yield from _conv1d(f"{theirs}.mlp.c_proj", f"{ours}.feed_forward.down")
+    yield from _pair("transformer.ln_f", "norm")
+    if not config.is_tied:
+        yield Entry("lm_head.weight", "head.weight")
+
+
+def _llama(config: TransformerConfig) -> Iterator[Entry]:
+    parts = ("weight", "bias") if config.has_bias else ("weight",)
+    yield Entry("model.embed_tokens.weight", "embedding.weight")
+    for at in range(config.layers):
+        theirs, ours = f"model.layers.{at}", f"blocks.{at}"
+        yield Entry(f"{theirs}.input_layernorm.weight", f"{ours}.attention_norm.weight")
+        for name, rows in _rows(config).items():
+            for part in parts:
+                yield Entry(
+                    f"{theirs}.self_attn.{name}.{part}", f"{ours}.attention.qkv.{part}", rows
+                )
+        for part in parts:
+            yield Entry(f"{theirs}.self_attn.o_proj.{part}", f"{ours}.attention.output.{part}")
+        yield Entry(f"{theirs}.post_attention_layernorm.weight", f"{ours}.feed_forward_norm.weight")
+        for name in ("gate", "up", "down"):
+            for part in parts:
+                yield Entry(
+                    f"{theirs}.mlp.{name}_proj.{part}", f"{ours}.feed_forward.{name}.{part}"
+                )
+    yield Entry("model.norm.weight", "norm.weight")
+    if not config.is_tied:
+        yield Entry("lm_head.weight", "head.weight")
+
+
+def _rows(config: TransformerConfig) -> dict[str, tuple[int, int]]:
+    """Of the matrix that makes query, key and value."""
+    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    return {"q_proj": (0, q), "k_proj": (q, q + kv), "v_proj": (q + kv, q + 2 * kv)}
+
+
+def _pair(theirs: str, ours: str) -> Iterator[Entry]:
+    for part in ("weight", "bias"):
+        yield Entry(f"{theirs}.{part}", f"{ours}.{part}")
+
+
+def _conv1d(theirs: str, ours: str) -> Iterator[Entry]:
+    yield Entry(f"{theirs}.weight", f"{ours}.weight", is_transposed=True)
+    yield Entry(f"{theirs}.bias", f"{ours}.bias")

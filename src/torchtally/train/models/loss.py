@@ -1,0 +1,144 @@
+"""Cross-entropy of a linear head, whole or a few tokens at a time.
+
+Logits are the largest tensor of many a training step: `tokens` times `vocabulary`, and their
+gradient again. In chunks only one chunk's are ever there; its gradients are made at once, so
+nothing is computed twice, and FLOPs are those of the whole.
+
+Axes: `tokens`, `width`, `vocabulary`; `chunk` is a part of `tokens`.
+"""
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from torchtally.errors import UsageError
+
+IGNORED = -100
+"""A target that counts for nothing: PyTorch's own default."""
+
+Implementation = Literal["chunks", "torch"]
+
+
+def linear_cross_entropy(
+    hidden: Float[Tensor, "tokens width"],
+    weight: Float[Tensor, "vocabulary width"],
+    targets: Int[Tensor, " tokens"],
+    *,
+    chunk_tokens: int | None = None,
+    implementation: Implementation = "chunks",
+) -> Float[Tensor, ""]:
+    """Mean over targets other than -100 of -log softmax(hidden @ weight.T)[target], in nats.
+
+    `chunk_tokens` None holds all logits at once. A number bounds them: by our own loop ("chunks"),
+    or by torch.nn.functional.linear_cross_entropy, from torch 2.13 on ("torch"). The loop is the
+    default where both are there: its operators are plain ones, which torch.compile, autocast and a
+    trace see into, where torch's is one opaque operator that autocast does not cast. Equal to the
+    whole but for rounding. A chunked loss is differentiated once; its second derivative is not
+    there.
+
+    Known limit: where weights are bfloat16 themselves, chunks' weight gradients add up in bfloat16.
+    Raises UsageError for fewer than one token a chunk, and for "torch" where torch has it not.
+    """
+    targets = targets.long()
+    if chunk_tokens is None:
+        return F.cross_entropy(F.linear(hidden, weight), targets, ignore_index=IGNORED)
+    if chunk_tokens < 1:
+        raise UsageError(f"chunk_tokens: {chunk_tokens} is no size: give one above zero, or none.")
+    hidden, dtype = _as_autocast(hidden)
+    if implementation == "torch":
+        return _by_torch(hidden, weight.to(dtype), targets, chunk_tokens)
+    chunked: Any = _Chunked.apply
+    loss: Tensor = chunked(hidden, weight, targets, chunk_tokens)
+    return loss
+
+
+def _as_autocast(hidden: Tensor) -> tuple[Tensor, torch.dtype]:
+    """In the dtype in which autocast would multiply, and that dtype."""
+    kind = hidden.device.type
+    is_cast = torch.is_autocast_enabled(kind) and hidden.dtype != torch.float64
+    dtype = torch.get_autocast_dtype(kind) if is_cast else hidden.dtype
+    return hidden.to(dtype), dtype
+
+
+def _by_torch(hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int) -> Tensor:
+    if not hasattr(F, "linear_cross_entropy"):
+        raise UsageError(
+            f"torch {torch.__version__} has no linear_cross_entropy: use implementation='chunks'."
+        )
+    options = torch.nn.LinearCrossEntropyOptions(
+        batch_chunk_size=chunk_tokens, chunking_method=None
+    )
+    loss: Tensor = F.linear_cross_entropy(
+        hidden, weight, targets, ignore_index=IGNORED, options=options
+    )
+    return loss
+
+
+class _Chunked(torch.autograd.Function):
+    """The loss, and both gradients with it: not logits are kept for backward, but these."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int
+    ) -> Tensor:
+        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        cast = weight.to(hidden.dtype)
+        is_counted = targets != IGNORED
+        count = is_counted.sum()
+        share = (is_counted.to(wide) / count.clamp(min=1))[:, None]
+        loss = hidden.new_zeros((), dtype=wide)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for start in range(0, hidden.shape[0], chunk_tokens):
+                part = slice(start, start + chunk_tokens)
+                rows = hidden[part]
+                logits = F.linear(rows, cast).to(wide)
+                loss += _loss_leaving_gradient(logits, targets[part, None], share[part])
+                error = logits.to(hidden.dtype)
+                if grad_hidden is not None:
+                    torch.mm(error, cast, out=grad_hidden[part])
+                if grad_weight is not None:
+                    _add_product(grad_weight, error.T, rows)
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        # Of no target the mean is 0 / 0, as PyTorch's.
+        return loss * (count / count)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        """In place, since each may be as large as the head; autograd itself refuses a second time,
+        because what was saved has changed.
+        """
+        grad_hidden, grad_weight = (
+            None if kept is None else kept.mul_(grads[0]) for kept in ctx.saved_tensors
+        )
+        return grad_hidden, grad_weight, None, None
+
+
+def _loss_leaving_gradient(
+    logits: Float[Tensor, "chunk vocabulary"],
+    targets: Int[Tensor, "chunk 1"],
+    share: Float[Tensor, "chunk 1"],
+) -> Float[Tensor, ""]:
+    """The sum of share * cross-entropy. Its gradient, share * (softmax - one-hot), is left in
+    `logits`. The share of an ignored token is 0.
+    """
+    picked = torch.where(targets == IGNORED, 0, targets)
+    highest = logits.amax(dim=-1, keepdim=True)
+    score = logits.gather(-1, picked)
+    total = logits.sub_(highest).exp_().sum(dim=-1, keepdim=True)
+    logits.mul_(share / total).scatter_add_(-1, picked, -share)
+    return ((total.log() + highest - score) * share).sum()
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b, in the dtype of total: float32 where only products are narrow."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b

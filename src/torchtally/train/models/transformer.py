@@ -1,0 +1,146 @@
+"""A decoder: token ids in, a score for every next token out.
+
+Axes: `batch`, `sequence`, `width`, `vocabulary`.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from torchtally.errors import UsageError
+from torchtally.napkin.flops import Recompute
+from torchtally.train.models.attention import Attention, window_mask
+from torchtally.train.models.config import TransformerConfig
+from torchtally.train.models.feed_forward import GatedFeedForward, PlainFeedForward
+from torchtally.train.models.linear import Embedding, Linear
+from torchtally.train.models.loss import linear_cross_entropy
+from torchtally.train.models.norms import norm_of
+from torchtally.train.models.rotary import Rotary
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), and x + feed_forward(norm(x)) of that."""
+
+    def __init__(self, config: TransformerConfig, recompute: Recompute) -> None:
+        super().__init__()
+        # 2 L outputs add up in the residual stream, so each is 1 / sqrt(2 L) of a unit: GPT-2's.
+        gain = 1 / math.sqrt(2 * config.layers)
+        feed_forward = GatedFeedForward if config.activation == "swiglu" else PlainFeedForward
+        self.attention_norm = norm_of(config)
+        self.attention = Attention(config, gain=gain, recomputes=recompute is Recompute.SELECTIVE)
+        self.feed_forward_norm = norm_of(config)
+        self.feed_forward = feed_forward(config, gain=gain)
+        self.dropout = config.dropout
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch sequence width"],
+        rotary: Rotary | None,
+        mask: Bool[Tensor, "sequence sequence"] | None = None,
+    ) -> Float[Tensor, "batch sequence width"]:
+        x = x + self._dropped(self.attention(self.attention_norm(x), rotary, mask))
+        return x + self._dropped(self.feed_forward(self.feed_forward_norm(x)))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+
+
+class Transformer(nn.Module):
+    """The decoder of a config.
+
+    All matrices start as `Linear` says, those that write into the residual stream with a gain of
+    1 / sqrt(2 layers). Build a large one on `torch.device("meta")`, then `to_empty(device=...)` and
+    `reset_parameters()`, or `huggingface.read_weights`.
+
+    `recompute` trades time for memory as the closed forms mean it: "full" keeps each block's input
+    alone; "selective" keeps attention's operands and result, and nothing between, which pays where
+    no fused kernel serves.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, *, recompute: Recompute | str = Recompute.NONE
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.recompute = _recompute(recompute)
+        self.embedding = Embedding(config.vocabulary, config.width)
+        is_rotary = config.positions == "rope"
+        self.positions = None if is_rotary else Embedding(config.context, config.width)
+        self.rotary = _rotary(config) if is_rotary else None
+        self.blocks = nn.ModuleList(Block(config, self.recompute) for _ in range(config.layers))
+        self.norm = norm_of(config)
+        self.head = None if config.is_tied else Linear(config.width, config.vocabulary)
+
+    @property
+    def head_weight(self) -> Float[Tensor, "vocabulary width"]:
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def reset_parameters(self) -> None:
+        """All values as a new model has them; after `to_empty` there are none."""
+        for module in self.modules():
+            reset: Any = getattr(module, "reset_parameters", None)
+            if module is not self and reset is not None:
+                reset()
+
+    def hidden(self, ids: Int[Tensor, "batch sequence"]) -> Float[Tensor, "batch sequence width"]:
+        """What the head is given: the last norm's result.
+
+        Raises UsageError for a sequence longer than the config's context.
+        """
+        sequence = ids.shape[1]
+        if sequence > self.config.context:
+            raise UsageError(
+                f"{sequence} tokens are more than the model's context of {self.config.context}: "
+                "cut the sequence, or raise `context`."
+            )
+        x = self.embedding(ids)
+        if self.positions is not None:
+            x = x + self.positions.weight[:sequence]
+        x = F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x
+        mask = window_mask(sequence, self.config.window, ids.device)
+        for block in self.blocks:
+            if self.recompute is Recompute.FULL and torch.is_grad_enabled():
+                x = checkpoint(block, x, self.rotary, mask, use_reentrant=False)
+            else:
+                x = block(x, self.rotary, mask)
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def forward(
+        self, ids: Int[Tensor, "batch sequence"]
+    ) -> Float[Tensor, "batch sequence vocabulary"]:
+        """Logits of the token after each."""
+        return F.linear(self.hidden(ids), self.head_weight)
+
+    def loss(
+        self,
+        ids: Int[Tensor, "batch sequence"],
+        targets: Int[Tensor, "batch sequence"],
+        *,
+        chunk_tokens: int | None = None,
+    ) -> Float[Tensor, ""]:
+        """Mean cross-entropy in nats over targets that are not -100, as `linear_cross_entropy`."""
+        return linear_cross_entropy(
+            self.hidden(ids).flatten(0, 1),
+            self.head_weight,
+            targets.flatten(),
+            chunk_tokens=chunk_tokens,
+        )
+
+
+def _rotary(config: TransformerConfig) -> Rotary:
+    return Rotary(config.head_dim, config.context, config.rope_theta, config.rope_stretch)
+
+
+def _recompute(value: Recompute | str) -> Recompute:
+    try:
+        return Recompute(value)
+    except ValueError:
+        raise UsageError(
+            f"recompute: {value!r} is not known: give one of {', '.join(Recompute)}."
+        ) from None

@@ -1,0 +1,60 @@
+"""Optimizers written from their equations, their learning rates over a run, and clipping."""
+
+from torchtally.train.optimizers.adagrad import AdaGrad
+from torchtally.train.optimizers.adam import Adam, AdamW
+from torchtally.train.optimizers.build import build, implementation, implementations, load_state
+from torchtally.train.optimizers.clipping import clip_by_norm, clip_by_value, global_norm
+from torchtally.train.optimizers.config import (
+    DEFAULTS,
+    DecayedOn,
+    Implementation,
+    OptimizerConfig,
+)
+from torchtally.train.optimizers.foreach import ForeachOptimizer
+from torchtally.train.optimizers.groups import parameter_groups
+from torchtally.train.optimizers.lion import Lion
+from torchtally.train.optimizers.muon import Muon, orthogonalised
+from torchtally.train.optimizers.rmsprop import RMSProp
+from torchtally.train.optimizers.schedules import (
+    ScheduleConfig,
+    learning_rates,
+    set_learning_rate,
+)
+from torchtally.train.optimizers.sgd import SGD
+from torchtally.train.optimizers.state import (
+    held_state_bytes,
+    planned_counter_bytes,
+    planned_state_bytes,
+    state_bytes_per_parameter,
+)
+
+__all__ = [
+    "DEFAULTS",
+    "SGD",
+    "AdaGrad",
+    "Adam",
+    "AdamW",
+    "DecayedOn",
+    "ForeachOptimizer",
+    "Implementation",
+    "Lion",
+    "Muon",
+    "OptimizerConfig",
+    "RMSProp",
+    "ScheduleConfig",
+    "build",
+    "clip_by_norm",
+    "clip_by_value",
+    "global_norm",
+    "held_state_bytes",
+    "implementation",
+    "implementations",
+    "learning_rates",
+    "load_state",
+    "orthogonalised",
+    "parameter_groups",
+    "planned_counter_bytes",
+    "planned_state_bytes",
+    "set_learning_rate",
+    "state_bytes_per_parameter",
+]

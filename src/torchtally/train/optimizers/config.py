@@ -1,0 +1,102 @@
+"""An optimizer as a user asks for it: its name, and what its equation leaves open."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from torchtally.errors import UsageError
+from torchtally.train.optimizers.adagrad import default_eps
+from torchtally.train.optimizers.hyperparameters import (
+    LearningRateAdjustment,
+    check_hyperparameters,
+)
+
+Implementation = Literal["auto", "fused", "foreach", "own"]
+"""Whose code takes the step: torch's fused kernels, torch's foreach, or the equations here."""
+DecayedOn = Literal["all", "matrices", "matrices without embeddings"]
+"""Which parameters weight decay is for. Matrices have two dimensions or more; norms and biases, in
+one, are kept from it by all but "all"."""
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "sgd": {"lr": 1e-3, "weight_decay": 0.0},
+    "momentum": {
+        "lr": 1e-3, "weight_decay": 0.0, "momentum": 0.9, "nesterov": False,
+    },
+    "adagrad": {"lr": 1e-2, "weight_decay": 0.0, "eps": None, "eps_inside_root": False},
+    "rmsprop": {"lr": 1e-2, "weight_decay": 0.0, "alpha": 0.99, "eps": 1e-8},
+    "adam": {"lr": 1e-3, "weight_decay": 0.0, "betas": (0.9, 0.999), "eps": 1e-8},
+    "adamw": {"lr": 1e-3, "weight_decay": 1e-2, "betas": (0.9, 0.999), "eps": 1e-8},
+    "lion": {"lr": 1e-4, "weight_decay": 0.0, "betas": (0.9, 0.99)},
+    "muon": {
+        "lr": 1e-3, "weight_decay": 0.1, "momentum": 0.95, "nesterov": True, "ns_steps": 5,
+        "adjust_lr_fn": "match_rms_adamw", "adamw_lr": None, "betas": (0.9, 0.95), "eps": 1e-8,
+    },
+}  # fmt: skip
+"""What each optimizer has, and its value where none is given: torch.optim's, but for Muon's
+adjustment, with which its matrices and AdamW's other parameters share one learning rate."""
+
+_OF_EVERY_OPTIMIZER = ("name", "implementation", "decayed_on")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """One optimizer and its hyperparameters; None leaves one at the optimizer's default.
+
+    Raises UsageError for a name that is none, a key that the optimizer does not have, and a value
+    that the key cannot have.
+    """
+
+    name: str = "adamw"
+    lr: float | None = None
+    weight_decay: float | None = None
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    alpha: float | None = None
+    eps_inside_root: bool | None = None
+    ns_steps: int | None = None
+    adjust_lr_fn: LearningRateAdjustment | None = None
+    adamw_lr: float | None = None
+    """Muon's, for what is no hidden matrix; `lr` where none is given."""
+    decayed_on: DecayedOn = "matrices"
+    implementation: Implementation = "auto"
+
+    def __post_init__(self) -> None:
+        _check_choice("optimizer", self.name, tuple(DEFAULTS))
+        _check_choice("implementation", self.implementation, get_args(Implementation))
+        _check_choice("value for decayed_on", self.decayed_on, get_args(DecayedOn))
+        known = DEFAULTS[self.name]
+        for key in self._given():
+            if key not in known:
+                raise UsageError(
+                    f"The optimizer {self.name} has no {key}. It has: {', '.join(known)}."
+                )
+        check_hyperparameters(f"The optimizer {self.name}", self.hyperparameters())
+        if self.adjust_lr_fn == "original" and self.adamw_lr is None:
+            raise UsageError(
+                "The optimizer muon with adjust_lr_fn 'original' takes learning rates far above "
+                "AdamW's (0.02 beside 3e-4): give adamw_lr, for what is no hidden matrix."
+            )
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """All that the optimizer has, given or by default."""
+        values = {**DEFAULTS[self.name], **self._given()}
+        if self.name == "adagrad" and values["eps"] is None:
+            values["eps"] = default_eps(values["eps_inside_root"])
+        if self.name == "muon" and values["adamw_lr"] is None:
+            values["adamw_lr"] = values["lr"]
+        return values
+
+    def _given(self) -> dict[str, Any]:
+        values = {it.name: getattr(self, it.name) for it in fields(self)}
+        return {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in values.items()
+            if key not in _OF_EVERY_OPTIMIZER and value is not None
+        }
+
+
+def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"There is no {what} {value!r}. There are: {', '.join(choices)}.")

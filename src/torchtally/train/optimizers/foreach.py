@@ -1,0 +1,248 @@
+"""What all optimizers here share: parameters gathered into lists, and an equation over the lists.
+
+An optimizer is one equation, `_update`, over the parameters of a batch, their gradients and their
+state, by `torch._foreach_*`: on a GPU a handful of kernels for hundreds of tensors. It is a
+`torch.optim.Optimizer`, so torch's schedulers, GradScaler, sharding and checkpoints know it, and
+its state has torch.optim's names: a state dict made by one is read by the other.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from torchtally.errors import UsageError
+from torchtally.train.optimizers.hyperparameters import check_hyperparameters
+
+ParameterGroup = dict[str, Any]
+"""torch's own: "params" and the hyperparameters that hold for them."""
+
+BATCH_ELEMENTS = 2**26
+"""On a GPU: enough to keep it busy, and the equation's temporaries, 256 MiB each in float32, are
+small beside the parameters of a model that fills it."""
+CPU_THREAD_ELEMENTS = 2**17
+"""On the CPU, for each thread: an equation's tensors then stay in its cache from one operation to
+the next. AdamW in benchmarks/optimizers.py takes 0.58 of torch's for-loop with 2**17, 0.73 with
+2**15, where Python's part shows, and 0.83 in one piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What an equation keeps for each parameter, and whether it may take them piece by piece."""
+
+    moments: tuple[str, ...]
+    """Names of tensors like the parameter."""
+    counts_steps: bool = False
+    is_elementwise: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One parameter, or a piece of one, with its gradient and its state."""
+
+    parameter: Float[Tensor, "..."]
+    gradient: Float[Tensor, "..."]
+    moments: tuple[Float[Tensor, "..."], ...]
+    step: float
+    """Steps taken, with the present one; 0 where the equation does not count them."""
+
+    def pieces(self, elements: int) -> Iterator["Member"]:
+        """Views of at most so many elements; the whole, where its tensors' layouts differ."""
+        tensors = (self.parameter, self.gradient, *self.moments)
+        if self.parameter.numel() <= elements or not all(map(_is_flat, tensors)):
+            yield self
+            return
+        for parameter, gradient, *moments in zip(
+            *(it.detach().view(-1).split(elements) for it in tensors), strict=True
+        ):
+            yield Member(parameter, gradient, tuple(moments), self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Lists in the same order, all tensors on one device, parameters of one dtype."""
+
+    parameters: list[Float[Tensor, "..."]] = field(default_factory=list)
+    gradients: list[Float[Tensor, "..."]] = field(default_factory=list)
+    moments: tuple[list[Float[Tensor, "..."]], ...] = ()
+    steps: list[float] = field(default_factory=list)
+
+
+class ForeachOptimizer(torch.optim.Optimizer, ABC):
+    """An optimizer that is one equation over lists of tensors.
+
+    A parameter without a gradient is passed over, its state and its step counter included. Raises
+    UsageError for hyperparameters out of range, complex parameters and sparse gradients.
+    """
+
+    def __init__(self, parameters: ParamsT, defaults: dict[str, Any]) -> None:
+        check_hyperparameters(type(self).__name__, defaults)
+        super().__init__(parameters, defaults)
+
+    @staticmethod
+    @abstractmethod
+    def form(group: ParameterGroup) -> Form:
+        """Of the equation for this group."""
+
+    @abstractmethod
+    def _update(self, batch: Batch, group: ParameterGroup) -> None:
+        """One step of the equation, in place."""
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step for every parameter that has a gradient; the closure's loss, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            form = self.form(group)
+            for batch in _batches(self._members(group, form), form):
+                self._update(batch, group)
+        return loss
+
+    def add_param_group(self, param_group: ParameterGroup) -> None:
+        super().add_param_group(param_group)
+        added = self.param_groups[-1]
+        check_hyperparameters(type(self).__name__, added)
+        for at, parameter in enumerate(added["params"]):
+            if not parameter.is_floating_point():
+                raise UsageError(
+                    f"{type(self).__name__}: {_name(added, at)} is {parameter.dtype}. Only real "
+                    "floating-point parameters can be trained with it."
+                )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Also after `load_state_dict`: defaults for what torch.optim's state dicts lack.
+
+        Step counters come to the host, where a step reads them without waiting for a GPU.
+        """
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, default in self.defaults.items():
+                group.setdefault(name, default)
+        for kept in self.state.values():
+            if "step" in kept:
+                kept["step"] = torch.as_tensor(kept["step"], dtype=torch.float32, device="cpu")
+
+    def _members(self, group: ParameterGroup, form: Form) -> list[Member]:
+        """The group's parameters that have gradients; counts one more step of each."""
+        present = [at for at, it in enumerate(group["params"]) if it.grad is not None]
+        for at in present:
+            _check_dense(group, at)
+        parameters = [group["params"][at] for at in present]
+        moments = [
+            [self._kept(it, name, torch.zeros_like) for it in parameters] for name in form.moments
+        ]
+        steps = [0.0] * len(parameters)
+        if form.counts_steps and parameters:
+            counters = [self._kept(it, "step", _counter) for it in parameters]
+            torch._foreach_add_(counters, _ONE, alpha=1)
+            steps = [float(it) for it in counters]
+        return [
+            Member(it, it.grad, tuple(own), step)
+            for it, step, *own in zip(parameters, steps, *moments, strict=True)
+        ]
+
+    def _kept(
+        self, parameter: Tensor, name: str, first: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "..."]:
+        state = self.state[parameter]
+        # torch.optim.SGD's state dicts have momentum_buffer None before the first step.
+        if state.get(name) is None:
+            state[name] = first(parameter)
+        kept: Tensor = state[name]
+        return kept
+
+
+def scale(tensors: list[Float[Tensor, "..."]], factor: float) -> None:
+    """Multiplies a batch's tensors by a number, in place.
+
+    One by one on the CPU, where torch's foreach is a loop, too, but first rounds the factor to the
+    tensors' dtype: in bfloat16 a decay of 0.999 would be 1.
+    """
+    if tensors and tensors[0].device.type == "cpu":
+        for it in tensors:
+            it.mul_(factor)
+    else:
+        torch._foreach_mul_(tensors, factor)
+
+
+_ONE = torch.ones((), device="cpu")
+
+
+def _counter(parameter: Tensor) -> Float[Tensor, ""]:
+    return torch.zeros((), dtype=torch.float32, device="cpu")
+
+
+def _batches(members: Iterable[Member], form: Form) -> Iterator[Batch]:
+    """Members of one device and dtype together, as many as are good for the device."""
+    kinds: dict[tuple[torch.device, torch.dtype, torch.dtype], list[Member]] = {}
+    for it in members:
+        kind = (it.parameter.device, it.parameter.dtype, it.gradient.dtype)
+        kinds.setdefault(kind, []).append(it)
+    for (device, _, _), alike in kinds.items():
+        limit = _batch_elements(device)
+        pieces = (
+            (piece for it in alike for piece in it.pieces(limit)) if form.is_elementwise else alike
+        )
+        yield from _packed(pieces, limit)
+
+
+def _packed(members: Iterable[Member], limit: int) -> Iterator[Batch]:
+    """In order, batches of at most so many elements; a larger member is a batch by itself."""
+    packed: list[Member] = []
+    filled = 0
+    for it in members:
+        if packed and filled + it.parameter.numel() > limit:
+            yield _batch(packed)
+            packed, filled = [], 0
+        packed.append(it)
+        filled += it.parameter.numel()
+    if packed:
+        yield _batch(packed)
+
+
+def _batch(members: list[Member]) -> Batch:
+    return Batch(
+        [it.parameter for it in members],
+        [it.gradient for it in members],
+        tuple(map(list, zip(*(it.moments for it in members), strict=True))),
+        [it.step for it in members],
+    )
+
+
+def _batch_elements(device: torch.device) -> int:
+    if device.type == "cpu":
+        return CPU_THREAD_ELEMENTS * torch.get_num_threads()
+    return BATCH_ELEMENTS
+
+
+def _is_flat(tensor: Tensor) -> bool:
+    """Whether it may be viewed as a vector: not where a subclass, as DTensor, has its own say."""
+    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.is_contiguous()
+
+
+def _check_dense(group: ParameterGroup, at: int) -> None:
+    if group["params"][at].grad.layout is not torch.strided:
+        raise UsageError(
+            f"The gradient of {_name(group, at)} is sparse, and this optimizer's equation is for "
+            "dense ones. Make the embedding with sparse=False, or give its weights an optimizer of "
+            "their own (torch.optim.SparseAdam)."
+        )
+
+
+def _name(group: ParameterGroup, at: int) -> str:
+    """A parameter as the user knows it: by its name where the group has names."""
+    if "param_names" in group:
+        return f"parameter {group['param_names'][at]!r}"
+    return f"the parameter of shape {tuple(group['params'][at].shape)}"

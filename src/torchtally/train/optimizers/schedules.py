@@ -1,0 +1,136 @@
+"""Learning rates over a run: pure functions from a step to a factor in [0, 1].
+
+Steps are counted from 0; the factor at a step is for the update that the step ends with. A run that
+resumes at step n asks for the factor at n: there is no state to save.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import cos, isfinite, pi, sqrt
+from typing import Literal, get_args
+
+import torch
+
+from torchtally.errors import UsageError
+
+Shape = Literal["constant", "linear", "cosine", "wsd"]
+DecayShape = Literal["linear", "cosine", "sqrt"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleConfig:
+    """How the learning rate goes: up over `warmup_steps`, then by `shape` down to `floor`.
+
+    constant: 1. linear and cosine (Loshchilov and Hutter 2017, arXiv 1608.03983): down from the end
+    of the warm-up to `floor` at step `steps`. wsd, warm-up, stable, decay (Hu et al. 2024, arXiv
+    2404.06395): 1 until `decay_steps` before `steps`, then down by `decay_shape`, of which "sqrt"
+    is 1 - √x (Hägele et al. 2024, arXiv 2405.18392).
+
+    Warm-up takes step n to (n + 1) / (warmup_steps + 1): the first update is not lost, and 1 is
+    reached at step `warmup_steps`. The floor is reached at `steps`, after the last of them, and
+    held. Raises UsageError for what cannot be, and for keys that the shape does not have.
+    """
+
+    shape: Shape = "cosine"
+    steps: int | None = None
+    """Of the whole run, with the warm-up."""
+    warmup_steps: int = 0
+    floor: float | None = None
+    """Share of the full rate at the end; 0 where none is given."""
+    decay_steps: int | None = None
+    """Of wsd alone; a tenth of the steps where none is given, or what the warm-up leaves."""
+    decay_shape: DecayShape | None = None
+    """Of wsd alone; "linear" where none is given."""
+
+    def __post_init__(self) -> None:
+        _check_keys(self)
+        _check_values(self)
+
+    def factor(self, step: int) -> float:
+        """What the full learning rate is multiplied by at this step."""
+        if step < self.warmup_steps:
+            return (step + 1) / (self.warmup_steps + 1)
+        if self.shape == "constant":
+            return 1.0
+        assert self.steps is not None
+        start = self._decay_start()
+        passed = min(max((step - start) / (self.steps - start), 0.0), 1.0)
+        floor = self.floor or 0.0
+        return floor + (1 - floor) * _remaining(self._decay_shape(), passed)
+
+    def _decay_start(self) -> int:
+        if self.shape != "wsd":
+            return self.warmup_steps
+        assert self.steps is not None
+        after_warmup = self.steps - self.warmup_steps
+        return self.steps - (self.decay_steps or min(max(self.steps // 10, 1), after_warmup))
+
+    def _decay_shape(self) -> str:
+        return self.shape if self.shape != "wsd" else self.decay_shape or "linear"
+
+
+def learning_rates(optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
+    """The learning rate of each parameter group: of an optimizer just built, the full ones."""
+    return tuple(float(group["lr"]) for group in optimizer.param_groups)
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, base: float | Sequence[float], factor: float
+) -> None:
+    """Sets each group's learning rate to `base` times `factor`.
+
+    `base` is one number for all groups, or one for each: `learning_rates` of an optimizer just
+    built.
+    """
+    groups = optimizer.param_groups
+    bases = [base] * len(groups) if isinstance(base, int | float) else list(base)
+    for group, full in zip(groups, bases, strict=True):
+        group["lr"] = full * factor
+
+
+def _remaining(shape: str, passed: float) -> float:
+    """1 at the start of the decay, 0 at its end."""
+    if shape == "cosine":
+        return 0.5 * (1 + cos(pi * passed))
+    if shape == "sqrt":
+        return 1 - sqrt(passed)
+    return 1 - passed
+
+
+def _check_keys(schedule: ScheduleConfig) -> None:
+    if schedule.shape not in get_args(Shape):
+        raise UsageError(
+            f"There is no schedule {schedule.shape!r}. There are: {', '.join(get_args(Shape))}."
+        )
+    if schedule.shape != "constant" and schedule.steps is None:
+        raise UsageError(f"The schedule {schedule.shape} needs steps, the length of the run.")
+    foreign = ["floor"] if schedule.shape == "constant" else []
+    foreign += ["decay_steps", "decay_shape"] if schedule.shape != "wsd" else []
+    for key in foreign:
+        if getattr(schedule, key) is not None:
+            raise UsageError(f"The schedule {schedule.shape} has no {key}. Leave it out.")
+
+
+def _check_values(schedule: ScheduleConfig) -> None:
+    floor, steps, warmup, decay = (
+        schedule.floor, schedule.steps, schedule.warmup_steps, schedule.decay_steps,
+    )  # fmt: skip
+    if floor is not None and not (isfinite(floor) and 0 <= floor <= 1):
+        raise UsageError(f"The schedule's floor is {floor}. It is a share of the rate, in [0, 1].")
+    if warmup < 0:
+        raise UsageError(f"The schedule's warmup_steps are {warmup}. They cannot be negative.")
+    if steps is not None and warmup >= steps:
+        raise UsageError(
+            f"The schedule's warmup_steps are {warmup}, its steps {steps}. Make steps, which count "
+            "the whole run, the larger."
+        )
+    if schedule.decay_shape not in (None, *get_args(DecayShape)):
+        raise UsageError(
+            f"There is no decay_shape {schedule.decay_shape!r}. There are: "
+            f"{', '.join(get_args(DecayShape))}."
+        )
+    if decay is not None and steps is not None and not 1 <= decay <= steps - warmup:
+        raise UsageError(
+            f"The schedule's decay_steps are {decay}. After {warmup} steps of warm-up, {steps} "
+            f"steps have room for 1 to {steps - warmup}."
+        )

@@ -1,0 +1,312 @@
+"""One optimizer step on a batch, in as many micro-batches as fit, and never a bad one silently.
+
+    rows      sequences or samples of this rank's batch      micro-batch   rows in one pass
+
+The host waits for the device once a step, before the update, for the loss, the gradient norm and
+the loss scale together: what is not finite must not reach the weights.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchtally.errors import UsageError
+from torchtally.train.models.loss import IGNORED
+from torchtally.train.optimizers.clipping import clip_by_norm, global_norm
+from torchtally.train.outcome import NonFiniteError, Outcome, SpikeError, StepResult
+from torchtally.train.precision import Precision
+from torchtally.train.retry import halved_until_it_fits
+from torchtally.train.spikes import SpikeDetector
+
+Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""(model, inputs, targets) to the mean over the targets: those other than -100, if integers."""
+Batch = Tensor | tuple[Tensor, Tensor]
+"""Tokens, each the target of those before it; or inputs and targets. Rows come first."""
+OnNonfinite = Literal["stop", "skip"]
+
+LEAST_LOSS_SCALE = 1.0
+"""Below it float16 loses what scaling was to save: torch.amp.GradScaler's documentation."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """Gradients are there, and these numbers on the host."""
+
+    loss: float
+    grad_norm: float
+    loss_scale: float
+    micro_losses: Float[Tensor, " micro_batches"]
+    """Each one's part of the loss, on the device."""
+
+    @property
+    def is_finite(self) -> bool:
+        return isfinite(self.loss) and isfinite(self.grad_norm)
+
+
+class Stepper:
+    """Steps an optimizer by one batch after the other.
+
+    Rows go through the model `micro_batch` at a time; their losses are weighted by the targets that
+    count in them, so that their sum is the mean over the batch and the gradient its gradient, to
+    rounding. Learning rates are set by whoever calls.
+
+    Where the loss or the gradient norm is inf or nan, "stop" raises NonFiniteError and "skip"
+    leaves the step out, up to `most_skipped` times in a row; so are spikes, by their detector.
+    Neither touches weights and optimizer state. Buffers that the forward pass writes are written.
+
+    On torch.OutOfMemoryError in the passes, and no other error, the micro-batch is halved, down to
+    `least_micro_batch`, and the step done again from its beginning with the same random numbers of
+    torch. One in the update is raised: a smaller micro-batch would not help it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        *,
+        precision: Precision,
+        device: torch.device | str,
+        micro_batch: int,
+        clip_norm: float | None = None,
+        on_nonfinite: OnNonfinite = "stop",
+        most_skipped: int = 8,
+        least_micro_batch: int = 1,
+        spikes: SpikeDetector | None = None,
+    ) -> None:
+        _check(micro_batch, least_micro_batch, on_nonfinite, most_skipped)
+        self.model = model
+        self.loss = loss
+        self.optimizer = optimizer
+        self.precision = precision
+        self.device = torch.device(device)
+        self.scaler = precision.scaler(device)
+        self.micro_batch = micro_batch
+        """Lowered for good once memory did not suffice."""
+        self.least_micro_batch = least_micro_batch
+        self.clip_norm = clip_norm
+        self.on_nonfinite = on_nonfinite
+        self.most_skipped = most_skipped
+        self.spikes = spikes
+        self.skipped_in_a_row = 0
+
+    def __call__(self, batch: Batch, *, step: int) -> StepResult:
+        """One step. `step` is its number, for errors alone."""
+        inputs, targets = _inputs_and_targets(batch, self.device)
+        began_with = min(self.micro_batch, len(inputs))
+        size, found = self._passes_that_fit(inputs, targets)
+        is_spike = (
+            self.spikes is not None and found.is_finite and self.spikes.sees_spike(found.loss)
+        )
+        outcome = self._outcome(found, is_spike=is_spike)
+        if outcome is Outcome.UPDATED:
+            self._update()
+        else:
+            self.optimizer.zero_grad(set_to_none=True)
+            self._count_skip(outcome, found, size, step, (inputs, targets))
+        return StepResult(
+            loss=found.loss,
+            grad_norm=found.grad_norm,
+            outcome=outcome,
+            is_spike=is_spike,
+            micro_batch=size,
+            micro_batches=len(found.micro_losses),
+            loss_scale=found.loss_scale,
+            lowered_from=began_with if size < began_with else None,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside model and optimizer; numbers that JSON keeps."""
+        return {
+            "micro_batch": self.micro_batch,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "spikes": None if self.spikes is None else self.spikes.state.to_dict(),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on from a state dict of a stepper of the same precision.
+
+        The micro-batch is the smaller of the two, for this run may have been asked for less.
+        """
+        self.micro_batch = min(self.micro_batch, state_dict["micro_batch"])
+        self.skipped_in_a_row = state_dict["skipped_in_a_row"]
+        if self.scaler is not None and state_dict["scaler"] is not None:
+            self.scaler.load_state_dict(state_dict["scaler"])
+        if self.spikes is not None and state_dict["spikes"] is not None:
+            self.spikes.state = type(self.spikes.state).from_dict(state_dict["spikes"])
+
+    def _passes_that_fit(self, inputs: Tensor, targets: Tensor) -> tuple[int, _Pass]:
+        """The micro-batch that fits, and its passes; from now on, no larger one is tried."""
+        began_with = min(self.micro_batch, len(inputs))
+        size, found = halved_until_it_fits(
+            lambda size: self._passes(inputs, targets, size),
+            began_with,
+            least=min(self.least_micro_batch, began_with),
+            device=self.device,
+            discard=lambda: self.optimizer.zero_grad(set_to_none=True),
+            note=lambda size: _shortage_note(size, inputs),
+        )
+        if size < began_with:
+            self.micro_batch = size
+        return size, found
+
+    def _passes(self, inputs: Tensor, targets: Tensor, size: int) -> _Pass:
+        """Forward and backward of all micro-batches, clipping, and the one wait of the step."""
+        self.optimizer.zero_grad(set_to_none=True)
+        parts = list(zip(inputs.split(size), targets.split(size), strict=True))
+        losses = [
+            self._pass(part, share)
+            for part, share in zip(parts, _shares(targets, size), strict=True)
+        ]
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        norm = self._clipped_norm()
+        micro_losses = torch.stack(losses)
+        one = torch.ones((), device=micro_losses.device)
+        scale = one if self.scaler is None else self.scaler.scale(one)
+        numbers = torch.stack([micro_losses.sum(), norm.to(micro_losses), scale])
+        loss, grad_norm, loss_scale = numbers.tolist()
+        return _Pass(loss, grad_norm, loss_scale, micro_losses)
+
+    def _pass(
+        self, part: tuple[Tensor, Tensor], share: Float[Tensor, ""] | float
+    ) -> Float[Tensor, ""]:
+        with self.precision.autocast(self.device):
+            mean = self.loss(self.model, *part)
+        # bfloat16's three digits are few for a loss, and fewer for a sum of them.
+        loss = _weighted(mean.float(), share)
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        return loss.detach()
+
+    def _clipped_norm(self) -> Float[Tensor, ""]:
+        if self.clip_norm is not None:
+            return clip_by_norm(self.model.parameters(), self.clip_norm)
+        return global_norm(it.grad for it in self.model.parameters() if it.grad is not None)
+
+    def _outcome(self, found: _Pass, *, is_spike: bool) -> Outcome:
+        if not found.is_finite:
+            is_overflow = isfinite(found.loss) and self._lowered_scale(found.loss_scale)
+            return Outcome.SCALE_LOWERED if is_overflow else Outcome.NONFINITE
+        assert self.spikes is not None or not is_spike
+        is_left_out = is_spike and self.spikes is not None and self.spikes.config.on_spike != "note"
+        return Outcome.SPIKE if is_left_out else Outcome.UPDATED
+
+    def _lowered_scale(self, scale: float) -> bool:
+        """Lowers the loss scale because gradients overflowed; False where that cannot help."""
+        if self.scaler is None or scale <= LEAST_LOSS_SCALE:
+            return False
+        self.scaler.update()
+        lowered = self.scaler.get_scale()
+        if lowered < LEAST_LOSS_SCALE:
+            self.scaler.update(LEAST_LOSS_SCALE)
+        return lowered < scale
+
+    def _update(self) -> None:
+        self.skipped_in_a_row = 0
+        # Not by the scaler, which would wait for the device again to know what is known already.
+        self.optimizer.step()
+        if self.scaler is not None:
+            self.scaler.update()
+
+    def _count_skip(
+        self, outcome: Outcome, found: _Pass, size: int, step: int, batch: tuple[Tensor, Tensor]
+    ) -> None:
+        """Raises where such a step is not to be skipped, or one too many in a row."""
+        if outcome is Outcome.SCALE_LOWERED:
+            return
+        if self.scaler is not None:  # its check of these gradients is over, its scale as it was
+            self.scaler.update(self.scaler.get_scale())
+        self.skipped_in_a_row += 1
+        is_over = self.skipped_in_a_row > self.most_skipped
+        if outcome is Outcome.SPIKE:
+            assert self.spikes is not None
+            if is_over or self.spikes.config.on_spike == "stop":
+                raise SpikeError(self._text(_spike_text(found), step), step=step, batch=batch)
+        elif is_over or self.on_nonfinite == "stop":
+            text = _nonfinite_text(found, size, len(batch[0]), self.model)
+            raise NonFiniteError(self._text(text, step), step=step, batch=batch)
+
+    def _text(self, what: str, step: int) -> str:
+        skipped = self.skipped_in_a_row - 1
+        before = f" after {skipped} skipped steps in a row" if skipped else ""
+        return (
+            f"Step {step}{before}: {what} Weights and optimizer state are as before the step, and "
+            "its batch is the order's at that step. Lower the learning rate or clip_norm, look at "
+            "the batch, or skip such steps."
+        )
+
+
+def _inputs_and_targets(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
+    inputs, targets = (batch[:, :-1], batch[:, 1:]) if isinstance(batch, Tensor) else batch
+    if len(inputs) != len(targets) or len(inputs) == 0:
+        raise UsageError(
+            f"A batch of {len(inputs)} rows with targets for {len(targets)}: give as many targets "
+            "as rows, and at least one."
+        )
+    return inputs.to(device), targets.to(device)
+
+
+def _shares(targets: Tensor, size: int) -> Sequence[Tensor | float]:
+    """Each micro-batch's part of all targets that count; on the device where it must be counted."""
+    parts = targets.split(size)
+    if len(parts) == 1:
+        return [1.0]
+    if targets.is_floating_point():
+        return [len(it) / len(targets) for it in parts]
+    counts = torch.stack([(it != IGNORED).sum() for it in parts])
+    return list((counts / counts.sum()).unbind())
+
+
+def _weighted(mean: Float[Tensor, ""], share: Float[Tensor, ""] | float) -> Float[Tensor, ""]:
+    """The mean times its share; 0 for a share of 0, where the mean is 0 / 0."""
+    if isinstance(share, float):
+        return mean if share == 1.0 else mean * share
+    return torch.where(share == 0, 0.0, mean * share)
+
+
+def _shortage_note(size: int, inputs: Tensor) -> str:
+    return (
+        f"Out of memory with {size} of {len(inputs)} rows of {tuple(inputs.shape[1:])} at a time, "
+        "the smallest micro-batch allowed. Shorten the sequence, recompute activations, choose a "
+        "precision with less state, or a smaller model."
+    )
+
+
+def _spike_text(found: _Pass) -> str:
+    return f"the loss spiked to {found.loss:.6g}, with a gradient norm of {found.grad_norm:.6g}."
+
+
+def _nonfinite_text(found: _Pass, size: int, rows: int, model: nn.Module) -> str:
+    """What was not finite first: weights, a micro-batch's loss, or gradients alone."""
+    bad_weights = [name for name, it in model.named_parameters() if not bool(it.isfinite().all())]
+    text = f"the loss is {found.loss}, the gradient norm {found.grad_norm}"
+    if bad_weights:
+        return f"{text}: weights were not finite before it, {bad_weights[0]!r} the first."
+    bad = [at for at, it in enumerate(found.micro_losses.tolist()) if not isfinite(it)]
+    if bad:
+        first, end = bad[0] * size, min((bad[0] + 1) * size, rows)
+        return f"{text}, first in rows {first} to {end - 1} of {rows}."
+    return f"{text}, at a loss scale of {found.loss_scale:g}."
+
+
+def _check(
+    micro_batch: int, least_micro_batch: int, on_nonfinite: OnNonfinite, most_skipped: int
+) -> None:
+    if not 1 <= least_micro_batch <= micro_batch:
+        raise UsageError(
+            f"micro_batch {micro_batch}, least_micro_batch {least_micro_batch}: both must be 1 or "
+            "more, and the least no more than the other."
+        )
+    if on_nonfinite not in get_args(OnNonfinite):
+        raise UsageError(
+            f"on_nonfinite: {on_nonfinite!r} is not known: give one of "
+            f"{', '.join(get_args(OnNonfinite))}."
+        )
+    if most_skipped < 0:
+        raise UsageError(f"most_skipped: {most_skipped} cannot be negative.")

@@ -1,0 +1,276 @@
+"""What is trained: a model, the batches of every step, and the loss of a batch.
+
+Axes: `batch` rows, `sequence` tokens, `width` features.
+"""
+
+import sysconfig
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchtally.train.config import STDLIB, TrainConfig
+from torchtally.train.data.batches import batch_at, batches, order_of
+from torchtally.train.data.description import BYTE_TOKENIZER, described_in
+from torchtally.train.data.files import open_tokens
+from torchtally.train.data.order import OrderName
+from torchtally.train.data.prepare import Wanted, prepare
+from torchtally.train.data.seeds import Source, seed_of
+from torchtally.train.data.token_data import Read, TokenData
+from torchtally.train.data.tokenizer import (
+    BytePairTokenizer,
+    ByteTokenizer,
+    Tokenizer,
+)
+from torchtally.train.models import Cruncher, Transformer
+from torchtally.train.models.huggingface import read_weights
+
+Rows = tuple[Tensor, Tensor]
+"""Inputs and targets, of as many rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch:
+    """What one step is trained on."""
+
+    step: int
+    inputs: Tensor
+    targets: Tensor
+    wait_s: float
+    """How long the loop waited for it."""
+
+
+Batches = AbstractContextManager[Iterable[TrainBatch]]
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A model and where its batches come from."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def tokens_of_step(self) -> int | None:
+        """That a step trains on; None where the data is no text."""
+
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
+        """The mean over a batch; `model` is the task's, or what wraps it."""
+        ...
+
+    def batches(self, first_step: int, end_step: int, device: torch.device) -> Batches:
+        """Those of these steps, in order."""
+        ...
+
+    def validation(self, device: torch.device) -> Iterable[Rows]:
+        """The same batches every time; none where there is nothing to validate on."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files."""
+        ...
+
+
+def task_of(config: TrainConfig, device: torch.device) -> Task:
+    """The task of a config, its model on the device with values by the config's seed.
+
+    Raises UsageError for data that cannot be read, naming the file.
+    """
+    return Teacher(config, device) if config.task == "teacher" else Language(config, device)
+
+
+class Teacher:
+    """A linear teacher, y = x . (0, 1, 2, ...), and a deep linear pupil that learns it."""
+
+    tokens_of_step = None
+
+    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        self._config = config
+        dim = config.teacher.dim
+        self._weights = torch.arange(dim, dtype=torch.float32, device=device)
+        with seeded(config, Source.INITIALISATION):
+            self.model: nn.Module = Cruncher(dim, config.teacher.num_layers).to(device)
+
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
+        """Mean squared error."""
+        return nn.functional.mse_loss(model(inputs), targets)
+
+    @contextmanager
+    def batches(
+        self, first_step: int, end_step: int, device: torch.device
+    ) -> Iterator[Iterable[TrainBatch]]:
+        yield (
+            TrainBatch(step, *self._rows(Source.ORDER, step, device), 0.0)
+            for step in range(first_step, end_step)
+        )
+
+    def validation(self, device: torch.device) -> Iterable[Rows]:
+        count = self._config.evaluation.batches
+        return (self._rows(Source.VALIDATION_ORDER, step, device) for step in range(count))
+
+    def close(self) -> None:
+        pass
+
+    def _rows(self, source: Source, step: int, device: torch.device) -> Rows:
+        """A pure function of the seed and the step."""
+        generator = torch.Generator().manual_seed(seed_of(source, self._config.seed) + step)
+        shape = (self._config.batch, self._config.teacher.dim)
+        inputs = torch.randn(shape, generator=generator).to(device)
+        return inputs, inputs @ self._weights
+
+
+class Decoder:
+    """A decoder and its loss, without any data: what `Language` and `Rehearsal` share."""
+
+    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        self._config = config
+        self._chunk_tokens = config.loss_chunk_tokens
+        self.tokens_of_step: int | None = config.batch * config.tokens_of_sequence
+        with seeded(config, Source.INITIALISATION):
+            self.model = Transformer(config.model.transformer(), recompute=config.model.recompute)
+        if config.model.weights is not None:
+            read_weights(self.model, config.model.weights)
+        self.model.to(device)
+
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
+        """Mean cross-entropy of the next token, in nats."""
+        assert isinstance(model, Transformer)
+        return model.loss(inputs, targets, chunk_tokens=self._chunk_tokens)
+
+
+class Rehearsal(Decoder):
+    """The same training on random tokens: for a plan, before any file is read."""
+
+    @contextmanager
+    def batches(
+        self, first_step: int, end_step: int, device: torch.device
+    ) -> Iterator[Iterable[TrainBatch]]:
+        shape = (self._config.batch, self._config.tokens_of_sequence + 1)
+        vocabulary = self.model.config.vocabulary
+        tokens = (torch.randint(vocabulary, shape).to(device) for _ in range(first_step, end_step))
+        yield (TrainBatch(n, it[:, :-1], it[:, 1:], 0.0) for n, it in enumerate(tokens, first_step))
+
+    def validation(self, device: torch.device) -> Iterable[Rows]:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
+class Language(Decoder):
+    """A decoder that learns the next token of text."""
+
+    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        self._closing = ExitStack()
+        self._config = config
+        sequence = config.tokens_of_sequence
+        paths = (prepared(config),) if config.data.text else config.data.train
+        try:
+            # Data before the model: a bad file is told of before minutes of initialisation.
+            self._train = self._opened(paths, "train", sequence)
+            self._validation = self._opened_validation(paths, sequence)
+            self.tokenizer = _tokenizer(paths)
+            super().__init__(config, device)
+        except BaseException:
+            self._closing.close()
+            raise
+
+    @contextmanager
+    def batches(
+        self, first_step: int, end_step: int, device: torch.device
+    ) -> Iterator[Iterable[TrainBatch]]:
+        config = self._config
+        order = order_of(
+            self._train,
+            OrderName(config.data.order),
+            batch=config.batch,
+            seed=seed_of(Source.ORDER, config.seed),
+        )
+        with batches(
+            self._train, order, device=device, first_step=first_step, end_step=end_step
+        ) as ring:
+            yield (TrainBatch(it.step, it.inputs, it.targets, it.wait_s) for it in ring)
+
+    def validation(self, device: torch.device) -> Iterable[Rows]:
+        if self._validation is None:
+            return
+        config = self._config
+        rows = min(config.batch, self._validation.windows)
+        order = order_of(
+            self._validation,
+            OrderName.SHUFFLED,
+            batch=rows,
+            seed=seed_of(Source.VALIDATION_ORDER, config.seed),
+        )
+        # No window twice: an epoch of the validation data is all there is.
+        for step in range(min(config.evaluation.batches, self._validation.windows // rows)):
+            tokens = batch_at(self._validation, order, step).to(device)
+            yield tokens[:, :-1], tokens[:, 1:]
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def _opened(self, paths: Iterable[str], split: str, sequence: int) -> TokenData:
+        """Checked to the last file, before anything is computed."""
+        data = self._config.data
+        return self._closing.enter_context(
+            open_tokens(
+                tuple(paths),
+                split=split,
+                dtype=data.dtype,
+                sequence=sequence,
+                stride=data.stride,
+                read=Read(data.read),
+                vocabulary_size=self._config.model.transformer().vocabulary,
+                seed=seed_of(Source.DATA_CHECK, self._config.seed),
+            )
+        )
+
+    def _opened_validation(self, paths: Iterable[str], sequence: int) -> TokenData | None:
+        """The files that the config names, else the validation split of a prepared folder."""
+        given = self._config.data.validation
+        if given:
+            return self._opened(given, "validation", sequence)
+        folders = [it for it in paths if _has_validation(it)]
+        return self._opened(folders, "validation", sequence) if folders else None
+
+
+@contextmanager
+def seeded(config: TrainConfig, source: Source) -> Iterator[None]:
+    """torch's generator of the host as this source of randomness has it; then as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(source, config.seed))
+        yield
+
+
+def prepared(config: TrainConfig) -> str:
+    """The folder of tokens made of the config's texts, below the run's own; made once."""
+    folder = Path(config.log.folder) / "data"
+    if described_in(str(folder)) is None:
+        inputs = tuple(
+            sysconfig.get_paths()["stdlib"] if it == STDLIB else it for it in config.data.text
+        )
+        prepare(Wanted(inputs=inputs, out=str(folder)))
+    return str(folder)
+
+
+def _has_validation(path: str) -> bool:
+    found = described_in(path) if Path(path).is_dir() else None
+    return found is not None and "validation" in found.splits
+
+
+def _tokenizer(paths: Iterable[str]) -> Tokenizer | None:
+    """What turns ids into text again; None where nothing says."""
+    for path in paths:
+        found = described_in(path) if Path(path).is_dir() else None
+        if found is not None and found.tokenizer == BYTE_TOKENIZER:
+            return ByteTokenizer()
+        if found is not None:
+            file = Path(path, found.tokenizer)
+            return BytePairTokenizer(file.read_text(encoding="utf-8"), place=str(file))
+    return None

@@ -1,0 +1,247 @@
+"""bfloat16 weights that are updated in float32, by any optimizer of `optimizers.build`.
+
+The weights' update is mostly too small for bfloat16. Two ways to keep it: a float32 copy of each
+weight, which is what is updated ("master"), or rounding by chance ("stochastic"), which needs no
+copy. Bytes a parameter of AdamW: 2 weight + 2 gradient + 4 master + 8 state = 16, and
+2 + 2 + 4 = 8. float32 gradients are there for one chunk of the parameters at a time.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from typing import Any, Literal, overload
+
+import torch
+from jaxtyping import BFloat16
+from torch import Tensor
+
+from torchtally.errors import UsageError
+from torchtally.train.data.seeds import Source, seed_of
+from torchtally.train.optimizers.foreach import ParameterGroup
+from torchtally.train.optimizers.state import planned_state_bytes as planned_by
+from torchtally.train.rounding import round_stochastically, seed_of_update
+
+Keeping = Literal["master", "stochastic"]
+
+MASTER = "master"
+"""The float32 copy among a parameter's state."""
+UPDATES = "rounding_updates"
+"""Among a group's values: how many updates were rounded, for the draws of the next one."""
+NARROW_BYTES, WIDE_BYTES = 2, 4
+CHUNK_BYTES = 256 * 2**20
+"""Of float32 at a time: small beside the parameters of a model that fills a GPU."""
+
+
+class WideUpdate(torch.optim.Optimizer):
+    """Steps another optimizer on float32 copies of bfloat16 parameters, and writes them back.
+
+    Give it an optimizer just built over the bfloat16 parameters; step this one from then on, whose
+    groups are the parameters and hyperparameters that count. "master" copies and all state are
+    float32 and stay; written back to the nearest. "stochastic" ones are there while their chunk is
+    updated; weights and state are kept in bfloat16, rounded stochastically by draws that are a pure
+    function of (seed, update), the same on every replica. Its state dict is an optimizer's, with
+    the copies as state "master". Raises UsageError for parameters of another dtype.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        keeping: Keeping,
+        *,
+        seed: int = 0,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        # Hooks on optimizers and their steps, as profilers and traces have them, are to see one
+        # optimizer, this one: a copy is made without a constructor, and stepped without its hooks.
+        self.inner = copy(optimizer)
+        self._inner_step = _without_hooks(type(optimizer).step)
+        self.keeping = keeping
+        self.chunk_bytes = chunk_bytes
+        self._seed = seed_of(Source.ROUNDING, seed)
+        _check_dtypes(optimizer)
+        self.planned_bytes = _planned_bytes(optimizer, keeping)
+        groups = [_own_group(it) for it in optimizer.param_groups]
+        super().__init__(groups, dict(optimizer.defaults))
+        self._wide = {it: self._first_wide(it) for it in self._parameters()}
+        for group in self.inner.param_groups:
+            group["params"] = [self._wide[it] for it in group["params"]]
+        for parameter, wide in self._wide.items():  # torch's Adagrad has some from the start
+            if parameter in self.inner.state:
+                self.inner.state[wide] = self.inner.state.pop(parameter)
+        self._take_over_state()
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step for every parameter that has a gradient; the closure's loss, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._hand_over_hyperparameters()
+        generators = _Generators(seed_of_update(self._seed, self.param_groups[0][UPDATES]))
+        for chunk in self._chunks():
+            for parameter in chunk:
+                self._widen(parameter)
+            # A parameter without a gradient is passed over, its state and its counter included:
+            # torch's optimizers and ours. So a step of this chunk alone is a step of the whole.
+            self._inner_step(self.inner)
+            for parameter in chunk:
+                self._narrow(parameter, generators)
+        for group in self.param_groups:
+            group[UPDATES] += 1
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from a state dict of the same class, weights and keeping."""
+        masters = {index: it.get(MASTER) for index, it in state_dict["state"].items()}
+        if self.keeping == "master" and any(it is None for it in masters.values()):
+            raise UsageError(
+                "The saved optimizer has no float32 master weights. Resume in the precision that "
+                "was saved."
+            )
+        super().load_state_dict({**state_dict, "state": {}})
+        inner_state = {
+            index: {name: value for name, value in it.items() if name != MASTER}
+            for index, it in state_dict["state"].items()
+        }
+        self.inner.load_state_dict({**state_dict, "state": inner_state})
+        if self.keeping == "master":
+            for index, parameter in enumerate(self._parameters()):
+                if index in masters:
+                    self._wide[parameter].copy_(masters[index])
+        self._take_over_state()
+
+    def _first_wide(self, parameter: Tensor) -> Tensor:
+        if self.keeping == "master":
+            return parameter.detach().to(torch.float32)
+        return torch.empty(0, dtype=torch.float32, device=parameter.device)
+
+    def _take_over_state(self) -> None:
+        """The inner optimizer's state, in the dtype in which it is kept, as this one's."""
+        for parameter, wide in self._wide.items():
+            if wide in self.inner.state:
+                state = self.inner.state[wide]
+                dtype = torch.float32 if self.keeping == "master" else torch.bfloat16
+                for name in _wide_names(state):
+                    state[name] = state[name].to(dtype)
+                self._list(parameter)
+
+    def _list(self, parameter: Tensor) -> None:
+        """Both optimizers share the dict of a parameter's state."""
+        state = self.inner.state[self._wide[parameter]]
+        if self.keeping == "master":
+            state[MASTER] = self._wide[parameter]
+        self.state[parameter] = state
+
+    def _hand_over_hyperparameters(self) -> None:
+        for own, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
+            inner.update({k: v for k, v in own.items() if k not in ("params", UPDATES)})
+
+    def _widen(self, parameter: Tensor) -> None:
+        wide = self._wide[parameter]
+        if self.keeping == "stochastic":
+            wide.data = parameter.detach().to(torch.float32)
+            state = self.inner.state.get(wide, {})
+            for name in _wide_names(state):
+                state[name] = state[name].to(torch.float32)
+        assert parameter.grad is not None
+        wide.grad = parameter.grad.to(torch.float32)
+
+    def _narrow(self, parameter: Tensor, generators: "_Generators") -> None:
+        wide = self._wide[parameter]
+        wide.grad = None
+        if self.keeping == "master":
+            parameter.copy_(wide)
+        else:
+            generator = generators.on(parameter.device)
+            parameter.copy_(round_stochastically(wide, generator))
+            wide.data = wide.new_empty(0)
+            state = self.inner.state[wide]
+            for name in _wide_names(state):
+                state[name] = round_stochastically(state[name], generator)
+        self._list(parameter)
+
+    def _chunks(self) -> Iterator[list[Tensor]]:
+        """Parameters that have gradients, by chunks of so many bytes in float32."""
+        chunk: list[Tensor] = []
+        filled_bytes = 0
+        for parameter in self._parameters():
+            if parameter.grad is None:
+                continue
+            size_bytes = parameter.numel() * WIDE_BYTES
+            if chunk and filled_bytes + size_bytes > self.chunk_bytes:
+                yield chunk
+                chunk, filled_bytes = [], 0
+            chunk.append(parameter)
+            filled_bytes += size_bytes
+        if chunk:
+            yield chunk
+
+    def _parameters(self) -> list[BFloat16[Tensor, "..."]]:
+        return [it for group in self.param_groups for it in group["params"]]
+
+
+def planned_state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """As `optimizers.planned_state_bytes`, of wide updates too: their master copies are state."""
+    if isinstance(optimizer, WideUpdate):
+        return optimizer.planned_bytes
+    return planned_by(optimizer)
+
+
+def _without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The method that torch.optim.Optimizer wrapped in its hooks when the first one was made."""
+    bare: Callable[..., Any] = step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[attr-defined]
+    return bare
+
+
+class _Generators:
+    """One for each device, all of them with the seed of this update."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._made: dict[torch.device, torch.Generator] = {}
+
+    def on(self, device: torch.device) -> torch.Generator:
+        if device not in self._made:
+            self._made[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._made[device]
+
+
+def _planned_bytes(optimizer: torch.optim.Optimizer, keeping: Keeping) -> int:
+    """The optimizer is over bfloat16 parameters still, so its own plan is of bfloat16 state."""
+    narrow_bytes = planned_by(optimizer)
+    if keeping == "stochastic":
+        return narrow_bytes
+    elements: int = sum(it.numel() for group in optimizer.param_groups for it in group["params"])
+    return narrow_bytes * WIDE_BYTES // NARROW_BYTES + elements * WIDE_BYTES
+
+
+def _own_group(group: ParameterGroup) -> ParameterGroup:
+    """A group of the same parameters and values; with names, as torch takes them."""
+    others = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+    names: Sequence[str] | None = group.get("param_names")
+    members = list(group["params"])
+    listed = members if names is None else list(zip(names, members, strict=True))
+    return {"params": listed, **others, UPDATES: 0}
+
+
+def _wide_names(state: dict[str, Any]) -> list[str]:
+    """What is like the parameter: not its counter, which would stop at 256 in bfloat16."""
+    return [
+        name
+        for name, value in state.items()
+        if name not in ("step", MASTER) and isinstance(value, Tensor) and value.is_floating_point()
+    ]
+
+
+def _check_dtypes(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for it in group["params"]:
+            if it.dtype != torch.bfloat16:
+                raise UsageError(
+                    f"A parameter of shape {tuple(it.shape)} is {it.dtype}, where this precision "
+                    "has bfloat16 ones. Prepare the model before its optimizer is built."
+                )

@@ -1,0 +1,130 @@
+"""`tally train` as a user meets it: the plan, the run, Ctrl-C, and errors before the first step."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.train.training import TINY
+from torchtally.train.logs import read_log
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TALLY = [
+    sys.executable,
+    "-c",
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from torchtally.cli import main; sys.exit(main())",
+    "train",
+]
+TIMEOUT_S = 240
+
+
+def environment() -> dict[str, str]:
+    own = ("COLUMNS", "TALLY_CALIBRATIONS")
+    kept = {name: it for name, it in os.environ.items() if name not in own}
+    return kept | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+
+
+def tally(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*TALLY, *arguments],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+
+
+def config(folder: Path, steps: int = 8, more: str = "") -> str:
+    (folder / "text.txt").write_text("".join(f"line {n}: {n * n}\n" for n in range(2000)))
+    sizes = "\n".join(f"{name} = {it}" for name, it in TINY.items())
+    path = folder / "tiny.toml"
+    path.write_text(
+        f'steps = {steps}\nbatch = 4\ndevice = "cpu"\n{more}\n'
+        f'[data]\ntext = ["text.txt"]\n[log]\nfolder = "run"\nevery = 1\n[model]\n{sizes}\n'
+    )
+    return str(path)
+
+
+def test_the_teacher(tmp_path: Path) -> None:
+    done = tally(str(EXAMPLES / "teacher.toml"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "predicted" in done.stdout
+    assert "10 steps, loss" in done.stdout
+    assert "Predicted beside measured" in done.stderr
+    assert len(read_log(tmp_path / "runs" / "teacher").series("train/loss")) == 10
+
+
+def test_a_decoder(tmp_path: Path) -> None:
+    done = tally(config(tmp_path), "--steps", "5", "--optimizer.lr", "1e-2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    log = read_log(tmp_path / "run")
+    assert log.run["config"]["optimizer"]["lr"] == 1e-2
+    assert len(log.series("train/loss")) == 5
+    assert "validation loss" in done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_plan_for_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+    done = tally("--plan", "--gpu", "H100-SXM", config(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for said in ("on H100-SXM", "parameters", "optimizer state", "activations", "peak", "step"):
+        assert said in done.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*TALLY, config(tmp_path, steps=100_000)],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    log = tmp_path / "run" / "log.jsonl"
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline_s and (
+        not log.exists() or log.read_text().count("train/loss") < 3
+    ):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert "interrupted" in stderr
+    assert len(read_log(tmp_path / "run").series("train/loss")) >= 3
+
+
+def test_another_run_is_not_overwritten(tmp_path: Path) -> None:
+    path = config(tmp_path, steps=2)
+    assert tally(path, cwd=tmp_path).returncode == 0
+    again = tally(path, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "run" in again.stderr
+    assert tally("--replace", path, cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.toml"], "nowhere.toml: cannot be read"),
+        (["tiny.toml", "--steps", "0"], "steps: 0"),
+        (["--gpu", "H100-SXM", "tiny.toml"], "--gpu is for --plan alone"),
+        (["--plan", "--gpu", "H1000", "tiny.toml"], "No chip is called 'H1000'"),
+        (["tiny.toml", "--data.text", "nothing.txt"], "nothing.txt"),
+        (["tiny.toml", "--device", "cuda"], "there is no GPU here"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_first_step(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    config(tmp_path)
+    done = tally(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,175 @@
+"""Batches made ahead: the right ones, in order, bounded, and a thread that always ends."""
+
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from torchtally.train.data.ring import Ring
+
+
+def number(step: int, out: np.ndarray) -> None:
+    """Batch i is full of i."""
+    out[:] = np.arange(step, step + len(out))[:, None, None]
+
+
+def data_threads() -> int:
+    return sum(it.name == "tally-data" for it in threading.enumerate())
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> None:
+    yield
+    deadline_s = time.monotonic() + 5
+    while data_threads() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert data_threads() == 0
+
+
+@pytest.mark.parametrize("chunk_steps", [1, 4])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_every_step_once_in_order(depth: int, chunk_steps: int) -> None:
+    with Ring(number, rows=2, width=4, first_step=5, end_step=18, depth=depth,
+              chunk_steps=chunk_steps) as ring:  # fmt: skip
+        kept = list(ring)
+        assert next(ring, None) is None
+    assert [it.step for it in kept] == list(range(5, 18))
+    assert [it.tokens.unique().tolist() for it in kept] == [[it] for it in range(5, 18)]
+    assert all(it.tokens.shape == (2, 4) and it.tokens.dtype == torch.int64 for it in kept)
+    assert ring.waited_s == pytest.approx(sum(it.wait_s for it in kept))
+
+
+def test_targets_are_the_tokens_after_the_inputs() -> None:
+    def fill(step: int, out: np.ndarray) -> None:
+        out[:] = np.arange(4)
+
+    with Ring(fill, rows=2, width=4) as ring:
+        batch = next(ring)
+    assert batch.inputs.tolist() == [[0, 1, 2]] * 2
+    assert batch.targets.tolist() == [[1, 2, 3]] * 2
+
+
+def test_no_more_is_made_than_asked_for() -> None:
+    """Three chunks of two ahead, and one that batches are taken from."""
+    made: list[int] = []
+
+    def fill(step: int, out: np.ndarray) -> None:
+        made.append(step)
+
+    with Ring(fill, rows=1, width=2, depth=3, chunk_steps=2) as ring:
+        time.sleep(0.1)
+        assert made == [0, 2, 4]
+        next(ring)
+        next(ring)
+        time.sleep(0.1)
+        assert made == [0, 2, 4, 6]
+
+
+def test_waiting_is_told() -> None:
+    def slow(step: int, out: np.ndarray) -> None:
+        time.sleep(0.05)
+
+    with Ring(slow, rows=1, width=2) as ring:
+        assert next(ring).wait_s > 0.03
+        time.sleep(0.2)
+        assert next(ring).wait_s < 0.03
+        assert 0.03 < ring.waited_s < 0.5
+
+
+def test_what_the_thread_raises_is_raised_here_with_its_traceback() -> None:
+    def failing(step: int, out: np.ndarray) -> None:
+        if step == 3:
+            raise OSError(5, "Input/output error", "train.bin")
+
+    with Ring(failing, rows=1, width=2) as ring:
+        assert [it.step for it in islice(ring, 3)] == [0, 1, 2]
+        with pytest.raises(OSError, match=r"train\.bin") as raised:
+            next(ring)
+        places = [it.name for it in traceback.extract_tb(raised.value.__traceback__)]
+        assert "failing" in places
+        assert data_threads() == 0
+        assert next(ring, None) is None
+
+
+def test_leaving_the_block_ends_the_thread_whatever_happens() -> None:
+    ring = Ring(number, rows=1, width=2)
+    with pytest.raises(KeyboardInterrupt), ring:
+        raise KeyboardInterrupt
+    assert data_threads() == 0
+    ring.close()
+    assert next(ring, None) is None
+
+
+def test_a_ring_that_nobody_closes_is_collected_with_its_thread() -> None:
+    """The fixture waits for the thread's end."""
+    ring = Ring(number, rows=1, width=2)
+    next(ring)
+    assert data_threads() == 1
+    del ring
+    gc.collect()
+
+
+def test_a_hundred_rings_leave_no_thread() -> None:
+    for _ in range(100):
+        with Ring(number, rows=1, width=2) as ring:
+            next(ring)
+    assert data_threads() == 0
+
+
+def test_ctrl_c_while_waiting() -> None:
+    """A read that hangs holds up neither the interrupt nor the end of the process."""
+    program = (
+        "import time, torchtally.train.data.ring as r\n"
+        "r.JOIN_S = 0.1\n"
+        "with r.Ring(lambda *_: time.sleep(600), rows=1, width=2) as ring:\n"
+        "    print('waiting', flush=True); next(ring)"
+    )
+    own = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", own + program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"waiting\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert b"KeyboardInterrupt" in said
+    assert process.returncode == -signal.SIGINT
+
+
+def test_senseless_numbers() -> None:
+    for wrong in ({"depth": 0}, {"chunk_steps": 0}):
+        with pytest.raises(ValueError, match="1 or more"):
+            Ring(number, rows=1, width=2, **wrong)
+
+
+ON_A_GPU = """\
+import numpy as np, torch, torchtally
+from torchtally.train.data.ring import Ring
+def number(step, out):
+    out[:] = np.arange(step, step + len(out))[:, None, None]
+with torchtally.virtual_gpu("H100-SXM"):
+    with Ring(number, rows=2, width=4, device="cuda", end_step=11, depth=2, chunk_steps=3) as ring:
+        kept = list(ring)
+    assert {it.tokens.device.type for it in kept} == {"cuda"}
+    assert [it.tokens.unique().tolist() for it in kept] == [[it] for it in range(11)]
+    assert torch.cuda.memory_allocated() == 4 * 512
+    del kept, ring
+    assert torch.cuda.memory_allocated() == 0
+"""
+
+
+def test_on_a_gpu() -> None:
+    """On the simulated one, whose own streams and events are not of the types that annotations say:
+    hence in a process without their checks. Two pinned buffers in turn, four copies of three steps.
+    """
+    done = subprocess.run([sys.executable, "-c", ON_A_GPU], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,43 @@
+"""The names are those that others log, and every one of ours is explained."""
+
+from transformers.integrations.integration_utils import rewrite_logs
+
+from torchtally.train.logs import StepRecord, names
+
+CONSTANTS = {
+    value
+    for name, value in vars(names).items()
+    if name.isupper() and isinstance(value, str) and name != "MEMORY"
+}
+
+
+def test_names_are_those_of_transformers_trainer() -> None:
+    keys = (
+        "loss", "grad_norm", "learning_rate", "epoch", "global_step", "num_input_tokens_seen",
+        "eval_loss", "eval_runtime",
+    )  # fmt: skip
+    theirs = rewrite_logs(dict.fromkeys(keys, 0))
+    assert theirs.keys() <= CONSTANTS
+
+
+def test_every_name_has_a_meaning_and_a_unit() -> None:
+    assert {it for it in names.MEANINGS if "*" not in it} == CONSTANTS
+    assert all(it.text and it.unit for it in names.MEANINGS.values())
+
+
+def test_a_step_is_logged_under_known_names_mfu_in_percent() -> None:
+    record = StepRecord(
+        loss=2.0, learning_rate=1e-3, tokens=64, tokens_per_s=32.0, step_s=2.0, wait_s=0.5,
+        grad_norm=1.0, epoch=0.25, mfu=0.43, memory_bytes={"optimizer state": 8},
+    )  # fmt: skip
+    values = record.values()
+    assert values.pop("memory/optimizer_state_bytes") == 8
+    assert values.keys() <= CONSTANTS
+    assert values[names.MFU] == 43.0
+
+
+def test_what_nobody_knows_is_not_logged() -> None:
+    record = StepRecord(
+        loss=2.0, learning_rate=1e-3, tokens=64, tokens_per_s=32.0, step_s=2.0, wait_s=0.5
+    )
+    assert not {names.MFU, names.GRAD_NORM, names.EPOCH} & record.values().keys()

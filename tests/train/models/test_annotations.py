@@ -1,0 +1,24 @@
+"""The checks of shapes that `tests/train/conftest.py` puts in place are in place."""
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from torchtally.train.models import Cruncher, Linear
+from torchtally.train.models.attention import attend
+
+
+def test_a_wrong_rank_is_found() -> None:
+    with pytest.raises(TypeCheckError):
+        Cruncher(4, 1)(torch.zeros(2, 3, 4))
+
+
+def test_a_wrong_dtype_is_found() -> None:
+    with pytest.raises(TypeCheckError):
+        Linear(4, 4)(torch.zeros(2, 4, dtype=torch.int64))
+
+
+def test_sizes_that_do_not_agree_are_found() -> None:
+    q, k = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 5, 4)
+    with pytest.raises(TypeCheckError):
+        attend(q, k, k, None, 0.0)

@@ -1,0 +1,249 @@
+"""The decoder computes what its definition says, however it is built, cast or compiled."""
+
+import copy
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.train.models.reference import logits_of
+from torchtally.errors import UsageError
+from torchtally.train.models import Transformer, TransformerConfig
+from torchtally.train.models.attention import window_mask
+
+LLAMA = TransformerConfig(
+    layers=3, width=32, heads=4, kv_heads=2, ffn=48, vocabulary=61, context=24
+)  # fmt: skip
+GPT2 = replace(
+    LLAMA, kv_heads=4, norm="layer", positions="learned", activation="gelu_tanh", is_tied=True,
+    has_bias=True,
+)  # fmt: skip
+KINDS = {
+    "llama": LLAMA,
+    "gpt2": GPT2,
+    "exact gelu": replace(GPT2, activation="gelu"),
+    "no biases": replace(GPT2, has_bias=False),
+    "one kv head": replace(LLAMA, kv_heads=1, rope_theta=500.0),
+    "window": replace(LLAMA, window=5),
+    "window of one": replace(LLAMA, window=1),
+    "window of all": replace(LLAMA, window=20),
+    "biases with rope": replace(LLAMA, has_bias=True, norm="layer", is_tied=True),
+}
+
+
+def model_of(config: TransformerConfig, **options: Any) -> Transformer:
+    """With norms and biases away from 1 and 0, so that a forgotten one shows."""
+    torch.manual_seed(0)
+    model = Transformer(config, **options)
+    with torch.no_grad():
+        for it in model.parameters():
+            if it.ndim == 1:
+                it += 0.3 * torch.randn_like(it)
+    return model
+
+
+def ids_of(config: TransformerConfig, batch: int = 2, sequence: int = 20) -> Tensor:
+    return torch.randint(
+        config.vocabulary, (batch, sequence), generator=torch.Generator().manual_seed(1)
+    )
+
+
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS.keys())
+def test_logits_equal_those_of_the_definition(config: TransformerConfig) -> None:
+    model, ids = model_of(config), ids_of(config)
+    expected = torch.stack([logits_of(model, row) for row in ids])
+    torch.testing.assert_close(model(ids).double(), expected, rtol=1e-5, atol=2e-5)
+
+
+def test_another_window_would_be_found() -> None:
+    model, ids = model_of(replace(LLAMA, window=5)), ids_of(LLAMA)
+    model.config = replace(LLAMA, window=6)
+    assert not torch.allclose(model(ids)[0].double(), logits_of(model_of(LLAMA), ids[0]), atol=1e-3)
+
+
+def test_a_window_as_a_picture() -> None:
+    mask = window_mask(4, 2, torch.device("cpu"))
+    assert mask is not None
+    assert mask.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    assert window_mask(4, 4, torch.device("cpu")) is None
+    assert window_mask(4, None, torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT2, KINDS["window"]])
+def test_no_token_sees_a_later_one(config: TransformerConfig) -> None:
+    model, ids = model_of(config), ids_of(config)
+    changed = ids.clone()
+    changed[:, 12:] = (changed[:, 12:] + 1) % config.vocabulary
+    before, after = model(ids), model(changed)
+    assert torch.allclose(before[:, :12], after[:, :12], atol=1e-6)
+    assert not torch.allclose(before[:, 12:], after[:, 12:], atol=1e-3)
+
+
+def test_a_new_model_guesses_evenly() -> None:
+    """Logits of unit variance cost half a nat more than log(vocabulary)."""
+    torch.manual_seed(0)
+    config = replace(LLAMA, width=256, ffn=512, vocabulary=512, context=64)
+    for it in (config, replace(config, is_tied=True)):
+        ids, targets = ids_of(it, 8, 64), ids_of(it, 8, 64).flip(1)
+        loss = Transformer(it).loss(ids, targets).item()
+        assert loss == pytest.approx(math.log(512) + 0.5, abs=0.15)
+
+
+def test_what_writes_into_the_residual_stream_starts_smaller() -> None:
+    block: Any = Transformer(replace(LLAMA, width=256, ffn=512)).blocks[0]
+    for layer, gain in (
+        (block.attention.qkv, 1.0), (block.feed_forward.up, 1.0),
+        (block.attention.output, 1 / math.sqrt(6)), (block.feed_forward.down, 1 / math.sqrt(6)),
+    ):  # fmt: skip
+        std = layer.weight.std().item() * math.sqrt(layer.in_features)
+        assert std == pytest.approx(0.98658 * gain, rel=0.03)
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+@pytest.mark.parametrize("config", [LLAMA, GPT2])
+def test_the_loss_is_the_cross_entropy_of_the_logits(
+    config: TransformerConfig, chunk: int | None
+) -> None:
+    model, ids = model_of(config), ids_of(config)
+    targets = ids.roll(-1, 1)
+    targets[:, -1] = -100
+    expected = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+    torch.testing.assert_close(model.loss(ids, targets, chunk_tokens=chunk), expected)
+    expected.backward()
+    gradients = gradients_of(model)
+    model.loss(ids, targets, chunk_tokens=chunk).backward()
+    for name, it in gradients_of(model).items():
+        torch.testing.assert_close(it, gradients[name], rtol=1e-4, atol=1e-6)
+
+
+def gradients_of(model: Transformer) -> dict[str, Tensor]:
+    """And none are left."""
+    found = {name: it.grad for name, it in model.named_parameters() if it.grad is not None}
+    assert len(found) == len(list(model.parameters()))
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+@pytest.mark.parametrize("config", [replace(LLAMA, dropout=0.2), KINDS["window"]])
+def test_recomputing_changes_no_gradient(config: TransformerConfig, recompute: str) -> None:
+    ids, found = ids_of(config), []
+    for option in ("none", recompute):
+        model = model_of(config, recompute=option)
+        torch.manual_seed(3)
+        model.loss(ids, ids).backward()
+        found.append(gradients_of(model))
+    for name, it in found[0].items():
+        assert torch.equal(it, found[1][name])
+
+
+def test_dropout_is_for_training_alone() -> None:
+    model, ids = model_of(replace(LLAMA, dropout=0.5)), ids_of(LLAMA)
+    assert not torch.equal(model(ids), model(ids))
+    model.eval()
+    assert torch.equal(model(ids), model(ids))
+    torch.testing.assert_close(model(ids), model_of(LLAMA)(ids))
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT2])
+def test_built_on_meta_and_filled_it_is_as_built_at_once(config: TransformerConfig) -> None:
+    torch.manual_seed(0)
+    at_once = Transformer(config)
+    with torch.device("meta"):
+        model = Transformer(config)
+    assert all(it.is_meta for it in [*model.parameters(), *model.buffers()])
+    model.to_empty(device="cpu")
+    for it in model.parameters():
+        torch.nn.init.constant_(it, math.nan)
+    torch.manual_seed(0)
+    model.reset_parameters()
+    for name, it in model.state_dict().items():
+        assert torch.equal(it, at_once.state_dict()[name]), name
+    assert torch.equal(model(ids_of(config)), at_once(ids_of(config)))
+
+
+def test_weights_alone_make_an_empty_model_whole() -> None:
+    """Tables of positions are in no checkpoint, and are there as soon as there is memory."""
+    source = model_of(LLAMA)
+    with torch.device("meta"):
+        model = Transformer(LLAMA)
+    model.to_empty(device="cpu").load_state_dict(source.state_dict())
+    assert torch.equal(model(ids_of(LLAMA)), source(ids_of(LLAMA)))
+
+
+def test_positions_stay_exact_in_a_narrow_model() -> None:
+    model = Transformer(replace(LLAMA, context=5000))
+    tables = {name: it.clone() for name, it in model.named_buffers()}
+    model.bfloat16()
+    assert model.embedding.weight.dtype == torch.bfloat16
+    for name, it in model.named_buffers():
+        assert it.dtype == torch.float32
+        assert torch.equal(it, tables[name])
+    assert model(ids_of(LLAMA)).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT2])
+@pytest.mark.parametrize("chunk", [None, 8])
+def test_under_autocast_the_loss_is_wide_and_near(
+    config: TransformerConfig, chunk: int | None
+) -> None:
+    model, ids = model_of(config), ids_of(config)
+    exact = model.loss(ids, ids).item()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model.loss(ids, ids, chunk_tokens=chunk)
+        assert model(ids).dtype == torch.bfloat16
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact, rel=0.02)
+    assert all(it.dtype == torch.float32 for it in gradients_of(model).values())
+
+
+def test_a_copy_is_a_model_of_its_own() -> None:
+    model = model_of(LLAMA)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.embedding.weight.zero_()
+    assert model.embedding.weight.any()
+    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
+
+
+def test_a_sequence_beyond_the_context_is_refused() -> None:
+    with pytest.raises(UsageError, match="25 tokens are more than the model's context of 24"):
+        model_of(LLAMA)(ids_of(LLAMA, 1, 25))
+
+
+def test_an_unknown_recomputation_is_refused() -> None:
+    with pytest.raises(UsageError, match="'some' is not known: give one of none, selective, full"):
+        Transformer(LLAMA, recompute="some")
+
+
+COMPILED = """
+import torch
+from torchtally.train.models import Transformer, TransformerConfig
+for extra in (dict(kv_heads=1), dict(kv_heads=2, norm="layer", positions="learned", window=3,
+              activation="gelu", has_bias=True, is_tied=True)):
+    model = Transformer(TransformerConfig(
+        layers=1, width=16, heads=2, ffn=32, vocabulary=20, context=8, **extra))
+    ids = torch.randint(20, (2, 8))
+    for chunk in (None, 5):
+        found = []
+        for loss_of in (model.loss, torch.compile(model.loss, fullgraph=True, backend="aot_eager")):
+            loss = loss_of(ids, ids, chunk_tokens=chunk)
+            loss.backward()
+            found.append([loss.detach()] + [p.grad for p in model.parameters()])
+            model.zero_grad()
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+"""
+
+
+def test_it_compiles_whole_in_a_process_without_checks() -> None:
+    """With the compiler's tracing and its autograd, and no kernels: those need a C++ compiler."""
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

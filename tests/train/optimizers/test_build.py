@@ -1,0 +1,450 @@
+"""From a config to an optimizer: keys, groups, implementations, resuming, bytes of state."""
+
+import copy
+import io
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.optimizers import main as benchmark
+from tests.train.optimizers.pairs import (
+    MATRICES,
+    assert_equal_to_rounding,
+    parameters,
+    train,
+)
+from torchtally.errors import UsageError
+from torchtally.napkin.architecture.weights import Group, Weight
+from torchtally.napkin.optimizers import OPTIMIZERS
+from torchtally.train.optimizers import (
+    DEFAULTS,
+    AdaGrad,
+    Muon,
+    OptimizerConfig,
+    RMSProp,
+    build,
+    held_state_bytes,
+    implementation,
+    implementations,
+    load_state,
+    parameter_groups,
+    planned_counter_bytes,
+    planned_state_bytes,
+    state_bytes_per_parameter,
+)
+from torchtally.train.optimizers.build import FUSED_ON, OWN, TORCHS
+from torchtally.train.optimizers.hyperparameters import check_hyperparameters
+
+EVERY = [
+    (name, kind)
+    for name in DEFAULTS
+    for kind in implementations(OptimizerConfig(name=name), {"cpu"})
+]
+
+
+class Small(nn.Module):
+    """Every kind of parameter: embedding, norm, matrix, bias, a head of its own, a frozen one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(11, 4)
+        self.norm = nn.LayerNorm(4)
+        self.up = nn.Linear(4, 6)
+        self.down = nn.Linear(6, 4)
+        self.lm_head = nn.Linear(4, 11, bias=False)
+        self.frozen = nn.Parameter(torch.zeros(2, 2), requires_grad=False)
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(UsageError, match=r"no optimizer 'adamx'.* sgd, momentum, adagrad.* muon"):
+        OptimizerConfig(name="adamx")
+
+
+GIVEN: dict[str, Any] = {
+    "lr": 0.5, "weight_decay": 0.5, "betas": (0.5, 0.5), "eps": 0.5, "momentum": 0.5,
+    "nesterov": True, "alpha": 0.5, "eps_inside_root": True, "ns_steps": 2,
+    "adjust_lr_fn": "match_rms_adamw", "adamw_lr": 0.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "key"), list(itertools.product(DEFAULTS, GIVEN)))
+def test_an_optimizer_takes_what_it_has_and_nothing_else(name: str, key: str) -> None:
+    if key in DEFAULTS[name]:
+        config = OptimizerConfig(name=name, **{key: GIVEN[key]})
+        assert config.hyperparameters()[key] == GIVEN[key]
+    else:
+        with pytest.raises(UsageError, match=f"optimizer {name} has no {key}. It has: lr, "):
+            OptimizerConfig(name=name, **{key: GIVEN[key]})
+
+
+@pytest.mark.parametrize("key", GIVEN)
+@pytest.mark.parametrize("value", [-1.0, "nine", float("nan"), None])
+def test_every_key_has_values_that_it_refuses(key: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=rf"adam: {key} is {value!r}. It must be "):
+        check_hyperparameters("adam", {key: value})
+
+
+def test_a_value_out_of_range_names_key_and_optimizer() -> None:
+    with pytest.raises(UsageError, match=r"optimizer adamw: betas is \(0.9, 1.0\).* in \[0, 1\)"):
+        OptimizerConfig(name="adamw", betas=(0.9, 1.0))
+    with pytest.raises(UsageError, match=r"'original' takes learning rates .* give adamw_lr"):
+        OptimizerConfig(name="muon", adjust_lr_fn="original")
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_defaults_are_torchs(name: str) -> None:
+    theirs = TORCHS[name](parameters()).defaults
+    values = OptimizerConfig(name=name).hyperparameters()
+    if name == "momentum":
+        assert values.pop("momentum") == 0.9  # torch's 0 is our sgd
+    assert values.pop("eps_inside_root", False) is False
+    assert values == {key: theirs[key] for key in values}
+    own = OWN[name](parameters()).defaults
+    assert values == {key: own[key] for key in values}
+
+
+def test_a_choice_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a file, where no type checker looks."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(UsageError, match=r"no implementation 'fast'. There are: auto, fused"):
+        OptimizerConfig(implementation="fast")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"no value for decayed_on 'some'. There are: all"):
+        OptimizerConfig(decayed_on="some")  # type: ignore[arg-type]
+
+
+def test_adagrads_eps_goes_with_its_form() -> None:
+    outside, inside = OptimizerConfig(name="adagrad"), OptimizerConfig(
+        name="adagrad", eps_inside_root=True
+    )  # fmt: skip
+    assert outside.hyperparameters()["eps"] == 1e-10
+    assert inside.hyperparameters()["eps"] == 1e-5
+    assert isinstance(build(parameters(), inside), AdaGrad)
+
+
+def names(group: dict[str, Any]) -> set[str]:
+    return set(group["param_names"])
+
+
+def test_decay_is_on_matrices_alone() -> None:
+    decayed, kept = parameter_groups(Small(), weight_decay=0.1, decayed_on="matrices")
+    assert {it for it, _ in decayed["params"]} == {
+        "wte.weight", "up.weight", "down.weight", "lm_head.weight"
+    }  # fmt: skip
+    assert {it for it, _ in kept["params"]} == {
+        "norm.weight", "norm.bias", "up.bias", "down.bias"
+    }  # fmt: skip
+    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.1, 0.0)
+
+
+def test_decay_without_embeddings_and_on_all() -> None:
+    model = Small()
+    decayed, kept = parameter_groups(
+        model, weight_decay=0.1, decayed_on="matrices without embeddings"
+    )
+    assert "wte.weight" in {it for it, _ in kept["params"]}
+    assert {it for it, _ in decayed["params"]} == {"up.weight", "down.weight", "lm_head.weight"}
+    (everything,) = parameter_groups(model, weight_decay=0.1, decayed_on="all")
+    assert len(everything["params"]) == 8
+    with pytest.raises(UsageError, match="needs to know the embeddings"):
+        parameter_groups(
+            model.parameters(), weight_decay=0.1, decayed_on="matrices without embeddings"
+        )
+
+
+def test_a_tied_head_is_an_embedding_and_is_there_once() -> None:
+    model = Small()
+    model.lm_head.weight = model.wte.weight
+    optimizer = build(
+        model, OptimizerConfig(decayed_on="matrices without embeddings", weight_decay=0.1)
+    )
+    assert names(optimizer.param_groups[0]) == {"up.weight", "down.weight"}
+    assert sum(len(it["params"]) for it in optimizer.param_groups) == 7
+
+
+def test_muons_groups() -> None:
+    model = Small()
+    config = OptimizerConfig(name="muon", adjust_lr_fn="original", lr=0.02, adamw_lr=0.003)
+    optimizer = build(model, config)
+    found = {
+        (it["orthogonalise"], it["lr"], it["weight_decay"]): names(it)
+        for it in optimizer.param_groups
+    }
+    assert found == {
+        (True, 0.02, 0.1): {"up.weight", "down.weight"},
+        (False, 0.003, 0.1): {"wte.weight", "lm_head.weight"},
+        (False, 0.003, 0.0): {"norm.weight", "norm.bias", "up.bias", "down.bias"},
+    }
+    chosen = build(model, config, is_hidden=lambda name, it: name == "up.weight")
+    assert names(chosen.param_groups[0]) == {"up.weight"}
+    with pytest.raises(UsageError, match="muon treats embeddings and heads unlike"):
+        build(model.parameters(), config)
+
+
+def test_nothing_to_train() -> None:
+    with pytest.raises(UsageError, match="nothing to train"):
+        build(nn.LayerNorm(2).requires_grad_(False), OptimizerConfig())
+    with pytest.raises(UsageError, match="nothing to train"):
+        build([], OptimizerConfig())
+
+
+AUTO = {
+    ("sgd", "cpu"): "fused", ("momentum", "cpu"): "fused", ("adagrad", "cpu"): "fused",
+    ("rmsprop", "cpu"): "own", ("adam", "cpu"): "fused", ("adamw", "cpu"): "fused",
+    ("lion", "cpu"): "own", ("muon", "cpu"): "own",
+    ("sgd", "cuda"): "fused", ("momentum", "cuda"): "fused", ("rmsprop", "cuda"): "own",
+    ("adam", "cuda"): "fused", ("adamw", "cuda"): "fused", ("lion", "cuda"): "own",
+    ("muon", "cuda"): "own", ("adamw", "mps"): "own", ("adamw", "meta"): "own",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "device"), AUTO)
+def test_auto_is_what_it_says(name: str, device: str) -> None:
+    assert implementation(OptimizerConfig(name=name), {device}) == AUTO[name, device]
+
+
+@pytest.mark.parametrize(("name", "kind"), EVERY)
+def test_build_makes_what_was_asked_for(name: str, kind: Any) -> None:
+    optimizer = build(Small(), OptimizerConfig(name=name, implementation=kind))
+    assert isinstance(optimizer, OWN[name] if kind == "own" else TORCHS[name])
+    if kind != "own":
+        assert all(group[kind] is True for group in optimizer.param_groups)
+
+
+@pytest.mark.parametrize(("name", "device"), AUTO)
+def test_build_takes_auto(name: str, device: str) -> None:
+    if device == "cpu":
+        kind = AUTO[name, device]
+        optimizer = build(Small(), OptimizerConfig(name=name))
+        assert isinstance(optimizer, OWN[name] if kind == "own" else TORCHS[name])
+
+
+def test_an_implementation_that_is_not_there() -> None:
+    with pytest.raises(
+        UsageError, match=r"no implementation 'fused' of lion on cpu. There is: own"
+    ):
+        build(Small(), OptimizerConfig(name="lion", implementation="fused"))
+    with pytest.raises(UsageError, match="adagrad with eps_inside_root on cpu"):
+        build(
+            Small(), OptimizerConfig(name="adagrad", eps_inside_root=True, implementation="foreach")
+        )
+    mixed = implementations(OptimizerConfig(name="adamw"), {"cuda", "mps"})
+    assert "fused" not in mixed
+
+
+def test_torch_has_the_fused_kernels_that_are_listed() -> None:
+    for name in FUSED_ON["cpu"]:
+        TORCHS[name](parameters(), fused=True)
+    with pytest.raises(TypeError):
+        torch.optim.RMSprop(parameters(), fused=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", [name for name in DEFAULTS if name in TORCHS])
+def test_every_implementation_takes_the_same_steps(name: str) -> None:
+    ends = []
+    for kind in implementations(OptimizerConfig(name=name), {"cpu"}):
+        made = parameters()
+        train(made, build(made, OptimizerConfig(name=name, implementation=kind)))
+        ends.append(made)
+    for other in ends[1:]:
+        assert_equal_to_rounding(other, ends[0])
+
+
+def config_for(name: str, kind: Any = "auto") -> OptimizerConfig:
+    return OptimizerConfig(name=name, implementation=kind, lr=0.01, weight_decay=0.1)
+
+
+def named(seed: int = 0) -> list[tuple[str, nn.Parameter]]:
+    return [(f"layer{at}", it) for at, it in enumerate(parameters((*MATRICES, (4,)), seed=seed))]
+
+
+@pytest.mark.parametrize(("name", "kind"), EVERY)
+def test_a_resumed_run_goes_on_bit_for_bit(name: str, kind: Any) -> None:
+    config = config_for(name, kind)
+    first = named()
+    optimizer = build(first, config)
+    train([it for _, it in first], optimizer, 7)
+    file = io.BytesIO()
+    torch.save((optimizer.state_dict(), [it for _, it in first]), file)
+    file.seek(0)
+    state, saved = torch.load(file, weights_only=False)
+    resumed = [(key, nn.Parameter(it.detach())) for (key, _), it in zip(first, saved, strict=True)]
+    second = build(resumed, config)
+    load_state(second, state)
+    train([it for _, it in first], optimizer, 5, start=7)
+    train([it for _, it in resumed], second, 5, start=7)
+    for (_, one), (_, other) in zip(first, resumed, strict=True):
+        assert torch.equal(one, other)
+    for one_state, other_state in zip(
+        optimizer.state_dict()["state"].values(), second.state_dict()["state"].values(), strict=True
+    ):
+        assert set(one_state) == set(other_state)
+        assert all(torch.equal(one_state[key], other_state[key]) for key in one_state)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        (name, before, after)
+        for name in TORCHS
+        for before, after in itertools.permutations(
+            implementations(OptimizerConfig(name=name), {"cpu"}), 2
+        )
+    ],
+)
+def test_a_run_resumes_with_another_implementation(name: str, before: Any, after: Any) -> None:
+    first = named()
+    optimizer = build(first, config_for(name, before))
+    train([it for _, it in first], optimizer, 7)
+    resumed = copy.deepcopy(first)
+    for _, it in resumed:
+        it.grad = None
+    second = build(resumed, config_for(name, after))
+    load_state(second, copy.deepcopy(optimizer.state_dict()))
+    assert all(group.get("fused", None) in (None, False, after == "fused")
+               for group in second.param_groups)  # fmt: skip
+    if after == "fused":
+        assert all(group["fused"] for group in second.param_groups)
+    train([it for _, it in first], optimizer, 5, start=7)
+    train([it for _, it in resumed], second, 5, start=7)
+    assert_equal_to_rounding([it for _, it in first], [it for _, it in resumed])
+
+
+def test_the_state_of_another_model_is_refused() -> None:
+    state = build(named(), OptimizerConfig()).state_dict()
+    with pytest.raises(UsageError, match="groups of 3 and 1 parameters, this one of 4 and 4"):
+        load_state(build(Small(), OptimizerConfig()), state)
+    others = [(f"block{at}", it) for at, (_, it) in enumerate(named())]
+    with pytest.raises(UsageError, match="has parameter 'layer0' where this one has 'block0'"):
+        load_state(build(others, OptimizerConfig()), state)
+
+
+@pytest.mark.parametrize(("name", "kind"), EVERY)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_state_bytes_are_those_promised_and_those_of_napkin(
+    name: str, kind: Any, dtype: torch.dtype
+) -> None:
+    model = Small().to(dtype)
+    optimizer = build(model, OptimizerConfig(name=name, implementation=kind))
+    assert name == "adagrad" or held_state_bytes(optimizer) == 0
+    trained = [it for it in model.parameters() if it.requires_grad]
+    train(trained, optimizer, 2)
+    hidden = {"up.weight", "down.weight"}
+    promised = sum(
+        it.numel() * state_bytes_per_parameter(name, dtype.itemsize, is_hidden_matrix=key in hidden)
+        for key, it in model.named_parameters()
+        if it.requires_grad
+    )
+    weights = [
+        Weight(key, Group.FEED_FORWARD if key in hidden else Group.EMBEDDING, tuple(it.shape))
+        for key, it in model.named_parameters()
+        if it.requires_grad
+    ]
+    assert held_state_bytes(optimizer) == promised
+    assert held_state_bytes(optimizer) == OPTIMIZERS[name].state_bytes(weights, dtype.itemsize)
+    fresh = build(model, OptimizerConfig(name=name, implementation=kind))
+    assert planned_state_bytes(fresh) == promised
+    counters = [it["step"] for it in optimizer.state.values() if "step" in it]
+    assert planned_counter_bytes(fresh) == (4 * len(counters) if kind == "fused" else 0)
+    assert all(it.nbytes == 4 for it in counters)
+
+
+def test_an_optimizer_whose_state_is_not_known() -> None:
+    with pytest.raises(UsageError, match="What Adadelta keeps is not known"):
+        planned_state_bytes(torch.optim.Adadelta(parameters()))
+    with pytest.raises(UsageError, match="no optimizer 'adadelta'"):
+        state_bytes_per_parameter("adadelta")
+
+
+def test_amsgrad_and_centered_are_counted() -> None:
+    made = parameters()
+    for optimizer in (
+        torch.optim.AdamW(made, amsgrad=True),
+        torch.optim.RMSprop(made, centered=True, momentum=0.9),
+        torch.optim.SGD(made, momentum=0.9),
+    ):
+        train(made, optimizer, 1)
+        assert planned_state_bytes(optimizer) == held_state_bytes(optimizer) > 0
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_torchs_schedulers_and_grad_scaler_work(name: str) -> None:
+    """A scaler on the CPU: an overflow skips the step, and gradients arrive unscaled."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    optimizer = build(model, OptimizerConfig(name=name, lr=0.1, implementation="own"))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    before = copy.deepcopy(model.state_dict())
+    for factor in (float("inf"), 1.0):
+        scaler.scale(factor * model(torch.ones(2, 3)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        is_same = all(torch.equal(before[key], it) for key, it in model.state_dict().items())
+        assert is_same == (factor != 1.0)
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+D, B, STEPS = 16, 4, 10
+
+
+def linear_teacher(optimizer_of: Any) -> list[float]:
+    """The teacher's weights are 0..D-1; a student at 0 learns them from B random rows a step."""
+    generator = torch.Generator().manual_seed(0)
+    teacher = torch.arange(D, dtype=torch.float64)
+    student = nn.Parameter(torch.zeros(D, dtype=torch.float64))
+    optimizer = optimizer_of([student])
+    losses = []
+    for _ in range(STEPS):
+        x = torch.randn(B, D, generator=generator, dtype=torch.float64)
+        loss = ((x @ student - x @ teacher) ** 2).mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize(("name", "kind"), [it for it in EVERY if it[0] in TORCHS])
+@pytest.mark.parametrize("lr", [0.01, 0.1])
+def test_the_linear_teacher_learns_as_with_torch(name: str, kind: Any, lr: float) -> None:
+    config = OptimizerConfig(name=name, lr=lr, implementation=kind, weight_decay=0.0)
+    options = config.hyperparameters()
+    options.pop("eps_inside_root", None)
+    ours = linear_teacher(lambda them: build(them, config))
+    theirs = linear_teacher(lambda them: TORCHS[name](them, foreach=False, **options))
+    assert ours == pytest.approx(theirs, rel=1e-9)
+
+
+def test_the_missions_adagrad_is_faster_at_the_larger_rate() -> None:
+    losses = {
+        lr: linear_teacher(lambda them, lr=lr: AdaGrad(them, lr=lr, eps_inside_root=True))
+        for lr in (0.01, 0.1)
+    }
+    assert losses[0.01][0] == losses[0.1][0]
+    assert losses[0.1][-1] < losses[0.01][-1]
+
+
+def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """No layers and ten words leave 1024 * 768 + 10 * 768 + 2 * 768 = 0.8M parameters."""
+    file = tmp_path / "figures.json"
+    size = ["--layers", "0", "--vocabulary", "10"]
+    assert benchmark([*size, "--repeat", "1", "--json", str(file)]) == 0
+    assert "0.8M float32 parameters" in capsys.readouterr().out
+    found = {it["name"]: it for it in json.loads(file.read_text())["optimizers"]}
+    assert set(found) == set(DEFAULTS) - {"muon"}
+    assert set(found["adamw"]["ratio"]) == {"for-loop", "fused", "foreach", "own"}
+    assert all(s > 0 for it in found.values() for times in it["step_s"].values() for s in times)
+    assert all(it["ratio"].get("for-loop", 1.0) == 1.0 for it in found.values())
+
+
+def test_classes_by_name() -> None:
+    assert set(OWN) == set(DEFAULTS) <= set(OPTIMIZERS)
+    assert OWN["muon"] is Muon
+    assert OWN["rmsprop"] is RMSProp

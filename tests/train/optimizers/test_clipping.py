@@ -1,0 +1,120 @@
+"""Clipping against torch.nn.utils, bit for bit, and by hand."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.train.optimizers.pairs import SHAPES, parameters, set_gradients
+from torchtally.errors import UsageError
+from torchtally.train.optimizers import clip_by_norm, clip_by_value, global_norm
+
+
+def with_gradients(
+    dtype: torch.dtype, seed: int, without: frozenset[int] = frozenset()
+) -> list[nn.Parameter]:
+    made = parameters(SHAPES, dtype)
+    set_gradients(made, seed, without=without)
+    return made
+
+
+def gradients(trained: Sequence[nn.Parameter]) -> list[torch.Tensor | None]:
+    return [it.grad for it in trained]
+
+
+def assert_same(ours: Sequence[nn.Parameter], theirs: Sequence[nn.Parameter]) -> None:
+    for our, their in zip(gradients(ours), gradients(theirs), strict=True):
+        assert (our is None) == (their is None)
+        assert our is None or their is None or torch.equal(our, their)
+
+
+DTYPES = st.sampled_from((torch.float32, torch.float64, torch.bfloat16))
+
+
+@given(DTYPES, st.integers(0, 99), st.floats(0, 20), st.frozensets(st.integers(0, 5)))
+def test_by_norm_is_torchs_bit_for_bit(
+    dtype: torch.dtype, seed: int, limit: float, without: frozenset[int]
+) -> None:
+    ours, theirs = (with_gradients(dtype, seed, without) for _ in range(2))
+    norm = clip_by_norm(ours, limit)
+    assert torch.equal(norm, nn.utils.clip_grad_norm_(theirs, limit))
+    assert_same(ours, theirs)
+
+
+@given(DTYPES, st.integers(0, 99), st.floats(0, 3))
+def test_by_value_is_torchs_bit_for_bit(dtype: torch.dtype, seed: int, limit: float) -> None:
+    ours, theirs = (with_gradients(dtype, seed) for _ in range(2))
+    clip_by_value(ours, limit)
+    nn.utils.clip_grad_value_(theirs, limit)
+    assert_same(ours, theirs)
+
+
+def test_gradients_of_two_dtypes() -> None:
+    def mixed() -> list[nn.Parameter]:
+        return [*with_gradients(torch.float32, 1), *with_gradients(torch.float64, 2),
+                *with_gradients(torch.float32, 3)]  # fmt: skip
+
+    ours, theirs = mixed(), mixed()
+    assert torch.equal(clip_by_norm(ours, 0.5), nn.utils.clip_grad_norm_(theirs, 0.5))
+    assert_same(ours, theirs)
+
+
+def of(*gradients: Sequence[float]) -> list[nn.Parameter]:
+    made = [nn.Parameter(torch.zeros(len(it))) for it in gradients]
+    for parameter, gradient in zip(made, gradients, strict=True):
+        parameter.grad = torch.tensor(gradient)
+    return made
+
+
+def test_by_hand() -> None:
+    """|(3, 4, 12)| = 13: above 6.5 it is halved, below 26 it is left."""
+    trained = of([3.0, 4.0], [12.0])
+    assert clip_by_norm(trained, 26.0).item() == 13.0
+    assert [it.grad.tolist() for it in trained if it.grad is not None] == [[3.0, 4.0], [12.0]]
+    assert clip_by_norm(trained, 6.5).item() == 13.0
+    assert global_norm([it.grad for it in trained if it.grad is not None]).item() == pytest.approx(
+        6.5
+    )
+    clip_by_value(trained, 1.75)
+    assert [it.grad.tolist() for it in trained if it.grad is not None] == [
+        [pytest.approx(1.5), 1.75],
+        [1.75],
+    ]
+
+
+def test_the_norm_of_nothing_is_zero() -> None:
+    assert global_norm([]).item() == 0.0
+    assert clip_by_norm([], 1.0).item() == 0.0
+    assert clip_by_norm(parameters(), 1.0).item() == 0.0
+    assert global_norm([torch.zeros(0, 3)]).item() == 0.0
+    clip_by_value([], 1.0)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_named_and_left(wrong: float) -> None:
+    trained = of([1.0], [1.0, wrong], [2.0])
+    with pytest.raises(FloatingPointError, match=r"1 of 3 .*: number 1 of shape \(2,\)\."):
+        clip_by_norm(trained, 1.0, error_if_nonfinite=True)
+    first = trained[0].grad
+    assert first is not None
+    assert first.item() == 1.0
+    norm = clip_by_norm(trained, 1.0)
+    assert not norm.isfinite()
+    assert first.item() == 0.0 or first.isnan()
+
+
+def test_a_norm_that_overflows() -> None:
+    with pytest.raises(FloatingPointError, match="norm overflows their dtype"):
+        clip_by_norm(of([3e38, 3e38]), 1.0, error_if_nonfinite=True)
+    assert clip_by_norm(of([3.0]), 1.0, error_if_nonfinite=True).item() == 3.0
+
+
+@pytest.mark.parametrize("limit", [-1.0, float("nan")])
+def test_a_limit_that_is_none(limit: float) -> None:
+    with pytest.raises(UsageError, match="The limit must be 0 or more"):
+        clip_by_norm(of([1.0]), limit)
+    with pytest.raises(UsageError, match="The limit must be 0 or more"):
+        clip_by_value(of([1.0]), limit)

@@ -1,0 +1,362 @@
+"""Every equation against torch.optim's, over a hundred steps; Lion against its algorithm."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.train.optimizers.pairs import (
+    MATRICES,
+    SHAPES,
+    Make,
+    assert_equal_to_rounding,
+    parameters,
+    train,
+    trained_by,
+)
+from torchtally.errors import UsageError
+from torchtally.train.optimizers import (
+    SGD,
+    AdaGrad,
+    Adam,
+    AdamW,
+    Lion,
+    Muon,
+    RMSProp,
+    orthogonalised,
+)
+from torchtally.train.optimizers import foreach as foreach_module
+
+PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "sgd": (SGD, torch.optim.SGD, {"lr": 0.01}),
+    "sgd decayed": (SGD, torch.optim.SGD, {"lr": 0.01, "weight_decay": 0.1}),
+    "momentum": (SGD, torch.optim.SGD, {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.1}),
+    "nesterov": (SGD, torch.optim.SGD, {"lr": 0.01, "momentum": 0.9, "nesterov": True}),
+    "adagrad": (AdaGrad, torch.optim.Adagrad, {"lr": 0.1}),
+    "adagrad decayed": (
+        AdaGrad, torch.optim.Adagrad, {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-3}),
+    "rmsprop": (RMSProp, torch.optim.RMSprop, {"lr": 0.01}),
+    "rmsprop decayed": (
+        RMSProp, torch.optim.RMSprop, {"lr": 0.01, "alpha": 0.9, "weight_decay": 0.1}),
+    "adam": (Adam, torch.optim.Adam, {"lr": 0.01}),
+    "adam decayed": (Adam, torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1}),
+    "adamw": (AdamW, torch.optim.AdamW, {"lr": 0.01}),
+    "adamw decayed": (
+        AdamW, torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.3, "betas": (0.8, 0.95)}),
+}  # fmt: skip
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", PAIRS)
+def test_equal_to_torch_over_100_steps(name: str, dtype: torch.dtype) -> None:
+    """In bfloat16, too: the sequence of operations is torch's, and rounds at the same places."""
+    ours, theirs, options = PAIRS[name]
+    assert_equal_to_rounding(
+        trained_by(lambda them: ours(them, **options), dtype=dtype),
+        trained_by(lambda them: theirs(them, foreach=False, **options), dtype=dtype),
+    )
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_comparison_tells_another_learning_rate(name: str) -> None:
+    ours, theirs, options = PAIRS[name]
+    other = {**options, "lr": options["lr"] * 1.001}
+    with pytest.raises(AssertionError):
+        assert_equal_to_rounding(
+            trained_by(lambda them: ours(them, **other)),
+            trained_by(lambda them: theirs(them, **options)),
+        )
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_groups_with_learning_rates_of_their_own(name: str) -> None:
+    ours, theirs, options = PAIRS[name]
+
+    def grouped(kind: Any) -> Make:
+        return lambda them: kind(
+            [{"params": them[:2], "lr": 0.003}, {"params": them[2:], "weight_decay": 0.2}],
+            **options,
+        )
+
+    assert_equal_to_rounding(
+        trained_by(grouped(ours), steps=30), trained_by(grouped(theirs), steps=30)
+    )
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_parameters_without_gradients_now_and_then(name: str) -> None:
+    """Number 0 never has one, number 1 at every third step: its step counter runs slower."""
+    ours, theirs, options = PAIRS[name]
+
+    def without(step: int) -> frozenset[int]:
+        return frozenset({0} if step % 3 else {0, 1})
+
+    mine = trained_by(lambda them: ours(them, **options), without=without, steps=30)
+    assert_equal_to_rounding(
+        mine, trained_by(lambda them: theirs(them, **options), without=without, steps=30)
+    )
+    assert torch.equal(mine[0], parameters()[0])
+    assert not torch.equal(mine[1], parameters()[1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(PAIRS)),
+    shapes=st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=4),
+    lr=st.floats(1e-4, 0.05),
+    weight_decay=st.sampled_from((0.0, 0.01, 0.5)),
+)
+def test_equal_to_torch_for_any_shapes(
+    name: str, shapes: list[tuple[int, ...]], lr: float, weight_decay: float
+) -> None:
+    ours, theirs, options = PAIRS[name]
+    changed = {**options, "lr": lr, "weight_decay": weight_decay}
+    assert_equal_to_rounding(
+        trained_by(lambda them: ours(them, **changed), shapes, torch.float64, steps=5),
+        trained_by(lambda them: theirs(them, **changed), shapes, torch.float64, steps=5),
+    )
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("elements", [1, 5, 16])
+def test_pieces_change_nothing(name: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _, options = PAIRS[name]
+    whole = trained_by(lambda them: ours(them, **options), steps=10)
+    monkeypatch.setattr(foreach_module, "_batch_elements", lambda device: elements)
+    in_pieces = trained_by(lambda them: ours(them, **options), steps=10)
+    assert_equal_to_rounding(in_pieces, whole, roundings=4)
+
+
+def test_a_batch_holds_no_more_than_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 + 5 + 12 + 1 + 0 + 7 elements by 8: 8 | 4 | 5 | 8 | 4+1+0 | 7, as 4+5 exceeds 8."""
+    monkeypatch.setattr(foreach_module, "_batch_elements", lambda device: 8)
+    sizes: list[int] = []
+
+    class Counting(SGD):
+        def _update(self, batch: foreach_module.Batch, group: dict[str, Any]) -> None:
+            sizes.append(sum(it.numel() for it in batch.parameters))
+
+    trained_by(Counting, steps=1)
+    assert sizes == [8, 4, 5, 8, 5, 7]
+
+
+def test_a_transposed_parameter_is_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreach_module, "_batch_elements", lambda device: 4)
+
+    def transposed(kind: Any) -> torch.nn.Parameter:
+        parameter = torch.nn.Parameter(torch.arange(15.0).view(3, 5).T)
+        train([parameter], kind([parameter]), steps=5)
+        return parameter
+
+    assert not transposed(AdamW).is_contiguous()
+    assert_equal_to_rounding([transposed(AdamW)], [transposed(torch.optim.AdamW)])
+
+
+def lion(
+    parameter: list[float], gradients: list[list[float]], lr: float, betas: tuple[float, float],
+    weight_decay: float,
+) -> list[float]:  # fmt: skip
+    """Algorithm 2 of arXiv 2302.06675, one number after the other."""
+    momentum = [0.0] * len(parameter)
+    for gradient in gradients:
+        for at, g in enumerate(gradient):
+            c = betas[0] * momentum[at] + (1 - betas[0]) * g
+            sign = (c > 0) - (c < 0)
+            parameter[at] -= lr * (sign + weight_decay * parameter[at])
+            momentum[at] = betas[1] * momentum[at] + (1 - betas[1]) * g
+    return parameter
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lr=st.floats(1e-4, 0.1),
+    betas=st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)),
+    weight_decay=st.sampled_from((0.0, 0.1, 1.0)),
+    seed=st.integers(0, 1000),
+)
+def test_lion_is_its_algorithm(
+    lr: float, betas: tuple[float, float], weight_decay: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(7, generator=generator, dtype=torch.float64)
+    gradients = torch.randn(100, 7, generator=generator, dtype=torch.float64)
+    parameter = torch.nn.Parameter(start.clone())
+    optimizer = Lion([parameter], lr=lr, betas=betas, weight_decay=weight_decay)
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+    wanted = lion(start.tolist(), gradients.tolist(), lr, betas, weight_decay)
+    assert_equal_to_rounding([parameter], [torch.tensor(wanted, dtype=torch.float64)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_lion_moves_by_the_learning_rate(dtype: torch.dtype) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(3, dtype=dtype))
+    parameter.grad = torch.tensor([5.0, -0.001, 0.0], dtype=dtype)
+    Lion([parameter], lr=0.5).step()
+    assert parameter.tolist() == [-0.5, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"nesterov": False, "momentum": 0.8},
+        {"adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.0},
+        {"lr": 0.02, "ns_steps": 3},
+    ],
+    ids=str,
+)
+def test_muon_is_torchs(options: dict[str, Any], dtype: torch.dtype) -> None:
+    if dtype == torch.bfloat16 and not options.get("nesterov", True):
+        pytest.skip("torch's divides the momentum itself: see the test below")
+    ours = trained_by(lambda them: Muon(them, **options), MATRICES, dtype)
+    theirs = trained_by(lambda them: torch.optim.Muon(them, **options), MATRICES, dtype)
+    assert all(torch.equal(our, their) for our, their in zip(ours, theirs, strict=True))
+
+
+def test_muon_keeps_its_momentum_in_bfloat16() -> None:
+    """Without nesterov the momentum itself is made orthogonal, and must stay as it is.
+
+    In torch.optim.Muon 2.13 `.bfloat16()` of a bfloat16 momentum is no copy, and the division by
+    its norm is in place: the next step starts from a momentum of norm 1.
+    """
+    parameter = torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.bfloat16))
+    optimizer = Muon([parameter], momentum=0.5, nesterov=False)
+    parameter.grad = torch.tensor([[4.0, 0.0], [0.0, 2.0]], dtype=torch.bfloat16)
+    optimizer.step()
+    momentum = optimizer.state[parameter]["momentum_buffer"]
+    assert momentum.tolist() == [[2.0, 0.0], [0.0, 1.0]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=st.integers(2, 12), columns=st.integers(2, 12), seed=st.integers(0, 1000))
+def test_newton_schulz_brings_singular_values_near_one(rows: int, columns: int, seed: int) -> None:
+    """Of a matrix with singular values from 0.2 to 1, known by its making; its vectors stay."""
+    generator = torch.Generator().manual_seed(seed)
+    rank = min(rows, columns)
+    left = torch.linalg.qr(torch.randn(rows, rank, generator=generator))[0]
+    right = torch.linalg.qr(torch.randn(columns, rank, generator=generator))[0]
+    values = torch.linspace(0.2, 1.0, rank)
+    found = orthogonalised(left @ torch.diag(values) @ right.T).float()
+    inner = left.T @ found @ right
+    assert inner.diagonal().min() > 0.6
+    assert inner.diagonal().max() < 1.3
+    assert (inner - torch.diag(inner.diagonal())).abs().max() < 0.1
+    assert torch.allclose(left @ inner @ right.T, found, atol=0.1)
+
+
+def test_muon_beside_adamw() -> None:
+    shapes = (*MATRICES, (4,), (9, 2))
+    theirs = parameters(shapes)
+    muon, adamw = torch.optim.Muon(theirs[:3], lr=0.02), torch.optim.AdamW(theirs[3:], lr=0.001)
+
+    class Both(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            muon.step()
+            adamw.step()
+
+    train(theirs, Both(theirs))
+    ours = trained_by(
+        lambda them: Muon(
+            [
+                {"params": them[:3], "lr": 0.02},
+                {"params": them[3:], "lr": 0.001, "orthogonalise": False, "weight_decay": 0.01},
+            ]
+        ),
+        shapes,
+    )
+    assert_equal_to_rounding(ours, theirs)
+
+
+def test_muon_of_no_matrix() -> None:
+    with pytest.raises(UsageError, match=r"Muon.*1 of these.*shape \(5,\).*orthogonalise=False"):
+        Muon(parameters([(3, 4), (5,)]))
+
+
+KINDS = (SGD, AdaGrad, RMSProp, Adam, AdamW, Lion)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sparse_gradient_is_an_error_with_its_name(kind: Any) -> None:
+    embedding = torch.nn.Embedding(10, 2, sparse=True)
+    optimizer = kind([("wte.weight", embedding.weight)])
+    embedding(torch.tensor([1, 3])).sum().backward()
+    with pytest.raises(UsageError, match=r"gradient of parameter 'wte.weight' is sparse"):
+        optimizer.step()
+    unnamed = kind([embedding.weight])
+    with pytest.raises(UsageError, match=r"gradient of the parameter of shape \(10, 2\) is sparse"):
+        unnamed.step()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_complex_parameters_are_refused(kind: Any) -> None:
+    with pytest.raises(UsageError, match=r"shape \(2,\) is torch.complex64"):
+        kind([torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lr", [-1.0, float("nan"), float("inf")])
+def test_learning_rates_that_are_none(kind: Any, lr: float) -> None:
+    with pytest.raises(UsageError, match=r"lr is .* It must be a finite number, 0 or more"):
+        kind(parameters(), lr=lr)
+    with pytest.raises(UsageError, match="lr is"):
+        kind([{"params": parameters(), "lr": lr}])
+
+
+def test_adagrads_two_forms_by_hand() -> None:
+    """g = 3 twice: G = 9, then 18."""
+    eps = 7.0
+    for inside, roots in ((False, (9**0.5 + eps, 18**0.5 + eps)),
+                          (True, ((9 + eps) ** 0.5, (18 + eps) ** 0.5))):  # fmt: skip
+        parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        optimizer = AdaGrad([parameter], lr=2.0, eps=eps, eps_inside_root=inside)
+        for _ in range(2):
+            parameter.grad = torch.full((1,), 3.0, dtype=torch.float64)
+            optimizer.step()
+        wanted = -sum(2 * 3 / root for root in roots)
+        assert parameter.item() == pytest.approx(wanted, rel=1e-15)
+
+
+def test_adagrads_default_eps() -> None:
+    assert AdaGrad(parameters()).defaults["eps"] == 1e-10
+    assert AdaGrad(parameters(), eps_inside_root=True).defaults["eps"] == 1e-5
+
+
+def test_a_closure_is_run_with_gradients() -> None:
+    parameter = torch.nn.Parameter(torch.tensor([2.0]))
+    optimizer = SGD([parameter], lr=0.25)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = (parameter**2).sum()
+        loss.backward()
+        return loss.item()
+
+    assert optimizer.step(closure) == 4.0
+    assert parameter.item() == 2.0 - 0.25 * 4.0
+    optimizer.zero_grad(set_to_none=True)
+    assert parameter.grad is None
+    assert optimizer.step() is None
+
+
+def test_all_shapes_are_meant() -> None:
+    """Zero dimensions, zero elements and more than two dimensions are among those compared."""
+    assert {len(it) for it in SHAPES} == {0, 1, 2, 3}
+    assert any(0 in it for it in SHAPES)
+
+
+def test_a_decay_near_one_is_not_rounded_to_bfloat16() -> None:
+    """0.9979 is 0.9961 in bfloat16, to which torch's foreach rounds it on the CPU.
+
+    Between 1 and 2 bfloat16 has steps of 1/128: 1.5 * 0.9979 = 1.4969 is nearest to 1.5, and
+    1.5 * 0.9961 = 1.4941 to 1.5 - 1/128.
+    """
+    tensor = torch.tensor([1.5], dtype=torch.bfloat16)
+    foreach_module.scale([tensor], 0.9979)
+    assert tensor.item() == 1.5
+    assert (tensor * torch.tensor(0.9979).bfloat16()).item() == 1.5 - 1 / 128

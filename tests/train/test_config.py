@@ -1,0 +1,109 @@
+"""A config is checked before anything runs: every complaint names the file and the key."""
+
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtally.errors import UsageError
+from torchtally.train.config import ModelConfig, TrainConfig, config_of, read_config
+from torchtally.train.models.config import TransformerConfig
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+PLAIN: dict[str, Any] = {
+    "steps": 10,
+    "batch": 4,
+    "model": {"preset": "llama-1m"},
+    "data": {"text": ["<stdlib>"]},
+}
+
+
+def test_a_plain_config() -> None:
+    config = config_of({**PLAIN, "optimizer": {"lr": 1e-3, "betas": [0.9, 0.95]}}, "plain.toml")
+    assert config.optimizer.betas == (0.9, 0.95)
+    assert config.rows == 4
+    assert config.tokens_of_sequence == config.model.transformer().context
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda it: it.stem)
+def test_every_example_is_a_config(path: Path) -> None:
+    config = read_config(path)
+    assert config_of(_without_none(config.document()), str(path)) == config
+
+
+def test_a_model_by_all_its_sizes() -> None:
+    sizes = {"layers": 2, "width": 64, "heads": 4, "ffn": 128, "vocabulary": 257, "context": 32}
+    found = config_of({**PLAIN, "model": sizes}, "x").model.transformer()
+    assert (found.layers, found.kv_heads) == (2, 4)
+
+
+def test_every_size_of_a_decoder_can_be_said() -> None:
+    """What stretches rotary positions is a table of its own, and comes with weights."""
+    sizes = {it.name for it in fields(TransformerConfig)} - {"rope_stretch"}
+    assert sizes <= {it.name for it in fields(ModelConfig)}
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no steps": ({"steps": None}, "missing required field `steps`"),
+    "steps of nothing": ({"steps": 0}, "steps: 0"),
+    "a text for a number": ({"batch": "many"}, "Expected `int`, got `str` - at `$.batch`"),
+    "a key that is none": ({"step": 1}, "step: no such key. Did you mean steps?"),
+    "a table that is none": ({"modell": {}}, "modell: no such key. Did you mean model?"),
+    "a key in a table": ({"model": {"layerz": 1}}, "model.layerz: no such key"),
+    "an unknown preset": ({"model": {"preset": "llama-2m"}}, "llama-1m"),
+    "half a model": ({"model": {"layers": 2}}, "model.width: is missing"),
+    "a sequence too long": ({"sequence": 10**6}, "sequence: 1000000 is not from 1"),
+    "a micro-batch too large": ({"micro_batch": 5}, "micro_batch: 5 of a batch of 4"),
+    "nothing to train on": ({"data": {}}, "data.train: nothing to train on"),
+    "no such optimizer": ({"optimizer": {"name": "adamx"}}, "adamx"),
+    "an optimizer's wrong key": (
+        {"optimizer": {"name": "sgd", "betas": [0.9, 0.9]}},
+        "sgd has no betas",
+    ),
+    "a warm-up longer than the run": ({"learning_rate": {"warmup_steps": 50}}, "warmup_steps"),
+    "no such precision": ({"precision": "fp12"}, "Invalid enum value 'fp12'"),
+}
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_a_mistake_is_named(key: str) -> None:
+    change, said = WRONG[key]
+    values = {name: it for name, it in {**PLAIN, **change}.items() if it is not None}
+    with pytest.raises(UsageError) as error:
+        config_of(values, "mine.toml")
+    assert str(error.value).startswith("mine.toml: ")
+    assert said in str(error.value)
+
+
+def test_what_is_no_toml(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text("steps = = 3")
+    with pytest.raises(UsageError, match=r"broken\.toml: is no TOML"):
+        read_config(path)
+    with pytest.raises(UsageError, match=r"nowhere\.toml: cannot be read"):
+        read_config(tmp_path / "nowhere.toml")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=5,
+)
+KEYS = st.sampled_from([it.name for it in fields(TrainConfig)])
+
+
+@given(st.dictionaries(KEYS, JSON, max_size=5))
+def test_whatever_is_given_is_a_config_or_a_complaint(values: dict[str, Any]) -> None:
+    with suppress(UsageError):
+        config_of({**PLAIN, **values}, "x")
+
+
+def _without_none(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _without_none(it) for key, it in values.items() if it is not None}
+    return list(values) if isinstance(values, tuple) else values

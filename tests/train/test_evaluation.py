@@ -1,0 +1,209 @@
+"""The validation loss is exact, and whoever evaluates leaves no trace in the training."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from torchtally.errors import UsageError
+from torchtally.train.evaluation import Evaluation, Rows, evaluate, undisturbed
+from torchtally.train.logs import names
+from torchtally.train.models import Transformer, TransformerConfig
+from torchtally.train.models.loss import IGNORED
+
+CONFIG = TransformerConfig(
+    layers=1, width=8, heads=2, kv_heads=1, ffn=16, vocabulary=11, context=6, dropout=0.5
+)
+
+
+def model() -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(CONFIG)
+
+
+def rows(*sizes: int, ignored: int = 0) -> list[Rows]:
+    generator = torch.Generator().manual_seed(1)
+    ids = [torch.randint(11, (size, 7), generator=generator) for size in sizes]
+    for it in ids:
+        it[0, 7 - ignored :] = IGNORED if ignored else it[0, 7:]
+    return [(it[:, :-1].clamp(min=0), it[:, 1:]) for it in ids]
+
+
+def test_a_loss_by_hand() -> None:
+    """Two tokens at 1 nat and one at 4, in batches of different size: (2 * 1 + 4) / 3."""
+    batches = [(torch.zeros(1, 2), torch.tensor([[3, 4]])), (torch.ones(1, 1), torch.tensor([[5]]))]
+    found = evaluate(nn.Linear(1, 1), lambda x, _: 1 + 3 * x.mean(), batches)
+    assert (found.loss_nats, found.tokens) == (2.0, 3)
+    assert found.perplexity == pytest.approx(math.e**2)
+
+
+def test_bits_per_byte_by_hand() -> None:
+    """Four tokens of 2 nats; ids 0 and 1 stand for 3 and 1 bytes, id 2 for none."""
+    targets = torch.tensor([[0, 1, 2, 0, IGNORED]])
+    found = evaluate(
+        nn.Linear(1, 1),
+        lambda *_: torch.tensor(2.0),
+        [(targets, targets)],
+        token_bytes=torch.tensor([3, 1, 0]),
+    )
+    assert found.tokens == 4
+    assert found.bits_per_byte == pytest.approx(8 / math.log(2) / 7)
+
+
+def test_no_bytes_no_bits_per_byte() -> None:
+    found = evaluate(nn.Linear(1, 1), lambda *_: torch.tensor(2.0), rows(2))
+    assert found.bits_per_byte is None
+    assert names.EVAL_BITS_PER_BYTE not in found.values()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 5))
+def test_the_mean_is_that_of_all_tokens_however_they_are_batched(
+    sizes: list[int], ignored: int
+) -> None:
+    decoder, batches = model(), rows(*sizes, ignored=ignored)
+    found = evaluate(decoder, decoder.loss, batches)
+    inputs, targets = (torch.cat(it) for it in zip(*batches, strict=True))
+    with torch.no_grad():
+        logits = decoder.eval()(inputs).double()
+    whole = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    assert found.tokens == int((targets != IGNORED).sum())
+    assert found.loss_nats == pytest.approx(float(whole), rel=1e-6)
+
+
+def test_a_batch_without_any_target_counts_for_nothing() -> None:
+    decoder = model()
+    (inputs, targets), empty = rows(2)[0], torch.full((3, 6), IGNORED)
+    alone = evaluate(decoder, decoder.loss, [(inputs, targets)])
+    both = evaluate(decoder, decoder.loss, [(inputs, targets), (empty.clamp(min=0), empty)])
+    assert (alone.loss_nats, alone.tokens) == (both.loss_nats, both.tokens)
+
+
+def test_targets_that_are_no_ids_all_count() -> None:
+    teacher = [(torch.ones(4, 3), torch.full((4,), -100.0))]
+    found = evaluate(nn.Linear(3, 1), lambda *_: torch.tensor(5.0), teacher)
+    assert (found.loss_nats, found.tokens) == (5.0, 4)
+
+
+@pytest.mark.parametrize("batches", [[], [(torch.zeros(1, 1), torch.full((1, 1), IGNORED))]])
+def test_nothing_to_evaluate_is_an_error(batches: list[Rows]) -> None:
+    with pytest.raises(UsageError, match="no targets"):
+        evaluate(nn.Linear(1, 1), lambda *_: torch.tensor(5.0), batches)
+
+
+def test_nan_stays_nan_and_a_huge_loss_has_a_perplexity() -> None:
+    found = evaluate(nn.Linear(1, 1), lambda *_: torch.tensor(math.nan), rows(1))
+    assert math.isnan(found.loss_nats)
+    assert math.isnan(found.perplexity)
+    huge = Evaluation(loss_nats=1e4, bits_per_byte=None, tokens=1, seconds=0.0)
+    assert huge.perplexity == math.inf
+
+
+def test_twice_is_the_same_bit_for_bit() -> None:
+    decoder = model()
+    first, second = (evaluate(decoder, decoder.loss, rows(3, 2)).loss_nats for _ in range(2))
+    assert first == second
+
+
+def test_training_is_undisturbed_bit_for_bit() -> None:
+    """Dropout after an evaluation, one that draws numbers itself, is as without it."""
+
+    def step(decoder: Transformer) -> Tensor:
+        return decoder.loss(*rows(3)[0])
+
+    def greedy(inputs: Tensor, targets: Tensor) -> Tensor:
+        return decoder.loss(inputs, targets) + torch.rand(())
+
+    decoder = model()
+    torch.manual_seed(5)
+    expected = step(decoder), step(decoder)
+    torch.manual_seed(5)
+    first = step(decoder)
+    evaluate(decoder, greedy, rows(2))
+    assert (first.item(), step(decoder).item()) == tuple(it.item() for it in expected)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_modes_and_states_come_back_also_when_it_raises(fails: bool) -> None:
+    decoder = model()
+    decoder.blocks[0].eval()  # a frozen block stays as it is
+    before = [it.training for it in decoder.modules()]
+    state = torch.get_rng_state()
+
+    def loss(inputs: Tensor, targets: Tensor) -> Tensor:
+        assert not any(it.training for it in decoder.modules())
+        assert not torch.is_grad_enabled()
+        torch.rand(3)
+        if fails:
+            raise KeyError
+        return decoder.loss(inputs, targets)
+
+    if fails:
+        with pytest.raises(KeyError):
+            evaluate(decoder, loss, rows(1))
+    else:
+        evaluate(decoder, loss, rows(1))
+    assert [it.training for it in decoder.modules()] == before
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_gpus_random_state_comes_back() -> None:
+    decoder = model().cuda()
+    state = torch.cuda.get_rng_state()
+    with undisturbed(decoder):
+        torch.rand(3, device="cuda")
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
+def test_the_next_training_step_can_use_what_the_model_keeps() -> None:
+    """A module that keeps a tensor from its first forward pass: inference_mode would break it."""
+
+    class Keeping(nn.Module):
+        kept: Tensor | None = None
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.kept is None:
+                self.kept = torch.arange(2.0)
+            return (self.weight * self.kept * x).mean()
+
+    keeping = Keeping()
+    x = torch.ones(2)
+    evaluate(keeping, lambda *_: keeping(x), [(x, x)])
+    keeping(x).backward()
+
+
+def test_precision_context_is_made_for_each_batch() -> None:
+    dtypes = []
+
+    @contextmanager
+    def bf16() -> Iterator[None]:
+        with torch.autocast("cpu", torch.bfloat16):
+            yield
+
+    def loss(inputs: Tensor, targets: Tensor) -> Tensor:
+        found = nn.functional.linear(torch.ones(1, 1), torch.ones(1, 1))
+        dtypes.append(found.dtype)
+        return found.mean()
+
+    evaluate(nn.Linear(1, 1), loss, rows(1, 1), precision_context=bf16)
+    assert dtypes == [torch.bfloat16] * 2
+
+
+def test_seconds_are_the_clocks() -> None:
+    times = iter([10.0, 12.5])
+    found = evaluate(
+        nn.Linear(1, 1), lambda *_: torch.tensor(1.0), rows(1), clock=lambda: next(times)
+    )
+    assert found.values()[names.EVAL_S] == 2.5

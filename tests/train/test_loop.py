@@ -1,0 +1,194 @@
+"""Whole trainings: they learn, are the same twice, hold what was planned, and write it all down."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.training import TINY, language, run, teacher
+from torchtally import account, trace
+from torchtally.errors import UsageError
+from torchtally.napkin.recipes import recipe
+from torchtally.record import Role, Trace
+from torchtally.train.config import TrainConfig
+from torchtally.train.logs import read_log
+from torchtally.train.outcome import NonFiniteError
+from torchtally.train.plan import plan_of, step_flops
+from torchtally.train.trainer import rehearse, trainer_of
+from torchtally.views.utilisation import model_flops
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    config = language(tmp_path, steps=60, optimizer={"lr": 1e-2})
+    history, witness = run(config)
+    losses = [loss for _, loss in history.training]
+    assert losses[0] == pytest.approx(math.log(257), abs=0.5)
+    assert losses[-1] < losses[0] / 2
+    assert witness.evaluations[-1].loss_nats < losses[0] / 2
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_the_same_seed_gives_the_same_losses_bit_for_bit(tmp_path: Path, dropout: float) -> None:
+    config = language(tmp_path, model={**TINY, "dropout": dropout})
+    first, second = (run(config)[0] for _ in range(2))
+    assert first.training == second.training
+    assert first.validation == second.validation
+    other, _ = run(language(tmp_path, model={**TINY, "dropout": dropout}, seed=2))
+    assert other.training != first.training
+
+
+def test_micro_batches_change_nothing_but_the_rounding(tmp_path: Path) -> None:
+    whole, _ = run(language(tmp_path))
+    cut, _ = run(language(tmp_path, micro_batch=1))
+    for (_, a), (_, b) in zip(whole.training, cut.training, strict=True):
+        assert a == pytest.approx(b, rel=1e-5)
+
+
+def test_evaluation_and_samples_change_nothing(tmp_path: Path) -> None:
+    plain, _ = run(language(tmp_path))
+    config = language(
+        tmp_path,
+        evaluation={"every": 1, "batches": 2},
+        sampling={"every": 2, "tokens": 5, "prompt": "line "},
+    )
+    watched, witness = run(config)
+    assert watched.training == plain.training
+    assert len(witness.evaluations) == 6
+    assert len(witness.samples) == 3
+    assert all(it.startswith("line ") for it in witness.samples)
+
+
+def final_loss(tmp_path: Path, lr: float) -> float:
+    config = teacher(tmp_path, steps=200, optimizer={"name": "adagrad", "lr": lr})
+    return run(config)[0].validation[-1][1]
+
+
+def test_the_teachers_learning_rates(tmp_path: Path) -> None:
+    assert final_loss(tmp_path, 0.1) < 0.95 * final_loss(tmp_path, 0.01)
+
+
+def test_a_run_is_written_down(tmp_path: Path) -> None:
+    config = language(tmp_path)
+    history, witness = run(config)
+    log = read_log(Path(config.log.folder))
+    assert list(log.series("train/loss")) == history.training
+    assert log.series("train/num_input_tokens_seen")[-1] == (6, 6 * 4 * 32)
+    assert log.series("eval/loss") == ((6, witness.evaluations[-1].loss_nats),)
+    assert log.run["config"]["steps"] == 6
+
+
+# The plan ------------------------------------------------------------------------------------
+
+
+def traced(config: TrainConfig) -> Trace:
+    return trace(lambda: rehearse(config), gpu="H100-SXM", steps=2)
+
+
+def bytes_of(run: Trace, role: Role) -> int:
+    """Of all storages of this role that are there after the last step."""
+    end = run.step_ends[-1] - 1
+    return sum(
+        it.requested_bytes
+        for it in run.storages
+        if it.role is role and it.device != "cpu" and it.born <= end and not (it.died or end) < end
+    )
+
+
+PLANS: dict[str, tuple[dict[str, Any], str]] = {
+    "adamw": ({"precision": "fp32"}, "fp32"),
+    "lion": ({"precision": "fp32", "optimizer": {"name": "lion"}}, "fp32"),
+    "momentum": ({"precision": "fp32", "optimizer": {"name": "momentum"}}, "fp32"),
+    "adagrad, bf16": ({"precision": "bf16", "optimizer": {"name": "adagrad"}}, "amp"),
+    "tied, with biases": (
+        {"precision": "fp32", "model": {**TINY, "is_tied": True, "has_bias": True}},
+        "fp32",
+    ),
+    "recomputed": ({"precision": "bf16", "model": {**TINY, "recompute": "full"}}, "amp"),
+}
+
+
+@pytest.mark.parametrize("key", PLANS)
+def test_the_plan_is_what_a_trace_of_the_training_holds(key: str, tmp_path: Path) -> None:
+    """Parameters, gradients and optimizer state to the byte; model FLOPs to the last one."""
+    changes, name = PLANS[key]
+    config = language(tmp_path, compile=False, **changes)
+    plan, made = plan_of(config, recipe(name)), traced(config)
+    assert bytes_of(made, Role.PARAMETER) == plan.states.parameters.value
+    assert bytes_of(made, Role.GRADIENT) == plan.states.gradients.value
+    counters = 4 * len(list(trainer_parameters(config)))
+    assert bytes_of(made, Role.OPTIMIZER_STATE) in (
+        plan.states.optimizer.value,
+        plan.states.optimizer.value + counters,  # fused optimizers count steps on the device
+    )
+    ledger = account(made)
+    assert model_flops(ledger.steady, ledger.attention) == plan.step_flops
+
+
+def trainer_parameters(config: TrainConfig) -> Any:
+    return trainer_of(config).model.parameters()
+
+
+def test_the_plan_is_what_the_training_holds(tmp_path: Path) -> None:
+    config = language(tmp_path)
+    _, witness = run(config)
+    found, plan = witness.footprints[-1], plan_of(config, recipe("fp32"))
+    assert found is not None
+    assert found.parameters_bytes == plan.states.parameters.value
+    assert found.gradients_bytes == plan.states.gradients.value
+    assert found.optimizer_state_bytes == plan.states.optimizer.value
+
+
+def test_a_wrong_plan_is_seen(tmp_path: Path) -> None:
+    config = language(tmp_path)
+    _, witness = run(config)
+    other = plan_of(language(tmp_path, model={**TINY, "ffn": 65}), recipe("fp32"))
+    assert witness.footprints[-1].parameters_bytes != other.states.parameters.value  # type: ignore[union-attr]
+
+
+def test_flops_of_a_step_are_those_of_its_tokens(tmp_path: Path) -> None:
+    once, twice = (step_flops(language(tmp_path, batch=it)) for it in (4, 8))
+    assert twice == 2 * once
+
+
+# What goes wrong -----------------------------------------------------------------------------
+
+
+def test_a_bad_file_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    bad = tmp_path / "train.bin"
+    bad.write_bytes(b"\x01\x02\x03")
+    config = language(tmp_path, data={"train": [str(bad)], "dtype": "uint16"})
+    with pytest.raises(UsageError, match=r"train\.bin"):
+        trainer_of(config)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_its_log(tmp_path: Path) -> None:
+    config = language(tmp_path, optimizer={"name": "sgd", "lr": 1e30}, clip_norm=None)
+    with pytest.raises(NonFiniteError):
+        run(config)
+    assert len(read_log(Path(config.log.folder)).records) >= 1
+
+
+def test_steps_that_are_no_numbers_can_be_skipped(tmp_path: Path) -> None:
+    config = language(tmp_path)
+    trainer = trainer_of(config)
+    loss, calls = trainer.stepper.loss, iter(range(100))
+
+    def broken(model: Any, inputs: Any, targets: Any) -> torch.Tensor:
+        found: torch.Tensor = loss(model, inputs, targets)
+        return found * (math.nan if next(calls) == 2 else 1.0)
+
+    trainer.stepper.loss, trainer.stepper.on_nonfinite = broken, "skip"
+    _, witness = run(config, trainer)
+    assert [it.skipped_steps for it in witness.records] == [0, 0, 1, 1, 1, 1]
+    assert any("step 3" in it for it in witness.notes)
+
+
+def test_sampling_needs_a_tokenizer(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "data"
+    run(language(tmp_path, steps=1))
+    shard = next(folder.glob("train-*.bin"))
+    config = language(tmp_path, data={"train": [str(shard)]}, sampling={"tokens": 3})
+    with pytest.raises(UsageError, match="no tokenizer"):
+        run(config)
