@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import textwrap
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from torchtally.errors import UsageError
 if TYPE_CHECKING:
     from torchtally.ledger import Ledger
     from torchtally.roofline import Roofline
-    from torchtally.train.config import TrainConfig
+    from torchtally.train.config import PrecisionName, TrainConfig
     from torchtally.train.display import Row
     from torchtally.train.evaluation import Evaluation
     from torchtally.train.footprint import Footprint
@@ -66,8 +67,9 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError("--gpu is for --plan alone: a training runs on what this machine has.")
     config = _config(args)
     roofline = _roofline(args.gpu, config)
-    rows = _predicted(config, roofline)
-    print(_plan_text(config, roofline, rows), end="", flush=True)
+    planned = replace(config, precision=_precision(config, args.gpu, roofline))
+    rows = _predicted(planned, roofline)
+    print(_plan_text(planned, roofline, rows), end="", flush=True)
     if args.plan:
         return 0
     return _train(config, roofline, rows, replaces=args.replace)
@@ -110,15 +112,23 @@ def _predicted(config: "TrainConfig", roofline: "Roofline | None") -> "list[Row]
         return _closed_rows(config)
     from torchtally.ledger import account
     from torchtally.tracing import trace
-    from torchtally.train.trainer import device_of, precision_name, rehearse
+    from torchtally.train.trainer import rehearse
 
-    device = device_of(config)
-    # A GPU that is only named is asked by the rehearsal itself what it can do.
-    is_named = device.type == "cpu" and not roofline.is_host
-    precision = config.precision if is_named else precision_name(config, device)
-    rehearsed = replace(config, precision=precision, compile=False)
+    # Compiled, it would be run eagerly there anyway.
+    rehearsed = replace(config, compile=False)
     run = trace(lambda: rehearse(rehearsed), gpu=_name(roofline), steps=2, memory_is_limited=False)
     return _traced_rows(account(run, roofline=roofline))
+
+
+def _precision(
+    config: "TrainConfig", gpu: str | None, roofline: "Roofline | None"
+) -> "PrecisionName":
+    """The config's; of "auto" what the device that is there, or is named, would be given."""
+    if gpu is None or config.precision != "auto" or roofline is None:
+        from torchtally.train.trainer import device_of, precision_name
+
+        return precision_name(config, device_of(config))
+    return "bf16" if "bfloat16" in roofline.chip.peaks and not roofline.is_host else "fp32"
 
 
 def _name(roofline: "Roofline") -> str:
@@ -144,10 +154,9 @@ def _closed_rows(config: "TrainConfig") -> "list[Row]":
     from torchtally.train.display import Row
     from torchtally.train.plan import plan_of
     from torchtally.train.precision import precision
-    from torchtally.train.trainer import device_of, precision_name
     from torchtally.units import Unit
 
-    held = plan_of(config, precision(precision_name(config, device_of(config))).recipe).states
+    held = plan_of(config, precision(config.precision).recipe).states
     return [
         Row("parameters", held.parameters.value, Unit.BYTES),
         Row("gradients", held.gradients.value, Unit.BYTES),
@@ -160,12 +169,18 @@ def _closed_rows(config: "TrainConfig") -> "list[Row]":
 def _plan_text(config: "TrainConfig", roofline: "Roofline | None", rows: "list[Row]") -> str:
     from torchtally.train.display import plan_table
     from torchtally.train.plan import weights
+    from torchtally.train.precision import precision
     from torchtally.units import format_count
 
     parameters = format_count(sum(it.elements for it in weights(config)))
     where = "this machine" if roofline is None else roofline.chip.name
     title = f"{parameters} parameters, {config.steps} steps of {config.batch} on {where}"
     text = plan_table(title, rows)
+    found = precision(config.precision)
+    text += textwrap.fill(
+        f"{found.name}: {found.effect}", 78, initial_indent="  ", subsequent_indent="  "
+    )
+    text += "\n"
     if roofline is None:
         text += "  Its time is not known: `tally bench` measures this machine in a minute.\n"
     return text

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from torchtally.errors import UsageError
 from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.evaluation import Evaluation, evaluate
-from torchtally.train.footprint import Footprint, footprint
+from torchtally.train.footprint import Footprint, footprint, measured_activation_bytes
 from torchtally.train.logs import Log, StepRecord
 from torchtally.train.sampling import sample
 from torchtally.train.tasks import Language, TrainBatch
@@ -105,11 +106,24 @@ class _Run:
         self.history.training.append((done, trained.result.loss))
         self._note(done, trained)
         if self.footprint is None and not trained.result.is_skipped:
-            self.footprint = footprint(self.trainer.model, self.trainer.optimizer)
+            self.footprint = self._measured(batch, trained.result.micro_batch)
+            self.began_s = self.clock()
         record = self._record(batch, trained, step_s)
         if done % self.config.log.every == 0 or done in (1, self.config.steps):
             self.log.write(done, record.values())
         self.observer.stepped(done, record, self.footprint)
+
+    def _measured(self, batch: TrainBatch, rows: int) -> Footprint:
+        """What is held, and what one micro-batch keeps for its backward pass: measured once."""
+        trainer = self.trainer
+        inputs, targets = batch.inputs[:rows], batch.targets[:rows]
+
+        def forward() -> Tensor:
+            with trainer.precision.autocast(trainer.device):
+                return trainer.loss(inputs, targets)
+
+        kept = measured_activation_bytes(forward, trainer.model, (inputs, targets))
+        return footprint(trainer.model, trainer.optimizer, activations_bytes=kept)
 
     def _record(self, batch: TrainBatch, trained: Trained, step_s: float) -> StepRecord:
         tokens = self.task.tokens_of_step or 0
@@ -198,6 +212,7 @@ def _memory(found: Footprint | None) -> dict[str, int]:
         "parameters": found.parameters_bytes,
         "gradients": found.gradients_bytes,
         "optimizer state": found.optimizer_state_bytes,
+        "activations": found.activations_bytes,
     }
 
 
