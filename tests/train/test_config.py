@@ -107,3 +107,11 @@ def _without_none(values: Any) -> Any:
     if isinstance(values, dict):
         return {key: _without_none(it) for key, it in values.items() if it is not None}
     return list(values) if isinstance(values, tuple) else values
+
+
+def test_logits_are_made_in_chunks_where_that_is_faster() -> None:
+    plain = config_of(PLAIN, "x")
+    assert (plain.chunk_tokens("cpu"), plain.chunk_tokens("cuda")) == (128, None)
+    whole = config_of({**PLAIN, "loss_chunk_tokens": 0}, "x")
+    assert whole.chunk_tokens("cpu") is None
+    assert config_of({**PLAIN, "loss_chunk_tokens": 64}, "x").chunk_tokens("cuda") == 64

@@ -67,7 +67,7 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError("--gpu is for --plan alone: a training runs on what this machine has.")
     config = _config(args)
     roofline = _roofline(args.gpu, config)
-    planned = replace(config, precision=_precision(config, args.gpu, roofline))
+    planned = _resolved(config, args.gpu, roofline)
     rows = _predicted(planned, roofline)
     print(_plan_text(planned, roofline, rows), end="", flush=True)
     if args.plan:
@@ -120,15 +120,19 @@ def _predicted(config: "TrainConfig", roofline: "Roofline | None") -> "list[Row]
     return _traced_rows(account(run, roofline=roofline))
 
 
-def _precision(
-    config: "TrainConfig", gpu: str | None, roofline: "Roofline | None"
-) -> "PrecisionName":
-    """The config's; of "auto" what the device that is there, or is named, would be given."""
-    if gpu is None or config.precision != "auto" or roofline is None:
-        from torchtally.train.trainer import device_of, precision_name
+def _resolved(config: "TrainConfig", gpu: str | None, roofline: "Roofline | None") -> "TrainConfig":
+    """What depends on the device said outright: for the one that is there, or that is named."""
+    from torchtally.train.trainer import device_of, precision_name
 
-        return precision_name(config, device_of(config))
-    return "bf16" if "bfloat16" in roofline.chip.peaks and not roofline.is_host else "fp32"
+    if gpu is None or roofline is None:
+        device = device_of(config)
+        kind, precision = device.type, precision_name(config, device)
+    else:
+        kind = "cpu" if roofline.is_host else "cuda"
+        has_bf16 = kind == "cuda" and "bfloat16" in roofline.chip.peaks
+        usual: PrecisionName = "bf16" if has_bf16 else "fp32"
+        precision = usual if config.precision == "auto" else config.precision
+    return replace(config, precision=precision, loss_chunk_tokens=config.chunk_tokens(kind) or 0)
 
 
 def _name(roofline: "Roofline") -> str:

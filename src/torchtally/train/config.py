@@ -172,7 +172,7 @@ class TrainConfig:
     """torch.compile; None: on GPUs."""
     clip_norm: float | None = 1.0
     loss_chunk_tokens: int | None = None
-    """Logits of so many tokens are there at once; None: of all."""
+    """Logits of so many tokens are there at once; 0: of all; None: 128 on the CPU, all on a GPU."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """When a loss or a gradient is no number."""
     on_spike: Literal["note", "skip", "stop"] = "note"
@@ -196,6 +196,8 @@ class TrainConfig:
                 f"micro_batch: {self.micro_batch} of a batch of {self.batch}: give 1 to "
                 f"{self.batch}."
             )
+        if self.loss_chunk_tokens is not None and self.loss_chunk_tokens < 0:
+            raise UsageError(f"loss_chunk_tokens: {self.loss_chunk_tokens}: give 0 or more.")
         if self.task == "language":
             context = self.model.transformer().context
             if self.sequence is not None and not 1 <= self.sequence <= context:
@@ -218,6 +220,16 @@ class TrainConfig:
     def tokens_of_sequence(self) -> int:
         """Of a language model's sequence."""
         return self.sequence or self.model.transformer().context
+
+    def chunk_tokens(self, device_type: str) -> int | None:
+        """Of how many tokens logits are there at once on a device of this type; None: of all.
+
+        On the CPU chunks that stay in its caches are faster (benchmarks/train_step.py). On a GPU
+        they save memory, and nobody has timed them.
+        """
+        if self.loss_chunk_tokens is None:
+            return 128 if device_type == "cpu" else None
+        return self.loss_chunk_tokens or None
 
     def document(self) -> dict[str, Any]:
         """The config as plain values, for logs and checkpoints."""

@@ -129,7 +129,7 @@ class Decoder:
 
     def __init__(self, config: TrainConfig, device: torch.device) -> None:
         self._config = config
-        self._chunk_tokens = config.loss_chunk_tokens
+        self._chunk_tokens = config.chunk_tokens(device.type)
         self.tokens_of_step: int | None = config.batch * config.tokens_of_sequence
         with seeded(config, Source.INITIALISATION):
             self.model = Transformer(config.model.transformer(), recompute=config.model.recompute)
