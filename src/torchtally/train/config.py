@@ -16,7 +16,7 @@ from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.optimizers.schedules import DecayShape, ScheduleConfig, Shape
 
 STDLIB = "<stdlib>"
-"""In `data.text`: the folder of Python's own library, text that is on every machine."""
+"""In `data.text`: Python's own library, text that is on every machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,8 @@ from torchtally.train.data.tokenizer import (
 from torchtally.train.models import Cruncher, Transformer
 from torchtally.train.models.huggingface import read_weights
 
+INSTALLED = ("site-packages", "dist-packages")
+
 Rows = tuple[Tensor, Tensor]
 """Inputs and targets, of as many rows."""
 
@@ -252,11 +254,15 @@ def prepared(config: TrainConfig) -> str:
     """The folder of tokens made of the config's texts, below the run's own; made once."""
     folder = Path(config.log.folder) / "data"
     if described_in(str(folder)) is None:
-        inputs = tuple(
-            sysconfig.get_paths()["stdlib"] if it == STDLIB else it for it in config.data.text
-        )
-        prepare(Wanted(inputs=inputs, out=str(folder)))
+        inputs = [path for it in config.data.text for path in (stdlib() if it == STDLIB else [it])]
+        prepare(Wanted(inputs=tuple(inputs), out=str(folder)))
     return str(folder)
+
+
+def stdlib() -> list[str]:
+    """Python's own library, without what was installed into its folder."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    return sorted(str(it) for it in folder.iterdir() if it.name not in INSTALLED)
 
 
 def _has_validation(path: str) -> bool:
