@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from torchtally.cli import main, plan
 from torchtally.napkin.activations import Implementation, Kernel
 from torchtally.napkin.flops import Recompute
 from torchtally.napkin.optimizers import OPTIMIZERS
-from torchtally.napkin.quantity import FUNCTIONS
+from torchtally.napkin.quantity import FUNCTIONS, of
 from torchtally.napkin.recipes import RECIPES
 from torchtally.planning.largest import LARGEST
+from torchtally.units import Unit
 
 Capture = pytest.CaptureFixture[str]
 
@@ -41,6 +43,8 @@ QUESTIONS = {
     "largest-model, with activations": ("--largest", "model", *EIGHT, "--sequence", "4096"),
     "largest-batch": ("llama-3-8b", "--largest", "batch", *EIGHT, "--sequence", "1024"),
     "largest-sequence": ("llama-3-8b", "--largest", "sequence", *EIGHT),
+    "compute-budget": ("--flops", "3e24"),
+    "compute-budget, on chips": ("--flops", "3e24", *EIGHT, "--mfu", "0.4"),
     "layouts": (*SMALL, "--search", "--batch", "8"),
     "layouts, of a training": (*SMALL, "--search", "--batch", "8", "--tokens", "1T"),
 }
@@ -84,6 +88,35 @@ def test_activations_make_the_largest_model_smaller(capsys: Capture) -> None:
     line = QUESTIONS["largest-model, with activations"]
     found = document(capsys, *line)
     assert found["figures"][0]["value"] < found["figures"][1]["value"] == bound
+
+
+def test_a_budget_of_compute_among_those_that_are_known(capsys: Capture) -> None:
+    """C = 6 N D with D = 20 N: N = sqrt(C / 120)."""
+    found = document(capsys, "--flops", "1.2e23")
+    assert found["figures"][0]["value"] == pytest.approx((1e21) ** 0.5)
+    names = [row["training"] for row in found["tables"][0]["rows"]]
+    assert names[:2] == ["this budget", "GPT-3 175B"]
+
+
+def test_what_bounds_a_layout_is_seen_in_eighty_columns(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = out(capsys, *QUESTIONS["layouts"]).splitlines()
+    header = lines[lines.index("Layouts, fastest first") + 1]
+    assert "bound by" in header
+    assert header.rstrip().endswith("layout")
+
+
+def test_every_bound_has_a_short_name() -> None:
+    from torchtally.napkin.parallel.step import Parts
+    from torchtally.planning.words import bound_in_short
+
+    nothing = of(0.0, Unit.SECONDS)
+    names = [it.name for it in fields(Parts) if it.name not in ("total", "streaming")]
+    for name in names:
+        parts = {it.name: nothing for it in fields(Parts)} | {name: of(1.0, Unit.SECONDS)}
+        assert len(bound_in_short(Parts(**parts).largest)) <= 10
 
 
 def test_what_does_not_fit_says_so(capsys: Capture) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.train.training import TINY, language, run, teacher
 from torchtally import account, trace
@@ -165,9 +166,18 @@ def test_a_bad_file_is_refused_before_the_first_step(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_its_log(tmp_path: Path) -> None:
     config = language(tmp_path, optimizer={"name": "sgd", "lr": 1e30}, clip_norm=None)
-    with pytest.raises(NonFiniteError):
+    with pytest.raises(NonFiniteError, match="bad-batch") as error:
         run(config)
-    assert len(read_log(Path(config.log.folder)).records) >= 1
+    folder = Path(config.log.folder)
+    assert len(read_log(folder).records) >= 1
+    kept = load_file(folder / f"bad-batch-{error.value.step}.safetensors")
+    assert torch.equal(kept["inputs"], error.value.batch[0])
+
+
+def test_the_profilers_trace_is_kept(tmp_path: Path) -> None:
+    config = language(tmp_path, profile={"first_step": 1, "steps": 1})
+    run(config)
+    assert (Path(config.log.folder) / "profile.json.gz").stat().st_size > 1000
 
 
 def test_steps_that_are_no_numbers_can_be_skipped(tmp_path: Path) -> None:
@@ -175,9 +185,10 @@ def test_steps_that_are_no_numbers_can_be_skipped(tmp_path: Path) -> None:
     trainer = trainer_of(config)
     loss, calls = trainer.stepper.loss, iter(range(100))
 
+    # The second call is that which measures activations.
     def broken(model: Any, inputs: Any, targets: Any) -> torch.Tensor:
         found: torch.Tensor = loss(model, inputs, targets)
-        return found * (math.nan if next(calls) == 2 else 1.0)
+        return found * (math.nan if next(calls) == 3 else 1.0)
 
     trainer.stepper.loss, trainer.stepper.on_nonfinite = broken, "skip"
     _, witness = run(config, trainer)

@@ -104,6 +104,7 @@ def fraction(text: str) -> float:
 TIME_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 MOST = 10**24
 """Steps, seconds or tokens: enough for anybody, and far from what overflows."""
+MOST_FLOPS = 10**40
 
 
 def until(text: str) -> "Until":
@@ -174,6 +175,14 @@ def positive_count(text: str) -> int:
     count = parsed(parse_count)(text)
     if not 0 < count < MOST:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 (and below 1e24)")
+    return count
+
+
+def flop_count(text: str) -> int:
+    """FLOPs of a whole training: "3e24", "6.3e24"."""
+    count = parsed(parse_count)(text)
+    if not 0 < count < MOST_FLOPS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of FLOPs above 0: 3e24")
     return count
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import (
     duration,
+    flop_count,
     fraction,
     parsed,
     positive_count,
@@ -58,6 +59,7 @@ What is asked follows from what is given:
   a model, chips, --tokens-per-s     which MFU is that?
   --largest model|batch|sequence     the largest that fits the chips
   --search                           every layout of the chips, fastest first
+  --flops                            what is so much compute best spent on?
 
 MODEL is a name (llama-3-70b; `tally plan --models` lists them), a Hugging Face
 config.json or the folder it is in, a .safetensors file, or a number of
@@ -78,6 +80,7 @@ examples:
   tally plan 7B --tokens 1T --mfu 0.4 --deadline 14d --gpus H100-SXM
   tally plan 7B --tokens 1T --mfu 0.4 --budget 500K        what should I rent?
   tally plan llama-3-8b --gpus 8xH100-SXM --tokens-per-s 100K
+  tally plan --flops 3e24 --gpus 1024xH100-SXM --mfu 0.4
   tally plan path/to/config.json --tokens 2T --gpus 256xB200 --mfu 0.4 --explain
   tally plan 7B --tokens 1T --gpus 64xH100-SXM --mfu 0.4 --compare A100-SXM,B200
 """
@@ -197,6 +200,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tokens-per-s", type=positive_rate, metavar="N", help="observed, of all chips: 400K"
     )
+    group.add_argument("--flops", type=flop_count, metavar="N", help="compute to spend: 3e24")
     group.add_argument("--search", action="store_true", help="every parallel layout, fastest first")
 
 
@@ -307,6 +311,7 @@ def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | 
             ("--largest", args.largest is not None),
             ("--search", args.search),
             ("--tokens-per-s", args.tokens_per_s is not None),
+            ("--flops", args.flops is not None),
         )
         if is_asked
     ]
@@ -320,6 +325,10 @@ def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | 
         from torchtally.planning.layouts import layouts
 
         return layouts
+    if args.flops is not None:
+        from torchtally.planning.compute_budget import compute_budget
+
+        return compute_budget
     if args.tokens_per_s is not None:
         from torchtally.planning.implied_mfu import implied_mfu
 
@@ -358,6 +367,7 @@ def request(args: argparse.Namespace) -> "Request":
     return Request(
         subject=None if model is None else subject(model),
         tokens=args.tokens,
+        flops=args.flops,
         cluster=_cluster(args),
         mfu=args.mfu,
         deadline_s=args.deadline,

@@ -18,7 +18,13 @@ from torchtally.planning.fit import (
     time_table,
 )
 from torchtally.planning.request import Request
-from torchtally.planning.words import LEGEND, chips_named, layout_in_short, subject_named
+from torchtally.planning.words import (
+    LEGEND,
+    bound_in_short,
+    chips_named,
+    layout_in_short,
+    subject_named,
+)
 from torchtally.planning.workload import workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes
@@ -163,10 +169,10 @@ def _table(ranking: Ranking, rows: int) -> Table:
             Column("step_s", "step", Unit.SECONDS),
             Column("mfu", "MFU", Unit.FRACTION),
             Column("memory_bytes", "memory", Unit.BYTES),
-            Column("bubble", "bubble", Unit.FRACTION, rank=1),
-            Column("network", "network", Unit.FRACTION, rank=2),
+            Column("bubble", "bubble", Unit.FRACTION, rank=2),
+            Column("network", "network", Unit.FRACTION, rank=1),
+            Column("bound", "bound by", Unit.WORD),
             Column("layout", "layout", Unit.WORD),
-            Column("bound", "bound by", Unit.WORD, rank=3),
         ),
         rows=tuple(
             (
@@ -175,8 +181,8 @@ def _table(ranking: Ranking, rows: int) -> Table:
                 it.memory.total.value,
                 it.parts.bubble.value / it.seconds.value,
                 _network_s(it) / it.seconds.value,
+                bound_in_short(it.bound),
                 layout_in_short(it.layout),
-                it.bound,
             )
             for it in ranking.steps[:rows]
         ),

@@ -46,6 +46,8 @@ class Request:
 
     subject: Subject | None = None
     tokens: int | None = None
+    flops: int | None = None
+    """Of a whole training: a budget of compute."""
     cluster: Cluster | None = None
     mfu: float | None = None
     deadline_s: float | None = None

@@ -62,3 +62,20 @@ def _short(it: Layout) -> Iterator[str]:
     yield f"mb {it.micro_batch}x{it.micro_batches}"
     if it.recompute is not Recompute.NONE:
         yield str(it.recompute)
+
+
+BOUNDS = {
+    "memory bandwidth": "memory",
+    "tensor-parallel network": "tp network",
+    "context-parallel network": "cp network",
+    "expert-parallel network": "ep network",
+    "pipeline network": "pp network",
+    "pipeline bubble": "bubble",
+    "data-parallel network": "dp network",
+}
+"""What bounds a step, as short as a column of a table."""
+
+
+def bound_in_short(bound: str) -> str:
+    """As in "dp network"; "compute" and "optimizer" stay as they are."""
+    return BOUNDS.get(bound, bound)

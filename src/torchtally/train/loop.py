@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from torchtally.errors import UsageError
@@ -16,6 +17,7 @@ from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.evaluation import Evaluation, evaluate
 from torchtally.train.footprint import Footprint, footprint, measured_activation_bytes
 from torchtally.train.logs import Log, StepRecord
+from torchtally.train.outcome import StepError
 from torchtally.train.sampling import sample
 from torchtally.train.tasks import Language, TrainBatch
 from torchtally.train.trainer import Trained, Trainer
@@ -99,7 +101,7 @@ class _Run:
         return self.history
 
     def _step(self, batch: TrainBatch) -> None:
-        trained = self.trainer.step(batch)
+        trained = self._trained(batch)
         ended_s = self.clock()
         step_s, self.began_s = ended_s - self.began_s, ended_s
         self.history.steps = done = batch.step + 1
@@ -112,6 +114,17 @@ class _Run:
         if done % self.config.log.every == 0 or done in (1, self.config.steps):
             self.log.write(done, record.values())
         self.observer.stepped(done, record, self.footprint)
+
+    def _trained(self, batch: TrainBatch) -> Trained:
+        """The step; where the config says stop, with what it was fed kept in the run's folder."""
+        try:
+            return self.trainer.step(batch)
+        except StepError as error:
+            inputs, targets = error.batch
+            path = Path(self.config.log.folder) / f"bad-batch-{error.step}.safetensors"
+            save_file({"inputs": inputs.contiguous(), "targets": targets.contiguous()}, path)
+            message = f"{error}\nWhat the step was fed is in {path}."
+            raise type(error)(message, step=error.step, batch=error.batch) from error
 
     def _measured(self, batch: TrainBatch, rows: int) -> Footprint:
         """What is held, and what one micro-batch keeps for its backward pass: measured once."""
@@ -224,7 +237,10 @@ def _profiler(config: TrainConfig) -> Iterator["torch.profiler.profile | None"]:
         yield None
         return
     folder = Path(config.log.folder)
-    schedule = torch.profiler.schedule(wait=first, warmup=0, active=config.profile.steps, repeat=1)
+    # The step before is recorded and thrown away: the profiler's own start is in it.
+    schedule = torch.profiler.schedule(
+        wait=max(first - 1, 0), warmup=min(first, 1), active=config.profile.steps, repeat=1
+    )
 
     def keep(profile: torch.profiler.profile) -> None:
         profile.export_chrome_trace(str(folder / "profile.json.gz"))
