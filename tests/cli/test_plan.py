@@ -177,6 +177,21 @@ def test_a_config_file(tmp_path: Path, capsys: Capture) -> None:
     assert document(capsys, str(path))["figures"][0]["value"] == 2 * 100 * 64 + 2 * layer + 64
 
 
+def test_a_checkpoint_alone_says_how_many(tmp_path: Path, capsys: Capture) -> None:
+    """Only its header is read; with a config.json beside it, the shape is known too."""
+    path = tmp_path / "model.safetensors"
+    header = {"w": {"dtype": "BF16", "shape": [300, 400], "data_offsets": [0, 240_000]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(240_000))
+    found = document(capsys, str(path))
+    assert found["question"] == "model"
+    assert found["figures"][0]["value"] == 120_000
+    assert document(capsys, str(tmp_path))["figures"][0]["value"] == 120_000
+    path.write_bytes(b"no checkpoint")
+    assert main(["plan", str(path)]) == 2
+    assert "model.safetensors" in capsys.readouterr().err
+
+
 # How it is said ------------------------------------------------------------------------------
 
 

@@ -437,9 +437,10 @@ def _found(text: str) -> "Model | int":
     try:
         count = parse_count(text)
     except UsageError:
-        from torchtally.napkin.architecture.lookup import model
+        from torchtally.napkin.architecture.lookup import count_alone, model
 
-        return model(text)
+        alone = count_alone(text)
+        return model(text) if alone is None else alone
     return count
 
 

@@ -31,6 +31,25 @@ def model(text: str) -> Model:
         raise
 
 
+def count_alone(text: str) -> int | None:
+    """Parameters of a checkpoint that no config.json lies beside; None of anything else.
+
+    Their number is all that its header tells: names and shapes say nothing of heads. Raises
+    UsageError for a file that is no checkpoint.
+    """
+    path = Path(text).expanduser()
+    is_checkpoint = path.suffix == ".safetensors" or path.name == INDEX
+    if path.is_dir():
+        is_checkpoint = holds_checkpoint(path)
+    if not is_checkpoint or _config_beside(path).is_file():
+        return None
+    return read_checkpoint(path).parameters
+
+
+def _config_beside(path: Path) -> Path:
+    return (path if path.is_dir() else path.parent) / CONFIG
+
+
 def _is_path(text: str) -> bool:
     """It can be nothing else."""
     return text.endswith((".json", ".safetensors")) or text.startswith((".", os.sep))
@@ -54,7 +73,7 @@ def _beside(path: Path) -> Model:
     """The config.json beside weights says the shape; the weights, how many there are of what."""
     checkpoint = read_checkpoint(path)
     parts = ", ".join(f"{n} of {dtype}" for dtype, n in checkpoint.elements_by_dtype) or "nothing"
-    config = (path if path.is_dir() else path.parent) / CONFIG
+    config = _config_beside(path)
     if not config.is_file():
         raise UsageError(
             f"{path}: holds {parts}, but not how they are arranged: no {CONFIG} lies beside it. "
