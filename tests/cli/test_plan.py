@@ -78,6 +78,12 @@ def test_the_missions_days(capsys: Capture) -> None:
     assert out(capsys, *line).startswith("143.94 days")
 
 
+@pytest.mark.parametrize(("budget", "claim"), [("20M", "within"), ("1M", "more than")])
+def test_a_budget_is_compared_with_the_cost(budget: str, claim: str, capsys: Capture) -> None:
+    text = " ".join(out(capsys, *QUESTIONS["training-time"], "--budget", budget).split())
+    assert f"for $15.18 M, {claim} the budget of ${float(budget[:-1]):.2f} M" in text
+
+
 def test_the_missions_largest_model(capsys: Capture) -> None:
     first = out(capsys, *QUESTIONS["largest-model"], "--memory", "80GB").splitlines()[0]
     assert first == "40.00 B parameters fit 8 H100-SXM with adamw, fp32, before activations"

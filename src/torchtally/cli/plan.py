@@ -295,7 +295,7 @@ def question_of(args: argparse.Namespace, asked: "Request") -> "Callable[[Reques
         from torchtally.planning.chips_needed import what_to_rent
 
         return what_to_rent
-    if is_limited:
+    if args.deadline is not None:
         from torchtally.planning.chips_needed import fewest_chips
 
         return fewest_chips

@@ -3,8 +3,9 @@
 from torchtally.napkin.memory import token_data_bytes
 from torchtally.napkin.quantity import Quantity, derived, of
 from torchtally.napkin.training import tokens_per_s, training_flops_of, training_s
-from torchtally.planning.answer import Answer
+from torchtally.planning.answer import Answer, Part
 from torchtally.planning.bill import bill, unpriced
+from torchtally.planning.fit import OPTIMISM
 from torchtally.planning.request import Request, flops_per_token, peak_flop_per_s
 from torchtally.planning.words import chips_named, subject_named
 from torchtally.units import Unit
@@ -19,13 +20,14 @@ def training_time(request: Request) -> Answer:
     chips = of(cluster.count, Unit.CHIPS).named("chips")
     flops = training_flops_of(per_token, tokens)
     seconds = training_s(flops, chips, peak, mfu)
+    costs = bill(request, chips, seconds, cluster.chip)
     figures = (
         seconds,
         flops,
         tokens_per_s(per_token, chips, peak, mfu),
         *_steps(request, tokens),
         *_data(request, tokens),
-        *bill(request, chips, seconds, cluster.chip),
+        *costs,
     )
     return Answer(
         question="training-time",
@@ -38,6 +40,7 @@ def training_time(request: Request) -> Answer:
             " at ",
             mfu,
             " MFU",
+            *_beside_budget(request, costs),
         ),
         figures=figures,
         assumptions=(
@@ -62,7 +65,18 @@ def reached_mfu(request: Request) -> tuple[Quantity, tuple[str, ...]]:
         *assumptions,
         f"MFU as predicted for the fastest of {ranking.tried} layouts ({best.layout.text}), with "
         "nothing in its way: --mfu says otherwise, --search shows the layouts.",
+        OPTIMISM,
     )
+
+
+def _beside_budget(request: Request, costs: tuple[Quantity, ...]) -> tuple[Part, ...]:
+    """Whether the money suffices, where a budget and a price are known."""
+    cost = next((it for it in costs if it.unit is Unit.USD), None)
+    if request.budget_usd is None or cost is None:
+        return ()
+    budget = of(request.budget_usd, Unit.USD).named("budget")
+    claim = "within" if cost.value <= budget.value else "more than"
+    return (" for ", cost, f", {claim} the budget of ", budget)
 
 
 def _data(request: Request, tokens: Quantity) -> tuple[Quantity, ...]:
