@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchtally
-from torchtally.report.text import summary_text, table_text
+from torchtally.report.terminal import table_text
+from torchtally.report.text import summary_text
 from torchtally.views.summary import summarise
 
 with torchtally.virtual_gpu("H100-SXM") as gpu:
