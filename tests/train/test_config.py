@@ -99,8 +99,10 @@ KEYS = st.sampled_from([it.name for it in fields(TrainConfig)])
 
 @given(st.dictionaries(KEYS, JSON, max_size=5))
 def test_whatever_is_given_is_a_config_or_a_complaint(values: dict[str, Any]) -> None:
+    found: TrainConfig | None = None
     with suppress(UsageError):
-        config_of({**PLAIN, **values}, "x")
+        found = config_of({**PLAIN, **values}, "x")
+    assert found is None or (found.steps >= 1 and found.batch >= found.rows >= 1)
 
 
 def _without_none(values: Any) -> Any:

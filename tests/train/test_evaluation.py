@@ -182,6 +182,7 @@ def test_the_next_training_step_can_use_what_the_model_keeps() -> None:
     x = torch.ones(2)
     evaluate(keeping, lambda *_: keeping(x), [(x, x)])
     keeping(x).backward()
+    assert keeping.weight.grad is not None
 
 
 def test_precision_context_is_made_for_each_batch() -> None:
