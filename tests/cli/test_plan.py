@@ -294,6 +294,7 @@ WRONG = {
         ("7B", *EIGHT, "--search", "--largest", "batch"),
         "--largest and --search are questions of their own",
     ),
+    "a budget of nothing": (("7B", "--budget", "1M"), "--gpus 8xH100-SXM (on how many tokens?)"),
     "faster than it can be": (
         ("llama-3-70b", *EIGHT, "--tokens-per-s", "1M"),
         "of what 8 H100-SXM promise",

@@ -337,6 +337,11 @@ def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | 
 
 
 def _without_tokens(asked: "Request", is_limited: bool) -> "Callable[[Request], Answer]":
+    if asked.cluster is None and is_limited:
+        raise UsageError(
+            "--deadline and --budget need more: --tokens 1T (what should be rented?) or "
+            "--gpus 8xH100-SXM (on how many tokens?)."
+        )
     if asked.cluster is None:
         from torchtally.planning.model_card import model_card
 
