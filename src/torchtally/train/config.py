@@ -148,6 +148,42 @@ class ProfileConfig:
     steps: int = 3
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """What a training can go on from, in the run's folder below `checkpoints`."""
+
+    every: int | None = None
+    """Steps from one to the next."""
+    every_minutes: float | None = 10.0
+    """Minutes from one to the next, whatever the steps."""
+    at_end: bool = True
+    """One after the last step, too."""
+    keep_last: int = 2
+    """So many, the newest; more than one, so that a damaged one is not the end."""
+    keep_every: int | None = None
+    """Those of steps that it divides are never removed."""
+    in_background: bool = True
+    """Written while training goes on, from a copy in the host's memory."""
+    follows_links: bool = False
+    """Whether `checkpoints` may be a symbolic link."""
+
+    def __post_init__(self) -> None:
+        for name in ("every", "every_minutes", "keep_last", "keep_every"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"checkpoint.{name}: {value} is none: give more than 0.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    """How the ranks of `torchrun` share a training. Nothing of it matters to a process alone."""
+
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """All weights on every rank, or a shard of each weight on each (FSDP2)."""
+    reshard_after_forward: bool = True
+    """fsdp: a block's whole weights are let go after its forward pass and gathered again."""
+
+
 PrecisionName = Literal["auto", "fp32", "tf32", "bf16", "fp16", "bf16-master", "pure-bf16", "fp8"]
 
 
@@ -186,6 +222,8 @@ class TrainConfig:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     log: LogConfig = field(default_factory=LogConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
         for name, value in (("steps", self.steps), ("batch", self.batch)):
