@@ -4,6 +4,7 @@
     ├── UsageError             a wrong command line or argument            (exit 2)
     │   └── UnknownChipError   a GPU name that no row of the table answers (exit 2)
     ├── ScriptError            the user's script cannot be run             (exit 2)
+    ├── CheckpointError        cannot be written, or is damaged              (exit 1)
     ├── TraceFileError         not a trace, cut short, or of another version (exit 1)
     └── UnsupportedError       the virtual GPU cannot do this, and says so (exit 1)
 
@@ -27,6 +28,10 @@ class UnknownChipError(UsageError):
 
 class ScriptError(TallyError):
     exit_code = 2
+
+
+class CheckpointError(TallyError):
+    """A checkpoint that cannot be written, or is not as it was written."""
 
 
 class TraceFileError(TallyError):

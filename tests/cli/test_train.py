@@ -96,7 +96,7 @@ def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
-    assert "interrupted" in stderr
+    assert "SIGINT: saving" in stderr
     assert len(read_log(tmp_path / "run").series("train/loss")) >= 3
 
 

@@ -1,9 +1,11 @@
 """`tally train`: train, knowing what it takes before the first step, and showing what it took."""
 
 import argparse
+import signal
 import sys
 import textwrap
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,12 +14,15 @@ from torchtally.errors import UsageError
 if TYPE_CHECKING:
     from torchtally.ledger import Ledger
     from torchtally.roofline import Roofline
+    from torchtally.train.checkpoints.folder import Checkpoints
+    from torchtally.train.checkpoints.resume import Resumed
     from torchtally.train.config import PrecisionName, TrainConfig
     from torchtally.train.display import Row
     from torchtally.train.evaluation import Evaluation
     from torchtally.train.footprint import Footprint
-    from torchtally.train.logs import StepRecord
+    from torchtally.train.logs import Log, StepRecord
     from torchtally.train.loop import History
+    from torchtally.train.loss_plot import LossCurve
     from torchtally.train.trainer import Trainer
 
 NAME = "train"
@@ -30,10 +35,15 @@ examples:
   tally train --plan examples/byte_gpt.toml              what it takes, and stop there
   tally train --plan --gpu H100-SXM examples/gpt2_124m.toml
   tally train examples/teacher.toml --optimizer.lr 0.1
+  tally train --resume examples/byte_gpt.toml            go on from the newest checkpoint
+  torchrun --nproc-per-node 8 -m torchtally train --resume CONFIG
   tally train CONFIG --help                              every key of a config
 
 Options of `tally train` stand before CONFIG; behind it, --key value changes a key
 of the config (--model.layers 6, --log.folder runs/other).
+
+Checkpoints are below `checkpoints` in the run's folder. SIGTERM and Ctrl-C save and
+end with 143 and 130, a second one ends at once; SIGUSR1 saves and goes on.
 """
 
 
@@ -54,6 +64,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--replace", action="store_true", help="take the place of an earlier run in the folder"
     )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the newest checkpoint in the folder; from the beginning if there is none",
+    )
+    parser.add_argument(
+        "--allow-changes", action="store_true", help="with --resume: under a changed config"
+    )
     parser.add_argument("config", metavar="CONFIG", help="a TOML file")
     parser.add_argument(
         "changes", nargs=argparse.REMAINDER, metavar="--key value", help="changes to the config"
@@ -62,9 +80,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def command(args: argparse.Namespace) -> int:
-    """Plan, train and tell. Ctrl-C ends it with what was reached so far."""
-    if args.gpu is not None and not args.plan:
-        raise UsageError("--gpu is for --plan alone: a training runs on what this machine has.")
+    """Plan, train and tell. Ctrl-C ends it with a checkpoint of what was reached."""
+    _check(args)
     config = _config(args)
     roofline = _roofline(args.gpu, config)
     planned = _resolved(config, args.gpu, roofline)
@@ -72,7 +89,16 @@ def command(args: argparse.Namespace) -> int:
     print(_plan_text(planned, roofline, rows), end="", flush=True)
     if args.plan:
         return 0
-    return _train(config, roofline, rows, replaces=args.replace)
+    return _train(config, roofline, rows, args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.gpu is not None and not args.plan:
+        raise UsageError("--gpu is for --plan alone: a training runs on what this machine has.")
+    if args.resume and args.replace:
+        raise UsageError("--resume goes on with a run and --replace drops it: give one of them.")
+    if args.allow_changes and not args.resume:
+        raise UsageError("--allow-changes is for --resume alone.")
 
 
 def _config(args: argparse.Namespace) -> "TrainConfig":
@@ -194,39 +220,94 @@ def _plan_text(config: "TrainConfig", roofline: "Roofline | None", rows: "list[R
 
 
 def _train(
-    config: "TrainConfig", roofline: "Roofline | None", rows: "list[Row]", *, replaces: bool
+    config: "TrainConfig", roofline: "Roofline | None", rows: "list[Row]", args: argparse.Namespace
 ) -> int:
-    from torchtally.train.logs import RunHeader, logs
+    from torchtally.train.checkpoints.folder import Checkpoints
+    from torchtally.train.checkpoints.resume import resume
     from torchtally.train.loop import train
     from torchtally.train.plan import step_flops
+    from torchtally.train.signals import EXIT_CODE, listening
     from torchtally.train.trainer import trainer_of
 
-    trainer = trainer_of(config)
-    peak_flop_per_s = _peak(trainer, roofline)
+    show = Show(config, rows)
+    flops = step_flops(config)
+    with listening(show.noted) as signals:
+        trainer = trainer_of(config)
+        peak_flop_per_s = _peak(trainer, roofline)
+        checkpoints = Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
+        with checkpoints.locked():
+            _check_past(checkpoints, args)
+            resumed = None
+            if args.resume:
+                resumed = resume(
+                    trainer, checkpoints, show.noted, allows_changes=args.allow_changes
+                )
+            if resumed is not None:
+                show.noted(f"going on from step {resumed.step}")
+            with _log(trainer, roofline, rows, show, resumed, args) as log:
+                if args.replace:
+                    checkpoints.clear()
+                checkpoints.clean()
+                past = _past(config, resumed)
+                history = train(
+                    trainer,
+                    log,
+                    show,
+                    checkpoints=checkpoints,
+                    resumed=resumed,
+                    signals=signals,
+                    mfu_of=lambda s: flops / s / peak_flop_per_s if peak_flop_per_s and s else None,
+                )
+    show.close()
+    print(_ended(config, past, history), end="")
+    return EXIT_CODE + history.stopped_by if history.stopped_by else 0
+
+
+def _check_past(checkpoints: "Checkpoints", args: argparse.Namespace) -> None:
+    if checkpoints.steps() and not (args.resume or args.replace):
+        raise UsageError(
+            f"{checkpoints.path}: has checkpoints of an earlier run. Go on with it with --resume, "
+            "drop it with --replace, or give this run a folder: --log.folder runs/other."
+        )
+
+
+def _log(
+    trainer: "Trainer",
+    roofline: "Roofline | None",
+    rows: "list[Row]",
+    show: "Show",
+    resumed: "Resumed | None",
+    args: argparse.Namespace,
+) -> "AbstractContextManager[Log]":
+    from torchtally.train.logs import RunHeader, logs
+
+    config = trainer.config
     header = RunHeader(
         config=config.document(),
-        mfu_convention=_mfu_convention(trainer, roofline) if peak_flop_per_s else None,
+        mfu_convention=_mfu_convention(trainer, roofline) if _peak(trainer, roofline) else None,
         predicted=_logged(rows),
     )
-    flops = step_flops(config)
-    show = Show(config, rows)
-    with logs(
+    first_step = 0 if resumed is None else resumed.step + 1
+    return logs(
         config.log.folder,
         header,
         to=config.log.to,
         project=config.log.project,
-        replaces=replaces,
+        resumed_at=first_step if args.resume else None,
+        replaces=args.replace,
         say=show.noted,
-    ) as log:
-        history = train(
-            trainer,
-            log,
-            show,
-            mfu_of=lambda s: flops / s / peak_flop_per_s if peak_flop_per_s and s else None,
-        )
-    show.close()
-    print(_ended(config, history), end="")
-    return 0
+    )
+
+
+def _past(config: "TrainConfig", resumed: "Resumed | None") -> "LossCurve":
+    """Of the run's log, the losses before it goes on."""
+    from torchtally.train.logs import names, read_log
+    from torchtally.train.loss_plot import LossCurve
+
+    if resumed is None:
+        return LossCurve((), ())
+    log = read_log(config.log.folder)
+    return LossCurve(log.series(names.LOSS), log.series(names.EVAL_LOSS))
 
 
 def _logged(rows: "list[Row]") -> "dict[str, float | int]":
@@ -324,15 +405,24 @@ class Show:
         self._progress.close()
 
 
-def _ended(config: "TrainConfig", history: "History") -> str:
+def _ended(config: "TrainConfig", past: "LossCurve", history: "History") -> str:
     """The curve, the last losses and where they are written down."""
     from torchtally.cli.output import width
     from torchtally.train.display import loss_text
     from torchtally.train.loss_plot import LossCurve, loss_plot
 
-    curve = LossCurve(tuple(history.training), tuple(history.validation))
-    text = loss_plot(curve, width=min(width(), 80), encoding=sys.stdout.encoding)
-    last = f"loss {loss_text(history.training[-1][1])}"
-    if history.validation:
-        last += f", validation loss {loss_text(history.validation[-1][1])}"
-    return f"{text}{history.steps} steps, {last}. Written down in {config.log.folder}/log.jsonl.\n"
+    training = (*past.training, *history.training)
+    validation = (*past.validation, *history.validation)
+    text, last = "", "no loss"
+    if training:
+        curve = LossCurve(training, validation)
+        text = loss_plot(curve, width=min(width(), 80), encoding=sys.stdout.encoding)
+        last = f"loss {loss_text(training[-1][1])}"
+    if validation:
+        last += f", validation loss {loss_text(validation[-1][1])}"
+    folder = config.log.folder
+    text += f"{history.steps} steps, {last}. Written down in {folder}/log.jsonl.\n"
+    if history.stopped_by:
+        name = signal.Signals(history.stopped_by).name
+        text += f"Stopped by {name} and saved; the same command with --resume goes on.\n"
+    return text

@@ -1,4 +1,4 @@
-"""The training loop: batches in, records out."""
+"""The training loop: batches in, records out, and a checkpoint now and then."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from torchtally.errors import UsageError
+from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.resume import Resumed
+from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.evaluation import Evaluation, evaluate
@@ -19,7 +22,8 @@ from torchtally.train.footprint import Footprint, footprint, measured_activation
 from torchtally.train.logs import Log, StepRecord
 from torchtally.train.outcome import StepError
 from torchtally.train.sampling import sample
-from torchtally.train.tasks import Language, TrainBatch
+from torchtally.train.signals import Signals
+from torchtally.train.tasks import Language, Rows, TrainBatch
 from torchtally.train.trainer import Trained, Trainer
 
 Clock = Callable[[], float]
@@ -48,6 +52,8 @@ class History:
     validation: list[tuple[int, float]] = field(default_factory=list)
     steps: int = 0
     """Done."""
+    stopped_by: int = 0
+    """The signal that ended the run before its last step."""
 
 
 def train(
@@ -55,15 +61,35 @@ def train(
     log: Log,
     observer: Observer,
     *,
+    checkpoints: Checkpoints | None = None,
+    resumed: Resumed | None = None,
+    signals: Signals | None = None,
     mfu_of: Callable[[float], float | None] = lambda step_s: None,
     clock: Clock = time.perf_counter,
 ) -> History:
-    """Every step of the config. `mfu_of` says the MFU of a step of so many seconds, if known.
+    """Every step of the config that is left, until a signal asks to stop.
 
-    Raises StepError for a step that the config says to stop at, UsageError for data that breaks.
-    Whatever it raises, all records up to there are written.
+    Saved into `checkpoints`, if there are any. `mfu_of` says the MFU of a step of so many seconds,
+    if known. Raises StepError for a step that the config says to stop at, UsageError for data that
+    breaks, CheckpointError for what cannot be saved. Whatever it raises, all records up to there
+    are written, and a checkpoint that was begun is finished.
     """
-    return _Run(trainer, log, observer, mfu_of, clock).all_steps()
+    saver = (
+        None
+        if checkpoints is None
+        else Saver(
+            trainer,
+            checkpoints,
+            trainer.config.checkpoint,
+            saved_step=None if resumed is None else resumed.step,
+        )
+    )
+    run = _Run(trainer, log, observer, saver, signals or Signals(observer.noted), mfu_of, clock)
+    return run.all_steps(resumed)
+
+
+class _StoppedError(Exception):
+    """A signal came during an evaluation."""
 
 
 class _Run:
@@ -74,31 +100,92 @@ class _Run:
         trainer: Trainer,
         log: Log,
         observer: Observer,
+        saver: Saver | None,
+        signals: Signals,
         mfu_of: Callable[[float], float | None],
         clock: Clock,
     ) -> None:
         self.trainer, self.config, self.task = trainer, trainer.config, trainer.task
         self.log, self.observer, self.mfu_of, self.clock = log, observer, mfu_of, clock
+        self.saver, self.signals = saver, signals
         self.history = History()
         self.skipped = 0
         self.footprint: Footprint | None = None
         self.began_s = clock()
 
-    def all_steps(self) -> History:
+    def all_steps(self, resumed: Resumed | None) -> History:
         config = self.config
+        first = 0 if resumed is None else resumed.step
+        self.history.steps = first
         with ExitStack() as stack:
             stack.callback(self.task.close)
-            batches = stack.enter_context(self.task.batches(0, config.steps, self.trainer.device))
+            batches = stack.enter_context(
+                self.task.batches(first, config.steps, self.trainer.device)
+            )
             profiler = stack.enter_context(_profiler(config))
-            # Dropout draws from the process's own generators: every run from the same numbers.
-            torch.manual_seed(seed_of(Source.DROPOUT, config.seed))
-            self.began_s = self.clock()
+            if self.saver is not None:
+                stack.enter_context(self.saver)
+            self._begin(resumed)
             for batch in batches:
                 self._step(batch)
                 if profiler is not None:
                     profiler.step()
-                self._now_and_then(batch.step + 1)
+                if self._is_over(batch.step + 1):
+                    break
+            self._end()
         return self.history
+
+    def _begin(self, resumed: Resumed | None) -> None:
+        if resumed is None:
+            # Dropout draws from the process's own generators: every run from the same numbers.
+            seed = seed_of(Source.DROPOUT, self.config.seed)
+            torch.manual_seed(self.trainer.ranks.seed(seed))
+        else:
+            self.skipped = resumed.loop["skipped"]
+            if not resumed.loop["is_evaluated"]:
+                self._now_and_then(resumed.step)
+        self.signals.is_training = True
+        self.began_s = self.clock()
+
+    def _is_over(self, step: int) -> bool:
+        """After a step: evaluate, save what is due, and see whether to go on."""
+        stop, is_asked = self._asked(step)
+        is_evaluated = False
+        if not stop:
+            try:
+                self._now_and_then(step)
+                is_evaluated = True
+            except _StoppedError:
+                stop, is_asked = self._asked(step)
+        if stop or is_asked:
+            self._save(step, is_evaluated=is_evaluated)
+        return bool(stop)
+
+    def _asked(self, step: int) -> tuple[int, bool]:
+        """(the signal to stop by, whether to save now): the same on all ranks."""
+        signals, saver = self.signals, self.saver
+        is_due = saver is not None and saver.is_due(step)
+        has_failed = saver is not None and saver.has_failed
+        stop, saves, fails = self.trainer.ranks.most(
+            signals.stop, signals.takes_save() or is_due, has_failed
+        )
+        if saver is not None and fails:
+            saver.wait()
+        return stop, bool(saves)
+
+    def _save(self, step: int, *, is_evaluated: bool) -> None:
+        if self.saver is None:
+            return
+        before_s = self.clock()
+        self.saver.save(step, {"skipped": self.skipped, "is_evaluated": is_evaluated})
+        self.began_s += self.clock() - before_s
+
+    def _end(self) -> None:
+        if self.saver is not None:
+            if self.config.checkpoint.at_end and self.history.steps == self.config.steps:
+                self._save(self.config.steps, is_evaluated=True)
+            self.saver.wait()
+        self.history.stopped_by = self.trainer.ranks.most(self.signals.stop)[0]
 
     def _step(self, batch: TrainBatch) -> None:
         trained = self._trained(batch)
@@ -179,11 +266,18 @@ class _Run:
         rows = list(self.task.validation(self.trainer.device))
         if not rows:
             return
+
+        def until_stopped() -> Iterator[Rows]:
+            for it in rows:
+                if self.trainer.ranks.most(self.signals.stop)[0]:
+                    raise _StoppedError
+                yield it
+
         trainer = self.trainer
         found = evaluate(
             trainer.model,
             trainer.loss,
-            rows,
+            until_stopped(),
             precision_context=lambda: trainer.precision.autocast(trainer.device),
         )
         self.history.validation.append((step, found.loss_nats))

@@ -1,6 +1,6 @@
 """A task with all that trains it: precision, optimizer, learning rate and steps."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -8,13 +8,17 @@ from torch import Tensor, nn
 
 from torchtally.errors import UsageError
 from torchtally.train.config import PrecisionName, TrainConfig
+from torchtally.train.data.order import rows_of_rank
+from torchtally.train.evaluation import Evaluation, evaluate
 from torchtally.train.optimizers.build import build
 from torchtally.train.optimizers.schedules import learning_rates, set_learning_rate
 from torchtally.train.outcome import StepResult
+from torchtally.train.parallel import Losses, Parallel, is_sharded, parallel
 from torchtally.train.precision import Precision, precision
+from torchtally.train.ranks import ALONE, Ranks
 from torchtally.train.spikes import SpikeConfig, SpikeDetector
-from torchtally.train.step import Loss, Stepper
-from torchtally.train.tasks import Rehearsal, Task, Teacher, TrainBatch, task_of
+from torchtally.train.step import Stepper
+from torchtally.train.tasks import Rehearsal, Rows, Task, Teacher, TrainBatch, task_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +31,36 @@ class Trained:
 
 
 class Trainer:
-    """Steps a task's model. The same config and seed give the same losses, on one device."""
+    """Steps a task's model. The same config and seed give the same losses, on one device.
 
-    def __init__(self, config: TrainConfig, task: Task, device: torch.device) -> None:
-        self.config, self.task, self.device = config, task, device
+    Any number of ranks give the same to rounding, dropout aside. Each makes its own trainer, and
+    calls the same methods as the others at the same time.
+    """
+
+    def __init__(
+        self, config: TrainConfig, task: Task, device: torch.device, ranks: Ranks = ALONE
+    ) -> None:
+        self.config, self.task, self.device, self.ranks = config, task, device, ranks
+        part = rows_of_rank(config.batch, ranks.rank, ranks.size)
         self.precision: Precision = precision(precision_name(config, device))
-        self.model: nn.Module = self.precision.prepare(task.model, device)
+        moves = not is_sharded(config.parallel, ranks)
+        self.model: nn.Module = self.precision.prepare(task.model, device, moves=moves)
+        self._losses, self.parallel = self._parallel()
         optimizer = build(self.model, config.optimizer)
         self.optimizer = self.precision.wrapped(optimizer, seed=config.seed)
         self._schedule = config.learning_rate.schedule(config.steps)
         self._full_rates = learning_rates(self.optimizer)
         self.stepper = Stepper(
             self.model,
-            self._loss(),
+            self._losses.training,
             self.optimizer,
             precision=self.precision,
             device=device,
-            micro_batch=config.rows,
+            micro_batch=min(config.rows, part.stop - part.start),
             clip_norm=config.clip_norm,
             on_nonfinite=config.on_nonfinite,
             spikes=SpikeDetector(SpikeConfig(on_spike=config.on_spike)),
+            parallel=self.parallel,
         )
 
     def step(self, batch: TrainBatch) -> Trained:
@@ -56,28 +70,65 @@ class Trainer:
         return Trained(result, learning_rates(self.optimizer)[0])
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Of a batch, as training computes it; compiled or not."""
-        return self.stepper.loss(self.model, inputs, targets)
+        """Of this rank's rows, as training computes it; for a look, without a backward pass."""
+        return self._losses.looking(self.model, inputs, targets)
 
-    def _loss(self) -> Loss:
+    def evaluate(self, rows: Iterable[Rows]) -> Evaluation:
+        """The loss over all ranks; `rows` are this one's of the task's validation data."""
+        return evaluate(
+            self.model,
+            self.loss,
+            rows,
+            precision_context=lambda: self.precision.autocast(self.device),
+            ranks=self.ranks,
+        )
+
+    def _parallel(self) -> tuple[Losses, Parallel]:
         is_compiled = self.config.compile
         if is_compiled is None:
             is_compiled = self.device.type == "cuda"
-        loss: Callable[..., Tensor] = self.task.loss
-        return torch.compile(loss) if is_compiled else loss
+        return parallel(
+            self.model,
+            self.task.loss,
+            self.config.parallel,
+            precision=self.precision,
+            device=self.device,
+            ranks=self.ranks,
+            is_compiled=is_compiled,
+        )
 
 
-def device_of(config: TrainConfig) -> torch.device:
-    """The config's device; of "auto", the GPU where there is one. Raises UsageError for none."""
+def device_of(config: TrainConfig, ranks: Ranks = ALONE) -> torch.device:
+    """The config's device; of "auto", the GPU where there is one. Raises UsageError for none.
+
+    Each of several ranks has the GPU of its number among the ranks of its machine.
+    """
     if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(config.device)
-    except RuntimeError as error:
-        raise UsageError(f"device: {config.device!r} is none ({error}).") from error
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    else:
+        try:
+            device = torch.device(config.device)
+        except RuntimeError as error:
+            raise UsageError(f"device: {config.device!r} is none ({error}).") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError('device: there is no GPU here; device = "cpu" trains without.')
-    return device
+    has_many = ranks.size > 1 and device.type == "cuda"
+    return _gpu_of_rank(device, ranks) if has_many else device
+
+
+def _gpu_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
+    if device.index is not None:
+        raise UsageError(
+            f"device: {device} is one GPU, and there are {ranks.size} ranks: with torchrun, each "
+            'takes its own of device = "cuda".'
+        )
+    there = torch.cuda.device_count()
+    if ranks.local_rank >= there:
+        raise UsageError(
+            f"Rank {ranks.rank} has no GPU: its machine has {there}. Start no more ranks on it "
+            f"(torchrun --nproc-per-node {there})."
+        )
+    return torch.device("cuda", ranks.local_rank)
 
 
 def device_name(config: TrainConfig) -> str:
@@ -108,7 +159,7 @@ def rehearse(config: TrainConfig, steps: int = 2, device: str = "cuda") -> None:
             trainer.step(batch)
 
 
-def trainer_of(config: TrainConfig) -> Trainer:
+def trainer_of(config: TrainConfig, ranks: Ranks = ALONE) -> Trainer:
     """The config's own: device, data, model. Raises UsageError before anything is computed."""
-    device = device_of(config)
-    return Trainer(config, task_of(config, device), device)
+    device = device_of(config, ranks)
+    return Trainer(config, task_of(config, device, ranks), device, ranks)

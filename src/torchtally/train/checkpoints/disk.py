@@ -1,0 +1,239 @@
+"""A directory that is held open, and files in it that are on the disk when they are said to be.
+
+Everything is done relative to the open directory, so nobody can put another one in its place. New
+files are made by O_EXCL, and links are not followed.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from torchtally.errors import CheckpointError
+from torchtally.units import format_bytes
+
+CHUNK_BYTES = 8 * 2**20
+"""Written or read at a time: other threads run meanwhile."""
+
+Bytes = bytes | memoryview
+
+
+class Directory:
+    """An open directory. Every OSError is raised as a CheckpointError that names the path."""
+
+    def __init__(self, path: Path, handle: int) -> None:
+        self.path = path
+        self._handle = handle
+
+    @classmethod
+    def opened(cls, path: Path, *, follows_links: bool = False) -> "Directory":
+        """The directory at this path; its parents may be links."""
+        with told(path, "opened"):
+            return cls(path, os.open(path, _DIRECTORY if follows_links else _OWN_DIRECTORY))
+
+    @classmethod
+    def ensured(cls, path: Path, *, follows_links: bool = False) -> "Directory":
+        """The same, made if there is none. Its name is on the disk after `sync_way_to`."""
+        with told(path, "made"):
+            if not os.path.lexists(path):
+                path.mkdir(parents=True, exist_ok=True)
+        return cls.opened(path, follows_links=follows_links)
+
+    def lock(self) -> bool:
+        """For this process, until it is closed; whether no other process has it."""
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise CheckpointError(f"{self.path}: cannot be locked: {error.strerror}.") from error
+        return True
+
+    def made(self, name: str) -> "Directory":
+        """A new directory in this one."""
+        path = self.path / name
+        with told(path, "made"):
+            os.mkdir(name, dir_fd=self._handle)
+            return self.inner(name)
+
+    def inner(self, name: str) -> "Directory":
+        """A directory in this one, never a link to one."""
+        path = self.path / name
+        with told(path, "opened"):
+            return Directory(path, os.open(name, _OWN_DIRECTORY, dir_fd=self._handle))
+
+    def names(self) -> list[str]:
+        with told(self.path, "read"):
+            return sorted(os.listdir(self._handle))
+
+    def size_bytes(self, name: str) -> int:
+        """Of a plain file. Raises CheckpointError for anything else."""
+        path = self.path / name
+        with told(path, "read"):
+            found = os.stat(name, dir_fd=self._handle, follow_symlinks=False)
+        _check_plain(path, found)
+        return found.st_size
+
+    def write(self, name: str, parts: Iterable[Bytes], size_bytes: int) -> None:
+        """A new file, on the disk when this returns. `size_bytes` is for the error's text."""
+        path = self.path / name
+        with told(path, "written", size_bytes):
+            handle = os.open(name, _NEW_FILE, 0o666, dir_fd=self._handle)
+            try:
+                for part in parts:
+                    _write_all(handle, part)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """A plain file's content, a few MiB at a time."""
+        with self._reading(name) as handle:
+            while chunk := os.read(handle, CHUNK_BYTES):
+                yield chunk
+
+    def read_into(self, numbers: memoryview, name: str, first_byte: int) -> None:
+        """Fills these bytes from a plain file. Raises CheckpointError where it ends before."""
+        at = 0
+        with self._reading(name) as handle:
+            while at < len(numbers):
+                part = numbers[at : at + CHUNK_BYTES]
+                count = os.preadv(handle, [part], first_byte + at)
+                if not count:
+                    raise CheckpointError(f"{self.path / name}: ends at byte {first_byte + at}.")
+                at += count
+
+    def rename(self, old: str, new: str) -> None:
+        """Within this directory; on the disk when this returns."""
+        with told(self.path / new, "put in place"):
+            os.rename(old, new, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+        self.sync()
+
+    def sync(self) -> None:
+        """Names made or changed in this directory are on the disk from now on."""
+        with told(self.path, "flushed to the disk"):
+            _sync_handle(self._handle)
+
+    def remove(self, name: str) -> None:
+        """A directory of plain files in this one, with what is in it."""
+        with self.inner(name) as inner:
+            for it in inner.names():
+                with told(inner.path / it, "removed"):
+                    os.unlink(it, dir_fd=inner._handle)
+        with told(self.path / name, "removed"):
+            os.rmdir(name, dir_fd=self._handle)
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[int]:
+        path = self.path / name
+        with told(path, "read"):
+            handle = os.open(name, _OWN_FILE, dir_fd=self._handle)
+            try:
+                _check_plain(path, os.fstat(handle))
+                yield handle
+            finally:
+                os.close(handle)
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1
+
+    def __enter__(self) -> "Directory":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OWN_DIRECTORY = _DIRECTORY | os.O_NOFOLLOW
+_OWN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # for pipes: no waiting
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LOCKS = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)
+"""Of a file system that has none."""
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is anything of this name, be it a link to nothing."""
+    with told(path, "read"):
+        try:
+            os.lstat(path)
+        except FileNotFoundError:
+            return False
+    return True
+
+
+def sync_way_to(path: Path) -> None:
+    """The names of a path's directories are on the disk from now on, whoever made them."""
+    for it in path.resolve().parents:
+        try:
+            with told(it, "flushed to the disk"):
+                _sync(it)
+        except CheckpointError as error:
+            if isinstance(error.__cause__, PermissionError):
+                return  # where this user may not even read, it has made nothing
+            raise
+
+
+@contextmanager
+def told(path: Path, what: str, size_bytes: int = 0) -> Iterator[None]:
+    """An OSError as a CheckpointError: which path, what could not be done, why, what now."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be {what}: {_reason(error, size_bytes)}") from error
+
+
+def _reason(error: OSError, size_bytes: int) -> str:
+    why = error.strerror or str(error)
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
+            what = f", for {format_bytes(size_bytes)}" if size_bytes else ""
+            return f"{why}{what}. Free some space and resume."
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"{why}. Let this user write there, and resume."
+        case errno.ELOOP | errno.ENOTDIR:
+            return (
+                f"{why}. It is a symbolic link or no directory; checkpoint.follows_links = true "
+                "follows a link to the checkpoints' folder."
+            )
+    return f"{why}."
+
+
+def _check_plain(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"{path}: is no plain file.")
+
+
+def _write_all(handle: int, part: Bytes) -> None:
+    rest = memoryview(part).cast("B")
+    while rest:
+        rest = rest[os.write(handle, rest[:CHUNK_BYTES]) :]
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, _DIRECTORY)
+    try:
+        _sync_handle(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_handle(handle: int) -> None:
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some file systems have no fsync of directories, and say so; that of its files was done.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise

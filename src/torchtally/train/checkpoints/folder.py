@@ -1,0 +1,192 @@
+"""A run's checkpoints: RUN/checkpoints/step-00000500, and the like.
+
+    step-00000500/        whole, by the name alone: it got its name when all of it was on the disk
+    .new-500-<random>/    being written, or left behind by a crash
+    .old-500-<random>/    being removed
+    .was-500-<random>/    gives its name to another one of the same step
+    damaged-00000500-<random>/   refused when a training was resumed, and kept to be looked at
+
+What the dot hides is removed when the next training begins here, but for one whose name was not
+taken yet: it gets it back.
+"""
+
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from torchtally.errors import CheckpointError, UsageError
+from torchtally.train.checkpoints.disk import Directory, is_there, sync_way_to
+from torchtally.train.checkpoints.manifest import MOST_BYTES, Manifest, Piece, read_manifest
+from torchtally.train.checkpoints.manifest import NAME as MANIFEST
+from torchtally.train.checkpoints.shard import check_shard
+
+FOLDER = "checkpoints"
+NAMED = re.compile(r"step-([0-9]{8,18})")
+UNFINISHED = re.compile(r"\.(new|old)-[0-9]+-[0-9a-f]{16}")
+REPLACED = re.compile(r"\.was-([0-9]{1,18})-[0-9a-f]{16}")
+
+
+class Checkpoints:
+    """The checkpoints below a run's folder. Raises CheckpointError for all that goes wrong."""
+
+    def __init__(self, run: Path | str, *, follows_links: bool = False) -> None:
+        self.path = Path(run) / FOLDER
+        self._follows_links = follows_links
+        self._is_way_synced = False
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """For one process at a time. Raises UsageError while another trains here."""
+        with self._ensured() as folder:
+            if not folder.lock():
+                raise UsageError(
+                    f"{self.path}: another run is training there. Give this one a folder of its "
+                    "own: --log.folder runs/other."
+                )
+            self._put_back(folder)
+            yield
+
+    def steps(self) -> list[int]:
+        """Of the checkpoints there are, damaged or not; the newest first."""
+        if not is_there(self.path):
+            return []
+        with self._opened() as folder:
+            return _steps(folder)
+
+    def manifest(self, step: int) -> Manifest:
+        """Of a checkpoint. Its tensors may be damaged all the same."""
+        with self._opened() as folder, folder.inner(name_of(step)) as inner:
+            place = inner.path / MANIFEST
+            if inner.size_bytes(MANIFEST) > MOST_BYTES:
+                raise CheckpointError(f"{place}: is too large for a manifest.")
+            found = read_manifest(b"".join(inner.chunks(MANIFEST)), str(place))
+        if found.step != step:
+            raise CheckpointError(f"{place}: is of step {found.step}.")
+        return found
+
+    def check(self, manifest: Manifest, *, part: int = 0, parts: int = 1) -> None:
+        """Every byte of every file, or of each `parts`-th one, is as it was written."""
+        pieces: dict[str, list[Piece]] = {it: [] for it in manifest.files}
+        for tensor in manifest.tensors.values():
+            for piece in tensor.pieces:
+                pieces[piece.file].append(piece)
+        with self._opened() as folder, folder.inner(name_of(manifest.step)) as inner:
+            unknown = set(inner.names()) - {MANIFEST, *manifest.files}
+            if unknown:
+                raise CheckpointError(
+                    f"{inner.path / min(unknown)}: is no file of the checkpoint's manifest."
+                )
+            for name in sorted(manifest.files)[part::parts]:
+                check_shard(inner, name, manifest.files[name], pieces[name])
+
+    def begin(self, step: int) -> Directory:
+        """A directory for a new checkpoint, under a name that nobody takes for one."""
+        with self._ensured() as folder:
+            if not self._is_way_synced:
+                sync_way_to(self.path)
+                self._is_way_synced = True
+            return folder.made(_hidden("new", step))
+
+    def join(self, name: str) -> Directory:
+        """One that another rank began."""
+        with self._opened() as folder:
+            return folder.inner(name)
+
+    def commit(self, new: str, manifest: Manifest) -> Path:
+        """Its files are on the disk: write the manifest, and give the directory its name.
+
+        One of the same step that is there already is removed after that. Where it fails, the
+        former one has its name again.
+        """
+        name = name_of(manifest.step)
+        content = manifest.to_bytes()
+        with self._opened() as folder:
+            with folder.inner(new) as inner:
+                inner.write(MANIFEST, [content], len(content))
+                inner.sync()
+            was = _hidden("was", manifest.step) if name in folder.names() else None
+            if was is not None:
+                folder.rename(name, was)
+            try:
+                folder.rename(new, name)
+            except CheckpointError:
+                with suppress(CheckpointError):  # the first failure is the one to tell of
+                    self._put_back(folder)
+                raise
+            if was is not None:
+                folder.remove(was)
+        return self.path / name
+
+    def discard(self, new: str) -> None:
+        """Take back what was begun."""
+        with self._opened() as folder:
+            folder.remove(new)
+
+    def prune(self, keep_last: int, keep_every: int | None) -> None:
+        """Remove all but the newest ones and those of steps that are kept for good."""
+        with self._opened() as folder:
+            for step in _steps(folder)[keep_last:]:
+                if keep_every is None or step % keep_every:
+                    self._remove(folder, step)
+
+    def set_aside(self, step: int) -> Path:
+        """A checkpoint that is not to be found again, kept under another name."""
+        aside = f"damaged-{step:08}-{secrets.token_hex(4)}"
+        with self._opened() as folder:
+            folder.rename(name_of(step), aside)
+        return self.path / aside
+
+    def clean(self) -> None:
+        """Remove what a crash left behind. Nobody else may write here meanwhile."""
+        if not is_there(self.path):
+            return
+        with self._opened() as folder:
+            self._put_back(folder)
+            for name in folder.names():
+                if UNFINISHED.fullmatch(name):
+                    folder.remove(name)
+
+    def clear(self) -> None:
+        """Remove every checkpoint: those of a run that another one takes the place of."""
+        self.clean()
+        for step in self.steps():
+            with self._opened() as folder:
+                self._remove(folder, step)
+
+    def _remove(self, folder: Directory, step: int) -> None:
+        """Under another name first: one that is half removed is not found."""
+        hidden = _hidden("old", step)
+        folder.rename(name_of(step), hidden)
+        folder.remove(hidden)
+
+    def _put_back(self, folder: Directory) -> None:
+        """What was to be replaced, where the new one has not come."""
+        for name in folder.names():
+            if replaced := REPLACED.fullmatch(name):
+                own = name_of(int(replaced[1]))
+                if own in folder.names():
+                    folder.remove(name)
+                else:
+                    folder.rename(name, own)
+
+    def _opened(self) -> Directory:
+        return Directory.opened(self.path, follows_links=self._follows_links)
+
+    def _ensured(self) -> Directory:
+        return Directory.ensured(self.path, follows_links=self._follows_links)
+
+
+def name_of(step: int) -> str:
+    return f"step-{step:08}"
+
+
+def _steps(folder: Directory) -> list[int]:
+    """The newest first; 9 digits that begin with 0 are a name of nobody's."""
+    found = [int(it[1]) for it in map(NAMED.fullmatch, folder.names()) if it]
+    return sorted(set(found), reverse=True)
+
+
+def _hidden(what: str, step: int) -> str:
+    return f".{what}-{step}-{secrets.token_hex(8)}"

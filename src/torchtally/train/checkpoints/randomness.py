@@ -1,0 +1,66 @@
+"""The states of a process's generators of random numbers, as tensors: nothing but numbers.
+
+    python   the 625 words of `random`, then whether a normal is kept back, and it
+    numpy    the 624 words and the position of numpy.random's legacy generator, and the same two
+    torch    as torch gives it        cuda/0   of each GPU, as torch gives it
+
+Those of the data's order, of initialisation and of rounding are pure functions of the seed and the
+step, and have no state.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchtally.errors import CheckpointError
+
+
+def random_states() -> dict[str, Tensor]:
+    """By name, copies."""
+    version, words, kept_back = random.getstate()
+    assert version == 3  # since Python 2.6
+    legacy: dict[str, Any] = np.random.get_state(legacy=False)
+    found = {
+        "python": torch.tensor(words, dtype=torch.int64),
+        "python_normal": _normal(kept_back is not None, kept_back),
+        "numpy": torch.tensor(
+            [*legacy["state"]["key"].tolist(), legacy["state"]["pos"]], dtype=torch.int64
+        ),
+        "numpy_normal": _normal(legacy["has_gauss"], legacy["gauss"]),
+        "torch": torch.get_rng_state(),
+    }
+    for index in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0):
+        found[f"cuda/{index}"] = torch.cuda.get_rng_state(index)
+    return found
+
+
+def set_random_states(states: Mapping[str, Tensor]) -> None:
+    """Goes on as saved. Raises CheckpointError for states that cannot be."""
+    try:
+        has_normal, normal = states["python_normal"].tolist()
+        words = tuple(states["python"].tolist())
+        random.setstate((3, words, normal if has_normal else None))
+        *key, position = states["numpy"].tolist()
+        has_normal, normal = states["numpy_normal"].tolist()
+        legacy = {
+            "bit_generator": "MT19937",
+            "state": {"key": np.array(key, np.uint32), "pos": position},
+            "has_gauss": int(has_normal),
+            "gauss": normal,
+        }
+        np.random.set_state(legacy)
+        torch.set_rng_state(states["torch"])
+        for name, state in states.items():
+            if name.startswith("cuda/") and torch.cuda.is_available():
+                torch.cuda.set_rng_state(state, int(name.removeprefix("cuda/")))
+    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise CheckpointError(f"The saved random states are none: {error}.") from error
+
+
+def _normal(is_there: Any, value: float | None) -> Tensor:
+    """Generators make normals in pairs and may keep one."""
+    return torch.tensor([float(is_there), value or 0.0], dtype=torch.float64)

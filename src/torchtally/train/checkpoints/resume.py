@@ -1,0 +1,152 @@
+"""Going on from the newest checkpoint that is whole."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torchtally.errors import CheckpointError, UsageError
+from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.manifest import Manifest, NewerFormatError, plain
+from torchtally.train.checkpoints.state import restore
+from torchtally.train.data.seeds import Source, seed_of
+from torchtally.train.logs.log import as_json, versions
+from torchtally.train.ranks import Ranks
+from torchtally.train.trainer import Trainer
+
+Say = Callable[[str], None]
+
+FREE = (
+    "log.", "evaluation.", "sampling.", "profile.", "checkpoint.", "on_nonfinite", "on_spike",
+    "data.read",
+)  # fmt: skip
+"""Keys of a config that a training does not depend on."""
+ROUNDING = ("device", "compile", "micro_batch", "loss_chunk_tokens", "parallel.",
+            "optimizer.implementation")  # fmt: skip
+"""Keys whose values change nothing but the rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Where a training goes on."""
+
+    step: int
+    loop: Mapping[str, Any]
+    """What the loop had saved for itself."""
+
+
+def resume(
+    trainer: Trainer, checkpoints: Checkpoints, say: Say, *, allows_changes: bool = False
+) -> Resumed | None:
+    """The trainer as the newest whole checkpoint has it; None where there is no checkpoint.
+
+    Damaged ones are told of and kept under another name, so that nobody finds them again. Raises
+    CheckpointError where none is whole, UsageError for a config that trains something else, unless
+    changes are allowed.
+    """
+    found = newest(checkpoints, trainer.ranks, say)
+    if found is None:
+        return None
+    _check_config(found, trainer, say, allows_changes=allows_changes)
+    _check_versions(found, say)
+    goes_on = restore(trainer, checkpoints, found)
+    ranks = trainer.ranks
+    if not goes_on:
+        seed = seed_of(Source.DROPOUT, trainer.config.seed)
+        torch.manual_seed(ranks.seed(seed) + found.step)
+    if ranks.size != found.ranks:
+        say(
+            f"step {found.step} was saved by {found.ranks} ranks, and {ranks.size} go on: losses "
+            "are the same to rounding, but for dropout, which draws other numbers."
+        )
+    return Resumed(found.step, found.state["loop"])
+
+
+def newest(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
+    """The newest checkpoint of which every byte is as it was written; the ranks share the work.
+
+    Raises CheckpointError where there are some, and none is.
+    """
+    steps = ranks.from_first(checkpoints.steps() if ranks.is_first else [])
+    refused: list[str] = []
+    for step in steps:
+        found = _manifest_if_whole(checkpoints, step, ranks)
+        if isinstance(found, Manifest):
+            return found
+        refused.append(found)
+        is_last = step == steps[-1]
+        if ranks.is_first and not is_last:
+            aside = checkpoints.set_aside(step)
+            say(f"{found} It is kept as {aside.name}; trying the checkpoint before.")
+        ranks.wait()
+    if refused:
+        raise CheckpointError(
+            f"{checkpoints.path}: no checkpoint is whole. {refused[-1]} Start again with --replace."
+        )
+    return None
+
+
+def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Manifest | str:
+    """What is wrong with it, on any rank, where something is."""
+    wrong: str | None = None
+    found: Manifest | None = None
+    try:
+        found = checkpoints.manifest(step)
+        checkpoints.check(found, part=ranks.rank, parts=ranks.size)
+    except NewerFormatError:
+        raise
+    except CheckpointError as error:
+        wrong = str(error)
+    wrongs = [it for it in _everybodys(wrong, ranks) if it is not None]
+    if wrongs:
+        return wrongs[0]
+    assert found is not None
+    return found
+
+
+def _everybodys(text: str | None, ranks: Ranks) -> list[str | None]:
+    """In the order of ranks."""
+    if ranks.size == 1:
+        return [text]
+    found: list[str | None] = [None] * ranks.size
+    dist.all_gather_object(found, text, group=ranks.group)
+    return found
+
+
+# The config --------------------------------------------------------------------------------------
+
+
+def differences(
+    saved: Mapping[str, Any], here: Mapping[str, Any], before: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """(key, saved, here) of all values that are not equal; None where there is no such key."""
+    for key in {**saved, **here}:
+        was, now = saved.get(key), here.get(key)
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            yield from differences(was, now, f"{before}{key}.")
+        elif was != now:
+            yield before + key, was, now
+
+
+def _check_config(found: Manifest, trainer: Trainer, say: Say, *, allows_changes: bool) -> None:
+    here = plain(as_json(trainer.config.document()))
+    changed = [it for it in differences(found.config, here) if not it[0].startswith(FREE)]
+    grave = [it for it in changed if not it[0].startswith(ROUNDING)]
+    text = "\n".join(
+        f"  {key}: {was!r} when it was saved, {now!r} now" for key, was, now in changed
+    )
+    if grave and not allows_changes:
+        raise UsageError(
+            f"The checkpoint of step {found.step} is of another training:\n{text}\nResume with the "
+            "config that was saved, or with --allow-changes, or start again with --replace."
+        )
+    if changed:
+        say(f"going on from step {found.step} with changes:\n{text}")
+
+
+def _check_versions(found: Manifest, say: Say) -> None:
+    """Other versions may compute other bits."""
+    for name, was, now in differences(found.versions, versions()):
+        say(f"step {found.step} was saved with {name} {was}; this is {now}: bits may differ.")

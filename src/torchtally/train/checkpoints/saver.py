@@ -1,0 +1,149 @@
+"""Saving while training goes on: a copy is taken between two steps, and a thread writes it."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torchtally.errors import CheckpointError
+from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.snapshot import Snapshot
+from torchtally.train.checkpoints.state import state_of, tensors_of
+from torchtally.train.checkpoints.storage import Described, write
+from torchtally.train.config import CheckpointConfig
+from torchtally.train.logs.log import as_json, versions
+from torchtally.train.optimizers.clipping import global_norm
+from torchtally.train.trainer import Trainer
+
+LOWEST_PRIORITY = 19
+"""nice(2): the thread takes what the training's threads leave."""
+
+Clock = Callable[[], float]
+
+
+class Saver:
+    """Saves a trainer's state, one checkpoint at a time.
+
+    What goes wrong in the background is raised by the next call of any method here, on every rank.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        checkpoints: Checkpoints,
+        config: CheckpointConfig,
+        *,
+        saved_step: int | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._trainer, self._checkpoints, self._config = trainer, checkpoints, config
+        self._snapshot = Snapshot()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._clock = clock
+        self._saved_s = clock()
+        self.saved_step = saved_step
+        """The newest that is being written, or is whole."""
+
+    @property
+    def has_failed(self) -> bool:
+        """In the background; `wait` raises it."""
+        return self._error is not None
+
+    def is_due(self, step: int) -> bool:
+        """By this process's clock: the first rank's is the one that counts."""
+        every, minutes = self._config.every, self._config.every_minutes
+        return (every is not None and step % every == 0) or (
+            minutes is not None and self._clock() - self._saved_s >= 60 * minutes
+        )
+
+    def save(self, step: int, loop: dict[str, Any]) -> None:
+        """The state after so many steps; `loop` is plain data of the caller's.
+
+        Returns once the copy is taken, or where the config says so, once it is written. Waits for
+        the former one. Raises CheckpointError for weights that are not finite: they would push the
+        last good ones out.
+        """
+        self.wait()
+        if step == self.saved_step:
+            return
+        trainer = self._trainer
+        self._check_finite(step)
+        tensors = tensors_of(trainer)
+        self._snapshot.take(tensors)
+        described = Described(
+            step=step,
+            ranks=trainer.ranks.size,
+            versions=versions(),
+            config=as_json(trainer.config.document()),
+            state={**state_of(trainer), "loop": loop},
+        )
+        self.saved_step, self._saved_s = step, self._clock()
+
+        def run() -> None:
+            try:
+                self._write(tensors, described)
+            except BaseException as error:
+                self._error = error
+
+        if not self._config.in_background:
+            run()
+            self.wait()
+            return
+        self._thread = threading.Thread(
+            target=_at_lowest_priority, args=(run,), name="tally-checkpoint"
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until nothing is being written. Raises what went wrong."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            self.saved_step = None
+            raise error
+
+    def __enter__(self) -> "Saver":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """What is being written is finished, also where something else went wrong."""
+        if error is None:
+            self.wait()
+        elif self._thread is not None:
+            self._thread.join()
+
+    def _write(self, tensors: dict[str, Any], described: Described) -> Path | None:
+        ranks = self._trainer.ranks
+        path = write(
+            tensors, self._snapshot.copies(), self._checkpoints, described, ranks.saving_group
+        )
+        if ranks.is_first:
+            self._checkpoints.prune(self._config.keep_last, self._config.keep_every)
+        return path
+
+    def _check_finite(self, step: int) -> None:
+        norm = global_norm(it.detach() for it in self._trainer.model.parameters())
+        if not bool(norm.isfinite()):
+            raise CheckpointError(
+                f"Step {step}: weights are not finite, so no checkpoint of them is made. The last "
+                "one is whole: resume it with a lower learning rate (--allow-changes)."
+            )
+
+
+def _at_lowest_priority(run: Callable[[], None]) -> None:
+    """In this thread, which on Linux has a priority of its own."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    run()

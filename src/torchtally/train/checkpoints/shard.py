@@ -1,0 +1,145 @@
+"""A file of safetensors: written with the checksums of its tensors, and held to them again.
+
+safetensors' own writer makes a copy of every tensor first, under the interpreter's lock, and
+flushes nothing; this one writes tensors as they are, and lets training go on meanwhile. Reading is
+by the library.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtally.errors import CheckpointError
+from torchtally.napkin.architecture.checkpoint import DTYPES
+from torchtally.train.checkpoints.disk import CHUNK_BYTES, Directory
+from torchtally.train.checkpoints.manifest import Piece, SavedFile
+
+LENGTH_BYTES = 8
+"""Of the header's length before the header, little-endian."""
+ALIGNMENT_BYTES = 8
+"""Tensors begin at multiples of it: headers are filled up with spaces."""
+
+SAFETENSORS_DTYPES = {name: code for code, (name, _) in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What one file has of a tensor: a box of the whole, its numbers on the host."""
+
+    name: str
+    tensor: Tensor
+    offsets: tuple[int, ...]
+    """Where it begins in the whole, on each axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file, and where each of its boxes is in it."""
+
+    file: SavedFile
+    pieces: Mapping[str, Piece]
+    """By the boxes' names."""
+
+
+def write_shard(directory: Directory, file: str, boxes: Sequence[Box]) -> Written:
+    """A new file with these tensors, on the disk when this returns.
+
+    Raises CheckpointError where it cannot be written, and for a dtype that safetensors has not.
+    """
+    # Larger elements first, as the library does: then each tensor is aligned to its elements.
+    boxes = sorted(boxes, key=lambda it: (-it.tensor.element_size(), it.name))
+    header = _header(boxes)
+    numbers = [_bytes(it.tensor) for it in boxes]
+    size_bytes = len(header) + sum(len(it) for it in numbers)
+    sums = [0] * len(boxes)
+
+    def parts() -> Iterator[bytes | memoryview]:
+        yield header
+        for at, whole in enumerate(numbers):
+            for start in range(0, len(whole), CHUNK_BYTES):
+                chunk = whole[start : start + CHUNK_BYTES]
+                sums[at] = zlib.crc32(chunk, sums[at])
+                yield chunk
+
+    directory.write(file, parts(), size_bytes)
+    pieces, first = {}, len(header)
+    for box, whole, crc32 in zip(boxes, numbers, sums, strict=True):
+        sizes = tuple(box.tensor.shape)
+        pieces[box.name] = Piece(file, first, len(whole), box.offsets, sizes, crc32)
+        first += len(whole)
+    return Written(SavedFile(size_bytes, len(header), zlib.crc32(header)), pieces)
+
+
+def check_shard(directory: Directory, name: str, file: SavedFile, pieces: Iterable[Piece]) -> None:
+    """Raises CheckpointError where any byte of the file is not as it was written."""
+    place = directory.path / name
+    found_bytes = directory.size_bytes(name)
+    if found_bytes != file.size_bytes:
+        raise CheckpointError(
+            f"{place}: has {found_bytes} bytes and had {file.size_bytes} when it was written."
+        )
+    spans = [(0, file.header_bytes, file.header_crc32)]
+    spans += sorted((it.first_byte, it.size_bytes, it.crc32) for it in pieces)
+    sums = _Sums(directory.chunks(name))
+    end = 0
+    for first, size_bytes, crc32 in spans:
+        if first != end:
+            raise CheckpointError(f"{place}: its manifest leaves out bytes {end} to {first}.")
+        if sums.of_next(size_bytes) != crc32:
+            raise CheckpointError(f"{place}: bytes {first} to {first + size_bytes} are damaged.")
+        end = first + size_bytes
+    if end != file.size_bytes:
+        raise CheckpointError(f"{place}: its manifest leaves out bytes {end} to {file.size_bytes}.")
+
+
+class _Sums:
+    """CRC-32 of one span after the other of a stream."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+
+    def of_next(self, size_bytes: int) -> int:
+        crc32 = 0
+        while size_bytes:
+            if not self._rest:
+                self._rest = memoryview(next(self._chunks, b""))
+                if not self._rest:
+                    return -1  # the file became shorter while it was read
+            part = self._rest[:size_bytes]
+            crc32 = zlib.crc32(part, crc32)
+            size_bytes -= len(part)
+            self._rest = self._rest[len(part) :]
+        return crc32
+
+
+def _header(boxes: Iterable[Box]) -> bytes:
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for it in boxes:
+        start, end = end, end + it.tensor.numel() * it.tensor.element_size()
+        entries[it.name] = {
+            "dtype": _code(it),
+            "shape": list(it.tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT_BYTES)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def _code(box: Box) -> str:
+    name = str(box.tensor.dtype).removeprefix("torch.")
+    if name not in SAFETENSORS_DTYPES:
+        raise CheckpointError(f"{box.name}: safetensors has no dtype for {name}.")
+    return SAFETENSORS_DTYPES[name]
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The numbers as they lie in memory."""
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return flat.numpy().data

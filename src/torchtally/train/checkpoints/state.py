@@ -1,0 +1,157 @@
+"""What a training is made of: its tensors by name, its plain data, and both put back.
+
+    model/NAME              the model's state dict
+    optimizer/NAME/KEY      what the optimizer keeps for the parameter of that name
+    random/RANK/NAME        a rank's random states
+
+Names are those of the plain model, so one process, DDP and FSDP2 read each other's. Learning rates
+and the data's order are functions of the step and have no state.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtally.errors import CheckpointError
+from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.manifest import Manifest, SavedTensor, plain
+from torchtally.train.checkpoints.randomness import random_states, set_random_states
+from torchtally.train.checkpoints.storage import read
+from torchtally.train.optimizers import load_state
+from torchtally.train.trainer import Trainer
+
+MODEL, OPTIMIZER, RANDOM = "model/", "optimizer/", "random/"
+
+
+def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
+    """All of this rank, live: what is saved."""
+    return {
+        **_model(trainer),
+        **{
+            f"{OPTIMIZER}{name}/{key}": value
+            for name, parameter in _parameters(trainer.optimizer)
+            for key, value in trainer.optimizer.state.get(parameter, {}).items()
+            if value is not None  # torch's SGD before its first step
+        },
+        **{_random(trainer.ranks.rank) + name: it for name, it in random_states().items()},
+    }
+
+
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    """What is no tensor, as JSON keeps it."""
+    groups = [
+        {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        for group in trainer.optimizer.param_groups
+    ]
+    found: dict[str, Any] = plain({"stepper": trainer.stepper.state_dict(), "groups": groups})
+    return found
+
+
+def restore(trainer: Trainer, checkpoints: Checkpoints, manifest: Manifest) -> bool:
+    """The trainer as it was saved. Whether this rank's random numbers go on, too.
+
+    They do not on ranks that were not there when it was saved. Raises CheckpointError where the
+    model or the optimizer is another one; the trainer is of no use then.
+    """
+    model = _model(trainer)
+    _check_names(model, manifest)
+    kept = _optimizer_targets(trainer.optimizer, manifest)
+    prefix = _random(trainer.ranks.rank)
+    random = {
+        name: torch.empty(it.shape, dtype=_dtype(it))
+        for name, it in manifest.tensors.items()
+        if name.startswith(prefix)
+    }
+    ranks = trainer.ranks
+    targets = {**model, **kept, **random}
+    read(targets, checkpoints, manifest, ranks=ranks.size, group=ranks.group)
+    _set_optimizer(trainer.optimizer, kept, manifest.state["groups"])
+    trainer.stepper.load_state_dict(manifest.state["stepper"])
+    if random:
+        set_random_states({name.removeprefix(prefix): it for name, it in random.items()})
+    return bool(random)
+
+
+def _model(trainer: Trainer) -> dict[str, Tensor]:
+    return {
+        MODEL + name: it
+        for name, it in trainer.model.state_dict().items()
+        if isinstance(it, Tensor)
+    }
+
+
+def _check_names(model: Mapping[str, Tensor], manifest: Manifest) -> None:
+    """The reader tells of what the checkpoint has not; this of what only the checkpoint has."""
+    left = [it for it in manifest.tensors if it.startswith(MODEL) and it not in model]
+    if left:
+        raise CheckpointError(
+            f"The checkpoint of step {manifest.step} has {left[0].removeprefix(MODEL)!r}, and this "
+            "model has not. Resume with the model that was saved."
+        )
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    for group in optimizer.param_groups:
+        yield from zip(group["param_names"], group["params"], strict=True)
+
+
+def _random(rank: int) -> str:
+    return f"{RANDOM}{rank:05}/"
+
+
+def _dtype(saved: SavedTensor) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, saved.dtype)
+    return dtype
+
+
+def _optimizer_targets(optimizer: torch.optim.Optimizer, manifest: Manifest) -> dict[str, Tensor]:
+    """Room for everything that was kept: optimizers have none before their first step."""
+    parameters = dict(_parameters(optimizer))
+    found: dict[str, Tensor] = {}
+    for full, saved in manifest.tensors.items():
+        if not full.startswith(OPTIMIZER):
+            continue
+        name, _, _ = full.removeprefix(OPTIMIZER).rpartition("/")
+        parameter = parameters.get(name)
+        if parameter is None:
+            raise CheckpointError(
+                f"The checkpoint of step {manifest.step} has optimizer state of {name!r}, which is "
+                "not trained here. Resume with the config that was saved."
+            )
+        if tuple(parameter.shape) == saved.shape:  # a shard of it, where the parameter is one
+            found[full] = torch.empty_like(parameter, dtype=_dtype(saved), requires_grad=False)
+        else:
+            found[full] = torch.empty(saved.shape, dtype=_dtype(saved))
+    return found
+
+
+def _set_optimizer(
+    optimizer: torch.optim.Optimizer, kept: Mapping[str, Tensor], saved: list[dict[str, Any]]
+) -> None:
+    own = optimizer.param_groups
+    if len(own) != len(saved):
+        raise CheckpointError(
+            f"The saved optimizer has {len(saved)} groups of parameters, this one {len(own)}. "
+            "Resume with the config that was saved."
+        )
+    indices = {name: at for at, (name, _) in enumerate(_parameters(optimizer))}
+    state: dict[int, dict[str, Tensor]] = {}
+    for full, value in kept.items():
+        name, _, key = full.removeprefix(OPTIMIZER).rpartition("/")
+        state.setdefault(indices[name], {})[key] = value
+    groups = [
+        {
+            **{key: _as(value, here.get(key)) for key, value in there.items()},
+            "params": [indices[name] for name in here["param_names"]],
+            "param_names": list(here["param_names"]),
+        }
+        for here, there in zip(own, saved, strict=True)
+    ]
+    load_state(optimizer, {"state": state, "param_groups": groups})
+
+
+def _as(saved: Any, here: Any) -> Any:
+    """JSON has no tuples, and optimizers have."""
+    return tuple(saved) if isinstance(here, tuple) and isinstance(saved, list) else saved

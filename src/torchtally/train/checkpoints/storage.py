@@ -1,0 +1,327 @@
+"""torch.distributed.checkpoint's two ends: where its tensors are written to, and read from.
+
+It plans who writes what, one process or many, and who reads what on another number of ranks. Its
+own file format has its metadata pickled, which runs code when it is read; here that is the
+manifest.
+
+The names of tensors begin with the kind of file they are in: "model/blocks.0.norm.weight".
+"""
+
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from torchtally.errors import CheckpointError, TallyError
+from torchtally.train.checkpoints.disk import Directory
+from torchtally.train.checkpoints.folder import Checkpoints, name_of
+from torchtally.train.checkpoints.manifest import (
+    FORMAT_VERSION,
+    Manifest,
+    Piece,
+    SavedFile,
+    SavedTensor,
+    merged,
+)
+from torchtally.train.checkpoints.shard import Box, write_shard
+
+# Said of every save of a process by itself, which is nothing to be warned of.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What a manifest says beside the tensors."""
+
+    step: int
+    ranks: int
+    versions: dict[str, str]
+    config: dict[str, Any]
+    state: dict[str, Any]
+
+
+class CopyPlanner(DefaultSavePlanner):
+    """Plans by the live tensors, and has their copies written: training goes on meanwhile."""
+
+    def __init__(self, copies: Mapping[str, Tensor]) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._copies = copies
+
+    def lookup_object(self, index: MetadataIndex) -> Tensor:
+        return self._copies[index.fqn]
+
+
+class Writer(StorageWriter):
+    """Writes a checkpoint; the coordinator's `finish` makes it one, or it is none."""
+
+    def __init__(self, checkpoints: Checkpoints, described: Described) -> None:
+        self._checkpoints, self._described = checkpoints, described
+        self._rank = 0
+        self._new: str | None = None
+        self.path: Path | None = None
+        """Of the finished checkpoint, on the coordinator."""
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        self._rank = kwargs.get("rank", 0)
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """On the coordinator: the directory is made, and every rank is told its name."""
+        with self._checkpoints.begin(self._described.step) as new:
+            self._new = new.path.name
+        return [SavePlan(it.items, self._new, it.planner_data, it.usable) for it in plans]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        kinds: dict[str, list[WriteItem]] = defaultdict(list)
+        for item in plan.items:
+            kinds[item.index.fqn.partition("/")[0]].append(item)
+        results: list[WriteResult] = []
+        with self._checkpoints.join(plan.storage_data) as new:
+            for kind, items in sorted(kinds.items()):
+                results += self._written(new, kind, items, planner)
+            new.sync()
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        assert self._new is not None
+        found = [it for of_rank in results for it in of_rank]
+        tensors: dict[str, list[tuple[str, tuple[int, ...], Piece]]] = defaultdict(list)
+        files: dict[str, SavedFile] = {}
+        for it in found:
+            piece, saved = it.storage_data
+            whole = metadata.state_dict_metadata[it.index.fqn]
+            assert isinstance(whole, TensorStorageMetadata)
+            dtype = str(whole.properties.dtype).removeprefix("torch.")
+            tensors[it.index.fqn].append((dtype, tuple(whole.size), piece))
+            files[piece.file] = saved
+        described = self._described
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            step=described.step,
+            ranks=described.ranks,
+            unix_s=round(time.time(), 3),
+            versions=described.versions,
+            config=described.config,
+            state=described.state,
+            files=dict(sorted(files.items())),
+            tensors=merged(tensors),
+        )
+        self.path = self._checkpoints.commit(self._new, manifest)
+        self._new = None
+
+    def discard(self) -> None:
+        """After a failure: take back what was begun."""
+        if self._new is not None:
+            new, self._new = self._new, None
+            self._checkpoints.discard(new)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return False
+
+    def storage_meta(self) -> StorageMeta | None:
+        return None
+
+    def _written(
+        self, new: Directory, kind: str, items: list[WriteItem], planner: SavePlanner
+    ) -> list[WriteResult]:
+        is_alone = self._described.ranks == 1
+        file = f"{kind}.safetensors" if is_alone else f"{kind}-{self._rank:05}.safetensors"
+        written = write_shard(new, file, [_box(it, planner) for it in items])
+        return [
+            WriteResult(
+                index=it.index,
+                size_in_bytes=piece.size_bytes,
+                storage_data=(piece, written.file),
+            )
+            for it in items
+            for piece in [written.pieces[_key(it.index.fqn)]]
+        ]
+
+
+def _key(name: str) -> str:
+    """A tensor's name within its file."""
+    return name.partition("/")[2]
+
+
+def _box(item: WriteItem, planner: SavePlanner) -> Box:
+    tensor = planner.resolve_data(item)
+    assert isinstance(tensor, Tensor)
+    assert item.tensor_data is not None
+    return Box(_key(item.index.fqn), tensor, tuple(item.tensor_data.chunk.offsets))
+
+
+class Reader(StorageReader):
+    """Reads the tensors of a checkpoint that was checked."""
+
+    def __init__(self, checkpoints: Checkpoints, manifest: Manifest) -> None:
+        self._path = checkpoints.path / name_of(manifest.step)
+        self._manifest = manifest
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return Metadata({name: _metadata(it) for name, it in self._manifest.tensors.items()})
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        by_file: dict[str, list[Any]] = defaultdict(list)
+        for item in plan.items:
+            by_file[self._piece(item.storage_index).file].append(item)
+        for file, items in by_file.items():
+            with safe_open(self._path / file, framework="pt") as opened:
+                for item in items:
+                    box = tuple(
+                        slice(start, start + length)
+                        for start, length in zip(item.storage_offsets, item.lengths, strict=True)
+                    )
+                    read = opened.get_tensor(_key(item.storage_index.fqn))[box]
+                    target = planner.resolve_tensor(item).detach()
+                    target.copy_(read)
+                    planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return False
+
+    def _piece(self, index: MetadataIndex) -> Piece:
+        pieces = self._manifest.tensors[index.fqn].pieces
+        if index.offset is None:
+            return pieces[0]
+        return next(it for it in pieces if it.offsets == tuple(index.offset))
+
+
+def _metadata(saved: SavedTensor) -> TensorStorageMetadata:
+    return TensorStorageMetadata(
+        TensorProperties(dtype=getattr(torch, saved.dtype)),
+        torch.Size(saved.shape),
+        [ChunkStorageMetadata(torch.Size(it.offsets), torch.Size(it.sizes)) for it in saved.pieces],
+    )
+
+
+def write(
+    tensors: Mapping[str, Tensor],
+    copies: Mapping[str, Tensor],
+    checkpoints: Checkpoints,
+    described: Described,
+    group: Any = None,
+) -> Path | None:
+    """A whole checkpoint of these tensors, of all ranks of the group; its path on the first one.
+
+    What is written is `copies`: of each tensor, or of this rank's shard of it, on the host. Where
+    it fails nothing is left of it, and every rank raises the first rank's CheckpointError.
+    """
+    writer = Writer(checkpoints, described)
+    try:
+        with _first_failure():
+            save(
+                dict(tensors),
+                storage_writer=writer,
+                planner=CopyPlanner(copies),
+                process_group=group,
+                no_dist=described.ranks == 1,
+            )
+    except BaseException:
+        with suppress(CheckpointError):  # the first failure is the one to tell of
+            writer.discard()
+        raise
+    return writer.path
+
+
+def read(
+    targets: Mapping[str, Tensor],
+    checkpoints: Checkpoints,
+    manifest: Manifest,
+    *,
+    ranks: int = 1,
+    group: Any = None,
+) -> None:
+    """Fills these tensors, or this rank's shards of them, from a checkpoint that was checked.
+
+    Raises CheckpointError for a tensor that the checkpoint has not, or of another shape or dtype.
+    """
+    _check_targets(targets, manifest)
+    with _first_failure():
+        load(
+            dict(targets),
+            storage_reader=Reader(checkpoints, manifest),
+            planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+            process_group=group,
+            no_dist=ranks == 1,
+        )
+
+
+@contextmanager
+def _first_failure() -> Iterator[None]:
+    """What went wrong on the first rank where something did, not what that led to elsewhere."""
+    try:
+        yield
+    except CheckpointException as error:
+        rank, (cause, _) = min(error.failures.items())
+        if isinstance(cause, TallyError) or not isinstance(cause, Exception):
+            raise cause from None
+        raise CheckpointError(f"Rank {rank}: {type(cause).__name__}: {cause}") from cause
+
+
+def _check_targets(targets: Mapping[str, Tensor], manifest: Manifest) -> None:
+    for name, target in targets.items():
+        saved = manifest.tensors.get(name)
+        if saved is None:
+            raise CheckpointError(f"The checkpoint of step {manifest.step} has no {name}.")
+        dtype = str(target.dtype).removeprefix("torch.")
+        if (saved.dtype, saved.shape) != (dtype, tuple(target.shape)):
+            raise CheckpointError(
+                f"{name}: is {saved.dtype} of shape {saved.shape} in the checkpoint of step "
+                f"{manifest.step}, and {dtype} of {tuple(target.shape)} here. Resume with the "
+                "config and the precision that were saved."
+            )
