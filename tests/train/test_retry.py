@@ -22,6 +22,7 @@ from torchtally.train.models.presets import preset
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.optimizers import build
 from torchtally.train.precision import precision
+from torchtally.train.retry import MemoryShortageError
 from torchtally.train.step import Stepper
 
 MIB = 2**20
@@ -92,7 +93,8 @@ def test_at_the_floor_the_error_is_raised_with_the_sizes() -> None:
     before = everything(it)
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 2 GiB") as caught:
         it(EIGHT, step=0)
-    assert "with 2 of 8 rows of (4,) at a time" in caught.value.__notes__[0]
+    assert isinstance(caught.value, MemoryShortageError)  # the user reads it without a traceback
+    assert "with 2 of 8 rows of (4,) at a time" in str(caught.value)
     assert it.model.tried == [8, 4, 2]
     assert are_equal(before, everything(it))
 

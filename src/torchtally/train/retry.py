@@ -1,13 +1,59 @@
-"""The same step with fewer rows at a time, where the device's memory was too small for it."""
+"""Memory that does not suffice: the same step with fewer rows at a time, or an error that helps.
+
+Only torch.OutOfMemoryError is tried again. Memory of the host is another matter: PyTorch says that
+it is short by a plain RuntimeError, which nothing but its words tells from any other, and where
+Linux overcommits it says nothing, for then the kernel kills the process. So such an error ends the
+run, with a word about what to do.
+"""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from torchtally.errors import TallyError
+
+HOST_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
+"""What its error says: c10/core/impl/alloc_cpu.cpp."""
+
 Result = TypeVar("Result")
+
+
+class MemoryShortageError(TallyError, torch.OutOfMemoryError):
+    """Memory does not suffice, and what could be done about it has been done.
+
+    It is torch's own error, too, for those who look for that one.
+    """
+
+
+@contextmanager
+def shortage_explained(remedy: str) -> Iterator[None]:
+    """Whatever fails in here for want of memory raises MemoryShortageError, with the remedy.
+
+    For the whole of a run: what is raised within is the device's torch.OutOfMemoryError, Python's
+    and NumPy's MemoryError, or the RuntimeError of PyTorch's host allocator. Others pass.
+    """
+    try:
+        yield
+    except MemoryShortageError:
+        raise
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        whose = _whose_memory(error)
+        if whose is None:
+            raise
+        said = str(error).strip() or type(error).__name__
+        raise MemoryShortageError(f"{whose} out of memory: {said}\n{remedy}") from error
+
+
+def _whose_memory(error: BaseException) -> str | None:
+    """Which memory an error says is short; None if it says nothing of the kind."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "The device is"
+    is_host = isinstance(error, MemoryError) or HOST_ALLOCATOR in str(error)
+    return "The host is" if is_host else None
 
 
 def halved_until_it_fits(
@@ -22,8 +68,8 @@ def halved_until_it_fits(
     """The size that fits, and the result of `attempt` with it; `size` is tried first.
 
     After torch.OutOfMemoryError, and no other error, `discard` undoes the attempt, caches are
-    freed, torch's random numbers set back, and half the size tried, down to `least`: there the
-    error is raised with a note. So there are log2(size / least) + 2 attempts at most.
+    freed, torch's random numbers set back, and half the size tried, down to `least`: there it is
+    MemoryShortageError, with a note. So there are log2(size / least) + 2 attempts at most.
     """
     randomness = _randomness(device)
     while True:
@@ -31,8 +77,7 @@ def halved_until_it_fits(
             return size, attempt(size)
         except torch.OutOfMemoryError as error:
             if size <= least:
-                error.add_note(note(size))
-                raise
+                raise MemoryShortageError(f"{note(size)}\n{error}") from error
         # Out of the except block, the error has let go of the frames and their tensors.
         size = max(size // 2, least)
         discard()

@@ -169,6 +169,8 @@ def test_a_folder_is_replaced_only_when_told(tmp_path: Path) -> None:
         prepare(wanted(tmp_path, str(tmp_path / "a")))
     assert ids_in(tmp_path / "out") == before
     prepare(wanted(tmp_path, str(tmp_path / "a"), validation=0.0, is_overwriting=True))
+    assert sorted(os.listdir(tmp_path / "out")) == [NAME, "train-b-00000.bin"]
+    prepare(wanted(tmp_path, str(tmp_path / "a"), validation=0.0, is_overwriting=True))
     assert sorted(os.listdir(tmp_path / "out")) == [NAME, "train-00000.bin"]
 
 
@@ -298,7 +300,7 @@ def test_tokenizers_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     for tokens, complaint in (
         (str(tmp_path / "bad.json"), "not a tokenizer.json"),
-        (str(tmp_path / "none.json"), "cannot be read"),
+        (str(tmp_path / "none.json"), "cannot be opened"),
     ):
         with pytest.raises(UsageError, match=complaint):
             prepare(wanted(tmp_path, str(tmp_path / "a"), tokenizer=tokens))

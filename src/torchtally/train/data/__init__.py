@@ -9,7 +9,7 @@
     order        which windows are the batch of a step: a pure function of (seed, step)
     ring         batches made ahead by a thread, and moved to the device
     batches      all of the above for a training loop
-    prepare      text into token files             texts, tokenizer, writer   its parts
+    prepare      text into token files             texts, tokenizer, writer, replacing   its parts
 
 Nothing is ever unpickled: a `meta.pkl` beside a file stays closed.
 """

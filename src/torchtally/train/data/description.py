@@ -68,9 +68,18 @@ class Description:
 
 
 def described_in(folder: str) -> Description | None:
-    """The description in a folder; None where there is none. Raises UsageError if it is damaged."""
+    """The description in a folder; None where there is none.
+
+    Raises UsageError if it is damaged or if it cannot be known whether there is one.
+    """
     path = os.path.join(folder, NAME)
-    return read_description(path) if os.path.isfile(path) else None
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be looked into ({error.strerror}).") from error
+    return read_description(path)
 
 
 def described_dtype(path: str) -> str | None:

@@ -1,5 +1,6 @@
 """Paths that a user gives, as files of tokens that have been looked at and opened."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +31,9 @@ def open_tokens(
     file and the byte; see `sniff.token_file`, `check.check_tokens` and `TokenData`.
     """
     files = token_files(paths, split=split, dtype=dtype, format=format)
-    data = TokenData(files, sequence=sequence, stride=stride, read=read)
+    data = TokenData(
+        files, sequence=sequence, stride=stride, read=read, vocabulary_size=vocabulary_size
+    )
     try:
         check_tokens(files, vocabulary_size=vocabulary_size, seed=seed, is_whole=is_whole_checked)
     except BaseException:
@@ -52,7 +55,7 @@ def token_files(
     """
     found: list[TokenFile] = []
     for path in paths:
-        if Path(path).is_dir():
+        if os.path.isdir(path):
             found += _files_of_folder(path, split)
         else:
             found.append(token_file(path, dtype=dtype, format=format))

@@ -24,7 +24,14 @@ from jaxtyping import Int64
 
 from torchtally.errors import UsageError
 from torchtally.train.data.headers import counted
-from torchtally.train.data.token_file import LITTLE_ENDIAN, Format, TokenFile, beginning, opened
+from torchtally.train.data.token_file import (
+    LITTLE_ENDIAN,
+    Format,
+    TokenFile,
+    beginning,
+    bytes_at,
+    opened,
+)
 
 MAGIC = b"MMIDIDX\0\0"
 HEADER = struct.Struct("<9sQBQQ")
@@ -136,7 +143,7 @@ class _Tables:
         for first in range(0, count, PIECE):
             wanted = min(PIECE, count - first) * dtype.itemsize
             at = begin + first * dtype.itemsize
-            read = os.pread(self._handle, wanted, at)
+            read = bytes_at(self._path, self._handle, at, wanted)
             if len(read) < wanted:
                 raise UsageError(
                     f"{self._path}: byte {at + len(read)}: ends here while it is read."

@@ -2,12 +2,12 @@
 
 In the folder afterwards: `train-00000.bin` and on, `validation-00000.bin` and on, in llm.c's format
 (modded-nanogpt's, too); `tokens.json`, which describes them; and `tokenizer.json`, if bytes are not
-the tokens.
+the tokens. Where a data set with these names is replaced, the new one's are `train-b-00000.bin` and
+so on: there is always one that is whole, and `tokens.json` says which.
 """
 
 import json
 import os
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,9 +21,11 @@ from torchtally.train.data.description import (
     BYTE_TOKENIZER,
     NAME,
     Description,
+    Shard,
     Split,
     described_in,
 )
+from torchtally.train.data.replacing import free_series, remove_others, tokenizer_name
 from torchtally.train.data.texts import (
     STDIN,
     TRAIN,
@@ -37,11 +39,17 @@ from torchtally.train.data.tokenizer import (
     BytePairTokenizer,
     ByteTokenizer,
     Tokenizer,
+    tokenizer_text,
     train_byte_pairs,
 )
-from torchtally.train.data.writer import Folder, SplitWriter, dtype_for, folder_to_write
+from torchtally.train.data.writer import (
+    Folder,
+    SplitWriter,
+    dtype_for,
+    folder_to_write,
+    temporary_name,
+)
 
-TOKENIZER_NAME = "tokenizer.json"
 SHARD_TOKENS = 100_000_000
 """As llm.c cuts FineWeb: 200 MB a file."""
 
@@ -93,14 +101,20 @@ def prepare(wanted: Wanted, report: Report = lambda *_: None) -> Prepared:
         found = find_documents(inputs, outside=wanted.out)
         splits = divide(found.documents, validation=wanted.validation, seed=wanted.seed)
         tokenizer, content = _tokenizer(wanted, splits[TRAIN], report)
-        description = _write(wanted, folder, tokenizer, content, splits, report)
-        _commit(folder, before, description)
+        description = _write(wanted, folder, before, tokenizer, content, splits, report)
+        _commit(folder, description)
+        remove_others(folder.path, before, description)
         return Prepared(description, found.size_bytes, found.skipped, tokenizer.replaced)
 
 
 def _before(wanted: Wanted) -> Description | None:
     """What is in the folder already. Raises UsageError if it is not to be replaced."""
-    before = described_in(wanted.out)
+    try:
+        before = described_in(wanted.out)
+    except UsageError:
+        if wanted.is_overwriting:  # it is damaged: nothing that could be lost
+            return None
+        raise
     if before is not None and not wanted.is_overwriting:
         raise UsageError(
             f"{wanted.out}: has a {NAME} already. Say --overwrite to replace its files."
@@ -114,7 +128,7 @@ def _with_stdin(wanted: Wanted) -> Iterator[tuple[str, ...]]:
     if STDIN not in wanted.inputs:
         yield wanted.inputs
         return
-    path = os.path.join(wanted.out, f".tally-{secrets.token_hex(8)}.stdin")
+    path = os.path.join(wanted.out, temporary_name())
     try:
         spool(sys.stdin.buffer.read, path)
         yield tuple(path if it == STDIN else it for it in wanted.inputs)
@@ -134,31 +148,39 @@ def _tokenizer(
         return ByteTokenizer(), None
     else:
         place = wanted.tokenizer
-        try:
-            text = Path(place).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{place}: cannot be read as a tokenizer.json ({error}).") from error
+        text = tokenizer_text(place)
     return BytePairTokenizer(text, place=place, end_of_document=wanted.end_of_document), text
 
 
 def _write(
     wanted: Wanted,
     folder: Folder,
+    before: Description | None,
     tokenizer: Tokenizer,
     content: str | None,
     splits: Mapping[str, Sequence[Span]],
     report: Report,
 ) -> Description:
     """The files, whole but not under their names yet."""
-    dtype = dtype_for(tokenizer.vocabulary_size)
+    dtype, series = dtype_for(tokenizer.vocabulary_size), free_series(before)
     made = {
-        name: _write_split(folder, name, spans, tokenizer, dtype, wanted.shard_tokens, report)
+        name: Split(
+            len(spans),
+            _written(
+                SplitWriter(folder, name + series, dtype, shard_tokens=wanted.shard_tokens),
+                _counted(spans, name, report),
+                tokenizer,
+            ),
+        )
         for name, spans in splits.items()
     }
+    name = BYTE_TOKENIZER
     if content is not None:
-        folder.write(TOKENIZER_NAME, content.encode())
+        name, is_there = tokenizer_name(folder.path, before, content)
+        if not is_there:
+            folder.write(name, content.encode())
     return Description(
-        tokenizer=BYTE_TOKENIZER if content is None else TOKENIZER_NAME,
+        tokenizer=name,
         vocabulary_size=tokenizer.vocabulary_size,
         end_of_document=tokenizer.end_of_document,
         dtype=dtype,
@@ -166,19 +188,12 @@ def _write(
     )
 
 
-def _write_split(
-    folder: Folder,
-    name: str,
-    spans: Sequence[Span],
-    tokenizer: Tokenizer,
-    dtype: str,
-    shard_tokens: int,
-    report: Report,
-) -> Split:
+def _written(
+    writer: SplitWriter, documents: Iterator[Iterator[bytes]], tokenizer: Tokenizer
+) -> tuple[Shard, ...]:
     end = tokenizer.end_of_document
-    writer = SplitWriter(folder, name, dtype, shard_tokens=shard_tokens)
     try:
-        for document in _counted(spans, name, report):
+        for document in documents:
             for ids in tokenizer.encode(document):
                 writer.add(ids)
             if end is not None:
@@ -186,7 +201,7 @@ def _write_split(
         writer.finish()
     finally:
         writer.close()
-    return Split(len(spans), tuple(writer.shards))
+    return tuple(writer.shards)
 
 
 def _counted(spans: Sequence[Span], what: str, report: Report) -> Iterator[Iterator[bytes]]:
@@ -204,23 +219,7 @@ def _counted(spans: Sequence[Span], what: str, report: Report) -> Iterator[Itera
     return (told(it) for it in spans)
 
 
-def _commit(folder: Folder, before: Description | None, description: Description) -> None:
-    """The files get their names, the description last; those of before that are left over go.
-
-    From here until the new description is there, the folder has none: it is seen to be unfinished.
-    """
-    place = Path(folder.path)
-    (place / NAME).unlink(missing_ok=True)
-    folder.commit()
+def _commit(folder: Folder, description: Description) -> None:
+    """The files get their names, the description last; what it replaces is there until then."""
     folder.write(NAME, json.dumps(description.document(), indent=1).encode() + b"\n")
     folder.commit()
-    for name in _names(before) - _names(description):
-        (place / name).unlink(missing_ok=True)
-    folder.sync()
-
-
-def _names(description: Description | None) -> set[str]:
-    if description is None:
-        return set()
-    shards = {it.name for split in description.splits.values() for it in split.shards}
-    return shards | {description.tokenizer} - {BYTE_TOKENIZER}

@@ -1,5 +1,6 @@
 """Text to make tokens of: which files, and which stretches of them are kept for validation."""
 
+import errno
 import glob
 import os
 import stat
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchtally.errors import UsageError
-from torchtally.train.data.token_file import beginning, opened
+from torchtally.train.data.token_file import beginning, bytes_at, opened
 
 STDIN = "-"
 CHUNK_BYTES = 1 << 20
@@ -58,7 +59,7 @@ def find_documents(inputs: Sequence[str], *, outside: str) -> Found:
     documents: dict[str, Document] = {}
     skipped = 0
     for given in inputs:
-        named = os.path.isfile(given)
+        named = _is_file(given)
         paths = [given] if named else sorted(_paths_of(given, os.path.abspath(outside)))
         if not paths:
             raise UsageError(f"{given}: no such file or folder, and no file matches it.")
@@ -111,12 +112,7 @@ def chunks(span: Span) -> Iterator[bytes]:
     with os.fdopen(opened(path), "rb", buffering=0) as file:
         at = span.begin
         while at < span.end:
-            try:
-                read = os.pread(file.fileno(), min(CHUNK_BYTES, span.end - at), at)
-            except OSError as error:
-                raise UsageError(
-                    f"{path}: byte {at}: cannot be read ({error.strerror})."
-                ) from error
+            read = bytes_at(path, file.fileno(), at, min(CHUNK_BYTES, span.end - at))
             if not read:
                 raise UsageError(f"{path}: byte {at}: ends here now; it had {span.end} bytes.")
             yield read
@@ -137,7 +133,7 @@ def _cut(document: Document, wanted: int) -> int:
     """The end of the line that byte `wanted` is in; where lines are long, of its character."""
     handle = opened(document.path)
     try:
-        text = os.pread(handle, CUT_LOOK_BYTES, wanted)
+        text = bytes_at(document.path, handle, wanted, CUT_LOOK_BYTES)
     finally:
         os.close(handle)
     line_end = text.find(b"\n") + 1
@@ -155,8 +151,21 @@ def _paths_of(given: str, outside: str) -> Iterator[str]:
             yield path
 
 
+def _is_file(given: str) -> bool:
+    """Whether a path names a file outright, and not a folder or a pattern."""
+    try:
+        return stat.S_ISREG(os.stat(given).st_mode)
+    except PermissionError as error:
+        raise UsageError(f"{given}: cannot be looked at ({error.strerror}).") from error
+    except (OSError, ValueError):  # a pattern, or nothing
+        return False
+
+
 def _walk(folder: str) -> Iterator[str]:
-    for here, folders, names in os.walk(folder):
+    def refuse(error: OSError) -> None:
+        raise UsageError(f"{error.filename}: cannot be looked into ({error.strerror}).") from error
+
+    for here, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [it for it in folders if not it.startswith(".")]
         yield from (os.path.join(here, it) for it in names if not it.startswith("."))
 
@@ -164,5 +173,9 @@ def _walk(folder: str) -> Iterator[str]:
 def _is_regular(path: str) -> bool:
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:  # a link to nothing
+    except FileNotFoundError:  # a link to nothing
         return False
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise UsageError(f"{path}: cannot be looked at ({error.strerror}).") from error

@@ -21,7 +21,15 @@ import numpy as np
 from jaxtyping import Int64, Integer
 
 from torchtally.errors import UsageError
-from torchtally.train.data.token_file import TokenFile, check_size, mapped, opened
+from torchtally.train.data.token_file import (
+    LITTLE_ENDIAN,
+    TokenFile,
+    bytes_at,
+    check_size,
+    mapped,
+    opened,
+    unreadable,
+)
 
 Ids = Integer[np.ndarray, " tokens"]
 
@@ -30,19 +38,26 @@ class Read(StrEnum):
     """How the bytes of a file come into memory."""
 
     MAP = "map"
-    """By a memory map: fastest. The size is asked for before each read of windows, so a file that
-    was truncated is an error; one that is truncated during a read ends the process (SIGBUS)."""
+    """By a memory map: fastest, at some 500 million tokens a second. The size is asked for before
+    each read of windows, so a file that was truncated is an error. What remains: one that is
+    truncated *during* a read (less than a millisecond), whose truncation a network file system
+    has not told of yet, or whose disk fails, ends the process with SIGBUS, of which Python's
+    faulthandler says where and nobody says which file."""
     COPY = "copy"
-    """By pread into memory of our own: whatever happens to the file is an error, never a signal.
-    For network file systems, and for data that others may truncate."""
+    """By preads into memory of our own, at a third of the speed and for less than a thousandth of
+    any training step: whatever happens to the file is an error, never a signal. For network file
+    systems, and for data that others may truncate."""
 
 
 class _Opened:
     """A file that is held open, and its windows."""
 
-    def __init__(self, file: TokenFile, read: Read, width: int) -> None:
+    def __init__(
+        self, file: TokenFile, read: Read, width: int, vocabulary_size: int | None
+    ) -> None:
         self.file = file
         self._width = width
+        self._vocabulary_size = vocabulary_size
         self._handle = opened(file.path)
         try:
             check_size(file, self._handle)
@@ -64,9 +79,12 @@ class _Opened:
     def take(self, starts: Int64[np.ndarray, " rows"]) -> Integer[np.ndarray, "rows width"]:
         """The windows that begin at these tokens."""
         if self._windows is None:
-            return self._copied(starts)
-        check_size(self.file, self._handle)
-        rows: Integer[np.ndarray, "rows width"] = self._windows[starts]
+            rows = self._copied(starts)
+        else:
+            check_size(self.file, self._handle)
+            rows = self._windows[starts]
+        if self._vocabulary_size is not None:
+            check_ids(self.file, starts, rows, self._vocabulary_size)
         return rows
 
     def _copied(self, starts: Int64[np.ndarray, " rows"]) -> Integer[np.ndarray, "rows width"]:
@@ -76,21 +94,19 @@ class _Opened:
             try:
                 read = os.preadv(self._handle, [row], at_byte)
             except OSError as error:
-                raise UsageError(
-                    f"{self.file.path}: byte {at_byte}: cannot be read ({error.strerror}). "
-                    "Check the disk, or train on another copy of the data."
-                ) from error
+                raise unreadable(self.file.path, at_byte, error) from error
             if read < row.nbytes:
-                check_size(self.file, self._handle)
-                raise UsageError(f"{self.file.path}: byte {at_byte + read}: the read stopped here.")
+                raise cut_short(self.file, self._handle, at_byte + read)
         return rows
 
 
 class TokenData:
     """Files of tokens, opened once. Close it, or use it in a `with`.
 
-    Raises UsageError for a file with less tokens than a window, and for one that has shrunk.
-    Reading is safe from any thread.
+    Raises UsageError for a file with less tokens than a window, and for one that has shrunk. What
+    is renamed over a file or unlinks it changes nothing here; what is written into it is read.
+    Given the size of the vocabulary, whatever is read is held to it: before the first step only
+    parts of large files are looked at. Reading is safe from any thread.
     """
 
     def __init__(
@@ -100,6 +116,7 @@ class TokenData:
         sequence: int,
         stride: int | None = None,
         read: Read = Read.MAP,
+        vocabulary_size: int | None = None,
     ) -> None:
         if not files:
             raise UsageError("No files of tokens. `tally data prepare` makes them from text.")
@@ -117,7 +134,7 @@ class TokenData:
         self._begins = self._ends - counts
         self._opened: list[_Opened] = []
         try:
-            self._opened += (_Opened(it, read, self.width) for it in self.files)
+            self._opened += (_Opened(it, read, self.width, vocabulary_size) for it in self.files)
         except BaseException:
             self.close()
             raise
@@ -147,8 +164,8 @@ class TokenData:
     ) -> None:
         """Fill `out` with these windows, in this order.
 
-        Raises UsageError if a file has shrunk or cannot be read, IndexError for a window that is
-        not there.
+        Raises UsageError if a file has shrunk, cannot be read or has an id that is none of the
+        vocabulary's, IndexError for a window that is not there.
         """
         if len(windows) and not (windows.min() >= 0 and windows.max() < self.windows):
             raise IndexError(f"a window outside of [0, {self.windows})")
@@ -172,16 +189,47 @@ def check_length(file: TokenFile, sequence: int) -> None:
         )
 
 
+def check_ids(
+    file: TokenFile,
+    starts: Int64[np.ndarray, " rows"],
+    rows: Integer[np.ndarray, "rows width"],
+    vocabulary_size: int,
+) -> None:
+    """Raise UsageError at the first id of these windows that is not in [0, vocabulary_size)."""
+    unsigned = LITTLE_ENDIAN[f"uint{8 * file.token_bytes}"]
+    # Negative ids are the largest of all without their sign; one comparison sees both.
+    end = min(vocabulary_size, int(np.iinfo(file.numpy_dtype).max) + 1)
+    ids = rows.view(unsigned)
+    if ids.size == 0 or int(ids.max()) < end:
+        return
+    row, place = divmod(int(np.argmax(ids >= end)), ids.shape[1])
+    token = int(starts[row]) + place
+    raise UsageError(
+        f"{file.path}: byte {file.byte_of(token)}: token {token} is {rows[row, place]}, not an id "
+        f"of a vocabulary of {vocabulary_size}. Either it was written after the checks before the "
+        "first step, or they did not look at it: `tally data show FILE --vocabulary-size "
+        f"{vocabulary_size} --all` looks at every token."
+    )
+
+
+def cut_short(file: TokenFile, handle: int, byte: int) -> UsageError:
+    """What to raise where a read ended before its last byte."""
+    try:
+        check_size(file, handle)
+    except UsageError as error:
+        return error
+    return UsageError(
+        f"{file.path}: byte {byte}: the read ended here, and the file does not any more. It is "
+        "written while it is read: replace data files by renaming new ones into place."
+    )
+
+
 def stretches(file: TokenFile, handle: int, begins: Iterable[tuple[int, int]]) -> Iterable[Ids]:
     """Stretches (first token, tokens) of an open file by reads. Raises UsageError."""
     for first, count in begins:
         wanted = count * file.token_bytes
-        try:
-            read = os.pread(handle, wanted, file.byte_of(first))
-        except OSError as error:
-            raise UsageError(
-                f"{file.path}: byte {file.byte_of(first)}: cannot be read ({error.strerror})."
-            ) from error
+        at_byte = file.byte_of(first)
+        read = bytes_at(file.path, handle, at_byte, wanted)
         if len(read) < wanted:
-            check_size(file, handle)
+            raise cut_short(file, handle, at_byte + len(read))
         yield np.frombuffer(read, file.numpy_dtype)

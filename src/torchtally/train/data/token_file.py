@@ -86,11 +86,25 @@ def beginning(path: str, size_bytes: int) -> tuple[bytes, int]:
     """(the first bytes of a file, the size of all of it). Raises UsageError."""
     handle = opened(path)
     try:
-        return os.pread(handle, size_bytes, 0), os.fstat(handle).st_size
-    except OSError as error:
-        raise UsageError(f"{path}: byte 0: cannot be read ({error.strerror}).") from error
+        return bytes_at(path, handle, 0, size_bytes), os.fstat(handle).st_size
     finally:
         os.close(handle)
+
+
+def bytes_at(path: str, handle: int, begin: int, size_bytes: int) -> bytes:
+    """These bytes of an open file; fewer only where it ends. Raises UsageError."""
+    try:
+        return os.pread(handle, size_bytes, begin)
+    except OSError as error:
+        raise unreadable(path, begin, error) from error
+
+
+def unreadable(path: str, byte: int, error: OSError) -> UsageError:
+    """What to raise where a read of an open file failed."""
+    return UsageError(
+        f"{path}: byte {byte}: cannot be read ({error.strerror}). Check the disk, or use another "
+        "copy of the file."
+    )
 
 
 def check_size(file: TokenFile, handle: int) -> None:

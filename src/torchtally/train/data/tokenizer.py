@@ -1,6 +1,7 @@
 """Text to token ids and back: bytes as they are, or byte pairs by the `tokenizers` extra."""
 
 import codecs
+import os
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from torchtally.errors import UsageError
 from torchtally.train.data.token_data import Ids
+from torchtally.train.data.token_file import opened
 
 END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """What tokenizers call the end of a document, by how often they do."""
@@ -86,6 +88,15 @@ class BytePairTokenizer:
 
 Tokenizer = ByteTokenizer | BytePairTokenizer
 """They have the same attributes and methods."""
+
+
+def tokenizer_text(path: str) -> str:
+    """The text of a tokenizer.json. Raises UsageError where it cannot be read."""
+    with os.fdopen(opened(path), "rb") as file:
+        try:
+            return file.read().decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}: cannot be read as a tokenizer.json ({error}).") from error
 
 
 def train_byte_pairs(documents: Iterable[Iterable[bytes]], vocabulary_size: int) -> str:

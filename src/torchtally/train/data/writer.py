@@ -1,15 +1,18 @@
 """Token files as they are written: under other names until all of them are whole.
 
-A crash, a full disk or Ctrl-C leaves the folder as it was: the files get their names at the end,
-one rename each, and the description that makes them a data set comes last.
+A crash, a full disk or Ctrl-C leaves what was in the folder: the files get their names at the end,
+one rename each, and the description that makes them a data set comes last. None of these names is
+one that the data set of before has, so it is whole until then.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedRandom
 
 from torchtally.errors import UsageError
@@ -19,6 +22,15 @@ from torchtally.train.data.token_data import Ids
 from torchtally.train.data.token_file import LITTLE_ENDIAN
 
 MAGICS = {dtype: (magic, version) for magic, (version, dtype) in LLM_C_DTYPES.items()}
+
+
+TEMPORARY = re.compile(r"\.tally-data-[0-9a-f]{16}")
+"""Names of files that are being made."""
+
+
+def temporary_name() -> str:
+    """One that nobody can guess."""
+    return f".tally-data-{secrets.token_hex(8)}"
 
 
 def dtype_for(vocabulary_size: int) -> str:
@@ -32,16 +44,21 @@ def llm_c_header(dtype: str, tokens: int) -> bytes:
 
 
 class Folder:
-    """A folder in which files are being made. `commit` gives them their names."""
+    """A folder in which files are being made. `commit` gives them their names, once and for all."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, handle: int) -> None:
+        """`handle` is the open folder."""
         self.path = path
+        self.is_committed = False
+        self._handle = handle
         self._made: dict[str, str] = {}
         """Final names by temporary ones."""
+        self._named: list[str] = []
+        """Final names of files that mean nothing yet, since the last is missing."""
 
     def create(self, name: str) -> BufferedRandom:
         """A new file that will be called `name`."""
-        new = f".tally-{secrets.token_hex(8)}.tmp"
+        new = temporary_name()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(os.path.join(self.path, new), flags, 0o666)
         self._made[new] = name
@@ -54,25 +71,42 @@ class Folder:
             settle(file)
 
     def commit(self) -> None:
-        """Give every file its name, in the order they were made."""
-        for new, name in list(self._made.items()):
+        """Give every file its name, in the order they were made.
+
+        The last one is what makes all of them valid, so the others' names are on the disk first.
+        """
+        *others, (last, its_name) = self._made.items()
+        for new, name in others:
+            self._named.append(name)
             os.replace(os.path.join(self.path, new), os.path.join(self.path, name))
-            del self._made[new]
+        self.sync()
+        os.replace(os.path.join(self.path, last), os.path.join(self.path, its_name))
+        self.is_committed = True
+        self._made.clear()
+        self._named.clear()
         self.sync()
 
     def sync(self) -> None:
-        handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """The names are on the disk, too, on file systems that can do that."""
         try:
-            os.fsync(handle)
-        except OSError:  # some file systems cannot; the files themselves are on the disk
-            pass
-        finally:
-            os.close(handle)
+            os.fsync(self._handle)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
 
     def discard(self) -> None:
-        for new in self._made:
-            os.unlink(os.path.join(self.path, new))
+        """Remove what was made and not committed."""
+        for name in (*self._made, *self._named):
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.path, name))
         self._made.clear()
+        self._named.clear()
+
+    def sweep(self) -> None:
+        """Remove what a process left behind that was killed. Nobody else may be writing here."""
+        for name in os.listdir(self.path):
+            if TEMPORARY.fullmatch(name):
+                os.unlink(os.path.join(self.path, name))
 
 
 @contextmanager
@@ -86,16 +120,21 @@ def folder_to_write(path: str) -> Iterator[Folder]:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise UsageError(f"{path}: not a folder to write in ({error.strerror}).") from error
-    made = Folder(path)
+    made = Folder(path, handle)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        made.sweep()
         yield made
     except BlockingIOError as error:
         raise UsageError(f"{path}: another `tally data prepare` writes there.") from error
     except OSError as error:
+        state = (
+            "The new data is whole, though a power cut may undo it."
+            if made.is_committed
+            else f"What {path} held before is as it was."
+        )
         raise UsageError(
-            f"{error.filename or path}: cannot be written ({error.strerror}). Nothing in {path} "
-            "has changed."
+            f"{error.filename or path}: cannot be written ({error.strerror}). {state}"
         ) from error
     finally:
         made.discard()
