@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from torchtally.errors import UsageError
 from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.randomness import seed_all
 from torchtally.train.checkpoints.resume import Resumed
 from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.config import TrainConfig
@@ -139,7 +141,7 @@ class _Run:
         if resumed is None:
             # Dropout draws from the process's own generators: every run from the same numbers.
             seed = seed_of(Source.DROPOUT, self.config.seed)
-            torch.manual_seed(self.trainer.ranks.seed(seed))
+            seed_all(self.trainer.ranks.seed(seed))
         else:
             self.skipped = resumed.loop["skipped"]
             if not resumed.loop["is_evaluated"]:
@@ -207,11 +209,20 @@ class _Run:
         try:
             return self.trainer.step(batch)
         except StepError as error:
-            inputs, targets = error.batch
-            path = Path(self.config.log.folder) / f"bad-batch-{error.step}.safetensors"
-            save_file({"inputs": inputs.contiguous(), "targets": targets.contiguous()}, path)
-            message = f"{error}\nWhat the step was fed is in {path}."
+            message = f"{error}\n{self._kept(error)}"
             raise type(error)(message, step=error.step, batch=error.batch) from error
+
+    def _kept(self, error: StepError) -> str:
+        """Writes down what the step was fed, and says where that is."""
+        ranks = self.trainer.ranks
+        of_rank = f"-rank-{ranks.rank}" if ranks.size > 1 else ""
+        path = Path(self.config.log.folder) / f"bad-batch-{error.step}{of_rank}.safetensors"
+        inputs, targets = error.batch
+        try:
+            save_file({"inputs": inputs.contiguous(), "targets": targets.contiguous()}, path)
+        except (OSError, SafetensorError) as failure:
+            return f"What the step was fed could not be written to {path} ({failure})."
+        return f"What the step was fed is in {path}."
 
     def _measured(self, batch: TrainBatch, rows: int) -> Footprint:
         """What is held, and what one micro-batch keeps for its backward pass: measured once."""

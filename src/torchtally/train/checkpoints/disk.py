@@ -51,7 +51,9 @@ class Directory:
             return False
         except OSError as error:
             if error.errno not in _NO_LOCKS:
-                raise CheckpointError(f"{self.path}: cannot be locked: {error.strerror}.") from error
+                raise CheckpointError(
+                    f"{self.path}: cannot be locked: {error.strerror}."
+                ) from error
         return True
 
     def made(self, name: str) -> "Directory":

@@ -23,7 +23,7 @@ from torchtally.train.checkpoints.manifest import NAME as MANIFEST
 from torchtally.train.checkpoints.shard import check_shard
 
 FOLDER = "checkpoints"
-NAMED = re.compile(r"step-([0-9]{8,18})")
+NAMED = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,17})")
 UNFINISHED = re.compile(r"\.(new|old)-[0-9]+-[0-9a-f]{16}")
 REPLACED = re.compile(r"\.was-([0-9]{1,18})-[0-9a-f]{16}")
 
@@ -90,7 +90,7 @@ class Checkpoints:
             return folder.made(_hidden("new", step))
 
     def join(self, name: str) -> Directory:
-        """One that another rank began."""
+        """One that is there already: another rank began it, or it is whole."""
         with self._opened() as folder:
             return folder.inner(name)
 
@@ -106,17 +106,10 @@ class Checkpoints:
             with folder.inner(new) as inner:
                 inner.write(MANIFEST, [content], len(content))
                 inner.sync()
-            was = _hidden("was", manifest.step) if name in folder.names() else None
-            if was is not None:
-                folder.rename(name, was)
-            try:
+            if name in folder.names():
+                self._replace(folder, new, manifest.step)
+            else:
                 folder.rename(new, name)
-            except CheckpointError:
-                with suppress(CheckpointError):  # the first failure is the one to tell of
-                    self._put_back(folder)
-                raise
-            if was is not None:
-                folder.remove(was)
         return self.path / name
 
     def discard(self, new: str) -> None:
@@ -161,6 +154,18 @@ class Checkpoints:
         folder.rename(name_of(step), hidden)
         folder.remove(hidden)
 
+    def _replace(self, folder: Directory, new: str, step: int) -> None:
+        name, was = name_of(step), _hidden("was", step)
+        try:
+            folder.rename(name, was)
+            folder.rename(new, name)
+        except CheckpointError:
+            with suppress(CheckpointError):  # the first failure is the one to tell of
+                if name not in folder.names():
+                    folder.rename(was, name)
+            raise
+        folder.remove(was)
+
     def _put_back(self, folder: Directory) -> None:
         """What was to be replaced, where the new one has not come."""
         for name in folder.names():
@@ -183,9 +188,8 @@ def name_of(step: int) -> str:
 
 
 def _steps(folder: Directory) -> list[int]:
-    """The newest first; 9 digits that begin with 0 are a name of nobody's."""
-    found = [int(it[1]) for it in map(NAMED.fullmatch, folder.names()) if it]
-    return sorted(set(found), reverse=True)
+    """The newest first."""
+    return sorted((int(it[1]) for it in map(NAMED.fullmatch, folder.names()) if it), reverse=True)
 
 
 def _hidden(what: str, step: int) -> str:

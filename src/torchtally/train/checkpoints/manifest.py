@@ -6,17 +6,29 @@ of up to 32 bits in a row.
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from math import prod
 from typing import Any
 
 import msgspec
 
+from torchtally.dtypes import DTYPE_BYTES
 from torchtally.errors import CheckpointError
+from torchtally.napkin.architecture.checkpoint import DTYPES, LENGTH_BYTES
 
 NAME = "manifest.json"
 FORMAT_VERSION = 1
-"""A reader refuses a higher one."""
+"""A reader refuses a higher one. Within a version no field is added: unknown ones are refused."""
+MOST_BYTES = 2**30
+"""Of a manifest: a 70B model's on 1024 ranks has half of that."""
+MOST_NUMBER = 2**63 - 1
+MOST_AXES = 64
+
+ELEMENT_BYTES = {name: DTYPE_BYTES[name] for name, _ in DTYPES.values() if name in DTYPE_BYTES}
+"""By torch's names of dtypes: those that both torch and safetensors have."""
+FILE = re.compile(r"[A-Za-z0-9_-]+\.safetensors")
 
 _BEGIN = b'{"sha256": "'
 _BETWEEN = b'",\n"manifest": '
@@ -24,8 +36,7 @@ _END = b"}\n"
 _DIGITS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A box of a tensor, in one file: the whole of it, or a rank's shard."""
 
     file: str
@@ -37,8 +48,7 @@ class Piece:
     crc32: int
 
 
-@dataclass(frozen=True, slots=True)
-class SavedTensor:
+class SavedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tensor of any number of pieces that fill it."""
 
     dtype: str
@@ -47,8 +57,7 @@ class SavedTensor:
     pieces: tuple[Piece, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SavedFile:
+class SavedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of safetensors: a header, then tensors one behind the other."""
 
     size_bytes: int
@@ -56,8 +65,7 @@ class SavedFile:
     header_crc32: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All of a checkpoint but the tensors' numbers."""
 
     format_version: int
@@ -80,7 +88,12 @@ class Manifest:
 
 
 def read_manifest(content: bytes, place: str) -> Manifest:
-    """The manifest of these bytes. Raises CheckpointError unless they are all as written."""
+    """The manifest of these bytes. Raises CheckpointError unless they are all as written, and
+    NewerFormatError for one that only a later version can read.
+
+    What it says of files and tensors fits together: each tensor is filled by its pieces, each file
+    by its header and the pieces in it. Whether it is true of the files is theirs to show.
+    """
     head = len(_BEGIN) + _DIGITS
     rest = content[head:]
     digest = content[len(_BEGIN) : head]
@@ -95,9 +108,12 @@ def read_manifest(content: bytes, place: str) -> Manifest:
                 f"{place}: has format version {version}, and this torchtally knows "
                 f"{FORMAT_VERSION}. Go on with the version that wrote it, or a newer one."
             )
-        return msgspec.json.decode(body, type=Manifest)
-    except msgspec.DecodeError as error:
+        found = msgspec.json.decode(body, type=Manifest)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise CheckpointError(f"{place}: is no manifest of a checkpoint ({error}).") from error
+    if wrong := _first_contradiction(found):
+        raise CheckpointError(f"{place}: contradicts itself: {wrong}.")
+    return found
 
 
 class NewerFormatError(CheckpointError):
@@ -106,6 +122,69 @@ class NewerFormatError(CheckpointError):
 
 class _Version(msgspec.Struct):
     format_version: int
+
+
+def _first_contradiction(manifest: Manifest) -> str | None:
+    if manifest.format_version < 1 or not 0 <= manifest.step <= MOST_NUMBER or manifest.ranks < 1:
+        return "its version, step or ranks"
+    for name in manifest.files:
+        if not FILE.fullmatch(name):
+            return f"{name!r} is no name of a file of tensors"
+    spans: dict[str, list[tuple[int, int]]] = {it: [] for it in manifest.files}
+    for name, tensor in manifest.tensors.items():
+        for piece in tensor.pieces:
+            if piece.file not in spans:
+                return f"{name!r} is in a file that it has not, {piece.file!r}"
+            spans[piece.file].append((piece.first_byte, piece.size_bytes))
+        if not _is_filled(tensor):
+            return f"{name!r} is not filled by its pieces"
+    for name, file in manifest.files.items():
+        if not _tile([(0, file.header_bytes), *spans[name]], file.size_bytes):
+            return f"{name} is not filled by its header and its tensors"
+        if file.header_bytes <= LENGTH_BYTES:
+            return f"{name} has no header"
+    return None
+
+
+def _is_filled(tensor: SavedTensor) -> bool:
+    """Pieces are boxes of as many bytes as their elements take, and each element is in one."""
+    element_bytes, shape = ELEMENT_BYTES.get(tensor.dtype), tensor.shape
+    if element_bytes is None or len(shape) > MOST_AXES or not tensor.pieces:
+        return False
+    if min(shape, default=0) < 0 or prod(max(it, 1) for it in shape) * element_bytes > MOST_NUMBER:
+        return False
+    for it in tensor.pieces:
+        ends = [first + size for first, size in zip(it.offsets, it.sizes, strict=False)]
+        if not (
+            len(it.offsets) == len(it.sizes) == len(shape)
+            and min((*it.offsets, *it.sizes), default=0) >= 0
+            and all(end <= whole for end, whole in zip(ends, shape, strict=True))
+            and it.size_bytes == prod(it.sizes) * element_bytes
+        ):
+            return False
+    boxes = [tuple(zip(it.offsets, it.sizes, strict=True)) for it in tensor.pieces if it.size_bytes]
+    return not prod(shape) or _fill(boxes, shape)
+
+
+def _fill(boxes: Iterable[tuple[tuple[int, int], ...]], shape: tuple[int, ...]) -> bool:
+    """Each element in one of the boxes, which are (first, size) by axis; cut axis by axis."""
+    boxes = sorted(boxes)
+    if not shape:
+        return len(boxes) == 1
+    slabs = {slab: list(it) for slab, it in groupby(boxes, key=lambda box: box[0])}
+    return _tile(list(slabs), shape[0]) and all(
+        _fill([box[1:] for box in slab], shape[1:]) for slab in slabs.values()
+    )
+
+
+def _tile(spans: Sequence[tuple[int, int]], whole: int) -> bool:
+    """Spans of (first, size) lie one behind the other, from 0 to `whole`."""
+    end = 0
+    for first, size in sorted(spans):
+        if first != end or size < 0:
+            return False
+        end += size
+    return end == whole
 
 
 def plain(value: Any) -> Any:

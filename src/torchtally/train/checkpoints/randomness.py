@@ -38,6 +38,13 @@ def random_states() -> dict[str, Tensor]:
     return found
 
 
+def seed_all(seed: int) -> None:
+    """All generators of the process begin anew."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 def set_random_states(states: Mapping[str, Tensor]) -> None:
     """Goes on as saved. Raises CheckpointError for states that cannot be."""
     try:
@@ -57,7 +64,7 @@ def set_random_states(states: Mapping[str, Tensor]) -> None:
         for name, state in states.items():
             if name.startswith("cuda/") and torch.cuda.is_available():
                 torch.cuda.set_rng_state(state, int(name.removeprefix("cuda/")))
-    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise CheckpointError(f"The saved random states are none: {error}.") from error
 
 

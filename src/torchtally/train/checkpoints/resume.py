@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from torchtally.errors import CheckpointError, UsageError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import Manifest, NewerFormatError, plain
+from torchtally.train.checkpoints.randomness import seed_all
 from torchtally.train.checkpoints.state import restore
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.logs.log import as_json, versions
@@ -55,7 +55,7 @@ def resume(
     ranks = trainer.ranks
     if not goes_on:
         seed = seed_of(Source.DROPOUT, trainer.config.seed)
-        torch.manual_seed(ranks.seed(seed) + found.step)
+        seed_all(ranks.seed(seed) + found.step)
     if ranks.size != found.ranks:
         say(
             f"step {found.step} was saved by {found.ranks} ranks, and {ranks.size} go on: losses "

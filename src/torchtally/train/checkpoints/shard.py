@@ -1,8 +1,9 @@
 """A file of safetensors: written with the checksums of its tensors, and held to them again.
 
 safetensors' own writer makes a copy of every tensor first, under the interpreter's lock, and
-flushes nothing; this one writes tensors as they are, and lets training go on meanwhile. Reading is
-by the library.
+flushes nothing; this one writes tensors as they are, and lets training go on meanwhile. Its reader
+takes a path, which may be another file's by then, and believes a header; this one takes an open
+directory, and what the manifest says.
 """
 
 import json
@@ -51,6 +52,7 @@ def write_shard(directory: Directory, file: str, boxes: Sequence[Box]) -> Writte
     Raises CheckpointError where it cannot be written, and for a dtype that safetensors has not.
     """
     # Larger elements first, as the library does: then each tensor is aligned to its elements.
+    assert len({it.name for it in boxes}) == len(boxes)
     boxes = sorted(boxes, key=lambda it: (-it.tensor.element_size(), it.name))
     header = _header(boxes)
     numbers = [_bytes(it.tensor) for it in boxes]
@@ -94,6 +96,22 @@ def check_shard(directory: Directory, name: str, file: SavedFile, pieces: Iterab
         end = first + size_bytes
     if end != file.size_bytes:
         raise CheckpointError(f"{place}: its manifest leaves out bytes {end} to {file.size_bytes}.")
+
+
+def read_piece(directory: Directory, piece: Piece, dtype: torch.dtype) -> Tensor:
+    """Its numbers, of shape `piece.sizes`, held to their checksum once more.
+
+    Raises CheckpointError where they are not as they were written.
+    """
+    numbers = torch.empty(piece.size_bytes, dtype=torch.uint8)
+    memory = numbers.numpy().data
+    directory.read_into(memory, piece.file, piece.first_byte)
+    if zlib.crc32(memory) != piece.crc32:
+        end = piece.first_byte + piece.size_bytes
+        raise CheckpointError(
+            f"{directory.path / piece.file}: bytes {piece.first_byte} to {end} are damaged."
+        )
+    return numbers.view(dtype).reshape(piece.sizes)
 
 
 class _Sums:

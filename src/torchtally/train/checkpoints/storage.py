@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
@@ -32,6 +31,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import (
     LoadPlan,
     LoadPlanner,
+    ReadItem,
     SavePlan,
     SavePlanner,
     WriteItem,
@@ -52,7 +52,7 @@ from torchtally.train.checkpoints.manifest import (
     SavedTensor,
     merged,
 )
-from torchtally.train.checkpoints.shard import Box, write_shard
+from torchtally.train.checkpoints.shard import Box, read_piece, write_shard
 
 # Said of every save of a process by itself, which is nothing to be warned of.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninit")
@@ -85,7 +85,7 @@ class Writer(StorageWriter):
 
     def __init__(self, checkpoints: Checkpoints, described: Described) -> None:
         self._checkpoints, self._described = checkpoints, described
-        self._rank = 0
+        self._rank, self._is_coordinator = 0, True
         self._new: str | None = None
         self.path: Path | None = None
         """Of the finished checkpoint, on the coordinator."""
@@ -94,7 +94,7 @@ class Writer(StorageWriter):
         pass
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        self._rank = kwargs.get("rank", 0)
+        self._rank, self._is_coordinator = kwargs.get("rank", 0), is_coordinator
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
@@ -113,7 +113,8 @@ class Writer(StorageWriter):
         with self._checkpoints.join(plan.storage_data) as new:
             for kind, items in sorted(kinds.items()):
                 results += self._written(new, kind, items, planner)
-            new.sync()
+            if not self._is_coordinator:  # which does it for itself when it commits
+                new.sync()
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done
@@ -191,8 +192,7 @@ class Reader(StorageReader):
     """Reads the tensors of a checkpoint that was checked."""
 
     def __init__(self, checkpoints: Checkpoints, manifest: Manifest) -> None:
-        self._path = checkpoints.path / name_of(manifest.step)
-        self._manifest = manifest
+        self._checkpoints, self._manifest = checkpoints, manifest
 
     def reset(self, checkpoint_id: Any = None) -> None:
         pass
@@ -212,19 +212,20 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        by_file: dict[str, list[Any]] = defaultdict(list)
+        by_piece: dict[Piece, list[ReadItem]] = defaultdict(list)
         for item in plan.items:
-            by_file[self._piece(item.storage_index).file].append(item)
-        for file, items in by_file.items():
-            with safe_open(self._path / file, framework="pt") as opened:
+            by_piece[self._piece(item.storage_index)].append(item)
+        with self._checkpoints.join(name_of(self._manifest.step)) as inner:
+            for piece, items in by_piece.items():
+                name = items[0].storage_index.fqn
+                numbers = read_piece(inner, piece, torch_dtype(self._manifest.tensors[name]))
                 for item in items:
                     box = tuple(
                         slice(start, start + length)
                         for start, length in zip(item.storage_offsets, item.lengths, strict=True)
                     )
-                    read = opened.get_tensor(_key(item.storage_index.fqn))[box]
                     target = planner.resolve_tensor(item).detach()
-                    target.copy_(read)
+                    target.copy_(numbers[box])
                     planner.commit_tensor(item, target)
         done: Future[None] = Future()
         done.set_result(None)
@@ -241,9 +242,16 @@ class Reader(StorageReader):
         return next(it for it in pieces if it.offsets == tuple(index.offset))
 
 
+def torch_dtype(saved: SavedTensor) -> torch.dtype:
+    """Whatever manifest is read has dtypes of torch alone."""
+    dtype = getattr(torch, saved.dtype)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
 def _metadata(saved: SavedTensor) -> TensorStorageMetadata:
     return TensorStorageMetadata(
-        TensorProperties(dtype=getattr(torch, saved.dtype)),
+        TensorProperties(dtype=torch_dtype(saved)),
         torch.Size(saved.shape),
         [ChunkStorageMetadata(torch.Size(it.offsets), torch.Size(it.sizes)) for it in saved.pieces],
     )
@@ -317,7 +325,10 @@ def _check_targets(targets: Mapping[str, Tensor], manifest: Manifest) -> None:
     for name, target in targets.items():
         saved = manifest.tensors.get(name)
         if saved is None:
-            raise CheckpointError(f"The checkpoint of step {manifest.step} has no {name}.")
+            raise CheckpointError(
+                f"The checkpoint of step {manifest.step} has no {name}. Resume with the config "
+                "that was saved."
+            )
         dtype = str(target.dtype).removeprefix("torch.")
         if (saved.dtype, saved.shape) != (dtype, tuple(target.shape)):
             raise CheckpointError(
