@@ -40,19 +40,20 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fit": ("allocator", "errors", "hardware", "record", "units", "workspace"),
     "measure": ("hardware", "record", "tracer", "virtual"),
     "train": ("dtypes", "errors", "hardware", "napkin", "units"),
+    "sweep": ("errors", "record", "table", "train", "units"),
     "bench": ("calibration", "cost", "errors", "hardware", "record", "roofline", "targets",
               "tracer", "virtual"),
     "cli": ("advice", "bench", "calibration", "convention", "errors", "fit", "hardware",
             "ledger", "measure", "napkin", "planning", "prediction", "record", "report",
-            "roofline", "targets", "table", "tracer", "tracing", "train", "units", "views",
-            "workspace"),
+            "roofline", "sweep", "targets", "table", "tracer", "tracing", "train", "units",
+            "views", "workspace"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 
 `__init__` and `__main__` stand above all of them.
 """
 
-TORCH = frozenset({"virtual", "tracer", "probe", "measure", "bench", "train"})
+TORCH = frozenset({"virtual", "tracer", "probe", "measure", "bench", "train", "sweep"})
 """The only packages that import torch."""
 
 LAZY = frozenset({"__init__", "__main__", "cli"})

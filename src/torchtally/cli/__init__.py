@@ -17,7 +17,7 @@ from types import ModuleType
 
 from torchtally.errors import TallyError
 
-COMMANDS = ("run", "show", "fit", "plan", "train", "data", "audit", "bench", "gpus")
+COMMANDS = ("run", "show", "fit", "plan", "train", "sweep", "data", "audit", "bench", "gpus")
 """In the order of `tally --help`."""
 
 INTERRUPTED = 130

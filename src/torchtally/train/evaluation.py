@@ -20,6 +20,8 @@ from torchtally.errors import UsageError
 from torchtally.train.logs import names
 from torchtally.train.logs.log import Value
 from torchtally.train.models.loss import IGNORED
+from torchtally.train.ranks import ALONE, Ranks
+from torchtally.train.shards import settle
 
 LARGEST_EXPONENT = math.log(1.7e308)
 
@@ -68,6 +70,7 @@ def evaluate(
     *,
     precision_context: Precision = nullcontext,
     token_bytes: Int[Tensor, " vocabulary"] | None = None,
+    ranks: Ranks = ALONE,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Evaluation:
     """The mean loss over all targets of these batches, however they are spread over them.
@@ -76,7 +79,8 @@ def evaluate(
     ids all but -100, of anything else all. Means are weighted by their number of targets and added
     up in float64. `token_bytes` are the bytes of text that each token id stands for, on any device;
     0 for the end of a document, whose bits count all the same. The host waits for the device once,
-    at the end.
+    at the end. With several ranks, `batches` are this one's rows, as many batches on each, and what
+    comes back is of all.
 
     Raises UsageError where no target counts.
     """
@@ -93,7 +97,8 @@ def evaluate(
             nats = torch.where(count > 0, mean * count, 0.0)
             found = torch.stack([nats, count.double(), lengths.double()])
             totals = found if totals is None else totals + found
-    nats_of_all, count_of_all, text_bytes = (0.0, 0.0, 0.0) if totals is None else totals.tolist()
+    own = (0.0, 0.0, 0.0) if totals is None else totals.tolist()
+    nats_of_all, count_of_all, text_bytes = ranks.added(own)
     if not count_of_all:
         raise UsageError("The validation data has no targets: give it more, or longer windows.")
     return Evaluation(
@@ -108,6 +113,8 @@ def evaluate(
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode and without gradients; afterwards all is as it was.
 
+    Weights that were shards are shards again.
+
     Each module's mode, and the states of PyTorch's generators of the CPU and of the CUDA devices
     that hold parts of the model come back, also when the block raises. It is no_grad and not
     inference_mode, since a tensor that a module made under the latter, and keeps, would end the
@@ -121,6 +128,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         finally:
             for module, is_training in modes:
                 module.training = is_training
+            settle(model)
 
 
 def _cuda_devices(model: nn.Module) -> list[int]:

@@ -1,7 +1,8 @@
 """Memory as it is: counted on the tensors themselves, on any device, by what they are held for.
 
 Bytes are those of storages, each counted once, however many tensors share it; an allocator rounds
-each of them up. Closed forms for the same are in `torchtally.napkin`, predictions in a trace.
+each of them up. Of sharded weights they are those that this rank holds. Closed forms for the same
+are in `torchtally.napkin`, predictions in a trace.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +13,8 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+
+from torchtally.train.shards import held, settle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +80,11 @@ def measured_activation_bytes(
     with torch.random.fork_rng(devices=sorted(cuda)), saving() as saved:
         result = forward()
         kept = _storages(it.tensor for it in saved)
+        # Weights that were gathered for the pass are weights, too.
+        apart += model.parameters()
         size_bytes = sum(it.nbytes() for it in (kept - _storages(apart)))
     del result
+    settle(model)
     return size_bytes
 
 
@@ -118,7 +124,7 @@ class _Storage:
     """A storage that is equal to itself alone; torch's compare by their values."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.storage = tensor.untyped_storage()
+        self.storage = held(tensor).untyped_storage()
 
     def nbytes(self) -> int:
         return self.storage.nbytes()

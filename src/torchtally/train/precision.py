@@ -55,8 +55,12 @@ class Precision:
         """Raises UsageError where this device, or what is installed, cannot do it."""
         _CHECKS.get(self.name, _nothing)(torch.device(device))
 
-    def prepare(self, model: nn.Module, device: torch.device | str) -> nn.Module:
+    def prepare(
+        self, model: nn.Module, device: torch.device | str, *, moves: bool = True
+    ) -> nn.Module:
         """The model on the device with weights as they are trained; call it before all else.
+
+        Where it does not move, weights stay where they are: on the host, to be sharded there.
 
         Initialise or load it before. Sets the process's float32 products to TF32 or to full
         precision. Raises UsageError where the device cannot do it: there is no other precision
@@ -64,7 +68,7 @@ class Precision:
         """
         self.check(device)
         torch.set_float32_matmul_precision("high" if self.name == "tf32" else "highest")
-        model = model.to(device=device, dtype=self.weight_dtype)
+        model = model.to(device=device if moves else None, dtype=self.weight_dtype)
         return with_fp8_products(model) if self.is_fp8 else model
 
     def autocast(self, device: torch.device | str) -> AbstractContextManager[object]:

@@ -3,12 +3,12 @@
     rows      sequences or samples of this rank's batch      micro-batch   rows in one pass
 
 The host waits for the device once a step, before the update, for the loss, the gradient norm and
-the loss scale together: what is not finite must not reach the weights.
+the loss scale together: what is not finite must not reach the weights. With several ranks these are
+the numbers of all of them, so that each comes to the same decision.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Mapping, Sequence
+from math import isfinite, sqrt
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,35 +17,28 @@ from torch import Tensor, nn
 
 from torchtally.errors import UsageError
 from torchtally.train.models.loss import IGNORED
-from torchtally.train.optimizers.clipping import clip_by_norm, global_norm
+from torchtally.train.optimizers.clipping import clip_by_norm, global_norm, scale_to_norm
 from torchtally.train.outcome import NonFiniteError, Outcome, SpikeError, StepResult
+from torchtally.train.parallel import BY_ITSELF, Loss, Parallel
+from torchtally.train.passes import (
+    Passes,
+    nonfinite_text,
+    shortage_note,
+    shortage_together_note,
+    spike_text,
+)
 from torchtally.train.precision import Precision
-from torchtally.train.retry import halved_until_it_fits
+from torchtally.train.ranks import Ranks
+from torchtally.train.retry import MemoryShortageError, halved_until_it_fits
+from torchtally.train.shards import held
 from torchtally.train.spikes import SpikeDetector
 
-Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""(model, inputs, targets) to the mean over the targets: those other than -100, if integers."""
 Batch = Tensor | tuple[Tensor, Tensor]
 """Tokens, each the target of those before it; or inputs and targets. Rows come first."""
 OnNonfinite = Literal["stop", "skip"]
 
 LEAST_LOSS_SCALE = 1.0
 """Below it float16 loses what scaling was to save: torch.amp.GradScaler's documentation."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """Gradients are there, and these numbers on the host."""
-
-    loss: float
-    grad_norm: float
-    loss_scale: float
-    micro_losses: Float[Tensor, " micro_batches"]
-    """Each one's part of the loss, on the device."""
-
-    @property
-    def is_finite(self) -> bool:
-        return isfinite(self.loss) and isfinite(self.grad_norm)
 
 
 class Stepper:
@@ -62,6 +55,10 @@ class Stepper:
     On torch.OutOfMemoryError in the passes, and no other error, the micro-batch is halved, down to
     `least_micro_batch`, and the step done again from its beginning with the same random numbers of
     torch. One in the update is raised: a smaller micro-batch would not help it.
+
+    With several ranks, `parallel` says how their gradients come together. Loss, norm and outcome
+    are of the batches of all of them, and the same bits on each. One that has no memory left raises
+    at once, since the others wait for it within the same passes.
     """
 
     def __init__(
@@ -78,6 +75,7 @@ class Stepper:
         most_skipped: int = 8,
         least_micro_batch: int = 1,
         spikes: SpikeDetector | None = None,
+        parallel: Parallel = BY_ITSELF,
     ) -> None:
         _check(micro_batch, least_micro_batch, on_nonfinite, most_skipped)
         self.model = model
@@ -93,6 +91,7 @@ class Stepper:
         self.on_nonfinite = on_nonfinite
         self.most_skipped = most_skipped
         self.spikes = spikes
+        self.parallel = parallel
         self.skipped_in_a_row = 0
 
     def __call__(self, batch: Batch, *, step: int) -> StepResult:
@@ -141,38 +140,70 @@ class Stepper:
         if self.spikes is not None and state_dict["spikes"] is not None:
             self.spikes.state = type(self.spikes.state).from_dict(state_dict["spikes"])
 
-    def _passes_that_fit(self, inputs: Tensor, targets: Tensor) -> tuple[int, _Pass]:
+    def _passes_that_fit(self, inputs: Tensor, targets: Tensor) -> tuple[int, Passes]:
         """The micro-batch that fits, and its passes; from now on, no larger one is tried."""
         began_with = min(self.micro_batch, len(inputs))
+        if self.parallel.ranks.size > 1:
+            return began_with, self._passes_together(inputs, targets, began_with)
         size, found = halved_until_it_fits(
             lambda size: self._passes(inputs, targets, size),
             began_with,
             least=min(self.least_micro_batch, began_with),
             device=self.device,
             discard=lambda: self.optimizer.zero_grad(set_to_none=True),
-            note=lambda size: _shortage_note(size, inputs),
+            note=lambda size: shortage_note(size, inputs),
         )
         if size < began_with:
             self.micro_batch = size
         return size, found
 
-    def _passes(self, inputs: Tensor, targets: Tensor, size: int) -> _Pass:
+    def _passes(self, inputs: Tensor, targets: Tensor, size: int) -> Passes:
         """Forward and backward of all micro-batches, clipping, and the one wait of the step."""
+        micro_losses = self._micro_losses(inputs, targets, size)
+        numbers = self._numbers(micro_losses, self._clipped_norm())
+        loss, grad_norm, loss_scale = numbers.tolist()
+        return Passes(loss, grad_norm, loss_scale, micro_losses)
+
+    def _passes_together(self, inputs: Tensor, targets: Tensor, size: int) -> Passes:
+        """The same with other ranks. Clipping comes after the wait, by the norm that all know."""
+        try:
+            micro_losses = self._micro_losses(inputs, targets, size)
+        except torch.OutOfMemoryError as error:
+            note = shortage_together_note(size, inputs, self.parallel.ranks)
+            raise MemoryShortageError(f"{note}\n{error}") from error
+        parameters = list(self.model.parameters())
+        own_norm = global_norm(held(it.grad) for it in parameters if it.grad is not None)
+        numbers = self._numbers(micro_losses, own_norm)
+        every = self.parallel.ranks.gathered_on_device(numbers).tolist()
+        loss = 0.0
+        for part, _, _ in every:
+            loss += part
+        # Replicas have the same gradients, but their kernels need not add in the same order.
+        is_sharded = self.parallel.is_sharded
+        grad_norm = sqrt(sum(norm * norm for _, norm, _ in every)) if is_sharded else every[0][1]
+        if self.clip_norm is not None:
+            scale_to_norm(parameters, grad_norm, self.clip_norm)
+        return Passes(loss, grad_norm, every[0][2], micro_losses)
+
+    def _micro_losses(
+        self, inputs: Tensor, targets: Tensor, size: int
+    ) -> Float[Tensor, " micro_batches"]:
+        """Forward and backward of all micro-batches: each one's part of the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         parts = list(zip(inputs.split(size), targets.split(size), strict=True))
-        losses = [
-            self._pass(part, share)
-            for part, share in zip(parts, _shares(targets, size), strict=True)
-        ]
+        losses = []
+        for at, share in enumerate(_shares(targets, size, self.parallel.ranks)):
+            with self.parallel.around_pass(at == len(parts) - 1):
+                losses.append(self._pass(parts[at], share))
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        norm = self._clipped_norm()
-        micro_losses = torch.stack(losses)
+        return torch.stack(losses)
+
+    def _numbers(self, micro_losses: Tensor, norm: Tensor) -> Float[Tensor, "3"]:
+        """Loss, gradient norm and loss scale, on the device still."""
         one = torch.ones((), device=micro_losses.device)
         scale = one if self.scaler is None else self.scaler.scale(one)
-        numbers = torch.stack([micro_losses.sum(), norm.to(micro_losses), scale])
-        loss, grad_norm, loss_scale = numbers.tolist()
-        return _Pass(loss, grad_norm, loss_scale, micro_losses)
+        return torch.stack([micro_losses.sum(), norm.to(micro_losses), scale])
 
     def _pass(
         self, part: tuple[Tensor, Tensor], share: Float[Tensor, ""] | float
@@ -181,7 +212,9 @@ class Stepper:
             mean = self.loss(self.model, *part)
         # bfloat16's three digits are few for a loss, and fewer for a sum of them.
         loss = _weighted(mean.float(), share)
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        ranks = self.parallel.ranks.size
+        summed = loss if ranks == 1 else loss * ranks  # gradients are averaged over the ranks
+        (summed if self.scaler is None else self.scaler.scale(summed)).backward()
         return loss.detach()
 
     def _clipped_norm(self) -> Float[Tensor, ""]:
@@ -189,7 +222,7 @@ class Stepper:
             return clip_by_norm(self.model.parameters(), self.clip_norm)
         return global_norm(it.grad for it in self.model.parameters() if it.grad is not None)
 
-    def _outcome(self, found: _Pass, *, is_spike: bool) -> Outcome:
+    def _outcome(self, found: Passes, *, is_spike: bool) -> Outcome:
         if not found.is_finite:
             is_overflow = isfinite(found.loss) and self._lowered_scale(found.loss_scale)
             return Outcome.SCALE_LOWERED if is_overflow else Outcome.NONFINITE
@@ -215,7 +248,7 @@ class Stepper:
             self.scaler.update()
 
     def _count_skip(
-        self, outcome: Outcome, found: _Pass, size: int, step: int, batch: tuple[Tensor, Tensor]
+        self, outcome: Outcome, found: Passes, size: int, step: int, batch: tuple[Tensor, Tensor]
     ) -> None:
         """Raises where such a step is not to be skipped, or one too many in a row."""
         if outcome is Outcome.SCALE_LOWERED:
@@ -227,9 +260,9 @@ class Stepper:
         if outcome is Outcome.SPIKE:
             assert self.spikes is not None
             if is_over or self.spikes.config.on_spike == "stop":
-                raise SpikeError(self._text(_spike_text(found), step), step=step, batch=batch)
+                raise SpikeError(self._text(spike_text(found), step), step=step, batch=batch)
         elif is_over or self.on_nonfinite == "stop":
-            text = _nonfinite_text(found, size, len(batch[0]), self.model)
+            text = nonfinite_text(found, size, len(batch[0]), self.model, self.parallel.ranks)
             raise NonFiniteError(self._text(text, step), step=step, batch=batch)
 
     def _text(self, what: str, step: int) -> str:
@@ -252,15 +285,18 @@ def _inputs_and_targets(batch: Batch, device: torch.device) -> tuple[Tensor, Ten
     return inputs.to(device), targets.to(device)
 
 
-def _shares(targets: Tensor, size: int) -> Sequence[Tensor | float]:
-    """Each micro-batch's part of all targets that count; on the device where it must be counted."""
+def _shares(targets: Tensor, size: int, ranks: Ranks) -> Sequence[Tensor | float]:
+    """Each micro-batch's part of all targets that count, those of other ranks too; on the device
+    where it must be counted. Ranks have as many rows each.
+    """
     parts = targets.split(size)
-    if len(parts) == 1:
+    if len(parts) == 1 and ranks.size == 1:
         return [1.0]
     if targets.is_floating_point():
-        return [len(it) / len(targets) for it in parts]
+        return [len(it) / (len(targets) * ranks.size) for it in parts]
     counts = torch.stack([(it != IGNORED).sum() for it in parts])
-    return list((counts / counts.sum()).unbind())
+    total = ranks.gathered_on_device(counts.sum()[None]).sum()
+    return list((counts / total).unbind())
 
 
 def _weighted(mean: Float[Tensor, ""], share: Float[Tensor, ""] | float) -> Float[Tensor, ""]:
@@ -268,31 +304,6 @@ def _weighted(mean: Float[Tensor, ""], share: Float[Tensor, ""] | float) -> Floa
     if isinstance(share, float):
         return mean if share == 1.0 else mean * share
     return torch.where(share == 0, 0.0, mean * share)
-
-
-def _shortage_note(size: int, inputs: Tensor) -> str:
-    return (
-        f"Out of memory with {size} of {len(inputs)} rows of {tuple(inputs.shape[1:])} at a time, "
-        "the smallest micro-batch allowed. Shorten the sequence, recompute activations, choose a "
-        "precision with less state, or a smaller model."
-    )
-
-
-def _spike_text(found: _Pass) -> str:
-    return f"the loss spiked to {found.loss:.6g}, with a gradient norm of {found.grad_norm:.6g}."
-
-
-def _nonfinite_text(found: _Pass, size: int, rows: int, model: nn.Module) -> str:
-    """What was not finite first: weights, a micro-batch's loss, or gradients alone."""
-    bad_weights = [name for name, it in model.named_parameters() if not bool(it.isfinite().all())]
-    text = f"the loss is {found.loss}, the gradient norm {found.grad_norm}"
-    if bad_weights:
-        return f"{text}: weights were not finite before it, {bad_weights[0]!r} the first."
-    bad = [at for at, it in enumerate(found.micro_losses.tolist()) if not isfinite(it)]
-    if bad:
-        first, end = bad[0] * size, min((bad[0] + 1) * size, rows)
-        return f"{text}, first in rows {first} to {end - 1} of {rows}."
-    return f"{text}, at a loss scale of {found.loss_scale:g}."
 
 
 def _check(

@@ -18,7 +18,7 @@ from torchtally.train.config import STDLIB, TrainConfig
 from torchtally.train.data.batches import batch_at, batches, order_of
 from torchtally.train.data.description import BYTE_TOKENIZER, described_in
 from torchtally.train.data.files import open_tokens
-from torchtally.train.data.order import OrderName
+from torchtally.train.data.order import OrderName, rows_of_rank
 from torchtally.train.data.prepare import Wanted, prepare
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.data.token_data import Read, TokenData
@@ -29,6 +29,9 @@ from torchtally.train.data.tokenizer import (
 )
 from torchtally.train.models import Cruncher, Transformer
 from torchtally.train.models.huggingface import read_weights
+from torchtally.train.models.loss import IGNORED
+from torchtally.train.parallel import is_sharded
+from torchtally.train.ranks import ALONE, Ranks
 
 INSTALLED = ("site-packages", "dist-packages")
 
@@ -52,14 +55,14 @@ Batches = AbstractContextManager[Iterable[TrainBatch]]
 
 @runtime_checkable
 class Task(Protocol):
-    """A model and where its batches come from."""
+    """A model and where its batches come from: of each global batch the rows of one rank."""
 
     @property
     def model(self) -> nn.Module: ...
 
     @property
     def tokens_of_step(self) -> int | None:
-        """That a step trains on; None where the data is no text."""
+        """That a step trains on, of all ranks; None where the data is no text."""
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         """The mean over a batch; `model` is the task's, or what wraps it."""
@@ -70,7 +73,9 @@ class Task(Protocol):
         ...
 
     def validation(self, device: torch.device) -> Iterable[Rows]:
-        """The same batches every time; none where there is nothing to validate on."""
+        """The same batches every time, as many on each rank; none where there is nothing to
+        validate on.
+        """
         ...
 
     def close(self) -> None:
@@ -78,12 +83,15 @@ class Task(Protocol):
         ...
 
 
-def task_of(config: TrainConfig, device: torch.device) -> Task:
-    """The task of a config, its model on the device with values by the config's seed.
+def task_of(config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> Task:
+    """The task of a config, its model with values by the config's seed, the same on every rank: on
+    the device, or on the host, to be sharded.
 
-    Raises UsageError for data that cannot be read, naming the file.
+    Raises UsageError for data that cannot be read, naming the file, and for a batch that the ranks
+    cannot share out.
     """
-    return Teacher(config, device) if config.task == "teacher" else Language(config, device)
+    kind = Teacher if config.task == "teacher" else Language
+    return kind(config, device, ranks)
 
 
 class Teacher:
@@ -91,12 +99,15 @@ class Teacher:
 
     tokens_of_step = None
 
-    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+    def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
         self._config = config
+        self._part = rows_of_rank(config.batch, ranks.rank, ranks.size)
         dim = config.teacher.dim
         self._weights = torch.arange(dim, dtype=torch.float32, device=device)
         with seeded(config, Source.INITIALISATION):
-            self.model: nn.Module = Cruncher(dim, config.teacher.num_layers).to(device)
+            self.model: nn.Module = Cruncher(dim, config.teacher.num_layers)
+        if not is_sharded(config.parallel, ranks):
+            self.model.to(device)
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         """Mean squared error."""
@@ -122,22 +133,25 @@ class Teacher:
         """A pure function of the seed and the step."""
         generator = torch.Generator().manual_seed(seed_of(source, self._config.seed) + step)
         shape = (self._config.batch, self._config.teacher.dim)
-        inputs = torch.randn(shape, generator=generator).to(device)
+        inputs = torch.randn(shape, generator=generator)[self._part].to(device)
         return inputs, inputs @ self._weights
 
 
 class Decoder:
     """A decoder and its loss, without any data: what `Language` and `Rehearsal` share."""
 
-    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+    def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
         self._config = config
+        self._ranks = ranks
+        self._part = rows_of_rank(config.batch, ranks.rank, ranks.size)
         self._chunk_tokens = config.chunk_tokens(device.type)
         self.tokens_of_step: int | None = config.batch * config.tokens_of_sequence
         with seeded(config, Source.INITIALISATION):
             self.model = Transformer(config.model.transformer(), recompute=config.model.recompute)
         if config.model.weights is not None:
             read_weights(self.model, config.model.weights)
-        self.model.to(device)
+        if not is_sharded(config.parallel, ranks):
+            self.model.to(device)
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         """Mean cross-entropy of the next token, in nats."""
@@ -152,7 +166,7 @@ class Rehearsal(Decoder):
     def batches(
         self, first_step: int, end_step: int, device: torch.device
     ) -> Iterator[Iterable[TrainBatch]]:
-        shape = (self._config.batch, self._config.tokens_of_sequence + 1)
+        shape = (self._part.stop - self._part.start, self._config.tokens_of_sequence + 1)
         vocabulary = self.model.config.vocabulary
         tokens = (torch.randint(vocabulary, shape).to(device) for _ in range(first_step, end_step))
         yield (TrainBatch(n, it[:, :-1], it[:, 1:], 0.0) for n, it in enumerate(tokens, first_step))
@@ -167,17 +181,18 @@ class Rehearsal(Decoder):
 class Language(Decoder):
     """A decoder that learns the next token of text."""
 
-    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+    def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
         self._closing = ExitStack()
         self._config = config
+        rows_of_rank(config.batch, ranks.rank, ranks.size)
         sequence = config.tokens_of_sequence
-        paths = (prepared(config),) if config.data.text else config.data.train
+        paths = (prepared(config, ranks),) if config.data.text else config.data.train
         try:
             # Data before the model: a bad file is told of before minutes of initialisation.
             self._train = self._opened(paths, "train", sequence)
             self._validation = self._opened_validation(paths, sequence)
             self.tokenizer = _tokenizer(paths)
-            super().__init__(config, device)
+            super().__init__(config, device, ranks)
         except BaseException:
             self._closing.close()
             raise
@@ -194,7 +209,13 @@ class Language(Decoder):
             seed=seed_of(Source.ORDER, config.seed),
         )
         with batches(
-            self._train, order, device=device, first_step=first_step, end_step=end_step
+            self._train,
+            order,
+            device=device,
+            rank=self._ranks.rank,
+            ranks=self._ranks.size,
+            first_step=first_step,
+            end_step=end_step,
         ) as ring:
             yield (TrainBatch(it.step, it.inputs, it.targets, it.wait_s) for it in ring)
 
@@ -209,10 +230,13 @@ class Language(Decoder):
             batch=rows,
             seed=seed_of(Source.VALIDATION_ORDER, config.seed),
         )
+        part = rows_shared_out(rows, self._ranks)
         # No window twice: an epoch of the validation data is all there is.
         for step in range(min(config.evaluation.batches, self._validation.windows // rows)):
-            tokens = batch_at(self._validation, order, step).to(device)
-            yield tokens[:, :-1], tokens[:, 1:]
+            # With no row of its own a rank takes part all the same, with one that does not count.
+            tokens = batch_at(self._validation, order, step, part or slice(1)).to(device)
+            inputs, targets = tokens[:, :-1], tokens[:, 1:]
+            yield inputs, targets if part else torch.full_like(targets, IGNORED)
 
     def close(self) -> None:
         self._closing.close()
@@ -250,13 +274,26 @@ def seeded(config: TrainConfig, source: Source) -> Iterator[None]:
         yield
 
 
-def prepared(config: TrainConfig) -> str:
-    """The folder of tokens made of the config's texts, below the run's own; made once."""
+def prepared(config: TrainConfig, ranks: Ranks = ALONE) -> str:
+    """The folder of tokens made of the config's texts, below the run's own; made once, by the
+    first rank, while the others wait.
+    """
     folder = Path(config.log.folder) / "data"
-    if described_in(str(folder)) is None:
-        inputs = [path for it in config.data.text for path in (stdlib() if it == STDLIB else [it])]
-        prepare(Wanted(inputs=tuple(inputs), out=str(folder)))
+
+    def prepare_text() -> None:
+        if described_in(str(folder)) is None:
+            texts = [stdlib() if it == STDLIB else [it] for it in config.data.text]
+            inputs = tuple(path for paths in texts for path in paths)
+            prepare(Wanted(inputs=inputs, out=str(folder)))
+
+    ranks.done_by_first(prepare_text, "prepare the text")
     return str(folder)
+
+
+def rows_shared_out(rows: int, ranks: Ranks) -> slice | None:
+    """A rank's part of rows that need not divide; None where it has none."""
+    part = slice(ranks.rank * rows // ranks.size, (ranks.rank + 1) * rows // ranks.size)
+    return part if part.stop > part.start else None
 
 
 def stdlib() -> list[str]:

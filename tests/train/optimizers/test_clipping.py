@@ -11,6 +11,7 @@ from torch import nn
 from tests.train.optimizers.pairs import SHAPES, parameters, set_gradients
 from torchtally.errors import UsageError
 from torchtally.train.optimizers import clip_by_norm, clip_by_value, global_norm
+from torchtally.train.optimizers.clipping import scale_to_norm
 
 
 def with_gradients(
@@ -42,6 +43,14 @@ def test_by_norm_is_torchs_bit_for_bit(
     norm = clip_by_norm(ours, limit)
     assert torch.equal(norm, nn.utils.clip_grad_norm_(theirs, limit))
     assert_same(ours, theirs)
+
+
+@given(st.integers(0, 99), st.floats(0, 20))
+def test_by_a_norm_that_is_known_is_the_same_to_rounding(seed: int, limit: float) -> None:
+    ours, theirs = (with_gradients(torch.float64, seed) for _ in range(2))
+    scale_to_norm(ours, clip_by_norm(theirs, limit).item(), limit)
+    for our, their in zip(gradients(ours), gradients(theirs), strict=True):
+        torch.testing.assert_close(our, their, rtol=1e-14, atol=0)
 
 
 @given(DTYPES, st.integers(0, 99), st.floats(0, 3))

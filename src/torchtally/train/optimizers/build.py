@@ -21,6 +21,7 @@ from torchtally.train.optimizers.lion import Lion
 from torchtally.train.optimizers.muon import Muon
 from torchtally.train.optimizers.rmsprop import RMSProp
 from torchtally.train.optimizers.sgd import SGD
+from torchtally.train.shards import is_shard
 
 OWN: Mapping[str, type[torch.optim.Optimizer]] = {
     "sgd": SGD, "momentum": SGD, "adagrad": AdaGrad, "rmsprop": RMSProp,
@@ -42,6 +43,11 @@ FUSED_ON: Mapping[str, Sequence[str]] = {
 }
 """The optimizers that torch has fused kernels for, by the type of device."""
 
+FUSED_ON_SHARDS = ("adam", "adamw")
+"""Those whose fused kernel a DTensor knows. In torch 2.13 the others raise NotImplementedError
+("does not have a sharding strategy registered").
+"""
+
 
 def build(
     parameters: Parameters, config: OptimizerConfig, *, is_hidden: IsHidden | None = None
@@ -55,7 +61,9 @@ def build(
     trained = trained_parameters(parameters, is_hidden)
     values = config.hyperparameters()
     devices = {it.parameter.device.type for it in trained}
-    chosen = implementation(config, devices)
+    chosen = implementation(
+        config, devices, are_shards=any(is_shard(it.parameter) for it in trained)
+    )
     if config.name == "muon":
         return Muon(_muon_groups(trained, config), **_without(values, "adamw_lr"))
     groups = decay_groups(trained, values["weight_decay"], config.decayed_on)
@@ -65,7 +73,9 @@ def build(
     return TORCHS[config.name](groups, **options)
 
 
-def implementations(config: OptimizerConfig, devices: Collection[str]) -> tuple[str, ...]:
+def implementations(
+    config: OptimizerConfig, devices: Collection[str], *, are_shards: bool = False
+) -> tuple[str, ...]:
     """Those there are for this optimizer on devices of these types, the fastest first.
 
     Fused kernels read and write each tensor once. On the CPU they take 0.2 to 0.6 of the time of
@@ -74,20 +84,24 @@ def implementations(config: OptimizerConfig, devices: Collection[str]) -> tuple[
     """
     if config.name not in TORCHS or config.eps_inside_root:
         return ("own",)
-    if all(config.name in FUSED_ON.get(device, ()) for device in devices):
+    has_fused = not are_shards or config.name in FUSED_ON_SHARDS
+    if has_fused and all(config.name in FUSED_ON.get(device, ()) for device in devices):
         return ("fused", "own", "foreach")
     return ("own", "foreach")
 
 
-def implementation(config: OptimizerConfig, devices: Collection[str]) -> Implementation:
+def implementation(
+    config: OptimizerConfig, devices: Collection[str], *, are_shards: bool = False
+) -> Implementation:
     """Whose code takes the step: what the config says, and for "auto" the fastest there is."""
-    there = implementations(config, devices)
+    there = implementations(config, devices, are_shards=are_shards)
     chosen = there[0] if config.implementation == "auto" else config.implementation
     if chosen not in there:
         form = " with eps_inside_root" if config.eps_inside_root else ""
+        where = " and ".join(sorted(devices)) + (", for weights in shards" if are_shards else "")
         raise UsageError(
-            f"There is no implementation {chosen!r} of {config.name}{form} on "
-            f"{' and '.join(sorted(devices))}. There is: {', '.join(there)}; or 'auto'."
+            f"There is no implementation {chosen!r} of {config.name}{form} on {where}. "
+            f"There is: {', '.join(there)}; or 'auto'."
         )
     return chosen  # type: ignore[return-value]
 

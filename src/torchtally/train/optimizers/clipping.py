@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtally.errors import UsageError
+from torchtally.train.shards import held, whole
 
 NORM_EPS = 1e-6
 """Added to the norm that is divided by: torch.nn.utils.clip_grad_norm_."""
@@ -22,13 +23,14 @@ def global_norm(tensors: Iterable[Float[Tensor, "..."]]) -> Float[Tensor, ""]:
     """The Euclidean norm of all tensors' elements as of one vector, on the first one's device.
 
     The norm of no tensors is 0. Computed in the tensors' dtype, as torch.nn.utils.get_total_norm.
+    Of sharded tensors it is that of the whole ones, on every rank, all of which ask for it.
     """
     found = list(tensors)
     if not found:
         return torch.zeros(())
     norms = [norm for alike in _alike(found) for norm in torch._foreach_norm(alike, 2.0)]
     norm: Tensor = torch.linalg.vector_norm(torch.stack([it.to(found[0].device) for it in norms]))
-    return norm
+    return whole(norm)
 
 
 @torch.no_grad()
@@ -48,9 +50,24 @@ def clip_by_norm(
     if error_if_nonfinite and not bool(norm.isfinite()):
         raise FloatingPointError(_nonfinite_text(gradients))
     scale = torch.clamp(limit / (norm + NORM_EPS), max=1.0)
-    for alike in _alike(gradients):
+    for alike in _alike([held(it) for it in gradients]):
         torch._foreach_mul_(alike, scale.to(alike[0].device))
     return norm
+
+
+@torch.no_grad()
+def scale_to_norm(parameters: Iterable[Tensor], norm: float, limit: float) -> None:
+    """Scales all gradients by min(1, limit / (norm + 1e-6)), `norm` being theirs and known.
+
+    Gradients that are shards are scaled as what each rank holds of them.
+    """
+    _check_limit(limit)
+    # As `clamp` has it, nan stays nan.
+    scale = limit / (norm + NORM_EPS)
+    if scale >= 1:
+        return
+    for alike in _alike([held(it) for it in _gradients(parameters)]):
+        torch._foreach_mul_(alike, scale)
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from torch.optim.optimizer import ParamsT
 
 from torchtally.errors import UsageError
 from torchtally.train.optimizers.hyperparameters import check_hyperparameters
+from torchtally.train.shards import held
 
 ParameterGroup = dict[str, Any]
 """torch's own: "params" and the hyperparameters that hold for them."""
@@ -148,8 +149,10 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
             counters = [self._kept(it, "step", _counter) for it in parameters]
             torch._foreach_add_(counters, _ONE, alpha=1)
             steps = [float(it) for it in counters]
+        # By element, each rank updates what it holds of a shard, by plain operations.
+        part = held if form.is_elementwise else _as_it_is
         return [
-            Member(it, it.grad, tuple(own), step)
+            Member(part(it), part(it.grad), tuple(map(part, own)), step)
             for it, step, *own in zip(parameters, steps, *moments, strict=True)
         ]
 
@@ -175,6 +178,10 @@ def scale(tensors: list[Float[Tensor, "..."]], factor: float) -> None:
             it.mul_(factor)
     else:
         torch._foreach_mul_(tensors, factor)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 _ONE = torch.ones((), device="cpu")

@@ -17,6 +17,7 @@ from torchtally.train.optimizers.foreach import (
     scale,
 )
 from torchtally.train.optimizers.hyperparameters import LearningRateAdjustment
+from torchtally.train.shards import held, part_like, whole
 
 MUON_FORM = Form(("momentum_buffer",), is_elementwise=False)
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -107,9 +108,13 @@ def muon_step(batch: Batch, group: ParameterGroup) -> None:
     if λ:
         scale(θ, 1 - η * λ)
     # One matrix after the other: each takes products enough to fill a device by itself.
+    # Of a sharded one every rank makes the whole orthogonal: its rows alone do not say how.
     for matrix, update in zip(θ, updates, strict=True):
-        direction = orthogonalised(update, group["ns_coefficients"], group["ns_steps"])
-        matrix.add_(direction, alpha=-η * adjustment(group["adjust_lr_fn"], matrix.shape))
+        gathered = whole(update.bfloat16())
+        direction = orthogonalised(gathered, group["ns_coefficients"], group["ns_steps"])
+        held(matrix).add_(
+            part_like(direction, matrix), alpha=-η * adjustment(group["adjust_lr_fn"], matrix.shape)
+        )
 
 
 def adjustment(kind: LearningRateAdjustment | None, shape: torch.Size) -> float:

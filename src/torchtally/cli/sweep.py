@@ -1,0 +1,330 @@
+"""`tally sweep`: train a config many times with other values, and compare."""
+
+import argparse
+import json
+import os
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchtally.errors import UsageError
+
+if TYPE_CHECKING:
+    from torchtally.sweep.definition import Definition, Point
+    from torchtally.sweep.folder import SweepFolder
+    from torchtally.sweep.processes import Executor, Exit, Job
+    from torchtally.sweep.results import Result
+    from torchtally.train.config import TrainConfig
+
+NAME = "sweep"
+SUMMARY = "train a config many times with other values, and compare"
+
+SOME_FAILED = 1
+CHECKPOINTLESS = ("--checkpoint.no-at-end",)
+
+EPILOG = """\
+values:
+  KEY is any of the config's, as `tally train CONFIG --help` lists them.
+  --grid KEY=A,B,C        each of them; several --grid span all combinations
+  --random KEY=A..B       a number between them, drawn evenly
+  --random KEY=log:A..B   drawn evenly over its logarithm
+  --random KEY=A,B,C      one of them
+  --set KEY=A             the same for all runs
+  Draws (--runs of them) are made at each point of the grid. A value is written
+  as in TOML, words without quotes; none is what leaves an optional key out.
+
+examples:
+  tally sweep examples/teacher.toml --grid optimizer.lr=0.01,0.1
+  tally sweep CONFIG --grid optimizer.lr=1e-4,3e-4,1e-3 --grid model.layers=2,4
+  tally sweep CONFIG --random optimizer.lr=log:1e-5..1e-1 \\
+                     --random batch=8,16,32 --runs 20 --seed 1
+  tally sweep CONFIG --grid "optimizer.betas=[0.9,0.95],[0.9,0.999]" --set steps=500
+  tally sweep CONFIG --grid seed=1,2,3 --workers 3 --parquet seeds.parquet
+  tally sweep --resume --out runs/teacher-sweep         after a kill: what is left
+
+Each run is a `tally train` of its own in OUT/NAME, with all it says in
+output.txt. Whatever ends the sweep ends its runs. Ctrl-C and SIGTERM let them save
+first, a second one does not. --resume keeps what ended or diverged and goes on
+with the rest, from their checkpoints.
+
+--parquet FILE.parquet has a row a run; FILE-steps.parquet, beside it, all that
+was logged. --on ray makes the runs tasks of the cluster at RAY_ADDRESS, or of one
+started here: all its machines must see the same files below the same paths.
+
+Exit code: 0 when all runs ended or diverged, 1 when some failed, 2 for a wrong
+command line, 130 on Ctrl-C, 143 on SIGTERM.
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser(
+        NAME,
+        help=SUMMARY,
+        usage="tally sweep CONFIG [--grid KEY=A,B] [--random KEY=A..B --runs N] [options]",
+        description="Train what a TOML file describes many times, with other values for some of\n"
+        "its keys: a grid of them, random draws, or both.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("config", metavar="CONFIG", nargs="?", help="a TOML file, as for `tally train`")
+    add("--grid", metavar="KEY=A,B", action="append", default=[], help="try each of these values")
+    add("--random", metavar="KEY=A..B", action="append", default=[], help="draw values from these")
+    add("--set", metavar="KEY=A", action="append", default=[], help="one value for all runs")
+    add("--runs", metavar="N", type=positive, help="draws from --random, at each point of the grid")
+    add("--seed", metavar="N", type=int, default=1, help="of the draws (default 1)")
+    add("--out", metavar="DIR", help="the sweep's folder (default: the config's log.folder-sweep)")
+    add("--workers", metavar="N", type=positive,
+        help="runs at a time (default: one for each GPU; on the CPU one, or cores / "
+        "OMP_NUM_THREADS where that is set)")  # fmt: skip
+    add("--threads", metavar="N", type=positive,
+        help="of a run's CPU work (default: cores / workers; with --on ray 1)")  # fmt: skip
+    add("--on", choices=("processes", "ray"), default="processes",
+        help="where runs are made: on this machine (default), or by Ray")  # fmt: skip
+    add("--resume", action="store_true", help="go on with the sweep in the folder")
+    add("--keep-checkpoints", action="store_true",
+        help="keep those of runs that ended, as the config says; without it there are only "
+        "those that a run goes on from, removed when it has ended")  # fmt: skip
+    add("--dry-run", action="store_true", help="print the runs that would be, and stop there")
+    add("--json", metavar="FILE", help="the results as JSON to FILE, or to stdout for -")
+    add("--parquet", metavar="FILE", help="the results as Parquet, see below")
+    parser.set_defaults(command=command)
+
+
+def positive(text: str) -> int:
+    if not (text.isdecimal() and 0 < int(text) < 10**6):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+    return int(text)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Check everything, make the runs, print what came of them."""
+    definition = _definition(args)
+    if args.dry_run:
+        return _dry_run(args, definition)
+    _check(args)
+    from torchtally.sweep.folder import opened
+
+    with opened(_out(args, definition), definition, resumes=args.resume) as folder:
+        number = _conducted(args, folder)
+        return _tell(args, folder, number)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """What is asked for must be possible before anything runs."""
+    from torchtally.sweep.on_ray import check_ray
+    from torchtally.sweep.parquet import check_parquet
+
+    if args.parquet is not None:
+        check_parquet(Path(args.parquet))
+    if args.on == "ray":
+        check_ray()
+
+
+# What is to be run --------------------------------------------------------------------------------
+
+
+def _definition(args: argparse.Namespace) -> "Definition | None":
+    """The sweep that the command line describes; None where it leaves that to the folder."""
+    if args.config is None:
+        if not (args.resume and args.out) or args.grid or args.random or args.set:
+            raise UsageError(
+                "which config?\nGive one: `tally sweep CONFIG --grid optimizer.lr=0.01,0.1`; or "
+                "--resume --out DIR alone, to go on with a sweep as it was."
+            )
+        return None
+    from torchtally.sweep.definition import define
+    from torchtally.sweep.space import drawn_from, fixed, grid, points
+
+    if bool(args.random) != bool(args.runs):
+        raise UsageError(
+            "--random: how many? Give --runs N." if args.random else "--runs: is for --random."
+        )
+    if not (args.grid or args.random):
+        raise UsageError("what is to be tried? Give --grid KEY=A,B or --random KEY=A..B --runs N.")
+    try:
+        toml = Path(args.config).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{args.config}: cannot be read ({error}).") from error
+    grids = [*map(fixed, args.set), *map(grid, args.grid)]
+    found = points(grids, [drawn_from(it) for it in args.random], args.runs or 0, args.seed)
+    return define(args.config, toml, found, keeps_checkpoints=args.keep_checkpoints)
+
+
+def _out(args: argparse.Namespace, definition: "Definition | None") -> Path:
+    if args.out is not None:
+        return Path(args.out)
+    assert definition is not None
+    folder = definition.train_config(definition.points[0]).log.folder.rstrip("/")
+    return Path(f"{folder}-sweep")
+
+
+def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
+    import shlex
+
+    from torchtally.cli.output import emit
+    from torchtally.sweep.definition import read_definition
+    from torchtally.sweep.folder import DEFINITION
+    from torchtally.sweep.keys import flags
+
+    out = _out(args, definition)
+    if definition is None:
+        path = out / DEFINITION
+        if not path.is_file():
+            raise UsageError(f"{out}: there is no sweep to resume.")
+        definition = read_definition(path.read_text(encoding="utf-8"), str(path))
+    lines = [f"{len(definition.points)} runs, in folders of {out}:"]
+    for point in definition.points:
+        changes = [it for key, value in point.values for it in flags(key, value)]
+        lines.append(f"  {point.name}")
+        lines.append(f"    tally train {shlex.join([definition.config, *changes])}")
+    emit("\n".join(lines) + "\n")
+    return 0
+
+
+def job(folder: "SweepFolder", point: "Point") -> "Job":
+    """A run as a process: `tally train` with its values; going on where it has begun before."""
+    from torchtally.sweep.keys import flags
+    from torchtally.sweep.processes import Job
+
+    changes = [it for key, value in point.values for it in flags(key, value)]
+    checkpoints = () if folder.definition.keeps_checkpoints else CHECKPOINTLESS
+    return Job(
+        name=point.name,
+        arguments=(
+            "train", *(["--resume"] if folder.has_log(point) else []), str(folder.config),
+            *checkpoints, *changes, f"--log.folder={folder.run(point)}",
+        ),
+        output=str(folder.output(point)),
+        folder=os.getcwd(),
+    )  # fmt: skip
+
+
+# The runs -----------------------------------------------------------------------------------------
+
+
+def _conducted(args: argparse.Namespace, folder: "SweepFolder") -> int:
+    """Make all runs that are not there yet. The signal that ended it, or 0."""
+    from torchtally.cli.output import width
+    from torchtally.sweep.conduct import Signals, conduct
+    from torchtally.sweep.progress import Going, Progress
+    from torchtally.sweep.results import ending, result_of
+
+    points = {it.name: it for it in folder.definition.points}
+    waiting = [it for it in points.values() if not result_of(folder, it).status.is_final]
+    if not waiting:
+        return 0
+    config = folder.definition.train_config(waiting[0])
+    executor, workers = _executor(args, folder, config, len(waiting))
+    progress = Progress(
+        sys.stderr, runs=len(points), kept=len(points) - len(waiting), workers=workers,
+        width=width(),
+    )  # fmt: skip
+    progress.say(_opening(folder, config, len(points), len(waiting), workers, args.on))
+
+    def started(job: "Job") -> None:
+        point = points[job.name]
+        folder.begin(point)
+        steps = folder.definition.train_config(point).steps
+        progress.going[job.name] = Going(job.name, steps, folder.run(point))
+
+    def ended(exited: "Exit") -> None:
+        point = points[exited.name]
+        found = ending(exited, folder.output(point), is_stopping=bool(signals.number))
+        folder.note(point, found.as_json())
+        if found.status.is_final and not folder.definition.keeps_checkpoints:
+            folder.let_go(point)
+        progress.ended(result_of(folder, point))
+
+    with executor, Signals() as signals:
+        conduct(
+            (job(folder, it) for it in waiting), executor, signals,
+            started=started, ended=ended, passing=progress.passing,
+            stopping=lambda n: progress.say(
+                f"stopping: {n} run{'s' * (n != 1)} may save first; once more kills at once"
+            ),
+        )  # fmt: skip
+    progress.close()
+    return signals.number
+
+
+def _opening(
+    folder: "SweepFolder", config: "TrainConfig", runs: int, waiting: int, workers: int, on: str
+) -> str:
+    kept = f"{runs - waiting} of {runs} are there, " if waiting < runs else ""
+    where = "by Ray" if on == "ray" else f"{workers} at a time"
+    text = f"{kept}{waiting} run{'s' * (waiting != 1)} to make, {where}, in {folder.path}"
+    if config.task == "language" and config.data.text and waiting > 1:
+        text += (
+            "\nevery run turns data.text into tokens anew; `tally data prepare` does it once, for "
+            "data.train"
+        )
+    return text
+
+
+def _executor(
+    args: argparse.Namespace, folder: "SweepFolder", config: "TrainConfig", runs: int
+) -> "tuple[Executor, int]":
+    """What makes the runs, and how many at a time."""
+    from torchtally.sweep.devices import THREADS, share
+    from torchtally.sweep.on_ray import RayTasks
+    from torchtally.sweep.processes import Processes
+
+    if args.on == "processes":
+        found = share(config, workers=args.workers, threads=args.threads, runs=runs)
+        return Processes(found.environments), found.workers
+    cpus = args.threads or 1
+    most = min(args.workers or runs, runs)
+    wants_gpu = None if config.device == "auto" else config.device.startswith("cuda")
+    tasks = RayTasks(
+        folder.path, cpus=cpus, environment={THREADS: str(cpus)}, most=most, wants_gpu=wants_gpu
+    )
+    return tasks, most
+
+
+# The results --------------------------------------------------------------------------------------
+
+
+def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
+    """Write and print what came of all runs; the exit status."""
+    from torchtally.cli.output import emit, write_or_emit
+    from torchtally.sweep.parquet import write_parquet
+    from torchtally.sweep.results import result_of
+    from torchtally.sweep.rows import document
+
+    definition = folder.definition
+    results = [result_of(folder, it) for it in definition.points]
+    found = document(definition, results)
+    folder.write_results(found)
+    if args.parquet is not None:
+        write_parquet(Path(args.parquet), definition, results)
+    if args.json is not None:
+        write_or_emit(json.dumps(found, indent=1) + "\n", args.json)
+    if args.json != "-":
+        emit(report(definition, results, str(folder.path)))
+    if number:
+        return 128 + number
+    return SOME_FAILED if any(it.status.is_failure for it in results) else 0
+
+
+def report(definition: "Definition", results: "list[Result]", folder: str) -> str:
+    """A table, a plot, and where to look on."""
+    from torchtally.cli.output import is_coloured, width
+    from torchtally.report.plain import printable
+    from torchtally.report.terminal import table_text
+    from torchtally.sweep.plot import chart, chart_text
+    from torchtally.sweep.rows import results_table
+
+    drawn = chart(definition, results)
+    table = results_table(definition, results, drawn.marks if drawn is not None else {})
+    text = table_text(table, width=width(), is_coloured=is_coloured(sys.stdout))
+    if drawn is not None:
+        text += "\n" + chart_text(drawn, width=min(width(), 80))
+    text += "\n"
+    for it in [it for it in results if it.status.is_failure][:3]:
+        said = printable(f"{it.point.name} {it.status}: {it.ending.gist}")
+        text += textwrap.fill(said, width(), subsequent_indent="  ") + "\n"
+    return f"{text}Written down in {folder}: results.json, and a folder for each run.\n"

@@ -1,0 +1,226 @@
+"""A sweep as plain data: the config it starts from, and the values of each of its runs."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchtally.errors import UsageError
+from torchtally.sweep.keys import typed, value_text
+from torchtally.sweep.space import Values
+from torchtally.train.config import TrainConfig, config_of
+from torchtally.train.logs.log import as_json, from_json
+
+FORMAT = "torchtally sweep"
+VERSION = 1
+LONGEST_NAME = 100
+"""Characters of a run's folder; file systems end at 255 bytes."""
+MOST_DIFFERENCES = 8
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.+-]+")
+ALONE = "run"
+"""The name of a run where nothing varies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run."""
+
+    name: str
+    """Of its folder; no two are alike."""
+    values: Values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What a sweep trains. Two of one folder must be the same."""
+
+    config: str
+    """Where the TOML came from, for messages."""
+    toml: str
+    """All of it: what is edited later changes no run."""
+    points: tuple[Point, ...]
+    keeps_checkpoints: bool
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """Keys that have more than one value."""
+        return varying([it.values for it in self.points])
+
+    def train_config(self, point: Point) -> TrainConfig:
+        """The config of a run. Raises UsageError that names key and value."""
+        return config_at(self.toml, self.config, point.values)
+
+    def as_text(self) -> str:
+        """For a file."""
+        document = {
+            "format": FORMAT,
+            "format_version": VERSION,
+            "config": self.config,
+            "toml": self.toml,
+            "keeps_checkpoints": self.keeps_checkpoints,
+            "runs": [{"name": it.name, "values": as_json(dict(it.values))} for it in self.points],
+        }
+        return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def define(
+    config: str, toml: str, points: Sequence[Values], *, keeps_checkpoints: bool
+) -> Definition:
+    """The sweep, every run's config checked. Raises UsageError for the first that cannot be."""
+    names = _names(points)
+    for values in points:
+        config_at(toml, config, values)
+    return Definition(
+        config=config,
+        toml=toml,
+        points=tuple(Point(*it) for it in zip(names, points, strict=True)),
+        keeps_checkpoints=keeps_checkpoints,
+    )
+
+
+def config_at(toml: str, place: str, values: Values) -> TrainConfig:
+    """The TOML's config with other values for some keys. Raises UsageError that names them."""
+    try:
+        document = tomllib.loads(toml)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{place}: is no TOML: {error}.") from error
+    for key, value in values:
+        *sections, name = key.split(".")
+        inner = document
+        for section in sections:
+            inner = inner.setdefault(section, {})
+            if not isinstance(inner, dict):
+                raise UsageError(f"{place}: {section}: is a section, not {inner!r}.")
+        inner[name] = value
+    listed = ", ".join(f"{key}={value_text(value)}" for key, value in values)
+    return config_of(document, f"{place} with {listed}" if listed else place)
+
+
+def read_definition(text: str, place: str) -> Definition:
+    """A sweep that was written by `as_text`. Raises UsageError for anything else."""
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise UsageError(f"{place}: is no sweep. Move it away, or give another --out.")
+        version = found["format_version"]
+        if not isinstance(version, int) or version > VERSION:
+            raise UsageError(
+                f"{place}: format version {version}; this torchtally knows {VERSION}. Use a newer "
+                "one."
+            )
+        runs = [
+            Point(
+                str(it["name"]),
+                tuple((key, typed(key, from_json(_hashable(value))))
+                      for key, value in it["values"].items()),
+            )
+            for it in found["runs"]
+        ]  # fmt: skip
+        return Definition(
+            config=str(found["config"]),
+            toml=str(found["toml"]),
+            points=tuple(runs),
+            keeps_checkpoints=bool(found["keeps_checkpoints"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{place}: is damaged ({error!r}). Move it away.") from error
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+# Names ------------------------------------------------------------------------------------------
+
+
+def varying(points: Sequence[Values]) -> tuple[str, ...]:
+    """Keys that do not have the same value everywhere, in their order."""
+    seen: dict[str, set[str]] = {}
+    for values in points:
+        for key, value in values:
+            seen.setdefault(key, set()).add(repr(value))
+    return tuple(key for key, found in seen.items() if len(found) > 1)
+
+
+def short_names(keys: Sequence[str]) -> Mapping[str, str]:
+    """For each key its last parts, as many as tell it from the others: `lr`, `adamw.lr`."""
+    found = {}
+    for key in keys:
+        parts = key.split(".")
+        ends = (".".join(parts[-n:]) for n in range(1, len(parts) + 1))
+        found[key] = next(
+            (it for it in ends if not any(_ends_in(k, it) for k in keys if k != key)), key
+        )
+    return found
+
+
+def _ends_in(key: str, end: str) -> bool:
+    return key == end or key.endswith(f".{end}")
+
+
+def _names(points: Sequence[Values]) -> list[str]:
+    """Such as `lr=0.01,layers=2`: folders that a shell and a file system take as they are."""
+    short = short_names(varying(points))
+    names: list[str] = []
+    taken: set[str] = set()
+    for n, values in enumerate(points):
+        parts = (
+            f"{short[key]}={NOT_IN_NAMES.sub('_', value_text(value)).strip('_') or '_'}"
+            for key, value in values
+            if key in short
+        )
+        name = ",".join(parts) or ALONE
+        # Names that are cut, or differ only in what was left out, are told apart by their number;
+        # so are those that a file system without upper and lower case takes for one.
+        if len(name) > LONGEST_NAME:
+            name = f"{name[:LONGEST_NAME]}-{n}"
+        while name.casefold() in taken:
+            name += f"-{n}"
+        taken.add(name.casefold())
+        names.append(name)
+    return names
+
+
+# Differences ------------------------------------------------------------------------------------
+
+
+def difference(there: Definition, here: Definition) -> str:
+    """Why these are not the same sweep, a line for each reason; "" where they are."""
+    lines = [*_config_lines(there.toml, here.toml), *_run_lines(there, here)]
+    if there.keeps_checkpoints != here.keeps_checkpoints:
+        lines.append(f"  --keep-checkpoints: {_asked(there)} there, {_asked(here)} here")
+    if len(lines) > MOST_DIFFERENCES:
+        more = len(lines) - MOST_DIFFERENCES + 1
+        lines = [*lines[: MOST_DIFFERENCES - 1], f"  and {more} more"]
+    return "\n".join(lines)
+
+
+def _asked(it: Definition) -> str:
+    return "yes" if it.keeps_checkpoints else "no"
+
+
+def _config_lines(there: str, here: str) -> Iterator[str]:
+    a, b = (dict(_flat(tomllib.loads(it))) for it in (there, here))
+    for key in dict.fromkeys((*a, *b)):
+        if a.get(key) != b.get(key):
+            texts = (repr(it[key]) if key in it else "not given" for it in (a, b))
+            yield "  {}: {} there, {} here".format(key, *texts)
+
+
+def _flat(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in document.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield before + key, value
+
+
+def _run_lines(there: Definition, here: Definition) -> Iterator[str]:
+    a, b = ({repr(it.values): it for it in each.points} for each in (there, here))
+    for one, other, where in ((a, b, "there"), (b, a, "here")):
+        for values, point in one.items():
+            if values not in other:
+                listed = ", ".join(f"{key}={value_text(it)}" for key, it in point.values)
+                yield f"  a run {where} alone: {listed or ALONE}"

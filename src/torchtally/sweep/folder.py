@@ -1,0 +1,164 @@
+"""A sweep's folder, for one process at a time.
+
+    sweep.json       the definition; another one is refused
+    config.toml      the config that all runs start from, as it was at the beginning
+    NAME/            a run: what `tally train` writes, and
+    NAME/output.txt      all that it said
+    NAME/result.json     how it ended; without it, it has not
+    results.json     all results, written anew whenever the sweep ends
+
+Files are replaced whole or not at all.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from torchtally.errors import UsageError
+from torchtally.record.atomic import write_atomically
+from torchtally.sweep.definition import Definition, Point, difference, read_definition
+
+DEFINITION = "sweep.json"
+CONFIG = "config.toml"
+OUTPUT = "output.txt"
+RESULT = "result.json"
+RESULTS = "results.json"
+LOCK = ".lock"
+CHECKPOINTS = "checkpoints"
+LOG = "log.jsonl"
+
+
+class SweepFolder:
+    """Made by `opened`, which holds the lock."""
+
+    def __init__(self, path: Path, definition: Definition) -> None:
+        self.path, self.definition = path, definition
+
+    @property
+    def config(self) -> Path:
+        return self.path / CONFIG
+
+    def run(self, point: Point) -> Path:
+        return self.path / point.name
+
+    def output(self, point: Point) -> Path:
+        return self.run(point) / OUTPUT
+
+    def has_log(self, point: Point) -> bool:
+        """Whether the run has begun at some time."""
+        return (self.run(point) / LOG).exists()
+
+    def result(self, point: Point) -> Mapping[str, Any] | None:
+        """How the run ended, as it was noted; None where it has not, or the note is damaged."""
+        try:
+            found = json.loads((self.run(point) / RESULT).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def note(self, point: Point, result: Mapping[str, Any]) -> None:
+        """Keep how the run ended."""
+        self.run(point).mkdir(exist_ok=True)
+        _write(self.run(point) / RESULT, _json(result))
+
+    def begin(self, point: Point) -> None:
+        """The run is to be made, maybe again: it has not ended."""
+        self.run(point).mkdir(exist_ok=True)
+        (self.run(point) / RESULT).unlink(missing_ok=True)
+
+    def let_go(self, point: Point) -> None:
+        """Remove the checkpoints of a run that will not go on. One behind a link stays."""
+        checkpoints = self.run(point) / CHECKPOINTS
+        if checkpoints.is_dir() and not checkpoints.is_symlink():
+            shutil.rmtree(checkpoints, ignore_errors=True)
+
+    def write_results(self, document: Mapping[str, Any]) -> None:
+        _write(self.path / RESULTS, _json(document))
+
+
+@contextmanager
+def opened(path: Path, definition: Definition | None, *, resumes: bool) -> Iterator[SweepFolder]:
+    """The sweep's folder while it goes on: a new one, or with `resumes` one that there is.
+
+    Without a definition, that of the folder. Raises UsageError where another process has it, where
+    a sweep is there and not to be resumed, or is not the same one, or other things are there.
+    """
+    path = path.absolute()
+    there = path / DEFINITION
+    if definition is None and not there.exists():
+        raise UsageError(
+            f"{path}: there is no sweep to resume. Give CONFIG and --grid or --random."
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with _locked(path):
+            kept = _kept(there)
+            _check(path, kept, definition, resumes)
+            wanted = definition or kept
+            assert wanted is not None
+            _write(path / CONFIG, wanted.toml)
+            if kept is None:
+                _write(there, wanted.as_text())
+            yield SweepFolder(path, kept or wanted)
+    except OSError as error:
+        where = error.filename or path
+        raise UsageError(f"{where}: the sweep cannot be kept there ({error.strerror}).") from error
+
+
+def _kept(there: Path) -> Definition | None:
+    try:
+        text = there.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{there}: is damaged ({error}). Move it away.") from error
+    return read_definition(text, str(there))
+
+
+def _check(path: Path, kept: Definition | None, wanted: Definition | None, resumes: bool) -> None:
+    if kept is None:
+        begun = (CONFIG,)  # by a sweep that was killed before its definition was whole
+        others = [it.name for it in path.iterdir() if it.name[0] != "." and it.name not in begun]
+        if others:
+            raise UsageError(
+                f"{path}: is not empty and holds no sweep ({min(others)}). Give another --out."
+            )
+        return
+    if not resumes:
+        raise UsageError(
+            f"{path}: holds a sweep of {len(kept.points)} runs. Go on with it by --resume, or give "
+            "another --out."
+        )
+    if wanted is not None and (text := difference(kept, wanted)):
+        raise UsageError(f"{path}: holds another sweep. Give another --out.\n{text}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    # Closed on exec: a lock that a run inherited would outlive us with it.
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path / LOCK, flags, 0o666)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{path}: another sweep goes on there. Give another --out.") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        with suppress(OSError):
+            os.close(file)
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(str(path), text.encode("utf-8"))

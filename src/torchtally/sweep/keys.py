@@ -1,0 +1,138 @@
+"""Fields of a training's config by their dotted names: `optimizer.lr`, `model.layers`, `seed`."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from torchtally.errors import UsageError
+from torchtally.train.config import TrainConfig
+
+OURS = ("log.folder",)
+"""Fields that a sweep sets itself."""
+
+
+@cache
+def hints() -> Mapping[str, Any]:
+    """The type of each field that can be swept over, by its key."""
+    return {key: hint for key, hint in _hints(TrainConfig, "") if key not in OURS}
+
+
+def _hints(kind: type, before: str) -> Iterator[tuple[str, Any]]:
+    types = get_type_hints(kind)
+    for it in fields(kind):
+        hint = types[it.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from _hints(hint, f"{before}{it.name}.")
+        else:
+            yield before + it.name, hint
+
+
+def hint_of(key: str) -> Any:
+    """The type of a field. Raises UsageError that says which one may be meant."""
+    if key in hints():
+        return hints()[key]
+    if key in OURS:
+        raise UsageError(f"{key}: each run of a sweep has a folder of its own, below --out.")
+    if inner := [it for it in hints() if it.startswith(f"{key}.")]:
+        raise UsageError(f"{key}: is a section. It has: {', '.join(inner)}.")
+    # A word for the last part alone, `lr`, is as likely as a slip of the pen.
+    by_last = [it for it in hints() if it.rpartition(".")[2] == key]
+    near = by_last or get_close_matches(key, hints(), n=3)
+    guess = (
+        f" Did you mean {' or '.join(near)}?" if near else " `tally train CONFIG --help` has all."
+    )
+    raise UsageError(f"{key}: no such key of a config.{guess}")
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """The types that a field's values may have."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def is_optional(hint: Any) -> bool:
+    return type(None) in members(hint)
+
+
+def is_number(hint: Any) -> bool:
+    return is_whole(hint) or float in members(hint)
+
+
+def is_whole(hint: Any) -> bool:
+    """A number, but none with a fraction."""
+    return int in members(hint) and float not in members(hint)
+
+
+def read_value(key: str, text: str) -> Any:
+    """A field's value as it is written on a command line. Raises UsageError that names both.
+
+    Numbers, true, false, words; none where a field may be left out; TOML's arrays and quoted texts.
+    """
+    hint = hint_of(key)
+    if text.lower() == "none" and is_optional(hint):
+        return None
+    value: Any = text
+    if text[:1] in ("[", '"', "'"):
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{key}: {text} is no value of TOML: {error}.") from error
+    try:
+        return msgspec.convert(value, hint, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{key}: {text!r} is none of its values: {_wanted(hint)}.") from error
+
+
+def typed(key: str, value: Any) -> Any:
+    """A value read from JSON in its field's own type. Raises UsageError."""
+    try:
+        return msgspec.convert(value, hint_of(key), strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{key}: {value!r}: {error}.") from error
+
+
+def _wanted(hint: Any) -> str:
+    """Such as "a whole number, or none"."""
+    texts = [_words(it) for it in members(hint) if it is not type(None)]
+    return ", or ".join([*texts, *(["none"] if is_optional(hint) else [])])
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return ", ".join(map(str, get_args(kind)))
+    if get_origin(kind) is tuple:
+        of = get_args(kind)[0]
+        example = '["one", "two"]' if of is str else "[0.9, 0.95]" if of is float else str(of)
+        return f"an array such as {example}"
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return names.get(kind, str(kind))
+
+
+def flags(key: str, value: Any) -> tuple[str, ...]:
+    """A value as `tally train CONFIG` takes it from its command line."""
+    if hint_of(key) is bool:
+        section, dot, name = key.rpartition(".")
+        return (f"--{section}{dot}{'' if value else 'no-'}{name}",)
+    if isinstance(value, tuple):
+        return (f"--{key}", *map(str, value))
+    return (f"--{key}={value}",)
+
+
+def value_text(value: Any) -> str:
+    """A value for people, as `read_value` takes it: 0.01, 1e-05, true, none, [0.9, 0.95]."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        inner = (f'"{it}"' if isinstance(it, str) else value_text(it) for it in value)
+        return f"[{', '.join(inner)}]"
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return str(value)

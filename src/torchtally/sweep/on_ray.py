@@ -1,0 +1,131 @@
+"""The same runs as tasks of Ray, on any machine of its cluster, or on this one where there is none.
+
+A task starts the run's process where it is, as `processes` does here, and waits for it. All
+machines see the sweep's folder, the config's data and the folder we were started in under the same
+paths: a shared file system, which also carries the word to stop.
+"""
+
+import importlib
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torchtally.errors import UsageError
+from torchtally.sweep.processes import Exit, Job, Processes
+
+POLL_S = 0.2
+SAVING_S = 300.0
+"""For a run that was asked to save and end."""
+
+
+def check_ray() -> None:
+    """Raise UsageError without the `ray` extra."""
+    _package()
+
+
+class RayTasks:
+    """An `Executor` by Ray: each run has `cpus` cores, and a GPU where `wants_gpu`."""
+
+    def __init__(
+        self, folder: Path, *, cpus: int, environment: Mapping[str, str], most: int,
+        wants_gpu: bool | None,
+    ) -> None:  # fmt: skip
+        """`most` runs at a time; `wants_gpu` None: where the cluster has any."""
+        self._cpus, self._environment, self._most = cpus, environment, most
+        self._wants_gpu = wants_gpu
+        self._stop = folder / f".stop-{secrets.token_hex(8)}"
+        self._refs: dict[Any, str] = {}
+        self._ray: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> "RayTasks":
+        ray = self._ray = _package()
+        try:
+            # The cluster of RAY_ADDRESS, else one that runs here, else a new one.
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # Ray has errors of its own
+            raise UsageError(
+                f"Ray did not start ({error}). Is RAY_ADDRESS that of a cluster that runs?"
+            ) from error
+        gpus = ray.cluster_resources().get("GPU", 0)
+        has_gpu = gpus > 0 if self._wants_gpu is None else self._wants_gpu
+        self._task = ray.remote(num_cpus=self._cpus, num_gpus=int(has_gpu), max_retries=0)(made)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # A worker of Ray's that is killed takes its run with it, by the pipe between them.
+        for ref in self._refs:
+            self._ray.cancel(ref, force=True)
+        self._ray.shutdown()
+        self._stop.unlink(missing_ok=True)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._refs) < self._most
+
+    def start(self, job: Job) -> None:
+        ref = self._task.remote(job, dict(self._environment), str(self._stop))
+        self._refs[ref] = job.name
+
+    def ended(self) -> list[Exit]:
+        if not self._refs:
+            return []
+        refs = list(self._refs)
+        ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+        return [self._exit(ref) for ref in ready]
+
+    def stop(self) -> None:
+        self._stop.touch()
+
+    def _exit(self, ref: Any) -> Exit:
+        name = self._refs.pop(ref)
+        try:
+            found = self._ray.get(ref)
+        except Exception as error:  # Ray's own, of a lost machine, say
+            return Exit(name, -1, 0.0, f"Ray lost the run: {type(error).__name__}: {error}")
+        assert isinstance(found, Exit)
+        return found
+
+
+def made(job: Job, environment: Mapping[str, str], stop: str) -> Exit:
+    """A run, made on the machine that this is called on; asked to end once `stop` is a file."""
+    missing = [it for it in (job.folder, str(Path(job.output).parent)) if not Path(it).is_dir()]
+    if missing:
+        return Exit(
+            job.name, -1, 0.0,
+            f"{socket.gethostname()} does not see {missing[0]}. With --on ray all machines need "
+            "the same file system below the same paths.",
+        )  # fmt: skip
+    if Path(stop).exists():
+        return Exit(job.name, -15, 0.0)
+    with Processes([environment]) as processes:
+        processes.start(job)
+        deadline_s: float | None = None
+        while True:
+            if found := processes.ended():
+                return found[0]
+            if deadline_s is None and Path(stop).exists():
+                processes.stop()
+                deadline_s = time.monotonic() + SAVING_S
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                return Exit(job.name, -15, SAVING_S)
+            time.sleep(POLL_S)
+
+
+def _package() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise UsageError(
+            f'--on ray: Ray is not installed ({error}). Install it: pip install "torchtally[ray]".'
+        ) from error

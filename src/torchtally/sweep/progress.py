@@ -1,0 +1,161 @@
+"""What a sweep says while it goes on: a moving line on a terminal, one now and then elsewhere."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchtally.sweep.folder import LOG
+from torchtally.sweep.results import Result, Status
+from torchtally.train.display import CLEAR_LINE, Stream, is_terminal, loss_text, plain
+from torchtally.train.logs import names
+from torchtally.train.logs.log import from_json
+from torchtally.units import format_seconds
+
+MOVING_S = 0.5
+"""Between two drawings of the line that moves."""
+STANDING_S = 60.0
+"""Between two lines that stay, where no run ends."""
+TAIL_BYTES = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """A run that goes on."""
+
+    name: str
+    steps: int
+    """Wanted."""
+    folder: Path
+
+    def last(self) -> tuple[int, float] | None:
+        """(step, loss) as they were last logged."""
+        return last_logged(self.folder / LOG)
+
+
+class Progress:
+    """Counts runs and tells of them. Nobody listening any more is no error of the sweep's."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        runs: int,
+        kept: int = 0,
+        workers: int,
+        width: int = 80,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream, self._clock, self._runs, self._workers = stream, clock, runs, workers
+        self._moves = is_terminal(stream)
+        # The last column of a terminal stays free: some go on to the next line there.
+        self._width = width - 1
+        self.going: dict[str, Going] = {}
+        self._done, self._bad = kept, 0
+        self._walls_s: list[float] = []
+        self._shown_s = clock() if not self._moves else -math.inf
+        self._is_drawn = False
+
+    def ended(self, result: Result) -> None:
+        """A run has ended: a line of its own."""
+        self.going.pop(result.point.name, None)
+        self._done += 1
+        self._bad += result.status.is_failure
+        if result.ending.wall_s is not None:
+            self._walls_s.append(result.ending.wall_s)
+        loss = result.final_loss
+        parts = [result.remark]
+        if result.status is Status.DIVERGED:
+            parts[0] += f" after step {result.steps}"
+        if loss is not None:
+            parts.append(f"loss {loss_text(loss)}")
+        if result.validation_loss is not None:
+            parts.append(f"validation loss {loss_text(result.validation_loss)}")
+        if result.ending.wall_s is not None:
+            parts.append(format_seconds(result.ending.wall_s))
+        self.say(f"{self._done}/{self._runs} {result.point.name}: {', '.join(parts)}")
+        if result.status.is_failure:
+            self.say(f"    {result.ending.gist}")
+
+    def passing(self) -> None:
+        """Time has passed: draw the line where it is due."""
+        now_s = self._clock()
+        if now_s - self._shown_s < (MOVING_S if self._moves else STANDING_S):
+            return
+        self._shown_s = now_s
+        line = self.line()
+        if self._moves:
+            self._put(f"{CLEAR_LINE}{line}")
+            self._is_drawn = True
+        else:
+            self._put(f"{line}\n")
+
+    def line(self) -> str:
+        """tally: 3/8 runs done, 1 failed, 2 going, 4 min left: lr=0.1 step 40/100 loss 2.301."""
+        moments = [(it, it.last()) for it in self.going.values()]
+        head = f"tally: {self._done}/{self._runs} runs done"
+        if self._bad:
+            head += f", {self._bad} failed"
+        head += f", {len(moments)} going"
+        left_s = self._left_s([(it.steps, at) for it, at in moments])
+        if left_s is not None:
+            head += f", {format_seconds(left_s)} left"
+        texts = [_moment(it, at) for it, at in moments]
+        return plain(f"{head}: {'; '.join(texts)}" if texts else head)[: self._width]
+
+    def say(self, text: str) -> None:
+        """Lines that stay, above the one that moves."""
+        if self._is_drawn:
+            self._put(CLEAR_LINE)
+        self._is_drawn = False
+        for line in text.splitlines():
+            self._put(f"tally: {plain(line)}\n")
+        self._shown_s = self._clock() if not self._moves else -math.inf
+
+    def close(self) -> None:
+        """The line that moves goes away."""
+        if self._is_drawn:
+            self._put(CLEAR_LINE)
+        self._is_drawn = False
+
+    def _left_s(self, going: Sequence[tuple[int, tuple[int, float] | None]]) -> float | None:
+        """Until all are done, if the rest takes what those took that ended; None before any has."""
+        if not self._walls_s:
+            return None
+        mean_s = sum(self._walls_s) / len(self._walls_s)
+        begun = sum(at[0] / steps for steps, at in going if at is not None)
+        return mean_s * max(self._runs - self._done - begun, 0.0) / self._workers
+
+    def _put(self, text: str) -> None:
+        encoding = self._stream.encoding or "utf-8"
+        try:
+            self._stream.write(text.encode(encoding, "replace").decode(encoding))
+            self._stream.flush()
+        except (OSError, ValueError):
+            return
+
+
+def _moment(going: Going, at: tuple[int, float] | None) -> str:
+    if at is None:
+        return f"{going.name} starting"
+    return f"{going.name} step {at[0]}/{going.steps} loss {loss_text(at[1])}"
+
+
+def last_logged(log: Path) -> tuple[int, float] | None:
+    """(step, loss) of the last whole record that has a loss; None where there is none yet."""
+    try:
+        with open(log, "rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(end - TAIL_BYTES, 0))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return None
+    for line in reversed(lines[:-1]):
+        try:
+            found = json.loads(line)
+            return int(found["step"]), float(from_json(found[names.LOSS]))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return None

@@ -1,0 +1,229 @@
+"""What came of a run: how its process ended, and what its log says."""
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from torchtally.errors import UsageError
+from torchtally.sweep.definition import Point
+from torchtally.sweep.folder import SweepFolder
+from torchtally.sweep.processes import Exit
+from torchtally.train.logs import names, read_log
+from torchtally.train.logs.jsonl import Logged
+
+DIVERGED = 4
+"""Exit code of a training that stopped at a loss or gradient it must not go on with."""
+STOPPED = (130, 143, -2, -15)
+"""Of one that SIGINT or SIGTERM ended: it has saved, or had nothing to save."""
+OUT_OF_MEMORY = re.compile(
+    r"(device|host|CUDA|HIP) (is )?out of memory|OutOfMemoryError|MemoryError|DefaultCPUAllocator"
+)
+LINES = 12
+"""Of a failed run's output, kept for its message."""
+TAIL_BYTES = 10_000
+ERROR = "tally: "
+"""What the command's own errors begin with."""
+
+
+class Status(StrEnum):
+    """How a run ended."""
+
+    ENDED = "ended"
+    DIVERGED = "diverged"
+    OUT_OF_MEMORY = "out of memory"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """By a signal: it goes on when the sweep is resumed."""
+    WAITING = "not run"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a resumed sweep keeps it. What failed is tried again: its cause may be gone."""
+        return self in (Status.ENDED, Status.DIVERGED)
+
+    @property
+    def is_failure(self) -> bool:
+        return self in (Status.FAILED, Status.OUT_OF_MEMORY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a run's process ended, as it is kept in the run's folder."""
+
+    status: Status
+    exit_code: int | None = None
+    wall_s: float | None = None
+    """Of its process; of a run that was resumed, since then."""
+    message: str = ""
+    """Of one that did not end well: the last that it said."""
+
+    @property
+    def gist(self) -> str:
+        """One line of the message: the error of tally's that ended it, or the last line."""
+        lines = [it for it in self.message.splitlines() if it.strip()]
+        errors = [it for it in lines if it.startswith(ERROR)]
+        return (errors or lines or ["it said nothing"])[-1].removeprefix(ERROR).strip()
+
+    def as_json(self) -> dict[str, Any]:
+        return {"format_version": 1, **asdict(self)}
+
+
+def ending(exited: Exit, output: Path, *, is_stopping: bool) -> Ending:
+    """What a process's exit means. `is_stopping`: runs were asked to end."""
+    said = exited.problem or last_lines(output)
+    status = _status(exited, said, is_stopping)
+    if exited.code < 0 and status is Status.FAILED:
+        said = f"{said}\nIt was killed by signal {-exited.code}." + (
+            " The kernel does that where the host's memory is short." if exited.code == -9 else ""
+        )
+    message = "" if status in (Status.ENDED, Status.STOPPED) else said.strip()
+    wall_s = round(exited.wall_s, 3)
+    return Ending(status=status, exit_code=exited.code, wall_s=wall_s, message=message)
+
+
+def _status(exited: Exit, said: str, is_stopping: bool) -> Status:
+    if exited.problem:
+        return Status.FAILED
+    if exited.code == 0:
+        return Status.ENDED
+    if exited.code == DIVERGED:
+        return Status.DIVERGED
+    if exited.code in STOPPED or is_stopping:
+        return Status.STOPPED
+    return Status.OUT_OF_MEMORY if OUT_OF_MEMORY.search(said) else Status.FAILED
+
+
+def kept_ending(result: Mapping[str, Any] | None) -> Ending:
+    """That of a run's folder; WAITING where there is none that can be read."""
+    try:
+        assert result is not None
+        wall_s = result["wall_s"]
+        return Ending(
+            status=Status(result["status"]),
+            exit_code=result["exit_code"],
+            wall_s=None if wall_s is None else float(wall_s),
+            message=str(result["message"]),
+        )
+    except (AssertionError, KeyError, ValueError, TypeError):
+        return Ending(status=Status.WAITING)
+
+
+def last_lines(path: Path, count: int = LINES) -> str:
+    """The end of a run's output, a moving line as it was last drawn; "" where there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(os.path.getsize(path) - TAIL_BYTES, 0))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.replace("\r", "\n").splitlines()[-count:])
+
+
+# Results ----------------------------------------------------------------------------------------
+
+Losses = tuple[tuple[int, float], ...]
+"""(step, loss), the steps ascending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A run: its values, how it ended, and its losses so far."""
+
+    point: Point
+    ending: Ending
+    training: Losses = ()
+    validation: Losses = ()
+    records: tuple[tuple[int, Mapping[str, Any]], ...] = ()
+    """(step, values) of all that is logged."""
+
+    @property
+    def status(self) -> Status:
+        if self.ending.status is Status.WAITING and self.training:
+            return Status.STOPPED
+        return self.ending.status
+
+    @property
+    def steps(self) -> int:
+        """Done, as far as they are logged."""
+        return self.training[-1][0] if self.training else 0
+
+    @property
+    def final_loss(self) -> float | None:
+        return self.training[-1][1] if self.training else None
+
+    @property
+    def best_loss(self) -> float | None:
+        return _least(self.training)
+
+    @property
+    def validation_loss(self) -> float | None:
+        """The last one."""
+        return self.validation[-1][1] if self.validation else None
+
+    @property
+    def best_validation_loss(self) -> float | None:
+        return _least(self.validation)
+
+    @property
+    def has_risen(self) -> bool:
+        """Whether it ended with a higher loss than it began with, or with none that is a number."""
+        if self.status is not Status.ENDED or not self.training:
+            return False
+        return not self.training[-1][1] <= self.training[0][1]
+
+    @property
+    def remark(self) -> str:
+        """The status in a table."""
+        return f"{self.status}, loss rose" if self.has_risen else str(self.status)
+
+
+def _least(losses: Losses) -> float | None:
+    return min((it for _, it in losses if math.isfinite(it)), default=None)
+
+
+def result_of(folder: SweepFolder, point: Point) -> Result:
+    """What the run's folder says. A log that cannot be read is none."""
+    found = kept_ending(folder.result(point))
+    try:
+        log: Logged | None = read_log(folder.run(point))
+    except UsageError:
+        log = None
+    if log is None:
+        return Result(point=point, ending=found)
+    return Result(
+        point=point,
+        ending=found,
+        training=log.series(names.LOSS),
+        validation=log.series(names.EVAL_LOSS),
+        records=log.records,
+    )
+
+
+def ranked(results: Sequence[Result]) -> list[Result]:
+    """Best first: what ended, by its loss; then what did not, as far as it came.
+
+    By the last loss on validation data where every run that ended has one, else by the last one in
+    training.
+    """
+    return sorted(results, key=lambda it: _rank(it, is_validated(results)))
+
+
+def is_validated(results: Sequence[Result]) -> bool:
+    """Whether the runs that ended can all be judged by validation data."""
+    ended = [it for it in results if it.status is Status.ENDED]
+    return bool(ended) and all(it.validation for it in ended)
+
+
+ORDER = (Status.ENDED, Status.STOPPED, Status.DIVERGED, Status.OUT_OF_MEMORY, Status.FAILED,
+         Status.WAITING)  # fmt: skip
+
+
+def _rank(result: Result, by_validation: bool) -> tuple[int, float]:
+    loss = result.validation_loss if by_validation else result.final_loss
+    place = ORDER.index(result.status)
+    return place, loss if loss is not None and math.isfinite(loss) else math.inf

@@ -1,0 +1,106 @@
+"""Results as a table for people, and as plain data for programs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchtally.sweep.definition import Definition, short_names
+from torchtally.sweep.keys import hint_of, is_number, value_text
+from torchtally.sweep.results import Result, is_validated, ranked
+from torchtally.table import Cell, Column, Table
+from torchtally.train.display import loss_text
+from torchtally.train.logs.log import as_json
+from torchtally.units import Unit
+
+VERSION = 1
+KEYS_NEVER_LEFT_OUT = 3
+
+
+def results_table(
+    definition: Definition, results: Sequence[Result], marks: Mapping[str, str]
+) -> Table:
+    """A row a run, best first, with what varies. `marks`: letters of a plot, by a run's name."""
+    short = short_names(definition.varying)
+    best_first = ranked(results)
+    by_validation = is_validated(results)
+    columns = [
+        *([Column("mark", "", Unit.WORD)] if marks else []),
+        *(_key_column(n, key, short[key]) for n, key in enumerate(definition.varying)),
+        *([Column("validation", "validation", Unit.WORD)] if _has_validation(results) else []),
+        Column("final", "final loss", Unit.WORD, rank=0 if not by_validation else 2),
+        Column("best", "best loss", Unit.WORD, rank=3),
+        Column("steps", "steps", Unit.COUNT, rank=1),
+        Column("wall_s", "time", Unit.SECONDS, rank=2),
+        Column("status", "status", Unit.WORD),
+    ]
+    rows = [_row(definition, it, columns, marks) for it in best_first]
+    by = "last loss on validation data" if by_validation else "last training loss"
+    return Table(
+        title=f"{definition.config}, {len(results)} run{'s' * (len(results) != 1)} by {by}",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        totals=(None,) * len(columns),
+    )
+
+
+def _has_validation(results: Sequence[Result]) -> bool:
+    return any(it.validation for it in results)
+
+
+def _key_column(n: int, key: str, title: str) -> Column:
+    unit = Unit.NUMBER if is_number(hint_of(key)) else Unit.WORD
+    return Column(key, title, unit, rank=0 if n < KEYS_NEVER_LEFT_OUT else 3 + n)
+
+
+def _row(
+    definition: Definition, result: Result, columns: Sequence[Column], marks: Mapping[str, str]
+) -> tuple[Cell, ...]:
+    values = dict(result.point.values)
+    cells: dict[str, Cell] = {
+        "mark": marks.get(result.point.name, ""),
+        "validation": _loss(result.validation_loss),
+        "final": _loss(result.final_loss),
+        "best": _loss(result.best_loss),
+        "steps": result.steps,
+        "wall_s": result.ending.wall_s,
+        "status": result.remark,
+    }
+    for key in definition.varying:
+        value = values[key]
+        is_shown_as_number = is_number(hint_of(key)) and value is not None
+        cells[key] = value if is_shown_as_number else value_text(value)
+    return tuple(cells[it.name] for it in columns)
+
+
+def _loss(loss: float | None) -> str:
+    return "-" if loss is None else loss_text(loss)
+
+
+def document(definition: Definition, results: Sequence[Result]) -> dict[str, Any]:
+    """All results as JSON has them, best first. What nobody knows is null."""
+    by_validation = is_validated(results)
+    return {
+        "format_version": VERSION,
+        "config": definition.config,
+        "varying": list(definition.varying),
+        "ranked_by": "validation_loss" if by_validation else "final_loss",
+        "runs": [as_json(record(it)) for it in ranked(results)],
+    }
+
+
+def record(result: Result) -> dict[str, Any]:
+    """A run's results. Losses are nats per token of a language model; times are seconds."""
+    return {
+        "name": result.point.name,
+        "values": dict(result.point.values),
+        "status": result.status.value,
+        "has_risen": result.has_risen,
+        "steps": result.steps,
+        "first_loss": result.training[0][1] if result.training else None,
+        "final_loss": result.final_loss,
+        "best_loss": result.best_loss,
+        "validation_loss": result.validation_loss,
+        "best_validation_loss": result.best_validation_loss,
+        "wall_s": result.ending.wall_s,
+        "exit_code": result.ending.exit_code,
+        "message": result.ending.message,
+    }

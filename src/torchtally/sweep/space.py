@@ -1,0 +1,157 @@
+"""Which values are tried: grids and random draws as they are written, and the points they span.
+
+    optimizer.lr=0.01,0.1            a grid, or in --random a choice: each, or one of them
+    optimizer.lr=log:1e-5..1e-1      drawn evenly over its logarithm, ends included
+    model.dropout=0..0.3             drawn evenly
+
+A number that is drawn is rounded to four digits, so that the one read in a table is the one that
+ran. Draw n of a key depends on the seed, the key and n alone: more draws, or another key beside it,
+leave those there were as they are.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from torchtally.errors import UsageError
+from torchtally.sweep.keys import hint_of, is_number, is_whole, read_value
+
+LOG = "log:"
+TO = ".."
+DIGITS = 4
+MOST_POINTS = 100_000
+CLOSING = {"[": "]", '"': '"', "'": "'"}
+
+Values = tuple[tuple[str, Any], ...]
+"""(key, value) of one run, in the order they were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of some values; of a grid, each."""
+
+    key: str
+    values: tuple[Any, ...]
+
+    def drawn(self, share: float) -> Any:
+        return self.values[int(share * len(self.values))]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A number from low to high, both included."""
+
+    key: str
+    low: float
+    high: float
+    is_logarithmic: bool
+    is_whole: bool
+
+    def drawn(self, share: float) -> float | int:
+        """The value that has this share, from 0 to below 1, of all values before it."""
+        low, high = self.low, self.high + self.is_whole
+        if self.is_logarithmic:
+            found = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+        else:
+            found = low + share * (high - low)
+        if self.is_whole:
+            return min(max(math.floor(found), int(self.low)), int(self.high))
+        return min(max(float(f"{found:.{DIGITS}g}"), self.low), self.high)
+
+
+def grid(text: str) -> Choice:
+    """Of KEY=VALUE,VALUE. Raises UsageError that names key and value."""
+    key, rest = _key(text, "--grid optimizer.lr=1e-4,3e-4")
+    return Choice(key, tuple(read_value(key, it) for it in split(rest, key)))
+
+
+def fixed(text: str) -> Choice:
+    """Of KEY=VALUE, where a comma is part of the value."""
+    key, rest = _key(text, "--set steps=100")
+    return Choice(key, (read_value(key, rest),))
+
+
+def drawn_from(text: str) -> Choice | Interval:
+    """Of KEY=A..B, KEY=log:A..B or KEY=VALUE,VALUE. Raises UsageError that names key and value."""
+    key, rest = _key(text, "--random optimizer.lr=log:1e-5..1e-1")
+    if rest.startswith(LOG) or (TO in rest and is_number(hint_of(key))):
+        return _interval(key, rest)
+    return Choice(key, tuple(read_value(key, it) for it in split(rest, key)))
+
+
+def _key(text: str, example: str) -> tuple[str, str]:
+    key, equals, rest = text.partition("=")
+    key = key.strip()
+    if not equals or not rest.strip():
+        raise UsageError(f"{text}: has no values. Write it as {example}.")
+    hint_of(key)
+    return key, rest.strip()
+
+
+def _interval(key: str, text: str) -> Interval:
+    is_logarithmic = text.startswith(LOG)
+    ends = text.removeprefix(LOG).split(TO)
+    if len(ends) != 2 or not is_number(hint_of(key)):
+        raise UsageError(f"{key}: {text} is no interval. Write it as 1e-5{TO}1e-1, for a number.")
+    low, high = (read_value(key, it.strip()) for it in ends)
+    if low is None or high is None or not low < high or not math.isfinite(high - low):
+        raise UsageError(f"{key}: {text}: its first end must be below its second one.")
+    if is_logarithmic and low <= 0:
+        raise UsageError(f"{key}: {text}: a logarithm needs numbers above 0.")
+    return Interval(key, low, high, is_logarithmic, is_whole(hint_of(key)))
+
+
+def split(text: str, key: str) -> list[str]:
+    """The values between commas, but for commas within brackets and quotes."""
+    found, begun, inside = [], 0, ""
+    for at, char in enumerate(text):
+        if inside:
+            inside = "" if char == inside else inside
+        elif char in CLOSING and not text[begun:at].strip():
+            inside = CLOSING[char]
+        elif char == ",":
+            found.append(text[begun:at].strip())
+            begun = at + 1
+    found.append(text[begun:].strip())
+    if "" in found:
+        raise UsageError(f"{key}: {text}: there is nothing between two commas.")
+    return found
+
+
+def points(
+    grids: Sequence[Choice], randoms: Sequence[Choice | Interval], draws: int, seed: int
+) -> tuple[Values, ...]:
+    """Every draw at every point of the grid, each once; all of the grid for the first draw first.
+
+    Raises UsageError for a key that is named twice, and for more points than a sweep can be meant
+    to have.
+    """
+    keys = [it.key for it in (*grids, *randoms)]
+    if twice := next((it for it in keys if keys.count(it) > 1), None):
+        raise UsageError(f"{twice}: is asked for twice. Give all of its values at once.")
+    count = math.prod(len(it.values) for it in grids) * (draws if randoms else 1)
+    if count > MOST_POINTS:
+        raise UsageError(f"{count} runs: a sweep has {MOST_POINTS} at most.")
+    found = (
+        (*at, *draw)
+        for draw in _draws(randoms, draws, seed)
+        for at in product(*([(it.key, value) for value in it.values] for it in grids))
+    )
+    return tuple({repr(it): it for it in found}.values())
+
+
+def _draws(randoms: Sequence[Choice | Interval], draws: int, seed: int) -> Iterator[Values]:
+    if not randoms:
+        yield ()
+        return
+    for n in range(draws):
+        yield tuple((it.key, it.drawn(_share(seed, it.key, n))) for it in randoms)
+
+
+def _share(seed: int, key: str, n: int) -> float:
+    # Seeded by a text Python takes its SHA-512, and `random()` is promised to stay as it is
+    # (docs.python.org, random, "Notes on Reproducibility").
+    return random.Random(f"{seed} {key} {n}").random()

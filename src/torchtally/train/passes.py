@@ -1,0 +1,73 @@
+"""What the passes of a step found, and what is said of a step that must not be taken."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchtally.train.ranks import Ranks
+from torchtally.train.shards import held
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Gradients are there, and these numbers on the host."""
+
+    loss: float
+    grad_norm: float
+    loss_scale: float
+    micro_losses: Float[Tensor, " micro_batches"]
+    """Each one's part of the loss, of this rank, on the device."""
+
+    @property
+    def is_finite(self) -> bool:
+        return isfinite(self.loss) and isfinite(self.grad_norm)
+
+
+def shortage_note(size: int, inputs: Tensor) -> str:
+    return (
+        f"Out of memory with {size} of {len(inputs)} rows of {tuple(inputs.shape[1:])} at a time, "
+        "the smallest micro-batch allowed. Shorten the sequence, recompute activations, choose a "
+        "precision with less state, or a smaller model."
+    )
+
+
+def shortage_together_note(size: int, inputs: Tensor, ranks: Ranks) -> str:
+    return (
+        f"Out of memory on rank {ranks.rank} with {size} of its {len(inputs)} rows of "
+        f"{tuple(inputs.shape[1:])} at a time. The other {ranks.size - 1} are within the same "
+        "passes, so it is not tried again with fewer: set micro_batch to "
+        f"{max(size // 2, 1)}, or shard the weights (parallel.strategy fsdp)."
+    )
+
+
+def spike_text(found: Passes) -> str:
+    return f"the loss spiked to {found.loss:.6g}, with a gradient norm of {found.grad_norm:.6g}."
+
+
+def nonfinite_text(found: Passes, size: int, rows: int, model: nn.Module, ranks: Ranks) -> str:
+    """What was not finite first: weights, a micro-batch's loss, or gradients alone. The same text
+    on all ranks.
+    """
+    weights = list(model.named_parameters())
+    bad_weight = _first(not bool(held(it).isfinite().all()) for _, it in weights)
+    bad_part = _first(not isfinite(it) for it in found.micro_losses.tolist())
+    text = f"the loss is {found.loss}, the gradient norm {found.grad_norm}"
+    every = [(int(weight), int(part)) for weight, part in ranks.gathered((bad_weight, bad_part))]
+    for weight, _ in every:
+        if weight >= 0:
+            name = weights[weight][0]
+            return f"{text}: weights were not finite before it, {name!r} the first."
+    for rank, (_, part) in enumerate(every):
+        if part >= 0:
+            first, end = part * size, min((part + 1) * size, rows)
+            whose = "" if ranks.size == 1 else f" of rank {rank}"
+            return f"{text}, first in rows {first} to {end - 1} of {rows}{whose}."
+    return f"{text}, at a loss scale of {found.loss_scale:g}."
+
+
+def _first(claims: Iterable[bool]) -> int:
+    """The place of the first that is true; -1 for none."""
+    return next((at for at, it in enumerate(claims) if it), -1)

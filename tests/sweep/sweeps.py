@@ -1,0 +1,45 @@
+"""Small sweeps for tests: a definition, and results made up."""
+
+from typing import Any
+
+from torchtally.sweep.definition import Definition, Point, define
+from torchtally.sweep.results import Ending, Losses, Result, Status
+from torchtally.sweep.space import grid, points
+
+TEACHER = """\
+task = "teacher"
+steps = 10
+batch = 4
+device = "cpu"
+[teacher]
+dim = 4
+[optimizer]
+name = "sgd"
+[learning_rate]
+shape = "constant"
+[log]
+folder = "teacher"
+every = 1
+"""
+
+
+def definition(*grids: str, toml: str = TEACHER, **changes: Any) -> Definition:
+    """Of the teacher, over grids as they are written."""
+    found = points([grid(it) for it in grids], [], 0, 1)
+    return define("teacher.toml", toml, found, **{"keeps_checkpoints": False, **changes})
+
+
+def result(
+    point: Point,
+    training: Losses = (),
+    status: Status = Status.ENDED,
+    validation: Losses = (),
+    message: str = "",
+) -> Result:
+    return Result(
+        point=point,
+        ending=Ending(status=status, exit_code=0, wall_s=1.5, message=message),
+        training=training,
+        validation=validation,
+        records=tuple((step, {"train/loss": loss}) for step, loss in training),
+    )

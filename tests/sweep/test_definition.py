@@ -1,0 +1,180 @@
+"""The sweep as plain data: names, checks, its file, and how two of them differ."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import tyro
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sweep.sweeps import TEACHER, definition
+from torchtally.errors import UsageError
+from torchtally.sweep.definition import config_at, define, difference, read_definition, short_names
+from torchtally.sweep.keys import flags, hints, read_value, value_text
+from torchtally.train.config import TrainConfig
+
+LANGUAGE = """\
+steps = 10
+batch = 8
+[model]
+preset = "llama-1m"
+[data]
+text = ["a.txt"]
+[optimizer]
+name = "muon"
+"""
+
+EVERYTHING: dict[str, Any] = {
+    "task": "language",
+    "steps": 12, "batch": 16, "micro_batch": 4, "sequence": 32, "seed": -3, "device": "cpu",
+    "precision": "fp32", "compile": False, "clip_norm": None, "loss_chunk_tokens": 64,
+    "on_nonfinite": "skip", "on_spike": "stop", "model.preset": "llama-1m", "model.layers": 2,
+    "model.width": 64, "model.heads": 4, "model.kv_heads": 2, "model.ffn": 128,
+    "model.vocabulary": 300, "model.context": 64, "model.norm": "layer",
+    "model.positions": "learned", "model.activation": "gelu", "model.is_tied": True,
+    "model.has_bias": False, "model.window": 16, "model.dropout": 0.1, "model.rope_theta": 5000.0,
+    "model.norm_eps": 1e-6, "model.recompute": "full", "model.weights": "some/where",
+    "teacher.dim": 8, "teacher.num_layers": 1, "data.train": ("a.bin", "b.bin"),
+    "data.validation": ("c.bin",), "data.text": (), "data.dtype": "uint16",
+    "data.order": "sequential", "data.stride": 16, "data.read": "copy",
+    "optimizer.name": "muon", "optimizer.lr": 1e-05, "optimizer.weight_decay": 0.0,
+    "optimizer.betas": (0.9, 0.95), "optimizer.eps": 1e-9, "optimizer.momentum": 0.8,
+    "optimizer.nesterov": True, "optimizer.alpha": None, "optimizer.eps_inside_root": None,
+    "optimizer.ns_steps": 4, "optimizer.adjust_lr_fn": "original", "optimizer.adamw_lr": 0.1,
+    "optimizer.decayed_on": "all", "optimizer.implementation": "own",
+    "learning_rate.shape": "wsd", "learning_rate.warmup_steps": 2, "learning_rate.floor": 0.1,
+    "learning_rate.decay_steps": 3, "learning_rate.decay_shape": "linear",
+    "evaluation.every": 5, "evaluation.batches": 3, "sampling.every": 4, "sampling.tokens": 5,
+    "sampling.prompt": "-def f, ", "sampling.temperature": 0.5, "sampling.top_k": 9,
+    "log.every": 2, "log.to": ("tensorboard", "wandb"), "log.project": "mine",
+    "profile.first_step": 1, "profile.steps": 2, "checkpoint.every": 3,
+    "checkpoint.every_minutes": None, "checkpoint.at_end": False, "checkpoint.keep_last": 4,
+    "checkpoint.keep_every": 5, "checkpoint.in_background": False,
+    "checkpoint.follows_links": True, "parallel.strategy": "fsdp",
+    "parallel.reshard_after_forward": False,
+}  # fmt: skip
+"""Every field of a config, most of them not at their defaults."""
+
+
+def test_every_field_can_be_swept_over() -> None:
+    assert set(EVERYTHING) == set(hints())
+
+
+@pytest.mark.parametrize("key", [*EVERYTHING])
+def test_a_value_as_text_is_read_as_the_value(key: str) -> None:
+    assert read_value(key, value_text(EVERYTHING[key])) == EVERYTHING[key]
+
+
+def test_flags_give_the_config_that_was_checked() -> None:
+    """What a run is started with means what the sweep has checked."""
+    values = tuple(EVERYTHING.items())
+    wanted = config_at(LANGUAGE, "it", values)
+    base = config_at(LANGUAGE, "it", ())
+    words = [it for key, value in values for it in flags(key, value)]
+    assert tyro.cli(TrainConfig, default=base, args=words) == wanted
+    others = {"checkpoint.at_end": True, "optimizer.betas": None, "compile": None}
+    words += [it for key, value in others.items() for it in flags(key, value)]
+    assert tyro.cli(TrainConfig, default=base, args=words) == config_at(
+        LANGUAGE, "it", (*values, *others.items())
+    )
+
+
+def test_names_say_what_varies() -> None:
+    found = definition("optimizer.lr=0.01,1e-5", "steps=10", "optimizer.weight_decay=none,0.9")
+    assert [it.name for it in found.points] == [
+        "lr=0.01,weight_decay=none", "lr=0.01,weight_decay=0.9", "lr=1e-05,weight_decay=none",
+        "lr=1e-05,weight_decay=0.9",
+    ]  # fmt: skip
+    assert found.varying == ("optimizer.lr", "optimizer.weight_decay")
+    assert [it.name for it in definition("steps=10").points] == ["run"]
+
+
+def test_keys_are_as_short_as_they_can_be() -> None:
+    assert short_names(["optimizer.lr", "learning_rate.shape"]) == {
+        "optimizer.lr": "lr", "learning_rate.shape": "shape",
+    }  # fmt: skip
+    assert short_names(["evaluation.every", "log.every", "steps", "profile.steps"]) == {
+        "evaluation.every": "evaluation.every", "log.every": "log.every", "steps": "steps",
+        "profile.steps": "profile.steps",
+    }  # fmt: skip
+
+
+@given(st.lists(st.text(min_size=1, max_size=150), min_size=2, max_size=5, unique=True))
+def test_names_are_folders_and_no_two_are_alike(prompts: list[str]) -> None:
+    values = [(("sampling.prompt", it),) for it in prompts]
+    names = [it.name for it in define("x", TEACHER, values, keeps_checkpoints=False).points]
+    assert len({it.casefold() for it in names}) == len(prompts)
+    for name in names:
+        assert name.isascii()
+        assert "/" not in name
+        assert name[0] not in ".-"
+        assert len(name) < 120
+
+
+def test_a_config_that_cannot_be_is_refused_before_anything_runs() -> None:
+    with pytest.raises(UsageError, match=r"teacher.toml with optimizer.lr=-1: .*lr is -1"):
+        definition("optimizer.lr=0.1,-1")
+    with pytest.raises(UsageError, match=r"with steps=0: steps: 0 is none"):
+        definition("steps=5,0")
+    with pytest.raises(UsageError, match="is no TOML"):
+        definition("steps=5", toml="steps = ")
+    with pytest.raises(UsageError, match="optimizer: is a section"):
+        definition("optimizer.lr=5", toml="optimizer = 3")
+
+
+def test_its_file_reads_back() -> None:
+    found = definition("optimizer.lr=0.01,1e-5", "clip_norm=none,inf", 'log.to=[],["wandb"]')
+    again = read_definition(found.as_text(), "it")
+    assert again == found
+    assert difference(again, found) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is damaged"),
+        ("[]", "is no sweep"),
+        ("{}", "is no sweep"),
+        ('{"format": "torchtally sweep"}', "is damaged"),
+        ('{"format": "torchtally sweep", "format_version": 2}', "Use a newer one"),
+        ("[" * 100_000, "is damaged"),
+    ],
+)
+def test_a_file_that_is_no_sweep(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_definition(text, "sweep.json")
+
+
+@given(st.data())
+def test_a_damaged_file_is_a_users_error(data: st.DataObject) -> None:
+    """Any part of it replaced by anything: read, or refused with a message."""
+    whole = json.loads(definition("optimizer.lr=0.01,1e-5").as_text())
+    key = data.draw(st.sampled_from(sorted(whole)))
+    whole[key] = data.draw(
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+            lambda it: st.lists(it, max_size=3) | st.dictionaries(st.text(max_size=5), it),
+            max_leaves=5,
+        )
+    )
+    with suppress(UsageError):
+        read_definition(json.dumps(whole), "sweep.json")
+
+
+def test_differences_are_listed() -> None:
+    there = definition("optimizer.lr=0.01,0.1")
+    here = definition(
+        "optimizer.lr=0.01,0.2",
+        toml=TEACHER.replace("batch = 4", "batch = 8"),
+        keeps_checkpoints=True,
+    )
+    assert difference(there, here).splitlines() == [
+        "  batch: 4 there, 8 here",
+        "  a run there alone: optimizer.lr=0.1",
+        "  a run here alone: optimizer.lr=0.2",
+        "  --keep-checkpoints: no there, yes here",
+    ]
+    many = definition("optimizer.lr=" + ",".join(map(str, range(50))))
+    assert len(difference(there, many).splitlines()) == 8

@@ -1,0 +1,155 @@
+"""What is tried: grids, draws and all their combinations."""
+
+from collections import Counter
+from math import log10
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtally.errors import UsageError
+from torchtally.sweep.space import Choice, Interval, drawn_from, fixed, grid, points, split
+
+
+def test_a_grid_has_values_of_its_fields_type() -> None:
+    assert grid("optimizer.lr=1e-4,1") == Choice("optimizer.lr", (1e-4, 1.0))
+    assert grid("model.layers=2, 4").values == (2, 4)
+    assert grid("optimizer.betas=[0.9,0.95],none").values == ((0.9, 0.95), None)
+    assert grid('data.text=["a,b.txt"],["c"]').values == (("a,b.txt",), ("c",))
+    assert grid("checkpoint.at_end=true,false").values == (True, False)
+    assert grid("precision=fp32,bf16").values == ("fp32", "bf16")
+
+
+def test_a_fixed_value_keeps_its_commas() -> None:
+    assert fixed("sampling.prompt=one, two") == Choice("sampling.prompt", ("one, two",))
+
+
+def test_all_combinations_in_order() -> None:
+    found = points([grid("seed=1,2"), grid("batch=8,16")], [], 0, 1)
+    assert found == (
+        (("seed", 1), ("batch", 8)),
+        (("seed", 1), ("batch", 16)),
+        (("seed", 2), ("batch", 8)),
+        (("seed", 2), ("batch", 16)),
+    )
+
+
+def test_each_draw_is_at_each_point_of_the_grid() -> None:
+    found = points([grid("seed=1,2")], [drawn_from("optimizer.lr=log:1e-5..1e-1")], 3, 7)
+    assert len(found) == 6
+    of_seed = {
+        seed: [dict(it)["optimizer.lr"] for it in found if it[0] == ("seed", seed)]
+        for seed in (1, 2)
+    }
+    assert of_seed[1] == of_seed[2]
+    assert len(set(of_seed[1])) == 3
+
+
+def test_the_same_point_is_run_once() -> None:
+    assert len(points([grid("seed=1,1,2")], [], 0, 1)) == 2
+    assert len(points([], [drawn_from("batch=8,16")], 50, 1)) == 2
+
+
+def test_one_is_not_true() -> None:
+    assert len(points([grid("optimizer.momentum=1,1.0,0")], [], 0, 1)) == 2
+
+
+def test_more_draws_and_other_keys_leave_those_there_were() -> None:
+    rates = drawn_from("optimizer.lr=0..1")
+    few = points([], [rates], 3, 1)
+    assert points([], [rates], 5, 1)[:3] == few
+    both = points([], [rates, drawn_from("batch=1..1000000")], 3, 1)
+    assert [it[:1] for it in both] == list(few)
+    assert points([], [rates], 3, 2) != few
+
+
+def test_draws_are_as_they_have_always_been() -> None:
+    """A sweep's seed means the same draws in every version."""
+    found = points([], [drawn_from("optimizer.lr=log:1e-5..1e-1")], 2, 1)
+    assert found == ((("optimizer.lr", 0.0003148),), (("optimizer.lr", 0.0004341),))
+
+
+def test_draws_are_even() -> None:
+    rates = drawn_from("optimizer.lr=log:1e-4..1")
+    found = [dict(it)["optimizer.lr"] for it in points([], [rates], 4000, 1)]
+    decades = Counter(int(-log10(it)) for it in found if it < 1)
+    assert all(850 < decades[it] < 1100 for it in range(4))
+    whole = [dict(it) for it in points([grid("seed=1")], [drawn_from("batch=1..4")], 4000, 1)]
+    assert {it["batch"] for it in whole} == {1, 2, 3, 4}
+    shares = Counter(drawn_from("batch=1..4").drawn(n / 1000) for n in range(1000))
+    assert set(shares.values()) == {250}
+
+
+@given(
+    st.floats(1e-30, 1e30), st.floats(1.001, 1e6), st.floats(0, 1, exclude_max=True), st.booleans()
+)
+def test_a_draw_is_within_its_ends(
+    low: float, factor: float, share: float, is_logarithmic: bool
+) -> None:
+    drawn = Interval("optimizer.lr", low, low * factor, is_logarithmic, False).drawn(share)
+    assert low <= drawn <= low * factor
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), st.floats(0, 1, exclude_max=True))
+def test_a_whole_draw_is_within_its_ends(low: int, more: int, share: float) -> None:
+    for is_logarithmic in (True, False):
+        drawn = Interval("batch", low, low + more, is_logarithmic, True).drawn(share)
+        assert isinstance(drawn, int)
+        assert low <= drawn <= low + more
+
+
+@given(st.lists(st.sampled_from(["1", "[1,2]", '"a,b"', "'c'", "word", "1e-4"]), min_size=1))
+def test_values_joined_by_commas_are_split_again(values: list[str]) -> None:
+    assert split(",".join(values), "key") == values
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lr=1", "lr: no such key of a config. Did you mean optimizer.lr?"),
+        ("optimizer.lrr=1", "Did you mean optimizer.lr"),
+        ("nothing.like.it=1", "tally train CONFIG --help"),
+        ("model=1", "is a section. It has: model.preset"),
+        ("log.folder=x", "a folder of its own"),
+        ("optimizer.lr=fast", "optimizer.lr: 'fast' is none of its values: a number, or none."),
+        ("model.layers=1.5", "model.layers: '1.5' is none of its values: a whole number"),
+        ("on_spike=x", "on_spike: 'x' is none of its values: note, skip, stop."),
+        ("optimizer.betas=0.9", "an array such as [0.9, 0.95], or none"),
+        ("optimizer.betas=[0.9", "is no value of TOML"),
+        ("seed=1,,2", "nothing between two commas"),
+        ("seed", "has no values"),
+        ("seed=", "has no values"),
+    ],
+)
+def test_a_value_that_cannot_be_names_key_and_value(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        grid(text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("optimizer.lr=log:0..1", "above 0"),
+        ("optimizer.lr=1..1", "must be below"),
+        ("optimizer.lr=2..1", "must be below"),
+        ("optimizer.lr=0..inf", "must be below"),
+        ("optimizer.lr=nan..1", "must be below"),
+        ("optimizer.lr=none..1", "must be below"),
+        ("optimizer.lr=log:1e-5", "is no interval"),
+        ("optimizer.lr=1..2..3", "is no interval"),
+        ("precision=log:1..2", "is no interval"),
+    ],
+)
+def test_an_interval_that_cannot_be(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        drawn_from(text)
+    assert said in str(caught.value)
+
+
+def test_a_key_asked_for_twice_and_too_many_runs() -> None:
+    with pytest.raises(UsageError, match="seed: is asked for twice"):
+        points([grid("seed=1")], [drawn_from("seed=1..2")], 1, 1)
+    many = "seed=" + ",".join(map(str, range(400)))
+    with pytest.raises(UsageError, match="160000 runs"):
+        points([grid(many), grid(many.replace("seed", "batch"))], [], 0, 1)

@@ -1,0 +1,95 @@
+"""What ranks do in their own processes: save shards, fail at it, and read them back."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from tests.train.checkpoints.saving import described, whole
+from torchtally.errors import CheckpointError
+from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.snapshot import Snapshot
+from torchtally.train.checkpoints.storage import read, write
+from torchtally.train.ranks import ranks
+
+SHAPES: dict[str, tuple[tuple[int, ...], int | None]] = {
+    "model/even": ((8, 3), 0),
+    "model/uneven": ((7, 2), 0),
+    "model/few": ((2, 5), 0),
+    "model/columns": ((3, 9), 1),
+    "model/replicated": ((4, 4), None),
+    "optimizer/even/exp_avg": ((8, 3), 0),
+}
+"""Of the whole, and the axis that is cut."""
+
+
+def full(name: str, step: int) -> Tensor:
+    shape, _ = SHAPES[name]
+    return torch.arange(torch.Size(shape).numel()).reshape(shape) + 1000.0 * step
+
+
+def tensors_on(rank: int, size: int, step: int) -> dict[str, Tensor]:
+    mesh = init_device_mesh("cpu", (size,))
+    found: dict[str, Tensor] = {
+        name: distribute_tensor(
+            full(name, step), mesh, [Replicate() if axis is None else Shard(axis)]
+        )
+        for name, (_, axis) in SHAPES.items()
+    }
+    found["model/plain"] = torch.arange(6.0) + step
+    found[f"random/{rank:05}/torch"] = torch.full((5,), rank + 10 * step)
+    return found
+
+
+def _write(run: Path, step: int, rank: int, size: int, group: Any) -> None:
+    tensors, snapshot = tensors_on(rank, size, step), Snapshot()
+    snapshot.take(tensors)
+    write(tensors, snapshot.copies(), Checkpoints(run), described(step, size), group)
+
+
+def save_on_ranks(run: Path, step: int) -> None:
+    with ranks("cpu") as own:
+        _write(run, step, own.rank, own.size, own.saving_group)
+
+
+def read_on_ranks(run: Path, step: int) -> None:
+    with ranks("cpu") as own:
+        checkpoints, found = Checkpoints(run), whole(run, step)
+        targets = {
+            name: torch.zeros_like(it)
+            for name, it in tensors_on(own.rank, own.size, step).items()
+            if name in found.tensors
+        }
+        read(targets, checkpoints, found, ranks=own.size, group=own.group)
+        for name, it in targets.items():
+            value = it.full_tensor() if isinstance(it, DTensor) else it
+            expected = tensors_on(own.rank, own.size, step)[name]
+            if isinstance(expected, DTensor):
+                expected = full(name, step)
+            assert torch.equal(value, expected), name
+
+
+def fail_on_rank(run: Path, step: int, failing: int, how: str) -> str:
+    """What this rank is told when one of them cannot write, or is killed."""
+    with ranks("cpu") as own:
+        native = os.write
+
+        def fault(handle: int, part: Any) -> int:
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise OSError(28, f"No space left on rank {failing}")
+
+        if own.rank == failing:
+            os.write = fault  # type: ignore[assignment]
+        try:
+            _write(run, step, own.rank, own.size, own.saving_group)
+        except CheckpointError as error:
+            return str(error)
+        finally:
+            os.write = native
+        return ""

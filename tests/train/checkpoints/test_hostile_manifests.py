@@ -1,0 +1,353 @@
+"""Manifests of strangers: of the right checksum, and with anything in them."""
+
+import ast
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import torchtally.train
+from tests.train.checkpoints.saving import check_contents, contents, save, taken, whole
+from torchtally.errors import CheckpointError
+from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.manifest import (
+    ELEMENT_BYTES,
+    FORMAT_VERSION,
+    NewerFormatError,
+    read_manifest,
+)
+
+WEIGHT = "model/blocks.0.weight"
+Change = Callable[[dict[str, Any]], Any]
+
+
+def sealed(body: bytes) -> bytes:
+    """As a manifest is written, by the description alone."""
+    rest = b'",\n"manifest": ' + body + b"}\n"
+    return b'{"sha256": "' + hashlib.sha256(rest).hexdigest().encode() + rest
+
+
+def document_of(own: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((own / "manifest.json").read_bytes())["manifest"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("hostile")
+    save(run, 2, elements=20)
+    return Checkpoints(run).path / "step-00000002"
+
+
+def test_the_seal_is_right(own: Path) -> None:
+    found = read_manifest(sealed(json.dumps(document_of(own)).encode()), "here")
+    assert found == whole(own.parent.parent, 2)
+
+
+def put(*path: Any, value: Any) -> Change:
+    def change(document: dict[str, Any]) -> None:
+        at: Any = document
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+
+    return change
+
+
+def in_weight(*path: Any, value: Any) -> Change:
+    return put("tensors", WEIGHT, *path, value=value)
+
+
+def named(name: str) -> Change:
+    """Another name of the file of the weights, everywhere."""
+
+    def change(document: dict[str, Any]) -> None:
+        document["files"][name] = document["files"].pop("model.safetensors")
+        for tensor in document["tensors"].values():
+            for piece in tensor["pieces"]:
+                if piece["file"] == "model.safetensors":
+                    piece["file"] = name
+
+    return change
+
+
+def twice(document: dict[str, Any]) -> None:
+    document["tensors"][WEIGHT]["pieces"] *= 2
+
+
+HOSTILE: list[Change] = [
+    *(
+        named(it)
+        for it in (
+            "../model.safetensors",
+            "/etc/passwd",
+            "/model.safetensors",
+            "a/b.safetensors",
+            "a\0.safetensors",
+            "..",
+            ".",
+            "",
+            "manifest.json",
+            "model.safetensors\n",
+            "mödel.safetensors",
+        )
+    ),
+    *(
+        in_weight("dtype", value=it)
+        for it in ("__class__", "load", "float4_e2m1fn", "complex128", "", "float64", 3, None)
+    ),
+    *(
+        in_weight("shape", value=it)
+        for it in (
+            [], [2], [20], [-2, -10], [2**40, 2**40], [2**70, 0], [0, 10], [2, 10, 0],
+            [1] * 100_000, [2.0, 10], "2", None, [2, 10, 2**62],
+        )
+    ),
+    *(
+        in_weight("pieces", 0, key, value=it)
+        for key in ("first_byte", "size_bytes", "crc32")
+        for it in (-1, -80, 2**31, 2**63, 2**64, 2**200, 1.5, "1", None)
+    ),
+    *(
+        in_weight("pieces", 0, key, value=it)
+        for key in ("offsets", "sizes")
+        for it in ([], [0], [-1, 0], [1, 0], [0, 2**62], [2**64, 0], [2, 10, 1], [1, 10])
+    ),
+    in_weight("pieces", value=[]),
+    in_weight("pieces", 0, "file", value="other.safetensors"),
+    in_weight("pieces", 0, "file", value="optimizer.safetensors"),
+    twice,
+    *(
+        put("files", "model.safetensors", key, value=it)
+        for key in ("size_bytes", "header_bytes", "header_crc32")
+        for it in (-1, 0, 8, 2**40, 2**64)
+    ),
+    put("files", value={}),
+    put("files", "more.safetensors", value={"size_bytes": 9, "header_bytes": 9, "header_crc32": 0}),
+    put("tensors", value=[]),
+    *(put("step", value=it) for it in (-2, 3, 2**64, "2", None)),
+    *(put("format_version", value=it) for it in (0, -1, None, "1", 0.5)),
+    put("ranks", value=0),
+    put("unknown", value=1),
+    in_weight("unknown", value=1),
+    in_weight("pieces", 0, "unknown", value=1),
+    put("versions", value={"torch": 2}),
+]  # fmt: skip
+
+
+def answer(own: Path, content: bytes) -> str:
+    """What is said of it; "" where it is read as if it was the checkpoint."""
+    former = (own / "manifest.json").read_bytes()
+    (own / "manifest.json").write_bytes(content)
+    try:
+        found = whole(own.parent.parent, 2)
+        said = {it.nbytes for it in contents(own.parent.parent, found).values()}
+        assert sum(said) <= sum(it.stat().st_size for it in own.iterdir())
+    except CheckpointError as error:
+        return str(error)
+    finally:
+        (own / "manifest.json").write_bytes(former)
+    return ""
+
+
+@pytest.mark.parametrize("change", HOSTILE, ids=range(len(HOSTILE)))
+def test_what_cannot_be_is_refused(
+    own: Path, change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = document_of(own)
+    change(document)
+    opened: list[str] = []
+    native = os.open
+
+    def watched(path: Any, *args: Any, dir_fd: int | None = None, **options: Any) -> int:
+        if dir_fd is not None:
+            opened.append(str(path))
+        return native(path, *args, dir_fd=dir_fd, **options)
+
+    monkeypatch.setattr(os, "open", watched)
+    assert answer(own, sealed(json.dumps(document).encode())).startswith(str(own))
+    assert {it for it in opened if "/" in it or ".." in it} == set()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'{"format_version": 1}',
+        b"[" * 200_000,
+        b'{"format_version": 1, "config": ' + b'{"a":' * 100_000,
+        b'{"config": ' + b"[" * 100_000 + b"]" * 100_000 + b', "format_version": 1}',
+        b'{"format_version": 1, "step": "\xff\xfe"}',
+        b'{"format_version": 1e999}',
+        b"\0" * 100,
+        b'{"format_version": NaN}',
+    ],
+    ids=range(11),
+)
+def test_what_is_no_manifest_is_refused(own: Path, body: bytes) -> None:
+    assert answer(own, sealed(body)).startswith(str(own))
+
+
+def test_a_key_that_stands_twice_hides_nothing(own: Path) -> None:
+    text = json.dumps(document_of(own))
+    for double in (text.replace('"step"', '"step": 7, "step"'), text[:-1] + ', "step": 7}'):
+        said = answer(own, sealed(double.encode()))
+        assert said == "" or "is of step 7" in said
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**65), 2**65)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["..", "/etc/passwd", "__class__", *ELEMENT_BYTES]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+
+
+def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    found = []
+    for key, it in items:
+        found.append((*before, key))
+        if isinstance(it, dict | list):
+            found += paths(it, (*before, key))
+    return found
+
+
+@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_anything_in_any_place(own: Path, data: st.DataObject) -> None:
+    """It is refused, or what is read are the numbers that were saved."""
+    document = document_of(own)
+    for _ in range(data.draw(st.integers(1, 2))):
+        path = data.draw(st.sampled_from(paths(document)))
+        put(*path, value=data.draw(VALUES))(document)
+    try:
+        found = read_manifest(sealed(json.dumps(document).encode()), str(own))
+    except CheckpointError:
+        return
+    saved_bytes = sum(prod(it.shape) * ELEMENT_BYTES[it.dtype] for it in found.tensors.values())
+    assert saved_bytes <= sum(it.size_bytes for it in found.files.values())
+    answer(own, sealed(json.dumps(document).encode()))
+
+
+def test_a_manifest_that_is_too_large_is_not_read(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchtally.train.checkpoints.folder.MOST_BYTES", 1000)
+    with pytest.raises(CheckpointError, match="too large for a manifest"):
+        whole(own.parent.parent, 2)
+
+
+# Versions ----------------------------------------------------------------------------------------
+
+
+def test_a_newer_format_is_refused_and_no_older_checkpoint_is_taken(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    own = Checkpoints(tmp_path).path / "step-00000002"
+    document = {**document_of(own), "format_version": FORMAT_VERSION + 1, "more": [1]}
+    (own / "manifest.json").write_bytes(sealed(json.dumps(document).encode()))
+    with pytest.raises(NewerFormatError) as refused:
+        taken(tmp_path)
+    assert f"has format version {FORMAT_VERSION + 1}, and this torchtally knows " in str(
+        refused.value
+    )
+    assert own.exists()
+
+
+# Between check and read --------------------------------------------------------------------------
+
+
+def test_a_file_that_changes_after_it_was_checked(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    found = whole(tmp_path, 2)
+    path = Checkpoints(tmp_path).path / "step-00000002" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="are damaged"):
+        contents(tmp_path, found)
+    path.write_bytes(content[:-1])
+    with pytest.raises(CheckpointError, match="ends at byte"):
+        contents(tmp_path, found)
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        contents(tmp_path, found)
+
+
+# No pickle ---------------------------------------------------------------------------------------
+
+
+def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise AssertionError("unpickled")
+
+    for owner in (pickle, torch.serialization.pickle):
+        for name in ("load", "loads", "Unpickler", "dump", "dumps", "Pickler"):
+            monkeypatch.setattr(owner, name, refuse)
+    for name in ("load", "save"):
+        monkeypatch.setattr(torch, name, refuse)
+    save(tmp_path, 1)
+    check_contents(tmp_path, 1)
+
+
+FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "importlib"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+ALLOWED = {
+    ("logs/log.py", "importlib"),  # versions of distributions
+}
+
+
+def offences(source: str) -> set[str]:
+    """What could run code out of a file's content."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                found |= {it.name.split(".")[0] for it in names} & FORBIDDEN_MODULES
+            case ast.ImportFrom(module=str(module)):
+                found |= {module.split(".")[0]} & FORBIDDEN_MODULES
+            case ast.Call(func=ast.Name(id=name)):
+                found |= {name} & FORBIDDEN_CALLS
+            case ast.Attribute(value=ast.Name(id="torch"), attr="load" | "save" as name):
+                found.add(f"torch.{name}")
+            case ast.keyword(arg="allow_pickle", value=ast.Constant(value=True)):
+                found.add("allow_pickle")
+    return found
+
+
+def test_no_module_of_training_runs_what_it_reads() -> None:
+    root = Path(torchtally.train.__file__).parent
+    files = sorted(root.rglob("*.py"))
+    assert len(files) > 60
+    found = {
+        (path.relative_to(root).as_posix(), it)
+        for path in files
+        for it in offences(path.read_text())
+    }
+    assert found == found & ALLOWED
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import pickle", "from pickle import loads", "eval('1')", "torch.load(x)", "import marshal as m",
+     "np.load(x, allow_pickle=True)"],
+)  # fmt: skip
+def test_the_search_finds_what_it_looks_for(source: str) -> None:
+    assert offences(source)

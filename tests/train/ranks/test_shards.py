@@ -1,0 +1,85 @@
+"""What a rank holds of a tensor, and norms and clipping of tensors in shards."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.train.ranks.processes import on_ranks
+from torchtally.train.optimizers import clip_by_norm, global_norm
+from torchtally.train.optimizers.clipping import scale_to_norm
+from torchtally.train.ranks import ranks
+from torchtally.train.shards import held, is_shard, part_like, settle, whole
+
+SHAPES = ((5, 3), (1, 4), (7,))
+"""Three ranks hold unequal parts of them, or none."""
+
+
+def tensors(seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(it, generator=generator) for it in SHAPES]
+
+
+def shards_of(given: list[Tensor]) -> list[Tensor]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    return [distribute_tensor(it, mesh, [Shard(0)]) for it in given]
+
+
+def with_gradients(weights: list[Tensor], gradients: list[Tensor]) -> list[nn.Parameter]:
+    found = [nn.Parameter(it) for it in weights]
+    for parameter, gradient in zip(found, gradients, strict=True):
+        parameter.grad = gradient
+    return found
+
+
+def in_shards() -> dict[str, list[Tensor]]:
+    with ranks("cpu"):
+        cut = shards_of(tensors(0))
+        clipped, scaled = (
+            with_gradients(shards_of(tensors(1)), shards_of(tensors(2))) for _ in "ab"
+        )
+        norm = clip_by_norm(clipped, 0.5)
+        scale_to_norm(scaled, norm.item(), 0.5)
+        return {
+            "are shards": [torch.tensor([is_shard(it) for it in cut])],
+            "held": [held(it) for it in cut],
+            "parts": [part_like(one, it) for one, it in zip(tensors(0), cut, strict=True)],
+            "whole": [whole(it) for it in cut],
+            "norm": [norm, global_norm(cut)],
+            "clipped": [whole(it.grad) for it in clipped if it.grad is not None],
+            "scaled": [whole(it.grad) for it in scaled if it.grad is not None],
+        }
+
+
+def test_norms_and_clipping_of_shards_are_those_of_the_whole() -> None:
+    every = on_ranks(in_shards, 3)
+    parameters = with_gradients(tensors(1), tensors(2))
+    norms = [clip_by_norm(parameters, 0.5), global_norm(tensors(0))]
+    for found in every:
+        assert bool(found["are shards"][0].all())
+        torch.testing.assert_close(found["norm"], norms)
+        for parameter, clipped, scaled in zip(
+            parameters, found["clipped"], found["scaled"], strict=True
+        ):
+            torch.testing.assert_close(clipped, parameter.grad)
+            torch.testing.assert_close(scaled, parameter.grad)
+
+
+def test_parts_make_up_the_whole() -> None:
+    every = on_ranks(in_shards, 3)
+    for at, tensor in enumerate(tensors(0)):
+        assert torch.equal(torch.cat([found["held"][at] for found in every]), tensor)
+        for found in every:
+            assert torch.equal(found["parts"][at], found["held"][at])
+            assert torch.equal(found["whole"][at], tensor)
+
+
+@pytest.mark.parametrize("function", [held, whole, lambda it: part_like(it, torch.ones(2))])
+def test_what_is_no_shard_stays_as_it_is(function: object) -> None:
+    tensor = torch.ones(2)
+    assert callable(function)
+    assert function(tensor) is tensor
+    assert not is_shard(tensor)
+    settle(nn.Linear(1, 1))
