@@ -3,6 +3,7 @@
 import json
 import math
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from tests.train.steppers import (
     stepper,
     tokens,
 )
+from tests.train.training import teacher
+from torchtally import trace
 from torchtally.errors import UsageError
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.transformer import Transformer
@@ -31,6 +34,7 @@ from torchtally.train.outcome import NonFiniteError, Outcome, SpikeError
 from torchtally.train.precision import precision
 from torchtally.train.spikes import SpikeConfig, SpikeDetector
 from torchtally.train.step import Stepper
+from torchtally.train.trainer import rehearse
 
 LEARNING_STEPS = 12
 
@@ -334,3 +338,30 @@ def test_rows_without_targets_are_refused() -> None:
         stepper()((tokens(), tokens()[:5]), step=0)
     with pytest.raises(UsageError, match="0 rows"):
         stepper()(tokens()[:0], step=0)
+
+
+def test_memory_that_is_short_after_unscaling_is_no_other_error() -> None:
+    """float16's scaler remembers that gradients are unscaled, and the attempt is done again."""
+    it = stepper(micro_batch=ROWS, name="fp16")
+    norm, calls = it._clipped_norm, iter(range(9))
+
+    def short() -> Tensor:
+        if next(calls) == 0:
+            raise torch.OutOfMemoryError("no memory for the norm")
+        return norm()
+
+    it._clipped_norm = short  # type: ignore[method-assign]
+    result = it(tokens(), step=0)
+    assert result.outcome is Outcome.UPDATED
+    assert result.micro_batch == ROWS // 2
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16"])
+def test_a_rehearsal_takes_every_step(name: str, tmp_path: Path) -> None:
+    """Its numbers mean nothing: what they overflow to is no reason to plan without an update."""
+    for lr in (1e-2, 1e30):
+        config = teacher(
+            tmp_path, precision=name, compile=False, optimizer={"name": "adagrad", "lr": lr}
+        )
+        run = trace(lambda: rehearse(config), gpu="H100-SXM", steps=2)  # noqa: B023
+        assert len(run.step_ends) == 2

@@ -1,11 +1,12 @@
 """`tally train`: train, knowing what it takes before the first step, and showing what it took."""
 
 import argparse
+import faulthandler
 import signal
 import sys
 import textwrap
 from collections import Counter
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from torchtally.train.evaluation import Evaluation
     from torchtally.train.footprint import Footprint
     from torchtally.train.logs import Log, StepRecord
-    from torchtally.train.loop import History
+    from torchtally.train.loop import History, Observer
     from torchtally.train.loss_plot import LossCurve
+    from torchtally.train.ranks import Ranks
+    from torchtally.train.signals import Signals
     from torchtally.train.trainer import Trainer
 
 NAME = "train"
@@ -45,6 +48,8 @@ of the config (--model.layers 6, --log.folder runs/other).
 Checkpoints are below `checkpoints` in the run's folder. SIGTERM and Ctrl-C save and
 end with 143 and 130, a second one ends at once; SIGUSR1 saves and goes on.
 """
+
+WHEN_SHORT = "Take fewer rows at a time (micro_batch), a shorter sequence or a smaller model."
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -80,16 +85,29 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def command(args: argparse.Namespace) -> int:
-    """Plan, train and tell. Ctrl-C ends it with a checkpoint of what was reached."""
+    """Plan, train and tell; one of several ranks where torchrun says so."""
+    from torchtally.train.failing import failing_together
+    from torchtally.train.ranks import launched, ranks
+    from torchtally.train.retry import shortage_explained
+    from torchtally.train.trainer import device_of
+
     _check(args)
-    config = _config(args)
-    roofline = _roofline(args.gpu, config)
-    planned = _resolved(config, args.gpu, roofline)
-    rows = _predicted(planned, roofline)
-    print(_plan_text(planned, roofline, rows), end="", flush=True)
-    if args.plan:
-        return 0
-    return _train(config, roofline, rows, args)
+    # A file that shrinks while it is mapped ends the process by a signal: this says where.
+    if sys.stderr is sys.__stderr__:
+        faulthandler.enable()
+    with failing_together(), shortage_explained(WHEN_SHORT):
+        config = _config(args)
+        own = launched()
+        roofline = _roofline(args.gpu, config)
+        rows: list[Row] = []
+        if own.is_first:
+            planned = _of_rank(_resolved(config, args.gpu, roofline), own)
+            rows = _predicted(planned, roofline)
+            print(_plan_text(planned, roofline, rows, own), end="", flush=True)
+        if args.plan:
+            return 0
+        with ranks(device_of(config, own).type) as together:
+            return _train(config, together, roofline, rows, args)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -99,6 +117,15 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--resume goes on with a run and --replace drops it: give one of them.")
     if args.allow_changes and not args.resume:
         raise UsageError("--allow-changes is for --resume alone.")
+
+
+def _of_rank(config: "TrainConfig", own: "Ranks") -> "TrainConfig":
+    """What one of several ranks trains on. Raises UsageError where a batch has no equal parts."""
+    from torchtally.train.data.order import rows_of_rank
+
+    part = rows_of_rank(config.batch, own.rank, own.size)
+    rows = part.stop - part.start
+    return replace(config, batch=rows, micro_batch=min(config.rows, rows))
 
 
 def _config(args: argparse.Namespace) -> "TrainConfig":
@@ -196,7 +223,9 @@ def _closed_rows(config: "TrainConfig") -> "list[Row]":
     ]
 
 
-def _plan_text(config: "TrainConfig", roofline: "Roofline | None", rows: "list[Row]") -> str:
+def _plan_text(
+    config: "TrainConfig", roofline: "Roofline | None", rows: "list[Row]", own: "Ranks"
+) -> str:
     from torchtally.train.display import plan_table
     from torchtally.train.plan import weights
     from torchtally.train.precision import precision
@@ -205,7 +234,17 @@ def _plan_text(config: "TrainConfig", roofline: "Roofline | None", rows: "list[R
     parameters = format_count(sum(it.elements for it in weights(config)))
     where = "this machine" if roofline is None else roofline.chip.name
     title = f"{parameters} parameters, {config.steps} steps of {config.batch} on {where}"
+    if own.size > 1:
+        title += f", each of {own.size} ranks"
     text = plan_table(title, rows)
+    if own.size > 1 and config.parallel.strategy == "fsdp":
+        text += (
+            f"  Of a rank with whole weights: with fsdp it holds 1/{own.size} of parameters,\n"
+            "  gradients and optimizer state, and one block whole. What ranks take to talk to\n"
+            "  each other is left out.\n"
+        )
+    elif own.size > 1:
+        text += "  The time that ranks take to talk to each other is left out.\n"
     found = precision(config.precision)
     text += textwrap.fill(
         f"{found.name}: {found.effect}", 78, initial_indent="  ", subsequent_indent="  "
@@ -220,47 +259,74 @@ def _plan_text(config: "TrainConfig", roofline: "Roofline | None", rows: "list[R
 
 
 def _train(
-    config: "TrainConfig", roofline: "Roofline | None", rows: "list[Row]", args: argparse.Namespace
+    config: "TrainConfig",
+    own: "Ranks",
+    roofline: "Roofline | None",
+    rows: "list[Row]",
+    args: argparse.Namespace,
 ) -> int:
     from torchtally.train.checkpoints.folder import Checkpoints
-    from torchtally.train.checkpoints.resume import resume
-    from torchtally.train.loop import train
-    from torchtally.train.plan import step_flops
+    from torchtally.train.loop import Unobserved
     from torchtally.train.signals import EXIT_CODE, listening
     from torchtally.train.trainer import trainer_of
 
-    show = Show(config, rows)
-    flops = step_flops(config)
-    with listening(show.noted) as signals:
-        trainer = trainer_of(config)
-        peak_flop_per_s = _peak(trainer, roofline)
-        checkpoints = Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
-        with checkpoints.locked():
-            _check_past(checkpoints, args)
-            resumed = None
-            if args.resume:
-                resumed = resume(
-                    trainer, checkpoints, show.noted, allows_changes=args.allow_changes
-                )
-            if resumed is not None:
-                show.noted(f"going on from step {resumed.step}")
-            with _log(trainer, roofline, rows, show, resumed, args) as log:
-                if args.replace:
-                    checkpoints.clear()
-                checkpoints.clean()
-                past = _past(config, resumed)
-                history = train(
-                    trainer,
-                    log,
-                    show,
-                    checkpoints=checkpoints,
-                    resumed=resumed,
-                    signals=signals,
-                    mfu_of=lambda s: flops / s / peak_flop_per_s if peak_flop_per_s and s else None,
-                )
-    show.close()
-    print(_ended(config, past, history), end="")
+    show = Show(config, rows) if own.is_first else Unobserved()
+    checkpoints = Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
+    with listening(show.noted, is_launched=own.size > 1) as signals:
+        trainer = trainer_of(config, own)
+        with checkpoints.locked() if own.is_first else nullcontext():
+            past, history = _trained(trainer, checkpoints, show, signals, roofline, rows, args)
+        if isinstance(show, Show):
+            show.close()
+            print(_ended(config, past, history), end="", flush=True)
+        # torchrun ends all ranks as soon as one has ended with an exit code.
+        own.wait()
     return EXIT_CODE + history.stopped_by if history.stopped_by else 0
+
+
+def _trained(
+    trainer: "Trainer",
+    checkpoints: "Checkpoints",
+    show: "Observer",
+    signals: "Signals",
+    roofline: "Roofline | None",
+    rows: "list[Row]",
+    args: argparse.Namespace,
+) -> "tuple[LossCurve, History]":
+    """The losses of before it goes on, and the training from there."""
+    from torchtally.train.checkpoints.resume import resume
+    from torchtally.train.loop import train
+    from torchtally.train.plan import step_flops
+
+    own, config = trainer.ranks, trainer.config
+    own.done_by_first(lambda: _check_past(checkpoints, args), "look for an earlier run")
+    resumed = None
+    if args.resume:
+        resumed = resume(trainer, checkpoints, show.noted, allows_changes=args.allow_changes)
+    if resumed is not None:
+        show.noted(f"going on from step {resumed.step}")
+    peak_flop_per_s = _peak(trainer, roofline)
+    flops = step_flops(config) / own.size
+    with _log(trainer, roofline, rows, show, resumed, args) as log:
+        own.done_by_first(lambda: _tidy(checkpoints, args), "remove old checkpoints")
+        past = _past(config, resumed)
+        history = train(
+            trainer,
+            log,
+            show,
+            checkpoints=checkpoints,
+            resumed=resumed,
+            signals=signals,
+            mfu_of=lambda s: flops / s / peak_flop_per_s if peak_flop_per_s and s else None,
+        )
+    return past, history
+
+
+def _tidy(checkpoints: "Checkpoints", args: argparse.Namespace) -> None:
+    """What crashes left behind is removed, and what this run takes the place of."""
+    checkpoints.clean()
+    if args.replace:
+        checkpoints.clear()
 
 
 def _check_past(checkpoints: "Checkpoints", args: argparse.Namespace) -> None:
@@ -275,13 +341,16 @@ def _log(
     trainer: "Trainer",
     roofline: "Roofline | None",
     rows: "list[Row]",
-    show: "Show",
+    show: "Observer",
     resumed: "Resumed | None",
     args: argparse.Namespace,
 ) -> "AbstractContextManager[Log]":
-    from torchtally.train.logs import RunHeader, logs
+    """The first rank's logs; the others write none."""
+    from torchtally.train.logs import RunHeader, Unlogged, logs
 
     config = trainer.config
+    if not trainer.ranks.is_first:
+        return nullcontext(Unlogged())
     header = RunHeader(
         config=config.document(),
         mfu_convention=_mfu_convention(trainer, roofline) if _peak(trainer, roofline) else None,

@@ -19,10 +19,11 @@ from torchtally.train.checkpoints.resume import Resumed
 from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
-from torchtally.train.evaluation import Evaluation, evaluate
+from torchtally.train.evaluation import Evaluation
 from torchtally.train.footprint import Footprint, footprint, measured_activation_bytes
 from torchtally.train.logs import Log, StepRecord
 from torchtally.train.outcome import StepError
+from torchtally.train.ranks import Ranks
 from torchtally.train.sampling import sample
 from torchtally.train.signals import Signals
 from torchtally.train.tasks import Language, Rows, TrainBatch
@@ -43,6 +44,15 @@ class Observer(Protocol):
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None: ...
 
+    def sampled(self, step: int, text: str) -> None: ...
+
+
+class Unobserved:
+    """Nobody looks on: all ranks but the first."""
+
+    def stepped(self, step: int, record: StepRecord, footprint: Footprint | None) -> None: ...
+    def noted(self, text: str) -> None: ...
+    def evaluated(self, step: int, evaluation: Evaluation) -> None: ...
     def sampled(self, step: int, text: str) -> None: ...
 
 
@@ -124,7 +134,7 @@ class _Run:
             batches = stack.enter_context(
                 self.task.batches(first, config.steps, self.trainer.device)
             )
-            profiler = stack.enter_context(_profiler(config))
+            profiler = stack.enter_context(_profiler(config, self.trainer.ranks))
             if self.saver is not None:
                 stack.enter_context(self.saver)
             self._begin(resumed)
@@ -284,13 +294,7 @@ class _Run:
                     raise _StoppedError
                 yield it
 
-        trainer = self.trainer
-        found = evaluate(
-            trainer.model,
-            trainer.loss,
-            until_stopped(),
-            precision_context=lambda: trainer.precision.autocast(trainer.device),
-        )
+        found = self.trainer.evaluate(until_stopped())
         self.history.validation.append((step, found.loss_nats))
         self.log.write(step, found.values())
         self.observer.evaluated(step, found)
@@ -307,15 +311,18 @@ class _Run:
             )
         encoded = task.tokenizer.encode([wanted.prompt.encode()])
         ids = torch.tensor([[int(it) for chunk in encoded for it in chunk]])
-        drawn = sample(
-            task.model,
-            ids,
-            tokens=wanted.tokens,
-            temperature=wanted.temperature,
-            top_k=wanted.top_k,
-            seed=seed_of(Source.SAMPLING, self.config.seed),
-            precision_context=lambda: self.trainer.precision.autocast(self.trainer.device),
-        )
+        trainer = self.trainer
+        # Sharded weights are gathered by all ranks, so all of them draw the same sample.
+        with trainer.parallel.whole_weights():
+            drawn = sample(
+                task.model,
+                ids,
+                tokens=wanted.tokens,
+                temperature=wanted.temperature,
+                top_k=wanted.top_k,
+                seed=seed_of(Source.SAMPLING, self.config.seed),
+                precision_context=lambda: trainer.precision.autocast(trainer.device),
+            )
         self.observer.sampled(step, task.tokenizer.decode(drawn[0].tolist()))
 
 
@@ -335,10 +342,10 @@ def _memory(found: Footprint | None) -> dict[str, int]:
 
 
 @contextmanager
-def _profiler(config: TrainConfig) -> Iterator["torch.profiler.profile | None"]:
+def _profiler(config: TrainConfig, ranks: Ranks) -> Iterator["torch.profiler.profile | None"]:
     """torch.profiler over the steps that the config names; its trace goes to the run's folder."""
     first = config.profile.first_step
-    if first is None:
+    if first is None or not ranks.is_first:
         yield None
         return
     folder = Path(config.log.folder)

@@ -47,6 +47,9 @@ class StepError(TallyError):
     `batch` is this rank's (inputs, targets), to see what did it and to do it again.
     """
 
+    exit_code = 4
+    """A sweep knows by it that a training diverged."""
+
     def __init__(self, text: str, *, step: int, batch: tuple[Tensor, Tensor]) -> None:
         super().__init__(text)
         self.step = step

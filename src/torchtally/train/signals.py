@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 EXIT_CODE = 128
 """A process that a signal ended has it, plus the signal's number: the shells' convention."""
 SAME_S = 1.0
-"""Under torchrun a Ctrl-C comes twice, from the terminal and from torchrun: within so much it is
-one."""
+"""A rank gets one stop twice where all processes are told, as by SLURM, and torchrun passes it on:
+within so much it is one."""
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _SAVING = signal.SIGUSR1

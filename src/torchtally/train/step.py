@@ -35,7 +35,8 @@ from torchtally.train.spikes import SpikeDetector
 
 Batch = Tensor | tuple[Tensor, Tensor]
 """Tokens, each the target of those before it; or inputs and targets. Rows come first."""
-OnNonfinite = Literal["stop", "skip"]
+OnNonfinite = Literal["stop", "skip", "take"]
+"""To take it all the same is for rehearsals, whose numbers mean nothing."""
 
 LEAST_LOSS_SCALE = 1.0
 """Below it float16 loses what scaling was to save: torch.amp.GradScaler's documentation."""
@@ -150,12 +151,25 @@ class Stepper:
             began_with,
             least=min(self.least_micro_batch, began_with),
             device=self.device,
-            discard=lambda: self.optimizer.zero_grad(set_to_none=True),
+            discard=self._discard,
             note=lambda size: shortage_note(size, inputs),
         )
         if size < began_with:
             self.micro_batch = size
         return size, found
+
+    def _discard(self) -> None:
+        """The attempt's gradients, and that the scaler has unscaled them already."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.scaler is not None:
+            self.scaler = self._scaler_as_it_was(self.scaler)
+
+    def _scaler_as_it_was(self, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
+        """A scaler remembers of each optimizer how far its step is, and a new one does not."""
+        fresh = self.precision.scaler(self.device)
+        assert fresh is not None
+        fresh.load_state_dict(scaler.state_dict())
+        return fresh
 
     def _passes(self, inputs: Tensor, targets: Tensor, size: int) -> Passes:
         """Forward and backward of all micro-batches, clipping, and the one wait of the step."""
@@ -223,7 +237,7 @@ class Stepper:
         return global_norm(it.grad for it in self.model.parameters() if it.grad is not None)
 
     def _outcome(self, found: Passes, *, is_spike: bool) -> Outcome:
-        if not found.is_finite:
+        if not found.is_finite and self.on_nonfinite != "take":
             is_overflow = isfinite(found.loss) and self._lowered_scale(found.loss_scale)
             return Outcome.SCALE_LOWERED if is_overflow else Outcome.NONFINITE
         assert self.spikes is not None or not is_spike

@@ -26,6 +26,7 @@ from torchtally.train.data.tokenizer import (
     BytePairTokenizer,
     ByteTokenizer,
     Tokenizer,
+    tokenizer_text,
 )
 from torchtally.train.models import Cruncher, Transformer
 from torchtally.train.models.huggingface import read_weights
@@ -314,6 +315,6 @@ def _tokenizer(paths: Iterable[str]) -> Tokenizer | None:
         if found is not None and found.tokenizer == BYTE_TOKENIZER:
             return ByteTokenizer()
         if found is not None:
-            file = Path(path, found.tokenizer)
-            return BytePairTokenizer(file.read_text(encoding="utf-8"), place=str(file))
+            file = str(Path(path, found.tokenizer))
+            return BytePairTokenizer(tokenizer_text(file), place=file)
     return None

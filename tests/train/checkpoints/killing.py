@@ -75,7 +75,7 @@ def _newest(run: Path) -> int | None:
     return found
 
 
-# In one file, overwritten in place; and a whole one put in the place of the deleted former ---------
+# One file, overwritten in place; and a whole folder, when the former one is deleted ---------------
 
 
 def _overwrite(run: Path, step: int) -> None:
@@ -304,8 +304,5 @@ def killed_at_every_call(way: str, run: Path) -> Report:
         if said:
             report.seconds = time.monotonic() - began_s
             return report
-        if judge(way, run, step, report):
-            step = _first_step(way, run) - 1
-        else:
-            step = 0
+        step = _first_step(way, run) - 1 if judge(way, run, step, report) else 0
     raise AssertionError

@@ -15,9 +15,12 @@ def has_own_mounts() -> bool:
     if libc.unshare(CLONE_NEWNS) != 0:
         if libc.unshare(CLONE_NEWNS | CLONE_NEWUSER) != 0:
             return False
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+        try:
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+            Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+        except PermissionError:
+            return False
     return bool(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) == 0)
 
 

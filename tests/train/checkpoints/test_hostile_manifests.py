@@ -231,7 +231,7 @@ def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_anything_in_any_place(own: Path, data: st.DataObject) -> None:
-    """It is refused, or what is read are the numbers that were saved."""
+    """It is refused, or no more is read than its files have."""
     document = document_of(own)
     for _ in range(data.draw(st.integers(1, 2))):
         path = data.draw(st.sampled_from(paths(document)))
@@ -311,6 +311,8 @@ FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jobl
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 ALLOWED = {
     ("logs/log.py", "importlib"),  # versions of distributions
+    ("logs/remote.py", "importlib"),  # a log that the config asks for, by a table of names
+    ("precision.py", "importlib"),  # torchao
 }
 
 
@@ -346,8 +348,14 @@ def test_no_module_of_training_runs_what_it_reads() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["import pickle", "from pickle import loads", "eval('1')", "torch.load(x)", "import marshal as m",
-     "np.load(x, allow_pickle=True)"],
-)  # fmt: skip
+    [
+        "import pickle",
+        "from pickle import loads",
+        "eval('1')",
+        "torch.load(x)",
+        "import marshal as m",
+        "np.load(x, allow_pickle=True)",
+    ],
+)
 def test_the_search_finds_what_it_looks_for(source: str) -> None:
     assert offences(source)

@@ -23,7 +23,12 @@ def test_what_is_changed_afterwards_is_not_in_the_copies() -> None:
 
 @pytest.mark.parametrize(
     "view",
-    [lambda it: it.T, lambda it: it[::2, 1:], lambda it: it[0, 0], lambda it: it[:, :1].expand(4, 9)],
+    [
+        lambda it: it.T,
+        lambda it: it[::2, 1:],
+        lambda it: it[0, 0],
+        lambda it: it[:, :1].expand(4, 9),
+    ],
     ids=["transposed", "strided", "one number", "expanded"],
 )  # fmt: skip
 def test_views_are_copied_by_their_numbers(view: object) -> None:

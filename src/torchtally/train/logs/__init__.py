@@ -11,7 +11,7 @@ What is logged never decides how a training goes: a log that fails is reported, 
 """
 
 from torchtally.train.logs.jsonl import read_log
-from torchtally.train.logs.log import Log, LogName, RunHeader
+from torchtally.train.logs.log import Log, LogName, RunHeader, Unlogged
 from torchtally.train.logs.records import StepRecord
 from torchtally.train.logs.together import logs
 
@@ -20,6 +20,7 @@ __all__ = [
     "LogName",
     "RunHeader",
     "StepRecord",
+    "Unlogged",
     "logs",
     "read_log",
 ]

@@ -27,6 +27,13 @@ class Log(Protocol):
         """Everything is where it belongs. Nothing is written afterwards."""
 
 
+class Unlogged:
+    """Nothing is written down: all ranks but the first."""
+
+    def write(self, step: int, values: Mapping[str, Value]) -> None: ...
+    def close(self) -> None: ...
+
+
 class LogName(StrEnum):
     """Logs besides log.jsonl."""
 
