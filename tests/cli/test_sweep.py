@@ -61,7 +61,8 @@ def test_the_missions_learning_rates_and_one_that_diverges(tmp_path: Path) -> No
         assert log.run["config"]["optimizer"]["lr"] == lr
         assert runs[lr]["final_loss"] == log.series("train/loss")[-1][1]
         assert runs[lr]["steps"] == 10
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    # But for lines with a path, which is as long as it is.
+    assert max(len(it) for it in done.stdout.splitlines() if "/" not in it) <= 80
     assert "diverged" in done.stdout
     assert "3/3" in done.stderr
     assert "10 steps, loss" in (tmp_path / "sweep" / "lr=0.1" / "output.txt").read_text()

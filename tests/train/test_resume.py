@@ -28,7 +28,7 @@ from torchtally.train.checkpoints.randomness import (
     seed_all,
     set_random_states,
 )
-from torchtally.train.checkpoints.resume import resume
+from torchtally.train.checkpoints.resume import Resumed, resume
 from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.checkpoints.state import tensors_of
 from torchtally.train.config import TrainConfig
@@ -349,7 +349,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     checkpoints = Checkpoints(config.log.folder)
     saver = Saver(trainer, checkpoints, config.checkpoint)
     with pytest.raises(CheckpointError, match="not finite"):
-        saver.save(3, {})
+        saver.save(Resumed(3))
     assert checkpoints.steps() == [2]
 
 

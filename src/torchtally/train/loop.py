@@ -153,8 +153,8 @@ class _Run:
             seed = seed_of(Source.DROPOUT, self.config.seed)
             seed_all(self.trainer.ranks.seed(seed))
         else:
-            self.skipped = resumed.loop["skipped"]
-            if not resumed.loop["is_evaluated"]:
+            self.skipped = resumed.skipped
+            if not resumed.is_evaluated:
                 self._now_and_then(resumed.step)
         self.signals.is_training = True
         self.began_s = self.clock()
@@ -189,7 +189,7 @@ class _Run:
         if self.saver is None:
             return
         before_s = self.clock()
-        self.saver.save(step, {"skipped": self.skipped, "is_evaluated": is_evaluated})
+        self.saver.save(Resumed(step, self.skipped, is_evaluated))
         self.began_s += self.clock() - before_s
 
     def _end(self) -> None:

@@ -1,5 +1,6 @@
 """Going on from the newest checkpoint that is whole."""
 
+import errno
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,16 @@ from torchtally.errors import CheckpointError, UsageError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import Manifest, NewerFormatError, plain
 from torchtally.train.checkpoints.randomness import seed_all
-from torchtally.train.checkpoints.state import restore
+from torchtally.train.checkpoints.state import as_it_was_saved, restore
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.logs.log import as_json, versions
 from torchtally.train.ranks import Ranks
 from torchtally.train.trainer import Trainer
 
 Say = Callable[[str], None]
+
+_OURS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What says of this process that it cannot read, and nothing of the checkpoint."""
 
 FREE = (
     "log.", "evaluation.", "sampling.", "profile.", "checkpoint.", "on_nonfinite", "on_spike",
@@ -33,8 +37,14 @@ class Resumed:
     """Where a training goes on."""
 
     step: int
-    loop: Mapping[str, Any]
-    """What the loop had saved for itself."""
+    skipped: int = 0
+    """Steps that were left out before."""
+    is_evaluated: bool = True
+    """Whether what was due after that step was done."""
+
+    def loop_state(self) -> dict[str, int | bool]:
+        """As a checkpoint has it."""
+        return {"skipped": self.skipped, "is_evaluated": self.is_evaluated}
 
 
 def resume(
@@ -61,7 +71,9 @@ def resume(
             f"step {found.step} was saved by {found.ranks} ranks, and {ranks.size} go on: losses "
             "are the same to rounding, but for dropout, which draws other numbers."
         )
-    return Resumed(found.step, found.state["loop"])
+    with as_it_was_saved(found):
+        loop = found.state["loop"]
+        return Resumed(found.step, int(loop["skipped"]), bool(loop["is_evaluated"]))
 
 
 def newest(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
@@ -69,18 +81,19 @@ def newest(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
 
     Raises CheckpointError where there are some, and none is.
     """
-    steps = ranks.from_first(checkpoints.steps() if ranks.is_first else [])
+    steps = ranks.done_by_first(checkpoints.steps, "look for checkpoints")
     refused: list[str] = []
     for step in steps:
         found = _manifest_if_whole(checkpoints, step, ranks)
         if isinstance(found, Manifest):
             return found
         refused.append(found)
-        is_last = step == steps[-1]
-        if ranks.is_first and not is_last:
-            aside = checkpoints.set_aside(step)
-            say(f"{found} It is kept as {aside.name}; trying the checkpoint before.")
-        ranks.wait()
+        if step != steps[-1]:
+            aside = ranks.done_by_first(
+                lambda: checkpoints.set_aside(step).name,  # noqa: B023 - called at once
+                "set a damaged checkpoint aside",
+            )
+            say(f"{found} It is kept as {aside}; trying the checkpoint before.")
     if refused:
         raise CheckpointError(
             f"{checkpoints.path}: no checkpoint is whole. {refused[-1]} Start again with --replace."
@@ -98,6 +111,8 @@ def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Man
     except NewerFormatError:
         raise
     except CheckpointError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _OURS:
+            raise
         wrong = str(error)
     wrongs = [it for it in _everybodys(wrong, ranks) if it is not None]
     if wrongs:

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torchtally.errors import CheckpointError
+from torchtally.errors import CheckpointError, TallyError
 from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.resume import Resumed
 from torchtally.train.checkpoints.snapshot import Snapshot
 from torchtally.train.checkpoints.state import state_of, tensors_of
 from torchtally.train.checkpoints.storage import Described, write
@@ -61,17 +62,17 @@ class Saver:
             minutes is not None and self._clock() - self._saved_s >= 60 * minutes
         )
 
-    def save(self, step: int, loop: dict[str, Any]) -> None:
-        """The state after so many steps; `loop` is plain data of the caller's.
+    def save(self, at: Resumed) -> None:
+        """The state of now, of a training that goes on as `at` says.
 
         Returns once the copy is taken, or where the config says so, once it is written. Waits for
         the former one. Raises CheckpointError for weights that are not finite: they would push the
         last good ones out.
         """
         self.wait()
+        step, trainer = at.step, self._trainer
         if step == self.saved_step:
             return
-        trainer = self._trainer
         self._check_finite(step)
         tensors = tensors_of(trainer)
         self._snapshot.take(tensors)
@@ -80,7 +81,7 @@ class Saver:
             ranks=trainer.ranks.size,
             versions=versions(),
             config=as_json(trainer.config.document()),
-            state={**state_of(trainer), "loop": loop},
+            state={**state_of(trainer), "loop": at.loop_state()},
         )
         self.saved_step, self._saved_s = step, self._clock()
 
@@ -121,8 +122,11 @@ class Saver:
         """What is being written is finished, also where something else went wrong."""
         if error is None:
             self.wait()
-        elif self._thread is not None:
-            self._thread.join()
+            return
+        try:
+            self.wait()
+        except (TallyError, OSError) as failure:
+            error.add_note(f"The checkpoint that was being written failed, too: {failure}")
 
     def _write(self, tensors: dict[str, Any], described: Described) -> Path | None:
         ranks = self._trainer.ranks

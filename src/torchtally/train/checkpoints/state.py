@@ -9,6 +9,7 @@ and the data's order are functions of the step and have no state.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,9 +17,9 @@ from torch import Tensor
 
 from torchtally.errors import CheckpointError
 from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import Manifest, SavedTensor, plain
+from torchtally.train.checkpoints.manifest import Manifest, plain
 from torchtally.train.checkpoints.randomness import random_states, set_random_states
-from torchtally.train.checkpoints.storage import read
+from torchtally.train.checkpoints.storage import read, torch_dtype
 from torchtally.train.optimizers import load_state
 from torchtally.train.trainer import Trainer
 
@@ -60,18 +61,31 @@ def restore(trainer: Trainer, checkpoints: Checkpoints, manifest: Manifest) -> b
     kept = _optimizer_targets(trainer.optimizer, manifest)
     prefix = _random(trainer.ranks.rank)
     random = {
-        name: torch.empty(it.shape, dtype=_dtype(it))
+        name: torch.empty(it.shape, dtype=torch_dtype(it))
         for name, it in manifest.tensors.items()
         if name.startswith(prefix)
     }
     ranks = trainer.ranks
     targets = {**model, **kept, **random}
     read(targets, checkpoints, manifest, ranks=ranks.size, group=ranks.group)
-    _set_optimizer(trainer.optimizer, kept, manifest.state["groups"])
-    trainer.stepper.load_state_dict(manifest.state["stepper"])
+    with as_it_was_saved(manifest):
+        _set_optimizer(trainer.optimizer, kept, manifest.state["groups"])
+        trainer.stepper.load_state_dict(manifest.state["stepper"])
     if random:
         set_random_states({name.removeprefix(prefix): it for name, it in random.items()})
     return bool(random)
+
+
+@contextmanager
+def as_it_was_saved(manifest: Manifest) -> Iterator[None]:
+    """What its plain data lacks, or has in another form, is a CheckpointError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"The state in the manifest of step {manifest.step} is none of a training "
+            f"({type(error).__name__}: {error})."
+        ) from error
 
 
 def _model(trainer: Trainer) -> dict[str, Tensor]:
@@ -101,11 +115,6 @@ def _random(rank: int) -> str:
     return f"{RANDOM}{rank:05}/"
 
 
-def _dtype(saved: SavedTensor) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, saved.dtype)
-    return dtype
-
-
 def _optimizer_targets(optimizer: torch.optim.Optimizer, manifest: Manifest) -> dict[str, Tensor]:
     """Room for everything that was kept: optimizers have none before their first step."""
     parameters = dict(_parameters(optimizer))
@@ -121,9 +130,9 @@ def _optimizer_targets(optimizer: torch.optim.Optimizer, manifest: Manifest) -> 
                 "not trained here. Resume with the config that was saved."
             )
         if tuple(parameter.shape) == saved.shape:  # a shard of it, where the parameter is one
-            found[full] = torch.empty_like(parameter, dtype=_dtype(saved), requires_grad=False)
+            found[full] = torch.empty_like(parameter, dtype=torch_dtype(saved), requires_grad=False)
         else:
-            found[full] = torch.empty(saved.shape, dtype=_dtype(saved))
+            found[full] = torch.empty(saved.shape, dtype=torch_dtype(saved))
     return found
 
 
