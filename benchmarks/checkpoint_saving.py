@@ -1,12 +1,12 @@
 """What saving a checkpoint costs the training that goes on meanwhile.
 
-One training on the CPU, in one process, in short rounds in turn: without a checkpoint, with one saved
-in the background at the round's beginning, with the same one written before going on, and with
-`torch.save` of the same state to one file, as nanoGPT does it, which flushes nothing to the disk.
-A round is over when its checkpoint is. What a checkpoint costs is the median over rounds of what a
-round takes longer than the one beside it without; a step's share of it follows from how many steps
-lie between two checkpoints. Target: 1.02 of a step with the background, a checkpoint every 40 steps
-(every 12 seconds on two cores at 2.5 GHz; the default is every 10 minutes).
+One training on the CPU, in one process, in short rounds in turn: without a checkpoint, with one
+saved in the background at the round's beginning, with the same one written before going on, and
+with `torch.save` of the same state to one file, as nanoGPT does it, which flushes nothing to the
+disk. A round is over when its checkpoint is. What a checkpoint costs is the median over rounds of
+what a round takes longer than the one beside it without; a step's share of it follows from how
+many steps lie between two checkpoints. Target: 1.02 of a step with the background, a checkpoint
+every 40 steps (every 12 seconds on two cores at 2.5 GHz; the default is every 10 minutes).
 
     python -m benchmarks.checkpoint_saving [--repeat 20] [--layers 6] [--steps 12]
 """

@@ -1,7 +1,6 @@
 """The sweep as plain data: names, checks, its file, and how two of them differ."""
 
 import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -159,8 +158,15 @@ def test_a_damaged_file_is_a_users_error(data: st.DataObject) -> None:
             max_leaves=5,
         )
     )
+    said = "sweep.json"
     with suppress(UsageError):
-        read_definition(json.dumps(whole), "sweep.json")
+        try:
+            found = read_definition(json.dumps(whole), "sweep.json")
+        except UsageError as error:
+            said = str(error)
+            raise
+        assert read_definition(found.as_text(), "sweep.json") == found
+    assert "sweep.json" in said
 
 
 def test_differences_are_listed() -> None:

@@ -90,6 +90,7 @@ def test_nobody_listening_is_no_error() -> None:
     progress = Progress(stream, runs=1, workers=1)
     stream.close()
     progress.say("something")
+    assert stream.closed
 
 
 # The machine --------------------------------------------------------------------------------------

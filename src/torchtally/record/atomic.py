@@ -1,5 +1,6 @@
 """Writing a file so that there is always a whole one: the new one, or the one before."""
 
+import errno
 import os
 import secrets
 import stat
@@ -66,5 +67,7 @@ def _keep_mode(place: int, name: str, handle: int) -> None:
 def _sync_directory(place: int) -> None:
     try:
         os.fsync(place)
-    except OSError:  # some file systems cannot; the file itself is on the disk already
-        return
+    except OSError as error:
+        # Some file systems cannot, and say so; the file itself is on the disk already.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise

@@ -57,7 +57,8 @@ def save_on_ranks(run: Path, step: int) -> None:
         _write(run, step, own.rank, own.size, own.saving_group)
 
 
-def read_on_ranks(run: Path, step: int) -> None:
+def read_on_ranks(run: Path, step: int) -> int:
+    """How many tensors were read, each of them as it was saved."""
     with ranks("cpu") as own:
         checkpoints, found = Checkpoints(run), whole(run, step)
         targets = {
@@ -72,6 +73,7 @@ def read_on_ranks(run: Path, step: int) -> None:
             if isinstance(expected, DTensor):
                 expected = full(name, step)
             assert torch.equal(value, expected), name
+        return len(targets)
 
 
 def fail_on_rank(run: Path, step: int, failing: int, how: str) -> str:

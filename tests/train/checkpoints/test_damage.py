@@ -117,9 +117,9 @@ def test_every_truncation_and_more_at_the_end(tiny: Path) -> None:
     for path in sorted(tiny.iterdir()):
         content = path.read_bytes()
         for size in range(len(content)):
-            damage_of(path, content[:size], found)
+            assert str(path) in damage_of(path, content[:size], found)
         for more in (b"\0", b"\n", content, bytes(4096)):
-            damage_of(path, content + more, found)
+            assert str(path) in damage_of(path, content + more, found)
     whole(tiny.parent.parent, 2)
 
 

@@ -154,8 +154,11 @@ def test_looking_changes_no_step_and_counts_what_each_rank_holds(tmp_path: Path)
 
 def test_sampling_leaves_weights_as_they_were() -> None:
     """`undisturbed` asks what is no shard for nothing."""
-    with undisturbed(torch.nn.Linear(1, 1)):
-        pass
+    model = torch.nn.Linear(1, 1)
+    before = [it.clone() for it in model.parameters()]
+    with undisturbed(model):
+        assert not model.training
+    assert all(map(torch.equal, before, model.parameters()))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 20])

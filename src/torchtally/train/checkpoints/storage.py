@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
@@ -83,9 +84,9 @@ class CopyPlanner(DefaultSavePlanner):
 class Writer(StorageWriter):
     """Writes a checkpoint; the coordinator's `finish` makes it one, or it is none."""
 
-    def __init__(self, checkpoints: Checkpoints, described: Described) -> None:
-        self._checkpoints, self._described = checkpoints, described
-        self._rank, self._is_coordinator = 0, True
+    def __init__(self, checkpoints: Checkpoints, described: Described, rank: int = 0) -> None:
+        self._checkpoints, self._described, self._rank = checkpoints, described, rank
+        self._is_coordinator = True
         self._new: str | None = None
         self.path: Path | None = None
         """Of the finished checkpoint, on the coordinator."""
@@ -94,7 +95,7 @@ class Writer(StorageWriter):
         pass
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        self._rank, self._is_coordinator = kwargs.get("rank", 0), is_coordinator
+        self._is_coordinator = is_coordinator
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
@@ -269,7 +270,8 @@ def write(
     What is written is `copies`: of each tensor, or of this rank's shard of it, on the host. Where
     it fails nothing is left of it, and every rank raises the first rank's CheckpointError.
     """
-    writer = Writer(checkpoints, described)
+    rank = dist.get_rank(group) if described.ranks > 1 else 0
+    writer = Writer(checkpoints, described, rank)
     try:
         with _first_failure():
             save(
