@@ -6,6 +6,8 @@ PYTHON ?= $(shell for it in python3 python3.14 python3.13 python3.12 python3.11 
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+# Of each worker: more threads than cores wait for each other longer than they compute.
+export OMP_NUM_THREADS ?= 1
 
 BENCHMARKS ?= start_up against_flop_counter allocator llama70b
 

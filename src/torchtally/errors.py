@@ -4,9 +4,11 @@
     ├── UsageError             a wrong command line or argument            (exit 2)
     │   └── UnknownChipError   a GPU name that no row of the table answers (exit 2)
     ├── ScriptError            the user's script cannot be run             (exit 2)
-    ├── CheckpointError        cannot be written, or is damaged              (exit 1)
+    ├── CheckpointError        cannot be written, or is damaged            (exit 1)
     ├── TraceFileError         not a trace, cut short, or of another version (exit 1)
     └── UnsupportedError       the virtual GPU cannot do this, and says so (exit 1)
+
+`train` has its own: a step that must not be taken (exit 4), short memory, lost ranks (exit 1).
 
 Our own mistakes are ``assert`` and ordinary exceptions: those print a traceback.
 """

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.training import TINY
+from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.logs import read_log
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -78,9 +79,10 @@ def test_a_plan_for_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_was_reached_and_it_goes_on(tmp_path: Path) -> None:
+    path = config(tmp_path, steps=100_000)
     process = subprocess.Popen(
-        [*TALLY, config(tmp_path, steps=100_000)],
+        [*TALLY, path],
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -98,6 +100,24 @@ def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "SIGINT: saving" in stderr
     assert len(read_log(tmp_path / "run").series("train/loss")) >= 3
+
+    done = Checkpoints(tmp_path / "run").steps()[0]
+    changed = tally("--resume", path, "--steps", str(done + 2), cwd=tmp_path)
+    assert changed.returncode == 2
+    assert f"steps: 100000 when it was saved, {done + 2} now" in changed.stderr
+    rest = tally("--resume", "--allow-changes", path, "--steps", str(done + 2), cwd=tmp_path)
+    assert rest.returncode == 0
+    assert f"going on from step {done}" in rest.stderr
+    steps = [step for step, _ in read_log(tmp_path / "run").series("train/loss")]
+    assert steps == list(range(1, done + 3))
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
+    path = config(tmp_path, steps=2)
+    with Checkpoints(tmp_path / "run").locked():
+        second = tally(path, cwd=tmp_path)
+    assert second.returncode == 2
+    assert "another run is training there" in second.stderr
 
 
 def test_another_run_is_not_overwritten(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """In what order runs are started and noted, and what a signal does."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,14 @@ import pytest
 from torchtally.sweep import conduct as module
 from torchtally.sweep.conduct import Signals, conduct
 from torchtally.sweep.processes import Exit, Job
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_they_come() -> Iterator[None]:
+    """A shell starts what runs behind its back with SIGINT ignored."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
 
 
 def job(name: str) -> Job:

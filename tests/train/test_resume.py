@@ -4,14 +4,11 @@ Processes are killed by SIGKILL. They are forked from one that has imported ever
 run costs as much as its steps.
 """
 
-import multiprocessing
 import os
 import random
 import shutil
 import signal
 from dataclasses import dataclass
-from functools import cache
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.train.forked import forked
 from tests.train.training import TINY, Witness, language, teacher
 from torchtally.errors import CheckpointError, UsageError
 from torchtally.train.checkpoints.folder import Checkpoints
@@ -71,16 +69,9 @@ def run_and_be_killed(config: TrainConfig, after: int) -> None:
     run(config, kill_after=after)
 
 
-@cache
-def server() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.conftest", "tests.train.test_resume"])
-    return context
-
-
 def kill_after(config: TrainConfig, step: int) -> None:
     """Train in a process that a real SIGKILL ends after this step."""
-    process = server().Process(target=run_and_be_killed, args=(config, step), daemon=True)
+    process = forked().Process(target=run_and_be_killed, args=(config, step), daemon=True)
     process.start()
     process.join(TIME_LIMIT_S)
     try:

@@ -10,9 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.train.forked import forked
 from tests.train.training import Witness, language
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import Manifest
@@ -93,18 +92,11 @@ def hold(trainer: Trainer, held: Held) -> None:
     trainer.task.validation = held_validation  # type: ignore[method-assign]
 
 
-@cache
-def server() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.conftest", "tests.train.test_signals"])
-    return context
-
-
 @contextmanager
 def started(config: TrainConfig, place: str) -> Iterator[tuple[BaseProcess, Connection]]:
     """A training that is held up at the place now."""
     ours, theirs = multiprocessing.Pipe()
-    process = server().Process(target=training, args=(config, place, theirs), daemon=True)
+    process = forked().Process(target=training, args=(config, place, theirs), daemon=True)
     process.start()
     theirs.close()
     try:

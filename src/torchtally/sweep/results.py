@@ -15,8 +15,9 @@ from torchtally.sweep.folder import SweepFolder
 from torchtally.sweep.processes import Exit
 from torchtally.train.logs import names, read_log
 from torchtally.train.logs.jsonl import Logged
+from torchtally.train.outcome import StepError
 
-DIVERGED = 4
+DIVERGED = StepError.exit_code
 """Exit code of a training that stopped at a loss or gradient it must not go on with."""
 STOPPED = (130, 143, -2, -15)
 """Of one that SIGINT or SIGTERM ended: it has saved, or had nothing to save."""

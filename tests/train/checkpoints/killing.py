@@ -15,10 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import count
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ from tests.train.checkpoints.saving import (
     taken,
     tensors_of,
 )
-from tests.train.ranks.processes import PRELOADED
+from tests.train.forked import forked
 from torchtally.errors import CheckpointError
 from torchtally.train.checkpoints.folder import NAMED, Checkpoints
 
@@ -118,17 +116,10 @@ WAYS = {
 # Children ----------------------------------------------------------------------------------------
 
 
-@cache
-def server() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOADED, "tests.train.checkpoints.killing"])
-    return context
-
-
 def child(function: Callable[..., Any], *args: Any) -> tuple[BaseProcess, Connection]:
     """A process with torch loaded that runs `function(*args, to_answer)`, and ends with us."""
     answer, to_answer = multiprocessing.Pipe(duplex=False)
-    process = server().Process(target=function, args=(*args, to_answer), daemon=True)
+    process = forked().Process(target=function, args=(*args, to_answer), daemon=True)
     process.start()
     to_answer.close()
     return process, answer

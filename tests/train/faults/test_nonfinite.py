@@ -78,13 +78,13 @@ def before_step(trainer: Trainer, step: int) -> Callable[[], list[Tensor]]:
 
 
 def test_a_learning_rate_that_is_too_large_ends_the_process_with_what_to_do(tmp_path: Path) -> None:
-    """Not 0, no traceback; the log has every step before it, and the batch can be looked at."""
+    """Exit code 4, no traceback; the log has every step before it, and the batch can be looked at."""
     done = subprocess.run(
         [sys.executable, "-m", "torchtally", "train", written(tmp_path, "1e4")],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     folder = tmp_path / "run"
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert "Traceback" not in done.stderr
     assert "Lower the learning rate" in done.stderr
     (dumped,) = folder.glob("bad-batch-*.safetensors")
@@ -99,7 +99,7 @@ def test_a_learning_rate_that_is_too_large_ends_the_process_with_what_to_do(tmp_
 def test_a_learning_rate_beyond_all_measure(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", written(tmp_path, "1e30")]) == 1
+    assert main(["train", written(tmp_path, "1e30")]) == 4
     assert "Lower the learning rate" in capfd.readouterr().err
 
 

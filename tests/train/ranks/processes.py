@@ -1,4 +1,4 @@
-"""Ranks as processes of this machine, cheaply: forked from a server that has torch loaded.
+"""Ranks as processes of this machine.
 
 They meet by gloo, at a store in the test's own process. Whatever happens, they end: with the test's
 process, with the time limit, and all of them when one has failed.
@@ -11,25 +11,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from functools import cache
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch.distributed
 
+from tests.train.forked import forked
+
 TIME_LIMIT_S = 180.0
 """Against hangs alone."""
-PRELOADED = [
-    "tests.conftest",  # annotations are checked in ranks, too
-    "numpy.random",
-    "torch._dynamo",  # what DDP and FSDP2 import when they are used first
-    "torch.distributed.fsdp",
-    "torch.distributed.checkpoint",
-    "torchtally.train.trainer",
-    "tests.train.training",
-]
 HOST = "127.0.0.1"
 
 
@@ -80,16 +71,9 @@ def environment(rank: int, size: int, port: int) -> dict[str, str]:
     }
 
 
-@cache
-def _server() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
-
-
 def _started(rank: int, size: int, port: int, work: bytes) -> tuple[BaseProcess, Connection]:
     answer, to_answer = multiprocessing.Pipe(duplex=False)
-    process = _server().Process(
+    process = forked().Process(
         target=_rank, args=(environment(rank, size, port), work, to_answer), daemon=True
     )
     process.start()
