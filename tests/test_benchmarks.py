@@ -117,3 +117,15 @@ def test_allocator(tmp_path: Path) -> None:
     for model in found["models"]:
         assert all(cpu_s > 0 for times in model["cpu_s"].values() for cpu_s in times)
         assert model["ratio"] > 0
+
+
+def test_checkpoint_saving(tmp_path: Path) -> None:
+    """12 bytes a parameter, counters and random states aside."""
+    found = figures(tmp_path, "checkpoint_saving", "--layers", "1", "--steps", "1")
+    width, ffn, vocabulary = 384, 1024, 257
+    matrices = 4 * width * width + 3 * width * ffn + 2 * vocabulary * width
+    assert 12 * matrices < found["state_bytes"] < 12.2 * matrices + 20_000
+    assert set(found["rounds_s"]) == {
+        "no checkpoint", "in the background", "in the foreground", "torch.save"
+    }  # fmt: skip
+    assert all(it > 0 for (it,) in found["rounds_s"].values())

@@ -78,7 +78,7 @@ def before_step(trainer: Trainer, step: int) -> Callable[[], list[Tensor]]:
 
 
 def test_a_learning_rate_that_is_too_large_ends_the_process_with_what_to_do(tmp_path: Path) -> None:
-    """Exit code 4, no traceback; the log has every step before it, and the batch can be looked at."""
+    """Exit code 4, no traceback; the log has every step before it, and the batch is kept."""
     done = subprocess.run(
         [sys.executable, "-m", "torchtally", "train", written(tmp_path, "1e4")],
         capture_output=True, text=True, timeout=120,
