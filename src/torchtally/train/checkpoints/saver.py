@@ -29,7 +29,7 @@ Clock = Callable[[], float]
 class Saver:
     """Saves a trainer's state, one checkpoint at a time.
 
-    What goes wrong in the background is raised by the next call of any method here, on every rank.
+    What goes wrong in the background is raised by the next `save` or `wait`, on every rank.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Saver:
         return self._error is not None
 
     def is_due(self, step: int) -> bool:
-        """By this process's clock: the first rank's is the one that counts."""
+        """By this process's clock; of several ranks, the first clock to say so decides for all."""
         every, minutes = self._config.every, self._config.every_minutes
         return (every is not None and step % every == 0) or (
             minutes is not None and self._clock() - self._saved_s >= 60 * minutes
