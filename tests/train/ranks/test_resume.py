@@ -5,6 +5,7 @@ Losses on another number of ranks are the same to rounding, on the same number t
 
 import os
 import signal
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torchtally.errors import CheckpointError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.resume import resume
 from torchtally.train.config import TrainConfig
-from torchtally.train.logs import RunHeader, Unlogged, logs
+from torchtally.train.logs import Log, RunHeader, Unlogged, logs
 from torchtally.train.loop import train
 from torchtally.train.ranks import ranks
 from torchtally.train.signals import Signals
@@ -65,18 +66,14 @@ def run(config: TrainConfig, rank: int = -1, step: int = -1, number: int = 0) ->
         resumed = resume(trainer, checkpoints, witness.noted)
         header = RunHeader(config=config.document())
         resumed_at = 0 if resumed is None else resumed.step + 1
-        log = logs(config.log.folder, header, resumed_at=resumed_at, say=witness.noted)
-        if not own.is_first:
+        log: AbstractContextManager[Log] = nullcontext(Unlogged())
+        if own.is_first:
+            log = logs(config.log.folder, header, resumed_at=resumed_at, say=witness.noted)
+        with log as opened:
             history = train(
-                trainer, Unlogged(), witness,
+                trainer, opened, witness,
                 checkpoints=checkpoints, resumed=resumed, signals=witness.signals,
             )  # fmt: skip
-        else:
-            with log as opened:
-                history = train(
-                    trainer, opened, witness,
-                    checkpoints=checkpoints, resumed=resumed, signals=witness.signals,
-                )  # fmt: skip
         return Ended(history.training, history.stopped_by, witness.notes)
 
 
