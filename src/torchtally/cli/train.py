@@ -493,5 +493,7 @@ def _ended(config: "TrainConfig", past: "LossCurve", history: "History") -> str:
     text += f"{history.steps} steps, {last}. Written down in {folder}/log.jsonl.\n"
     if history.stopped_by:
         name = signal.Signals(history.stopped_by).name
-        text += f"Stopped by {name} and saved; the same command with --resume goes on.\n"
+        is_through = history.steps >= config.steps
+        end = "after the last step" if is_through else "and saved; --resume goes on"
+        text += f"Stopped by {name} {end}.\n"
     return text
