@@ -43,7 +43,7 @@ format: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m tests.truth.compare --write docs/accuracy.md
-	$(BIN)/python -m tests.napkin.published.page --write docs/published.md
+	$(BIN)/python -m tests.plan.published.page --write docs/published.md
 	$(BIN)/python -m tests.documents --write
 
 bench: $(VENV)/installed-dev

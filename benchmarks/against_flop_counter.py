@@ -84,7 +84,7 @@ def traced(model: Model) -> Steps:
                 training_step(built, ids, optimizer)
             spent.append(watch.spent)
 
-    ledger = torchtally.account(torchtally.trace(train, gpu="H100-SXM", memory_is_limited=False))
+    ledger = torchtally.account(torchtally.run(train, gpu="H100-SXM", memory_is_limited=False))
     return Steps(*spent, flops=ledger.total.flops_matmul)
 
 

@@ -29,9 +29,9 @@ from benchmarks.measuring import (
     write,
 )
 from benchmarks.models import GPT2_124M, LLAMA_8B_CHECKPOINTED, LLAMA_70B, Model, training_step
-from torchtally.allocator import Block, CachingAllocator
-from torchtally.allocator.block import Pool
-from torchtally.record.storage import allocated_bytes
+from torchtally.memory.allocator import Block, CachingAllocator
+from torchtally.memory.allocator.block import Pool
+from torchtally.trace.storage import allocated_bytes
 from torchtally.virtual import session
 
 TARGET_RATIO = 1.3
@@ -86,7 +86,7 @@ def step(model: Model, kind: type[CachingAllocator]) -> Spent:
             spent.append(watch.spent)
 
     with allocators(kind):
-        torchtally.trace(train, gpu="H100-SXM", memory_is_limited=False)
+        torchtally.run(train, gpu="H100-SXM", memory_is_limited=False)
     return spent[-1]
 
 

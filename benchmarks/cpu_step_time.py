@@ -214,8 +214,8 @@ def predicted(it: Workload) -> dict[str, Any]:
     import torch
 
     from torchtally.ledger import account
-    from torchtally.record import Ending
-    from torchtally.targets import roofline
+    from torchtally.timing.targets import roofline
+    from torchtally.trace import Ending
     from torchtally.tracer.session import recording
 
     cpu = roofline("cpu")

@@ -29,12 +29,12 @@ TARGET_S = 5.0
 def searched(model: str, chips: str, sequence: int, global_batch: int) -> dict[str, Any]:
     """One search, in this process, which should be a fresh one."""
     with Stopwatch() as imports:
-        from torchtally.hardware.clusters import cluster
-        from torchtally.napkin.architecture.known import known_model
-        from torchtally.napkin.optimizers import optimizer
-        from torchtally.napkin.parallel.search import search
-        from torchtally.napkin.parallel.step import Workload
-        from torchtally.napkin.recipes import recipe
+        from torchtally.chips.clusters import cluster
+        from torchtally.plan.architecture.known import known_model
+        from torchtally.plan.optimizers import optimizer
+        from torchtally.plan.parallel.search import search
+        from torchtally.plan.parallel.step import Workload
+        from torchtally.plan.recipes import recipe
 
         work = Workload(
             model=known_model(model), cluster=cluster(chips), sequence=sequence,

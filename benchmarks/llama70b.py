@@ -60,7 +60,7 @@ def from_python(model: Model) -> dict[str, Any]:
         parts["trace a step"] = watch.spent
 
     with Stopwatch() as whole:
-        trace = torchtally.trace(train, gpu="H100-SXM", memory_is_limited=False)
+        trace = torchtally.run(train, gpu="H100-SXM", memory_is_limited=False)
     parts["make the trace of it"] = Spent(
         whole.spent.wall_s - parts["build the model"].wall_s - parts["trace a step"].wall_s,
         whole.spent.cpu_s - parts["build the model"].cpu_s - parts["trace a step"].cpu_s,

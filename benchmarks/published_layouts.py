@@ -1,4 +1,4 @@
-"""Published training steps beside what `torchtally.napkin.parallel` predicts for their layouts.
+"""Published training steps beside what `torchtally.plan.parallel` predicts for their layouts.
 
 Nothing is fitted to these rows. What a paper does not say (micro-batch, chunks of layers) is taken
 as the fastest that fits. A positive error: predicted slower than it was.
@@ -13,17 +13,17 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measuring import parser, show, write
-from torchtally.hardware.clusters import Cluster, cluster
-from torchtally.napkin.activations import Implementation, Kernel
-from torchtally.napkin.architecture.known import known_model
-from torchtally.napkin.architecture.model import FeedForward, Layer, Model, SelfAttention
-from torchtally.napkin.flops import Recompute
-from torchtally.napkin.optimizers import optimizer
-from torchtally.napkin.parallel.layout import Layout, Schedule, Shard
-from torchtally.napkin.parallel.overlap import Overlap
-from torchtally.napkin.parallel.pricing import Pricing
-from torchtally.napkin.parallel.step import Step, Workload
-from torchtally.napkin.recipes import recipe
+from torchtally.chips.clusters import Cluster, cluster
+from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.architecture.known import known_model
+from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
+from torchtally.plan.flops import Recompute
+from torchtally.plan.optimizers import optimizer
+from torchtally.plan.parallel.layout import Layout, Schedule, Shard
+from torchtally.plan.parallel.overlap import Overlap
+from torchtally.plan.parallel.pricing import Pricing
+from torchtally.plan.parallel.step import Step, Workload
+from torchtally.plan.recipes import recipe
 
 NARAYANAN = "arXiv 2104.04473, table 1"
 KORTHIKANTI = "arXiv 2205.05198, table 5"

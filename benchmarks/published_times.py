@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from benchmarks.measuring import parser, write
-from torchtally.cost import cost_of
-from torchtally.hardware import chip
-from torchtally.record import Call, Literal, TensorSpec
-from torchtally.roofline.datasheet import datasheet_kernel
+from torchtally.chips import chip
+from torchtally.timing.roofline.datasheet import datasheet_kernel
+from torchtally.trace import Call, Literal, TensorSpec
+from torchtally.work import cost_of
 
 GPU = "cuda:0"
 

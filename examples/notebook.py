@@ -72,7 +72,7 @@ def train(recompute: bool = False) -> None:
 # `steps=2` ends the run at the second optimizer step: the first one makes the optimizer's state,
 # the second is like all that follow.
 
-trace = torchtally.trace(train, gpu="H100-SXM", steps=2)
+trace = torchtally.run(train, gpu="H100-SXM", steps=2)
 print(len(trace.ops), "operators,", len(trace.storages), "storages,", len(trace.step_ends), "steps")
 
 # %% Account for it: what the facts cost
@@ -96,7 +96,7 @@ print(lines.column("place")[0], "saves most for backward:", lines.column("bytes_
 chip = torchtally.chip("H100-SXM")
 for recompute in (False, True):
     what_if = torchtally.account(
-        torchtally.trace(lambda choice=recompute: train(choice), gpu=chip, steps=2)
+        torchtally.run(lambda choice=recompute: train(choice), gpu=chip, steps=2)
     )
     step_flops, peak_bytes = what_if.total.flops, what_if.memory.peak_bytes
     print(f"{recompute=}: {step_flops / 1e12:.1f} TFLOPs a step, {peak_bytes / 2**30:.2f} GiB")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from torchtally.record import (
+from torchtally.trace import (
     Call,
     Ending,
     Frame,

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from tests.builders import mm_call, spec
-from torchtally.calibration import Calibration, Issue, Sample
-from torchtally.record import Call
+from torchtally.timing.calibration import Calibration, Issue, Sample
+from torchtally.trace import Call
 
 H100 = "NVIDIA H100 80GB HBM3"
 

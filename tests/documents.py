@@ -143,16 +143,16 @@ def file_map() -> str:
     rows = [
         (str(it.relative_to(root)), first_line(it)) for it in files if it.parent.name != MEASURED
     ]
-    rows.append((f"calibration/{MEASURED}/*.json", "Measured devices: what `tally bench` wrote."))
+    rows.append((f"chips/{MEASURED}/*.json", "Measured devices: what `tally bench` wrote."))
     width = max(len(name) for name, _ in rows)
     return "\n".join(("```text", *(f"{name:{width}}  {line}" for name, line in rows), "```"))
 
 
-MEASURED = "shipped"
+MEASURED = "calibrations"
 """A folder of data, a file for each device."""
 
 WITHOUT_DOCSTRING = {
-    "hardware.toml": "The chips: every number with its source.",
+    "chips.toml": "The chips: every number with its source.",
     "known_models.toml": "The models known by name: sizes, published counts, sources.",
     "config_defaults.toml": "What a config.json leaves out, by its model's class.",
     "py.typed": "Says to type checkers that the package is typed.",

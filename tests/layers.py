@@ -9,51 +9,35 @@ from pathlib import Path
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
-    "dtypes": (),
     "units": ("errors",),
     "table": ("errors", "units"),
-    "hardware": ("errors",),
-    "record": ("dtypes", "errors"),
-    "allocator": ("errors", "record"),
-    "workspace": ("hardware", "record"),
-    "cost": ("record",),
-    "convention": ("cost", "record"),
-    "calibration": ("cost", "errors", "hardware", "record"),
-    "roofline": ("calibration", "cost", "hardware", "record"),
-    "targets": ("calibration", "errors", "hardware", "roofline"),
-    "schedule": ("calibration", "cost", "record", "roofline"),
-    "memory": ("record",),
-    "prediction": ("cost", "errors", "record", "roofline", "schedule"),
-    "napkin": ("convention", "cost", "dtypes", "errors", "hardware", "record", "roofline",
-               "units", "workspace"),
-    "planning": ("convention", "errors", "hardware", "napkin", "table", "units"),
-    "ledger": ("convention", "cost", "errors", "memory", "record", "roofline", "schedule"),
-    "views": ("allocator", "calibration", "convention", "cost", "errors", "hardware", "ledger",
-              "memory", "record", "roofline", "table", "units", "workspace"),
-    "advice": ("ledger", "memory", "record", "table", "units", "views"),
-    "report": ("advice", "hardware", "ledger", "memory", "napkin", "planning",
-               "record", "table", "units", "views", "workspace"),
-    "virtual": ("allocator", "errors", "hardware", "record", "workspace"),
-    "tracer": ("allocator", "errors", "hardware", "record", "virtual"),
-    "tracing": ("hardware", "prediction", "record", "roofline", "targets", "tracer"),
-    "probe": ("allocator", "hardware", "record", "tracer", "virtual", "workspace"),
-    "fit": ("allocator", "errors", "hardware", "record", "units", "workspace"),
-    "measure": ("hardware", "record", "tracer", "virtual"),
-    "train": ("dtypes", "errors", "hardware", "napkin", "units"),
-    "sweep": ("errors", "record", "table", "train", "units"),
-    "bench": ("calibration", "cost", "errors", "hardware", "record", "roofline", "targets",
-              "tracer", "virtual"),
-    "cli": ("advice", "bench", "calibration", "convention", "errors", "fit", "hardware",
-            "ledger", "measure", "napkin", "planning", "prediction", "record", "report",
-            "roofline", "sweep", "targets", "table", "tracer", "tracing", "train", "units",
-            "views", "workspace"),
+    "atomic": (),
+    "chips": ("errors",),
+    "trace": ("atomic", "chips", "errors"),
+    "work": ("trace",),
+    "memory": ("chips", "errors", "trace"),
+    "timing": ("atomic", "chips", "errors", "trace", "work"),
+    "ledger": ("errors", "memory", "timing", "trace", "work"),
+    "views": ("chips", "errors", "ledger", "memory", "table", "timing", "trace", "units", "work"),
+    "plan": ("chips", "errors", "memory", "table", "timing", "trace", "units", "work"),
+    "virtual": ("chips", "errors", "memory", "trace"),
+    "tracer": ("chips", "errors", "memory", "trace", "virtual"),
+    "runs": ("chips", "memory", "timing", "trace", "tracer", "virtual"),
+    "fit": ("chips", "errors", "ledger", "memory", "runs", "table", "trace", "units", "views"),
+    "report": ("chips", "fit", "ledger", "memory", "plan", "table", "trace", "units", "views"),
+    "bench": ("chips", "errors", "timing", "trace", "tracer", "virtual", "work"),
+    "train": ("chips", "errors", "plan", "units"),
+    "sweep": ("atomic", "errors", "runs", "table", "train", "units"),
+    "cli": ("atomic", "bench", "chips", "errors", "fit", "ledger", "memory", "plan", "report",
+            "runs", "sweep", "table", "timing", "trace", "tracer", "train", "units", "views",
+            "work"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 
 `__init__` and `__main__` stand above all of them.
 """
 
-TORCH = frozenset({"virtual", "tracer", "probe", "measure", "bench", "train", "sweep"})
+TORCH = frozenset({"virtual", "tracer", "runs", "bench", "train", "sweep"})
 """The only packages that import torch."""
 
 LAZY = frozenset({"__init__", "__main__", "cli"})

@@ -11,7 +11,7 @@ from tests.builders import (
     site,
     unknown_call,
 )
-from torchtally.record import Ending, Note, Phase, Placeholder, Role, Trace
+from torchtally.trace import Ending, Note, Phase, Placeholder, Role, Trace
 
 CALLS = (
     mm_call(2, 3, 4),

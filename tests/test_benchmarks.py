@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.builders import big_trace
-from torchtally.record.file import write_trace
+from torchtally.trace.file import write_trace
 
 ROOT = Path(__file__).parents[1]
 

@@ -19,11 +19,11 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from torchtally import Ledger, account, trace
-from torchtally.cost import Kind
+from torchtally import Ledger, account, run
 from torchtally.memory import Category
-from torchtally.record import Phase
-from torchtally.record.storage import allocated_bytes
+from torchtally.trace import Phase
+from torchtally.trace.storage import allocated_bytes
+from torchtally.work import Kind
 
 Step = Callable[[nn.Module, Tensor], Tensor]
 
@@ -44,7 +44,7 @@ def ledger_of(
             loss = loss_of(model, ids)
         loss.backward()
 
-    ledger = account(trace(script, gpu="H100-SXM"))
+    ledger = account(run(script, gpu="H100-SXM"))
     ledger.check()
     assert ledger.coverage.uncounted == ()
     return ledger
@@ -287,7 +287,7 @@ def test_torchs_counter_agrees_on_the_kernels_the_chip_would_run(name: str) -> N
                 loss.backward()
             counted.append(counter.get_total_flops())
 
-    ledger = account(trace(script, gpu="H100-SXM"))
+    ledger = account(run(script, gpu="H100-SXM"))
     assert sum(counted) == ledger.total.flops_matmul > 0
     assert any(it.kind is Kind.ATTENTION for it in ledger.entries)
 
@@ -323,7 +323,7 @@ def one_step(
         loss.backward()
         stepper.step()
 
-    ledger = account(trace(script, gpu="H100-SXM"))
+    ledger = account(run(script, gpu="H100-SXM"))
     ledger.check()
     return ledger
 

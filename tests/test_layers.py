@@ -9,7 +9,7 @@ import pytest
 import torchtally
 from tests.builders import TraceBuilder, frame, mm_call, site
 from tests.layers import LAYERS, breaches
-from torchtally.record.file import write_trace
+from torchtally.trace.file import write_trace
 
 PACKAGE = Path(torchtally.__file__).parent
 
@@ -27,11 +27,11 @@ def test_every_layer_exists_and_imports_only_layers_before_it() -> None:
 
 
 BAD = {
-    "an import upwards": ("cost/products.py", "from torchtally.views import by"),
-    "an import upwards of a whole package": ("cost/products.py", "import torchtally.ledger"),
-    "an import upwards by name": ("record/op.py", "from torchtally import ledger"),
+    "an import upwards": ("work/products.py", "from torchtally.views import by"),
+    "an import upwards of a whole package": ("work/products.py", "import torchtally.ledger"),
+    "an import upwards by name": ("trace/op.py", "from torchtally import ledger"),
     "an import upwards in a function": (
-        "memory.py",
+        "memory/occupancy.py",
         "def f():\n    from torchtally.report.text import table_text",
     ),
     "torch in accounting": ("ledger.py", "import torch"),
@@ -48,8 +48,8 @@ BAD = {
     ),
     "the tracer known to the virtual GPU": ("virtual/dispatch.py", "import torchtally.tracer"),
     "a package in no layer": ("extras.py", ""),
-    "a file whose name says nothing": ("cost/utils.py", ""),
-    "a folder whose name says nothing": ("cost/common/rules.py", ""),
+    "a file whose name says nothing": ("work/utils.py", ""),
+    "a folder whose name says nothing": ("work/common/rules.py", ""),
 }
 
 
@@ -63,7 +63,7 @@ def test_a_breach_is_found(tmp_path: Path, place: str, source: str) -> None:
 
 GOOD = {
     "downwards": ("views/lines.py", "from torchtally.ledger import Ledger"),
-    "within the layer": ("cost/products.py", "from torchtally.cost.rule import rule"),
+    "within the layer": ("work/products.py", "from torchtally.work.rule import rule"),
     "torch where it belongs": ("tracer/session.py", "import torch"),
     "the tracer in a command's function": (
         "cli/run.py",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import torchtally
 from tests.traces import accounted, ops
 from torchtally.memory import Category
-from torchtally.record import Phase
+from torchtally.trace import Phase
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import torchtally
 from torchtally.ledger import Ledger
-from torchtally.record import Op, Phase, Trace
+from torchtally.trace import Op, Phase, Trace
 
 
 def traced(function: Callable[[], object], gpu: str = "H100-SXM", **options: object) -> Trace:
     """What a function does on a simulated chip."""
-    return torchtally.trace(function, gpu=gpu, **options)  # type: ignore[arg-type]
+    return torchtally.run(function, gpu=gpu, **options)  # type: ignore[arg-type]
 
 
 def accounted(function: Callable[[], object], gpu: str = "H100-SXM", **options: object) -> Ledger:

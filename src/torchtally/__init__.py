@@ -4,7 +4,7 @@
 
     with torchtally.virtual_gpu("H100-SXM") as gpu:       # "cuda" is a simulated chip in here
         ...
-    trace = torchtally.trace(train, gpu="H100-SXM", steps=2)
+    trace = torchtally.run(train, gpu="H100-SXM", steps=2)
     roofline = torchtally.roofline("H100-SXM")
     ledger = torchtally.account(trace, roofline=roofline)  # FLOPs, bytes, memory, time
     print(torchtally.by(ledger, "line"))
@@ -16,30 +16,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchtally.chips import Chip, chip, known_chips
     from torchtally.errors import TallyError
-    from torchtally.hardware import Chip, chip, chips
     from torchtally.ledger import Ledger, account
-    from torchtally.record import Trace
-    from torchtally.record.file import read_trace, write_trace
-    from torchtally.targets import roofline
-    from torchtally.tracing import trace
+    from torchtally.runs.function import run
+    from torchtally.timing.targets import roofline
+    from torchtally.trace import Trace
+    from torchtally.trace.file import read_trace, write_trace
     from torchtally.views import by
     from torchtally.virtual.session import virtual_gpu
 
 _HOMES = {
-    "Chip": "hardware",
+    "Chip": "chips",
     "Ledger": "ledger",
     "TallyError": "errors",
-    "Trace": "record",
+    "Trace": "trace",
     "account": "ledger",
     "by": "views",
-    "chip": "hardware",
-    "chips": "hardware",
-    "read_trace": "record.file",
-    "roofline": "targets",
-    "trace": "tracing",
+    "chip": "chips",
+    "known_chips": "chips",
+    "read_trace": "trace.file",
+    "roofline": "timing.targets",
+    "run": "runs.function",
     "virtual_gpu": "virtual.session",
-    "write_trace": "record.file",
+    "write_trace": "trace.file",
 }
 
 __all__ = [
@@ -50,10 +50,10 @@ __all__ = [
     "account",
     "by",
     "chip",
-    "chips",
+    "known_chips",
     "read_trace",
     "roofline",
-    "trace",
+    "run",
     "virtual_gpu",
     "write_trace",
 ]

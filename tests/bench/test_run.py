@@ -5,8 +5,8 @@ import torch
 
 from torchtally.bench import run
 from torchtally.bench.work import work
-from torchtally.cost import Kind, cost_of
 from torchtally.errors import UsageError
+from torchtally.work import Kind, cost_of
 
 SMALL = run.Effort((torch.float32,), 1.1e7, 0.0, 2**12, 0)
 """The smallest attention has 10.5 million FLOPs."""

@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchtally.record import Trace
-from torchtally.record.file import read_trace
+from torchtally.trace import Trace
+from torchtally.trace.file import read_trace
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TALLY = """\

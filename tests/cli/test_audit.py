@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run_tally import TIMEOUT_S, environment
-from tests.measure.test_comparison import GIB, compared, measurement, out_of_memory
+from tests.runs.measure.test_comparison import GIB, compared, measurement, out_of_memory
+from torchtally.chips import chip
 from torchtally.cli import INTERRUPTED, main
 from torchtally.cli.audit import document, share, text
-from torchtally.hardware import chip
-from torchtally.measure.document import Line, Measurement
-from torchtally.measure.runs import Command, Device, Runs
+from torchtally.runs.measure.document import Line, Measurement
+from torchtally.runs.measurements import Command, Device, Runs
 
 H100 = chip("H100-SXM")
 ROOT = Path(__file__).parents[2]
@@ -214,7 +214,7 @@ STAND_IN = """\
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from torchtally.cli import main
-from torchtally.measure.runs import Device, Runs
+from torchtally.runs.measurements import Device, Runs
 native = Runs.measure
 Runs.measure = lambda runs, command, gpu: native(runs, command, gpu or "H100-SXM")
 Runs.device = lambda runs: Device("NVIDIA H100 80GB HBM3", 80 << 30)

@@ -11,12 +11,12 @@ from types import ModuleType
 import pytest
 
 from tests import calibrations
-from torchtally.calibration import Calibration
-from torchtally.calibration.file import read, write
-from torchtally.calibration.library import PLACE, folder
 from torchtally.cli import INTERRUPTED, bench, main
 from torchtally.errors import UsageError
-from torchtally.record.file import write_trace
+from torchtally.timing.calibration import Calibration
+from torchtally.timing.calibration.file import read, write
+from torchtally.timing.calibration.library import PLACE, folder
+from torchtally.trace.file import write_trace
 
 Said = Callable[[str, float], None]
 

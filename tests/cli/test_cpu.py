@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.calibration.machines import HOST
 from tests.cli.run_tally import TIMEOUT_S, environment
-from torchtally.calibration.file import write
+from tests.timing.calibration.machines import HOST
+from torchtally.timing.calibration.file import write
 
 SCRIPT = """\
 import torch

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from torchtally.cli import main, plan
-from torchtally.napkin.activations import Implementation, Kernel
-from torchtally.napkin.flops import Recompute
-from torchtally.napkin.optimizers import OPTIMIZERS
-from torchtally.napkin.quantity import FUNCTIONS, of
-from torchtally.napkin.recipes import RECIPES
-from torchtally.planning.largest import LARGEST
+from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.flops import Recompute
+from torchtally.plan.optimizers import OPTIMIZERS
+from torchtally.plan.quantity import FUNCTIONS, of
+from torchtally.plan.questions.largest import LARGEST
+from torchtally.plan.recipes import RECIPES
 from torchtally.units import Unit
 
 Capture = pytest.CaptureFixture[str]
@@ -115,8 +115,8 @@ def test_what_bounds_a_layout_is_seen_in_eighty_columns(
 
 
 def test_every_bound_has_a_short_name() -> None:
-    from torchtally.napkin.parallel.step import Parts
-    from torchtally.planning.words import bound_in_short
+    from torchtally.plan.parallel.step import Parts
+    from torchtally.plan.questions.words import bound_in_short
 
     nothing = of(0.0, Unit.SECONDS)
     names = [it.name for it in fields(Parts) if it.name not in ("total", "streaming")]

@@ -29,8 +29,8 @@ from tests.cli.run_tally import (
     tally_run,
 )
 from torchtally.cli import main, parser
-from torchtally.record import Ending
-from torchtally.record.file import read_trace
+from torchtally.trace import Ending
+from torchtally.trace.file import read_trace
 
 # As under python ---------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ def test_the_second_interrupt_ends_the_cleaning_up(tmp_path: Path) -> None:
 
 
 def test_the_second_interrupt_ends_the_report(tmp_path: Path) -> None:
-    slow = "import time, torchtally.record.atomic as f; f._sync_directory = lambda _: hang()\n"
+    slow = "import time, torchtally.atomic as f; f._sync_directory = lambda _: hang()\n"
     hang = "def hang():\n    print('ready', flush=True)\n    time.sleep(600)\n"
     run = signalled("told", signal.SIGINT, signal.SIGINT, cwd=tmp_path, setup=slow + hang)
     assert run.code == 130

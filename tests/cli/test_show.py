@@ -11,9 +11,9 @@ import pytest
 from tests.report.test_text import realistic
 from torchtally.cli import COMMANDS, main, show
 from torchtally.cli.arguments import until
-from torchtally.convention import Attention
-from torchtally.record.file import write_trace
+from torchtally.trace.file import write_trace
 from torchtally.views import VIEWS
+from torchtally.work.convention import Attention
 
 TALLY = [sys.executable, "-c", "import sys; from torchtally.cli import main; sys.exit(main())"]
 
@@ -140,7 +140,7 @@ def test_ctrl_c(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torchtally.record.file.read_trace", interrupted)
+    monkeypatch.setattr("torchtally.trace.file.read_trace", interrupted)
     assert main(["show", file]) == 130
     assert "interrupted" in capsys.readouterr().err
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from torchtally.chips import chip
 from torchtally.fit.extrapolate import Allocations, Growth, NotLinearError, Peaks, replayed
-from torchtally.hardware import chip
-from torchtally.record import Call, TensorSpec
+from torchtally.trace import Call, TensorSpec
 
 MIB = 1 << 20
 EVENTS = (1, 2, -1, -2, 0)

@@ -35,7 +35,7 @@ import torch
 from torch._ops import OpOverload
 from torch.profiler import ProfilerActivity, profile
 
-from torchtally.record import Ending, Op, Trace
+from torchtally.trace import Ending, Op, Trace
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.session import recording
 from torchtally.virtual.dispatch import VirtualDispatch

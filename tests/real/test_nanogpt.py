@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from torchtally.record.storage import allocated_bytes
+from torchtally.trace.storage import allocated_bytes
 
 TALLY = str(Path(sys.executable).with_name("tally"))
 

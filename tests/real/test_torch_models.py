@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, silu
 
 from tests.real.training import check, train
-from torchtally.cost import Kind
 from torchtally.memory import Category
-from torchtally.record import Phase
+from torchtally.trace import Phase
+from torchtally.work import Kind
 
 B, S, d, f, V, H, E, k = 4, 32, 64, 128, 100, 4, 8, 2
 T = B * S

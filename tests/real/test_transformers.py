@@ -16,8 +16,8 @@ import transformers as hf
 from torch import Tensor, nn
 
 from tests.real.training import Loss, check, train
-from torchtally.cost import Kind
-from torchtally.record import Phase
+from torchtally.trace import Phase
+from torchtally.work import Kind
 
 B, S, d, f, V, L, H, K, D, E, k = 2, 64, 128, 256, 1000, 2, 4, 2, 32, 4, 2
 T = B * S

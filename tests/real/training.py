@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtally import Ledger, account, trace
-from torchtally.cost import Kind
+from torchtally import Ledger, account, run
 from torchtally.memory import Category
-from torchtally.record import Phase
-from torchtally.record.storage import allocated_bytes
+from torchtally.trace import Phase
+from torchtally.trace.storage import allocated_bytes
+from torchtally.work import Kind
 
 GPU = "H100-SXM"
 
@@ -99,7 +99,7 @@ def train(
             )
         )
 
-    ledger = account(trace(script, gpu=GPU))
+    ledger = account(run(script, gpu=GPU))
     return Training(ledger, held[0])
 
 

@@ -13,13 +13,13 @@ import pytest
 from tests import calibrations
 from tests.builders import TraceBuilder, frame, mm_call, site
 from tests.report.test_plot import roof
-from torchtally.hardware import chip
+from torchtally.chips import chip
 from torchtally.ledger import account
-from torchtally.record import Trace
 from torchtally.report.bench import bench_page
 from torchtally.report.html import POLICY, element, joined, ledger_page, page, plot_html, table_html
-from torchtally.roofline import Roofline
 from torchtally.table import Column, Table
+from torchtally.timing.roofline import Roofline
+from torchtally.trace import Trace
 from torchtally.units import Unit
 from torchtally.views.bench import bench_view
 from torchtally.views.roofline_plot import roofline_plot

@@ -6,16 +6,16 @@ from math import fsum
 import pytest
 from hypothesis import given, settings
 
-from tests.calibration.machines import H100 as MEASURED
 from tests.report.test_text import HOSTILE, realistic
 from tests.strategies import traces
+from tests.timing.calibration.machines import H100 as MEASURED
 from tests.views.stopwatch import DATASHEET, MS, NOBODY_KNOWS, stopwatch
-from torchtally.hardware import chips
+from torchtally.chips import known_chips
 from torchtally.ledger import account
-from torchtally.record import Trace
 from torchtally.report.document import dumps
 from torchtally.report.json import chips_document, ledger_document, table_document
-from torchtally.roofline import Bound, Kernel
+from torchtally.timing.roofline import Bound, Kernel
+from torchtally.trace import Trace
 from torchtally.views import by
 
 F = 2 * 512 * 1024 * 1024
@@ -176,7 +176,7 @@ def test_a_view_names_its_columns() -> None:
 
 
 def test_every_chip_is_listed_with_its_source() -> None:
-    document = json.loads(dumps(chips_document(chips())))
+    document = json.loads(dumps(chips_document(known_chips())))
     h100 = next(it for it in document["chips"] if it["name"] == "H100-SXM")
     assert 900e12 < h100["dense_peaks_flop_per_s"]["bfloat16"] < 1000e12
     assert all(it["source"] for it in document["chips"])

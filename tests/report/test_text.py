@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tests.builders import TraceBuilder, factory_call, frame, mm_call, site, unknown_call
-from tests.calibration.machines import H100 as MEASURED
 from tests.strategies import traces
+from tests.timing.calibration.machines import H100 as MEASURED
 from tests.views.stopwatch import AT_ONCE, DATASHEET, MS, NOBODY_KNOWS, stopwatch, without_peak
-from torchtally.hardware import chip, chips
+from torchtally.chips import chip, known_chips
 from torchtally.ledger import Ledger, account
-from torchtally.record import Ending, Note, Phase, Placeholder, Role, Trace
 from torchtally.report.grid import table_lines
 from torchtally.report.plain import cut_left, cut_right, printable
 from torchtally.report.terminal import table_text
 from torchtally.report.text import summary_text, verdict
-from torchtally.roofline import Bound, Kernel, Roofline
 from torchtally.table import Column, Table
+from torchtally.timing.roofline import Bound, Kernel, Roofline
+from torchtally.trace import Ending, Note, Phase, Placeholder, Role, Trace
 from torchtally.units import Unit
 from torchtally.views import VIEWS, by
 from torchtally.views.chips import chip_table
@@ -327,7 +327,7 @@ def test_where_there_is_no_room_the_least_columns_go_and_are_named() -> None:
 
 
 def test_the_chips_fit_eighty_columns() -> None:
-    lines = table_text(chip_table(chips())).splitlines()
+    lines = table_text(chip_table(known_chips())).splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.split()[0] == "H100-SXM" for line in lines)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from torchtally.runs.processes import Exit, Job
 from torchtally.sweep import conduct as module
 from torchtally.sweep.conduct import Signals, conduct
-from torchtally.sweep.processes import Exit, Job
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from torchtally.runs.processes import Exit, Job, Processes
 from torchtally.sweep.on_ray import made
-from torchtally.sweep.processes import Exit, Job, Processes
 
 LIMIT_S = 60
 PACKAGE = Path(__file__).parents[2] / "src"
@@ -120,7 +120,7 @@ def test_on_leaving_all_are_killed_with_what_they_started(tmp_path: Path) -> Non
 SWEEP = """
 import sys, time
 sys.path.insert(0, {package!r})
-from torchtally.sweep.processes import Job, Processes
+from torchtally.runs.processes import Job, Processes
 with Processes([{{}}]) as processes:
     processes.start(Job(name="it", arguments=({program!r},), output={output!r}, folder="."))
     time.sleep(100)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.sweep.sweeps import definition, result
 from torchtally.errors import UsageError
 from torchtally.report.terminal import table_text
+from torchtally.runs.processes import Exit
 from torchtally.sweep.folder import opened
 from torchtally.sweep.parquet import check_parquet, steps_file, write_parquet
 from torchtally.sweep.plot import chart, chart_text
-from torchtally.sweep.processes import Exit
 from torchtally.sweep.results import Status, ending, kept_ending, last_lines, ranked, result_of
 from torchtally.sweep.rows import document, results_table
 

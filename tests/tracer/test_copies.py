@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.traces import ops, traced
-from torchtally.record import Op, Trace
+from torchtally.trace import Op, Trace
 
 BIG = 1 << 20
 """Floats: more than are real on the host."""

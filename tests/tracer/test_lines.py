@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import torchtally
 from tests.traces import accounted, names, ops, sources, traced
 from torchtally.ledger import Ledger, Total
-from torchtally.record import Phase
+from torchtally.trace import Phase
 
 B, D, K = 16, 32, 8
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.traces import ops, traced
-from torchtally.record import Phase, Trace
+from torchtally.trace import Phase, Trace
 
 
 def products(trace: Trace, phase: Phase = Phase.FORWARD) -> list[tuple[str, str]]:

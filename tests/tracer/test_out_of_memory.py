@@ -15,7 +15,7 @@ from tests.cli.run_tally import Run, tally_run
 from tests.traces import traced
 from torchtally.ledger import account
 from torchtally.memory import Category
-from torchtally.record import Ending, Phase, Trace
+from torchtally.trace import Ending, Phase, Trace
 from torchtally.tracer.session import recording
 from torchtally.views.shortage import holders
 from torchtally.views.summary import shortage_of

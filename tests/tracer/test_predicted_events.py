@@ -5,11 +5,11 @@ import torch
 
 from torchtally.errors import UnsupportedError
 from torchtally.ledger import account
-from torchtally.record import Trace
-from torchtally.targets import roofline
+from torchtally.runs.function import run
+from torchtally.timing.targets import roofline
+from torchtally.trace import Trace
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.session import recording
-from torchtally.tracing import trace
 
 
 class Predicting:
@@ -41,7 +41,7 @@ def timed_steps() -> list[float]:
 
 def test_events_show_what_is_predicted():
     predicting, found = Predicting(), []
-    whole = trace(lambda: found.extend(timed_steps()), gpu="H100-SXM", elapsed=predicting)
+    whole = run(lambda: found.extend(timed_steps()), gpu="H100-SXM", elapsed=predicting)
     assert found == pytest.approx([1.0, 2.0, 3.0])
     assert [len(it.ops) for it in predicting.given] == [2, 2, 4, 4, 7, 7]
     for so_far in predicting.given:
@@ -53,7 +53,7 @@ def test_events_show_what_is_predicted():
 
 def test_the_trace_so_far_is_made_once_for_one_moment():
     predicting = Predicting()
-    trace(timed_steps, gpu="H100-SXM", elapsed=predicting)
+    run(timed_steps, gpu="H100-SXM", elapsed=predicting)
     assert len({id(it) for it in predicting.given}) == 3
 
 
@@ -69,7 +69,7 @@ def test_no_trace_is_made_unless_somebody_asks(monkeypatch: pytest.MonkeyPatch):
     def script() -> None:
         torch.cuda.Event(enable_timing=True).record()
 
-    trace(script, gpu="H100-SXM", elapsed=Predicting())
+    run(script, gpu="H100-SXM", elapsed=Predicting())
     assert len(made) == 1
 
 
@@ -102,7 +102,7 @@ def test_an_event_answers_what_the_ledger_says():
         torch.cuda.synchronize()
         said_ms.append(start.elapsed_time(end))
 
-    traced = trace(script, gpu="H100-SXM")
+    traced = run(script, gpu="H100-SXM")
     ledger = account(traced, roofline=roofline("H100-SXM"))
     (product,) = (it for it in ledger.entries if it.op.call.name == "aten.mm")
     assert said_ms == [pytest.approx(product.slot.seconds * 1e3)]

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from tests.traces import accounted, ops, sources, traced
 from torchtally.ledger import Ledger
 from torchtally.memory import Category
-from torchtally.record import Phase
+from torchtally.trace import Phase
 
 B, D = 64, 128
 PRODUCT = 2 * B * D * D

@@ -7,7 +7,7 @@ from torch import nn
 import torchtally
 from tests.traces import accounted, traced
 from torchtally.memory import Category
-from torchtally.record import Role, Storage, Trace
+from torchtally.trace import Role, Storage, Trace
 
 B, D = 64, 128
 WEIGHT = 4 * D * D

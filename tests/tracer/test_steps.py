@@ -8,7 +8,7 @@ from torch import nn
 
 import torchtally
 from tests.traces import accounted, ops, traced
-from torchtally.record import Phase
+from torchtally.trace import Phase
 
 
 def layer(size: int = 4) -> nn.Linear:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.traces import traced
-from torchtally.record import Trace
+from torchtally.trace import Trace
 
 Script = Callable[[torch.Tensor], object]
 

@@ -13,7 +13,7 @@ from tests.virtual import untouched
 from torchtally.errors import UsageError
 from torchtally.ledger import account
 from torchtally.memory import Category
-from torchtally.record import Ending, Phase, Trace
+from torchtally.trace import Ending, Phase, Trace
 from torchtally.tracer.session import recording
 from torchtally.tracer.what_if import stand_ins
 

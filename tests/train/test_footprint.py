@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 import torchtally
 from torchtally.memory import Category, is_alive
-from torchtally.napkin.activations import Kernel, activations
-from torchtally.napkin.architecture.weights import weights_of
-from torchtally.napkin.memory import states
-from torchtally.napkin.optimizers import optimizer as known_optimizer
-from torchtally.record import Phase, Role
+from torchtally.plan.activations import Kernel, activations
+from torchtally.plan.architecture.weights import weights_of
+from torchtally.plan.memory import states
+from torchtally.plan.optimizers import optimizer as known_optimizer
+from torchtally.trace import Phase, Role
 from torchtally.train.footprint import (
     footprint,
     measured_activation_bytes,
@@ -137,7 +137,7 @@ def test_a_traced_step_holds_the_same(name: str) -> None:
         measured["peak"] = found.peak_allocated_bytes or 0
         torch.zeros(1, device="cuda")  # a tick after the step, before everything is freed
 
-    ledger = torchtally.account(torchtally.trace(script, gpu="H100-SXM"))
+    ledger = torchtally.account(torchtally.run(script, gpu="H100-SXM"))
     end = ledger.trace.step_ends[-1]
     held = [it for it in ledger.memory.storages if is_alive(it, end)]
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import torchtally
 from tests.train.training import TINY, language, run, teacher
-from torchtally import account, trace
+from torchtally import account
 from torchtally.errors import UsageError
-from torchtally.napkin.recipes import recipe
-from torchtally.record import Role, Trace
+from torchtally.plan.recipes import recipe
+from torchtally.trace import Role, Trace
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs import read_log
 from torchtally.train.outcome import NonFiniteError
@@ -84,7 +85,7 @@ def test_a_run_is_written_down(tmp_path: Path) -> None:
 
 
 def traced(config: TrainConfig) -> Trace:
-    return trace(lambda: rehearse(config), gpu="H100-SXM", steps=2)
+    return torchtally.run(lambda: rehearse(config), gpu="H100-SXM", steps=2)
 
 
 def bytes_of(run: Trace, role: Role) -> int:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import torchtally
+from torchtally.chips import chip
 from torchtally.errors import UsageError
-from torchtally.hardware import chip
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.linear import Linear
 from torchtally.train.optimizers import OptimizerConfig, build

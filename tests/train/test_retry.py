@@ -17,7 +17,7 @@ from tests.train.steppers import (
     square_loss,
     stepper,
 )
-from torchtally.hardware import chip
+from torchtally.chips import chip
 from torchtally.train.models.presets import preset
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.optimizers import build

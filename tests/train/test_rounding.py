@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchtally.errors import UsageError
-from torchtally.napkin.memory import states_of_count
-from torchtally.napkin.optimizers import optimizer as known_optimizer
+from torchtally.plan.memory import states_of_count
+from torchtally.plan.optimizers import optimizer as known_optimizer
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.optimizers import OptimizerConfig, build, held_state_bytes, load_state
 from torchtally.train.precision import precision

@@ -25,7 +25,6 @@ from tests.train.steppers import (
     tokens,
 )
 from tests.train.training import teacher
-from torchtally import trace
 from torchtally.errors import UsageError
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.transformer import Transformer
@@ -316,7 +315,7 @@ def test_a_step_runs_on_the_simulated_gpu(name: str) -> None:
             batch = torch.randint(0, 256, (ROWS, SEQUENCE + 1), device="cuda")
             results.append(it(batch, step=step))
 
-    trace = torchtally.trace(script, gpu="H100-SXM")
+    trace = torchtally.run(script, gpu="H100-SXM")
     assert [it.outcome for it in results] == [Outcome.UPDATED] * 2
     assert len(trace.step_ends) == 2
 
@@ -363,5 +362,5 @@ def test_a_rehearsal_takes_every_step(name: str, tmp_path: Path) -> None:
         config = teacher(
             tmp_path, precision=name, compile=False, optimizer={"name": "adagrad", "lr": lr}
         )
-        run = trace(lambda: rehearse(config), gpu="H100-SXM", steps=2)  # noqa: B023
-        assert len(run.step_ends) == 2
+        trace = run(lambda: rehearse(config), gpu="H100-SXM", steps=2)  # noqa: B023
+        assert len(trace.step_ends) == 2

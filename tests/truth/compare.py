@@ -18,10 +18,10 @@ from tests.truth.cases import Case, case_of
 from tests.truth.collect import FOLDER, Corpus, Entry, read_corpus, settings
 from tests.truth.measure import Measurement, measure
 from tests.truth.timing import Times
-from torchtally.hardware import Chip, chip
+from torchtally.chips import Chip, chip
 from torchtally.ledger import account
-from torchtally.record import Ending
-from torchtally.targets import roofline
+from torchtally.timing.targets import roofline
+from torchtally.trace import Ending
 from torchtally.tracer.session import recording
 from torchtally.units import format_bytes, format_seconds
 from torchtally.virtual.session import virtual_gpu

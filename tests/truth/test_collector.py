@@ -24,9 +24,9 @@ from tests.truth.compare import (
     predict,
 )
 from tests.truth.measure import PHASES, Measurement, about, measure, phase_after
+from torchtally.chips import chip
 from torchtally.errors import UnknownChipError
-from torchtally.hardware import chip
-from torchtally.record.storage import allocated_bytes
+from torchtally.trace.storage import allocated_bytes
 from torchtally.virtual.session import virtual_gpu
 
 ROOT = Path(__file__).parents[2]

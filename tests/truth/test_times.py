@@ -27,7 +27,7 @@ from tests.truth.compare import (
 from tests.truth.measure import PHASES, Measurement
 from tests.truth.profiled import Kernel, OperatorTime, operator_times, short
 from tests.truth.timing import Gauge, Times, Watch, gauge, is_settled, is_warm, steps_within
-from torchtally.hardware import chip
+from torchtally.chips import chip
 from torchtally.virtual.session import virtual_gpu
 
 H100 = chip("H100-SXM")

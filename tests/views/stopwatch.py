@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from torchtally.calibration import Calibration, Issue
-from torchtally.cost import Cost, Kind
+from torchtally.chips import Chip, chip
 from torchtally.errors import UsageError
-from torchtally.hardware import Chip, chip
-from torchtally.record import Call
-from torchtally.roofline import Bound, Kernel, Roofline
+from torchtally.timing.calibration import Calibration, Issue
+from torchtally.timing.roofline import Bound, Kernel, Roofline
+from torchtally.trace import Call
+from torchtally.work import Cost, Kind
 
 H100 = chip("H100-SXM")
 DATASHEET = Roofline(H100)

@@ -3,8 +3,8 @@
 import pytest
 
 from tests import calibrations
-from torchtally.hardware import chip
-from torchtally.hardware.processor import estimated_flop_per_s, model_name
+from torchtally.chips import chip
+from torchtally.chips.processor import estimated_flop_per_s, model_name
 from torchtally.report.bench import bench_document, bench_text
 from torchtally.table import Table
 from torchtally.views.bench import Bench, bench_view

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 
 from tests.builders import GPU, TraceBuilder, mm_call
 from tests.strategies import traces
-from torchtally.hardware import Chip, chip
+from torchtally.chips import Chip, chip
 from torchtally.ledger import Ledger, account, retimed
-from torchtally.record import Ending, Phase, Refusal, Site, Trace
+from torchtally.memory.workspace import context_bytes
 from torchtally.report.terminal import table_text
-from torchtally.roofline import Roofline
 from torchtally.table import Table
+from torchtally.timing.roofline import Roofline
+from torchtally.trace import Ending, Phase, Refusal, Site, Trace
 from torchtally.views.comparison import comparison, dominant_bound, fits_on
 from torchtally.views.money import Extent, Until
-from torchtally.workspace import context_bytes
 
 N = 4096
 F = 2 * N**3

@@ -14,11 +14,11 @@ from tests.strategies import traces
 from tests.traces import accounted
 from torchtally.ledger import Ledger, account
 from torchtally.memory import Category, is_alive
-from torchtally.record import Phase, Role, Trace
 from torchtally.report.document import dumps
 from torchtally.report.json import table_document
 from torchtally.report.terminal import table_text
 from torchtally.table import Table
+from torchtally.trace import Phase, Role, Trace
 from torchtally.views import by
 from torchtally.views.activations import fullest_tick
 from torchtally.views.timeline import BAR_ORDER, BAR_WIDTH, STRETCHES, bar, initial, stretches

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, mm_call, unknown_call
+from torchtally.chips import Price, chip
 from torchtally.errors import UsageError
-from torchtally.hardware import Price, chip
 from torchtally.ledger import Ledger, account
-from torchtally.roofline import Bound, Roofline
-from torchtally.schedule import Slot
+from torchtally.timing.roofline import Bound, Roofline
+from torchtally.timing.schedule import Slot
 from torchtally.views.money import (
     IDLE_SHARE_OF_POWER,
     Extent,

@@ -7,11 +7,11 @@ import pytest
 
 from tests import calibrations
 from tests.builders import TraceBuilder, attention_call, factory_call, frame, mm_call, site
+from torchtally.chips import chip
 from torchtally.errors import UsageError
-from torchtally.hardware import chip
 from torchtally.ledger import account
-from torchtally.record import Trace
-from torchtally.roofline import Roofline
+from torchtally.timing.roofline import Roofline
+from torchtally.trace import Trace
 from torchtally.units import Unit
 from torchtally.views.plot import Axis, Basis, Plot, Scale, span
 from torchtally.views.roofline_plot import LETTERS, dtype_of, roofline_plot
@@ -118,7 +118,7 @@ def test_what_was_measured_comes_before_what_was_published() -> None:
 
 
 def test_nobody_promises_anything_of_a_cpu() -> None:
-    from torchtally.targets import host_chip
+    from torchtally.timing.targets import host_chip
 
     machine = calibrations.cpu()
     plot = plotted(step(512, dtype="float32"), Roofline(host_chip(machine), machine))

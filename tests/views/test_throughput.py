@@ -10,7 +10,7 @@ from tests.builders import TraceBuilder, factory_call, frame, mm_call, site
 from tests.traces import traced
 from tests.views.stopwatch import DATASHEET, MS, stopwatch
 from torchtally.ledger import account
-from torchtally.record import Call, Phase, TensorSpec, Trace
+from torchtally.trace import Call, Phase, TensorSpec, Trace
 from torchtally.views.throughput import Throughput, samples_of, throughput, tokens_of
 
 Step = Callable[[nn.Module], Tensor]

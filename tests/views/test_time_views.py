@@ -16,16 +16,16 @@ from tests.builders import (
     spec,
     unknown_call,
 )
-from tests.calibration.machines import H100 as MEASURED
-from tests.calibration.machines import HOST
 from tests.strategies import traces
+from tests.timing.calibration.machines import H100 as MEASURED
+from tests.timing.calibration.machines import HOST
 from tests.views.stopwatch import AT_ONCE, DATASHEET, MS, NOBODY_KNOWS, stopwatch
-from torchtally.calibration import Issue
-from torchtally.hardware import chip
+from torchtally.chips import chip
 from torchtally.ledger import Ledger, account, line_of
-from torchtally.record import Call, Phase, Trace
-from torchtally.roofline import Bound, Kernel, Roofline
 from torchtally.table import Table
+from torchtally.timing.calibration import Issue
+from torchtally.timing.roofline import Bound, Kernel, Roofline
+from torchtally.trace import Call, Phase, Trace
 from torchtally.units import Unit
 from torchtally.views import VIEWS, by
 from torchtally.views.bottlenecks import dominant_bounds

@@ -8,15 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.builders import TraceBuilder, factory_call, mm_call, spec
-from tests.calibration.machines import HOST
+from tests.timing.calibration.machines import HOST
 from tests.traces import traced
 from tests.views.stopwatch import DATASHEET, H100, MS, stopwatch, without_peak
-from torchtally.convention import Attention
 from torchtally.ledger import Ledger, account
-from torchtally.record import Call, Phase, Role, Trace
 from torchtally.report.terminal import table_text
-from torchtally.roofline import Bound, Kernel, Roofline
-from torchtally.targets import host_chip
+from torchtally.timing.roofline import Bound, Kernel, Roofline
+from torchtally.timing.targets import host_chip
+from torchtally.trace import Call, Phase, Role, Trace
 from torchtally.views import by
 from torchtally.views.utilisation import (
     Utilisation,
@@ -25,6 +24,7 @@ from torchtally.views.utilisation import (
     peak_of,
     utilisations,
 )
+from torchtally.work.convention import Attention
 
 M = 1024
 PRODUCT_FLOPS = 2 * M**3

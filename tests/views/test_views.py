@@ -7,7 +7,7 @@ from tests.builders import NOWHERE, TraceBuilder, factory_call, frame, mm_call, 
 from tests.strategies import traces
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
-from torchtally.record import Phase, Role, Trace
+from torchtally.trace import Phase, Role, Trace
 from torchtally.units import Unit
 from torchtally.views import VIEWS, by
 from torchtally.views.lines import is_behind_libraries, own_root, short_path

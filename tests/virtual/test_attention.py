@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torchtally
 from tests.traces import accounted, names, ops, traced
-from torchtally.record import Phase, Trace
+from torchtally.trace import Phase, Trace
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32

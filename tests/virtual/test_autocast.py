@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import torchtally
 from tests.traces import names, ops, traced
-from torchtally.record import Phase
+from torchtally.trace import Phase
 from torchtally.virtual import private
 from torchtally.virtual.autocast import CASTS, FP32_OVERLOAD, REFUSED
 

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchtally
 from tests.traces import names, traced
+from torchtally.chips import Chip
 from torchtally.errors import UnsupportedError, UsageError
-from torchtally.hardware import Chip
 
 GIB = 1 << 30
 

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from tests.real.cpu_profile import Program, differences, profiled, simulated
 from tests.traces import names, ops, traced
 from tests.virtual.test_host_chip import HOST
-from torchtally.record import Trace
+from torchtally.trace import Trace
 from torchtally.virtual import kernels, shapes
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 
 import torchtally
 from tests.traces import names, ops, traced
-from torchtally.record import Phase
+from torchtally.trace import Phase
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 

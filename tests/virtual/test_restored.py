@@ -58,11 +58,11 @@ def fails_in_a_session() -> None:
 
 
 def fails_in_a_trace() -> None:
-    torchtally.trace(script, gpu="H100-SXM")
+    torchtally.run(script, gpu="H100-SXM")
 
 
 def stops_after_a_step() -> None:
-    torchtally.trace(script, gpu="A100-SXM", steps=1)
+    torchtally.run(script, gpu="A100-SXM", steps=1)
 
 
 @pytest.mark.parametrize("run", [fails_in_a_session, fails_in_a_trace, stops_after_a_step])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import torchtally
 from tests.traces import traced
 from torchtally.errors import UsageError
-from torchtally.record import Placeholder
+from torchtally.trace import Placeholder
 
 BIG = 4096
 """Elements of a float tensor too big to have values (16 KiB)."""

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from torchtally.bench.stopwatch import Clock, undisturbed
-from torchtally.calibration import Issue
-from torchtally.cost import Kind, cost_of
-from torchtally.hardware import Chip
-from torchtally.record import Call, Ending, Phase, Trace
+from torchtally.chips import Chip
+from torchtally.timing.calibration import Issue
+from torchtally.trace import Call, Ending, Phase, Trace
 from torchtally.tracer.session import recording
+from torchtally.work import Kind, cost_of
 
 REPETITIONS = 30
 WARM_UPS = 5

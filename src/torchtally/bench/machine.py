@@ -7,7 +7,7 @@ import subprocess
 
 import torch
 
-from torchtally.hardware.processor import processor_name
+from torchtally.chips.processor import processor_name
 
 
 def name(device: torch.device) -> str:

@@ -19,15 +19,15 @@ from torchtally.bench import (
 from torchtally.bench.issuing import issuing
 from torchtally.bench.stopwatch import Stopwatch
 from torchtally.bench.work import Ladder, Plan, climbed
-from torchtally.calibration import Calibration, Issue, Sample
-from torchtally.cost import Cost, Kind, cost_of
+from torchtally.chips import chip
 from torchtally.errors import UsageError
-from torchtally.hardware import chip
-from torchtally.record import Call
-from torchtally.roofline.calibrated import Corrections
-from torchtally.roofline.host import host_kernel
-from torchtally.roofline.kernel import Kernel
-from torchtally.targets import host_chip
+from torchtally.timing.calibration import Calibration, Issue, Sample
+from torchtally.timing.roofline.calibrated import Corrections
+from torchtally.timing.roofline.host import host_kernel
+from torchtally.timing.roofline.kernel import Kernel
+from torchtally.timing.targets import host_chip
+from torchtally.trace import Call
+from torchtally.work import Cost, Kind, cost_of
 
 Said = Callable[[str, float], None]
 """Told what is being measured, and what share of the whole is done."""

@@ -9,12 +9,12 @@ import torch
 from torch._ops import OpOverload
 
 from torchtally.bench.stopwatch import Stopwatch
-from torchtally.calibration import Sample
-from torchtally.cost import cost_of
-from torchtally.record import Call, TensorSpec
+from torchtally.timing.calibration import Sample
+from torchtally.trace import Call, TensorSpec
 from torchtally.virtual.described import described
 from torchtally.virtual.invocation import Invocation, tensors_in
 from torchtally.virtual.operators import learn
+from torchtally.work import cost_of
 
 
 @dataclass(frozen=True, slots=True)

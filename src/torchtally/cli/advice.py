@@ -3,12 +3,13 @@
 import os
 from typing import TYPE_CHECKING, TextIO
 
-from torchtally.advice import Change, Result, candidates, combined
-from torchtally.fit.runs import Command, Outcome, Runs
-from torchtally.workspace import context_bytes
+from torchtally.fit.changes import Change, candidates, combined
+from torchtally.fit.results import Result
+from torchtally.memory.workspace import context_bytes
+from torchtally.runs.probes import Command, Outcome, Runs
 
 if TYPE_CHECKING:
-    from torchtally.hardware import Chip
+    from torchtally.chips import Chip
     from torchtally.ledger import Ledger
     from torchtally.tracer.script import Script
 
@@ -111,7 +112,7 @@ class Advisor:
 
 def advice_text(advisor: Advisor, width: int, *, is_coloured: bool) -> str:
     """The table of what was tried, and what could not be."""
-    from torchtally.advice import results_table
+    from torchtally.fit.results import results_table
     from torchtally.report.terminal import table_text
 
     if not advisor.needed_bytes:

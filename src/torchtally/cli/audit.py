@@ -11,10 +11,10 @@ from torchtally.cli.run import place_of
 from torchtally.errors import ScriptError, UsageError
 
 if TYPE_CHECKING:
-    from torchtally.hardware import Chip
-    from torchtally.measure.comparison import Comparison, Pair
-    from torchtally.measure.document import Measurement
-    from torchtally.measure.runs import Command, Device, Runs
+    from torchtally.chips import Chip
+    from torchtally.runs.measure.comparison import Comparison, Pair
+    from torchtally.runs.measure.document import Measurement
+    from torchtally.runs.measurements import Command, Device, Runs
     from torchtally.table import Cell, Table
 
 NAME = "audit"
@@ -95,8 +95,8 @@ def share(text: str) -> float:
 def command(args: argparse.Namespace) -> int:
     """Run twice, compare, print. Returns 0 within the tolerances and 1 outside."""
     from torchtally.cli.output import emit, width, write_or_emit
-    from torchtally.measure.comparison import Comparison
-    from torchtally.measure.runs import Command, Runs
+    from torchtally.runs.measure.comparison import Comparison
+    from torchtally.runs.measurements import Command, Runs
 
     if args.script is None and args.module is None:
         raise UsageError("which script?\nGive one: `tally audit train.py`, or -m MODULE.")
@@ -128,8 +128,8 @@ def chip_of(wanted: str | None, device: "Device") -> "Chip":
 
     Raises UsageError where there is none, or no chip of the table is it.
     """
+    from torchtally.chips import chip
     from torchtally.errors import UnknownChipError
-    from torchtally.hardware import chip
     from torchtally.units import format_bytes
 
     if not device.name:
@@ -154,7 +154,7 @@ def both(
     runs: "Runs", ours: "Command", chip: "Chip", *, is_quiet: bool
 ) -> "tuple[Measurement, Measurement]":
     """The real run, then the simulated one; a script that fails there is not run again."""
-    from torchtally.measure.document import ended
+    from torchtally.runs.measure.document import ended
 
     def say(what: str) -> None:
         if not is_quiet and sys.stderr is not None:
@@ -184,9 +184,9 @@ def dumps(document: dict[str, Any]) -> str:
 
 def text(found: "Comparison", chip: "Chip", *, width: int, top: int = DEFAULT_TOP) -> str:
     """The verdict first, then the tables."""
-    from torchtally.measure.comparison import Verdict
     from torchtally.report.grid import table_lines, wrapped
     from torchtally.report.plain import printable
+    from torchtally.runs.measure.comparison import Verdict
 
     if found.verdict is Verdict.FAILED:
         return failed(found, width)
@@ -214,7 +214,7 @@ def headline(found: "Comparison", width: int) -> list[str]:
     """The verdict, and how far off the two peaks are."""
     import textwrap
 
-    from torchtally.measure.comparison import Verdict
+    from torchtally.runs.measure.comparison import Verdict
 
     verdict = "within" if found.verdict is Verdict.WITHIN else "OUTSIDE"
     figures = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
-    from torchtally.calibration import Calibration
+    from torchtally.timing.calibration import Calibration
     from torchtally.views.bench import Bench
 
 NAME = "bench"
@@ -142,8 +142,8 @@ class Progress:
 
 
 def _keep(calibration: "Calibration", args: argparse.Namespace) -> None:
-    from torchtally.calibration.file import write
-    from torchtally.calibration.library import keep
+    from torchtally.timing.calibration.file import write
+    from torchtally.timing.calibration.library import keep
 
     if args.output is not None:
         write(calibration, Path(args.output))
@@ -156,9 +156,9 @@ def stored(device: str, name: str) -> "Calibration":
 
     Raises UsageError where there is none, and says where it was looked for.
     """
-    from torchtally.calibration.file import read
-    from torchtally.calibration.library import SHIPPED, folder, of_chip
-    from torchtally.hardware import chip
+    from torchtally.chips import chip
+    from torchtally.timing.calibration.file import read
+    from torchtally.timing.calibration.library import SHIPPED, folder, of_chip
 
     if name and Path(name).is_file():
         return read(Path(name))
@@ -190,7 +190,7 @@ def _places(folders: tuple[Path, ...]) -> str:
 
 def estimated_float32(calibration: "Calibration", cpuinfo: Path) -> float | None:
     """FLOP/s that the CPU could do at best; None of another machine's, or where nothing tells."""
-    from torchtally.hardware.processor import estimated_flop_per_s, model_name
+    from torchtally.chips.processor import estimated_flop_per_s, model_name
 
     if calibration.kind != "cpu":
         return None

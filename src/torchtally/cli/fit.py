@@ -122,9 +122,9 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.cli.output import emit, width, write_or_emit
     from torchtally.fit.argument import parse
     from torchtally.fit.chips import Fleet, parse_margin, search_of
-    from torchtally.fit.runs import Command, Runs
     from torchtally.fit.search import Values
     from torchtally.fit.survey import Survey
+    from torchtally.runs.probes import Command, Runs
 
     if args.script is None and args.module is None:
         raise UsageError(
@@ -171,10 +171,10 @@ def command(args: argparse.Namespace) -> int:
 
 def chips_named(names: Sequence[str]) -> list[Any]:
     """Each chip once; "all" are those on which CUDA scripts run."""
-    from torchtally.hardware import chip, chips
+    from torchtally.chips import chip, known_chips
 
     if any(name.lower() == "all" for name in names):
-        return [it for it in chips() if it.compute_capability is not None]
+        return [it for it in known_chips() if it.compute_capability is not None]
     return list({it.name: it for it in map(chip, names)}.values())
 
 

@@ -66,8 +66,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def known_chip(name: str) -> Any:
     """The chip of this name. Typed loosely, so that `--help` does not load the table."""
+    from torchtally.chips import chip
     from torchtally.errors import UsageError
-    from torchtally.hardware import chip
 
     try:
         return chip(name)
@@ -77,14 +77,14 @@ def known_chip(name: str) -> Any:
 
 def command(args: argparse.Namespace) -> int:
     """Print the table or the page of one chip, or write the document."""
+    from torchtally.chips import known_chips
     from torchtally.cli.output import emit, is_coloured, width, write_or_emit
-    from torchtally.hardware import chips
 
     if args.json is not None:
         from torchtally.report.document import dumps
         from torchtally.report.json import chips_document
 
-        shown = chips() if args.chip is None else (args.chip,)
+        shown = known_chips() if args.chip is None else (args.chip,)
         write_or_emit(dumps(chips_document(shown)), args.json)
     elif args.chip is not None:
         from torchtally.report.chip import chip_text
@@ -95,5 +95,5 @@ def command(args: argparse.Namespace) -> int:
         from torchtally.views.chips import chip_table
 
         colour = is_coloured(sys.stdout)
-        emit(table_text(chip_table(chips()), width=width(), is_coloured=colour))
+        emit(table_text(chip_table(known_chips()), width=width(), is_coloured=colour))
     return 0

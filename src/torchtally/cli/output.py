@@ -5,8 +5,8 @@ import shutil
 import sys
 from typing import TextIO
 
+from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
-from torchtally.record.atomic import write_atomically
 
 PIPE_WIDTH = 80
 LEAST_WIDTH = 40

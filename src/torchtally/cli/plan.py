@@ -23,9 +23,9 @@ from torchtally.units import parse_bytes, parse_flop_per_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torchtally.hardware import Cluster
-    from torchtally.napkin.architecture.model import Model
-    from torchtally.planning import Answer, Request
+    from torchtally.chips import Cluster
+    from torchtally.plan.architecture.model import Model
+    from torchtally.plan.questions import Answer, Request
 
 NAME = "plan"
 SUMMARY = "plan a training before it is written: time, memory, layout, money"
@@ -249,7 +249,7 @@ def _answered(args: argparse.Namespace, asked: "Request") -> "Answer":
     question = question_of(args, asked)
     if args.compare is None:
         return question(asked)
-    from torchtally.planning.compared import compared
+    from torchtally.plan.questions.compared import compared
 
     names = [it.strip() for it in args.compare.split(",") if it.strip()]
     if not names:
@@ -292,14 +292,14 @@ def question_of(args: argparse.Namespace, asked: "Request") -> "Callable[[Reques
     if asked.tokens is None:
         return _without_tokens(asked, is_limited)
     if asked.cluster is None:
-        from torchtally.planning.chips_needed import what_to_rent
+        from torchtally.plan.questions.chips_needed import what_to_rent
 
         return what_to_rent
     if args.deadline is not None:
-        from torchtally.planning.chips_needed import fewest_chips
+        from torchtally.plan.questions.chips_needed import fewest_chips
 
         return fewest_chips
-    from torchtally.planning.training_time import training_time
+    from torchtally.plan.questions.training_time import training_time
 
     return training_time
 
@@ -318,19 +318,19 @@ def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | 
     if len(asked) > 1:
         raise UsageError(f"{' and '.join(asked)} are questions of their own: ask one at a time.")
     if args.largest is not None:
-        from torchtally.planning.largest import LARGEST
+        from torchtally.plan.questions.largest import LARGEST
 
         return LARGEST[args.largest]
     if args.search:
-        from torchtally.planning.layouts import layouts
+        from torchtally.plan.questions.layouts import layouts
 
         return layouts
     if args.flops is not None:
-        from torchtally.planning.compute_budget import compute_budget
+        from torchtally.plan.questions.compute_budget import compute_budget
 
         return compute_budget
     if args.tokens_per_s is not None:
-        from torchtally.planning.implied_mfu import implied_mfu
+        from torchtally.plan.questions.implied_mfu import implied_mfu
 
         return implied_mfu
     return None
@@ -343,26 +343,26 @@ def _without_tokens(asked: "Request", is_limited: bool) -> "Callable[[Request], 
             "--gpus 8xH100-SXM (on how many tokens?)."
         )
     if asked.cluster is None:
-        from torchtally.planning.model_card import model_card
+        from torchtally.plan.questions.model_card import model_card
 
         return model_card
     if is_limited:
-        from torchtally.planning.tokens_within import tokens_within
+        from torchtally.plan.questions.tokens_within import tokens_within
 
         return tokens_within
-    from torchtally.planning.fit import fit
+    from torchtally.plan.questions.fit import fit
 
     return fit
 
 
 def request(args: argparse.Namespace) -> "Request":
     """What the arguments say. Raises UsageError where they contradict each other."""
-    from torchtally.convention import Attention
-    from torchtally.napkin.activations import Implementation, Kernel
-    from torchtally.napkin.flops import Recompute
-    from torchtally.napkin.optimizers import optimizer
-    from torchtally.napkin.recipes import recipe
-    from torchtally.planning import Request, subject
+    from torchtally.plan.activations import Implementation, Kernel
+    from torchtally.plan.flops import Recompute
+    from torchtally.plan.optimizers import optimizer
+    from torchtally.plan.questions import Request, subject
+    from torchtally.plan.recipes import recipe
+    from torchtally.work.convention import Attention
 
     model = _model(args)
     if args.price is not None and args.price[0]:
@@ -399,8 +399,8 @@ def _cluster(args: argparse.Namespace) -> "Cluster | None":
         if unused:
             raise UsageError(f"--{unused[0]}: of which chip? Add --gpus H100-SXM.")
         return None
-    from torchtally.hardware import cluster
-    from torchtally.napkin.recipes import recipe
+    from torchtally.chips import cluster
+    from torchtally.plan.recipes import recipe
 
     found = cluster(args.gpus)
     chip = found.chip
@@ -442,7 +442,7 @@ def _found(text: str) -> "Model | int":
     try:
         count = parse_count(text)
     except UsageError:
-        from torchtally.napkin.architecture.lookup import count_alone, model
+        from torchtally.plan.architecture.lookup import count_alone, model
 
         alone = count_alone(text)
         return model(text) if alone is None else alone
@@ -451,7 +451,7 @@ def _found(text: str) -> "Model | int":
 
 def _shaped(args: argparse.Namespace) -> "Model":
     """A decoder of equal layers, from its sizes."""
-    from torchtally.napkin.architecture.shapes import by_hand
+    from torchtally.plan.architecture.shapes import by_hand
 
     needed = ("layers", "width", "heads", "vocabulary")
     missing = [f"--{it}" for it in needed if getattr(args, it) is None]
@@ -476,7 +476,7 @@ def _shaped(args: argparse.Namespace) -> "Model":
 def _models_text(width: int) -> str:
     """The models known by name, as a table."""
     from torchtally.cli.output import is_coloured
-    from torchtally.planning.known_models import known_models
+    from torchtally.plan.questions.known_models import known_models
     from torchtally.report.terminal import table_text
 
     return table_text(known_models(), width=width, is_coloured=is_coloured(sys.stdout))

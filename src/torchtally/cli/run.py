@@ -13,10 +13,10 @@ from torchtally.cli.arguments import RunParser, fraction, positive, seconds
 from torchtally.errors import TallyError, UsageError
 
 if TYPE_CHECKING:
+    from torchtally.chips import Chip
     from torchtally.cli.advice import Advisor
-    from torchtally.hardware import Chip
     from torchtally.ledger import Ledger
-    from torchtally.record import Trace
+    from torchtally.trace import Trace
     from torchtally.tracer.script import Script
 
 NAME = "run"
@@ -86,7 +86,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Run the script and report; the exit code is the script's."""
-    from torchtally.targets import target as target_of
+    from torchtally.timing.targets import target as target_of
 
     if args.script is None and args.module is None:
         raise UsageError("which script?\nGive one: `tally run train.py --gpu NAME`, or -m MODULE.")
@@ -146,8 +146,8 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
     """Run the script on the target and report, however it ends. Returns the exit code."""
     from torchtally.cli.advice import Advisor
     from torchtally.cli.progress import Progress
-    from torchtally.prediction import Prediction
-    from torchtally.targets import roofline
+    from torchtally.timing.prediction import Prediction
+    from torchtally.timing.targets import roofline
     from torchtally.tracer.script import run
     from torchtally.tracer.session import recording
     from torchtally.tracer.stopper import Outcome, Stopper
@@ -217,11 +217,11 @@ def report(
 
     from torchtally.cli.output import emit, is_coloured, width, write_or_emit
     from torchtally.ledger import account
-    from torchtally.record.file import write_trace
     from torchtally.report.document import dumps
     from torchtally.report.json import changes_document, ledger_document
     from torchtally.report.text import summary_text
-    from torchtally.targets import known_roofline
+    from torchtally.timing.targets import known_roofline
+    from torchtally.trace.file import write_trace
     from torchtally.views.summary import summarise
 
     gc.disable()  # a million records, none of them garbage

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchtally.ledger import Ledger
-    from torchtally.roofline import Roofline
     from torchtally.table import Table
+    from torchtally.timing.roofline import Roofline
 
 NAME = "show"
 SUMMARY = "show a trace that `tally run -o FILE` wrote, from any side"
@@ -166,10 +166,10 @@ def command(args: argparse.Namespace) -> int:
 
     check(args)
     from torchtally.cli.output import emit, write_or_emit
-    from torchtally.convention import Attention
     from torchtally.ledger import account
-    from torchtally.record.file import read_trace
-    from torchtally.targets import known_roofline
+    from torchtally.timing.targets import known_roofline
+    from torchtally.trace.file import read_trace
+    from torchtally.work.convention import Attention
 
     chips = [chip_of(name) for name in args.gpu]
     gc.disable()  # a short life with a million records, none of them garbage
@@ -238,8 +238,8 @@ def check(args: argparse.Namespace) -> None:
 
 def chip_of(name: str) -> "Roofline":
     """What times are predicted by on the chip of this name. Raises UsageError for a cluster."""
-    from torchtally.hardware import cluster
-    from torchtally.targets import roofline
+    from torchtally.chips import cluster
+    from torchtally.timing.targets import roofline
 
     if re.match(r"\s*\d+\s*[xX\u00d7]", name) is None:
         return roofline(name)
@@ -292,7 +292,7 @@ def own_prices(given: "Sequence[tuple[str, float]]", names: "Sequence[str]") -> 
 
     A price without a name is of the one chip there is.
     """
-    from torchtally.hardware import chip
+    from torchtally.chips import chip
 
     shown = list(dict.fromkeys(names))
     prices = {}

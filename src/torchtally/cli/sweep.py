@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
+    from torchtally.runs.processes import Executor, Exit, Job
     from torchtally.sweep.definition import Definition, Point
     from torchtally.sweep.folder import SweepFolder
-    from torchtally.sweep.processes import Executor, Exit, Job
     from torchtally.sweep.results import Result
     from torchtally.train.config import TrainConfig
 
@@ -187,8 +187,8 @@ def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
 
 def job(folder: "SweepFolder", point: "Point") -> "Job":
     """A run as a process: `tally train` with its values; going on where it has begun before."""
+    from torchtally.runs.processes import Job
     from torchtally.sweep.keys import flags
-    from torchtally.sweep.processes import Job
 
     changes = [it for key, value in point.values for it in flags(key, value)]
     checkpoints = () if folder.definition.keeps_checkpoints else CHECKPOINTLESS
@@ -269,9 +269,9 @@ def _executor(
     args: argparse.Namespace, folder: "SweepFolder", config: "TrainConfig", runs: int
 ) -> "tuple[Executor, int]":
     """What makes the runs, and how many at a time."""
+    from torchtally.runs.processes import Processes
     from torchtally.sweep.devices import THREADS, share
     from torchtally.sweep.on_ray import RayTasks
-    from torchtally.sweep.processes import Processes
 
     if args.on == "processes":
         found = share(config, workers=args.workers, threads=args.threads, runs=runs)

@@ -14,7 +14,7 @@ from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
     from torchtally.ledger import Ledger
-    from torchtally.roofline import Roofline
+    from torchtally.timing.roofline import Roofline
     from torchtally.train.checkpoints.folder import Checkpoints
     from torchtally.train.checkpoints.resume import Resumed
     from torchtally.train.config import PrecisionName, TrainConfig
@@ -150,7 +150,7 @@ def _roofline(gpu: str | None, config: "TrainConfig") -> "Roofline | None":
 
     None for a device that is in no table, and for a CPU that nobody measured.
     """
-    from torchtally.targets import known_roofline, roofline
+    from torchtally.timing.targets import known_roofline, roofline
     from torchtally.train.trainer import device_name
 
     return roofline(gpu) if gpu is not None else known_roofline(device_name(config))
@@ -164,13 +164,13 @@ def _predicted(config: "TrainConfig", roofline: "Roofline | None") -> "list[Row]
     if roofline is None:
         return _closed_rows(config)
     from torchtally.ledger import account
-    from torchtally.tracing import trace
+    from torchtally.runs.function import run
     from torchtally.train.trainer import rehearse
 
     # Compiled, it would be run eagerly there anyway.
     rehearsed = replace(config, compile=False)
-    run = trace(lambda: rehearse(rehearsed), gpu=_name(roofline), steps=2, memory_is_limited=False)
-    return _traced_rows(account(run, roofline=roofline))
+    trace = run(lambda: rehearse(rehearsed), gpu=_name(roofline), steps=2, memory_is_limited=False)
+    return _traced_rows(account(trace, roofline=roofline))
 
 
 def _resolved(config: "TrainConfig", gpu: str | None, roofline: "Roofline | None") -> "TrainConfig":

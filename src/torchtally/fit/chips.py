@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from torchtally.chips import Chip
 from torchtally.errors import UsageError
 from torchtally.fit.argument import Argument
 from torchtally.fit.extrapolate import Growth
-from torchtally.fit.runs import Command, Outcome, Runs, Verdict
 from torchtally.fit.search import Found, Search, Seen, Values
-from torchtally.hardware import Chip
+from torchtally.memory.workspace import context_bytes
+from torchtally.runs.probes import Command, Outcome, Runs, Verdict
 from torchtally.units import parse_bytes
-from torchtally.workspace import context_bytes
 
 REDRAW_S = 0.2
 

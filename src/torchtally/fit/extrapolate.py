@@ -9,27 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchtally.allocator import AllocatorSettings, Block, CachingAllocator, OutOfMemoryError
-from torchtally.hardware import Chip
-from torchtally.record import Call, TensorSpec
-from torchtally.workspace import blas_workspace, scratch
-
-
-@dataclass(frozen=True, slots=True)
-class Allocations:
-    """All that a run allocated, and when. Equal for runs that allocated the same."""
-
-    events: Sequence[int]
-    """The n-th storage was born: n + 1; it died: -(n + 1); the cache was emptied: 0. Beyond the
-    storages: a call took its scratch memory and gave it back, the n-th one: n + 1 beyond."""
-    sizes: Sequence[int]
-    """Requested bytes."""
-    blas: Sequence[int] = ()
-    """Storages that are cuBLAS's workspace, whose size depends on the chip."""
-    calls: Sequence[Call] = ()
-    """Those that may take scratch memory, each one once."""
-    uses_streams: bool = False
-    """Of the script's own: whose memory waits for what, the events do not say."""
+from torchtally.chips import Chip
+from torchtally.memory.allocator import AllocatorSettings, Block, CachingAllocator, OutOfMemoryError
+from torchtally.memory.workspace import blas_workspace, scratch
+from torchtally.runs.allocations import Allocations
+from torchtally.trace import Call, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from torchtally.fit.chips import REDRAW_S, ChipSearch, Fleet, Probe
 from torchtally.fit.extrapolate import Growth, NotLinearError, replayed
-from torchtally.fit.runs import Runs, Verdict
 from torchtally.fit.search import FIRST_VALUES, Found
+from torchtally.runs.probes import Runs, Verdict
 
 CHECKED_FROM = 4
 """The check is at so many times the larger of the two first values, at least."""

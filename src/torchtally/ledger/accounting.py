@@ -7,18 +7,18 @@ from dataclasses import fields, replace
 from math import fsum
 from operator import attrgetter
 
-from torchtally.convention import Attention
-from torchtally.cost import Cost, Kind
 from torchtally.ledger.groups import is_copy, is_view
 from torchtally.ledger.ledger import Ledger
 from torchtally.ledger.pricing import Priced, price, time_of
 from torchtally.ledger.total import Coverage, Entry, Total, Uncounted, Untimed
 from torchtally.memory import Category, Memory, replay
-from torchtally.record import Phase, Trace
-from torchtally.record.columns import collection_paused, records
-from torchtally.record.storage import allocated_bytes
-from torchtally.roofline import Bound, Roofline
-from torchtally.schedule import Clock, Slot
+from torchtally.timing.roofline import Bound, Roofline
+from torchtally.timing.schedule import Clock, Slot
+from torchtally.trace import Phase, Trace
+from torchtally.trace.columns import collection_paused, records
+from torchtally.trace.storage import allocated_bytes
+from torchtally.work import Cost, Kind
+from torchtally.work.convention import Attention
 
 
 def account(

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-from torchtally.cost import Kind
 from torchtally.ledger.total import Entry, Line, Path, Total
-from torchtally.record import Frame, Phase
-from torchtally.roofline import Bound
+from torchtally.timing.roofline import Bound
+from torchtally.trace import Frame, Phase
+from torchtally.work import Kind
 
 Key = TypeVar("Key", bound=Hashable)
 

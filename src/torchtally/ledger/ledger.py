@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, fields
 from math import isclose
 from typing import Any
 
-from torchtally.convention import Attention
-from torchtally.cost import Kind
 from torchtally.ledger.groups import (
     Key,
     bound_of,
@@ -22,8 +20,10 @@ from torchtally.ledger.groups import (
 from torchtally.ledger.pricing import Priced
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Untimed
 from torchtally.memory import Memory
-from torchtally.record import Phase, Trace
-from torchtally.roofline import Bound, Roofline
+from torchtally.timing.roofline import Bound, Roofline
+from torchtally.trace import Phase, Trace
+from torchtally.work import Kind
+from torchtally.work.convention import Attention
 
 
 class ConservationError(AssertionError):

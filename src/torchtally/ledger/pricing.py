@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from torchtally.convention import Attention, conventional
-from torchtally.cost import Cost, Kind, cost_of
 from torchtally.errors import UsageError
-from torchtally.record import Call, Op
-from torchtally.roofline import Bound, Kernel, Roofline
-from torchtally.schedule import Price, priced
+from torchtally.timing.roofline import Bound, Kernel, Roofline
+from torchtally.timing.schedule import Price, priced
+from torchtally.trace import Call, Op
+from torchtally.work import Cost, Kind, cost_of
+from torchtally.work.convention import Attention, conventional
 
 
 class Priced(NamedTuple):

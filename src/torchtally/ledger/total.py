@@ -3,9 +3,9 @@
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
-from torchtally.cost import Cost, Kind
-from torchtally.record import Op
-from torchtally.schedule import Slot
+from torchtally.timing.schedule import Slot
+from torchtally.trace import Op
+from torchtally.work import Cost, Kind
 
 
 @dataclass(frozen=True, slots=True)

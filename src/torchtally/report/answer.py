@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from torchtally.napkin.quantity import FUNCTIONS, Quantity
-from torchtally.planning import Answer
+from torchtally.plan.quantity import FUNCTIONS, Quantity
+from torchtally.plan.questions import Answer
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.plain import printable
 from torchtally.report.terminal import joined

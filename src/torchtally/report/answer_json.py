@@ -1,7 +1,7 @@
 """Answers as documents for programs: the sentence, every number with its unit, all working."""
 
-from torchtally.napkin.quantity import Quantity
-from torchtally.planning import Answer
+from torchtally.plan.quantity import Quantity
+from torchtally.plan.questions import Answer
 from torchtally.report.answer import headline
 from torchtally.report.document import SCHEMA_VERSION, Document, rows_of
 

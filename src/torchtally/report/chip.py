@@ -6,7 +6,7 @@ Numbers and sources are never cut; what is longer than a line goes on in the nex
 import textwrap
 from collections.abc import Callable, Iterator
 
-from torchtally.hardware import Chip
+from torchtally.chips import Chip
 from torchtally.report.grid import INDENT, wrapped
 from torchtally.report.plain import printable
 from torchtally.units import format_byte_per_s, format_bytes, format_flop_per_s, format_usd

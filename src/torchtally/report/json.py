@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from torchtally.advice import Result
-from torchtally.hardware import Chip
+from torchtally.chips import Chip
+from torchtally.fit.results import Result
 from torchtally.ledger import (
     Entry,
     Key,
@@ -24,16 +24,16 @@ from torchtally.ledger import (
     op_of,
 )
 from torchtally.memory import Category, parameters
-from torchtally.record import Placeholder
+from torchtally.memory.workspace import KINDS, Trust
 from torchtally.report.document import SCHEMA_VERSION, Document, rows_of
 from torchtally.table import Table
+from torchtally.trace import Placeholder
 from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.modules import with_children
 from torchtally.views.step_time import calibrated_share
 from torchtally.views.summary import judge, shortage_of
 from torchtally.views.throughput import Batch, Throughput, throughput
 from torchtally.views.utilisation import Utilisation, utilisations
-from torchtally.workspace import KINDS, Trust
 
 
 def ledger_document(ledger: Ledger) -> Document:

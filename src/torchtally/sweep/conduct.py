@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import Any
 
-from torchtally.sweep.processes import Executor, Exit, Job
+from torchtally.runs.processes import Executor, Exit, Job
 
 POLL_S = 0.1
 SAVING_S = 300.0

@@ -19,8 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
-from torchtally.record.atomic import write_atomically
 from torchtally.sweep.definition import Definition, Point, difference, read_definition
 
 DEFINITION = "sweep.json"

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.sweep.processes import Exit, Job, Processes
+from torchtally.runs.processes import Exit, Job, Processes
 
 POLL_S = 0.2
 SAVING_S = 300.0

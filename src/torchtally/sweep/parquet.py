@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
-from torchtally.record.atomic import write_atomically
 from torchtally.sweep.definition import Definition
 from torchtally.sweep.keys import hint_of, members
 from torchtally.sweep.results import Result, ranked

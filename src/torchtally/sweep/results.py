@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from torchtally.errors import UsageError
+from torchtally.runs.processes import Exit
 from torchtally.sweep.definition import Point
 from torchtally.sweep.folder import SweepFolder
-from torchtally.sweep.processes import Exit
 from torchtally.train.logs import names, read_log
 from torchtally.train.logs.jsonl import Logged
 from torchtally.train.outcome import StepError

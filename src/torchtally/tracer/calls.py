@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torchtally.record import Call
+from torchtally.trace import Call
 from torchtally.virtual.described import described, strides
 from torchtally.virtual.invocation import HOST_NUMBER, PINNED, Invocation
 from torchtally.virtual.storage import is_pinned, virtual_of

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtally.allocator import Block, OutOfMemoryError
-from torchtally.record import (
+from torchtally.memory.allocator import Block, OutOfMemoryError
+from torchtally.trace import (
     CacheEmptied,
     Ending,
     Frame,
@@ -29,7 +29,7 @@ from torchtally.record import (
     Storage,
     Trace,
 )
-from torchtally.record.storage import allocated_bytes
+from torchtally.trace.storage import allocated_bytes
 from torchtally.tracer.calls import Calls
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.source import Stacks, Walk, own_frame

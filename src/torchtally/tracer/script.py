@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 
 from torchtally.errors import ScriptError
-from torchtally.record import Ending
+from torchtally.trace import Ending
 from torchtally.tracer import tracebacks
 from torchtally.tracer.steps import StepsDone
 from torchtally.tracer.stopper import (

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from torchtally.hardware import Chip, chip
-from torchtally.record import Ending, Trace
+from torchtally.chips import Chip, chip
+from torchtally.trace import Ending, Trace
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.steps import Steps
 from torchtally.tracer.what_if import stand_ins, unused

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 import torch
 
 import torchtally
-from torchtally.record import Frame
+from torchtally.trace import Frame
 from torchtally.virtual import private
 
 

@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils._pytree import tree_leaves
 
-from torchtally.record import Role
+from torchtally.trace import Role
 from torchtally.tracer.recorder import Recorder
 from torchtally.virtual.stand_ins import StandIn
 

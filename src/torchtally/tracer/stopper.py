@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
-from torchtally.record import Ending
+from torchtally.trace import Ending
 from torchtally.tracer import tracebacks
 from torchtally.tracer.steps import StepsDone
 

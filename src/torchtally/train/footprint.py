@@ -2,7 +2,7 @@
 
 Bytes are those of storages, each counted once, however many tensors share it; an allocator rounds
 each of them up. Of sharded weights they are those that this rank holds. Closed forms for the same
-are in `torchtally.napkin`, predictions in a trace.
+are in `torchtally.plan`, predictions in a trace.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from torchtally.napkin.architecture.weights import Weight, weights_of
-from torchtally.napkin.deep_linear import deep_linear_flops, deep_linear_weights
-from torchtally.napkin.flops import token_flops
-from torchtally.napkin.memory import States, states
-from torchtally.napkin.optimizers import optimizer
-from torchtally.napkin.recipes import Recipe
+from torchtally.plan.architecture.weights import Weight, weights_of
+from torchtally.plan.deep_linear import deep_linear_flops, deep_linear_weights
+from torchtally.plan.flops import token_flops
+from torchtally.plan.memory import States, states
+from torchtally.plan.optimizers import optimizer
+from torchtally.plan.recipes import Recipe
 from torchtally.train.config import TrainConfig
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from torchtally.errors import UsageError
-from torchtally.napkin.recipes import RECIPES, Recipe
+from torchtally.plan.recipes import RECIPES, Recipe
 from torchtally.train.wide_update import Keeping, WideUpdate
 
 FP8_CAPABILITY = (8, 9)
@@ -38,7 +38,7 @@ class Precision:
     effect: str
     """What it does to memory and speed, in one sentence, beside fp32."""
     recipe: Recipe
-    """The same for `torchtally.napkin`, by whose figures it is planned."""
+    """The same for `torchtally.plan`, by whose figures it is planned."""
     autocast_dtype: torch.dtype | None = None
     keeping: Keeping | None = None
     """How updates of bfloat16 weights are kept."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from torchtally.allocator import AllocatorSettings, replay
 from torchtally.ledger import Ledger
+from torchtally.memory.allocator import AllocatorSettings, replay
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views.summary import room_bytes

@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchtally.calibration import Calibration
-from torchtally.calibration.rates import (
+from torchtally.chips import Chip, chip
+from torchtally.errors import UnknownChipError, UsageError
+from torchtally.table import Cell, Column, Table
+from torchtally.timing.calibration import Calibration
+from torchtally.timing.calibration.rates import (
     AttentionRate,
     CopyRate,
     ProductRate,
@@ -12,9 +15,6 @@ from torchtally.calibration.rates import (
     copy_rates,
     product_rates,
 )
-from torchtally.errors import UnknownChipError, UsageError
-from torchtally.hardware import Chip, chip
-from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale, span
 

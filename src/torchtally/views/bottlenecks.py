@@ -4,8 +4,8 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from torchtally.ledger import Entry, Ledger
-from torchtally.roofline import Bound
 from torchtally.table import Cell, Column
+from torchtally.timing.roofline import Bound
 from torchtally.units import Unit
 
 Key = TypeVar("Key", bound=Hashable)

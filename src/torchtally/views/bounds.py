@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from torchtally.ledger import Ledger, Line, line_of, once_per_site
-from torchtally.roofline import Bound
 from torchtally.table import Cell, Column, Table
+from torchtally.timing.roofline import Bound
 from torchtally.units import Unit
 from torchtally.views.bottlenecks import seconds_by_bound
 from torchtally.views.columns import COUNT, FLOPS, KERNEL, MOVED, SECONDS, part_of

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torchtally.hardware import Chip, Link, Node, Price
+from torchtally.chips import Chip, Link, Node, Price
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchtally.allocator import replay
-from torchtally.hardware import Chip
+from torchtally.chips import Chip
 from torchtally.ledger import Ledger, retimed
-from torchtally.roofline import Roofline
+from torchtally.memory.allocator import replay
+from torchtally.memory.workspace import context_bytes
 from torchtally.table import Cell, Column, Table
+from torchtally.timing.roofline import Roofline
 from torchtally.units import Unit
 from torchtally.views.money import (
     ENERGY_NOTE,
@@ -26,7 +27,6 @@ from torchtally.views.money import (
 from torchtally.views.step_time import calibrated_share
 from torchtally.views.summary import known_chip
 from torchtally.views.utilisation import Peak, model_flops, peak_of
-from torchtally.workspace import context_bytes
 
 THOUSAND_STEPS = Until(1000, Extent.STEPS)
 """What cost and energy are of where nobody said how long: one step costs too little to print."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from torchtally.chips import chip
 from torchtally.errors import UnknownChipError
-from torchtally.hardware import chip
 from torchtally.ledger import Ledger, Line, line_of
 from torchtally.memory import is_alive
 from torchtally.table import Cell, Column, Table

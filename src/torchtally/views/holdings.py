@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from torchtally.ledger import Entry, Ledger, Line, Path, line_of
 from torchtally.memory import Category
-from torchtally.record import Role, Storage
+from torchtally.trace import Role, Storage
 from torchtally.views.modules import OUTSIDE
 
 Key = TypeVar("Key", bound=Hashable)

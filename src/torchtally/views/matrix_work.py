@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torchtally.calibration.features import matrices
-from torchtally.convention import Attention, conventional
-from torchtally.cost import Kind, cost_of
-from torchtally.hardware import Chip
+from torchtally.chips import Chip
 from torchtally.ledger import Entry
-from torchtally.record import Call, Phase, TensorSpec
-from torchtally.roofline.products import product_dtype
-from torchtally.roofline.rates import REAL_OF_COMPLEX
+from torchtally.timing.calibration.features import matrices
+from torchtally.timing.roofline.products import product_dtype
+from torchtally.timing.roofline.rates import REAL_OF_COMPLEX
+from torchtally.trace import Call, Phase, TensorSpec
+from torchtally.work import Kind, cost_of
+from torchtally.work.convention import Attention, conventional
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil, floor
 
+from torchtally.chips import Chip, Price
 from torchtally.errors import UsageError
-from torchtally.hardware import Chip, Price
 from torchtally.ledger import Ledger
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit

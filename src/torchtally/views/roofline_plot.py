@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torchtally.calibration.features import is_tf32
 from torchtally.errors import UsageError
 from torchtally.ledger import Entry, Ledger, Line, line_of
-from torchtally.record import Call
-from torchtally.roofline import Bound, Roofline
-from torchtally.roofline.rates import peak_of
+from torchtally.timing.calibration.features import is_tf32
+from torchtally.timing.roofline import Bound, Roofline
+from torchtally.timing.roofline.rates import peak_of
+from torchtally.trace import Call
 from torchtally.units import Unit
 from torchtally.views.lines import line_texts, own_root
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale, span

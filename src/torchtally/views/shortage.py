@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from torchtally.ledger import Ledger
-from torchtally.record import Refusal
 from torchtally.table import Column, Table
+from torchtally.trace import Refusal
 from torchtally.units import Unit
 from torchtally.views.holdings import bytes_of, grouped, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, own_root

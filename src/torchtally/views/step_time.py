@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from math import fsum
 
-from torchtally.calibration import Calibration
 from torchtally.ledger import Ledger, Untimed
-from torchtally.roofline import Bound
+from torchtally.timing.calibration import Calibration
+from torchtally.timing.roofline import Bound
 from torchtally.views.columns import part_of
 from torchtally.views.throughput import Throughput, throughput
 from torchtally.views.utilisation import Utilisation, model_utilisation

@@ -3,13 +3,14 @@
 import posixpath
 from dataclasses import dataclass
 
-from torchtally.allocator import replay
+from torchtally.chips import Chip, chip
 from torchtally.errors import UnknownChipError
-from torchtally.hardware import Chip, chip
 from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory import parameters
-from torchtally.record import Ending, Note, Placeholder
+from torchtally.memory.allocator import replay
+from torchtally.memory.workspace import context_bytes
 from torchtally.table import Table
+from torchtally.trace import Ending, Note, Placeholder
 from torchtally.views.categories import categories
 from torchtally.views.lines import is_behind_libraries, library_lines, lines, own_root
 from torchtally.views.modules import OUTSIDE, repeated_modules
@@ -18,7 +19,6 @@ from torchtally.views.operators import phases
 from torchtally.views.peak import peak_lines
 from torchtally.views.shortage import Shortage, holders
 from torchtally.views.step_time import StepTime, step_time
-from torchtally.workspace import context_bytes
 
 TOP_LINES = 8
 TOP_OWN_LINES = 4

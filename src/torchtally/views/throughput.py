@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchtally.calibration.features import matrices
-from torchtally.cost import Kind
 from torchtally.ledger import Entry, Ledger, Line, line_of
-from torchtally.record import Op, Phase, TensorSpec
+from torchtally.timing.calibration.features import matrices
+from torchtally.trace import Op, Phase, TensorSpec
+from torchtally.work import Kind
 
 LOOKUP = "aten.embedding"
 

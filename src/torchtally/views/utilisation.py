@@ -15,13 +15,12 @@ or by the rule of six FLOPs for each parameter and token, which leaves attention
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torchtally.convention import Attention
+from torchtally.chips import Chip
 from torchtally.errors import UsageError
-from torchtally.hardware import Chip
 from torchtally.ledger import Entry, Ledger
 from torchtally.memory import parameters
-from torchtally.record import Phase, Role, Trace
 from torchtally.table import Cell, Column, Table
+from torchtally.trace import Phase, Role, Trace
 from torchtally.units import Unit
 from torchtally.views.bounds import NO_TIMES
 from torchtally.views.matrix_work import (
@@ -33,6 +32,7 @@ from torchtally.views.matrix_work import (
     works_of,
 )
 from torchtally.views.throughput import tokens_of
+from torchtally.work.convention import Attention
 
 EMBEDDINGS = ("aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forward_only")
 

@@ -4,10 +4,10 @@ from collections import Counter
 
 from torchtally.ledger import Ledger
 from torchtally.memory import Category, timeline
-from torchtally.record import Storage
+from torchtally.memory.workspace import KINDS
 from torchtally.table import Column, Table
+from torchtally.trace import Storage
 from torchtally.units import Unit
-from torchtally.workspace import KINDS
 
 COLUMNS = (
     Column("name", "what", Unit.NAME),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.backends import cuda as cuda_backends
 
-from torchtally.hardware import Chip
+from torchtally.chips import Chip
 from torchtally.virtual import private
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import scatter_gather
 
+from torchtally.chips import Chip
 from torchtally.errors import UnsupportedError
-from torchtally.hardware import Chip
 from torchtally.virtual import legacy_types
 from torchtally.virtual.cuda_memory import CudaMemory
 from torchtally.virtual.dispatch import VirtualDispatch

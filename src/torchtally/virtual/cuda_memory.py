@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from torchtally.allocator import AllocatorSettings, Block
-from torchtally.hardware import Chip
+from torchtally.chips import Chip
+from torchtally.memory.allocator import AllocatorSettings, Block
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.memory_history import MemoryHistory, snapshot

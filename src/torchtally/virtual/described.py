@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtally.record import Call, Literal, TensorSpec
+from torchtally.trace import Call, Literal, TensorSpec
 from torchtally.virtual.invocation import META, Invocation
 from torchtally.virtual.storage import is_pinned, virtual_of
 

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import torch
 
-from torchtally.allocator import Block, CachingAllocator, OutOfMemoryError
+from torchtally.memory.allocator import Block, CachingAllocator, OutOfMemoryError
+from torchtally.memory.workspace import Workspace
 from torchtally.virtual.storage import VirtualStorage
-from torchtally.workspace import Workspace
 
 
 class MemoryObserver(Protocol):

@@ -15,9 +15,17 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchtally.allocator import Block, OutOfMemoryError
+from torchtally.chips import Chip
 from torchtally.errors import UnsupportedError
-from torchtally.hardware import Chip
+from torchtally.memory.allocator import Block, OutOfMemoryError
+from torchtally.memory.workspace import (
+    adds_bias,
+    blas_lt_workspace,
+    blas_workspace,
+    has_scratch,
+    scratch,
+    uses_blas,
+)
 from torchtally.virtual import kernels, private, values
 from torchtally.virtual.described import described
 from torchtally.virtual.device_memory import DeviceMemory, MemoryObserver
@@ -32,14 +40,6 @@ from torchtally.virtual.storage import (
     make_virtual,
     pin,
     virtual_of,
-)
-from torchtally.workspace import (
-    adds_bias,
-    blas_lt_workspace,
-    blas_workspace,
-    has_scratch,
-    scratch,
-    uses_blas,
 )
 
 

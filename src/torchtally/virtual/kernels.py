@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.library import Library
 
-from torchtally.hardware import Chip
+from torchtally.chips import Chip
 from torchtally.virtual import attention, private
 from torchtally.virtual.attention import Backend, Query
 from torchtally.virtual.device_memory import DeviceMemory

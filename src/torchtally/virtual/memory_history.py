@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from torchtally.allocator import Block
+from torchtally.memory.allocator import Block
 from torchtally.virtual.device_memory import DeviceMemory
 
 OURS = str(Path(__file__).parent.parent)

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import torch
 from torch._ops import OpOverload
 
+from torchtally.memory.workspace import has_scratch, uses_blas
 from torchtally.virtual import private
-from torchtally.workspace import has_scratch, uses_blas
 
 PLAIN_ON_HOST = frozenset(["aten.add", "aten._local_scalar_dense"])
 """Operators with a handler that looks at virtual tensors only."""

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch.utils._device import _device_constructors
 
-from torchtally.allocator import AllocatorSettings, CachingAllocator
+from torchtally.chips import Chip, chip
 from torchtally.errors import UsageError
-from torchtally.hardware import Chip, chip
+from torchtally.memory.allocator import AllocatorSettings, CachingAllocator
+from torchtally.memory.workspace import context_bytes
 from torchtally.virtual import kernels, private, special
 from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import Compiling
@@ -25,7 +26,6 @@ from torchtally.virtual.stand_ins import StandIn, applied
 from torchtally.virtual.storage import HostMemory
 from torchtally.virtual.streams import Clock, Event, Stopwatch, current_stream_number
 from torchtally.virtual.tensors import TensorMethods
-from torchtally.workspace import context_bytes
 
 CPU = "CPU"
 """The vendor of a `Chip` that is the host itself."""

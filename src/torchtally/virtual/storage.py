@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from torchtally.allocator import Block
+from torchtally.memory.allocator import Block
 
 
 class Home(Protocol):

@@ -111,7 +111,7 @@ class Clock:
         if self.stopwatch is None:
             raise UnsupportedError(
                 "the time between two CUDA events is a prediction, and this session makes none.\n"
-                "Trace the script: torchtally.trace(...) or `tally run`."
+                "Trace the script: torchtally.run(...) or `tally run`."
             )
         if end < start:
             return -self.stopwatch(end, start)

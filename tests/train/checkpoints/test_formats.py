@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.train.checkpoints.saving import contents, described, names, save, whole
 from torchtally.errors import CheckpointError
-from torchtally.napkin.architecture.checkpoint import read_checkpoint
+from torchtally.plan.architecture.checkpoint import read_checkpoint
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import ELEMENT_BYTES
 from torchtally.train.checkpoints.storage import write

@@ -17,8 +17,8 @@ from torch import Tensor
 
 import torchtally
 from tests.train.steppers import ADAMW, language_loss
+from torchtally.chips import chip
 from torchtally.errors import TallyError
-from torchtally.hardware import chip
 from torchtally.train import retry
 from torchtally.train.models.presets import preset
 from torchtally.train.models.transformer import Transformer
@@ -120,7 +120,7 @@ def micro_batches_of_steps(memory_bytes: int, least: int = 1) -> list[int]:
             tokens = torch.randint(0, MODEL.vocabulary, (ROWS, SEQUENCE + 1), device="cuda")
             sizes.append(it(tokens, step=step).micro_batch)
 
-    run = torchtally.trace(steps, gpu=small, memory_is_limited=True)
+    run = torchtally.run(steps, gpu=small, memory_is_limited=True)
     assert len(run.step_ends) == 2
     return sizes
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchtally.errors import UsageError
-from torchtally.napkin.architecture.weights import weights_of
+from torchtally.plan.architecture.weights import weights_of
 from torchtally.train.models import Transformer, TransformerConfig
 from torchtally.train.models.config import RopeStretch
 from torchtally.train.models.presets import PRESETS, preset

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
-from torchtally.napkin.deep_linear import deep_linear_parameters, deep_linear_weights
+from torchtally.plan.deep_linear import deep_linear_parameters, deep_linear_weights
 from torchtally.train.models import Cruncher
 
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.train.models.test_transformer import GPT2, LLAMA, ids_of, model_of
 from torchtally.errors import UsageError
-from torchtally.napkin.architecture.config import read_config as read_napkin_config
+from torchtally.plan.architecture.config import read_config as read_napkin_config
 from torchtally.train.models import Transformer, TransformerConfig
 from torchtally.train.models.config import RopeStretch
 from torchtally.train.models.huggingface import read_weights, write_weights

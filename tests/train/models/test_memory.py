@@ -4,7 +4,6 @@ from functools import partial
 
 import torch
 
-from torchtally import trace
 from torchtally.memory import replay
 from torchtally.train.models import Transformer, TransformerConfig
 
@@ -23,7 +22,7 @@ def step(chunk_tokens: int | None, recompute: str) -> None:
 
 
 def peak_bytes(chunk_tokens: int | None, recompute: str = "none") -> int:
-    return replay(trace(partial(step, chunk_tokens, recompute), gpu="H100-SXM")).peak_bytes
+    return replay(run(partial(step, chunk_tokens, recompute), gpu="H100-SXM")).peak_bytes
 
 
 def test_chunks_hold_no_whole_logits() -> None:

@@ -20,8 +20,8 @@ from tests.train.optimizers.pairs import (
     train,
 )
 from torchtally.errors import UsageError
-from torchtally.napkin.architecture.weights import Group, Weight
-from torchtally.napkin.optimizers import OPTIMIZERS
+from torchtally.plan.architecture.weights import Group, Weight
+from torchtally.plan.optimizers import OPTIMIZERS
 from torchtally.train.optimizers import (
     DEFAULTS,
     AdaGrad,

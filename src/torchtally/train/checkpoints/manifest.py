@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from torchtally.dtypes import DTYPE_BYTES
+from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.errors import CheckpointError
-from torchtally.napkin.architecture.checkpoint import DTYPES, LENGTH_BYTES
+from torchtally.plan.architecture.checkpoint import DTYPES, LENGTH_BYTES
 
 NAME = "manifest.json"
 FORMAT_VERSION = 1

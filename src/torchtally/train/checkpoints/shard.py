@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchtally.errors import CheckpointError
-from torchtally.napkin.architecture.checkpoint import DTYPES
+from torchtally.plan.architecture.checkpoint import DTYPES
 from torchtally.train.checkpoints.disk import CHUNK_BYTES, Directory
 from torchtally.train.checkpoints.manifest import Piece, SavedFile
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin
 
 from torchtally.errors import UsageError
-from torchtally.napkin.architecture.model import FeedForward, Layer, Model, SelfAttention
+from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
 
 Norm = Literal["rms", "layer"]
 Positions = Literal["rope", "learned"]
@@ -93,7 +93,7 @@ class TransformerConfig:
         return self.width // self.heads
 
     def model(self, name: str = "torchtally.train") -> Model:
-        """The same decoder for `torchtally.napkin`: its parameters, FLOPs and bytes."""
+        """The same decoder for `torchtally.plan`: its parameters, FLOPs and bytes."""
         is_rotary = self.positions == "rope"
         attention = SelfAttention(
             heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim,

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from torchtally.errors import UsageError
-from torchtally.napkin.architecture.checkpoint import WHOLE, read_checkpoint
+from torchtally.plan.architecture.checkpoint import WHOLE, read_checkpoint
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.huggingface_config import CONFIG, config_document
 from torchtally.train.models.huggingface_names import NO_WEIGHTS, Entry, entries

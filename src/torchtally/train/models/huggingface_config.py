@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.napkin.architecture.config import model_of
-from torchtally.napkin.architecture.config_keys import load, shown
-from torchtally.napkin.architecture.model import FeedForward, Layer, Model, SelfAttention
+from torchtally.plan.architecture.config import model_of
+from torchtally.plan.architecture.config_keys import load, shown
+from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
 from torchtally.train.models.config import Activation, RopeStretch, TransformerConfig
 from torchtally.train.models.huggingface_names import kind_of
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from torchtally.errors import UsageError
-from torchtally.napkin.flops import Recompute
+from torchtally.plan.flops import Recompute
 from torchtally.train.models.attention import Attention, window_mask
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.feed_forward import GatedFeedForward, PlainFeedForward

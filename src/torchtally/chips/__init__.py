@@ -1,0 +1,59 @@
+"""Chips: what each one promises, and where each number comes from.
+
+The table is `chips.toml`. Two rules hold everywhere. A peak is dense: a
+rate with sparsity is recorded beside it and never used. And an unknown chip, or a number that no
+source gives, is an error: no chip stands in for another.
+
+    chip("H100-SXM").peak_flop_per_s("bfloat16")    989.4e12
+    chip(torch.cuda.get_device_name())              by what the driver calls it
+    cluster("1024xH100-SXM").nodes                  128
+
+Chips of the user's own stand in a file of the same form, which the environment variable TALLY_CHIPS
+names. One with the name of ours takes its place. This is all that a chip needs:
+
+    [[chip]]
+    name = "Mine-1"
+    vendor = "Me"
+    architecture = "One"
+    memory_bytes = 64_000_000_000
+    memory_bandwidth_bytes_per_s = 1e12
+    source = "https://example.com/mine"
+    [chip.peaks]
+    bfloat16 = 100e12
+
+The head of `chips.toml` says what else can be given.
+"""
+
+from torchtally.chips.chip import (
+    PEAK_DTYPES,
+    SAME_RATE,
+    Chip,
+    DeviceProperties,
+    Link,
+    Node,
+    Peak,
+    Price,
+)
+from torchtally.chips.clusters import Cluster, cluster
+from torchtally.chips.lookup import USERS_TABLE, chip, known_chips
+from torchtally.chips.names import near_matches
+from torchtally.chips.table import TABLE, load_chips
+
+__all__ = [
+    "PEAK_DTYPES",
+    "SAME_RATE",
+    "TABLE",
+    "USERS_TABLE",
+    "Chip",
+    "Cluster",
+    "DeviceProperties",
+    "Link",
+    "Node",
+    "Peak",
+    "Price",
+    "chip",
+    "cluster",
+    "known_chips",
+    "load_chips",
+    "near_matches",
+]

@@ -1,0 +1,96 @@
+"""Several chips of one kind: how they stand in nodes, and what joins them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchtally.chips.chip import Chip, Link
+from torchtally.chips.lookup import chip
+from torchtally.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """So many of one chip, in nodes of `gpus_per_node`, or else in those it is sold in.
+
+    What no source gives is an error when it is asked for, not before: memory on eight cards can be
+    known where the wires between them are not.
+    """
+
+    chip: Chip
+    count: int = 1
+    gpus_per_node: int | None = None
+
+    @property
+    def node_size(self) -> int:
+        """Chips that a node has room for. Raises UsageError where nothing says how many."""
+        if self.gpus_per_node is not None:
+            return self.gpus_per_node
+        if self.chip.node is not None:
+            return self.chip.node.gpus
+        if self.count == 1:
+            return 1
+        raise UsageError(
+            f"No source says how many {self.chip.name} stand in one node. Say it: "
+            f"1x{self.count}x{self.chip.name} is one node of {self.count}."
+        )
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that it takes; the last may be part empty."""
+        return -(-self.count // self.node_size)
+
+    @property
+    def is_one_node(self) -> bool:
+        return self.nodes == 1
+
+    @property
+    def link_in_node(self) -> Link:
+        """What joins the chips of one node: their own link, or the host's where that is too short.
+
+        Raises UsageError where its speed is not known.
+        """
+        own, together = self.chip.link, min(self.count, self.node_size)
+        reaches_all = own is not None and (own.chips is None or together <= own.chips)
+        return self._with_speed(
+            own if reaches_all else self.chip.host_link, f"two {self.chip.name} of one node"
+        )
+
+    @property
+    def link_between_nodes(self) -> Link:
+        """Each chip's share of the network between nodes. Raises UsageError where not known."""
+        node = self.chip.node
+        return self._with_speed(node.network if node else None, f"nodes of {self.chip.name}")
+
+    @property
+    def link(self) -> Link:
+        """The slower of the wires between any two of its chips. Raises UsageError as they do."""
+        return self.link_in_node if self.is_one_node else self.link_between_nodes
+
+    def _with_speed(self, link: Link | None, ends: str) -> Link:
+        if link is None or link.bytes_per_s_per_direction is None:
+            name = f" ({link.name})" if link else ""
+            raise UsageError(
+                f"No source gives the speed of the network between {ends}{name}. A file of chips "
+                "of your own can: see `tally gpus --help`."
+            )
+        return link
+
+
+def cluster(text: str, among: Sequence[Chip] | None = None) -> Cluster:
+    """The chips that "1024xH100-SXM" names; 4 nodes of 2 for "4x2xA100-PCIe"; one for "T4".
+
+    Raises UsageError for a count of zero and UnknownChipError for a chip that is not known.
+    """
+    match = re.fullmatch(r"((?:\d+\s*[xX×]\s*){0,2})(.+)", text.strip())
+    counts = [int(number) for number in re.findall(r"\d+", match[1])] if match else [0]
+    if match is None or 0 in counts:
+        raise UsageError(
+            f"{text!r} names no chips. These work: H100-SXM, 8xH100-SXM, "
+            "4x2xH100-SXM (4 nodes of 2)."
+        )
+    found = chip(match[2], among)
+    if len(counts) == 2:
+        nodes, gpus_per_node = counts
+        return Cluster(found, nodes * gpus_per_node, gpus_per_node)
+    return Cluster(found, *counts)

@@ -1,0 +1,51 @@
+"""Finding a chip by the name that a user, a driver or torch gives it."""
+
+import os
+from collections.abc import Sequence
+
+from torchtally.chips.chip import Chip
+from torchtally.chips.names import essence, essences, near_matches
+from torchtally.chips.table import TABLE, load_chips
+from torchtally.errors import UnknownChipError
+
+USERS_TABLE = "TALLY_CHIPS"
+"""The environment variable that names a file with chips of the user's own."""
+
+
+def known_chips() -> tuple[Chip, ...]:
+    """Every chip: first the user's own, then those of the table that none of them replaces.
+
+    Raises UsageError, naming file, chip and key, for a mistake in the user's file.
+    """
+    path = os.environ.get(USERS_TABLE)
+    if not path:
+        return load_chips(TABLE)
+    mine = load_chips(path)
+    replaced = {essence(it.name) for it in mine}
+    return (*mine, *(it for it in load_chips(TABLE) if essence(it.name) not in replaced))
+
+
+def chip(name: str, among: Sequence[Chip] | None = None) -> Chip:
+    """The chip of this name, alias or driver name; case, spaces, "-" and "_" do not matter.
+
+    The whole name must agree: "NVIDIA GeForce RTX 4090 Laptop GPU" is not an RTX 4090, a MIG slice
+    is not an H100, and "A100" alone could be any of four. Of `among`, earlier ones win.
+
+    Raises UnknownChipError with the near matches.
+    """
+    known = known_chips() if among is None else among
+    wanted = essence(name)
+    for candidate in known:
+        if wanted in essences(candidate):
+            return candidate
+    raise UnknownChipError(_unknown(name, known))
+
+
+def _unknown(name: str, known: Sequence[Chip]) -> str:
+    near = near_matches(name, known)
+    guess = f" Did you mean {_either(near)}?" if near else ""
+    return f"No chip is called {name!r}.{guess} `tally gpus` lists them all."
+
+
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]

@@ -1,0 +1,45 @@
+"""What trying changes showed, as a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchtally.fit.changes import Change
+from torchtally.table import Column, Table
+from torchtally.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run with a change."""
+
+    change: Change
+    peak_reserved_bytes: int
+    """With no end of memory, where it does not fit."""
+    saved_bytes: int
+    """Of the peak of the run as it is, with no end of memory."""
+    fits: bool
+
+
+COLUMNS = (
+    Column("fits", "fits", Unit.NAME),
+    Column("peak_reserved_bytes", "peak", Unit.BYTES),
+    Column("saved_bytes", "saves", Unit.BYTES),
+    Column("change", "change", Unit.TEXT),
+)
+
+
+def results_table(results: Sequence[Result], needed_bytes: int) -> Table:
+    """Those that make it fit first, the smallest change before the larger ones."""
+    ordered = sorted(results, key=lambda it: (not it.fits, it.change.rank, -it.saved_bytes))
+    shown = [it for it in ordered if it.fits or it.saved_bytes > 0]
+    return Table(
+        title="Changes that were tried, each by a run of its own",
+        columns=COLUMNS,
+        rows=tuple(
+            ("yes" if it.fits else "no", it.peak_reserved_bytes, it.saved_bytes, it.change.text)
+            for it in shown
+        ),
+        totals=(None, needed_bytes, None, "as it is"),
+        note="Peaks are reserved bytes, of the run with no end of memory where it does not fit."
+        + (" What saved nothing is not listed." if len(shown) < len(results) else ""),
+    )

@@ -1,0 +1,32 @@
+"""Bytes held: by a trace's tensors over its clock, by the allocator, and by no tensor.
+
+occupancy    storages over the clock, and the category each belongs to
+allocator/   a model of CUDA's caching allocator
+workspace/   memory that libraries keep and operators use up
+"""
+
+from torchtally.memory.occupancy import (
+    CATEGORY_OF_ROLE,
+    Category,
+    Memory,
+    Timeline,
+    categorise,
+    devices,
+    is_alive,
+    parameters,
+    replay,
+    timeline,
+)
+
+__all__ = [
+    "CATEGORY_OF_ROLE",
+    "Category",
+    "Memory",
+    "Timeline",
+    "categorise",
+    "devices",
+    "is_alive",
+    "parameters",
+    "replay",
+    "timeline",
+]

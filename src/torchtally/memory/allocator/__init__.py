@@ -1,0 +1,16 @@
+"""A model of CUDA's caching allocator: which segments and blocks a run of requests makes."""
+
+from torchtally.memory.allocator.block import Block
+from torchtally.memory.allocator.caching import CachingAllocator
+from torchtally.memory.allocator.out_of_memory import OutOfMemoryError
+from torchtally.memory.allocator.replay import Replayed, replay
+from torchtally.memory.allocator.settings import AllocatorSettings
+
+__all__ = [
+    "AllocatorSettings",
+    "Block",
+    "CachingAllocator",
+    "OutOfMemoryError",
+    "Replayed",
+    "replay",
+]

@@ -1,0 +1,249 @@
+"""Bytes held over the clock, and what they are held for.
+
+A storage is alive at every tick t with born <= t < died, and counts with the bytes of its block
+in the allocator: their sum is `torch.cuda.memory_allocated()`. What the allocator holds beyond it
+is in `Memory.reserved`; the CUDA context is in neither.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import accumulate, chain
+
+from torchtally.trace import Op, Phase, Role, Storage, Trace
+from torchtally.trace.storage import allocated_bytes
+
+
+class Category(StrEnum):
+    """What a storage is held for. Every storage has exactly one."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER_STATE = "optimizer_state"
+    ACTIVATIONS = "activations"
+    """Made in the forward pass (or made again) and read in the backward pass, or read to make again
+    what the backward pass reads."""
+    INPUTS = "inputs"
+    """Made in the forward pass outside any module, from nothing on the device: batches."""
+    BUFFERS = "buffers"
+    TEMPORARIES = "temporaries"
+    WORKSPACES = "workspaces"
+    """Scratch memory of libraries and within operators: no tensor of the script's."""
+
+
+CATEGORY_OF_ROLE = {
+    Role.PARAMETER: Category.PARAMETERS,
+    Role.GRADIENT: Category.GRADIENTS,
+    Role.OPTIMIZER_STATE: Category.OPTIMIZER_STATE,
+    Role.BUFFER: Category.BUFFERS,
+    Role.WORKSPACE: Category.WORKSPACES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Live bytes as a step function: from `ticks[i]` on, `live_bytes[i]` are held."""
+
+    ticks: tuple[int, ...]
+    live_bytes: tuple[int, ...]
+
+    def at(self, tick: int) -> int:
+        """Bytes held at a tick."""
+        place = bisect_right(self.ticks, tick) - 1
+        return self.live_bytes[place] if place >= 0 else 0
+
+    @property
+    def peak_tick(self) -> int:
+        """The first tick at which most is held."""
+        if not self.ticks:
+            return 0
+        return self.ticks[self.live_bytes.index(max(self.live_bytes))]
+
+    def peak_tick_between(self, first: int, end: int) -> int:
+        """The first tick of [first, end) at which most is held. `first` must be below `end`."""
+        start, stop = bisect_right(self.ticks, first), bisect_left(self.ticks, end)
+        most = max(self.live_bytes[start:stop], default=-1)
+        if self.at(first) >= most:
+            return first
+        return self.ticks[self.live_bytes.index(most, start)]
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.live_bytes, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory of one device over a whole run."""
+
+    device: str
+    """"cuda:0"; "" when the run put nothing on any device."""
+    storages: tuple[Storage, ...]
+    """Those of this device."""
+    categories: tuple[Category, ...]
+    """Of `storages`, in the same order."""
+    timeline: Timeline
+    at_peak: tuple[tuple[Category, int], ...]
+    """Bytes at the peak for every category, in the order of the enum. Sums to `peak_bytes`."""
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.timeline.peak_bytes
+
+    @property
+    def peak_tick(self) -> int:
+        return self.timeline.peak_tick
+
+    @property
+    def alive_at_peak(self) -> tuple[tuple[Storage, Category], ...]:
+        """What is held at the peak, largest first."""
+        return self.alive_at(self.peak_tick)
+
+    def alive_at(self, tick: int) -> tuple[tuple[Storage, Category], ...]:
+        """What is held at a tick, largest first. Its bytes sum to `timeline.at(tick)`."""
+        pairs = zip(self.storages, self.categories, strict=True)
+        alive = [(storage, category) for storage, category in pairs if is_alive(storage, tick)]
+        return tuple(sorted(alive, key=lambda pair: (-pair[0].bytes, pair[0].number)))
+
+    def by_category(self) -> dict[Category, Timeline]:
+        """A timeline for each category; at every tick they sum to `timeline`."""
+        parts: dict[Category, list[Storage]] = {category: [] for category in Category}
+        for storage, category in zip(self.storages, self.categories, strict=True):
+            parts[category].append(storage)
+        return {category: timeline(part) for category, part in parts.items()}
+
+    def laws_broken(self) -> list[str]:
+        """What cannot be, in words; empty when all is well."""
+        return [
+            *(
+                f"storage {it.number} dies at {it.died}, before its birth at {it.born}"
+                for it in self.storages
+                if it.died is not None and it.died < it.born
+            ),
+            *(
+                f"{held} bytes are held at tick {tick}"
+                for tick, held in zip(self.timeline.ticks, self.timeline.live_bytes, strict=True)
+                if held < 0
+            ),
+            *(
+                [f"the categories at the peak sum to {total}, not to {self.peak_bytes} bytes"]
+                if (total := sum(held for _, held in self.at_peak)) != self.peak_bytes
+                else []
+            ),
+        ]
+
+
+def is_alive(storage: Storage, tick: int) -> bool:
+    return storage.born <= tick and (storage.died is None or tick < storage.died)
+
+
+def replay(trace: Trace, device: str | None = None) -> Memory:
+    """The memory of a device, by default of the one that comes to hold the most."""
+    if device is None:
+        device = _fullest(trace)
+    categories = categorise(trace)
+    chosen = tuple(it for it in trace.storages if it.device == device)
+    kept = tuple(categories[it.number] for it in chosen)
+    course = timeline(chosen)
+    tick = course.peak_tick
+    held = dict.fromkeys(Category, 0)
+    for storage, category in zip(chosen, kept, strict=True):
+        if is_alive(storage, tick):
+            held[category] += storage.bytes
+    return Memory(device, chosen, kept, course, tuple(held.items()))
+
+
+def devices(trace: Trace) -> list[str]:
+    """The devices that hold storages, the host not among them, in alphabetical order."""
+    return sorted({it.device for it in trace.storages} - {"cpu"})
+
+
+def _fullest(trace: Trace) -> str:
+    names = devices(trace)
+    if len(names) < 2:
+        return names[0] if names else ""
+
+    def peak_bytes(name: str) -> int:
+        return timeline(it for it in trace.storages if it.device == name).peak_bytes
+
+    return max(names, key=peak_bytes)
+
+
+def timeline(storages: Iterable[Storage]) -> Timeline:
+    """Live bytes of these storages, at every tick where they change."""
+    change: dict[int, int] = {}
+    for storage in storages:
+        held = allocated_bytes(storage.requested_bytes) + storage.spare_bytes
+        born, died = storage.born, storage.died
+        change[born] = change.get(born, 0) + held
+        if died is not None:
+            change[died] = change.get(died, 0) - held
+    ticks = sorted(change)
+    return Timeline(tuple(ticks), tuple(accumulate(map(change.__getitem__, ticks))))
+
+
+def parameters(trace: Trace) -> int | None:
+    """Elements of all parameters; None where a parameter's dtype was never seen."""
+    sizes = {it.number: it.requested_bytes for it in trace.storages if it.role is Role.PARAMETER}
+    itemsize_bytes: dict[int, int] = {}
+    for op in trace.ops:
+        if len(itemsize_bytes) == len(sizes):
+            break
+        specs = chain(op.call.inputs, op.call.outputs)
+        for spec, number in zip(specs, chain(op.inputs, op.outputs), strict=True):
+            if number in sizes and number not in itemsize_bytes:
+                itemsize_bytes[number] = spec.itemsize_bytes
+    if len(itemsize_bytes) < len(sizes):
+        return None
+    return sum(size // itemsize_bytes[number] for number, size in sizes.items())
+
+
+def categorise(trace: Trace) -> tuple[Category, ...]:
+    """The category of each storage, by its number.
+
+    Where the script said what a storage is (`Role`), that holds. The rest follows from who made it
+    and who reads it. What a forward pass made and still holds when the run ends before a backward
+    pass, or runs out of memory within it, counts as activations: that is what it would have been.
+    """
+    forward, backward = _made_by(trace, Phase.FORWARD), _made_by(trace, Phase.BACKWARD)
+    recompute = _made_by(trace, Phase.RECOMPUTE)
+    makers = forward | recompute
+    read = set(chain.from_iterable(op.inputs for op in trace.ops))
+    read_in_backward = set(chain.from_iterable(op.inputs for op in backward.values()))
+    # What a checkpoint keeps (a region's input) may be read by the recomputation alone.
+    read_again = set(chain.from_iterable(op.inputs for op in recompute.values()))
+    unfinished = max([*trace.step_ends[-1:], *(clock + 1 for clock in [*backward][-1:]), 0])
+    refused = trace.final_refusal
+    refused_tick = trace.end if refused is None else refused.tick
+    refused_step = max(trace.step_ends, default=0) if refused is not None else unfinished
+    # Enum members are looked up by a slow road; this runs once for every storage.
+    activations, inputs, temporaries = Category.ACTIVATIONS, Category.INPUTS, Category.TEMPORARIES
+
+    def category(storage: Storage) -> Category:
+        if storage.role is not None:
+            return CATEGORY_OF_ROLE[storage.role]
+        number, born = storage.number, storage.born
+        op = makers.get(born)
+        if op is None:
+            return temporaries
+        if number in read and born in forward and _is_input_maker(op):
+            return inputs
+        is_kept = (
+            number in read_in_backward
+            or (number in read_again and born in forward)
+            or (born >= refused_step and (storage.died is None or storage.died > refused_tick))
+        )
+        return activations if is_kept else temporaries
+
+    return tuple(map(category, trace.storages))
+
+
+def _made_by(trace: Trace, phase: Phase) -> dict[int, Op]:
+    return {op.clock: op for op in trace.ops if op.phase is phase}
+
+
+def _is_input_maker(op: Op) -> bool:
+    """A host-to-device copy or a factory, called by the script itself rather than by a module."""
+    is_outside = not op.site.module and not op.site.module_class
+    return is_outside and max(op.inputs, default=-1) < 0

@@ -1,0 +1,25 @@
+"""Device memory that no tensor of the script holds: what libraries keep and operators use up."""
+
+from torchtally.memory.workspace.kind import KINDS, Trust, Workspace, WorkspaceKind
+from torchtally.memory.workspace.libraries import (
+    adds_bias,
+    blas_lt_workspace,
+    blas_workspace,
+    context_bytes,
+    uses_blas,
+)
+from torchtally.memory.workspace.scratch import has_scratch, scratch
+
+__all__ = [
+    "KINDS",
+    "Trust",
+    "Workspace",
+    "WorkspaceKind",
+    "adds_bias",
+    "blas_lt_workspace",
+    "blas_workspace",
+    "context_bytes",
+    "has_scratch",
+    "scratch",
+    "uses_blas",
+]

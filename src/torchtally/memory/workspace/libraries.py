@@ -1,0 +1,63 @@
+"""Workspaces that libraries take once and keep."""
+
+import re
+from collections.abc import Mapping
+
+from torchtally.memory.workspace.kind import BLAS, BLAS_LT, Workspace
+
+KIB, MIB = 1 << 10, 1 << 20
+
+USES_BLAS = frozenset(
+    """
+    aten.mm aten.addmm aten.bmm aten.baddbmm aten.addbmm aten.mv aten.addmv aten.dot aten.vdot
+    aten._addmm_activation aten._scaled_mm aten._int_mm
+    """.split()  # noqa: SIM905
+)
+"""Operators whose CUDA kernels ask for a cuBLAS handle, and with it for its workspace."""
+
+BIG_WORKSPACE = frozenset([9, 10, 12])
+"""Major compute capabilities for which PyTorch asks for 32 MiB: Hopper and Blackwell."""
+
+
+WITH_BIAS = frozenset(["aten.addmm", "aten._addmm_activation"])
+"""Go to cuBLASLt when what is added is a vector."""
+
+
+def uses_blas(operator: str) -> bool:
+    return operator in USES_BLAS
+
+
+def adds_bias(operator: str, added_dims: int) -> bool:
+    """The product runs in cuBLASLt; `added_dims` are those of the first argument."""
+    return operator in WITH_BIAS and added_dims == 1
+
+
+def blas_workspace(capability: tuple[int, int], environment: Mapping[str, str]) -> Workspace:
+    """What each cuBLAS handle takes for each stream it works on, when first used there.
+
+    The thread that runs the script has one handle, autograd's thread of the device another.
+    `CUBLAS_WORKSPACE_CONFIG` (":4096:2:16:8": pairs of KiB and count) overrides the default.
+    """
+    pairs = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if pairs:
+        return Workspace(BLAS, sum(int(size) * KIB * int(count) for size, count in pairs))
+    default = 32 * MIB if capability[0] in BIG_WORKSPACE else 2 * 4 * MIB + 8 * 16 * KIB
+    return Workspace(BLAS, default)
+
+
+def blas_lt_workspace(environment: Mapping[str, str]) -> Workspace:
+    """What the cuBLASLt handle takes for each stream: products with a bias in their epilogue.
+
+    `CUBLASLT_WORKSPACE_SIZE`, in KiB, overrides the default.
+    """
+    size = environment.get("CUBLASLT_WORKSPACE_SIZE", "")
+    return Workspace(BLAS_LT, int(size) * KIB if size.isdecimal() else MIB)
+
+
+def context_bytes(capability: tuple[int, int]) -> int:
+    """What the CUDA context and the libraries' code take of the device, outside the allocator.
+
+    An estimate: it depends on the driver and on which kernels were loaded. Reports of
+    `nvidia-smi` beside `torch.cuda.memory_reserved()` on chips since Volta give 0.4 to 0.6 GiB.
+    """
+    return 600 * MIB if capability[0] >= 9 else 500 * MIB

@@ -1,0 +1,331 @@
+"""Bytes that the forward pass keeps for the backward pass: of a layer, the embedding and the head.
+
+Counted tensor by tensor (`Saved`), as PyTorch's autograd keeps them: exact to a few bytes for most
+models of transformers that the tests trace. The figures are of one micro-batch on one chip, under
+`use_cache=False`; PyTorch rounds each tensor up to 512 bytes.
+
+Known limits of EAGER, as traced at small widths. Falcon (multi-query), BLOOM, GPT-J, CodeGen,
+GPT-Neo, MPT, Gemma 2 and gpt-oss take no fused attention in transformers: MATH is theirs. More than
+is counted here keep Gemma 2 (capped scores), 11 to 18 %; gpt-oss (experts with biases), 25 to 45 %;
+Cohere (norms in parts), 5 to 10 %; GPT-J, CodeGen and GPT-Neo in bf16 (scores in both dtypes), 4 to
+7 %; under autocast, which squares in float32, Arcee, 19 %, and Nemotron, 6 %. Less keep MPT (layer
+norms without a bias, counted as RMS norms), 9 to 14 %; Falcon of the new architecture, 5 to 9 %;
+EXAONE 4 under autocast, 5 %. Llama 4 gives every expert every token in transformers: its experts
+keep as many times more as there are experts to each that is chosen. `torch.compile` keeps less than
+any of these, and is not known.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Unpack
+
+from torchtally.plan.activations.attention import attention_saved, is_masked
+from torchtally.plan.activations.feed_forward import experts_saved, feed_forward_saved
+from torchtally.plan.activations.operators import (
+    STREAM,
+    TOKENS,
+    dropout_saved,
+    norm_result_bytes,
+    norm_saved,
+    products_saved,
+)
+from torchtally.plan.activations.saved import Region, Saved, saved_bytes
+from torchtally.plan.activations.setting import (
+    BOOL_BYTES,
+    FLOAT32_BYTES,
+    INT64_BYTES,
+    Kernel,
+    Options,
+    Setting,
+    setting_of,
+)
+from torchtally.plan.architecture.model import (
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Model,
+)
+from torchtally.plan.architecture.weights import Group, layer_weights
+from torchtally.plan.flops import Recompute
+from torchtally.plan.quantity import Amount, Quantity, derived, of, total
+from torchtally.plan.recipes import Recipe
+from torchtally.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What one micro-batch keeps on one chip that has all layers."""
+
+    embedding: Quantity
+    layers: tuple[Quantity, ...]
+    """One for each of the model's kinds of layer, for all layers of the kind."""
+    head: Quantity
+    working: Quantity
+    """One layer's, made again while its backward runs; 0 without recomputation."""
+    total: Quantity
+    """At the fullest moment: with the head's, or once that is freed with `working`."""
+
+
+def activations(
+    model: Model,
+    batch: Amount,
+    sequence: Amount,
+    recipe: Recipe,
+    **options: Unpack[Options],
+) -> Activations:
+    """All that a micro-batch of so many sequences keeps for its backward pass."""
+    embedding = embedding_activation_bytes(model, batch, sequence, recipe, **options)
+    layers = tuple(
+        _times(kind, layer_activation_bytes(kind, model, batch, sequence, recipe, **options))
+        for kind in model.kinds
+    )
+    head = head_activation_bytes(model, batch, sequence, recipe, **options)
+    working = working_activation_bytes(model, batch, sequence, recipe, **options)
+    kinds = {f"layers_{n}": it for n, it in enumerate(layers)}
+    whole = derived(
+        "activations",
+        Unit.BYTES,
+        " + ".join(["embedding", *kinds, "max(head, working)"]),
+        "",
+        "kept for the backward pass of one micro-batch",
+        embedding=embedding,
+        head=head,
+        working=working,
+        **kinds,
+    )
+    return Activations(embedding, layers, head, working, whole)
+
+
+def layer_activation_bytes(
+    kind: Layer,
+    model: Model,
+    batch: Amount,
+    sequence: Amount,
+    recipe: Recipe,
+    **options: Unpack[Options],
+) -> Quantity:
+    """Kept by one layer of this kind; fully recomputed, its input alone."""
+    at = setting_of(model, batch, sequence, recipe, options)
+    if at.recompute is Recompute.FULL:
+        return saved_bytes("a layer's input", [at.saved("input", STREAM, at.stream_bytes)])
+    kept, casts = layer_saved(at, kind), layer_cast_bytes(kind, model, recipe, **options)
+    note = ", ".join(dict.fromkeys(it.name for it in kept))
+    size = saved_bytes("a layer's tensors", kept, note)
+    if not casts.value:
+        return size.named("a layer's activations")
+    return total("a layer's activations", Unit.BYTES, {"tensors": size, "weight_casts": casts})
+
+
+def working_activation_bytes(
+    model: Model,
+    batch: Amount,
+    sequence: Amount,
+    recipe: Recipe,
+    **options: Unpack[Options],
+) -> Quantity:
+    """What is made again for the backward pass of one layer, of the kind that needs most.
+
+    Fully recomputed, all that the layer keeps without, but for its input, which is there already;
+    selectively, what attention keeps between its operands and its result.
+    """
+    at = setting_of(model, batch, sequence, recipe, options)
+    if at.recompute is Recompute.NONE:
+        return of(0, Unit.BYTES, "working activations")
+    sizes = {f"kind_{n}": _made_again(at, kind, options) for n, kind in enumerate(model.kinds)}
+    formula = f"max({', '.join(sizes)})" if len(sizes) > 1 else "kind_0"
+    return derived(
+        "working activations", Unit.BYTES, formula, "", "one layer's, made again", **sizes
+    )
+
+
+def embedding_activation_bytes(
+    model: Model,
+    batch: Amount,
+    sequence: Amount,
+    recipe: Recipe,
+    **options: Unpack[Options],
+) -> Quantity:
+    """Kept by the embedding, and what is there once for all layers: angles of positions.
+
+    Token ids are among it: 8 bytes each, which the script itself holds as its batch.
+    """
+    at = setting_of(model, batch, sequence, recipe, options)
+    return saved_bytes("embedding's activations", embedding_saved(at), "token ids among it")
+
+
+def head_activation_bytes(
+    model: Model,
+    batch: Amount,
+    sequence: Amount,
+    recipe: Recipe,
+    **options: Unpack[Options],
+) -> Quantity:
+    """Kept by the last norm, the head and the loss: above all the logits' softmax in float32.
+
+    The last layer's result is among it, as what the norm is given.
+    """
+    at = setting_of(model, batch, sequence, recipe, options)
+    size = saved_bytes("head's tensors", head_saved(at))
+    if not at.has_weight_casts:
+        return size.named("head's activations")
+    casts = _cast_bytes(at, "vocabulary * embedding_width", model.vocabulary * _narrow(model))
+    return total("head's activations", Unit.BYTES, {"tensors": size, "weight_casts": casts})
+
+
+def layer_cast_bytes(
+    kind: Layer, model: Model, recipe: Recipe, **options: Unpack[Options]
+) -> Quantity:
+    """Copies of one layer's matrices in the dtype of products, kept for their inputs' gradients.
+
+    Under autocast, all but experts', whose products autocast does not know; until the forward pass
+    is over, autocast itself holds those of all layers, recomputed or not (`held_cast_bytes`).
+    """
+    at = setting_of(model, 1, 1, recipe, options)
+    return _cast_bytes(at, "matrices", _matrix_elements(at, kind))
+
+
+def held_cast_bytes(model: Model, recipe: Recipe, **options: Unpack[Options]) -> Quantity:
+    """Copies of all matrices that autocast holds until the forward pass is over; 0 without.
+
+    Beside the activations they are only where layers are made again: else they are among those.
+    """
+    at = setting_of(model, 1, 1, recipe, options)
+    matrices = sum(kind.count * _matrix_elements(at, kind) for kind in model.kinds)
+    head = model.vocabulary * _narrow(model)
+    return _cast_bytes(at, "matrices", matrices + head if at.is_mixed_eagerly else 0)
+
+
+def layer_saved(at: Setting, kind: Layer) -> list[Saved]:
+    """Every tensor that one layer of this kind keeps, none of it made again but by `at`."""
+    return list(_layer_saved(at, kind))
+
+
+def embedding_saved(at: Setting) -> list[Saved]:
+    """Every tensor that is kept before the first layer."""
+    return list(_embedding_saved(at))
+
+
+def head_saved(at: Setting) -> list[Saved]:
+    """Every tensor that is kept after the last layer."""
+    return list(_head_saved(at))
+
+
+def _layer_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
+    stream = at.stream_bytes
+    given = norm_result_bytes(at, stream) if kind.norms else stream
+    if kind.norms:
+        yield from norm_saved(at, "attention's norm", stream, is_input=True)
+    yield from attention_saved(at, kind.attention, given)
+    if at.dropout:
+        yield from dropout_saved(at, "attention")
+    if kind.norms >= 2:
+        yield from _second_norm_saved(at, kind)
+    has_input = kind.norms == 1 and kind.is_parallel
+    if isinstance(kind.feed_forward, FeedForward):
+        yield from feed_forward_saved(at, kind.feed_forward, given, is_input_kept=has_input)
+    else:
+        yield from experts_saved(at, kind.feed_forward, given)
+    if at.dropout:
+        yield from dropout_saved(at, "feed-forward")
+    for n in range(2, kind.norms):
+        yield from norm_saved(at, f"norm {n + 1}, of a result", at.inner_bytes)
+
+
+def _second_norm_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
+    """The norm before the feed-forward.
+
+    Where that runs beside attention, both norms are given the same tensor, and keep it once unless
+    each has cast it for itself.
+    """
+    first, *others = norm_saved(at, "feed-forward's norm", at.stream_bytes)
+    if not (kind.is_parallel and first.itemsize_bytes == at.stream_bytes):
+        yield first
+    yield from others
+
+
+def _embedding_saved(at: Setting) -> Iterator[Saved]:
+    whole = Region.WHOLE
+    yield at.saved("token ids", TOKENS, INT64_BYTES, whole, "gradients of the rows looked up")
+    if at.model.positions:
+        yield at.saved("positions", "sequence", INT64_BYTES, whole, "gradients of their rows")
+    for size in sorted({_turned_head_dim(kind) for kind in at.model.kinds} - {0}):
+        yield at.saved(
+            "cosines and sines of positions", "2 * sequence * head_dim", at.stream_bytes, whole,
+            "turning queries and keys", head_dim=size,
+        )  # fmt: skip
+    if at.recompute is Recompute.FULL and any(is_masked(at, it.attention) for it in at.model.kinds):
+        yield at.saved("mask", "sequence * keys", BOOL_BYTES, whole, "attention, made again")
+    if at.model.has_embedding_norm:
+        yield from norm_saved(at, "embedding's norm", at.stream_bytes)
+    if at.embedding_dropout:
+        yield from dropout_saved(at, "embedding")
+
+
+def _turned_head_dim(kind: Layer) -> int:
+    it = kind.attention
+    if isinstance(it, LatentAttention):
+        return it.rotary_head_dim
+    return it.head_dim if it.is_rotary else 0
+
+
+def _head_saved(at: Setting) -> Iterator[Saved]:
+    given = at.stream_bytes
+    if at.model.has_final_norm:
+        yield from norm_saved(at, "last norm", given)
+        given = norm_result_bytes(at, given)
+    yield from products_saved(at, "input of the head", STREAM, given)
+    why = "softmax of the loss: the logits' gradient"
+    yield at.saved("log-probabilities", f"{TOKENS} * vocabulary", FLOAT32_BYTES, Region.INNER, why,
+                   vocabulary=at.model.vocabulary)  # fmt: skip
+    if not at.is_fused:
+        yield at.saved("labels", TOKENS, INT64_BYTES, Region.WHOLE, "one token further, a copy")
+        yield at.saved("loss and its weight", "2", FLOAT32_BYTES, Region.WHOLE, "the mean")
+
+
+def _made_again(at: Setting, kind: Layer, options: Options) -> Quantity:
+    everything = layer_saved(at.kept_in_full(), kind)
+    if at.recompute is Recompute.FULL:
+        again = saved_bytes("made again", [it for it in everything if not it.is_input])
+        casts = layer_cast_bytes(kind, at.model, at.recipe, **options)
+        return total("made again", Unit.BYTES, {"tensors": again, "weight_casts": casts})
+    if at.kernel is not Kernel.MATH:
+        return of(0, Unit.BYTES, "made again")
+    kept = layer_saved(at, kind)
+    names = ("whole", "kept")
+    whole, left = (saved_bytes(n, it) for n, it in zip(names, (everything, kept), strict=True))
+    return derived("made again", Unit.BYTES, "max(whole - kept, 0)", whole=whole, kept=left)
+
+
+def _matrix_elements(at: Setting, kind: Layer) -> int:
+    found = layer_weights(replace(kind, count=1), at.model)
+    return sum(
+        it.elements
+        for it in found
+        if it.uses and not (it.group is Group.EXPERTS and at.is_mixed_eagerly)
+    )
+
+
+def _cast_bytes(at: Setting, word: str, elements: int) -> Quantity:
+    if not at.has_weight_casts:
+        elements = 0
+    return derived(
+        "weight casts",
+        Unit.BYTES,
+        "elements * itemsize / tensor",
+        "",
+        word,
+        elements=of(elements, Unit.PARAMETERS),
+        itemsize=of(at.operand_bytes, Unit.BYTES_EACH),
+        tensor=at.words["tensor"],
+    )
+
+
+def _narrow(model: Model) -> int:
+    return model.embedding_width or model.width
+
+
+def _times(kind: Layer, size: Quantity) -> Quantity:
+    return derived(
+        "layers' activations", Unit.BYTES, "layers * one", layers=of(kind.count, Unit.COUNT),
+        one=size,
+    )  # fmt: skip

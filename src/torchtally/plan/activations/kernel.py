@@ -1,0 +1,33 @@
+"""Which attention kernel PyTorch takes on a GPU where nobody chooses one."""
+
+from torchtally.plan.activations.setting import Implementation, Kernel
+from torchtally.plan.architecture.model import Model, SelfAttention
+from torchtally.plan.recipes import Recipe
+
+GROUPED_MOST_HEAD_DIM = 256
+"""Above it transformers repeats keys and values to all heads (`use_gqa_in_sdpa`)."""
+ALIGNED_ELEMENTS = 4
+"""In float32 the memory-efficient kernel wants heads of a multiple of so many elements."""
+
+
+def usual_kernel(
+    model: Model, recipe: Recipe, sequence: int, implementation: Implementation
+) -> Kernel:
+    """MATH where no fused kernel of PyTorch takes what transformers gives it, else FLASH.
+
+    In half precision one always does. In float32 there is the memory-efficient kernel alone, which
+    refuses grouped heads and odd head dims (PyTorch, sdp_utils.cpp); a window shorter than the
+    sequence is a mask, with which transformers repeats keys and values, so that they are no longer
+    grouped. Kernels of Megatron's kind are fused by name.
+    """
+    if implementation is Implementation.FUSED or recipe.activation_bytes < 4:
+        return Kernel.FLASH
+    attentions = (kind.attention for kind in model.kinds)
+    is_math = any(isinstance(it, SelfAttention) and _is_refused(it, sequence) for it in attentions)
+    return Kernel.MATH if is_math else Kernel.FLASH
+
+
+def _is_refused(it: SelfAttention, sequence: int) -> bool:
+    is_masked = it.window is not None and it.window < sequence
+    stays_grouped = it.kv_heads < it.heads and it.head_dim <= GROUPED_MOST_HEAD_DIM
+    return it.head_dim % ALIGNED_ELEMENTS != 0 or (stays_grouped and not is_masked)

@@ -1,0 +1,118 @@
+"""What single PyTorch operators of a layer keep: norms, inputs of products, activation functions.
+
+In eager mode each operator keeps what its own backward reads, whether its neighbours keep the same
+numbers in another dtype or not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torchtally.plan.activations.saved import Region, Saved
+from torchtally.plan.activations.setting import BOOL_BYTES, FLOAT32_BYTES, Setting
+
+TOKENS = "batch * sequence"
+STREAM = f"{TOKENS} * width"
+
+COMPOSED = {"gelu_new": 4, "gelu_accurate": 4, "gelu_python_tanh": 4, "gelu_fast": 7,
+            "gelu_python": 3, "quick_gelu": 2}  # fmt: skip
+"""Activation functions that transformers writes as several operators: how many tensors they keep,
+counted from transformers 5 (`activations.py`). All others are one operator, which keeps one."""
+POWERED = frozenset({"gelu_new", "gelu_accurate", "gelu_python_tanh"})
+"""Those with a `torch.pow`, which autocast computes in float32, and so what follows it."""
+KEEPS_OUTPUT = frozenset({"relu", "tanh", "sigmoid"})
+"""Those whose backward reads the result, which the next operator keeps as well."""
+
+
+def norm_saved(
+    at: Setting,
+    name: str,
+    given_bytes: int,
+    *,
+    elements: str = STREAM,
+    rows: str = TOKENS,
+    region: Region = Region.STREAM,
+    is_input: bool = False,
+    **sizes: int,
+) -> Iterator[Saved]:
+    """What a norm of so many elements in rows keeps, beside its result.
+
+    Transformers' RMSNorm and OLMo's norm go to float32 and back; torch's layer norm computes so
+    inside.
+    """
+    if at.is_fused:
+        kept = at.saved(f"input of {name}", elements, given_bytes, region, "norm", **sizes)
+        yield replace(kept, is_input=is_input)
+        return
+    is_rms, is_cast = at.model.norm == "rms", at.model.norm != "layer"
+    wide = FLOAT32_BYTES if is_cast or at.recipe.is_autocast else given_bytes
+    kept = at.saved(f"input of {name}", elements, wide, region, "norm", **sizes)
+    yield replace(kept, is_input=is_input and wide == given_bytes)
+    if not is_rms:
+        yield at.saved(f"mean of {name}", rows, FLOAT32_BYTES, region, "norm", **sizes)
+    yield at.saved(f"scale of {name}", rows, FLOAT32_BYTES, region, "norm", **sizes)
+    if is_rms:
+        is_wide = at.model.has_wide_norm
+        itemsize = FLOAT32_BYTES if is_wide else given_bytes
+        yield at.saved(f"normed {name}", elements, itemsize, region, "times its weight", **sizes)
+    if at.model.has_wide_norm:
+        yield at.saved(f"1 + weight of {name}", "width", FLOAT32_BYTES, Region.WHOLE, "its product")
+
+
+def norm_result_bytes(at: Setting, given_bytes: int) -> int:
+    """Of one number of a norm's result: multiplied by its weight it takes the wider dtype."""
+    if at.is_mixed_eagerly and not at.model.has_wide_norm:
+        return max(given_bytes, at.recipe.weight_bytes)
+    return given_bytes
+
+
+def products_saved(
+    at: Setting,
+    name: str,
+    elements: str,
+    given_bytes: int,
+    products: int = 1,
+    region: Region = Region.STREAM,
+    *,
+    is_kept_already: bool = False,
+    **sizes: int,
+) -> Iterator[Saved]:
+    """What so many products of one input keep of it, for the gradients of their weights.
+
+    One copy for all of them, unless it must be cast: PyTorch casts it for each of them anew (only
+    parameters' casts are remembered), and each keeps its own.
+    """
+    if given_bytes == at.operand_bytes:
+        if not is_kept_already:
+            yield at.saved(name, elements, given_bytes, region, "its weights' gradient", **sizes)
+        return
+    times = "" if at.is_fused or products == 1 else f"{products} * "
+    yield at.saved(
+        f"{name}, cast", times + elements, at.operand_bytes, region, "its weights' gradients",
+        **sizes,
+    )  # fmt: skip
+
+
+def activated_saved(
+    at: Setting, name: str, elements: str, itemsize_bytes: int, region: Region, **sizes: int
+) -> Iterator[Saved]:
+    """What an activation function keeps, but for a result that the next operator keeps."""
+    if name in KEEPS_OUTPUT and not at.is_fused:
+        return
+    count = 1 if at.is_fused else COMPOSED.get(name, 1)
+    wide = FLOAT32_BYTES if at.is_mixed_eagerly and name in POWERED else itemsize_bytes
+    why = f"{name}'s backward"
+    if wide != itemsize_bytes:
+        yield at.saved("half of what is activated", elements, itemsize_bytes, region, why, **sizes)
+        count -= 1
+    times = "" if count == 1 else f"{count} * "
+    yield at.saved("input of the activation", times + elements, wide, region, why, **sizes)
+
+
+def activated_bytes(at: Setting, name: str, itemsize_bytes: int) -> int:
+    """Of one number of an activation function's result."""
+    return FLOAT32_BYTES if at.is_mixed_eagerly and name in POWERED else itemsize_bytes
+
+
+def dropout_saved(at: Setting, name: str) -> Iterator[Saved]:
+    """The mask of a dropout on the residual stream: a byte for each element."""
+    yield at.saved(f"dropout mask of {name}", STREAM, BOOL_BYTES, Region.STREAM, "dropout")

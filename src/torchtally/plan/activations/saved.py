@@ -1,0 +1,58 @@
+"""One tensor that autograd keeps from the forward to the backward pass."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.units import Unit
+
+
+class Region(StrEnum):
+    """Where in a layer a tensor is: how tensor parallelism splits it.
+
+    Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.
+    """
+
+    STREAM = "stream"
+    """Of the residual stream's width, around norms and dropouts: split under sequence parallelism
+    alone."""
+    INNER = "inner"
+    """Between the two matrices that are split by columns and by rows: always split."""
+    WHOLE = "whole"
+    """On every chip alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that is kept, and what for."""
+
+    name: str
+    elements: Quantity
+    """Of one sequence's share on this chip, before tensor parallelism."""
+    itemsize_bytes: int
+    region: Region
+    bytes: Quantity
+    """On one chip."""
+    why: str = ""
+    """Which operator's backward reads it."""
+    is_input: bool = False
+    """It is what the layer was given: what full recomputation keeps anyway."""
+
+
+def saved(
+    name: str, elements: Quantity, itemsize_bytes: int, region: Region, split: int, why: str = ""
+) -> Saved:
+    """A tensor of so many elements, split among so many chips."""
+    terms = {"elements": elements, "itemsize": of(itemsize_bytes, Unit.BYTES_EACH)}
+    if split > 1:
+        terms["chips"] = of(split, Unit.COUNT)
+    formula = "elements * itemsize / chips" if split > 1 else "elements * itemsize"
+    size = derived(name, Unit.BYTES, formula, "", why, **terms)
+    return Saved(name, elements, itemsize_bytes, region, size, why)
+
+
+def saved_bytes(name: str, tensors: Iterable[Saved], note: str = "") -> Quantity:
+    """All of these together."""
+    parts = {f"tensor_{n}": it.bytes for n, it in enumerate(tensors)}
+    return total(name, Unit.BYTES, parts, note=note)

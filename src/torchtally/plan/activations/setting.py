@@ -1,0 +1,180 @@
+"""What decides which activations are kept: the micro-batch, the recipe, the kernels, the split."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypedDict
+
+from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.errors import UsageError
+from torchtally.plan.activations.saved import Region, Saved, saved
+from torchtally.plan.architecture.model import Model
+from torchtally.plan.flops import Recompute
+from torchtally.plan.quantity import Amount, Quantity, derived, of
+from torchtally.plan.recipes import Recipe
+from torchtally.units import Unit
+
+FLOAT32_BYTES, INT64_BYTES, BOOL_BYTES = 4, 8, 1
+
+
+class Kernel(StrEnum):
+    """How attention is computed."""
+
+    FLASH = "flash"
+    """One operator that keeps no scores: FlashAttention, cuDNN's, the memory-efficient one."""
+    MATH = "math"
+    """Operator by operator: scores of every query with every key are kept, S * S for each head.
+
+    Under EAGER as PyTorch's own, which computes in float32. PyTorch takes it in float32 where keys
+    and values have fewer heads than queries, since no fused kernel takes both."""
+
+
+class Implementation(StrEnum):
+    """Whose operators a layer is made of."""
+
+    EAGER = "eager"
+    """Transformers' own modules, one PyTorch operator after the other, without torch.compile."""
+    FUSED = "fused"
+    """Norms, activations and losses that are one kernel each and keep their inputs: Megatron-LM and
+    Transformer Engine, as Korthikanti et al. 2022, arXiv 2205.05198, section 4.1, count."""
+
+
+class Options(TypedDict, total=False):
+    """What may be said besides the model, the micro-batch and the recipe; defaults in `Setting`."""
+
+    recompute: Recompute
+    kernel: Kernel
+    implementation: Implementation
+    tensor: int
+    """Chips that share each layer's matrices (tensor parallelism)."""
+    is_sequence_parallel: bool
+    """They share what is between those matrices too, by tokens."""
+    context: int
+    """Chips that share each sequence (context parallelism)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One micro-batch on one chip, and how it is computed there."""
+
+    model: Model
+    recipe: Recipe
+    words: Mapping[str, Quantity]
+    """What formulas call batch, sequence (on this chip), keys (of the whole sequence), width."""
+    recompute: Recompute = Recompute.NONE
+    kernel: Kernel = Kernel.FLASH
+    implementation: Implementation = Implementation.EAGER
+    tensor: int = 1
+    is_sequence_parallel: bool = False
+    context: int = 1
+
+    @property
+    def is_fused(self) -> bool:
+        return self.implementation is Implementation.FUSED
+
+    @property
+    def stream_bytes(self) -> int:
+        """Of one number of the residual stream. Autocast adds up in the weights' dtype."""
+        recipe = self.recipe
+        return recipe.weight_bytes if self.is_mixed_eagerly else recipe.activation_bytes
+
+    @property
+    def inner_bytes(self) -> int:
+        """Of one number that a product has made."""
+        return self.recipe.activation_bytes
+
+    @property
+    def operand_bytes(self) -> int:
+        """Of one number that a product is given. TF32 is read from float32."""
+        products = self.recipe.products
+        return DTYPE_BYTES.get(products, self.inner_bytes)
+
+    @property
+    def is_mixed_eagerly(self) -> bool:
+        """Under `torch.autocast`: norms and the residual stream stay in the weights' dtype. Fused
+        implementations have it in the activations'.
+        """
+        return self.recipe.is_autocast and not self.is_fused
+
+    @property
+    def has_weight_casts(self) -> bool:
+        """Products are given weights in another dtype, and keep those for the backward pass."""
+        return self.operand_bytes != self.recipe.weight_bytes
+
+    @property
+    def dropout(self) -> bool:
+        """There is one on the residual stream."""
+        return self.model.dropout > 0
+
+    @property
+    def attention_dropout(self) -> bool:
+        return _or(self.model.attention_dropout, self.model.dropout) > 0
+
+    @property
+    def embedding_dropout(self) -> bool:
+        return _or(self.model.embedding_dropout, self.model.dropout) > 0
+
+    @property
+    def tokens(self) -> int:
+        """Of the whole sequence."""
+        return int(self.words["keys"].value)
+
+    def kept_in_full(self) -> "Setting":
+        """The same without recomputation."""
+        return replace(self, recompute=Recompute.NONE)
+
+    def split(self, region: Region) -> int:
+        """Among how many chips a tensor there is split."""
+        is_split = region is Region.INNER or (region is Region.STREAM and self.is_sequence_parallel)
+        return self.tensor if is_split else 1
+
+    def saved(
+        self,
+        name: str,
+        formula: str,
+        itemsize_bytes: int,
+        region: Region = Region.STREAM,
+        why: str = "",
+        **more: int,
+    ) -> Saved:
+        """A tensor with so many elements, by a formula over `words` and these."""
+        terms = {
+            word: self.words[word] if word in self.words else of(more[word], Unit.COUNT)
+            for word in dict.fromkeys(re.findall(r"[a-z_]+", formula))
+            if word != "max"
+        }
+        elements = derived(f"elements of {name}", Unit.COUNT, formula, **terms)
+        return saved(name, elements, itemsize_bytes, region, self.split(region), why)
+
+
+def setting_of(
+    model: Model, batch: Amount, sequence: Amount, recipe: Recipe, options: Options
+) -> Setting:
+    """The setting of a micro-batch of so many sequences. Raises UsageError for no chips at all."""
+    whole = of(sequence, Unit.TOKENS, "sequence")
+    context, tensor = options.get("context", 1), options.get("tensor", 1)
+    for name, chips in (("tensor", tensor), ("context", context)):
+        if chips < 1:
+            raise UsageError(f"{name} parallelism over {chips} chips: give 1 or more.")
+    here = whole
+    if context > 1:
+        here = derived(
+            "sequence on this chip",
+            Unit.TOKENS,
+            "ceil(sequence / context)",
+            sequence=whole,
+            context=of(context, Unit.COUNT),
+        )
+    words = {
+        "batch": of(batch, Unit.COUNT, "batch"),
+        "sequence": here,
+        "keys": whole,
+        "width": of(model.width, Unit.COUNT, "width"),
+        "tensor": of(tensor, Unit.COUNT, "tensor"),
+    }
+    return Setting(model=model, recipe=recipe, words=words, **options)
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value

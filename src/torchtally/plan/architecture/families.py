@@ -1,0 +1,270 @@
+"""What a model_type of transformers means, as a row: which keys say what, and what is always so.
+
+L: layers.  h, k: heads of queries, of keys and values.  D: head dim.  d: width.
+
+A family is one `Family`; `read_decoder` makes a model of a config by its row. Rows are in
+`gpt_like.py`, `llama_like.py` and `mixtures.py`. Each is tested against transformers' own class.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.plan.architecture.config_keys import Config, shown
+from torchtally.plan.architecture.model import (
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Model,
+    SelfAttention,
+)
+
+Says = bool | str
+"""A fixed answer, or the key that gives it."""
+Window = int | None
+MOST_LAYERS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """How a family calls its sizes; several spellings where transformers knows several."""
+
+    width: tuple[str, ...] = ("hidden_size",)
+    layers: tuple[str, ...] = ("num_hidden_layers",)
+    heads: tuple[str, ...] = ("num_attention_heads",)
+    kv_heads: tuple[str, ...] = ("num_key_value_heads",)
+    inner: tuple[str, ...] = ("intermediate_size",)
+    context: tuple[str, ...] = ("max_position_embeddings",)
+    activation: str = "hidden_act"
+    dropout: str = ""
+    """Of what is added to the residual stream; "": none. A dot leads into a table."""
+    embedding_dropout: str = ""
+    attention_dropout: str = "attention_dropout"
+
+
+def no_positions(config: Config) -> int:
+    return 0
+
+
+def no_windows(config: Config, layers: int) -> tuple[Window, ...]:
+    return (None,) * layers
+
+
+def no_head_norms(config: Config, h: int, k: int, D: int) -> tuple[int, ...]:
+    return ()
+
+
+def nothing_left_out(config: Config) -> tuple[str, ...]:
+    return ()
+
+
+def all_layers(config: Config, layers: int) -> frozenset[int]:
+    return frozenset(range(layers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One model_type: what its keys are called, and what they do not say."""
+
+    names: Names = Names()
+    qkv_bias: Says = False
+    output_bias: Says = False
+    mlp_bias: Says = False
+    head_bias: Says = False
+    is_fused_qkv: bool = False
+    is_gated: bool = True
+    is_fused_gate: bool = False
+    is_rotary: bool = True
+    is_partly_rotary: bool | Callable[[Config], bool] = False
+    is_parallel: Says = False
+    norm: str | Callable[[Config], str] = "rms"
+    has_wide_norm: bool = False
+    norms: int | Callable[[Config], int] = 2
+    """In a layer."""
+    head_norms: Callable[[Config, int, int, int], tuple[int, ...]] = no_head_norms
+    """Their sizes, from heads, kv heads and head dim."""
+    has_head_norm_bias: bool = False
+    kv_heads: Callable[[Config, int], int] | None = None
+    """From the heads; None: by their own key, or as many as heads."""
+    has_wide_inner: bool = False
+    """The inner width is four times the width where no key says otherwise."""
+    windows: Callable[[Config, int], tuple[Window, ...]] = no_windows
+    """One for each layer."""
+    is_chunked: bool = False
+    sinks: bool = False
+    has_attention_dropout: Says = True
+    """Where its key is obeyed."""
+    positions: Callable[[Config], int] = no_positions
+    embedding_width: str = ""
+    """The key that says it."""
+    has_embedding_norm: bool = False
+    has_final_norm: Callable[[Config], bool] | None = None
+    latent: Callable[[Config], LatentAttention] | None = None
+    experts: Callable[[Config], Experts] | None = None
+    sparse_layers: Callable[[Config, int], frozenset[int]] = all_layers
+    """Those whose feed-forward is a mixture, where there are experts."""
+    left_out: Callable[[Config], tuple[str, ...]] = nothing_left_out
+
+
+def read_decoder(config: Config, family: Family, name: str) -> Model:
+    """The model that these keys describe, by the row of its family."""
+    width = config.size(*family.names.width)
+    return Model(
+        name=name,
+        width=width,
+        vocabulary=config.size("vocab_size"),
+        kinds=kinds(_layers(config, family, width)),
+        is_tied=config.flag("tie_word_embeddings"),
+        norm=family.norm if isinstance(family.norm, str) else family.norm(config),
+        has_wide_norm=family.has_wide_norm,
+        positions=family.positions(config),
+        embedding_width=_embedding_width(config, family, width),
+        has_embedding_norm=family.has_embedding_norm,
+        has_head_bias=says(config, family.head_bias),
+        has_final_norm=family.has_final_norm is None or family.has_final_norm(config),
+        context=config.size_or_none(*family.names.context),
+        dropout=_dropout(config, family.names.dropout),
+        embedding_dropout=_dropout(config, family.names.embedding_dropout),
+        attention_dropout=_attention_dropout(config, family),
+        dtype=dtype_of(config),
+        left_out=family.left_out(config),
+        source=config.place,
+    )
+
+
+def says(config: Config, rule: Says) -> bool:
+    return rule if isinstance(rule, bool) else config.flag(rule)
+
+
+def kinds(layers: Iterable[Layer]) -> tuple[Layer, ...]:
+    """Equal layers counted, in the order in which they first come."""
+    return tuple(replace(kind, count=n) for kind, n in Counter(layers).items())
+
+
+def layers_of(config: Config, family: Family) -> int:
+    layers = config.size(*family.names.layers)
+    if layers > MOST_LAYERS:
+        raise config.wrong(family.names.layers[0], f"{layers} layers are no model's")
+    return layers
+
+
+def dtype_of(config: Config) -> str | None:
+    """In which weights are kept; None where the file does not say, or says "auto"."""
+    value = config.values.get("dtype") or config.values.get("torch_dtype")
+    name = value.removeprefix("torch.") if isinstance(value, str) else ""
+    return name if name in DTYPE_BYTES else None
+
+
+def head_dim(config: Config, d: int, h: int) -> int:
+    """By its key, or the width over the heads, which must then divide it."""
+    D = config.size_or_none("head_dim")
+    if D is None and d % h:
+        raise config.wrong("head_dim", f"is missing, and {h} heads do not divide the width {d}")
+    return D or d // h
+
+
+def _layers(config: Config, family: Family, width: int) -> list[Layer]:
+    L = layers_of(config, family)
+    norms = family.norms if isinstance(family.norms, int) else family.norms(config)
+    is_parallel = says(config, family.is_parallel)
+    attentions = _attentions(config, family, width, L)
+    sparse = family.sparse_layers(config, L) if family.experts else frozenset()
+    dense = None if len(sparse) == L else _feed_forward(config, family, width)
+    experts = family.experts(config) if family.experts and sparse else None
+    if experts and experts.active > experts.experts:
+        raise config.wrong("experts", f"{experts.active} of {experts.experts} cannot be chosen")
+    layers = []
+    for at, attention in enumerate(attentions):
+        inner = experts if at in sparse else dense
+        assert inner is not None
+        layers.append(
+            Layer(
+                count=1, attention=attention, feed_forward=inner, norms=norms,
+                is_parallel=is_parallel,
+            )
+        )  # fmt: skip
+    return layers
+
+
+def _attentions(
+    config: Config, family: Family, width: int, layers: int
+) -> list[SelfAttention | LatentAttention]:
+    if family.latent is not None:
+        return [family.latent(config)] * layers
+    plain = _self_attention(config, family, width)
+    chunks = family.is_chunked
+    return [
+        replace(plain, window=window, is_chunked=chunks and window is not None)
+        for window in family.windows(config, layers)
+    ]
+
+
+def _self_attention(config: Config, family: Family, width: int) -> SelfAttention:
+    h = config.size(*family.names.heads)
+    D = head_dim(config, width, h)
+    k = _kv_heads(config, family, h)
+    return SelfAttention(
+        heads=h,
+        kv_heads=k,
+        head_dim=D,
+        has_bias=says(config, family.qkv_bias),
+        has_output_bias=says(config, family.output_bias),
+        head_norm_sizes=family.head_norms(config, h, k, D),
+        has_head_norm_bias=family.has_head_norm_bias,
+        is_fused=family.is_fused_qkv,
+        is_rotary=family.is_rotary,
+        is_partly_rotary=_is_partly_rotary(config, family),
+        sinks=h if family.sinks else 0,
+    )
+
+
+def _kv_heads(config: Config, family: Family, h: int) -> int:
+    if family.kv_heads is not None:
+        return family.kv_heads(config, h)
+    k = config.size_or_none(*family.names.kv_heads) or h
+    if h % k:
+        raise config.wrong(family.names.kv_heads[0], f"{shown(k)} do not divide {h} heads")
+    return k
+
+
+def _feed_forward(config: Config, family: Family, width: int) -> FeedForward:
+    inner = config.size_or_none(*family.names.inner) if family.has_wide_inner else None
+    if inner is None:
+        inner = 4 * width if family.has_wide_inner else config.size(*family.names.inner)
+    return FeedForward(
+        width=inner,
+        is_gated=family.is_gated,
+        activation=config.text(family.names.activation),
+        has_bias=says(config, family.mlp_bias),
+        is_fused=family.is_fused_gate,
+    )
+
+
+def _is_partly_rotary(config: Config, family: Family) -> bool:
+    rule = family.is_partly_rotary
+    return rule if isinstance(rule, bool) else rule(config)
+
+
+def _dropout(config: Config, key: str) -> float:
+    """By its key, which may lie in a table: "attn_config.attn_pdrop"; "": none."""
+    *tables, name = key.split(".")
+    for table in tables:
+        below = config.below(table)
+        if below is None:
+            return 0.0
+        config = below
+    return config.fraction(name) if name else 0.0
+
+
+def _attention_dropout(config: Config, family: Family) -> float:
+    is_obeyed = says(config, family.has_attention_dropout)
+    return _dropout(config, family.names.attention_dropout) if is_obeyed else 0.0
+
+
+def _embedding_width(config: Config, family: Family, width: int) -> int | None:
+    if not family.embedding_width:
+        return None
+    narrow = config.size_or_none(family.embedding_width)
+    return None if narrow == width else narrow

@@ -1,0 +1,206 @@
+"""FLOPs of one token: through the weights, through attention, forward, backward and once again.
+
+S: sequence.  h, D: heads, head dim of queries and keys.  v: head dim of values.  L: layers.
+
+A multiply and an add are two FLOPs. Only matrix products count, as in every published MFU; the rest
+is below a percent or two of them and is memory's matter. The backward pass of a product is two
+products of its size: the gradients of its weight and of its input. Hence six for each parameter and
+token: PaLM, arXiv 2204.02311, appendix B; Narayanan et al. 2021, arXiv 2104.04473, appendix.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torchtally.plan.architecture.model import LatentAttention, Layer, Model, SelfAttention
+from torchtally.plan.architecture.weights import OF_THE_VOCABULARY, weights_of
+from torchtally.plan.quantity import Amount, Quantity, derived, of, total
+from torchtally.units import Unit
+from torchtally.work.convention import Attention
+
+PER_TOKEN = Unit.FLOPS_PER_TOKEN
+PALM = "PaLM, arXiv 2204.02311, appendix B"
+KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198"
+
+
+class Recompute(StrEnum):
+    """What the backward pass makes again instead of keeping it (activation checkpointing)."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    """The scores of attention alone, as fused attention does by itself (Korthikanti 2022)."""
+    FULL = "full"
+    """Every layer, from its input."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFlops:
+    """FLOPs for one token of a training step."""
+
+    weights: Quantity
+    """Forward, through every matrix that the token meets but the head's."""
+    head: Quantity
+    """Forward, the logits."""
+    attention: Quantity
+    """Forward, scores and their products with values, in all layers."""
+    forward: Quantity
+    backward: Quantity
+    recompute: Quantity
+    model: Quantity
+    """Forward and backward: what MFU counts."""
+    hardware: Quantity
+    """With recomputation: what HFU counts."""
+
+
+def token_flops(
+    model: Model,
+    sequence: Amount,
+    *,
+    attention: Attention = Attention.FULL,
+    recompute: Recompute = Recompute.NONE,
+) -> TokenFlops:
+    """FLOPs for one token of a training step on sequences of this length."""
+    weights, head = weight_flops(model), head_flops(model)
+    scores = attention_flops(model, sequence, attention)
+    forward = total("forward", PER_TOKEN, {"weights": weights, "attention": scores, "logits": head})
+    backward = derived(
+        "backward",
+        PER_TOKEN,
+        "2 * forward",
+        PALM,
+        forward=forward,
+    )
+    again = recompute_flops(
+        recompute, layers_flops=_sum("layers", weights, scores), attention_flops=scores
+    )
+    both = total("model FLOPs", PER_TOKEN, {"forward": forward, "backward": backward})
+    hardware = total("hardware FLOPs", PER_TOKEN, {"model_flops": both, "recompute": again})
+    return TokenFlops(weights, head, scores, forward, backward, again, both, hardware)
+
+
+def weight_flops(model: Model) -> Quantity:
+    """Forward FLOPs of one token through every matrix but the head's: twice their elements.
+
+    Of a mixture, through the experts that are chosen for it. Exact where the batch's tokens are.
+    """
+    found = (it for it in weights_of(model) if it.name not in OF_THE_VOCABULARY)
+    met = sum(it.active_elements for it in found)
+    return derived(
+        "weights",
+        PER_TOKEN,
+        "2 * active_parameters",
+        PALM,
+        active_parameters=of(round(met), Unit.PARAMETERS),
+    )
+
+
+def head_flops(model: Model) -> Quantity:
+    """Forward FLOPs of one token's logits: the embedding read once more where it is tied."""
+    return derived(
+        "logits",
+        PER_TOKEN,
+        "2 * width * vocabulary",
+        width=of(model.embedding_width or model.width, Unit.COUNT),
+        vocabulary=of(model.vocabulary, Unit.COUNT),
+    )
+
+
+def attention_flops(
+    model: Model, sequence: Amount, attention: Attention = Attention.FULL
+) -> Quantity:
+    """Forward FLOPs of one token's attention in all layers: scores, and their product with values.
+
+    FULL counts every token with every other, masked or not (PaLM; windows too, as kernels without
+    them would). CAUSAL counts half of that, and within a window what the mask leaves.
+    """
+    S = of(sequence, Unit.TOKENS, "sequence")
+    parts = {
+        f"kind_{n}": layer_attention_flops(kind, S, attention) for n, kind in enumerate(model.kinds)
+    }
+    return total("attention", PER_TOKEN, parts)
+
+
+def layer_attention_flops(layer: Layer, sequence: Amount, attention: Attention) -> Quantity:
+    """Those of one kind of layer, in all its layers."""
+    it = layer.attention
+    S = of(sequence, Unit.TOKENS, "sequence")
+    value_dim = it.value_head_dim if isinstance(it, LatentAttention) else it.head_dim
+    window, is_chunked = None, False
+    if isinstance(it, SelfAttention):
+        window, is_chunked = it.window, it.is_chunked
+    seen = keys_seen(S, window, attention, is_chunked=is_chunked)
+    return derived(
+        "attention",
+        PER_TOKEN,
+        "2 * layers * heads * (head_dim + value_head_dim) * keys_seen",
+        PALM,
+        layers=of(layer.count, Unit.COUNT),
+        heads=of(it.heads, Unit.COUNT),
+        head_dim=of(it.head_dim, Unit.COUNT),
+        value_head_dim=of(value_dim, Unit.COUNT),
+        keys_seen=seen,
+    )
+
+
+def keys_seen(
+    sequence: Amount, window: int | None, attention: Attention, *, is_chunked: bool = False
+) -> Quantity:
+    """With how many tokens one token's attention is counted, on average over a sequence.
+
+    In full: all. Causal: half of them, which leaves out half of the diagonal, as Megatron-LM and
+    FlashAttention count. A window W sees W tokens, but for the first W of a sequence; a chunk C is
+    a sequence by itself, of which a token sees half.
+    """
+    S = of(sequence, Unit.TOKENS, "sequence")
+    if attention is Attention.FULL:
+        return derived("keys seen", Unit.NUMBER, "sequence", sequence=S)
+    if window is None or window >= S.value:
+        return derived(
+            "keys seen",
+            Unit.NUMBER,
+            "sequence / 2",
+            "FlashAttention-2, arXiv 2307.08691, section 4.1",
+            sequence=S,
+        )
+    if is_chunked:
+        return derived("keys seen", Unit.NUMBER, "chunk / 2", chunk=of(window, Unit.TOKENS))
+    return derived(
+        "keys seen",
+        Unit.NUMBER,
+        "window - window**2 / (2 * sequence)",
+        sequence=S,
+        window=of(window, Unit.TOKENS),
+    )
+
+
+def recompute_flops(
+    recompute: Recompute, *, layers_flops: Amount, attention_flops: Amount
+) -> Quantity:
+    """What is done again in the backward pass: every layer's forward, or attention's, or nothing.
+
+    The head is not made again. Korthikanti et al. 2022, arXiv 2205.05198, section 5 and appendix A.
+    Selective recomputation is counted as done: attention's two products once more, 4 B L s^2 h in
+    the paper's letters, which makes the s/6h of its equation 7 a 2s/9h. Its equation 8 prints s/3h,
+    as if three times as much were done again: HFU by it is 0.5 to 1.4 points higher in its table 5
+    (`docs/published.md`).
+    """
+    if recompute is Recompute.FULL:
+        return derived(
+            "recompute",
+            PER_TOKEN,
+            "forward_of_layers",
+            KORTHIKANTI,
+            forward_of_layers=of(layers_flops, PER_TOKEN),
+        )
+    if recompute is Recompute.SELECTIVE:
+        return derived(
+            "recompute",
+            PER_TOKEN,
+            "forward_of_attention",
+            KORTHIKANTI,
+            forward_of_attention=of(attention_flops, PER_TOKEN),
+        )
+    return derived("recompute", PER_TOKEN, "0")
+
+
+def _sum(name: str, *parts: Quantity) -> Quantity:
+    return total(name, PER_TOKEN, {f"part_{n}": it for n, it in enumerate(parts)})

@@ -1,0 +1,126 @@
+"""Bytes of what a training holds for its parameters: weights, gradients, optimizer state.
+
+All of one replica. What a chip holds of it under a parallel layout is `parallel/`'s matter, and
+what is kept for the backward pass `activations.py`'s.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchtally.plan.architecture.weights import Weight
+from torchtally.plan.optimizers import Optimizer, state_bytes, uniform_state_bytes
+from torchtally.plan.quantity import Amount, Quantity, derived, of, total
+from torchtally.plan.recipes import Recipe
+from torchtally.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """What is held for parameters from step to step."""
+
+    parameters: Quantity
+    gradients: Quantity
+    master: Quantity
+    """Copies of the parameters that the optimizer updates; 0 where it updates the weights."""
+    optimizer: Quantity
+    total: Quantity
+
+
+def states(weights: Iterable[Weight], recipe: Recipe, optimizer: Optimizer) -> States:
+    """Of a model whose weights are known one by one: exact for every optimizer."""
+    found = tuple(weights)
+    count = of(sum(it.elements for it in found), Unit.PARAMETERS, "parameters")
+    return _states(count, recipe, state_bytes(optimizer, found, recipe.state_bytes))
+
+
+def states_of_count(parameters: Amount, recipe: Recipe, optimizer: Optimizer) -> States:
+    """Of so many parameters. Raises UsageError for an optimizer that must know their shapes."""
+    count = of(parameters, Unit.PARAMETERS, "parameters")
+    return _states(count, recipe, uniform_state_bytes(optimizer, count, recipe.state_bytes))
+
+
+def parameter_bytes(parameters: Amount, recipe: Recipe) -> Quantity:
+    """The weights that the model holds."""
+    return _each("parameters", parameters, recipe.weight_bytes, recipe.weights)
+
+
+def gradient_bytes(parameters: Amount, recipe: Recipe) -> Quantity:
+    """A gradient for every parameter."""
+    return _each("gradients", parameters, recipe.gradient_bytes, recipe.gradients)
+
+
+def master_bytes(parameters: Amount, recipe: Recipe) -> Quantity:
+    """The copy that the optimizer updates, where the recipe has one."""
+    return _each("master weights", parameters, recipe.master_bytes, recipe.master or "none")
+
+
+def bytes_per_parameter(recipe: Recipe, optimizer: Optimizer) -> Quantity:
+    """Of weights, gradients, master weights and optimizer state together.
+
+    16 for AdamW in float32, and for AdamW in mixed precision (ZeRO, arXiv 1910.02054, section 3.1).
+    Raises UsageError for an optimizer that must know the tensors' shapes.
+    """
+    found = states_of_count(1, recipe, optimizer)
+    unit = Unit.BYTES_PER_PARAMETER
+    return derived(
+        "bytes a parameter",
+        unit,
+        "weights + gradients + master + optimizer_state",
+        "",
+        f"{recipe.name}, {optimizer.name}",
+        weights=of(found.parameters.value, unit),
+        gradients=of(found.gradients.value, unit),
+        master=of(found.master.value, unit),
+        optimizer_state=of(found.optimizer.value, unit),
+    )
+
+
+def checkpoint_bytes(states: States) -> Quantity:
+    """A checkpoint to go on from: weights that are updated, and the optimizer's state.
+
+    Of weights with a master copy, the copy: the others are made from it again.
+    """
+    kept = states.master if states.master.value else states.parameters
+    return total("checkpoint", Unit.BYTES, {"weights": kept, "optimizer_state": states.optimizer})
+
+
+def token_data_bytes(tokens: Amount, vocabulary: int) -> Quantity:
+    """Token ids in a flat file: 2 bytes each up to a vocabulary of 65536, else 4."""
+    return derived(
+        "token data",
+        Unit.BYTES,
+        "tokens * id_bytes",
+        "nanoGPT's and llm.c's formats: uint16, uint32",
+        tokens=of(tokens, Unit.TOKENS),
+        id_bytes=of(2 if vocabulary <= 1 << 16 else 4, Unit.BYTES_EACH),
+    )
+
+
+def _each(name: str, parameters: Amount, itemsize_bytes: int, dtype: str) -> Quantity:
+    return derived(
+        name,
+        Unit.BYTES,
+        "parameters * bytes_each",
+        "",
+        dtype,
+        parameters=of(parameters, Unit.PARAMETERS),
+        bytes_each=of(itemsize_bytes, Unit.BYTES_PER_PARAMETER),
+    )
+
+
+def _states(parameters: Quantity, recipe: Recipe, optimizer: Quantity) -> States:
+    weights, gradients = parameter_bytes(parameters, recipe), gradient_bytes(parameters, recipe)
+    master = master_bytes(parameters, recipe)
+    parts = {
+        "parameters": weights,
+        "gradients": gradients,
+        "master": master,
+        "optimizer_state": optimizer,
+    }
+    return States(
+        weights,
+        gradients,
+        master,
+        optimizer,
+        total("states", Unit.BYTES, parts, note="held from step to step"),
+    )

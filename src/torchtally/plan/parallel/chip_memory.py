@@ -1,0 +1,224 @@
+"""Bytes on one chip of a layout: what it holds from step to step, and what for the backward pass.
+
+p: stages.  The fullest chip is of the first stage, which has the embedding and the most
+micro-batches in flight, or of the last, which has the head and the logits: both are counted.
+"""
+
+from dataclasses import dataclass
+
+from torchtally.chips import Chip
+from torchtally.memory.workspace import context_bytes
+from torchtally.plan.activations import (
+    Options,
+    embedding_activation_bytes,
+    head_activation_bytes,
+    layer_activation_bytes,
+    working_activation_bytes,
+)
+from torchtally.plan.architecture.model import Model
+from torchtally.plan.optimizers import Optimizer
+from torchtally.plan.parallel.layout import Layout, Schedule
+from torchtally.plan.parallel.pipeline import in_flight
+from torchtally.plan.parallel.states import ChipStates, chip_states
+from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.recipes import Recipe
+from torchtally.units import Unit
+
+MIB = 1 << 20
+
+KEPT = "per_micro_batch_bytes * in_flight"
+"""What a stage keeps of all micro-batches: of thousands of layouts, by `plain_number` alone."""
+
+NCCL_CHANNELS = 24
+"""What NCCL says that it uses in a node of H100s ("24 coll channels" in its logs)."""
+NCCL_BUFFER_BYTES = 4 * MIB
+"""NCCL_BUFFSIZE, its default: of one channel and direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerActivations:
+    """What a chip keeps of a micro-batch for its backward pass, by what keeps it."""
+
+    layers: tuple[tuple[int, Quantity], ...]
+    """Of each kind of layer: how many there are, and what one keeps."""
+    embedding: Quantity
+    head: Quantity
+    """The logits, and what the loss keeps."""
+    working: Quantity
+    """What is there only while one layer is made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageActivations:
+    """What a chip of one stage keeps of a micro-batch for its backward pass."""
+
+    layers: Quantity
+    """With the embedding's, on the first stage."""
+    head: Quantity
+    """On the last stage."""
+    working: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class ChipMemory:
+    """All that is on one chip at the fullest moment."""
+
+    stage: int
+    states: ChipStates
+    in_flight: Quantity
+    activations: Quantity
+    """Of all micro-batches in flight."""
+    logits: Quantity
+    """Or what one layer makes again later, where that is more."""
+    outside: Quantity
+    """Estimated: CUDA's context and the buffers of NCCL, which are no tensor's."""
+    total: Quantity
+
+
+def chip_memory(
+    model: Model,
+    chip: Chip,
+    layout: Layout,
+    *,
+    sequence: int,
+    recipe: Recipe,
+    optimizer: Optimizer,
+) -> ChipMemory:
+    """Of the fullest chip. Nothing is lost to fragmentation in it.
+
+    All gradients are counted beside all activations, which is so from the second micro-batch on;
+    with one, gradients come as activations go, and this is an upper bound. What an optimizer of
+    many operators needs while it runs is less than the activations that are gone then.
+    """
+    found = []
+    layers = layer_activations(model, layout, sequence, recipe)
+    for stage in ends(layout):
+        states = chip_states(model, layout, recipe, optimizer, stage=stage)
+        activations = stage_activations(layers, layout.pipeline, stage=stage)
+        found.append(memory_of_stage(layout, states, activations, outside(layout, chip), stage))
+    return max(found, key=lambda it: it.total.value)
+
+
+def ends(layout: Layout) -> tuple[int, ...]:
+    """The first and the last stage, from 0."""
+    return (0, layout.pipeline - 1) if layout.pipeline > 1 else (0,)
+
+
+def memory_of_stage(
+    layout: Layout,
+    states: ChipStates,
+    activations: StageActivations,
+    outside: Quantity,
+    stage: int,
+) -> ChipMemory:
+    """What is on a chip of this stage, from its parts."""
+    flying = flying_on(layout, stage)
+    kept = kept_bytes(activations, flying)
+    last = at_the_end(layout, activations)
+    parts = {
+        "states": states.total,
+        "activations": kept,
+        "logits_or_layer": last,
+        "context_and_buffers": outside,
+    }
+    return ChipMemory(
+        stage, states, flying, kept, last, outside, total("memory", Unit.BYTES, parts)
+    )
+
+
+def flying_on(layout: Layout, stage: int) -> Quantity:
+    """Micro-batches whose activations a stage keeps."""
+    return in_flight(
+        layout.schedule,
+        layout.pipeline,
+        layout.micro_batches,
+        stage=stage,
+        virtual_stages=layout.virtual_stages,
+    )
+
+
+def kept_bytes(activations: StageActivations, flying: Quantity) -> Quantity:
+    """Of the stage's layers, for all micro-batches in flight."""
+    return derived(
+        "activations",
+        Unit.BYTES,
+        KEPT,
+        per_micro_batch_bytes=activations.layers,
+        in_flight=flying,
+    )
+
+
+def at_the_end(layout: Layout, activations: StageActivations) -> Quantity:
+    """What is there besides: the logits, or later what one layer makes again.
+
+    With GPipe all micro-batches reach the loss before the first goes back.
+    """
+    times = layout.micro_batches if layout.schedule is Schedule.GPIPE else 1
+    return derived(
+        "logits, or a layer made again",
+        Unit.BYTES,
+        "max(times * logits, made_again)",
+        times=of(times, Unit.COUNT),
+        logits=activations.head,
+        made_again=activations.working,
+    )
+
+
+def layer_activations(
+    model: Model, layout: Layout, sequence: int, recipe: Recipe
+) -> LayerActivations:
+    """Of one micro-batch on a chip: by kind of layer, and at both ends."""
+    options: Options = {
+        "tensor": layout.tensor,
+        "is_sequence_parallel": layout.is_sequence_parallel,
+        "context": layout.context,
+        "recompute": layout.recompute,
+        "kernel": layout.kernel,
+        "implementation": layout.implementation,
+    }
+    batch = layout.micro_batch
+    return LayerActivations(
+        tuple(
+            (it.count, layer_activation_bytes(it, model, batch, sequence, recipe, **options))
+            for it in model.kinds
+        ),
+        embedding_activation_bytes(model, batch, sequence, recipe, **options),
+        head_activation_bytes(model, batch, sequence, recipe, **options),
+        working_activation_bytes(model, batch, sequence, recipe, **options),
+    )
+
+
+def stage_activations(found: LayerActivations, stages: int, *, stage: int) -> StageActivations:
+    """Of one micro-batch on a chip of this stage; layers of every kind are spread evenly."""
+    terms = {"stages": of(stages, Unit.COUNT)}
+    sums = []
+    for n, (count, each) in enumerate(found.layers):
+        terms |= {f"layers_{n}": of(count, Unit.COUNT), f"each_{n}_bytes": each}
+        sums.append(f"layers_{n} * each_{n}_bytes")
+    formula = f"({' + '.join(sums)}) / stages"
+    if stage == 0:
+        terms["embedding_bytes"] = found.embedding
+        formula += " + embedding_bytes"
+    layers = derived("activations of a micro-batch", Unit.BYTES, formula, **terms)
+    head = found.head if stage == stages - 1 else derived("logits", Unit.BYTES, "0")
+    return StageActivations(layers, head, found.working)
+
+
+def outside(layout: Layout, chip: Chip) -> Quantity:
+    """CUDA's context, and a set of NCCL's buffers for each group that a chip talks in: estimated.
+
+    0 for the context of a chip that is no CUDA device: no source says what it takes.
+    """
+    capability = chip.compute_capability
+    talking = (layout.tensor, layout.context, layout.replicas, layout.pipeline, layout.expert)
+    return derived(
+        "context and buffers",
+        Unit.BYTES,
+        "context + groups * channels * 2 * buffer",
+        "docs.nvidia.com/deeplearning/nccl/user-guide: NCCL_BUFFSIZE",
+        "estimated: CUDA's context by its libraries, NCCL's buffers by its defaults",
+        context=of(context_bytes(capability) if capability else 0, Unit.BYTES),
+        groups=of(sum(it > 1 for it in talking), Unit.COUNT),
+        channels=of(NCCL_CHANNELS, Unit.COUNT),
+        buffer=of(NCCL_BUFFER_BYTES, Unit.BYTES),
+    )

@@ -1,0 +1,246 @@
+"""Seconds of work of one chip: a micro-batch through one layer, the head, the optimizer's step.
+
+M, K, N: (M, K) @ (K, N).  b: micro-batch.  s: sequence.  S: tokens of one chip.
+
+Products and attention take as long as `timing.roofline` says of their real shapes, after they
+were split over chips; all the rest goes by bytes (`passes.py`). The host is taken to be ahead of
+the device, and what overlaps on one chip, nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+
+from torchtally.chips import Chip
+from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model
+from torchtally.plan.architecture.weights import Group, Weight
+from torchtally.plan.flops import Recompute
+from torchtally.plan.optimizers import Optimizer
+from torchtally.plan.parallel import passes
+from torchtally.plan.parallel.attention import attention_s
+from torchtally.plan.parallel.kernels import ROOFLINE, Bench, Pair, word_of
+from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.passes import Passes
+from torchtally.plan.parallel.shards import layer_on_chip
+from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.recipes import Recipe
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
+from torchtally.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One chip's seconds for one micro-batch."""
+
+    forward: Quantity
+    input_gradients: Quantity
+    """The half of the backward pass that the stage before waits for."""
+    weight_gradients: Quantity
+    attention: Quantity
+    """What of `forward` is attention: keys and values travel meanwhile."""
+    attention_backward: Quantity
+    streaming: Quantity
+    """What of all of these is no product: it goes by bytes, at memory's speed."""
+
+
+def layer_work(
+    kind: Layer, model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip
+) -> Work:
+    """One layer of this kind. Raises UsageError where the chip lacks a number it depends on."""
+    weights = layer_on_chip(kind, model, layout.tensor, layout.expert)
+    tokens = layout.micro_batch * sequence // layout.context
+    work = Bench(chip, recipe)
+    forward, inputs, gradients = _products(weights, kind, tokens, layout, work)
+    attention = attention_s(kind, model, sequence, layout, work)
+    moved = _streams(kind, model, weights, tokens, layout, work)
+    return _work((forward, inputs, gradients), moved, attention)
+
+
+def made_again(work: Work, layout: Layout) -> Quantity:
+    """Seconds of a layer's forward pass that its backward pass does once more.
+
+    Selectively it is attention's scores, which fused attention makes again in any case.
+    """
+    if layout.recompute is Recompute.FULL:
+        return work.forward.named("made again")
+    if layout.recompute is Recompute.SELECTIVE and layout.kernel is Kernel.MATH:
+        return work.attention.named("made again")
+    return derived("made again", Unit.SECONDS, "0")
+
+
+def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip) -> Work:
+    """The last norm, the logits and their loss."""
+    tokens = layout.micro_batch * sequence // layout.context
+    vocabulary = ceil(model.vocabulary / layout.tensor)
+    work = Bench(chip, recipe)
+    inner = model.embedding_width or model.width
+    matrices = [Weight("head", Group.HEAD, (vocabulary, inner))]
+    if inner != model.width:
+        # From the layers' width to the head's, and before them from the embedding's.
+        matrices += 2 * [Weight("narrowing", Group.HEAD, (inner, model.width))]
+    products = _sums([tuple(work.products(it, tokens)) for it in matrices])
+    split = layout.tensor if layout.is_sequence_parallel else 1
+    size = recipe.activation_bytes
+    streams = [
+        work.stream("loss", tokens * vocabulary, passes.loss(layout.implementation, size)),
+        work.stream(
+            "last norm",
+            tokens // split * model.width,
+            passes.norm(model.norm, layout.implementation, size),
+        ),
+    ]
+    return _work(products, streams)
+
+
+def embedding_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip) -> Work:
+    """Rows looked up, and their gradients added up in zeros of the table's size."""
+    tokens = layout.micro_batch * sequence // layout.context
+    work, size = Bench(chip, recipe), recipe.activation_bytes
+    rows = work.stream("rows", tokens * model.width, Passes(2 * size, 3 * size))
+    table = ceil(model.vocabulary / layout.tensor) * model.width
+    zeros = work.stream("table", table, Passes(0, 2 * recipe.gradient_bytes, 0, 1))
+    nothing = of(0.0, Unit.SECONDS)
+    return _work((nothing, nothing, nothing), [rows, zeros])
+
+
+def optimizer_s(
+    weights: Iterable[Weight],
+    shards: int,
+    recipe: Recipe,
+    optimizer: Optimizer,
+    implementation: Implementation,
+    chip: Chip,
+) -> Quantity:
+    """The optimizer's step over one chip's share of these weights, by the bytes that it moves.
+
+    At least its state, the updated weights and the gradients once each way; operators over lists
+    of tensors move more. Products of Muon's orthogonalisation are not in it.
+    """
+    found = tuple(weights)
+    numbers = sum(it.elements for it in found)
+    updated = recipe.master_bytes or recipe.weight_bytes
+    copies = recipe.weight_bytes if recipe.master else 0
+    cast = recipe.gradient_bytes + updated if recipe.gradient_bytes != updated else 0
+    accesses = passes.optimizer_accesses(implementation, optimizer.name)
+    if accesses is None:
+        state = 2 * optimizer.state_bytes(found, recipe.state_bytes)
+        size = state + numbers * (2 * updated + copies + recipe.gradient_bytes)
+    else:
+        size = numbers * (accesses * max(updated, recipe.state_bytes) + copies + cast)
+        size += numbers * updated if copies else 0
+    return derived(
+        "optimizer",
+        Unit.SECONDS,
+        "moved / shards / bandwidth_bytes_per_s",
+        ROOFLINE,
+        f"{optimizer.name}, {implementation}",
+        moved=of(size, Unit.BYTES),
+        shards=of(shards, Unit.CHIPS),
+        bandwidth_bytes_per_s=of(bandwidth_bytes_per_s(chip), Unit.BYTE_PER_S),
+    )
+
+
+def _products(
+    weights: tuple[Weight, ...], kind: Layer, tokens: int, layout: Layout, work: Bench
+) -> tuple[Quantity, Quantity, Quantity]:
+    """All products with the layer's weights: forward, inputs' gradients, weights' gradients."""
+    block = kind.feed_forward
+    found = []
+    for it in weights:
+        if not it.uses:
+            continue
+        rows = tokens
+        if it.group is Group.EXPERTS and isinstance(block, Experts):
+            # Chips of expert parallelism bring their tokens: experts are chosen equally often.
+            rows = max(1, tokens * layout.expert * block.active // block.experts)
+        found.append(tuple(work.products(it, rows)))
+    return _sums(found)
+
+
+def _sums(found: list[tuple[Quantity, ...]]) -> tuple[Quantity, Quantity, Quantity]:
+    """Of products with several matrices: forward, inputs' gradients, weights' gradients."""
+    forward, inputs, gradients = (
+        total(name, Unit.SECONDS, {f"product_{n}": it for n, it in enumerate(each)})
+        for name, each in zip(
+            ("products", "gradients of inputs", "gradients of weights"),
+            zip(*found, strict=True),
+            strict=True,
+        )
+    )
+    return forward, inputs, gradients
+
+
+def _streams(
+    kind: Layer,
+    model: Model,
+    weights: tuple[Weight, ...],
+    tokens: int,
+    layout: Layout,
+    work: Bench,
+) -> list[Pair]:
+    """What is neither a product nor attention."""
+    recipe, how, size = work.recipe, layout.implementation, work.recipe.activation_bytes
+    whole = tokens * model.width
+    split = whole // layout.tensor if layout.is_sequence_parallel else whole
+    found = [
+        work.stream("norms", kind.norms * split, passes.norm(model.norm, how, size)),
+        work.stream("residuals", 2 * split, passes.residual(how, size)),
+    ]
+    if model.dropout:
+        found.append(work.stream("dropouts", 2 * whole, passes.dropout(how, size)))
+    it, block = kind.attention, kind.feed_forward
+    heads = it.heads if isinstance(it, LatentAttention) else it.heads + it.kv_heads
+    rotated = tokens * heads * it.head_dim // layout.tensor
+    if isinstance(it, LatentAttention) or it.is_rotary:
+        found.append(work.stream("rotation", rotated, passes.rotation(how, size)))
+    is_gated = block.is_gated
+    forks = (0 if isinstance(it, LatentAttention) or it.is_fused else 2) + is_gated
+    if forks:
+        found.append(work.stream("branches", forks * whole, passes.branches(how, size)))
+    width = block.width
+    if isinstance(block, Experts):
+        width = block.active * block.width + block.shared_width
+        # Tokens are sorted by expert and back: a copy each way.
+        routed = Passes(4 * size, 4 * size, 2, 2)
+        found.append(work.stream("routing", block.active * whole, routed))
+    inner = tokens * width // layout.tensor
+    found.append(
+        work.stream("activation", inner, passes.activation(block.activation, is_gated, how, size))
+    )
+    parameters = sum(it.elements for it in weights)
+    if recipe.is_autocast:
+        casts = recipe.weight_bytes + DTYPE_BYTES[recipe.products]
+        cast = Passes(casts, casts, len(weights), len(weights))
+        found.append(work.stream("casts of weights", parameters, cast))
+    if layout.micro_batches > 1:
+        # Added to the gradient that is there; a fused product reads and writes that one alone.
+        reads = 3 if how is Implementation.EAGER else 1
+        added = Passes(0, reads * recipe.gradient_bytes, 0, len(weights))
+        found.append(work.stream("gradients added up", parameters, added))
+    return found
+
+
+def _work(
+    products: tuple[Quantity, ...], streams: list[Pair], attention: Pair | None = None
+) -> Work:
+    none = of(0.0, Unit.SECONDS)
+    forward_products, inputs, gradients = products
+    core, core_back = attention or (none, none)
+    there = total("passes over memory", Unit.SECONDS, {word_of(it): it for it, _ in streams})
+    back = total(
+        "passes over memory, backward", Unit.SECONDS, {word_of(it): it for _, it in streams}
+    )
+    forward = total(
+        "forward",
+        Unit.SECONDS,
+        {"products": forward_products, "attention": core, "passes": there},
+    )
+    backward = total(
+        "backward to the input",
+        Unit.SECONDS,
+        {"products": inputs, "attention": core_back, "passes": back},
+    )
+    streaming = total("passes", Unit.SECONDS, {"forward": there, "backward": back})
+    return Work(forward, backward, gradients, core, core_back, streaming)

@@ -1,0 +1,85 @@
+"""What single kernels take on one chip: products by their shapes, all else by its bytes.
+
+M, K, N: (M, K) @ (K, N).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchtally.chips import Chip
+from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.plan.architecture.weights import Weight
+from torchtally.plan.parallel.passes import Passes
+from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.recipes import Recipe
+from torchtally.timing.roofline.limits import KERNEL_S, bounded
+from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
+from torchtally.units import Unit
+
+ROOFLINE = "torchtally.timing.roofline: published rates of this chip, or estimates"
+
+Pair = tuple[Quantity, Quantity]
+"""Seconds forward and backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One chip with one recipe: what single kernels take on it."""
+
+    chip: Chip
+    recipe: Recipe
+
+    def products(self, matrix: Weight, rows: int, name: str = "") -> Iterable[Quantity]:
+        """Through a matrix or several: forward, its input's gradient, its own."""
+        *stacked, N, K = matrix.shape
+        batch = stacked[0] if stacked else 1
+        for kind, (m, n, k) in {
+            "": (rows, N, K),
+            ", gradient of the input": (rows, K, N),
+            ", gradient of the weight": (N, K, rows),
+        }.items():
+            yield self.product((name or matrix.name) + kind, batch, m, n, k)
+
+    def product(self, name: str, batch: int, M: int, N: int, K: int) -> Quantity:
+        size = DTYPE_BYTES.get(self.recipe.products, 4)
+        result = self.recipe.activation_bytes
+        moved = batch * (size * (M * K + K * N) + result * M * N)
+        memory_s = moved / bandwidth_bytes_per_s(self.chip)
+        is_aligned = all(side * size % ALIGNMENT_BYTES == 0 for side in (N, K))
+        product = Product(batch, M, N, K, self.recipe.products, size, is_aligned)
+        compute_s, launches = product_s(product, self.chip, memory_s)
+        found = bounded(compute_s=compute_s, memory_s=memory_s, overhead_s=KERNEL_S * launches)
+        times = f"{batch} x " if batch > 1 else ""
+        shapes = f"{times}({M}, {K}) @ ({K}, {N}) in {self.recipe.products}: {found.bound}-bound"
+        return Quantity(name, found.seconds, Unit.SECONDS, source=ROOFLINE, note=shapes)
+
+    def stream(self, name: str, count: int, moved: Passes) -> Pair:
+        """Over so many elements, forward and backward."""
+        rate = normalization_bytes_per_s if moved.is_normalization else bandwidth_bytes_per_s
+        speed = of(rate(self.chip), Unit.BYTE_PER_S)
+        elements = of(count, Unit.COUNT)
+        return (
+            _streamed(name, elements, moved.forward, moved.forward_kernels, speed),
+            _streamed(f"{name}, backward", elements, moved.backward, moved.backward_kernels, speed),
+        )
+
+
+def _streamed(name: str, elements: Quantity, each: int, kernels: int, speed: Quantity) -> Quantity:
+    return derived(
+        name,
+        Unit.SECONDS,
+        "elements * bytes_each / bandwidth_bytes_per_s + kernels * kernel_s",
+        ROOFLINE,
+        elements=elements,
+        bytes_each=of(each, Unit.BYTES_EACH),
+        bandwidth_bytes_per_s=speed,
+        kernels=of(kernels, Unit.COUNT),
+        kernel_s=of(KERNEL_S, Unit.SECONDS),
+    )
+
+
+def word_of(quantity: Quantity) -> str:
+    """A quantity's name as a word of a formula."""
+    kept = "".join(it if it.isalnum() else "_" for it in quantity.name)
+    return "_".join(filter(None, kept.split("_")))

@@ -1,0 +1,360 @@
+"""The steps of many layouts of one workload, with all that they have in common computed once.
+
+A layout's step is a sum of parts, and each part depends on a few of its numbers: what one layer
+takes does not depend on the pipeline, what a chip holds not on the schedule. So thousands of
+layouts cost little more than their parts.
+"""
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from torchtally.plan import training
+from torchtally.plan.flops import token_flops
+from torchtally.plan.parallel.chip_memory import (
+    KEPT,
+    ChipMemory,
+    LayerActivations,
+    StageActivations,
+    at_the_end,
+    ends,
+    flying_on,
+    layer_activations,
+    memory_of_stage,
+    outside,
+    stage_activations,
+)
+from torchtally.plan.parallel.communication import Network, Transfer, network
+from torchtally.plan.parallel.layout import Layout, Schedule
+from torchtally.plan.parallel.pipeline import bubble_s
+from torchtally.plan.parallel.plain import plain_number
+from torchtally.plan.parallel.stage import Pieces, StageTime, Works, pieces, stage_time, works
+from torchtally.plan.parallel.states import ChipStates, chip_states
+from torchtally.plan.parallel.step import Parts, Step, Workload
+from torchtally.plan.parallel.traffic import pipeline_traffic
+from torchtally.plan.parallel.updates import Updates, data_wait, updates
+from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.units import Unit
+
+T = TypeVar("T")
+
+
+def step(workload: Workload, layout: Layout) -> Step:
+    """A training step. The layout is taken as it is: see `invalidities`."""
+    return Pricing(workload).step(layout)
+
+
+class Pricing:
+    """The steps of many layouts of one workload: what they have in common is computed once."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.network: Network = network(workload.cluster)
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def step(self, layout: Layout) -> Step:
+        """All of it."""
+        it, parts, memory = self.workload, self.parts(layout), self.memory(layout)
+        flops = token_flops(
+            it.model, it.sequence, attention=it.attention, recompute=layout.recompute
+        )
+        tokens = derived(
+            "tokens of a step",
+            Unit.TOKENS,
+            "sequences * sequence",
+            sequences=of(layout.global_batch, Unit.COUNT),
+            sequence=of(it.sequence, Unit.TOKENS),
+        )
+        speed = derived(
+            "tokens/s", Unit.TOKEN_PER_S, "tokens / step_s", tokens=tokens, step_s=parts.total
+        )
+        peak = it.cluster.chip.peak_flop_per_s(it.recipe.products)
+        chips = layout.chips
+        return Step(
+            layout,
+            parts.total,
+            parts,
+            memory,
+            self.fits(memory),
+            tokens,
+            speed,
+            training.mfu(speed, flops.model, chips, peak),
+            training.mfu(speed, flops.hardware, chips, peak).named("HFU"),
+            parts.largest,
+            it.overlap.assumptions(),
+        )
+
+    def step_s(self, layout: Layout) -> float:
+        """Seconds of a step alone: the sum of its parts."""
+        return float(sum(it.value for it in self._parts(layout).values()))
+
+    def least_s(self, layout: Layout) -> float:
+        """Work and waits of the layers alone: no step takes less."""
+        a_stage_s = self._layers_s(layout) / layout.pipeline
+        return layout.micro_batches * a_stage_s
+
+    def states_bytes(self, layout: Layout) -> tuple[int, ...]:
+        """What the first and the last stage's chips hold from step to step."""
+        return tuple(int(self._states(layout, stage).total.value) for stage in ends(layout))
+
+    def beside_bytes(self, layout: Layout) -> tuple[int, ...]:
+        """What they hold besides: it does not depend on what is shared."""
+        outside = int(self._outside(layout).value)
+        return tuple(
+            outside + self._end_bytes(layout, stage) + self._kept_bytes(layout, stage)
+            for stage in ends(layout)
+        )
+
+    def fits(self, memory: ChipMemory) -> bool:
+        return memory.total.value <= self.workload.cluster.chip.total_memory_bytes
+
+    def memory(self, layout: Layout) -> ChipMemory:
+        """Of the fullest chip."""
+        beside = self._outside(layout)
+        return max(
+            (
+                memory_of_stage(
+                    layout,
+                    self._states(layout, stage),
+                    self._activations(layout, stage),
+                    beside,
+                    stage,
+                )
+                for stage in ends(layout)
+            ),
+            key=lambda it: it.total.value,
+        )
+
+    def parts(self, layout: Layout) -> Parts:
+        """Where the step's seconds go."""
+        found = self._parts(layout)
+        streaming = derived(
+            "passes over memory",
+            Unit.SECONDS,
+            "micro_batches * each",
+            micro_batches=of(layout.micro_batches, Unit.COUNT),
+            each=self._stage(layout).streaming,
+        )
+        return Parts(**found, total=total("step", Unit.SECONDS, found), streaming=streaming)
+
+    def _parts(self, layout: Layout) -> dict[str, Quantity]:
+        return {
+            **self._work(layout),
+            "pipeline": self._sends(layout),
+            "bubble": self._bubble(layout),
+            "data": self._data(layout),
+            "optimizer": self._updates(layout).optimizer,
+        }
+
+    # Each is computed once for all layouts that agree on what it depends on.
+
+    def _works(self, it: Layout) -> Works:
+        w = self.workload
+        return self._once(
+            ("works", *_of_work(it), it.micro_batches > 1),
+            lambda: works(w.model, it, w.sequence, w.recipe, w.cluster.chip, self.network),
+        )
+
+    def _pieces(self, it: Layout) -> Pieces:
+        return self._once(
+            ("pieces", *_of_layer(it), it.micro_batches > 1),
+            lambda: pieces(self._works(it), it, self.workload.overlap),
+        )
+
+    def _layers_s(self, it: Layout) -> float:
+        """A micro-batch through all layers, one after the other."""
+        return self._once(
+            ("layers", *_of_layer(it), it.micro_batches > 1), lambda: self._pieces(it).layers_s
+        )
+
+    def _stage(self, it: Layout) -> StageTime:
+        return self._once(
+            ("stage", it.pipeline, *_of_layer(it), it.micro_batches > 1),
+            lambda: stage_time(self._pieces(it), it.pipeline),
+        )
+
+    def _work(self, it: Layout) -> dict[str, Quantity]:
+        """Work and waits, of all micro-batches one after the other."""
+        return self._once(
+            ("work", it.pipeline, it.micro_batches, *_of_layer(it)),
+            lambda: _all_micro_batches(self._stage(it), of(it.micro_batches, Unit.COUNT)),
+        )
+
+    def _sends(self, it: Layout) -> Quantity:
+        return self._once(
+            ("sends", it.pipeline, it.virtual_stages, it.micro_batches, *_of_layer(it), it.chips),
+            lambda: _sends(it, self._hop(it).seconds, self.workload.overlap.pipeline),
+        )
+
+    def _bubble(self, it: Layout) -> Quantity:
+        return self._once(
+            ("bubble", it.pipeline, it.schedule, it.virtual_stages, *_of_layer(it),
+             it.micro_batches > 1),
+            lambda: _bubble(it, self._stage(it)),
+        )  # fmt: skip
+
+    def _kept_bytes(self, it: Layout, stage: int) -> int:
+        """Of all micro-batches in flight."""
+        flying = self._once(
+            ("flying", stage, it.schedule, it.pipeline, it.micro_batches, it.virtual_stages),
+            lambda: flying_on(it, stage).value,
+        )
+        return round(_KEPT_BYTES(self._activations(it, stage).layers.value, flying))
+
+    def _end_bytes(self, it: Layout, stage: int) -> int:
+        times = it.micro_batches if it.schedule is Schedule.GPIPE else 1
+        return self._once(
+            ("end", stage, times, it.pipeline, *_of_layer(it)),
+            lambda: int(at_the_end(it, self._activations(it, stage)).value),
+        )
+
+    def _hop(self, it: Layout) -> Transfer:
+        w = self.workload
+        return self._once(
+            ("hop", it.pipeline > 1, it.chips, it.tensor, it.context, it.micro_batch),
+            lambda: pipeline_traffic(w.model, it, w.sequence, w.recipe, self.network),
+        )
+
+    def _updates(self, it: Layout) -> Updates:
+        w = self.workload
+        return self._once(
+            ("updates", *_of_weights(it), it.implementation),
+            lambda: updates(w.model, it, w.recipe, w.optimizer, w.cluster.chip, self.network),
+        )
+
+    def _data(self, it: Layout) -> Quantity:
+        return self._once(
+            ("data", *_of_layer(it), *_of_weights(it), it.micro_batches),
+            lambda: data_wait(it, self._stage(it), self._updates(it), self.workload.overlap),
+        )
+
+    def _states(self, it: Layout, stage: int) -> ChipStates:
+        w = self.workload
+        return self._once(
+            ("states", *_of_weights(it), w.recipe.is_autocast and it.recompute, stage),
+            lambda: chip_states(w.model, it, w.recipe, w.optimizer, stage=stage),
+        )
+
+    def _layer_activations(self, it: Layout) -> LayerActivations:
+        w = self.workload
+        return self._once(
+            ("layer activations", *_of_layer(it)),
+            lambda: layer_activations(w.model, it, w.sequence, w.recipe),
+        )
+
+    def _activations(self, it: Layout, stage: int) -> StageActivations:
+        return self._once(
+            ("activations", stage, it.pipeline, *_of_layer(it)),
+            lambda: stage_activations(self._layer_activations(it), it.pipeline, stage=stage),
+        )
+
+    def _outside(self, it: Layout) -> Quantity:
+        return self._once(
+            ("outside", it.tensor, it.context, it.data, it.pipeline, it.expert),
+            lambda: outside(it, self.workload.cluster.chip),
+        )
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        found: T | None = self._known.get(key)
+        if found is None:
+            found = self._known[key] = make()
+        return found
+
+
+_KEPT_BYTES = plain_number(KEPT, "per_micro_batch_bytes", "in_flight")
+
+_of_work = attrgetter(
+    "tensor",
+    "is_sequence_parallel",
+    "context",
+    "expert",
+    "micro_batch",
+    "kernel",
+    "implementation",
+)
+"""What a chip's work on one micro-batch in a layer depends on, but for what is done again."""
+
+_of_layer = attrgetter(
+    "tensor",
+    "is_sequence_parallel",
+    "context",
+    "expert",
+    "micro_batch",
+    "recompute",
+    "kernel",
+    "implementation",
+)
+"""What one micro-batch through a layer depends on, besides the workload."""
+
+_of_weights = attrgetter("data", "context", "shard", "shard_group", "tensor", "pipeline", "expert")
+"""What a chip's weights and their groups depend on."""
+
+
+def _compute(stage: StageTime, micro_batches: Quantity) -> Quantity:
+    return derived(
+        "compute",
+        Unit.SECONDS,
+        "micro_batches * (forward_s + input_gradients_s + weight_gradients_s + ends_s)",
+        micro_batches=micro_batches,
+        forward_s=stage.forward,
+        input_gradients_s=stage.input_gradients,
+        weight_gradients_s=stage.weight_gradients,
+        ends_s=stage.ends,
+    )
+
+
+def _waiting(
+    name: str, stage: StageTime, kind: str, micro_batches: Quantity, **ends: Quantity
+) -> Quantity:
+    terms = {
+        "forward_s": getattr(stage.waits_forward, kind),
+        "backward_s": getattr(stage.waits_backward, kind),
+        **ends,
+    }
+    return derived(
+        name,
+        Unit.SECONDS,
+        f"micro_batches * ({' + '.join(terms)})",
+        micro_batches=micro_batches,
+        **terms,
+    )
+
+
+def _all_micro_batches(stage: StageTime, m: Quantity) -> dict[str, Quantity]:
+    return {
+        "compute": _compute(stage, m),
+        "tensor": _waiting("tensor-parallel network", stage, "tensor", m, ends_s=stage.ends_tensor),
+        "context": _waiting("context-parallel network", stage, "context", m),
+        "expert": _waiting("expert-parallel network", stage, "expert", m),
+    }
+
+
+def _sends(layout: Layout, hop: Quantity, hidden: float) -> Quantity:
+    if layout.pipeline == 1:
+        return hop
+    return derived(
+        "pipeline network",
+        Unit.SECONDS,
+        "2 * hop_s * ((stages - 1) + (1 - hidden) * micro_batches * virtual_stages)",
+        "",
+        "forward and backward; filling and draining always shows",
+        hop_s=hop,
+        stages=of(layout.pipeline, Unit.COUNT),
+        hidden=of(hidden, Unit.FRACTION),
+        micro_batches=of(layout.micro_batches, Unit.COUNT),
+        virtual_stages=of(layout.virtual_stages, Unit.COUNT),
+    )
+
+
+def _bubble(layout: Layout, stage: StageTime) -> Quantity:
+    """Other stages' layers, with their waits."""
+    if layout.pipeline == 1:
+        return derived("bubble", Unit.SECONDS, "0")
+    return bubble_s(
+        layout.schedule,
+        layout.pipeline,
+        forward_s=stage.forward_with_waits,
+        input_s=stage.input_with_waits,
+        weight_s=stage.weight_gradients,
+        virtual_stages=layout.virtual_stages,
+    )

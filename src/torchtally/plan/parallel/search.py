@@ -1,0 +1,273 @@
+"""All layouts of a training on a cluster, ranked by the time of a step.
+
+Left out, since nothing is lost: GPipe (1F1B takes as long, in less memory) and tensor parallelism
+without sequence parallelism (sends as much, holds more). Micro-batches are powers of two, and
+groups that share states within them (HSDP) are the chips of one node.
+"""
+
+import gc
+from bisect import insort
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from operator import add
+
+from torchtally.errors import UsageError
+from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.architecture.model import Experts, Model
+from torchtally.plan.flops import Recompute
+from torchtally.plan.parallel.layout import Layout, Schedule, Shard, invalidities
+from torchtally.plan.parallel.pricing import Pricing
+from torchtally.plan.parallel.step import Step, Workload
+
+SCHEDULES = (
+    Schedule.ONE_F_ONE_B,
+    Schedule.INTERLEAVED,
+    Schedule.ZB_H1,
+    Schedule.ZB_H2,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What a search may choose from."""
+
+    shards: tuple[Shard, ...] = tuple(Shard)
+    schedules: tuple[Schedule, ...] = SCHEDULES
+    recomputes: tuple[Recompute, ...] = (Recompute.NONE, Recompute.FULL)
+    """Selective recomputation is what flash attention does by itself."""
+    most_micro_batch: int = 16
+    is_tensor_across_nodes: bool = False
+    kernel: Kernel = Kernel.FLASH
+    implementation: Implementation = Implementation.FUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The fastest layouts, and how many there were."""
+
+    steps: tuple[Step, ...]
+    """Those that fit, fastest first."""
+    tried: int
+    """Layouts whose memory was counted."""
+    fitting: int
+    invalid: int
+    """Combinations of degrees that cannot be."""
+    smallest: Step | None
+    """The layout that takes the least memory; None where no layout is possible at all."""
+    capacity_bytes: int
+    """What a program can have of one chip."""
+
+    @property
+    def missing_bytes(self) -> int:
+        """What the layout of least memory has too little; 0 where something fits."""
+        if self.fitting or self.smallest is None:
+            return 0
+        return int(self.smallest.memory.total.value) - self.capacity_bytes
+
+
+def search(
+    workload: Workload,
+    global_batch: int,
+    *,
+    choices: Choices | None = None,
+    keep: int = 20,
+    progress: Callable[[int], None] | None = None,
+) -> Ranking:
+    """The `keep` fastest layouts for steps of so many sequences, memory checked.
+
+    Of layouts that are equally fast the one that takes less memory comes first, then the one that
+    is enumerated first. `progress` is told how many layouts were tried, once for each mesh.
+    """
+    if global_batch < 1:
+        raise UsageError(f"A step of {global_batch} sequences trains nothing: give at least 1.")
+    pricing, chosen = Pricing(workload), choices or Choices()
+    with _without_collection():
+        meshes, invalid = _meshes(workload, chosen, global_batch)
+        tried = _tried(pricing, meshes, chosen, global_batch, progress)
+        best = _fastest(pricing, tried.fitting, keep)
+        return Ranking(
+            tuple(pricing.step(layout) for layout in best),
+            tried.count,
+            len(tried.fitting),
+            invalid,
+            None if tried.smallest is None else pricing.step(tried.smallest),
+            workload.cluster.chip.total_memory_bytes,
+        )
+
+
+Sharing = tuple[Shard, int | None]
+"""What is shared, and in groups of how many."""
+
+
+@dataclass(slots=True)
+class _Tried:
+    """Layouts whose memory was counted."""
+
+    count: int = 0
+    fitting: list[tuple[int, Layout, Sharing]] = field(default_factory=list)
+    """Their bytes, how they run, and what they share."""
+    smallest: Layout | None = None
+    least_bytes: int = 0
+
+
+def _tried(
+    pricing: Pricing,
+    meshes: list[Layout],
+    choices: Choices,
+    global_batch: int,
+    progress: Callable[[int], None] | None,
+) -> _Tried:
+    """States depend on what is shared, all else on how the mesh is run: each is counted once."""
+    found = _Tried()
+    capacity = pricing.workload.cluster.chip.total_memory_bytes
+    for mesh in meshes:
+        held = {
+            recompute: [
+                (it, pricing.states_bytes(_sharing(replace(mesh, recompute=recompute), it)))
+                for it in _sharings(mesh, pricing.workload, choices)
+            ]
+            for recompute in choices.recomputes
+        }
+        for run in _runs(mesh, pricing.workload, choices, global_batch):
+            beside = pricing.beside_bytes(run)
+            for sharing, states in held[run.recompute]:
+                size = max(map(add, beside, states))
+                found.count += 1
+                if found.smallest is None or size < found.least_bytes:
+                    found.smallest, found.least_bytes = _sharing(run, sharing), size
+                if size <= capacity:
+                    found.fitting.append((size, run, sharing))
+        if progress is not None:
+            progress(found.count)
+    return found
+
+
+def _sharing(run: Layout, sharing: Sharing) -> Layout:
+    shard, shard_group = sharing
+    return replace(run, shard=shard, shard_group=shard_group)
+
+
+def _fastest(
+    pricing: Pricing, fitting: list[tuple[int, Layout, Sharing]], keep: int
+) -> list[Layout]:
+    """By time, then memory, then the order of enumeration.
+
+    A step takes no less than its micro-batches one after the other. So layouts are looked at from
+    the least such bound on, until it is above the times of all that are kept.
+    """
+    bounded = sorted((pricing.least_s(run), number) for number, (_, run, _) in enumerate(fitting))
+    best: list[tuple[float, int, int, Layout]] = []
+    for least_s, number in bounded:
+        if len(best) >= keep and least_s > best[-1][0]:
+            break
+        size, run, sharing = fitting[number]
+        layout = _sharing(run, sharing)
+        insort(best, (pricing.step_s(layout), size, number, layout), key=lambda it: it[:3])
+        del best[keep:]
+    return [layout for *_, layout in best]
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Quantities make no circles: looking for some took a third of a search."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _meshes(workload: Workload, choices: Choices, global_batch: int) -> tuple[list[Layout], int]:
+    """Degrees that are possible, and how many combinations are not."""
+    model, cluster, sequence = workload.model, workload.cluster, workload.sequence
+    chips = cluster.count
+    found, invalid = [], 0
+    most = chips if choices.is_tensor_across_nodes else min(chips, cluster.node_size)
+    for tensor in (it for it in _divisors(chips) if it <= most):
+        for pipeline in _divisors(chips // tensor):
+            for context in _divisors(chips // tensor // pipeline):
+                data = chips // tensor // pipeline // context
+                for expert in _expert_degrees(model, data * context):
+                    mesh = Layout(
+                        data=data,
+                        tensor=tensor,
+                        is_sequence_parallel=tensor > 1,
+                        pipeline=pipeline,
+                        context=context,
+                        expert=expert,
+                        kernel=choices.kernel,
+                        implementation=choices.implementation,
+                    )
+                    reasons = invalidities(mesh, model, cluster, sequence=sequence)
+                    if reasons or global_batch % data:
+                        invalid += 1
+                    else:
+                        found.append(mesh)
+    return found, invalid
+
+
+def _runs(
+    mesh: Layout, workload: Workload, choices: Choices, global_batch: int
+) -> Iterator[Layout]:
+    """Every way to run the mesh, but for what is shared."""
+    each = global_batch // mesh.data
+    for micro_batch in _powers(min(choices.most_micro_batch, each)):
+        if each % micro_batch:
+            continue
+        for schedule, chunks in _schedules(mesh, workload.model, choices, each // micro_batch):
+            for recompute in choices.recomputes:
+                yield replace(
+                    mesh,
+                    schedule=schedule,
+                    virtual_stages=chunks,
+                    micro_batch=micro_batch,
+                    micro_batches=each // micro_batch,
+                    recompute=recompute,
+                )
+
+
+def _sharings(mesh: Layout, workload: Workload, choices: Choices) -> Iterator[Sharing]:
+    """What is shared, among all; for FSDP also among those of one node (HSDP)."""
+    for shard in choices.shards:
+        if shard is Shard.NONE or mesh.replicas > 1:
+            yield shard, None
+    near = workload.cluster.node_size // mesh.tensor
+    is_possible = near > 1 and mesh.replicas % near == 0 and near % mesh.expert == 0
+    if Shard.ZERO3 in choices.shards and is_possible and near < mesh.replicas:
+        yield Shard.ZERO3, near
+
+
+def _schedules(
+    mesh: Layout, model: Model, choices: Choices, micro_batches: int
+) -> Iterator[tuple[Schedule, int]]:
+    if mesh.pipeline == 1:
+        yield Schedule.ONE_F_ONE_B, 1
+        return
+    for schedule in choices.schedules:
+        if schedule is not Schedule.INTERLEAVED:
+            yield schedule, 1
+        elif micro_batches % mesh.pipeline == 0:
+            for chunks in _divisors(model.layers // mesh.pipeline):
+                if chunks > 1:
+                    yield schedule, chunks
+
+
+def _expert_degrees(model: Model, replicas: int) -> list[int]:
+    counts = [it.feed_forward.experts for it in model.kinds if isinstance(it.feed_forward, Experts)]
+    if not counts:
+        return [1]
+    return [it for it in _divisors(replicas) if all(count % it == 0 for count in counts)]
+
+
+def _divisors(number: int) -> list[int]:
+    return [it for it in range(1, number + 1) if number % it == 0]
+
+
+def _powers(most: int) -> Iterator[int]:
+    power = 1
+    while power <= most:
+        yield power
+        power *= 2

@@ -1,0 +1,259 @@
+"""One micro-batch on one stage of a pipeline: seconds of work, and of waiting for other chips.
+
+p: stages.  F, B, W: forward, backward to the input, backward to the weights.
+"""
+
+from dataclasses import dataclass
+
+from torchtally.chips import Chip
+from torchtally.plan.architecture.model import Layer, Model
+from torchtally.plan.flops import Recompute
+from torchtally.plan.parallel.communication import Network
+from torchtally.plan.parallel.compute import (
+    Work,
+    embedding_work,
+    head_work,
+    layer_work,
+    made_again,
+)
+from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.overlap import Overlap, exposed
+from torchtally.plan.parallel.traffic import (
+    context_traffic,
+    expert_traffic,
+    outer_tensor_traffic,
+    tensor_traffic,
+)
+from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.recipes import Recipe
+from torchtally.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds in which a chip waits for others, within one micro-batch: what is not hidden."""
+
+    tensor: Quantity
+    context: Quantity
+    expert: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """The stage's layers, and what only the last stage does: head and loss."""
+
+    forward: Quantity
+    """Work alone, of the stage's layers, as the next two."""
+    input_gradients: Quantity
+    """With what is made again."""
+    weight_gradients: Quantity
+    backward: Quantity
+    """Both halves of it, work alone."""
+    forward_with_waits: Quantity
+    input_with_waits: Quantity
+    ends: Quantity
+    """Work of the head; where there is one stage, of the embedding too."""
+    waits_forward: Waits
+    waits_backward: Waits
+    ends_tensor: Quantity
+    streaming: Quantity
+    """What of the work, with the ends, goes by memory's speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """One layer of one kind: its work and its waits."""
+
+    kind: Layer
+    work: Work
+    waits_forward: Waits
+    waits_backward: Waits
+    again: Quantity
+    """Work of the forward pass that is done once more."""
+
+    @property
+    def seconds(self) -> float:
+        work, there, back = self.work, self.waits_forward, self.waits_backward
+        parts = (work.forward, work.input_gradients, work.weight_gradients, self.again,
+                 there.tensor, there.context, there.expert,
+                 back.tensor, back.context, back.expert)  # fmt: skip
+        return float(sum(it.value for it in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What stages are made of: the same for any number of them."""
+
+    layers: tuple[LayerTime, ...]
+    """One of each kind."""
+    head: Work
+    embedding: Work
+    outer_tensor: Quantity
+    """Seconds that embedding and head wait for tensor parallelism."""
+
+    @property
+    def layers_s(self) -> float:
+        """Of all layers one after the other, with their waits: what no schedule can hide."""
+        return float(sum(it.kind.count * it.seconds for it in self.layers))
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """Seconds that a layer's forward pass sends to other chips, hidden or not."""
+
+    tensor: Quantity
+    context: Quantity
+    expert: Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Works:
+    """A micro-batch through one layer of each kind and both ends: work and sends, done once."""
+
+    layers: tuple[tuple[Layer, Work, Sends], ...]
+    head: Work
+    embedding: Work
+    outer: Quantity
+    """Seconds that embedding and head send for tensor parallelism."""
+
+
+def works(
+    model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip, network: Network
+) -> Works:
+    """One chip's, after tensor, context and expert parallelism."""
+    given = (model, layout, sequence, recipe)
+    layers = []
+    for kind in model.kinds:
+        sends = Sends(
+            tensor_traffic(kind, *given, network).seconds,
+            context_traffic(kind, *given, network).seconds,
+            expert_traffic(kind, *given, network).seconds,
+        )
+        layers.append((kind, layer_work(kind, *given, chip), sends))
+    return Works(
+        tuple(layers),
+        head_work(*given, chip),
+        embedding_work(*given, chip),
+        outer_tensor_traffic(*given, network).seconds,
+    )
+
+
+def pieces(works: Works, layout: Layout, overlap: Overlap) -> Pieces:
+    """With what is done again, and what does not hide behind work."""
+    return Pieces(
+        tuple(
+            LayerTime(kind, work, *_waits(work, sends, layout, overlap), made_again(work, layout))
+            for kind, work, sends in works.layers
+        ),
+        works.head,
+        works.embedding,
+        exposed("embedding and head", works.outer, of(0.0, Unit.SECONDS), overlap.tensor),
+    )
+
+
+def stage_time(found: Pieces, stages: int) -> StageTime:
+    """Layers of every kind are spread evenly over the stages."""
+    works = [it.work for it in found.layers]
+    kinds = tuple(it.kind for it in found.layers)
+
+    def spread(name: str, each: list[Quantity]) -> Quantity:
+        return _spread(name, kinds, each, stages)
+
+    ends = {"head": found.head}
+    if stages == 1:
+        ends["embedding"] = found.embedding
+    streaming = {"layers": spread("passes", [it.streaming for it in works])}
+    streaming |= {word: it.streaming for word, it in ends.items()}
+    forward = spread("forward", [it.forward for it in works])
+    inputs = spread("backward to the input", [_backward(it) for it in found.layers])
+    weights = spread("backward to the weights", [it.weight_gradients for it in works])
+    there = _spread_waits([it.waits_forward for it in found.layers], kinds, stages)
+    back = _spread_waits([it.waits_backward for it in found.layers], kinds, stages)
+    return StageTime(
+        forward=forward,
+        input_gradients=inputs,
+        weight_gradients=weights,
+        backward=total("backward", Unit.SECONDS, {"input": inputs, "weights": weights}),
+        forward_with_waits=_with_waits("forward", forward, there),
+        input_with_waits=_with_waits("backward to the input", inputs, back),
+        ends=total(
+            "head and embedding",
+            Unit.SECONDS,
+            {
+                f"{word}_{half}": it
+                for word, work in ends.items()
+                for half, it in {
+                    "forward": work.forward,
+                    "backward": work.input_gradients,
+                    "weights": work.weight_gradients,
+                }.items()
+            },
+        ),
+        waits_forward=there,
+        waits_backward=back,
+        ends_tensor=found.outer_tensor,
+        streaming=total("passes over memory", Unit.SECONDS, streaming),
+    )
+
+
+def _with_waits(name: str, work: Quantity, waits: Waits) -> Quantity:
+    parts = {
+        "work": work,
+        "tensor": waits.tensor,
+        "context": waits.context,
+        "expert": waits.expert,
+    }
+    return total(name, Unit.SECONDS, parts)
+
+
+def _backward(layer: LayerTime) -> Quantity:
+    parts = {"backward": layer.work.input_gradients, "made_again": layer.again}
+    return total("backward to the input", Unit.SECONDS, parts)
+
+
+def _waits(work: Work, sends: Sends, layout: Layout, overlap: Overlap) -> tuple[Waits, Waits]:
+    """Of one layer, forward and backward; what is made again sends its sums again."""
+    sums, ring, routed = sends.tensor, sends.context, sends.expert
+    twice = derived("keys, values and their gradients", Unit.SECONDS, "2 * forward", forward=ring)
+    is_again = layout.recompute is Recompute.FULL
+    sums_back, ring_back, routed_back = (
+        total("backward and again", Unit.SECONDS, {"backward": back, "made_again": there})
+        if is_again
+        else back
+        for back, there in ((sums, sums), (twice, ring), (routed, routed))
+    )
+    meanwhile = work.forward
+    back = work.input_gradients
+    return (
+        Waits(
+            exposed("tensor parallelism", sums, meanwhile, overlap.tensor),
+            exposed("context parallelism", ring, work.attention, overlap.context),
+            exposed("expert parallelism", routed, meanwhile, overlap.expert),
+        ),
+        Waits(
+            exposed("tensor parallelism, backward", sums_back, back, overlap.tensor),
+            exposed(
+                "context parallelism, backward", ring_back, work.attention_backward, overlap.context
+            ),
+            exposed("expert parallelism, backward", routed_back, back, overlap.expert),
+        ),
+    )
+
+
+def _spread(name: str, kinds: tuple[Layer, ...], each: list[Quantity], stages: int) -> Quantity:
+    if not any(it.value for it in each):
+        return derived(name, Unit.SECONDS, "0")
+    terms = {"stages": of(stages, Unit.COUNT)}
+    sums = []
+    for n, (kind, one) in enumerate(zip(kinds, each, strict=True)):
+        terms |= {f"layers_{n}": of(kind.count, Unit.COUNT), f"each_{n}_s": one}
+        sums.append(f"layers_{n} * each_{n}_s")
+    return derived(name, Unit.SECONDS, f"({' + '.join(sums)}) / stages", **terms)
+
+
+def _spread_waits(each: list[Waits], kinds: tuple[Layer, ...], stages: int) -> Waits:
+    return Waits(
+        _spread("tensor parallelism", kinds, [it.tensor for it in each], stages),
+        _spread("context parallelism", kinds, [it.context for it in each], stages),
+        _spread("expert parallelism", kinds, [it.expert for it in each], stages),
+    )

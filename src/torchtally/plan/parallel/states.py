@@ -1,0 +1,171 @@
+"""Bytes that a chip of one stage holds for its weights, and how many others share them.
+
+p: stages.
+"""
+
+from dataclasses import dataclass
+
+from torchtally.plan.activations import (
+    held_cast_bytes,
+)
+from torchtally.plan.architecture.model import Model
+from torchtally.plan.architecture.weights import Weight
+from torchtally.plan.flops import Recompute
+from torchtally.plan.optimizers import Optimizer
+from torchtally.plan.parallel.layout import Layout, Shard
+from torchtally.plan.parallel.shards import Held, elements, held, layer_on_chip
+from torchtally.plan.parallel.traffic import gathered_itemsize_bytes
+from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.recipes import Recipe
+from torchtally.units import Unit
+
+ZERO = "ZeRO, arXiv 1910.02054, section 5"
+
+
+@dataclass(frozen=True, slots=True)
+class ChipStates:
+    """What a chip of one stage holds from step to step, and copies of weights while it works."""
+
+    parameters: Quantity
+    gradients: Quantity
+    master: Quantity
+    optimizer: Quantity
+    gathered: Quantity
+    """Where parameters are shared: those of the layer at work and of the next, and the gradients of
+    one layer before they are shared out."""
+    casts: Quantity
+    """Copies of weights that autocast keeps in the products' dtype."""
+    total: Quantity
+
+
+def chip_states(
+    model: Model, layout: Layout, recipe: Recipe, optimizer: Optimizer, *, stage: int
+) -> ChipStates:
+    """Of a chip of this stage: what its weights, gradients and optimizer state take."""
+    here = held(model, tensor=layout.tensor, expert=layout.expert, pipeline=layout.pipeline)
+    dense, experts = _count(here, layout, stage, False), _count(here, layout, stage, True)
+    level = layout.shard.stage
+
+    def each(name: str, itemsize: int, from_level: int) -> Quantity:
+        return _shared(name, dense, experts, itemsize, layout, level >= from_level)
+
+    parts = {
+        "parameters": each("parameters", recipe.weight_bytes, 3),
+        "gradients": each("gradients", recipe.gradient_bytes, 2),
+        "master": each("master weights", recipe.master_bytes, 1),
+        "optimizer": _optimizer(here, layout, recipe, optimizer, stage),
+        "gathered": _gathered(model, here, layout, recipe),
+        "casts": _casts(model, layout, recipe),
+    }
+    return ChipStates(**parts, total=total("states", Unit.BYTES, parts))
+
+
+def parameters_of_stage(held: Held, layout: Layout, stage: int, *, of_experts: bool) -> Quantity:
+    """Parameters on a chip of this stage before any sharing: experts', or all others."""
+    return _count(held, layout, stage, of_experts)
+
+
+def _count(here: Held, layout: Layout, stage: int, of_experts: bool) -> Quantity:
+    ends = _outside_layers(here, layout, stage)
+    return derived(
+        "experts" if of_experts else "parameters on the chip",
+        Unit.PARAMETERS,
+        "layers / stages + outside",
+        layers=of(elements(here.layers, of_experts=of_experts), Unit.PARAMETERS),
+        stages=of(layout.pipeline, Unit.COUNT),
+        outside=of(elements(ends, of_experts=of_experts), Unit.PARAMETERS),
+    )
+
+
+def _outside_layers(here: Held, layout: Layout, stage: int) -> tuple[Weight, ...]:
+    first = here.embedding if stage == 0 else ()
+    return first + (here.head if stage == layout.pipeline - 1 else ())
+
+
+def _shared(
+    name: str, dense: Quantity, experts: Quantity, itemsize: int, layout: Layout, is_shared: bool
+) -> Quantity:
+    """Bytes of both, each over those that share it."""
+    formula, terms = "parameters", {"parameters": dense}
+    if is_shared:
+        formula, terms["shards"] = "parameters / shards", of(layout.shards, Unit.CHIPS)
+    if experts.value:
+        formula, terms["experts"] = f"{formula} + experts", experts
+        if is_shared:
+            formula += " / expert_shards"
+            terms["expert_shards"] = of(layout.expert_shards, Unit.CHIPS)
+    return derived(
+        name,
+        Unit.BYTES,
+        f"({formula}) * bytes_each",
+        ZERO if is_shared else "",
+        bytes_each=of(itemsize, Unit.BYTES_PER_PARAMETER),
+        **terms,
+    )
+
+
+def _optimizer(
+    here: Held, layout: Layout, recipe: Recipe, optimizer: Optimizer, stage: int
+) -> Quantity:
+    """By the optimizer's own rule for each tensor, as it is on the chip before it is shared."""
+    ends = _outside_layers(here, layout, stage)
+    is_shared = layout.shard is not Shard.NONE
+
+    def state(weights: tuple[Weight, ...], of_experts: bool) -> int:
+        found = [it for it in weights if bool(elements((it,), of_experts=True)) is of_experts]
+        return optimizer.state_bytes(found, recipe.state_bytes)
+
+    return derived(
+        "optimizer state",
+        Unit.BYTES,
+        "(layers / stages + outside) / shards + experts / stages / expert_shards",
+        optimizer.source,
+        optimizer.name,
+        layers=of(state(here.layers, False), Unit.BYTES),
+        stages=of(layout.pipeline, Unit.COUNT),
+        outside=of(state(ends, False), Unit.BYTES),
+        shards=of(layout.shards if is_shared else 1, Unit.CHIPS),
+        experts=of(state(here.layers, True), Unit.BYTES),
+        expert_shards=of(layout.expert_shards if is_shared else 1, Unit.CHIPS),
+    )
+
+
+def _gathered(model: Model, here: Held, layout: Layout, recipe: Recipe) -> Quantity:
+    if layout.shard.stage < 2 or layout.shards == 1:
+        return derived("gathered", Unit.BYTES, "0")
+    units = [
+        sum(it.elements for it in layer_on_chip(kind, model, layout.tensor, layout.expert))
+        for kind in model.kinds
+    ]
+    largest = max(*units, *(sum(it.elements for it in end) for end in (here.embedding, here.head)))
+    is_gathered = layout.shard is Shard.ZERO3
+    return derived(
+        "gathered",
+        Unit.BYTES,
+        "(largest + next_layer) * gathered_bytes + largest * gradient_bytes",
+        ZERO,
+        "the layer at work and the one fetched ahead; one layer's gradients",
+        largest=of(largest, Unit.PARAMETERS),
+        next_layer=of(max(units), Unit.PARAMETERS),
+        gathered_bytes=of(
+            gathered_itemsize_bytes(recipe) if is_gathered else 0, Unit.BYTES_PER_PARAMETER
+        ),
+        gradient_bytes=of(recipe.gradient_bytes, Unit.BYTES_PER_PARAMETER),
+    )
+
+
+def _casts(model: Model, layout: Layout, recipe: Recipe) -> Quantity:
+    """Autocast's copies until the forward pass is over, where layers are made again; else they are
+    among the activations. Parameters that are shared are gathered in the products' dtype.
+    """
+    if layout.recompute is Recompute.NONE or layout.shard is Shard.ZERO3:
+        return derived("casts", Unit.BYTES, "0")
+    return derived(
+        "casts",
+        Unit.BYTES,
+        "all_layers / stages",
+        all_layers=held_cast_bytes(
+            model, recipe, tensor=layout.tensor, implementation=layout.implementation
+        ),
+        stages=of(layout.pipeline, Unit.COUNT),
+    )

@@ -1,0 +1,264 @@
+"""What one chip of a layout sends in a training step: each kind of parallelism by itself.
+
+b: micro-batch.  s: sequence.  d: width.  t, c, e: chips of tensor, context, expert parallelism.
+"""
+
+from dataclasses import dataclass
+
+from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model
+from torchtally.plan.parallel.communication import (
+    Group,
+    Network,
+    Transfer,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    group,
+    reduce_scatter,
+    repeated,
+    send,
+    summed,
+)
+from torchtally.plan.parallel.layout import Layout, Shard
+from torchtally.plan.quantity import Amount, Quantity, derived, of
+from torchtally.plan.recipes import Recipe
+from torchtally.units import Unit
+
+SHOEYBI = "Shoeybi et al. 2019, arXiv 1909.08053, section 3"
+KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2"
+RING_ATTENTION = "Liu et al. 2023, arXiv 2310.01889"
+ZERO = "ZeRO, arXiv 1910.02054, section 7"
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Who talks with whom: chips of one kind of parallelism, and how near they stand."""
+
+    tensor: Group
+    context: Group
+    replicas: Group
+    """All that hold the same weights."""
+    shards: Group
+    """Those that share their states."""
+    copies: Group
+    """Those that hold the same share of them, one in each group of `shards`."""
+    expert: Group
+    expert_shards: Group
+    stages_cross_nodes: bool
+
+
+def groups(layout: Layout, network: Network) -> Groups:
+    """By Megatron-LM's order of chips: tensor, context, data, pipeline."""
+    t, replicas, shards = layout.tensor, layout.replicas, layout.shards
+    e = layout.expert
+    return Groups(
+        tensor=group(t, 1, network),
+        context=group(layout.context, t, network),
+        replicas=group(replicas, t, network),
+        shards=group(shards, t, network),
+        copies=group(replicas // shards, t * shards, network),
+        expert=group(e, t, network),
+        expert_shards=group(layout.expert_shards, t * e, network),
+        stages_cross_nodes=layout.chips > network.node_size,
+    )
+
+
+def tensor_traffic(
+    layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, network: Network
+) -> Transfer:
+    """Of one layer and micro-batch, forward: what follows attention, and what the feed-forward.
+
+    Two all-reduces, or with sequence parallelism an all-gather and a reduce-scatter for each of
+    them, which send as much. Backward sends the same again, and full recomputation too. Of a
+    mixture, what is routed to experts is gathered: as often as there are experts for a token.
+    """
+    plain = _tokens_bytes(model, layout, sequence, recipe)
+    block = layer.feed_forward
+    met = block.active + bool(block.shared_width) if isinstance(block, Experts) else 1
+    routed = _times("routed", plain, met)
+    parts = {
+        "attention": _summing(plain, layout, network),
+        "feed_forward": _summing(routed, layout, network),
+    }
+    return summed("tensor parallelism", parts)
+
+
+def outer_tensor_traffic(
+    model: Model, layout: Layout, sequence: Amount, recipe: Recipe, network: Network
+) -> Transfer:
+    """Of one micro-batch, forward and backward: embedding and head, each split by vocabulary."""
+    once = _summing(_tokens_bytes(model, layout, sequence, recipe), layout, network)
+    return repeated("embedding and head", once, of(2, Unit.COUNT), "forward and backward")
+
+
+def context_traffic(
+    layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, network: Network
+) -> Transfer:
+    """Of one layer and micro-batch, forward: keys and values go round all chips of the ring.
+
+    Backward sends twice as much: with them go their gradients.
+    """
+    c = layout.context
+    ring = group(c, layout.tensor, network)
+    it = layer.attention
+    heads = it.heads if isinstance(it, LatentAttention) else it.kv_heads
+    value_dim = it.value_head_dim if isinstance(it, LatentAttention) else it.head_dim
+    block = derived(
+        "keys and values",
+        Unit.BYTES,
+        "batch * sequence / context * heads * (head_dim + value_head_dim) * itemsize / tensor",
+        RING_ATTENTION,
+        batch=of(layout.micro_batch, Unit.COUNT),
+        sequence=of(sequence, Unit.TOKENS),
+        context=of(c, Unit.CHIPS),
+        heads=of(heads, Unit.COUNT),
+        head_dim=of(it.head_dim, Unit.COUNT),
+        value_head_dim=of(value_dim, Unit.COUNT),
+        itemsize=of(recipe.activation_bytes, Unit.BYTES_EACH),
+        tensor=of(layout.tensor, Unit.CHIPS),
+    )
+    steps = of(c - 1, Unit.COUNT)
+    if c == 1:
+        return all_gather(0, ring, network)
+    hop = send(block, crosses_nodes=ring.nodes > 1, network=network)
+    return repeated("context parallelism", hop, steps, RING_ATTENTION)
+
+
+def expert_traffic(
+    layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, network: Network
+) -> Transfer:
+    """Of one layer and micro-batch, forward: tokens to their experts, and back.
+
+    Experts are taken to be chosen equally often. Chips of tensor parallelism send a part each.
+    """
+    block = layer.feed_forward
+    active = block.active if isinstance(block, Experts) else 0
+    routed = derived(
+        "routed tokens",
+        Unit.BYTES,
+        "tokens * active / tensor",
+        "GShard, arXiv 2006.16668",
+        tokens=_tokens_bytes(model, layout, sequence, recipe),
+        active=of(active, Unit.COUNT),
+        tensor=of(layout.tensor if layout.is_sequence_parallel else 1, Unit.CHIPS),
+    )
+    among = group(layout.expert, layout.tensor, network)
+    once = all_to_all(routed if active else 0, among, network)
+    return repeated("expert parallelism", once, of(2, Unit.COUNT), "dispatch and combine")
+
+
+def pipeline_traffic(
+    model: Model, layout: Layout, sequence: Amount, recipe: Recipe, network: Network
+) -> Transfer:
+    """Of one micro-batch, from one stage to the next: what a chunk of layers passes on, forward.
+
+    Each chip of tensor parallelism sends its part (Narayanan 2021, section 4.1). Backward sends
+    the same, and every chunk of an interleaved schedule does.
+    """
+    if layout.pipeline == 1:
+        return all_gather(0, Group(1, 1), network)
+    passed = _tokens_bytes(model, layout, sequence, recipe)
+    part = derived(
+        "passed on",
+        Unit.BYTES,
+        "tokens / tensor",
+        "Narayanan et al. 2021, arXiv 2104.04473, section 4.1",
+        tokens=passed,
+        tensor=of(layout.tensor, Unit.CHIPS),
+    )
+    crosses = groups(layout, network).stages_cross_nodes
+    return send(part, crosses_nodes=crosses, network=network)
+
+
+def gradient_traffic(
+    parameters: Amount, layout: Layout, recipe: Recipe, network: Network, *, of_experts: bool
+) -> Transfer:
+    """Of the gradients of so many parameters of one chip, once.
+
+    All-reduced; where states are shared, reduce-scattered in the group that shares them, and the
+    shares all-reduced across groups.
+    """
+    found = groups(layout, network)
+    size = _bytes("gradients", parameters, recipe.gradient_bytes)
+    if layout.shard is Shard.NONE:
+        copies = group(
+            layout.replicas // (layout.expert if of_experts else 1), layout.tensor, network
+        )
+        return all_reduce(size, copies, network)
+    shards = found.expert_shards if of_experts else found.shards
+    parts = {"in_group": reduce_scatter(size, shards, network)}
+    if found.copies.ranks > 1:
+        share = _part("share", size, shards.ranks)
+        parts["across"] = all_reduce(share, found.copies, network)
+    return summed("gradients", parts)
+
+
+def gather_traffic(
+    parameters: Amount, layout: Layout, recipe: Recipe, network: Network, *, of_experts: bool
+) -> Transfer:
+    """Of so many parameters of one chip, gathered once from those that share them.
+
+    With parameters shared (ZeRO-3, FSDP) forward and backward need them, in every micro-batch; with
+    only the optimizer's state, once in a step, after it. They travel in the dtype of products'
+    operands before any cast to 8 bits.
+    """
+    if layout.shard is Shard.NONE:
+        return all_gather(0, Group(1, 1), network)
+    found = groups(layout, network)
+    size = _bytes("weights", parameters, gathered_itemsize_bytes(recipe))
+    return all_gather(size, found.expert_shards if of_experts else found.shards, network)
+
+
+def gathered_itemsize_bytes(recipe: Recipe) -> int:
+    """Of a weight as it is gathered: FSDP's `param_dtype`, the weights' own or a narrower one."""
+    return min(recipe.weight_bytes, DTYPE_BYTES[recipe.activations])
+
+
+def _summing(payload: Quantity, layout: Layout, network: Network) -> Transfer:
+    """The partial sums of tensor parallelism made whole, once."""
+    among = group(layout.tensor, 1, network)
+    if not layout.is_sequence_parallel:
+        return all_reduce(payload, among, network)
+    parts = {
+        "gather": all_gather(payload, among, network),
+        "scatter": reduce_scatter(payload, among, network),
+    }
+    return summed("gather and scatter", parts)
+
+
+def _tokens_bytes(model: Model, layout: Layout, sequence: Amount, recipe: Recipe) -> Quantity:
+    """A micro-batch's tokens on one chip, each as wide as the model."""
+    return derived(
+        "tokens",
+        Unit.BYTES,
+        "batch * sequence / context * width * itemsize",
+        SHOEYBI,
+        batch=of(layout.micro_batch, Unit.COUNT),
+        sequence=of(sequence, Unit.TOKENS),
+        context=of(layout.context, Unit.CHIPS),
+        width=of(model.width, Unit.COUNT),
+        itemsize=of(recipe.activation_bytes, Unit.BYTES_EACH),
+    )
+
+
+def _times(name: str, payload: Quantity, times: int) -> Quantity:
+    if times == 1:
+        return payload
+    return derived(name, Unit.BYTES, "times * each", times=of(times, Unit.COUNT), each=payload)
+
+
+def _part(name: str, payload: Quantity, parts: int) -> Quantity:
+    return derived(name, Unit.BYTES, "whole / parts", whole=payload,
+                   parts=of(parts, Unit.CHIPS))  # fmt: skip
+
+
+def _bytes(name: str, parameters: Amount, itemsize_bytes: int) -> Quantity:
+    return derived(
+        name,
+        Unit.BYTES,
+        "parameters * bytes_each",
+        ZERO,
+        parameters=of(parameters, Unit.PARAMETERS),
+        bytes_each=of(itemsize_bytes, Unit.BYTES_PER_PARAMETER),
+    )

@@ -1,0 +1,130 @@
+"""What a step does for its parameters: gradients and weights between chips, and the optimizer.
+
+p: stages.  m: micro-batches.
+"""
+
+from dataclasses import dataclass
+
+from torchtally.chips import Chip
+from torchtally.plan.architecture.model import Model
+from torchtally.plan.architecture.weights import Group
+from torchtally.plan.optimizers import Optimizer
+from torchtally.plan.parallel.communication import Network, Transfer, repeated, summed
+from torchtally.plan.parallel.compute import optimizer_s
+from torchtally.plan.parallel.layout import Layout, Shard
+from torchtally.plan.parallel.overlap import Overlap, exposed_by_layers
+from torchtally.plan.parallel.shards import held
+from torchtally.plan.parallel.stage import StageTime
+from torchtally.plan.parallel.states import parameters_of_stage
+from torchtally.plan.parallel.traffic import gather_traffic, gradient_traffic
+from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.recipes import Recipe
+from torchtally.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """Of the last stage, whose weights are the head's too."""
+
+    gradients: Transfer
+    """Once over all of the stage's weights."""
+    gathered: Transfer
+    """Once; nothing where nothing is shared."""
+    units: Quantity
+    """Layers, and the head: what is sent at once."""
+    optimizer: Quantity
+
+
+def updates(
+    model: Model,
+    layout: Layout,
+    recipe: Recipe,
+    optimizer: Optimizer,
+    chip: Chip,
+    network: Network,
+) -> Updates:
+    """What is sent for parameters layer by layer, and the optimizer's step."""
+    stage = layout.pipeline - 1
+    here = held(model, tensor=layout.tensor, expert=layout.expert, pipeline=layout.pipeline)
+    units = derived(
+        "units",
+        Unit.NUMBER,
+        "layers / stages + 1",
+        "",
+        "layers of the stage, and the head",
+        layers=of(model.layers, Unit.COUNT),
+        stages=of(layout.pipeline, Unit.COUNT),
+    )
+    gradients, gathered = {}, {}
+    for of_experts in (False, True):
+        count = parameters_of_stage(here, layout, stage, of_experts=of_experts)
+        if not count.value:
+            continue
+        unit = derived(
+            "a unit", Unit.PARAMETERS, "ceil(parameters / units)", parameters=count, units=units
+        )
+        word = "experts" if of_experts else "others"
+        gradients[word] = gradient_traffic(unit, layout, recipe, network, of_experts=of_experts)
+        gathered[word] = gather_traffic(unit, layout, recipe, network, of_experts=of_experts)
+    return Updates(
+        repeated("gradients", summed("gradients of a unit", gradients), units),
+        repeated("weights", summed("weights of a unit", gathered), units),
+        units,
+        _optimizer_s(model, layout, recipe, optimizer, chip),
+    )
+
+
+def _optimizer_s(
+    model: Model, layout: Layout, recipe: Recipe, optimizer: Optimizer, chip: Chip
+) -> Quantity:
+    here = held(model, tensor=layout.tensor, expert=layout.expert, pipeline=layout.pipeline)
+    is_shared = layout.shard is not Shard.NONE
+    shards = layout.shards if is_shared else 1
+    expert_shards = layout.expert_shards if is_shared else 1
+    p = layout.pipeline
+    ends = here.head + (here.embedding if p == 1 else ())
+    parts = {
+        "layers": ([it for it in here.layers if it.group is not Group.EXPERTS], shards * p),
+        "experts": ([it for it in here.layers if it.group is Group.EXPERTS], expert_shards * p),
+        "ends": (list(ends), shards),
+    }
+    return total(
+        "optimizer",
+        Unit.SECONDS,
+        {
+            word: optimizer_s(weights, by, recipe, optimizer, layout.implementation, chip)
+            for word, (weights, by) in parts.items()
+        },
+    )
+
+
+def data_wait(layout: Layout, stage: StageTime, found: Updates, overlap: Overlap) -> Quantity:
+    """Seconds of a step that data parallelism costs: what does not hide behind work.
+
+    Gradients that are not shared are sent once, behind the last micro-batch's backward pass;
+    shared ones after each. Shared parameters are gathered for each pass of each micro-batch;
+    else, where the optimizer's state is shared, once, behind the first forward pass.
+    """
+    m = of(layout.micro_batches, Unit.COUNT)
+    sent, fetched = found.gradients.seconds, found.gathered.seconds
+    forward, backward = stage.forward, stage.backward
+    share, units = overlap.data, found.units
+    level = layout.shard.stage
+    if level == 3:
+        both = total("fetched and sent", Unit.SECONDS, {"fetched": fetched, "sent": sent})
+        return derived(
+            "data parallelism",
+            Unit.SECONDS,
+            "micro_batches * (forward_s + backward_s)",
+            micro_batches=m,
+            forward_s=exposed_by_layers("weights, forward", fetched, forward, share, units),
+            backward_s=exposed_by_layers("weights, gradients", both, backward, share, units),
+        )
+    return derived(
+        "data parallelism",
+        Unit.SECONDS,
+        "times * gradients_s + weights_s",
+        times=m if level == 2 else of(1, Unit.COUNT),
+        gradients_s=exposed_by_layers("gradients", sent, backward, share, units),
+        weights_s=exposed_by_layers("weights", fetched, forward, share, units),
+    )

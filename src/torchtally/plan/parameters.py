@@ -1,0 +1,105 @@
+"""How many numbers a model has, by what they are for, and how many of them a token meets."""
+
+from dataclasses import dataclass
+
+from torchtally.plan.architecture.model import Model
+from torchtally.plan.architecture.weights import Group, Weight, weights_of
+from torchtally.plan.quantity import Amount, Quantity, derived, of, total
+from torchtally.units import Unit
+
+PARAMETERS = Unit.PARAMETERS
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """A model's trained parameters."""
+
+    groups: tuple[Quantity, ...]
+    """One for each `Group` that the model has. They sum to `total`."""
+    total: Quantity
+    inner: Quantity
+    """Without embeddings that are only looked up: what scaling laws call non-embedding, but with
+    a head of its own (nanoGPT counts so, by leaving out positions)."""
+    active: Quantity
+    """Those that one token meets: of a mixture, the experts chosen for it and all the rest."""
+
+    def of(self, group: Group) -> int:
+        """Elements of one group; 0 where the model has none."""
+        return next((int(it.value) for it in self.groups if it.name == str(group)), 0)
+
+
+def parameters(model: Model) -> Parameters:
+    """All of a model's parameters, by group, from its list of weights."""
+    weights = weights_of(model)
+    groups = tuple(it for it in (group_parameters(group, weights) for group in Group) if it.value)
+    whole = total("parameters", PARAMETERS, {_word(it.name): it for it in groups})
+    looked_up = of(_looked_up(weights), PARAMETERS)
+    idle = of(_idle(weights), PARAMETERS)
+    return Parameters(
+        groups,
+        whole,
+        derived(
+            "parameters without embeddings",
+            PARAMETERS,
+            "parameters - looked_up",
+            parameters=whole,
+            looked_up=looked_up,
+        ),
+        derived(
+            "active parameters",
+            PARAMETERS,
+            "parameters - idle_experts",
+            "",
+            "what one token meets, embeddings among it",
+            parameters=whole,
+            idle_experts=idle,
+        ),
+    )
+
+
+def group_parameters(group: Group, weights: tuple[Weight, ...]) -> Quantity:
+    """The parameters of one group: every shape by how many there are of it."""
+    found = [it for it in weights if it.group is group]
+    formula = " + ".join(f"{it.count} * {' * '.join(map(str, it.shape))}" for it in found)
+    return derived(
+        str(group),
+        PARAMETERS,
+        formula or "0",
+        "",
+        ", ".join(dict.fromkeys(it.name for it in found)),
+    )
+
+
+def decoder_parameters(
+    layers: Amount, width: Amount, vocabulary: Amount, sequence: Amount
+) -> Quantity:
+    """A GPT with tied embeddings, feed-forward of four widths, biases and learned positions.
+
+    Narayanan et al. 2021, arXiv 2104.04473, equation 2.
+    """
+    return derived(
+        "parameters",
+        PARAMETERS,
+        "12 * layers * width**2 * (1 + 13 / (12 * width)"
+        " + (vocabulary + sequence) / (12 * layers * width))",
+        "Narayanan et al. 2021, arXiv 2104.04473, equation 2",
+        layers=of(layers, Unit.COUNT),
+        width=of(width, Unit.COUNT),
+        vocabulary=of(vocabulary, Unit.COUNT),
+        sequence=of(sequence, Unit.COUNT),
+    )
+
+
+def _looked_up(weights: tuple[Weight, ...]) -> int:
+    return sum(it.elements for it in weights if it.group is Group.EMBEDDING and not it.uses)
+
+
+def _idle(weights: tuple[Weight, ...]) -> int:
+    """Of experts, what is not chosen for a token: the share that `uses` leaves."""
+    experts = [it for it in weights if it.group is Group.EXPERTS]
+    share = {it.count: it.uses for it in experts if it.uses}
+    return round(sum(it.elements * (1 - (it.uses or share[it.count])) for it in experts))
+
+
+def _word(name: str) -> str:
+    return name.replace("-", "_")

@@ -1,0 +1,56 @@
+"""Money and energy of a training, from its time."""
+
+from collections.abc import Iterator
+
+from torchtally.chips import Chip
+from torchtally.plan.quantity import Quantity
+from torchtally.plan.questions.request import Request
+from torchtally.plan.training import chip_hours, cost_usd, energy_joules
+from torchtally.units import Unit
+
+
+def bill(request: Request, chips: Quantity, seconds: Quantity, chip: Chip) -> tuple[Quantity, ...]:
+    """Chip-hours, and what they cost and draw as far as price and power are known."""
+    return tuple(_bill(request, chips, seconds, chip))
+
+
+def _bill(request: Request, chips: Quantity, seconds: Quantity, chip: Chip) -> Iterator[Quantity]:
+    hours = chip_hours(chips, seconds)
+    yield hours
+    price = price_of(request, chip)
+    if price is not None:
+        yield cost_usd(hours, price)
+    if chip.tdp_watts is not None:
+        power = Quantity(
+            f"{chip.name} rated power",
+            chip.tdp_watts,
+            Unit.WATTS,
+            source=chip.source_of("tdp_watts"),
+        )
+        yield energy_joules(hours, power)
+
+
+def price_of(request: Request, chip: Chip) -> Quantity | None:
+    """The user's price of a chip for an hour, else the table's; None where there is neither."""
+    name = f"{chip.name} price"
+    if request.usd_per_hour is not None:
+        return Quantity(name, request.usd_per_hour, Unit.USD_PER_HOUR, note="yours")
+    if chip.price is None:
+        return None
+    return Quantity(
+        name,
+        chip.price.usd_per_hour,
+        Unit.USD_PER_HOUR,
+        source=chip.price.source,
+        note=f"one offer of {chip.price.as_of}, not the market",
+    )
+
+
+def unpriced(request: Request, chip: Chip) -> tuple[str, ...]:
+    """What the bill leaves out, in words."""
+    missing = []
+    if price_of(request, chip) is None:
+        missing.append(f"cost: no price of the {chip.name} is known; give one: --price 2.49")
+    if chip.tdp_watts is None:
+        missing.append(f"energy: the {chip.name}'s rated power is not known")
+    return tuple(missing)

@@ -1,0 +1,180 @@
+"""How many of these chips meet a deadline, or which chips are cheapest to rent for a training?"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchtally.chips import Chip, known_chips
+from torchtally.errors import UsageError
+from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.questions.answer import Answer, Part
+from torchtally.plan.questions.bill import bill, price_of, unpriced
+from torchtally.plan.questions.fit import capacity_of
+from torchtally.plan.questions.model_card import states_of
+from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
+from torchtally.plan.questions.words import subject_named
+from torchtally.plan.training import (
+    chip_hours,
+    chips_needed,
+    cost_usd,
+    training_flops_of,
+    training_s,
+)
+from torchtally.table import Cell, Column, Table
+from torchtally.units import Unit
+
+SAME_MFU = "The same MFU on every chip: faster ones are harder to keep busy."
+ANY_NUMBER = (
+    "Chips work together at no loss, however many: a layout with its communication is a matter of "
+    "--search."
+)
+
+
+def fewest_chips(request: Request) -> Answer:
+    """The fewest of one chip that train in time, with what they cost."""
+    per_token, counted = flops_per_token(request)
+    tokens = of(request.of_tokens, Unit.TOKENS).named("tokens")
+    chip, deadline = request.chip, _deadline(request)
+    flops = training_flops_of(per_token, tokens)
+    mfu = of(request.of_mfu, Unit.FRACTION).named("MFU")
+    peak = peak_flop_per_s(request, chip)
+    in_time = chips_needed(flops, deadline, peak, mfu).named("chips for the deadline")
+    held = chips_to_hold(request)
+    count = derived(
+        "chips", Unit.CHIPS, "max(for_time, for_memory)", for_time=in_time, for_memory=held
+    )
+    seconds = training_s(flops, count, peak, mfu)
+    return Answer(
+        question="fewest-chips",
+        headline=(
+            count,
+            f" {chip.name} train {subject_named(request)} on ",
+            tokens,
+            " tokens within ",
+            deadline,
+            " at ",
+            mfu,
+            " MFU",
+        ),
+        figures=(count, in_time, held, seconds, flops, *bill(request, count, seconds, chip)),
+        assumptions=(*counted, ANY_NUMBER),
+        unknown=unpriced(request, chip),
+    )
+
+
+def chips_to_hold(request: Request) -> Quantity:
+    """The fewest of the chip whose memory holds all states, shared among them (FSDP)."""
+    return derived(
+        "chips to hold the states",
+        Unit.CHIPS,
+        "ceil(states / memory)",
+        "",
+        "parameters, gradients and optimizer state; activations come on top",
+        states=states_of(request).total,
+        memory=capacity_of(request),
+    )
+
+
+def what_to_rent(request: Request) -> Answer:
+    """Every chip that has a price and the recipe's products, the cheapest training first.
+
+    Within the deadline and the budget, where there is one.
+    """
+    per_token, counted = flops_per_token(request)
+    tokens = of(request.of_tokens, Unit.TOKENS).named("tokens")
+    flops = training_flops_of(per_token, tokens)
+    mfu = of(request.of_mfu, Unit.FRACTION).named("MFU")
+    offers = sorted(_offers(request, flops, mfu), key=lambda it: (it.cost.value, it.chip.name))
+    if not offers:
+        raise UsageError(
+            f"No chip of the table has both a price and a {request.recipe.products} peak. Name one "
+            "and its price: --gpus H100-SXM --price 2.49."
+        )
+    best = offers[0]
+    limit = request.budget_usd
+    headline: list[Part] = [
+        f"{best.chip.name} is cheapest: ",
+        best.cost,
+        f" to train {subject_named(request)} on ",
+        tokens,
+        " tokens at ",
+        mfu,
+        " MFU",
+    ]
+    if limit is not None and best.cost.value > limit:
+        headline += [", which is more than the budget of ", of(limit, Unit.USD).named("budget")]
+    return Answer(
+        question="what-to-rent",
+        headline=tuple(headline),
+        figures=(best.cost, best.hours, flops),
+        tables=(_offers_table(offers, request),),
+        assumptions=(
+            *counted,
+            SAME_MFU,
+            ANY_NUMBER,
+            "Prices are single offers of the day in the table (`tally gpus CHIP`), not the market: "
+            "--gpus CHIP --price 2.49 takes yours.",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """One chip, and what the training costs on it."""
+
+    chip: Chip
+    price: Quantity
+    hours: Quantity
+    count: Quantity | None
+    """How many meet the deadline; None where there is none."""
+
+    @property
+    def cost(self) -> Quantity:
+        return cost_usd(self.hours, self.price)
+
+
+def _offers(request: Request, flops: Quantity, mfu: Quantity) -> Iterable[_Offer]:
+    for chip in known_chips():
+        price = price_of(request, chip)
+        if price is None or request.recipe.products not in chip.peaks:
+            continue
+        peak = peak_flop_per_s(request, chip)
+        one = of(1, Unit.CHIPS).named("one chip")
+        hours = chip_hours(one, training_s(flops, one, peak, mfu))
+        count = None
+        if request.deadline_s is not None:
+            count = chips_needed(flops, _deadline(request), peak, mfu)
+        yield _Offer(chip, price, hours, count)
+
+
+def _offers_table(offers: list[_Offer], request: Request) -> Table:
+    columns = [
+        Column("chip", "chip", Unit.NAME),
+        Column("cost_usd", "cost", Unit.USD),
+        Column("chip_hours", "chip-hours", Unit.HOURS),
+        Column("usd_per_hour", "price", Unit.USD_PER_HOUR),
+        Column("memory_bytes", "memory", Unit.BYTES, rank=1),
+        Column("as_of", "offer of", Unit.WORD, rank=2),
+    ]
+    if request.deadline_s is not None:
+        columns.insert(2, Column("chips", "chips", Unit.CHIPS))
+
+    def row(it: _Offer) -> tuple[Cell, ...]:
+        as_of = it.chip.price.as_of if it.chip.price is not None else ""
+        cells: list[Cell] = [it.chip.name, it.cost.value, it.hours.value, it.price.value,
+                             it.chip.memory_bytes, as_of]  # fmt: skip
+        if it.count is not None:
+            cells.insert(2, it.count.value)
+        return tuple(cells)
+
+    return Table(
+        title="What to rent, cheapest first",
+        columns=tuple(columns),
+        rows=tuple(map(row, offers)),
+        totals=(None,) * len(columns),
+    )
+
+
+def _deadline(request: Request) -> Quantity:
+    if request.deadline_s is None:
+        raise UsageError("By when? Say it: --deadline 30d (also h, w).")
+    return of(request.deadline_s, Unit.SECONDS).named("deadline")

@@ -1,0 +1,75 @@
+"""The same question of several chips, beside each other."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from torchtally.chips import Cluster, chip
+from torchtally.errors import UsageError
+from torchtally.plan.quantity import Quantity
+from torchtally.plan.questions.answer import Answer
+from torchtally.plan.questions.request import Request
+from torchtally.table import Cell, Column, Table
+from torchtally.units import Unit
+
+Question = Callable[[Request], Answer]
+
+
+def compared(request: Request, names: Sequence[str], question: Question) -> Answer:
+    """The answer for the chips asked for, and its figures for as many of each of the others."""
+    first = question(request)
+    clusters = [request.of_cluster, *(_like(request.of_cluster, name) for name in names)]
+    answers: dict[str, Answer | str] = {clusters[0].chip.name: first}
+    for it in clusters[1:]:
+        # A price that the user gave is of the chip that was asked for.
+        other = replace(request, cluster=it, usd_per_hour=None)
+        try:
+            answers[it.chip.name] = question(other)
+        except UsageError as error:
+            answers[it.chip.name] = str(error)
+    missing = [f"{name}: {it}" for name, it in answers.items() if isinstance(it, str)]
+    found = {name: it for name, it in answers.items() if isinstance(it, Answer)}
+    return replace(
+        first,
+        tables=(_table(found), *first.tables),
+        unknown=(*first.unknown, *missing, *_unknown(found, first)),
+    )
+
+
+def _like(cluster: Cluster, name: str) -> Cluster:
+    """As many of another chip, in its own nodes."""
+    return Cluster(chip(name), cluster.count)
+
+
+def _unknown(answers: dict[str, Answer], first: Answer) -> tuple[str, ...]:
+    """What the others do not know beyond the first."""
+    return tuple(
+        dict.fromkeys(
+            it for answer in answers.values() for it in answer.unknown if it not in first.unknown
+        )
+    )
+
+
+def _table(answers: dict[str, Answer]) -> Table:
+    """A row for each chip, a column for each figure that is not the same for all of them."""
+    units: dict[str, Unit] = {}
+    cells: dict[str, dict[str, Quantity]] = {}
+    for chip_name, answer in answers.items():
+        cells[chip_name] = {it.name: it for it in answer.figures}
+        units |= {it.name: it.unit for it in answer.figures}
+    varying = [name for name in units if len({_value(row, name) for row in cells.values()}) > 1]
+    columns = [
+        Column(name.replace(" ", "_"), name, units[name], rank=n) for n, name in enumerate(varying)
+    ]
+    return Table(
+        title="The same on other chips",
+        columns=(Column("chip", "chip", Unit.NAME), *columns),
+        rows=tuple(
+            (chip_name, *(_value(row, name) for name in varying))
+            for chip_name, row in cells.items()
+        ),
+        totals=(None,) * (1 + len(columns)),
+    )
+
+
+def _value(row: dict[str, Quantity], name: str) -> Cell:
+    return row[name].value if name in row else None

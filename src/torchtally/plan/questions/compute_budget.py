@@ -1,0 +1,85 @@
+"""What is so much compute best spent on?"""
+
+from torchtally.errors import UsageError
+from torchtally.plan.quantity import Quantity, of
+from torchtally.plan.questions.answer import Answer
+from torchtally.plan.questions.bill import bill, unpriced
+from torchtally.plan.questions.request import Request, peak_flop_per_s
+from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_parameters, optimal_tokens
+from torchtally.plan.training import training_s
+from torchtally.table import Column, Table
+from torchtally.units import Unit
+
+MARKS = (
+    ("GPT-3 175B", 3.14e23, "Brown et al. 2020, arXiv 2005.14165, table D.1"),
+    ("Chinchilla 70B", 5.88e23, "6 * 70e9 * 1.4e12, arXiv 2203.15556"),
+    ("Llama 3 405B", 3.8e25, "arXiv 2407.21783, section 3.2"),
+    ("GPT-4", 2e25, "a guess: nobody published it"),
+    ("US order of 2023", 1e26, "had to be reported; revoked in 2025"),
+)
+"""(what, FLOPs, where from): scale marks of whole trainings."""
+
+
+def compute_budget(request: Request) -> Answer:
+    """The compute-optimal model and tokens, and what they cost on chips that are named."""
+    if request.flops is None:
+        raise UsageError("How much compute? Say it: --flops 3e24.")
+    flops = of(request.flops, Unit.FLOPS).named("compute budget")
+    parameters = optimal_parameters(flops)
+    tokens = optimal_tokens(parameters)
+    return Answer(
+        question="compute-budget",
+        headline=(
+            parameters,
+            " parameters on ",
+            tokens,
+            " tokens are what ",
+            flops,
+            " are best spent on, by the rule of 20 tokens a parameter",
+        ),
+        figures=(
+            parameters,
+            tokens,
+            *(
+                loss(parameters, tokens, law).named(f"loss, {law.name} law")
+                for law in LOSS_LAWS.values()
+            ),
+            *_on_chips(request, flops),
+        ),
+        tables=(_marks(int(flops.value)),),
+        assumptions=(
+            "A rule of thumb for training alone: a model that is much used is better smaller and "
+            "trained for longer.",
+        ),
+        unknown=() if request.cluster is None else unpriced(request, request.chip),
+    )
+
+
+def _on_chips(request: Request, flops: Quantity) -> tuple[Quantity, ...]:
+    """Time, money and energy, where chips and an MFU are named."""
+    if request.cluster is None:
+        return ()
+    chips = of(request.cluster.count, Unit.CHIPS).named("chips")
+    mfu = of(request.of_mfu, Unit.FRACTION).named("MFU")
+    seconds = training_s(flops, chips, peak_flop_per_s(request, request.chip), mfu)
+    return (seconds, *bill(request, chips, seconds, request.chip))
+
+
+def _marks(flops: int) -> Table:
+    """The budget among trainings that are known."""
+    known = [(name, float(size), source) for name, size, source in MARKS]
+    rows = sorted([*known, ("this budget", float(flops), "")], key=lambda it: it[1])
+    return Table(
+        title="Among trainings that are known",
+        columns=(
+            Column("training", "training", Unit.NAME),
+            Column("flops", "FLOPs", Unit.WORD),
+            Column("times", "times this", Unit.NUMBER),
+            Column("source", "from", Unit.TEXT, rank=1),
+        ),
+        rows=tuple(
+            (name, f"{size:.3g}".replace("e+", "e"), size / flops, source)
+            for name, size, source in rows
+        ),
+        totals=(None,) * 4,
+    )

@@ -1,0 +1,178 @@
+"""Does it fit these chips, what is the memory for, and how fast is a step?"""
+
+from collections.abc import Iterator
+
+from torchtally.plan.activations import Kernel
+from torchtally.plan.parallel.chip_memory import ChipMemory
+from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.pricing import step as step_of
+from torchtally.plan.parallel.step import Step
+from torchtally.plan.quantity import Quantity
+from torchtally.plan.questions.answer import Answer, Part
+from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.words import chips_named, subject_named
+from torchtally.plan.questions.workload import plain_layout, workload_of
+from torchtally.table import Column, Table
+from torchtally.units import Unit
+
+FSDP = (
+    "FSDP over all chips, which share parameters, gradients and optimizer state: --search tries "
+    "other layouts."
+)
+
+FULL_MEMORY = (
+    "All of a chip's memory can be used: an allocator loses some to fragmentation, so leave room "
+    "(--memory 72GiB)."
+)
+
+OPTIMISM = (
+    "Predicted steps are of kernels at their best on chips that all keep their clocks: of 29 "
+    "published trainings the median took 18 % longer than predicted, the worst 86 % "
+    "(benchmarks/published_layouts.py)."
+)
+
+
+def fit(request: Request) -> Answer:
+    """Memory of the fullest chip by category, and the predicted step."""
+    workload, assumptions = workload_of(request)
+    layout = plain_layout(request, workload)
+    step = step_of(workload, layout)
+    capacity = capacity_of(request)
+    return Answer(
+        question="fit",
+        headline=_headline(request, step, capacity),
+        figures=(
+            step.memory.total,
+            capacity,
+            step.seconds.named("step"),
+            step.tokens_per_s,
+            step.mfu,
+            *((step.hfu,) if step.hfu.value != step.mfu.value else ()),
+        ),
+        tables=(memory_table(step.memory), time_table(step)),
+        assumptions=(
+            *assumptions,
+            batch_in_words(layout),
+            FSDP if layout.chips > 1 else "",
+            f"Norms, activations and the loss as {implementation_in_words(layout)}.",
+            kernel_in_words(layout),
+            *overlap_in_words(step),
+            FULL_MEMORY,
+            OPTIMISM,
+        ),
+    )
+
+
+def overlap_in_words(step: Step) -> tuple[str, ...]:
+    """What hides behind what, in one sentence."""
+    return (f"Of communication: {'; '.join(step.assumptions)}.",)
+
+
+def capacity_of(request: Request) -> Quantity:
+    """What one chip has."""
+    chip = request.chip
+    return Quantity(
+        f"memory of one {chip.name}",
+        chip.total_memory_bytes,
+        Unit.BYTES,
+        source=chip.source_of("memory_bytes"),
+    )
+
+
+def batch_in_words(layout: Layout) -> str:
+    """How a step is cut up."""
+    times = f", {layout.micro_batches} of them a step" if layout.micro_batches > 1 else ""
+    return f"Micro-batches of {layout.micro_batch}{times}: --micro-batch and --batch say otherwise."
+
+
+def implementation_in_words(layout: Layout) -> str:
+    """Whose kernels are counted."""
+    if str(layout.implementation) == "eager":
+        return "transformers runs them, operator by operator (--kernels fused: as Megatron-LM does)"
+    return "Megatron-LM fuses them (--kernels eager: as transformers runs them)"
+
+
+def kernel_in_words(layout: Layout) -> str:
+    """Said only where it is not the usual one."""
+    if layout.kernel is Kernel.FLASH:
+        return ""
+    return "Attention keeps its scores: no fused kernel of PyTorch takes it so (--attention flash)."
+
+
+def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, ...]:
+    claim = "fits" if step.fits else "does not fit"
+    each = "each of " if request.of_cluster.count > 1 else ""
+    return (
+        f"{claim}: {subject_named(request)} takes ",
+        step.memory.total,
+        " of ",
+        capacity,
+        f" on {each}",
+        *chips_named(request.of_cluster),
+        ", ",
+        step.seconds,
+        " a step predicted",
+    )
+
+
+def memory_table(memory: ChipMemory) -> Table:
+    """What the fullest chip holds, by category, largest first."""
+    whole = memory.total.value
+    rows = sorted(_categories(memory), key=lambda it: -it[1].value)
+    return Table(
+        title="Memory of the fullest chip, by category",
+        columns=(
+            Column("category", "category", Unit.NAME),
+            Column("bytes", "memory", Unit.BYTES),
+            Column("share", "share", Unit.FRACTION),
+            Column("note", "what", Unit.TEXT, rank=1),
+        ),
+        rows=tuple(
+            (name, it.value, it.value / whole if whole else 0.0, it.note)
+            for name, it in rows
+            if it.value
+        ),
+        totals=(None, whole, 1.0, None),
+    )
+
+
+def _categories(memory: ChipMemory) -> Iterator[tuple[str, Quantity]]:
+    states = memory.states
+    yield "parameters", states.parameters
+    yield "gradients", states.gradients
+    yield "master weights", states.master
+    yield "optimizer state", states.optimizer
+    yield "gathered layers", states.gathered
+    yield "casts of weights", states.casts
+    yield "activations", memory.activations
+    yield "logits and loss", memory.logits
+    yield "context and buffers", memory.outside
+
+
+def time_table(step: Step) -> Table:
+    """Where the step's time goes."""
+    parts, whole = step.parts, step.parts.total.value
+    named = {
+        "compute": parts.compute,
+        "tensor parallel": parts.tensor,
+        "context parallel": parts.context,
+        "expert parallel": parts.expert,
+        "pipeline": parts.pipeline,
+        "bubble": parts.bubble,
+        "data parallel": parts.data,
+        "optimizer": parts.optimizer,
+    }
+    rows = sorted(named.items(), key=lambda it: -it[1].value)
+    return Table(
+        title=f"Time of a step, bound by {step.bound}",
+        columns=(
+            Column("part", "part", Unit.NAME),
+            Column("seconds", "time", Unit.SECONDS),
+            Column("share", "share", Unit.FRACTION),
+        ),
+        rows=tuple(
+            (name, it.value, it.value / whole if whole else 0.0) for name, it in rows if it.value
+        ),
+        totals=(None, whole, 1.0),
+        note="Network time is what nothing hides.",
+    )

@@ -1,0 +1,58 @@
+"""Which MFU do so many tokens a second imply?"""
+
+from torchtally.errors import UsageError
+from torchtally.plan.flops import token_flops
+from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.questions.answer import Answer
+from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s, sequence_of
+from torchtally.plan.questions.words import chips_named, subject_named
+from torchtally.plan.training import mfu
+from torchtally.units import Unit
+from torchtally.work.convention import Attention
+
+
+def implied_mfu(request: Request) -> Answer:
+    """The share of the promised peak that an observed speed makes, by every convention."""
+    if request.tokens_per_s is None:
+        raise UsageError("How fast is it? Say it: --tokens-per-s 400K, of all chips together.")
+    per_token, counted = flops_per_token(request)
+    cluster = request.of_cluster
+    observed = of(request.tokens_per_s, Unit.TOKEN_PER_S).named("observed tokens/s")
+    chips = of(cluster.count, Unit.CHIPS).named("chips")
+    peak = peak_flop_per_s(request, cluster.chip)
+    found = mfu(observed, per_token, chips, peak)
+    if found.value > 1:
+        raise UsageError(
+            f"{request.tokens_per_s:g} tokens/s would be {100 * found.value:.0f} % of what "
+            f"{cluster.count} {cluster.chip.name} promise. Is it tokens per second of all chips "
+            f"together, and are products in {request.recipe.products}?"
+        )
+    return Answer(
+        question="implied-mfu",
+        headline=(
+            found,
+            f" MFU: {subject_named(request)} at ",
+            observed,
+            " tokens on ",
+            *chips_named(cluster),
+        ),
+        figures=(found, *_others(request, observed, chips, peak)),
+        assumptions=(*counted, f"Of the promised dense {request.recipe.products} peak."),
+    )
+
+
+def _others(
+    request: Request, observed: Quantity, chips: Quantity, peak: Quantity
+) -> tuple[Quantity, ...]:
+    """The same speed by other conventions: honest MFUs differ by how attention counts."""
+    subject = request.of_subject
+    six = derived(
+        "FLOPs per token, 6N", Unit.FLOPS_PER_TOKEN, "6 * parameters", parameters=subject.active
+    )
+    figures = [mfu(observed, six, chips, peak).named("MFU, 6N")]
+    length, _ = sequence_of(request)
+    if subject.model is not None and length is not None:
+        for attention, name in ((Attention.FULL, "in full"), (Attention.CAUSAL, "causal")):
+            flops = token_flops(subject.model, length, attention=attention).model
+            figures.append(mfu(observed, flops, chips, peak).named(f"MFU, attention {name}"))
+    return tuple(figures)

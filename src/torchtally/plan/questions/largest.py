@@ -1,0 +1,217 @@
+"""What is the largest model, batch or sequence that fits these chips?"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from torchtally.errors import UsageError
+from torchtally.plan.architecture.shapes import scaled_to
+from torchtally.plan.capacity import largest, largest_parameters
+from torchtally.plan.memory import bytes_per_parameter
+from torchtally.plan.parallel.chip_memory import chip_memory
+from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.pricing import step as step_of
+from torchtally.plan.parallel.step import Step, Workload
+from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.questions.answer import Answer
+from torchtally.plan.questions.fit import (
+    FSDP,
+    batch_in_words,
+    capacity_of,
+    implementation_in_words,
+    memory_table,
+)
+from torchtally.plan.questions.request import Request, Subject, subject
+from torchtally.plan.questions.words import chips_named, subject_named
+from torchtally.plan.questions.workload import USUAL_VOCABULARY, plain_layout, workload_of
+from torchtally.units import Unit, format_bytes
+
+STEP_PARAMETERS = 10_000_000
+"""How finely models are tried."""
+MOST_PARAMETERS = 10**15
+MOST_TOKENS = 1 << 32
+
+
+def largest_model(request: Request) -> Answer:
+    """By the bytes that each parameter takes; and with activations, where a sequence is given."""
+    cluster = request.of_cluster
+    capacity = derived(
+        "memory of all chips",
+        Unit.BYTES,
+        "chips * memory",
+        chips=of(cluster.count, Unit.CHIPS),
+        memory=capacity_of(request),
+    )
+    each = bytes_per_parameter(request.recipe, request.optimizer)
+    bound = largest_parameters(capacity, each)
+    how = f"{request.optimizer.name}, {request.recipe.name}"
+    if request.sequence is None:
+        return Answer(
+            question="largest-model",
+            headline=(
+                bound,
+                " parameters fit ",
+                *chips_named(cluster),
+                f" with {how}, before ",
+                "activations",
+            ),
+            figures=(bound, each, capacity),
+            assumptions=("All chips share parameters, gradients and optimizer state (FSDP).",),
+            unknown=(
+                "activations and the CUDA context: --sequence 4096 (and --micro-batch) counts them",
+            ),
+        )
+    found, step = _largest_with_activations(request, int(bound.value))
+    return Answer(
+        question="largest-model",
+        headline=(
+            found,
+            " parameters fit ",
+            *chips_named(cluster),
+            f" with {how} and sequences of {request.sequence} tokens",
+        ),
+        figures=(found, bound.named("before activations"), each, step.memory.total, capacity),
+        tables=(memory_table(step.memory),),
+        assumptions=(
+            *_made_up(step),
+            batch_in_words(step.layout),
+            FSDP if step.layout.chips > 1 else "",
+            f"Norms, activations and the loss as {implementation_in_words(step.layout)}.",
+        ),
+    )
+
+
+def largest_batch(request: Request) -> Answer:
+    """The most sequences that one chip can work on at once."""
+    workload, assumptions = workload_of(request)
+    request = replace(request, global_batch=None)
+
+    def layout(size: int) -> Layout:
+        return plain_layout(request, workload, micro_batch=size)
+
+    count = largest(lambda it: _fits(workload, layout(it)), most=1 << 24)
+    if not count:
+        raise UsageError(_nothing_fits(request, workload, layout(1)))
+    step = step_of(workload, layout(count))
+    answer = of(count, Unit.COUNT).named("largest micro-batch")
+    sequences = derived(
+        "sequences of all chips",
+        Unit.COUNT,
+        "chips * micro_batch",
+        chips=of(workload.cluster.count, Unit.CHIPS),
+        micro_batch=answer,
+    )
+    return Answer(
+        question="largest-batch",
+        headline=(
+            answer,
+            f" sequences of {workload.sequence} tokens fit each of ",
+            *chips_named(workload.cluster),
+            f" with {subject_named(request)}",
+        ),
+        figures=(answer, sequences, step.memory.total, step.tokens_per_s, step.mfu),
+        tables=(memory_table(step.memory),),
+        assumptions=(
+            *assumptions,
+            FSDP if step.layout.chips > 1 else "",
+            f"Norms, activations and the loss as {implementation_in_words(step.layout)}.",
+        ),
+    )
+
+
+def largest_sequence(request: Request) -> Answer:
+    """The longest sequence that one chip can train on."""
+    request = replace(request, global_batch=None)
+    workload, assumptions = workload_of(replace(request, sequence=request.sequence or 1))
+    layout = plain_layout(request, workload)
+    count = largest(lambda it: _fits(replace(workload, sequence=it), layout), most=MOST_TOKENS)
+    if not count:
+        raise UsageError(_nothing_fits(request, replace(workload, sequence=1), layout))
+    step = step_of(replace(workload, sequence=count), layout)
+    answer = of(count, Unit.TOKENS).named("longest sequence")
+    return Answer(
+        question="largest-sequence",
+        headline=(
+            f"{count} tokens in a sequence fit each of ",
+            *chips_named(workload.cluster),
+            f" with {subject_named(request)}",
+        ),
+        figures=(answer, step.memory.total, step.tokens_per_s, step.mfu),
+        tables=(memory_table(step.memory),),
+        assumptions=(
+            *assumptions,
+            batch_in_words(layout),
+            FSDP if layout.chips > 1 else "",
+            f"Norms, activations and the loss as {implementation_in_words(layout)}.",
+        ),
+        unknown=_beyond(workload, count),
+    )
+
+
+LARGEST: Mapping[str, Callable[[Request], Answer]] = {
+    "model": largest_model,
+    "batch": largest_batch,
+    "sequence": largest_sequence,
+}
+
+
+def _fits(workload: Workload, layout: Layout) -> bool:
+    return _memory_bytes(workload, layout) <= workload.cluster.chip.total_memory_bytes
+
+
+def _memory_bytes(workload: Workload, layout: Layout) -> int:
+    found = chip_memory(
+        workload.model,
+        workload.cluster.chip,
+        layout,
+        sequence=workload.sequence,
+        recipe=workload.recipe,
+        optimizer=workload.optimizer,
+    )
+    return int(found.total.value)
+
+
+def _largest_with_activations(request: Request, bound: int) -> tuple[Quantity, Step]:
+    """Made-up shapes of growing size, until one does not fit."""
+
+    def workload(parameters: int) -> Workload:
+        model = scaled_to(parameters, vocabulary=USUAL_VOCABULARY)
+        return workload_of(replace(request, subject=subject(model)))[0]
+
+    first = 40
+    most = max(min(bound, MOST_PARAMETERS) // STEP_PARAMETERS, first)
+
+    def fits(count: int) -> bool:
+        tried = workload((first + count) * STEP_PARAMETERS)
+        return _fits(tried, plain_layout(request, tried))
+
+    count = largest(fits, most=most)
+    if not count:
+        smallest = workload(first * STEP_PARAMETERS)
+        raise UsageError(_nothing_fits(request, smallest, plain_layout(request, smallest)))
+    fitting = workload((first + count) * STEP_PARAMETERS)
+    found: Subject = subject(fitting.model)
+    return found.parameters.named("largest model"), step_of(fitting, plain_layout(request, fitting))
+
+
+def _made_up(step: Step) -> tuple[str, ...]:
+    return (
+        "Of models of a made-up shape: width = 128 layers, SwiGLU, a vocabulary of "
+        f"{USUAL_VOCABULARY}.",
+    )
+
+
+def _beyond(workload: Workload, count: int) -> tuple[str, ...]:
+    context = workload.model.context
+    if context is None or count <= context:
+        return ()
+    return (f"whether it learns at all: {workload.model.name} was made for {context} tokens",)
+
+
+def _nothing_fits(request: Request, workload: Workload, layout: Layout) -> str:
+    size = _memory_bytes(workload, layout)
+    chip = workload.cluster.chip
+    return (
+        f"Not even one sequence of {workload.sequence} tokens fits {workload.cluster.count} "
+        f"{chip.name}: it takes {format_bytes(size)} of {format_bytes(chip.total_memory_bytes)} on "
+        "a chip. More chips, --optimizer adamw-8bit, --recompute full or --search may help."
+    )

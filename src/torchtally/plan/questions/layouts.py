@@ -1,0 +1,198 @@
+"""Every parallel layout of these chips, the fastest first, with what bounds each."""
+
+from torchtally.errors import UsageError
+from torchtally.plan.activations import Implementation, Kernel, usual_kernel
+from torchtally.plan.flops import Recompute
+from torchtally.plan.parallel.search import Choices, Ranking, search
+from torchtally.plan.parallel.step import Step, Workload
+from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.questions.answer import Answer
+from torchtally.plan.questions.bill import bill, unpriced
+from torchtally.plan.questions.fit import (
+    FULL_MEMORY,
+    OPTIMISM,
+    implementation_in_words,
+    kernel_in_words,
+    memory_table,
+    overlap_in_words,
+    time_table,
+)
+from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.words import (
+    LEGEND,
+    bound_in_short,
+    chips_named,
+    layout_in_short,
+    subject_named,
+)
+from torchtally.plan.questions.workload import workload_of
+from torchtally.table import Column, Table
+from torchtally.units import Unit, format_bytes
+
+ROWS = 10
+USUAL_BATCH_TOKENS = 4_000_000
+"""In one step: what Llama 2 was trained with, and Llama 3 began with (arXiv 2307.09288, section
+2.2; 2407.21783, section 3.4.1)."""
+
+
+def layouts(request: Request) -> Answer:
+    """The fastest layouts that fit, and all about the first."""
+    ranking, batch, assumptions = ranked(request)
+    best = ranking.steps[0]
+    count = of(request.of_cluster.count, Unit.CHIPS).named("chips")
+    return Answer(
+        question="layouts",
+        headline=(
+            f"{best.layout.text}: ",
+            best.seconds,
+            f" a step of {batch} sequences, ",
+            best.mfu,
+            f" MFU predicted for {subject_named(request)} on ",
+            *chips_named(request.of_cluster),
+        ),
+        figures=(
+            best.seconds.named("step"),
+            best.tokens_per_s,
+            best.mfu,
+            best.memory.total,
+            *_whole_training(request, best),
+            *(
+                ()
+                if request.tokens is None
+                else bill(request, count, _whole_training(request, best)[0], request.chip)
+            ),
+        ),
+        tables=(_table(ranking, request.rows or ROWS), time_table(best), memory_table(best.memory)),
+        assumptions=(
+            *assumptions,
+            f"Norms, activations and the loss as {implementation_in_words(best.layout)}.",
+            kernel_in_words(best.layout),
+            f"{ranking.tried} layouts were tried, {ranking.fitting} of them fit; "
+            f"{ranking.invalid} more combinations of degrees are not possible.",
+            *overlap_in_words(best),
+            FULL_MEMORY,
+            OPTIMISM,
+        ),
+        unknown=() if request.tokens is None else unpriced(request, request.chip),
+    )
+
+
+def ranked(request: Request) -> tuple[Ranking, int, tuple[str, ...]]:
+    """All layouts, the sequences of a step, and what was taken for granted.
+
+    Raises UsageError where no layout fits, saying how much is missing.
+    """
+    workload, assumptions = workload_of(request)
+    batch = request.global_batch
+    if batch is None:
+        batch = usual_batch(workload.sequence, request.of_cluster.count)
+        assumptions += (
+            f"Steps of {batch} sequences, about {USUAL_BATCH_TOKENS / 1e6:g} M tokens or one "
+            "sequence a chip: --batch says otherwise.",
+        )
+    ranking = search(
+        workload,
+        batch,
+        choices=choices_of(request, workload),
+        keep=request.rows or ROWS,
+        progress=request.progress,
+    )
+    if not ranking.steps:
+        raise UsageError(_nothing(request, ranking, batch))
+    return ranking, batch, assumptions
+
+
+def usual_batch(sequence: int, chips: int) -> int:
+    """Sequences of a step where nobody says: a usual number of tokens, as a multiple of the chips.
+
+    At least one for every chip, and a power of two times their number.
+    """
+    batch = chips
+    while 2 * batch * sequence <= USUAL_BATCH_TOKENS:
+        batch *= 2
+    return batch
+
+
+def choices_of(request: Request, workload: Workload) -> Choices:
+    """What the search may vary: all that the user did not fix."""
+    every = [Recompute.NONE, Recompute.FULL]
+    how = request.implementation or Implementation.FUSED
+    model, sequence = workload.model, workload.sequence
+    kernel = request.kernel or usual_kernel(model, request.recipe, sequence, how)
+    if kernel is Kernel.MATH:
+        # Fused attention makes its scores again by itself.
+        every.insert(1, Recompute.SELECTIVE)
+    recomputes = tuple(every) if request.recompute is None else (request.recompute,)
+    return Choices(
+        recomputes=recomputes,
+        kernel=kernel,
+        implementation=how,
+        most_micro_batch=request.micro_batch or Choices().most_micro_batch,
+    )
+
+
+def _nothing(request: Request, ranking: Ranking, batch: int) -> str:
+    where = f"{request.of_cluster.count} {request.chip.name}"
+    if ranking.smallest is None:
+        return (
+            f"No layout of {where} is possible for steps of {batch} sequences: give a --batch that "
+            "more numbers divide, or another number of chips."
+        )
+    least = ranking.smallest
+    return (
+        f"{subject_named(request)} does not fit {where} in any of {ranking.tried} layouts. The "
+        f"smallest ({least.layout.text}) takes {format_bytes(int(least.memory.total.value))} of "
+        f"{format_bytes(ranking.capacity_bytes)} on a chip, {format_bytes(ranking.missing_bytes)} "
+        "too much: more chips, a smaller --sequence, or --optimizer adamw-8bit take less."
+    )
+
+
+def _whole_training(request: Request, best: Step) -> tuple[Quantity, ...]:
+    """Seconds of all tokens at the best layout's speed."""
+    if request.tokens is None:
+        return ()
+    return (
+        derived(
+            "training time",
+            Unit.SECONDS,
+            "tokens / tokens_per_s",
+            tokens=of(request.tokens, Unit.TOKENS),
+            tokens_per_s=best.tokens_per_s,
+        ),
+    )
+
+
+def _table(ranking: Ranking, rows: int) -> Table:
+    return Table(
+        title="Layouts, fastest first",
+        columns=(
+            Column("step_s", "step", Unit.SECONDS),
+            Column("mfu", "MFU", Unit.FRACTION),
+            Column("memory_bytes", "memory", Unit.BYTES),
+            Column("bubble", "bubble", Unit.FRACTION, rank=2),
+            Column("network", "network", Unit.FRACTION, rank=1),
+            Column("bound", "bound by", Unit.WORD),
+            Column("layout", "layout", Unit.WORD),
+        ),
+        rows=tuple(
+            (
+                it.seconds.value,
+                it.mfu.value,
+                it.memory.total.value,
+                it.parts.bubble.value / it.seconds.value,
+                _network_s(it) / it.seconds.value,
+                bound_in_short(it.bound),
+                layout_in_short(it.layout),
+            )
+            for it in ranking.steps[:rows]
+        ),
+        totals=(None,) * 7,
+        left_out=ranking.fitting - min(rows, len(ranking.steps)),
+        note=LEGEND,
+    )
+
+
+def _network_s(it: Step) -> float:
+    parts = it.parts
+    sent = (parts.tensor, parts.context, parts.expert, parts.pipeline, parts.data)
+    return float(sum(part.value for part in sent))

@@ -1,0 +1,156 @@
+"""What is this model made of, and what does it take to train it, on no chip in particular?"""
+
+from collections.abc import Iterator
+
+from torchtally.errors import UsageError
+from torchtally.plan.architecture.weights import weights_of
+from torchtally.plan.flops import token_flops
+from torchtally.plan.kv_cache import kv_cache_bytes
+from torchtally.plan.memory import States, checkpoint_bytes, states, states_of_count
+from torchtally.plan.optimizers import OPTIMIZERS
+from torchtally.plan.parameters import parameters
+from torchtally.plan.quantity import Quantity
+from torchtally.plan.questions.answer import Answer
+from torchtally.plan.questions.request import Request, flops_per_token, sequence_of
+from torchtally.plan.questions.words import subject_named
+from torchtally.plan.recipes import RECIPES
+from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_tokens
+from torchtally.plan.training import training_flops_of
+from torchtally.table import Column, Table
+from torchtally.units import Unit
+
+SHOWN_RECIPES = ("fp32", "amp", "mixed", "megatron", "bf16")
+SHOWN_OPTIMIZERS = ("sgd", "momentum", "adamw", "adamw-8bit", "adafactor", "lion", "muon")
+
+
+def model_card(request: Request) -> Answer:
+    """Parameters by group, FLOPs of a token, states by recipe and optimizer, tokens it deserves."""
+    found = request.of_subject
+    held = states_of(request)
+    per_token, counted = flops_per_token(request)
+    tokens = optimal_tokens(found.active)
+    return Answer(
+        question="model",
+        headline=(
+            f"{subject_named(request)}: ",
+            held.total,
+            f" to train with {request.optimizer.name} ({request.recipe.name}) before activations, ",
+            per_token,
+        ),
+        figures=(
+            found.parameters,
+            *((found.active,) if found.active is not found.parameters else ()),
+            per_token.named("training FLOPs"),
+            held.total,
+            checkpoint_bytes(held),
+            *_cache(request),
+            tokens,
+            training_flops_of(per_token, tokens).named("compute-optimal training"),
+            *(
+                loss(found.active, tokens, law).named(f"loss by then, {law.name} law")
+                for law in LOSS_LAWS.values()
+            ),
+        ),
+        tables=tuple(_tables(request)),
+        assumptions=(*counted, *_losses),
+        unknown=(
+            *_left_out(request),
+            "activations: they depend on the batch; --gpus CHIP --micro-batch 1 says what fits",
+        ),
+    )
+
+
+_losses = ("Losses are estimates by published fits, in nats per token of those authors' data.",)
+
+
+def states_of(request: Request) -> States:
+    """What is held for parameters from step to step, of the whole model."""
+    found = request.of_subject
+    if found.model is None:
+        return states_of_count(found.parameters, request.recipe, request.optimizer)
+    return states(weights_of(found.model), request.recipe, request.optimizer)
+
+
+def _cache(request: Request) -> Iterator[Quantity]:
+    length, _ = sequence_of(request)
+    model = request.of_subject.model
+    if model is not None and length is not None:
+        yield kv_cache_bytes(model, length).named(f"KV cache of {length} tokens")
+
+
+def _left_out(request: Request) -> tuple[str, ...]:
+    model = request.of_subject.model
+    return () if model is None else tuple(f"{it}: in no figure" for it in model.left_out)
+
+
+def _tables(request: Request) -> Iterator[Table]:
+    if request.of_subject.model is not None:
+        yield _groups(request)
+        yield _token_flops(request)
+    yield _states_table(request)
+
+
+def _groups(request: Request) -> Table:
+    """Parameters by what they are for."""
+    found = parameters(request.of_model)
+    whole = found.total.value
+    return Table(
+        title="Parameters",
+        columns=(
+            Column("group", "group", Unit.NAME),
+            Column("parameters", "parameters", Unit.PARAMETERS),
+            Column("share", "share", Unit.FRACTION),
+            Column("weights", "which", Unit.TEXT, rank=1),
+        ),
+        rows=tuple(
+            (it.name, it.value, it.value / whole, it.note)
+            for it in sorted(found.groups, key=lambda it: -it.value)
+        ),
+        totals=(None, whole, 1.0, None),
+    )
+
+
+def _token_flops(request: Request) -> Table:
+    """FLOPs of one token, by where they go."""
+    length, _ = sequence_of(request)
+    flops = token_flops(request.of_model, length or 0, attention=request.attention)
+    parts = (flops.weights, flops.attention, flops.head)
+    whole = flops.forward.value
+    return Table(
+        title=f"FLOPs of one token, forward, in a sequence of {length or 0}",
+        columns=(
+            Column("part", "part", Unit.NAME),
+            Column("flops", "FLOPs", Unit.FLOPS),
+            Column("share", "share", Unit.FRACTION),
+        ),
+        rows=tuple((it.name, it.value, it.value / whole) for it in parts),
+        totals=(None, whole, 1.0),
+        note="The backward pass is twice that.",
+    )
+
+
+def _states_table(request: Request) -> Table:
+    """What is held for parameters, by optimizer and recipe."""
+    found = request.of_subject
+
+    def total_bytes(recipe: str, optimizer: str) -> int | None:
+        chosen = (RECIPES[recipe], OPTIMIZERS[optimizer])
+        try:
+            if found.model is None:
+                return int(states_of_count(found.parameters, *chosen).total.value)
+            return int(states(weights_of(found.model), *chosen).total.value)
+        except UsageError:
+            return None
+
+    return Table(
+        title="Parameters, gradients and optimizer state, by optimizer and recipe",
+        columns=(
+            Column("optimizer", "optimizer", Unit.NAME),
+            *(Column(it, it, Unit.BYTES) for it in SHOWN_RECIPES),
+        ),
+        rows=tuple(
+            (name, *(total_bytes(it, name) for it in SHOWN_RECIPES)) for name in SHOWN_OPTIMIZERS
+        ),
+        totals=(None,) * (1 + len(SHOWN_RECIPES)),
+        note="; ".join(f"{it}: {RECIPES[it].summary}" for it in SHOWN_RECIPES) + ".",
+    )

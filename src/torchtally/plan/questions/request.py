@@ -1,0 +1,190 @@
+"""What is known when a plan is asked for: the model, the chips, and how it is to be trained."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torchtally.chips import Chip, Cluster
+from torchtally.errors import UsageError
+from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.architecture.model import Model
+from torchtally.plan.flops import Recompute, token_flops
+from torchtally.plan.optimizers import Optimizer
+from torchtally.plan.parameters import parameters
+from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.recipes import Recipe
+from torchtally.units import Unit
+from torchtally.work.convention import Attention
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The model that is asked about: by its shape, or by its size alone."""
+
+    parameters: Quantity
+    active: Quantity
+    """Those that one token meets; all but for a mixture of experts."""
+    model: Model | None = None
+    """None: only the number of parameters is known."""
+
+    @property
+    def name(self) -> str:
+        return self.model.name if self.model is not None else ""
+
+
+def subject(model: Model | int) -> Subject:
+    """A model by its shape, or a number of parameters."""
+    if isinstance(model, int):
+        size = of(model, Unit.PARAMETERS).named("parameters")
+        return Subject(size, size)
+    found = parameters(model)
+    return Subject(found.total, found.active if model.is_mixture else found.total, model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """All that a question may look at. None: nobody said."""
+
+    subject: Subject | None = None
+    tokens: int | None = None
+    flops: int | None = None
+    """Of a whole training: a budget of compute."""
+    cluster: Cluster | None = None
+    mfu: float | None = None
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    usd_per_hour: float | None = None
+    """The user's own price of one chip; else its table's."""
+    tokens_per_s: float | None = None
+    """Observed, of all chips together."""
+    sequence: int | None = None
+    micro_batch: int | None = None
+    """Sequences that one chip works on at once."""
+    global_batch: int | None = None
+    """Sequences in one optimizer step of all chips together."""
+    recipe: Recipe
+    optimizer: Optimizer
+    recompute: Recompute | None = None
+    """None: nobody said; a search tries them all, everything else takes none."""
+    attention: Attention = Attention.FULL
+    """How attention's FLOPs are counted."""
+    kernel: Kernel | None = None
+    """Of attention. None: nobody said; what PyTorch takes."""
+    implementation: Implementation | None = None
+    """None: nobody said; a search takes fused kernels, everything else transformers' own."""
+    rows: int | None = None
+    """Of a table; None: as many as a page has room for."""
+    progress: Callable[[int], None] | None = None
+    """Told, while layouts are searched, how many were tried."""
+
+    @property
+    def chip(self) -> Chip:
+        """Raises UsageError where no chip was named."""
+        return self.of_cluster.chip
+
+    @property
+    def of_cluster(self) -> Cluster:
+        """Raises UsageError where no chips were named."""
+        if self.cluster is None:
+            raise UsageError(
+                "On which chips? Say it: --gpus 1024xH100-SXM. `tally gpus` lists those that are "
+                "known."
+            )
+        return self.cluster
+
+    @property
+    def of_subject(self) -> Subject:
+        """Raises UsageError where no model was named."""
+        if self.subject is None:
+            raise UsageError(
+                "Which model? Give a name (llama-3-70b), a config.json, a .safetensors file, or "
+                "its size: --parameters 70B."
+            )
+        return self.subject
+
+    @property
+    def of_model(self) -> Model:
+        """Raises UsageError where the model's shape is not known."""
+        model = self.of_subject.model
+        if model is None:
+            raise UsageError(
+                "That needs the model's shape, and only its number of parameters is known. Give a "
+                "name (llama-3-70b), a config.json, or --layers, --width, --heads and --vocabulary."
+            )
+        return model
+
+    @property
+    def of_tokens(self) -> int:
+        """Raises UsageError where nobody said how many tokens."""
+        if self.tokens is None:
+            raise UsageError("On how many tokens? Say it: --tokens 15T.")
+        return self.tokens
+
+    @property
+    def of_mfu(self) -> float:
+        """Raises UsageError where nobody said which MFU to expect."""
+        if self.mfu is None:
+            raise UsageError(
+                "How much of the promised peak will be reached? Say it: --mfu 0.4. Usual is 0.3 to "
+                "0.6 of the dense peak. On chips that are named, a model's shape predicts it."
+            )
+        return self.mfu
+
+
+def peak_flop_per_s(request: Request, chip: Chip) -> Quantity:
+    """The chip's promised dense peak for the recipe's products. Raises UsageError without one."""
+    dtype = request.recipe.products
+    peak = chip.peak(dtype)
+    return Quantity(
+        f"{chip.name} {dtype} peak",
+        peak.flop_per_s,
+        Unit.FLOP_PER_S,
+        source=peak.source,
+        note="dense, as promised",
+    )
+
+
+USUAL_SEQUENCE = 8192
+"""Most tokens are trained on in sequences no longer than this, whatever a model is stretched to
+afterwards: Llama 3's 405B by 2.87 T of 15.6 T (arXiv 2407.21783, section 3.4.1)."""
+
+
+def sequence_of(request: Request) -> tuple[int | None, str]:
+    """The length of sequences to count attention at, and where it comes from if not from the user.
+
+    The model's longest where nobody said another, but no more than is usual in pre-training; None
+    where neither is known.
+    """
+    if request.sequence is not None:
+        return request.sequence, ""
+    model = request.of_subject.model
+    if model is None or model.context is None:
+        return None, ""
+    if model.context <= USUAL_SEQUENCE:
+        how = f"the longest that {model.name} was made for"
+    else:
+        how = f"as is usual in pre-training ({model.name} takes up to {model.context})"
+    length = min(model.context, USUAL_SEQUENCE)
+    return length, f"Sequences of {length} tokens, {how}: --sequence says otherwise."
+
+
+def flops_per_token(request: Request) -> tuple[Quantity, tuple[str, ...]]:
+    """Model FLOPs of a training step for one token, and what they take for granted.
+
+    From the model's shape: products of every matrix and of attention. From its size: six for each
+    parameter.
+    """
+    found = request.of_subject
+    length, assumption = sequence_of(request)
+    if found.model is not None and length is not None:
+        flops = token_flops(found.model, length, attention=request.attention)
+        counted = f"{request.attention.description.capitalize()} (--convention)."
+        return flops.model, (*((assumption,) if assumption else ()), counted)
+    six = derived(
+        "FLOPs per token",
+        Unit.FLOPS_PER_TOKEN,
+        "6 * parameters",
+        "Kaplan et al. 2020, arXiv 2001.08361, section 2.1",
+        "2 forward, 4 backward; attention's scores are not in it",
+        parameters=found.active,
+    )
+    return six, ("Six FLOPs for each parameter and token; attention's scores are not in it.",)

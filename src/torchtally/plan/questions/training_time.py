@@ -1,0 +1,101 @@
+"""How long does a training take on these chips, and what does it cost?"""
+
+from torchtally.plan.memory import token_data_bytes
+from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.questions.answer import Answer, Part
+from torchtally.plan.questions.bill import bill, unpriced
+from torchtally.plan.questions.fit import OPTIMISM
+from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
+from torchtally.plan.questions.words import chips_named, subject_named
+from torchtally.plan.training import tokens_per_s, training_flops_of, training_s
+from torchtally.units import Unit
+
+
+def training_time(request: Request) -> Answer:
+    """FLOPs over what the chips do in a second, with cost and energy."""
+    per_token, counted = flops_per_token(request)
+    cluster, tokens = request.of_cluster, of(request.of_tokens, Unit.TOKENS).named("tokens")
+    peak = peak_flop_per_s(request, cluster.chip)
+    mfu, reached = reached_mfu(request)
+    chips = of(cluster.count, Unit.CHIPS).named("chips")
+    flops = training_flops_of(per_token, tokens)
+    seconds = training_s(flops, chips, peak, mfu)
+    costs = bill(request, chips, seconds, cluster.chip)
+    figures = (
+        seconds,
+        flops,
+        tokens_per_s(per_token, chips, peak, mfu),
+        *_steps(request, tokens),
+        *_data(request, tokens),
+        *costs,
+    )
+    return Answer(
+        question="training-time",
+        headline=(
+            seconds,
+            f" to train {subject_named(request)} on ",
+            tokens,
+            " tokens with ",
+            *chips_named(cluster),
+            " at ",
+            mfu,
+            " MFU",
+            *_beside_budget(request, costs),
+        ),
+        figures=figures,
+        assumptions=(
+            *counted,
+            *reached,
+            "MFU is of the promised dense peak and includes all that slows a step down; restarts, "
+            "evaluation and waiting are in no figure.",
+        ),
+        unknown=unpriced(request, cluster.chip),
+    )
+
+
+def reached_mfu(request: Request) -> tuple[Quantity, tuple[str, ...]]:
+    """The MFU that the user expects; else that of the fastest layout, if the shape is known."""
+    if request.mfu is not None or request.of_subject.model is None:
+        return of(request.of_mfu, Unit.FRACTION).named("MFU"), ()
+    from torchtally.plan.questions.layouts import ranked
+
+    ranking, _, assumptions = ranked(request)
+    best = ranking.steps[0]
+    return best.mfu.named("predicted MFU"), (
+        *assumptions,
+        f"MFU as predicted for the fastest of {ranking.tried} layouts ({best.layout.text}), with "
+        "nothing in its way: --mfu says otherwise, --search shows the layouts.",
+        OPTIMISM,
+    )
+
+
+def _beside_budget(request: Request, costs: tuple[Quantity, ...]) -> tuple[Part, ...]:
+    """Whether the money suffices, where a budget and a price are known."""
+    cost = next((it for it in costs if it.unit is Unit.USD), None)
+    if request.budget_usd is None or cost is None:
+        return ()
+    budget = of(request.budget_usd, Unit.USD).named("budget")
+    claim = "within" if cost.value <= budget.value else "more than"
+    return (" for ", cost, f", {claim} the budget of ", budget)
+
+
+def _data(request: Request, tokens: Quantity) -> tuple[Quantity, ...]:
+    """How large the token ids are on disk, where the vocabulary is known."""
+    model = request.of_subject.model
+    return () if model is None else (token_data_bytes(tokens, model.vocabulary),)
+
+
+def _steps(request: Request, tokens: Quantity) -> tuple[Quantity, ...]:
+    """Optimizer steps, where the global batch is known."""
+    if request.global_batch is None or request.sequence is None:
+        return ()
+    return (
+        derived(
+            "optimizer steps",
+            Unit.COUNT,
+            "ceil(tokens / (sequences * sequence))",
+            tokens=tokens,
+            sequences=of(request.global_batch, Unit.COUNT),
+            sequence=of(request.sequence, Unit.TOKENS),
+        ),
+    )

@@ -1,0 +1,81 @@
+"""How a plan names what it speaks of."""
+
+from collections.abc import Iterator
+
+from torchtally.chips import Cluster
+from torchtally.plan.flops import Recompute
+from torchtally.plan.parallel.layout import Layout, Schedule, Shard
+from torchtally.plan.quantity import of
+from torchtally.plan.questions.answer import Part
+from torchtally.plan.questions.request import Request
+from torchtally.units import Unit, format_count
+
+
+def subject_named(request: Request) -> str:
+    """The model: "llama-3-70b (70.55 B parameters)"."""
+    found = request.of_subject
+    size = f"{format_count(int(found.parameters.value))} parameters"
+    return f"{found.name} ({size})" if found.name else size
+
+
+def chips_named(cluster: Cluster) -> tuple[Part, ...]:
+    """As in "1,024 H100-SXM"."""
+    return of(cluster.count, Unit.CHIPS).named("chips"), f" {cluster.chip.name}"
+
+
+LEGEND = (
+    "dp: data parallel, /z1 to /z3 as ZeRO shares states (z3: FSDP; :8 in groups of 8); tp: tensor "
+    "and sequence parallel; pp: pipeline stages, x2 with 2 chunks each, /zb1 and /zb2 zero-bubble; "
+    "cp: context parallel; ep: expert parallel; mb 1x8: 8 micro-batches of 1; full: all layers "
+    "made again."
+)
+"""What `layout_in_short` abbreviates."""
+
+
+def layout_in_short(layout: Layout) -> str:
+    """A layout in few letters: "dp128/z2 tp2 pp2x40 cp2 mb 1x8"."""
+    return " ".join(_short(layout))
+
+
+SCHEDULES = {
+    Schedule.GPIPE: "/gpipe",
+    Schedule.ONE_F_ONE_B: "",
+    Schedule.INTERLEAVED: "",
+    Schedule.ZB_H1: "/zb1",
+    Schedule.ZB_H2: "/zb2",
+}
+
+
+def _short(it: Layout) -> Iterator[str]:
+    shared = "" if it.shard is Shard.NONE else f"/z{it.shard.stage}"
+    group = f":{it.shard_group}" if it.shard_group else ""
+    yield f"dp{it.data}{shared}{group}"
+    if it.tensor > 1:
+        yield f"tp{it.tensor}"
+    if it.pipeline > 1:
+        chunks = f"x{it.virtual_stages}" if it.virtual_stages > 1 else ""
+        yield f"pp{it.pipeline}{chunks}{SCHEDULES[it.schedule]}"
+    if it.context > 1:
+        yield f"cp{it.context}"
+    if it.expert > 1:
+        yield f"ep{it.expert}"
+    yield f"mb {it.micro_batch}x{it.micro_batches}"
+    if it.recompute is not Recompute.NONE:
+        yield str(it.recompute)
+
+
+BOUNDS = {
+    "memory bandwidth": "memory",
+    "tensor-parallel network": "tp network",
+    "context-parallel network": "cp network",
+    "expert-parallel network": "ep network",
+    "pipeline network": "pp network",
+    "pipeline bubble": "bubble",
+    "data-parallel network": "dp network",
+}
+"""What bounds a step, as short as a column of a table."""
+
+
+def bound_in_short(bound: str) -> str:
+    """As in "dp network"; "compute" and "optimizer" stay as they are."""
+    return BOUNDS.get(bound, bound)

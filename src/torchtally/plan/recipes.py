@@ -1,0 +1,138 @@
+"""In which formats a training keeps and multiplies its numbers: bytes for every parameter."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A way to train in mixed precision, or in one. Formats by torch's names."""
+
+    name: str
+    summary: str
+    weights: str
+    """The dtype of the parameters that the model holds."""
+    gradients: str
+    master: str | None = None
+    """The dtype of a second copy that the optimizer updates; None: it updates the weights."""
+    state: str = "float32"
+    """The dtype of optimizer state whose size does not come with the optimizer."""
+    products: str
+    """The dtype of the operands of products: whose peak counts."""
+    activations: str
+    """The dtype in which most of what is kept for the backward pass is kept."""
+    is_autocast: bool = False
+    """`torch.autocast` casts the operands of products, and keeps casts of weights until the end of
+    the forward pass."""
+    source: str = ""
+
+    @property
+    def weight_bytes(self) -> int:
+        return DTYPE_BYTES[self.weights]
+
+    @property
+    def gradient_bytes(self) -> int:
+        return DTYPE_BYTES[self.gradients]
+
+    @property
+    def master_bytes(self) -> int:
+        return 0 if self.master is None else DTYPE_BYTES[self.master]
+
+    @property
+    def state_bytes(self) -> int:
+        return DTYPE_BYTES[self.state]
+
+    @property
+    def activation_bytes(self) -> int:
+        return DTYPE_BYTES[self.activations]
+
+
+_LISTED = (
+    Recipe(
+        name="fp32",
+        summary="everything in float32",
+        weights="float32",
+        gradients="float32",
+        products="float32",
+        activations="float32",
+    ),
+    Recipe(
+        name="tf32",
+        summary="everything in float32, products on the matrix unit in TF32",
+        weights="float32",
+        gradients="float32",
+        products="tf32",
+        activations="float32",
+    ),
+    Recipe(
+        name="amp",
+        summary="torch.autocast: float32 weights, products in bfloat16",
+        weights="float32",
+        gradients="float32",
+        products="bfloat16",
+        activations="bfloat16",
+        is_autocast=True,
+        source="PyTorch, torch.amp",
+    ),
+    Recipe(
+        name="amp-fp16",
+        summary="torch.autocast: float32 weights, products in float16, scaled losses",
+        weights="float32",
+        gradients="float32",
+        products="float16",
+        activations="float16",
+        is_autocast=True,
+        source="PyTorch, torch.amp with a GradScaler",
+    ),
+    Recipe(
+        name="bf16",
+        summary="everything in bfloat16, optimizer state too",
+        weights="bfloat16",
+        gradients="bfloat16",
+        state="bfloat16",
+        products="bfloat16",
+        activations="bfloat16",
+    ),
+    Recipe(
+        name="mixed",
+        summary="bfloat16 weights and gradients, float32 master weights and optimizer state",
+        weights="bfloat16",
+        gradients="bfloat16",
+        master="float32",
+        products="bfloat16",
+        activations="bfloat16",
+        source="ZeRO, arXiv 1910.02054, section 3.1: 16 bytes a parameter with Adam",
+    ),
+    Recipe(
+        name="megatron",
+        summary="as mixed, with gradients added up in float32",
+        weights="bfloat16",
+        gradients="float32",
+        master="float32",
+        products="bfloat16",
+        activations="bfloat16",
+        source="Megatron-LM, --accumulate-allreduce-grads-in-fp32: 18 bytes a parameter with Adam",
+    ),
+    Recipe(
+        name="fp8",
+        summary="products in float8, bfloat16 weights, float32 master, gradients and state",
+        weights="bfloat16",
+        gradients="float32",
+        master="float32",
+        products="float8_e4m3fn",
+        activations="bfloat16",
+        source="Transformer Engine: weights stay in bfloat16 and are cast for each product",
+    ),
+)
+RECIPES: Mapping[str, Recipe] = {it.name: it for it in _LISTED}
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of this name. Raises UsageError for any other."""
+    found = RECIPES.get(name.lower())
+    if found is None:
+        raise UsageError(f"There is no recipe {name!r}. There are: {', '.join(RECIPES)}.")
+    return found

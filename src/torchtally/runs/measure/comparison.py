@@ -1,0 +1,134 @@
+"""A prediction beside what was measured: pure, from two measurements. No torch."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from torchtally.runs.measure.document import Held, Line, Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same quantity, measured and predicted, in bytes."""
+
+    measured_bytes: int
+    predicted_bytes: int
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted over measured; None where nothing was measured."""
+        return self.predicted_bytes / self.measured_bytes if self.measured_bytes else None
+
+    @property
+    def off_bytes(self) -> int:
+        return self.predicted_bytes - self.measured_bytes
+
+    def is_within(self, tolerance: float) -> bool:
+        """Off by at most this share of what was measured."""
+        return abs(self.off_bytes) <= tolerance * self.measured_bytes
+
+
+class Verdict(Enum):
+    """What comes of it, and the exit code of the command."""
+
+    WITHIN = 0
+    OUTSIDE = 1
+    FAILED = 2
+    """The script failed: nothing to compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs of a script side by side."""
+
+    measured: Measurement
+    predicted: Measurement
+    tolerance: float
+    """Of peak allocated bytes, as a share of one."""
+    reserved_tolerance: float
+
+    @property
+    def allocated(self) -> Pair:
+        return Pair(self.measured.peak_allocated_bytes, self.predicted.peak_allocated_bytes)
+
+    @property
+    def reserved(self) -> Pair:
+        return Pair(self.measured.peak_reserved_bytes, self.predicted.peak_reserved_bytes)
+
+    @property
+    def steps(self) -> tuple[tuple[Pair, Pair], ...]:
+        """Peaks allocated and reserved, of the steps that both runs completed."""
+        return tuple(
+            (
+                Pair(ours.peak_allocated_bytes, theirs.peak_allocated_bytes),
+                Pair(ours.peak_reserved_bytes, theirs.peak_reserved_bytes),
+            )
+            for ours, theirs in zip(self.measured.steps, self.predicted.steps, strict=False)
+        )
+
+    @property
+    def held(self) -> tuple[tuple[Held, Pair], ...]:
+        """At the peak, by what is held."""
+        ours, theirs = self.measured.held, self.predicted.held
+        return tuple((held, Pair(ours[held], theirs[held])) for held in Held)
+
+    @property
+    def lines(self) -> tuple[tuple[Line, Pair], ...]:
+        """At the peak, the lines of either run, most bytes first."""
+        ours = {(it.file, it.line): it for it in self.measured.lines}
+        theirs = {(it.file, it.line): it for it in self.predicted.lines}
+        pairs = [
+            (
+                ours.get(key) or theirs[key],
+                Pair(
+                    ours[key].bytes if key in ours else 0, theirs[key].bytes if key in theirs else 0
+                ),
+            )
+            for key in {**ours, **theirs}
+        ]
+        return tuple(
+            sorted(pairs, key=lambda it: -max(it[1].measured_bytes, it[1].predicted_bytes))
+        )
+
+    @property
+    def unexplained(self) -> Pair:
+        """Of the peaks, what no line of the history explains."""
+        ours = sum(it.bytes for it in self.measured.lines)
+        theirs = sum(it.bytes for it in self.predicted.lines)
+        return Pair(
+            self.measured.peak_allocated_bytes - ours, self.predicted.peak_allocated_bytes - theirs
+        )
+
+    @property
+    def failure(self) -> str:
+        """Where and why the script failed, other than by memory; "" where it did not."""
+        if self.measured.failure:
+            return f"On the GPU: {self.measured.failure}"
+        if self.predicted.failure:
+            return f"On the simulated GPU, and not on the real one: {self.predicted.failure}"
+        runs = (self.measured, self.predicted)
+        if not any(it.peak_reserved_bytes or it.is_out_of_memory for it in runs):
+            return "It put nothing on the GPU."
+        return ""
+
+    @property
+    def disagreements(self) -> tuple[str, ...]:
+        """What is outside of the tolerances, in words; empty where all is within."""
+        ours, theirs = self.measured, self.predicted
+        found = []
+        if ours.is_out_of_memory != theirs.is_out_of_memory:
+            where = "on the GPU" if ours.is_out_of_memory else "on the simulated GPU"
+            found.append(f"it ran out of memory {where} alone")
+        if len(ours.steps) != len(theirs.steps):
+            counts = f"{len(ours.steps)} on the GPU, {len(theirs.steps)} simulated"
+            found.append(f"training steps: {counts}")
+        if not self.allocated.is_within(self.tolerance):
+            found.append("peak allocated is off by more than its tolerance")
+        if not self.reserved.is_within(self.reserved_tolerance):
+            found.append("peak reserved is off by more than its tolerance")
+        return tuple(found)
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.failure:
+            return Verdict.FAILED
+        return Verdict.OUTSIDE if self.disagreements else Verdict.WITHIN

@@ -1,0 +1,118 @@
+"""Measures the run that goes on in this process, by what `torch.cuda` says of its memory.
+
+It knows nothing of whether the GPU is there: a simulated one answers the same questions.
+"""
+
+import torch
+from torch import Tensor
+
+from torchtally.runs.measure.document import HELD_OF_ROLE, Held, Measurement, Step
+from torchtally.runs.measure.history import STEP_MARK, Played, play
+from torchtally.runs.measure.lines import lines
+from torchtally.trace import Role
+from torchtally.tracer.recorder import Recorder
+from torchtally.tracer.stopper import Outcome
+
+
+class Roles(Recorder):
+    """A recorder of nothing but what optimizers hold: roles by address, since the last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_address: dict[int, Role] = {}
+
+    def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
+        if not tensor.is_cuda:
+            return
+        try:
+            address = tensor.untyped_storage().data_ptr()
+        except (NotImplementedError, RuntimeError):  # sparse: it has several storages or none
+            return
+        self.by_address.setdefault(address, role)
+
+
+class Meter:
+    """Told of every completed step; `measurement()` is everything so far.
+
+    The allocator's history is recorded from the moment on that the script first uses CUDA, so that
+    it may still choose its device. Torch's own peaks are only read: they stay the script's to
+    reset.
+
+    Known limits: a script that records the history itself may end ours, and one that sets the
+    metadata of its events hides where steps ended in it; torch's own counts stay.
+    """
+
+    def __init__(self) -> None:
+        self.roles = Roles()
+        self._held: list[dict[int, Role]] = []
+        """Roles by address, at the end of each step."""
+        self._at_end: list[tuple[int, int]] = []
+        """(allocated, reserved) bytes at the end of each step."""
+        self._peaks = (0, 0)
+
+    def start(self) -> None:
+        """Record the history, at once or as soon as CUDA is used."""
+        torch.cuda._lazy_call(_record)
+
+    def step_completed(self, number: int) -> None:
+        self._held.append(self.roles.by_address)
+        self.roles.by_address = {}
+        self._at_end.append(self._read())
+        if torch.cuda.is_initialized():
+            torch.cuda.memory._set_memory_metadata(f"{STEP_MARK}{number}")
+
+    def _read(self) -> tuple[int, int]:
+        """Bytes allocated and reserved now; takes note of torch's peaks."""
+        if not torch.cuda.is_initialized():
+            return 0, 0
+        peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        self._peaks = max(self._peaks[0], peaks[0]), max(self._peaks[1], peaks[1])
+        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+    def measurement(self, outcome: Outcome) -> Measurement:
+        """Of the device that is current now. Ends the recording."""
+        self._read()
+        played = self._played()
+        peak = max(self._peaks[0], played.peak_allocated_bytes)
+        held = dict.fromkeys(Held, 0)
+        for block, role in played.at_peak:
+            if role is not None and role in HELD_OF_ROLE:
+                held[HELD_OF_ROLE[role]] += block.bytes
+        held[Held.REST] = peak - sum(held.values())
+        name, total_bytes = device()
+        return Measurement(
+            device=name,
+            total_memory_bytes=total_bytes,
+            torch=str(torch.__version__),
+            ending=outcome.ending.kind,
+            message=outcome.ending.message,
+            exit_code=outcome.exit_code,
+            peak_allocated_bytes=peak,
+            peak_reserved_bytes=max(self._peaks[1], played.peak_reserved_bytes),
+            peak_step=played.peak_step + 1,
+            steps=tuple(
+                Step(*peaks, *at_end)
+                for peaks, at_end in zip(played.step_peaks, self._at_end, strict=False)
+            ),
+            held={str(name): size for name, size in held.items()},
+            lines=lines(block for block, _ in played.at_peak),
+        )
+
+    def _played(self) -> Played:
+        if not torch.cuda.is_initialized():
+            return play([], self._held, self.roles.by_address)
+        entries = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+        torch.cuda.memory._record_memory_history(enabled=None)
+        return play(entries, self._held, self.roles.by_address)
+
+
+def _record() -> None:
+    torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python")
+
+
+def device() -> tuple[str, int]:
+    """The current GPU's name and memory in bytes; ("", 0) where there is none."""
+    if not torch.cuda.is_available():
+        return "", 0
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return str(found.name), int(found.total_memory)

@@ -1,0 +1,198 @@
+"""Calibrations as files: readable JSON, a line for each sample, everything checked when read."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from torchtally.atomic import write_atomically
+from torchtally.errors import UsageError
+from torchtally.timing.calibration.calibration import Calibration, Issue
+from torchtally.timing.calibration.sample import Sample
+from torchtally.trace import Call, Literal, TensorSpec
+
+FORMAT = 1
+
+
+class _Spec(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    argument: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+    storage: int
+    is_written: bool
+    is_pinned: bool
+
+
+class _Sample(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    seconds: float
+    name: str
+    overload: str
+    inputs: tuple[_Spec, ...]
+    outputs: tuple[_Spec, ...]
+    literals: tuple[tuple[str, Literal], ...]
+    is_mutating: bool
+
+
+class _Issue(msgspec.Struct, forbid_unknown_fields=True):
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    view_s: float
+    launch_s: float
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    device: str
+    kind: str
+    torch_version: str
+    date: str
+    memory_bytes: int
+    threads: int | None
+    peak_flop_per_s: dict[str, float]
+    bandwidth_bytes_per_s: float
+    first_touch_s_per_byte: float
+    issue: _Issue
+    conditions: dict[str, str]
+    samples: tuple[_Sample, ...]
+
+
+def text(calibration: Calibration) -> str:
+    """The document: a head, then a line for each sample."""
+    head = msgspec.json.format(msgspec.json.encode(_head(calibration)), indent=1).decode()
+    lines = ",\n".join(msgspec.json.encode(_packed(it)).decode() for it in calibration.samples)
+    return f"{head.removesuffix('[]' + chr(10) + '}')}[\n{lines}\n]}}\n"
+
+
+def write(calibration: Calibration, path: Path) -> None:
+    """Whole or not at all. Raises UsageError when it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(str(path), text(calibration).encode())
+    except OSError as error:
+        raise UsageError(f"{path}: the calibration cannot be written: {error}") from error
+
+
+class Title(msgspec.Struct):
+    """What a calibration is of."""
+
+    kind: str
+    device: str
+
+
+def title(path: Path) -> Title:
+    """Without its samples: a fraction of the time. Raises UsageError as `read` does."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Title)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: is no calibration: {error}\n{REMEDY}") from error
+
+
+def read(path: Path) -> Calibration:
+    """Raises UsageError for what is no calibration, saying where it is wrong."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: is no calibration: {error}\n{REMEDY}") from error
+    if found.format != FORMAT:
+        raise UsageError(
+            f"{path}: is a calibration of format {found.format}; this version reads {FORMAT}.\n"
+            f"{REMEDY}"
+        )
+    if reason := implausible(found):
+        raise UsageError(f"{path}: {reason}.\n{REMEDY}")
+    return _calibration(found)
+
+
+REMEDY = "`tally bench` makes a new one."
+
+
+def implausible(found: _File) -> str:
+    """What cannot have been measured; "" when nothing."""
+    if "float32" not in found.peak_flop_per_s:
+        return "peak_flop_per_s lacks float32"
+    for dtype, rate in found.peak_flop_per_s.items():
+        if not 0 < rate < 1e20:
+            return f"peak_flop_per_s: {dtype}: {rate} FLOP/s is no rate"
+    if not 0 < found.bandwidth_bytes_per_s < 1e16:
+        return f"bandwidth_bytes_per_s: {found.bandwidth_bytes_per_s} is no rate"
+    for number, sample in enumerate(found.samples, 1):
+        if not 0 < sample.seconds < 1e5:
+            return f"samples: {number} ({sample.name}): took {sample.seconds} s"
+    costs = [found.first_touch_s_per_byte, *msgspec.structs.astuple(found.issue)]
+    if not all(0 <= it < 1 for it in costs):
+        return "issue: no host takes a second for an operator, or less than nothing"
+    return ""
+
+
+def file_name(device: str, threads: int | None) -> str:
+    """A file for each device; of a CPU, for each number of threads."""
+    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    return f"{name}.json" if threads is None else f"{name}-{threads}-threads.json"
+
+
+def _head(it: Calibration) -> _File:
+    return _File(
+        FORMAT, it.device, it.kind, it.torch_version, it.date, it.memory_bytes, it.threads,
+        dict(it.peak_flop_per_s), it.bandwidth_bytes_per_s, it.first_touch_s_per_byte,
+        _Issue(it.issue.forward_s, it.issue.backward_s, it.issue.optimizer_s, it.issue.view_s,
+               it.issue.launch_s),
+        dict(it.conditions), (),
+    )  # fmt: skip
+
+
+def _packed(sample: Sample) -> _Sample:
+    call = sample.call
+    return _Sample(
+        float(f"{sample.seconds:.4g}"),
+        call.name,
+        call.overload,
+        tuple(map(_packed_spec, call.inputs)),
+        tuple(map(_packed_spec, call.outputs)),
+        call.literals,
+        call.is_mutating,
+    )
+
+
+def _packed_spec(it: TensorSpec) -> _Spec:
+    return _Spec(
+        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written,
+        it.is_pinned,
+    )  # fmt: skip
+
+
+def _calibration(found: _File) -> Calibration:
+    return Calibration(
+        device=found.device,
+        kind=found.kind,
+        torch_version=found.torch_version,
+        date=found.date,
+        memory_bytes=found.memory_bytes,
+        threads=found.threads,
+        peak_flop_per_s=found.peak_flop_per_s,
+        bandwidth_bytes_per_s=found.bandwidth_bytes_per_s,
+        first_touch_s_per_byte=found.first_touch_s_per_byte,
+        issue=Issue(*msgspec.structs.astuple(found.issue)),
+        samples=tuple(Sample(_call(it), it.seconds) for it in found.samples),
+        conditions=found.conditions,
+    )
+
+
+def _call(it: _Sample) -> Call:
+    return Call(
+        name=it.name,
+        overload=it.overload,
+        inputs=tuple(map(_spec, it.inputs)),
+        outputs=tuple(map(_spec, it.outputs)),
+        literals=it.literals,
+        is_mutating=it.is_mutating,
+    )
+
+
+def _spec(it: _Spec) -> TensorSpec:
+    return TensorSpec(
+        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written,
+        it.is_pinned,
+    )  # fmt: skip

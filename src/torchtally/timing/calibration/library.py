@@ -1,0 +1,60 @@
+"""Where calibrations are: those of this machine's user, and those that came with the package."""
+
+import os
+from pathlib import Path
+
+from torchtally.chips import TABLE, Chip, chip
+from torchtally.chips.processor import processor_name
+from torchtally.errors import UnknownChipError
+from torchtally.timing.calibration.calibration import Calibration
+from torchtally.timing.calibration.file import file_name, read, title, write
+
+SHIPPED = TABLE.with_name("calibrations")
+PLACE = "TALLY_CALIBRATIONS"
+"""The environment variable that names another folder for the user's own."""
+
+
+def folder() -> Path:
+    """Where the user's calibrations are kept: where the XDG rules say that data goes."""
+    if place := os.environ.get(PLACE):
+        return Path(place)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "torchtally" / "calibrations"
+
+
+def keep(calibration: Calibration) -> Path:
+    """Store it for later predictions; one of the same device is replaced."""
+    path = folder() / file_name(calibration.device, calibration.threads)
+    write(calibration, path)
+    return path
+
+
+def of_chip(target: Chip) -> Calibration | None:
+    """The user's own of this chip, else the package's, else None. Raises UsageError for a file
+    that is no calibration.
+    """
+    for path in (*_files(folder()), *_files(SHIPPED)):
+        found = title(path)
+        if found.kind == "cuda" and _names(found.device, target):
+            return read(path)
+    return None
+
+
+def of_host() -> Calibration | None:
+    """The last one of a CPU that the user made, else the package's of a CPU of the same name."""
+    mine = [read(it) for it in _files(folder()) if title(it).kind == "cpu"]
+    if not mine and (name := processor_name()):
+        shipped = [(it, title(it)) for it in _files(SHIPPED)]
+        mine = [read(it) for it, of in shipped if (of.kind, of.device) == ("cpu", name)]
+    return max(mine, key=lambda it: it.date, default=None)
+
+
+def _files(place: Path) -> list[Path]:
+    return sorted(place.glob("*.json")) if place.is_dir() else []
+
+
+def _names(device: str, target: Chip) -> bool:
+    try:
+        return chip(device) == target
+    except UnknownChipError:
+        return False

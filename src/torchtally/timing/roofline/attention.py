@@ -1,0 +1,241 @@
+"""Scaled dot-product attention: blocks of queries on multiprocessors, at published shares of peak.
+
+B: batch.  H: heads.  S: queries.  T: keys.  D, E: head dims of keys and of values.
+
+A fused kernel gives a block of 128 queries of one head to one multiprocessor, which goes over the
+keys (backward: a block of keys goes over the queries): B * H * S / 128 blocks in waves. Its rate on
+long sequences is published as a share of the promised peak, by kernel and generation of the chip.
+
+A causal kernel skips blocks that are masked altogether, whatever a convention says of the FLOPs:
+of the square it computes half, and the blocks on the diagonal. The plain products of the math path
+compute everything.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil
+
+from torchtally.chips import Chip
+from torchtally.timing.roofline.kernel import Kernel
+from torchtally.timing.roofline.launches import attention_launches
+from torchtally.timing.roofline.limits import KERNEL_S, bounded
+from torchtally.timing.roofline.products import Product, product_dtype, product_s
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, peak_of
+from torchtally.trace import Call
+from torchtally.work import Cost
+
+BLOCK = 128
+"""Queries (backward: keys) of one block: FlashAttention-2 takes 64 or 128 by the head dim,
+arXiv:2307.08691, section 3.3; here the larger."""
+
+EFFICIENT_BLOCK = 64
+"""Queries and keys of one block of memory-efficient attention, where all of a head's results stay
+in registers (kernel_forward.h and kernel_backward.h, 64 x 64)."""
+
+HEAD_DIMS = (32, 64, 96, 128, 160, 192, 256)
+"""What flash kernels are compiled for; a head between two runs as the larger one."""
+
+
+class Fused(StrEnum):
+    FLASH = "flash"
+    EFFICIENT = "efficient"
+    CUDNN = "cudnn"
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of the promised peak, on long sequences."""
+
+    forward: float
+    backward: float
+
+
+AMPERE = Shares(0.73, 0.63)
+"""FlashAttention-2 on an A100, "up to": arXiv:2307.08691, sections 1 and 4."""
+HOPPER = Shares(0.35, 0.30)
+"""FlashAttention-2, PyTorch's own, on an H100, whose instructions it does not use: "35 %
+utilization", FlashAttention-3, arXiv:2407.08608, abstract; backward 291 of 989 TFLOP/s,
+Dao-AILab/flash-attention pull request 1791."""
+BLACKWELL = Shares(0.17, 0.15)
+"""FlashAttention-2 on a B200, head dim 64: 380 and 334 of 2250 TFLOP/s at 16384 tokens,
+Dao-AILab/flash-attention issue 1589."""
+HOPPER_NATIVE = Shares(0.67, 0.56)
+"""Kernels written for Hopper, of which cuDNN's is one: FlashAttention-3's 659 and 554 of 989
+TFLOP/s, head dim 128 and 8192 tokens, Dao-AILab/flash-attention pull request 1791."""
+BLACKWELL_NATIVE = Shares(0.60, 0.53)
+"""Kernels written for Blackwell: FlashAttention-4's 1535 and 1360 of 2500 to 2250 TFLOP/s, head dim
+128 and 8192 tokens, Dao-AILab/flash-attention pull request 2280, where the chip is not named."""
+
+EFFICIENT_FLOAT32_PRODUCTS = 3
+"""Memory-efficient attention multiplies float32 as three products in TF32, of the high and low bits
+(OpMultiplyAddFastF32 in gemm_kernel_utils.h), where the chip has TF32."""
+
+EFFICIENT_OF_FLASH = 0.5
+"""Memory-efficient attention is xformers' CUTLASS kernel, which FlashAttention-2 beats by about 2
+as it does the first FlashAttention: arXiv:2307.08691, section 4.1. Elsewhere than on an A100 an
+estimate."""
+
+SHARES: dict[tuple[Fused, int], Shares] = {
+    (Fused.FLASH, 8): AMPERE,
+    (Fused.FLASH, 9): HOPPER,
+    (Fused.FLASH, 10): BLACKWELL,
+    (Fused.FLASH, 12): AMPERE,
+    (Fused.CUDNN, 8): AMPERE,
+    (Fused.CUDNN, 9): HOPPER_NATIVE,
+    (Fused.CUDNN, 10): BLACKWELL_NATIVE,
+    (Fused.CUDNN, 12): AMPERE,
+}
+"""By the major compute capability. 8.6, 8.9 and 12.0 have the A100's kind of tensor core
+instruction and run the A100's kernel (FlashAttention-2 README: Ampere, Ada, Hopper)."""
+
+ELSEWHERE = HOPPER
+"""An estimate for chips without a row (Volta, Turing, other vendors): the lowest share published
+for a chip in wide use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """B * H heads of S queries and T keys."""
+
+    heads: int
+    S: int
+    T: int
+    D: int
+    E: int
+    is_causal: bool
+    is_backward: bool
+
+
+def attention_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
+    """Fused kernels by blocks; the math path and whole layers as products and passes over bytes."""
+    kernel, shape = fused_of(call), attention_of(call, cost)
+    if kernel is None or shape is None:
+        return unfused_kernel(call, cost, chip)
+    moved_bytes = cost.bytes + (accumulator_bytes(shape) if shape.is_backward else 0)
+    return bounded(
+        compute_s=fused_s(call, shape, kernel, chip),
+        memory_s=moved_bytes / bandwidth_bytes_per_s(chip),
+        overhead_s=KERNEL_S * attention_launches(call),
+    )
+
+
+def fused_of(call: Call) -> Fused | None:
+    if "flash" in call.name or "varlen" in call.name or "overrideable" in call.name:
+        return Fused.FLASH
+    if "efficient" in call.name:
+        return Fused.EFFICIENT
+    return Fused.CUDNN if "cudnn" in call.name else None
+
+
+def attention_of(call: Call, cost: Cost) -> Attention | None:
+    """The shape behind a call. Heads follow from the FLOPs, which know every layout."""
+    if not (call.tensors("query") and call.tensors("key") and call.tensors("value")):
+        return None
+    query, key = call.tensor("query"), call.tensor("key")
+    D, E = query.shape[-1], call.tensor("value").shape[-1]
+    is_backward = "backward" in call.name
+    per_point = 2 * ((3 * D + 2 * E) if is_backward else (D + E))
+    points = cost.flops // max(1, per_point)
+    S, T = lengths(call, query.shape, key.shape)
+    return Attention(
+        heads=max(1, -(-points // max(1, S * T))),
+        S=S,
+        T=T,
+        D=D,
+        E=E,
+        is_causal=call.literal("is_causal") is True or call.literal("causal") is True,
+        is_backward=is_backward,
+    )
+
+
+def lengths(call: Call, query: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, int]:
+    """(S, T): of packed sequences the longest's, which are literals."""
+    longest = [
+        next((value for name in names if isinstance(value := call.literal(name), int)), 0)
+        for names in (("max_q", "max_seqlen_q"), ("max_k", "max_seqlen_k"))
+    ]
+    is_heads_first = "scaled_dot_product" in call.name or ("cudnn" in call.name and len(query) == 4)
+    place = -2 if is_heads_first else -3
+    S = longest[0] or (query[place] if len(query) >= -place else 1)
+    T = longest[1] or (key[place] if len(key) >= -place else 1)
+    return max(1, S), max(1, T)
+
+
+def shares_of(kernel: Fused, chip: Chip) -> Shares:
+    generation = chip.compute_capability[0] if chip.compute_capability else 0
+    if kernel is Fused.EFFICIENT:
+        flash = SHARES.get((Fused.FLASH, generation), ELSEWHERE)
+        return Shares(EFFICIENT_OF_FLASH * flash.forward, EFFICIENT_OF_FLASH * flash.backward)
+    return SHARES.get((kernel, generation), ELSEWHERE)
+
+
+def computed_share(shape: Attention, block: int) -> float:
+    """Of the S * T points, those a kernel computes: half and the diagonal's blocks if causal."""
+    if not shape.is_causal:
+        return 1.0
+    return min(1.0, (1 + block / max(shape.S, shape.T)) / 2)
+
+
+def attention_peak_flop_per_s(dtype: str, kernel: Fused, chip: Chip) -> float:
+    """The promised rate of the instructions that the kernel uses."""
+    promised = peak_of(dtype, chip).flop_per_s
+    if kernel is Fused.EFFICIENT and dtype == "float32" and "tf32" in chip.peaks:
+        split = chip.peaks["tf32"].flop_per_s / EFFICIENT_FLOAT32_PRODUCTS
+        return max(promised, split)
+    return promised
+
+
+def fused_s(call: Call, shape: Attention, kernel: Fused, chip: Chip) -> float:
+    """Waves of whole blocks, each preceded by the time of one block of the inner loop."""
+    shares = shares_of(kernel, chip)
+    share = shares.backward if shape.is_backward else shares.forward
+    rate = share * attention_peak_flop_per_s(call.tensor("query").dtype, kernel, chip)
+    block = EFFICIENT_BLOCK if kernel is Fused.EFFICIENT else BLOCK
+    outer, inner = (shape.T, shape.S) if shape.is_backward else (shape.S, shape.T)
+    inner_padded = (ceil(inner / block) * computed_share(shape, block) + 1) * block
+    D, E = padded_head(shape.D), padded_head(shape.E)
+    point_flops = 2 * ((3 * D + 2 * E) if shape.is_backward else (D + E))
+    block_flops = block * inner_padded * point_flops
+    blocks = shape.heads * ceil(outer / block)
+    if chip.multiprocessors is None:
+        return blocks * block_flops / rate
+    waves = ceil(blocks / chip.multiprocessors)
+    return waves * chip.multiprocessors * block_flops / rate
+
+
+def padded_head(size: int) -> int:
+    return next((padded for padded in HEAD_DIMS if size <= padded), size)
+
+
+def accumulator_bytes(shape: Attention) -> int:
+    """Gradients of the queries in float32: set to zero, added to, and read to be converted."""
+    return 3 * 4 * shape.heads * shape.S * shape.D
+
+
+SCORE_PASSES = 5
+"""Scores to memory and back: written, scaled and masked in place, softmax in place."""
+
+
+def unfused_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
+    """Products at a product's rate and the scores moved between them; causal or not."""
+    shape = attention_of(call, cost)
+    query = call.inputs[0]
+    dtype, itemsize_bytes = product_dtype(call, query)
+    if shape is None or "multi_head" in call.name:
+        rows = max(1, query.elements // max(1, query.shape[-1]))
+        columns = max(1, query.shape[-1])
+        K = max(1, cost.flops // (2 * rows * columns))
+        compute_s, _ = product_s(Product(1, rows, columns, K, dtype, itemsize_bytes), chip)
+        score_bytes = 0
+    else:
+        first = Product(shape.heads, shape.S, shape.T, shape.D, dtype, itemsize_bytes)
+        second = Product(shape.heads, shape.S, shape.E, shape.T, dtype, itemsize_bytes)
+        compute_s = product_s(first, chip)[0] + product_s(second, chip)[0]
+        score_bytes = SCORE_PASSES * shape.heads * shape.S * shape.T * itemsize_bytes
+    bandwidth = bandwidth_bytes_per_s(chip)
+    # The passes over the scores come between the products: they do not overlap.
+    return bounded(
+        compute_s=compute_s + score_bytes / bandwidth,
+        memory_s=cost.bytes / bandwidth,
+        overhead_s=KERNEL_S * attention_launches(call),
+    )

@@ -1,0 +1,112 @@
+"""Corrections from measurements: how much longer calls like this one really took than modelled.
+
+The model knows how work grows with a call's size; what it does not know (caches, vector units, tile
+shapes, libraries' choices) shows in the ratio of measured to modelled time, which changes slowly
+from size to size. So it is the logarithm of that ratio that is interpolated, over the logarithms of
+the sizes.
+"""
+
+from collections.abc import Callable, Iterable
+from math import exp, log
+from typing import NamedTuple
+
+from torchtally.timing.calibration import Features, Sample, features
+from torchtally.timing.roofline.kernel import Kernel
+from torchtally.trace import Call
+from torchtally.work import Cost, Kind, cost_of
+
+Model = Callable[[Call, Kind, Cost], Kernel]
+
+NEAREST = 4
+"""Measured neighbours that have a say where a size has several numbers."""
+
+
+class Point(NamedTuple):
+    place: tuple[float, ...]
+    """Logarithms of the size."""
+    correction: float
+    """Logarithm of measured over modelled."""
+
+
+class Corrections:
+    """Ratios of measured to modelled time, by family and variant."""
+
+    def __init__(self, samples: Iterable[Sample], model: Model) -> None:
+        self._points: dict[tuple[str, str], list[Point]] = {}
+        self._variants: dict[str, list[str]] = {}
+        self._families: dict[Kind, list[str]] = {}
+        for sample in samples:
+            self._add(sample, model)
+        for (family, variant), points in self._points.items():
+            points.sort()
+            self._variants.setdefault(family, []).append(variant)
+
+    def _add(self, sample: Sample, model: Model) -> None:
+        kind, cost = cost_of(sample.call)
+        modelled_s = model(sample.call, kind, cost).seconds
+        if modelled_s <= 0 or sample.seconds <= 0:
+            return
+        found = features(sample.call, kind, cost)
+        point = Point(tuple(map(log, found.size)), log(sample.seconds / modelled_s))
+        self._points.setdefault((found.family, found.variant), []).append(point)
+        families = self._families.setdefault(kind, [])
+        if found.family not in families:
+            families.append(found.family)
+
+    def factor(self, call: Call, kind: Kind, cost: Cost) -> tuple[float, bool]:
+        """(measured over modelled for a call of this size, calls like it were measured).
+
+        Of an operator that was not: the middle of those of its kind. Of a kind that was not: 1.
+        """
+        found = features(call, kind, cost)
+        place = tuple(map(log, found.size))
+        points = self._points_of(found, place)
+        if points:
+            return exp(interpolated(points, place)), True
+        near = [
+            interpolated(points, place)
+            for family in self._families.get(kind, ())
+            if (points := self._points_of(Features(family, found.variant, found.size), place))
+        ]
+        return (exp(middle(near)), False) if near else (1.0, False)
+
+    def _points_of(self, found: Features, place: tuple[float, ...]) -> list[Point]:
+        """Of the variant, else of the family's first: the same operator, in another layout."""
+        variants = self._variants.get(found.family, ())
+        variant = found.variant if found.variant in variants else next(iter(variants), "")
+        points = self._points.get((found.family, variant), [])
+        return points if points and len(points[0].place) == len(place) else []
+
+
+def middle(numbers: list[float]) -> float:
+    ordered = sorted(numbers)
+    return ordered[len(ordered) // 2]
+
+
+def interpolated(points: list[Point], place: tuple[float, ...]) -> float:
+    """Along a line between the two neighbours; in more dimensions by the inverse of distance.
+
+    Beyond the last measured size its correction stands.
+    """
+    if len(place) == 1:
+        return on_line(points, place[0])
+    near = sorted((distance(it.place, place), it.correction) for it in points)[:NEAREST]
+    if near[0][0] < 1e-12:
+        return near[0][1]
+    weights = [1 / it for it, _ in near]
+    return sum(w * c for w, (_, c) in zip(weights, near, strict=True)) / sum(weights)
+
+
+def on_line(points: list[Point], place: float) -> float:
+    after = next((at for at, it in enumerate(points) if it.place[0] >= place), len(points))
+    if after == 0 or after == len(points):
+        return points[min(after, len(points) - 1)].correction
+    (low,), first = points[after - 1]
+    (high,), second = points[after]
+    share = (place - low) / (high - low) if high > low else 1.0
+    return first + share * (second - first)
+
+
+def distance(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """Squared."""
+    return sum((a - b) ** 2 for a, b in zip(one, other, strict=True))

@@ -1,0 +1,60 @@
+"""Copies between host and device: over the host's link, bound NETWORK.
+
+A copy over PCIe waits for a link outside the chip, as a collective does: faster memory or
+arithmetic would not help, a faster link would. `Bound.NETWORK` says that.
+"""
+
+from torchtally.chips import Chip
+from torchtally.timing.roofline.kernel import Kernel
+from torchtally.timing.roofline.limits import bounded
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
+from torchtally.trace import Call, TensorSpec
+from torchtally.work import Cost
+
+PINNED_SHARE = 0.80
+"""Of the link's speed, what copies from page-locked memory reach.
+
+The mean of two: 12.15 of 15.75 GB/s on a P100 (mpicbg-scicomp/gearshifft pull request 82) and 13.1
+of 15.75 on an RTX 2080 Ti (usadellab/Helixer issue 22), by NVIDIA's bandwidthTest.
+"""
+
+PAGEABLE_OF_PINNED = 0.40
+"""Pageable memory is copied to a page-locked buffer first: 2.31 beside 5.77 GB/s on a laptop,
+NVIDIA, "How to Optimize Data Transfers in CUDA C/C++". A faster host loses less: 5.37 beside 6.19
+GB/s on the desktop there."""
+
+LATENCY_S = 10e-6
+"""An estimate of what the smallest copy takes; nobody published it. Submitting one takes 5 to 7 us
+(Wu et al., arXiv:2602.21548, section 5.2), before it crosses the link."""
+
+
+def is_host_copy(call: Call) -> bool:
+    """One side is on the host, the other on the device. A number on the host (a 0-d tensor that a
+    kernel takes as an argument) is no copy.
+    """
+    specs = (*call.inputs, *call.outputs)
+    return any(not spec.is_on_device for spec in specs) and any(s.is_on_device for s in specs)
+
+
+def host_copy_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
+    """The bytes on the host's side over the link, pinned or not, and the latency.
+
+    A chip whose host link no source gives copies at the speed of its memory, which no copy exceeds:
+    a lower bound (and the truth where host and device share one memory).
+    """
+    host = host_side(call)
+    moved_bytes = sum(spec.bytes for spec in host)
+    memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
+    link = chip.host_link
+    if link is None or link.bytes_per_s_per_direction is None:
+        return bounded(memory_s=memory_s, overhead_s=LATENCY_S)
+    speed = link.bytes_per_s_per_direction * PINNED_SHARE
+    if not all(spec.is_pinned for spec in host):
+        speed *= PAGEABLE_OF_PINNED
+    return bounded(memory_s=memory_s, network_s=moved_bytes / speed, overhead_s=LATENCY_S)
+
+
+def host_side(call: Call) -> list[TensorSpec]:
+    """The tensors on the host: what is read of them, or else what is written to."""
+    came_in = [spec for spec in call.inputs if not spec.is_on_device]
+    return came_in or [spec for spec in call.outputs if not spec.is_on_device]

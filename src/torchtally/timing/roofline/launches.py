@@ -1,0 +1,210 @@
+"""How many kernels an operator launches: the host takes its time for each, and so does the device.
+
+Most launch one. The table holds those that launch more, as counted in PyTorch's CUDA sources
+(aten/src/ATen/native/cuda, or as named); where the count depends on shapes, the case is named.
+Copies to the host that an operator waits for are in it, fills by the driver between the kernels of
+cub are not. cub takes two kernels to add up many elements, to scan or to select (it sets up first),
+and to sort two and one for each 8 bits, but one alone where there are few. Lists of tensors go to
+the device in as few kernels as their addresses fit (`multi_tensor_launches`).
+"""
+
+from collections.abc import Iterable
+from math import ceil
+
+from torchtally.trace import Call, TensorSpec
+from torchtally.work import Cost, Kind, cost_of
+
+SEVERAL: dict[str, int] = {
+    # layer_norm_kernel.cu: the gradient of the input; those of weight and bias.
+    "native_layer_norm_backward": 2,
+    "_fused_rms_norm_backward": 2,
+    # group_norm_kernel.cu: moments, their use per channel, the result; backward sums, the use of
+    # each channel and of each group, the gradient of the input, those of weight and bias.
+    "native_group_norm": 3,
+    "native_group_norm_backward": 5,
+    # Normalization.cu: statistics, running statistics, the result. Backward is one kernel, but two
+    # where channels are last.
+    "native_batch_norm": 3,
+    "_native_batch_norm_legit": 3,
+    "_batch_norm_with_update": 3,
+    # SoftMax.cu: the gradient times the result first.
+    "_softmax_backward_data": 2,
+    # LinearAlgebra.cpp: what the product is added to is copied into the result first.
+    "baddbmm": 2,
+    # Gradients start as zeros: Loss.cu, NLLLoss2d.cu, DilatedMaxPool2d.cu.
+    "nll_loss_backward": 2,
+    "nll_loss2d_backward": 2,
+    "max_pool2d_with_indices_backward": 2,
+    "index_select_backward": 2,
+    "slice_backward": 2,
+    "select_backward": 2,
+    # SortStable.cu, one long row of 32 bits: places, a sort. Up to 2048 elements: 4 kernels.
+    "sort": 7,
+    "argsort": 7,
+    "msort": 7,
+    # TensorTopK.cu: a block for each row, then they are sorted. Few long rows take about 20.
+    "topk": 2,
+    # UniqueCub.cu, 64 bits without inverse: a sort, a selection, its length to the host.
+    "_unique": 13,
+    "_unique2": 13,
+    "unique_consecutive": 3,
+    # An estimate: thrust's kernels are not counted.
+    "unique_dim": 14,
+    # Randperm.cu, 32 random bits: places, bits, a sort, islands of equal ones.
+    "randperm": 9,
+    # Distributions.cpp, one draw: 10 kernels of checks, random numbers, a quotient, its maximum.
+    "multinomial": 13,
+    # Nonzero.cu: a count, which goes to the host, a selection, coordinates. Masks go by it.
+    "nonzero": 5,
+    "masked_select": 6,
+    # IndexKernel.cu: a scan of the mask, a check, the result.
+    "masked_scatter": 4,
+    # ScanUtils.cuh: of one row; of several one kernel.
+    "cumsum": 2,
+    "cumprod": 2,
+    # LossCTC.cu: lengths and offsets to the device, alpha; backward also two fills, beta, the
+    # gradient and zeros for the padding, of a small problem.
+    "_ctc_loss": 4,
+    "_ctc_loss_backward": 8,
+}
+
+EMBEDDING_SORTS_ABOVE = 3072
+"""Indices from which Embedding.cu sorts them and adds up runs, instead of in one kernel."""
+EMBEDDING_SORTED = 21
+"""Places, a sort of 64-bit indices (10), zeros, and the kernels that find runs of one index (2),
+divide them (5, one a scan) and add them up (2): EmbeddingBackwardKernel.cu."""
+
+ACCUMULATING_PUT = 10
+"""index_put with accumulate (Indexing.cu), by one index that backward need not check: it is
+wrapped, multiplied and divided; places, a sort of up to 24 bits (5), and one kernel over runs."""
+
+CAT_TENSORS = 128
+"""Contiguous tensors that one kernel of `cat` takes (Shape.cu, CAT_ARRAY_BATCH_SIZE)."""
+
+FOREACH_CHUNK = 65536
+"""Elements of one block's work: kChunkSize in MultiTensorApply.cuh."""
+FOREACH_TENSORS = (770, 448, 336, 252, 210)
+FOREACH_BLOCKS = 2240
+"""Tensors (by lists that go together, 1 to 5) and blocks of one launch, in builds for CUDA 13,
+whose kernels take 32 KB of arguments: depth_to_max_tensors in MultiTensorApply.cuh. Builds for
+CUDA 12 take 110, 64, 48, 36, 30 and 320."""
+
+
+def launches(call: Call) -> int:
+    """Kernels (or copies) that one call sends to the device. 0 for views and what is not counted.
+
+    0 as well for calls that touch no byte: an operator on no elements launches nothing.
+    """
+    return launches_of(call, *cost_of(call))
+
+
+def launches_of(call: Call, kind: Kind, cost: Cost) -> int:
+    """The same, for a caller who knows the call's cost already."""
+    if kind.is_free or kind is Kind.UNCOUNTED or not (cost.bytes or cost.flops):
+        return 0
+    name = call.name.partition(".")[2].removesuffix("_")
+    if name.startswith(("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")):
+        return list_launches(call, name)
+    if kind is Kind.CONVOLUTION and "backward" in name:
+        return convolution_gradients(call)
+    if kind is Kind.ATTENTION:
+        return attention_launches(call)
+    if kind is Kind.RECURRENT:
+        return recurrent_launches(call)
+    if name in ("embedding_dense_backward", "embedding_backward"):
+        return embedding_launches(call)
+    if name in ("index_put", "_index_put_impl", "_unsafe_index_put"):
+        return ACCUMULATING_PUT if call.literal("accumulate") is True else 1
+    if name in ("cat", "concat", "stack", "_stack", "hstack", "vstack"):
+        return max(1, ceil(len(call.inputs) / CAT_TENSORS))
+    if name == "addmm":
+        return 1 if len(call.inputs[0].shape) < 2 else 2
+    return SEVERAL.get(name, 1)
+
+
+def list_launches(call: Call, name: str) -> int:
+    """Of a foreach or fused operator. Norms and maxima fill a buffer for blocks' results first and
+    add these up at the end (ForeachReduceOp.cu).
+    """
+    lists = tensor_lists(call)
+    if not lists:
+        return 1
+    longest = max(lists, key=len)
+    depth = len(lists) + writes_new_list(call, longest)
+    found = multi_tensor_launches((spec.elements for spec in longest), depth)
+    return found + (2 if name in ("_foreach_norm", "_foreach_max", "_foreach_powsum") else 0)
+
+
+SINGLE_TENSORS = frozenset({"found_inf", "inv_scale", "grad_scale", "lr", "alpha", "scalar"})
+"""Arguments of one tensor beside the lists."""
+
+
+def tensor_lists(call: Call) -> list[tuple[TensorSpec, ...]]:
+    """The lists that a kernel goes over together. Step counters are an argument apart."""
+    names = dict.fromkeys(spec.argument for spec in call.inputs)
+    skipped = SINGLE_TENSORS | {"state_steps"}
+    return [call.tensors(name) for name in names if name not in skipped]
+
+
+def writes_new_list(call: Call, longest: tuple[TensorSpec, ...]) -> bool:
+    """Out of place: the results' addresses go along."""
+    return not call.is_mutating and len(call.outputs) == len(longest)
+
+
+def multi_tensor_launches(elements: Iterable[int], depth: int) -> int:
+    """Launches for tensors of these sizes: one ends when it is full of tensors or of blocks."""
+    limit = FOREACH_TENSORS[min(depth, len(FOREACH_TENSORS)) - 1]
+    found = tensors = blocks = 0
+    for size in elements:
+        if size == 0:
+            continue
+        tensors += 1
+        blocks += ceil(size / FOREACH_CHUNK)
+        full, rest = divmod(blocks, FOREACH_BLOCKS)
+        if full:
+            found, blocks, tensors = found + full, rest, 1 if rest else 0
+        if tensors == limit:
+            found, blocks, tensors = found + 1, 0, 0
+    return found + (1 if blocks else 0)
+
+
+def convolution_gradients(call: Call) -> int:
+    """A kernel for each gradient wanted; the bias's is a sum."""
+    flags = call.literal("output_mask")
+    return max(1, sum(map(bool, flags))) if isinstance(flags, tuple) else len(call.outputs) or 1
+
+
+def attention_launches(call: Call) -> int:
+    """Fused: one. Backward of flash: rows of grad * out are added up first, and the gradient of the
+    queries, which all blocks add to in float32, is converted last (flash_bwd_launch_template.h);
+    cuDNN's is taken to do the same. Memory-efficient: all in one, but in float32 grad * out, its
+    sum and a copy come first (attention_backward.cu). Unfused: two products, scale and mask,
+    softmax.
+    """
+    is_backward = "backward" in call.name
+    if any(kernel in call.name for kernel in ("flash", "varlen", "overrideable", "cudnn")):
+        return 3 if is_backward else 1
+    if "efficient" in call.name:
+        return 4 if is_backward and call.inputs[0].dtype == "float32" else 1
+    return 4
+
+
+def recurrent_launches(call: Call) -> int:
+    """The inputs' product of each matrix, and for each step the hidden state's and the gates."""
+    shape, sizes = call.inputs[0].shape, call.literal("batch_sizes")
+    if isinstance(sizes, tuple) and sizes:
+        steps = len(sizes)
+    elif len(shape) < 3:
+        steps = 1
+    else:
+        steps = shape[1] if call.literal("batch_first") is True else shape[0]
+    matrices = sum(len(spec.shape) == 2 for spec in call.tensors("weight") or call.inputs[1:])
+    pairs = max(1, matrices // 2)
+    times = 2 if "backward" in call.name else 1
+    return times * pairs * (1 + 2 * steps)
+
+
+def embedding_launches(call: Call) -> int:
+    indices = call.tensors("indices")
+    n = indices[0].elements if indices else call.inputs[-1].elements
+    return EMBEDDING_SORTED if n > EMBEDDING_SORTS_ABOVE else 2

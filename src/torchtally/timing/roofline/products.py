@@ -1,0 +1,270 @@
+"""Matrix products: tiles of the result, in waves over the multiprocessors.
+
+M, K, N: (M, K) @ (K, N).  B: batch.  m, n: a tile of the result.  s: splits of K.
+
+How libraries compute a product is published: the result is cut into tiles, each multiprocessor
+computes one at a time over all of K, a tile that hangs over the edge costs as much as a whole one
+(tile quantisation), and so does a last wave with few tiles in it (wave quantisation). Where tiles
+are few, K is split and partial sums are added by a kernel of their own. Of the tile shapes and
+splits that libraries have, the fastest is taken here; a library's heuristics may miss it. Sources:
+NVIDIA, "Matrix Multiplication Background User's Guide", sections 2 and 3; CUTLASS, "Efficient GEMM
+in CUDA" (split-K, pipelines).
+
+Not modelled: clocks that fall under load beyond what the chip's published ceiling has in it, and
+operands read from device memory more than once because the L2 cache is too small.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, inf, prod
+
+from torchtally.chips import Chip
+from torchtally.timing.roofline.kernel import Kernel
+from torchtally.timing.roofline.limits import KERNEL_S, bounded
+from torchtally.timing.roofline.rates import (
+    achieved_flop_per_s,
+    bandwidth_bytes_per_s,
+    peak_of,
+    uses_matrix_unit,
+)
+from torchtally.trace import Call, TensorSpec
+from torchtally.work import Cost
+
+MATRIX_TILES = (
+    (256, 128),
+    (128, 256),
+    (128, 128),
+    (256, 64),
+    (64, 256),
+    (128, 64),
+    (64, 128),
+    (64, 64),
+)
+"""For tensor cores: the tile sizes of cuBLAS that NVIDIA's guide lists, section 2.3. Names of
+later kernels show the same (nvjet_sm100_..._128x256_..., triton-lang/triton pull request 9044)."""
+
+VECTOR_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (32, 32))
+"""Without tensor cores: those in the names of cuBLAS's sgemm kernels (ampere_sgemm_128x64_nn)."""
+
+SPLITS = (1, 2, 4, 8, 16, 32)
+
+DEPTH_BYTES = 64
+"""Of each row of A and B, what one step over K takes in: 32 elements of 16 bits, as in CUTLASS's
+default for Volta and Turing (64 for Ampere, default_gemm_configuration.h). K is padded to whole
+steps."""
+
+STAGES = 4
+"""Steps on their way from memory at once: the pipeline's length, which passes before the first
+multiplication. An estimate for all chips: by the same defaults 2 steps of 32 elements (Volta,
+Turing) or 3 of 64 (Ampere), so 64 or 192 elements; here 128."""
+
+LOAD_S = 0.5e-6
+"""From asking for a step's numbers to having them: an estimate, the middle of what a V100's device
+memory takes where the address is known already, 375 cycles, and where it is not, 1029 (Jia et al.,
+"Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", arXiv:1804.06826, figure 3.2),
+at 1.4 GHz. With `STAGES` of them on their way, a step takes at least a share of it."""
+
+L2_BYTES_PER_CLOCK = 64
+"""What one multiprocessor can take in from L2: an estimate, the power of two above the shares of
+all: 47 on an A100 (5120 for 108) and 26 on a V100 (2048 for 80: NVIDIA A100 whitepaper, "A100 L2
+Cache"). It makes small tiles slow: a tile takes in m + n numbers for every m * n products."""
+
+ALIGNMENT_BYTES = 16
+"""Tensor cores are fed 16 bytes at a time: 8 numbers of 16 bits (NVIDIA's guide, section
+2.2, which finds 128 bytes better still on an A100)."""
+
+UNALIGNED_SHARE = 0.5
+"""An estimate of the rate when a matrix's rows do not begin on such a boundary.
+
+NVIDIA's guide gives no number for cuBLAS 11 and later. Padding GPT-2's vocabulary from 50257 to
+50304 made nanoGPT's step "~25 %" faster in February 2023 (Karpathy); its product is 31 % of the
+model's FLOPs, so it was about twice as slow. On A100s PyTorch's developers found "nearly a 3x
+speedup" of the product ("Accelerating Large Language Models with Accelerated Transformers",
+pytorch.org/blog, April 2023).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """B products of (M, K) with (K, N)."""
+
+    batch: int
+    M: int
+    N: int
+    K: int
+    dtype: str
+    """Whose peak applies: the operands' dtype, or "tf32"."""
+    itemsize_bytes: int
+    is_aligned: bool = True
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.M * self.N * self.K
+
+
+def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
+    """The products of one call, one behind the other."""
+    compute_s = overhead_s = 0.0
+    found = products_of(call, cost)
+    memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
+    for product in found:
+        found_s, found_launches = product_s(product, chip, memory_s / len(found))
+        compute_s += found_s
+        overhead_s += KERNEL_S * found_launches
+    return bounded(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
+
+
+@lru_cache(maxsize=4096)
+def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[float, int]:
+    """(seconds of arithmetic with the best tile and split, kernels launched for it).
+
+    Adding up the splits' partial sums is in the seconds. At least flops / promised peak, always.
+    Splits that make the arithmetic faster than `memory_s` gain nothing, and are not made.
+    """
+    if product.flops == 0:
+        return 0.0, 1
+    peak = peak_of(product.dtype, chip)
+    on_matrix_unit = uses_matrix_unit(product.dtype, chip)
+    rate = achieved_flop_per_s(peak)
+    if on_matrix_unit and not product.is_aligned:
+        rate *= UNALIGNED_SHARE
+    if chip.multiprocessors is None:
+        return product.flops / rate, 1
+    tiles = MATRIX_TILES if on_matrix_unit else VECTOR_TILES
+    least_s = best_s = inf
+    best_launches = 1
+    for m, n in tiles:
+        for splits in SPLITS:
+            found_s = tiled_s(product, (m, n), splits, rate, chip)
+            if splits > 1:
+                found_s += partial_sums_s(product, splits, chip)
+            whole_s = max(found_s, memory_s) + KERNEL_S * (splits > 1)
+            if whole_s < least_s:
+                least_s, best_s, best_launches = whole_s, found_s, 1 + (splits > 1)
+    return best_s, best_launches
+
+
+def tiled_s(product: Product, tile: tuple[int, int], splits: int, rate: float, chip: Chip) -> float:
+    """Waves of whole tiles, at `rate` FLOP/s of the whole chip, and one filling of the pipeline."""
+    assert chip.multiprocessors is not None
+    m, n = tile
+    depth = max(1, DEPTH_BYTES // product.itemsize_bytes)
+    units = product.batch * ceil(product.M / m) * ceil(product.N / n) * splits
+    waves = ceil(units / chip.multiprocessors)
+    steps = ceil(ceil(product.K / depth) / splits)
+    step_s = max(2 * m * n * depth * chip.multiprocessors / rate, LOAD_S / STAGES)
+    if chip.boost_clock_hz is not None:
+        taken_in_bytes = (m + n) * depth * product.itemsize_bytes
+        step_s = max(step_s, taken_in_bytes / (L2_BYTES_PER_CLOCK * chip.boost_clock_hz))
+    return (waves * steps + STAGES) * step_s
+
+
+def partial_sums_s(product: Product, splits: int, chip: Chip) -> float:
+    """Each split's result written in float32, and read again to be added."""
+    partial_bytes = 4 * product.batch * product.M * product.N * splits
+    return 2 * partial_bytes / bandwidth_bytes_per_s(chip)
+
+
+# From calls to products ---------------------------------------------------------------------------
+
+SECOND_IS_FIRST = ("addmm", "baddbmm", "addmv", "_addmm_activation", "addbmm", "addr")
+"""Operators whose first tensor is added to the product of the second and third."""
+
+
+def operands(call: Call) -> tuple[TensorSpec, TensorSpec | None]:
+    """A and B; B is None for an operator of one tensor."""
+    name = call.name.partition(".")[2].removesuffix("_")
+    skipped = 1 if name in SECOND_IS_FIRST else 0
+    chosen = call.inputs[skipped : skipped + 2]
+    return chosen[0], chosen[1] if len(chosen) > 1 else None
+
+
+def products_of(call: Call, cost: Cost) -> tuple[Product, ...]:
+    """The products that a call runs. Their FLOPs add up to the call's, but for rounding up.
+
+    M and N are the result's last two dimensions and K follows from the FLOPs, so that one rule
+    serves every operator; an operator with several products (a linear layer's backward) is taken
+    as that many of equal size.
+    """
+    if name_of(call) == "_foreach_mm":
+        count = len(call.outputs)
+        pairs = zip(call.inputs[:count], call.inputs[count:], strict=False)
+        return tuple(plain_product(call, left, right) for left, right in pairs)
+    left, right = operands(call)
+    shape = result_shape(call)
+    dtype, itemsize_bytes = product_dtype(call, left)
+    M, N, batch = matrix_of(shape)
+    if is_folded(left, right, batch):
+        # (B, M, K) @ (K, N): one matrix of B * M rows, as at::matmul and at::linear fold it.
+        M, batch = M * batch, 1
+    terms = max(1, M * N * batch)
+    return (
+        Product(
+            batch=batch,
+            M=M,
+            N=N,
+            K=max(1, ceil(cost.flops / (2 * terms))) if cost.flops else 0,
+            dtype=dtype,
+            itemsize_bytes=itemsize_bytes,
+            is_aligned=are_aligned([spec for spec in (left, right) if spec], N * itemsize_bytes),
+        ),
+    )
+
+
+def plain_product(call: Call, left: TensorSpec, right: TensorSpec) -> Product:
+    dtype, itemsize_bytes = product_dtype(call, left)
+    M, K = left.shape[-2:]
+    N = right.shape[-1]
+    aligned = are_aligned([left, right], N * itemsize_bytes)
+    return Product(1, M, N, K, dtype, itemsize_bytes, aligned)
+
+
+def name_of(call: Call) -> str:
+    return call.name.partition(".")[2].removesuffix("_")
+
+
+def result_shape(call: Call) -> tuple[int, ...]:
+    if call.outputs:
+        return call.outputs[0].shape
+    return next((spec.shape for spec in call.inputs if spec.is_written), ())
+
+
+def matrix_of(shape: Sequence[int]) -> tuple[int, int, int]:
+    """(M, N, B) of a result: a vector is one row, a number one row of one."""
+    N = shape[-1] if shape else 1
+    M = shape[-2] if len(shape) > 1 else 1
+    return M, N, prod(shape[:-2])
+
+
+def is_folded(left: TensorSpec, right: TensorSpec | None, batch: int) -> bool:
+    """The second operand is one matrix for the whole batch."""
+    return batch > 1 and right is not None and len(right.shape) <= 2 and len(left.shape) > 2
+
+
+def product_dtype(call: Call, spec: TensorSpec) -> tuple[str, int]:
+    """(whose peak applies, bytes of one element)."""
+    if spec.dtype == "float32" and call.literal("allow_tf32") is True:
+        return "tf32", 4
+    return spec.dtype, spec.itemsize_bytes
+
+
+def are_aligned(specs: Sequence[TensorSpec], result_row_bytes: int) -> bool:
+    """Rows of both operands and of the result begin on 16-byte boundaries.
+
+    A row is what lies in memory without a gap; the next one begins at the other dimension's
+    stride.
+    """
+    return result_row_bytes % ALIGNMENT_BYTES == 0 and all(map(is_aligned, specs))
+
+
+def is_aligned(spec: TensorSpec) -> bool:
+    """A vector has one row only, which begins where the allocator put it: on a boundary."""
+    if len(spec.shape) < 2:
+        return True
+    strides = [
+        step * spec.itemsize_bytes
+        for size, step in zip(spec.shape[-2:], spec.stride[-2:], strict=True)
+        if size > 1 and step > 1
+    ]
+    return all(step % ALIGNMENT_BYTES == 0 for step in strides)

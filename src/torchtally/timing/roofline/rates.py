@@ -1,0 +1,114 @@
+"""What a chip reaches of what it promises: FLOP/s of products, bytes per second, vector work.
+
+A published measurement of the chip itself comes first (`Peak.achieved_flop_per_s`,
+`Chip.achieved_bandwidth_bytes_per_s`). Where there is none, what others reach of their promise
+stands in: an estimate, and the only one in this file.
+"""
+
+from torchtally.chips import SAME_RATE, Chip, Peak
+
+ACHIEVED_SHARE_OF_PEAK = 0.78
+"""An estimate: of the promised rate of products, what the best shape reaches.
+
+The median of the twelve bfloat16 rows of "Maximum Achievable Matmul FLOPS" (stas00/ml-engineering,
+compute/accelerator/README.md @744d01e): 96.9, 86.9, 83.8, 81.1, 80.3, 78.6, 77.6, 74.1, 72.9, 68.0,
+60.4 and 51.4 %, from an Intel Gaudi 2 to an AMD MI300X; the two in the middle are 78.6 and 77.6.
+"""
+
+ACHIEVED_SHARE_OF_BANDWIDTH = 0.91
+"""An estimate: of the promised bandwidth, what a kernel that only reads or writes reaches.
+
+The median of three published: 3240 of 3350 GB/s on an H100 (a sum of 2^30 elements,
+pranjalssh/fast.cu README), 921 of 1008 GB/s on an RTX 4090 (krrishnarraj/clpeak issue 106), and
+1727 of 1935 GB/s on an A800 80GB PCIe (mli/transformers-benchmarks issue 4).
+"""
+
+NORMALIZATION_SHARE_OF_BANDWIDTH = 0.60
+"""Of the promised bandwidth, what norms' kernels reach: threads wait for each other's sums.
+
+Apex's layer norm, which PyTorch's was taken from, on a GA100 of 1555 GB/s, 16384 rows of 1024 in
+float16: 0.0751 ms forward, which moves 67 MB, and 0.1762 ms backward, which moves 168 MB (the
+input and its gradient are read twice): 58 and 61 % (NVIDIA/apex pull request 1037).
+"""
+
+FLOAT64_SHARE_OF_FLOAT32 = {
+    (7, 5): 1 / 32,
+    (8, 6): 1 / 64,
+    (8, 9): 1 / 64,
+    (12, 0): 1 / 64,
+}
+"""Chips made for graphics have few float64 units, 2 in each multiprocessor beside 64 (7.5) or 128
+for float32: CUDA C++ Programming Guide, "Arithmetic Instructions"; NVIDIA, "Ada GPU Architecture".
+12.0 is taken to be as 8.9."""
+
+REAL_OF_COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+"""Costs count complex arithmetic in real FLOPs."""
+
+UPCAST = ("float32", "bfloat16", "float16")
+"""What computes a dtype that the chip has no unit for, the first that there is.
+
+Volta and Turing have no bfloat16: cuBLAS computes such products in float32, without tensor cores
+(measured at 4 to 5 TFLOP/s on a Titan RTX, beside 40 to 66 in float16:
+zzc0721/torch-performance-test-data issue 127). TPUs have no float32: it goes through the bfloat16
+unit (JAX's and XLA's default precision of products).
+"""
+
+
+VECTOR_UNITS = frozenset({"float32", "float64", "float64_vector"})
+"""Peaks of arithmetic outside the matrix units (float64 of some chips is within them)."""
+
+
+def uses_matrix_unit(dtype: str, chip: Chip) -> bool:
+    """The chip multiplies this dtype in tensor cores, and does not upcast it to float32."""
+    real = REAL_OF_COMPLEX.get(dtype, dtype)
+    return real not in VECTOR_UNITS and SAME_RATE.get(real, real) in chip.peaks
+
+
+def peak_of(dtype: str, chip: Chip) -> Peak:
+    """The promised dense rate at which the chip multiplies numbers of this dtype.
+
+    Raises UsageError when the chip has neither that rate nor one of what it would be upcast to.
+    """
+    real = REAL_OF_COMPLEX.get(dtype, dtype)
+    real = SAME_RATE.get(real, real)
+    if real in chip.peaks:
+        return chip.peaks[real]
+    if real == "float64" and chip.compute_capability in FLOAT64_SHARE_OF_FLOAT32:
+        single, share = chip.peak("float32"), FLOAT64_SHARE_OF_FLOAT32[chip.compute_capability]
+        return Peak(single.flop_per_s * share, single.source)
+    for other in UPCAST:
+        if other in chip.peaks:
+            return chip.peaks[other]
+    return chip.peak(real)
+
+
+def achieved_flop_per_s(peak: Peak) -> float:
+    """What large products reach: as measured, else as others do. Never more than the promise."""
+    reached = peak.achieved_flop_per_s or ACHIEVED_SHARE_OF_PEAK * peak.flop_per_s
+    return min(reached, peak.flop_per_s)
+
+
+def bandwidth_bytes_per_s(chip: Chip) -> float:
+    """What a kernel that only reads and writes device memory reaches."""
+    promised = chip.memory_bandwidth_bytes_per_s
+    reached = chip.achieved_bandwidth_bytes_per_s or ACHIEVED_SHARE_OF_BANDWIDTH * promised
+    return min(reached, promised)
+
+
+def normalization_bytes_per_s(chip: Chip) -> float:
+    """What a norm or a softmax reaches of it."""
+    share = NORMALIZATION_SHARE_OF_BANDWIDTH
+    return min(bandwidth_bytes_per_s(chip), share * chip.memory_bandwidth_bytes_per_s)
+
+
+def vector_peak_flop_per_s(dtype: str, chip: Chip) -> float | None:
+    """The promised rate outside the matrix units, for arithmetic on elements; None: not known.
+
+    Half precision and integers are computed in float32, as PyTorch's elementwise kernels do.
+    """
+    if dtype in ("float64", "complex128"):
+        if "float64_vector" in chip.peaks:
+            return chip.peaks["float64_vector"].flop_per_s
+        if "float64" in chip.peaks or chip.compute_capability in FLOAT64_SHARE_OF_FLOAT32:
+            return peak_of("float64", chip).flop_per_s
+    return chip.peaks["float32"].flop_per_s if "float32" in chip.peaks else None

@@ -1,0 +1,78 @@
+"""How long operators take on one chip: by its data sheet, and by measurements where there are."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from torchtally.chips import Chip
+from torchtally.timing.calibration import Calibration, Issue
+from torchtally.timing.calibration.features import is_tf32
+from torchtally.timing.roofline.calibrated import Corrections
+from torchtally.timing.roofline.datasheet import datasheet_kernel
+from torchtally.timing.roofline.host import host_kernel
+from torchtally.timing.roofline.kernel import Kernel
+from torchtally.timing.roofline.rates import peak_of
+from torchtally.trace import Call
+from torchtally.work import Cost, Kind
+
+ESTIMATED_ISSUE = Issue(
+    forward_s=10e-6, backward_s=7e-6, optimizer_s=8e-6, view_s=3e-6, launch_s=3e-6
+)
+"""What a host takes per operator where nobody measured it: estimates.
+
+Nobody published it by phase. A whole training step takes 9.8 us per kernel beside an RTX 4060 that
+waits for its host (41.4 ms, 4214 kernels), and 31 us beside a cloud's L4 (132.9 ms, 4228:
+roboflow/rf-detr issue 1410). An `add` alone takes 8 us beside an A100 (flagos-ai/Torch-FL pull
+request 27); `2 * x` on a CPU, which launches nothing, 5 us, and 7 us with autograd (pytorch/pytorch
+issue 41383). So 10 us forward, with modules and autograd; less in C++ and in optimizers, which
+record no graph; less still for a view, which launches nothing. Launching takes no more than the
+3.8 us from one short kernel to the next in NVIDIA's "Getting Started with CUDA Graphs". `tally
+bench` measures it all.
+"""
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """One chip, and what was measured on one like it."""
+
+    chip: Chip
+    calibration: Calibration | None = None
+
+    @property
+    def is_host(self) -> bool:
+        """The chip is the CPU that runs the script: nothing overlaps with issuing operators."""
+        return self.chip.vendor == "CPU"
+
+    @property
+    def issue(self) -> Issue:
+        return ESTIMATED_ISSUE if self.calibration is None else self.calibration.issue
+
+    def kernel(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
+        """The call by itself. Nobody is faster than the chip's promised peak for products.
+
+        Raises UsageError where the chip lacks a number that the time depends on.
+        """
+        modelled = self._model(call, kind, cost)
+        if self._corrections is None or modelled.seconds <= 0:
+            return modelled
+        factor, is_calibrated = self._corrections.factor(call, kind, cost)
+        seconds = max(modelled.seconds * factor, self._floor_s(call, kind, cost))
+        return Kernel(seconds, modelled.bound, is_calibrated)
+
+    def _model(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
+        if not self.is_host:
+            return datasheet_kernel(call, kind, cost, self.chip)
+        assert self.calibration is not None, "a CPU is known by its calibration alone"
+        return host_kernel(call, kind, cost, self.calibration)
+
+    def _floor_s(self, call: Call, kind: Kind, cost: Cost) -> float:
+        """What physics allows a corrected product."""
+        if self.is_host or kind is not Kind.PRODUCT:
+            return 0.0
+        dtype = "tf32" if is_tf32(call) else call.inputs[-1].dtype
+        return cost.flops / peak_of(dtype, self.chip).flop_per_s
+
+    @cached_property
+    def _corrections(self) -> Corrections | None:
+        if self.calibration is None:
+            return None
+        return Corrections(self.calibration.samples, self._model)

@@ -1,0 +1,193 @@
+"""Kernels that go by bytes: elementwise, reductions, norms, losses, indexing, sorting, optimizers.
+
+    seconds = traffic / bandwidth + launches * KERNEL_S
+
+which is a bandwidth that grows with size, bytes / (bytes + bandwidth * KERNEL_S) of the full one.
+A cost counts each input read once and each result written once; a kernel that has to read its
+input again moves more, and `traffic_bytes` says how much. Work that is heavy for its bytes
+(float64 on a chip for graphics, an FFT, a factorisation) is bound by arithmetic outside the matrix
+units.
+
+Everything comes from device memory: what a kernel finds in the L2 cache because the one before
+left it there is not known to it, so small tensors may really be faster. So may tensors that are
+read against the grain (a transpose) be slower.
+"""
+
+from math import ceil
+
+from torchtally.chips import Chip
+from torchtally.timing.roofline.kernel import Kernel
+from torchtally.timing.roofline.launches import launches_of
+from torchtally.timing.roofline.limits import KERNEL_S, NOTHING, bounded
+from torchtally.timing.roofline.rates import (
+    bandwidth_bytes_per_s,
+    normalization_bytes_per_s,
+    vector_peak_flop_per_s,
+)
+from torchtally.trace import Call, TensorSpec
+from torchtally.work import Cost, Kind
+
+EXTRA_READS: dict[str, tuple[str, ...]] = {
+    # The gradient of the input, then those of weight and bias: layer_norm_kernel.cu.
+    "native_layer_norm_backward": ("grad_out", "input"),
+    "_fused_rms_norm_backward": ("grad_out", "input"),
+    "native_group_norm_backward": ("grad_out", "input"),
+    # Statistics first, then the normalised result: group_norm_kernel.cu, Normalization.cuh.
+    "native_group_norm": ("input",),
+    "native_batch_norm": ("input",),
+    "_native_batch_norm_legit": ("input",),
+    "_native_batch_norm_legit_functional": ("input",),
+    "_batch_norm_with_update": ("input",),
+    "cudnn_batch_norm": ("input",),
+    "native_batch_norm_backward": ("grad_out", "input"),
+    "batch_norm_backward": ("grad_out", "input"),
+    "cudnn_batch_norm_backward": ("grad_output", "input"),
+    "miopen_batch_norm_backward": ("grad_output", "input"),
+    # Its product with the result is written and read by kernels of their own, and the result read
+    # again: softmax_backward_cuda_out, SoftMax.cu.
+    "_softmax_backward_data": ("grad_output", "grad_output", "output"),
+}
+"""Arguments whose bytes PyTorch's CUDA kernels (aten/src/ATen/native/cuda) move again, as often as
+they are named."""
+
+ON_CHIP_ROW_BYTES = 48 * 1024
+"""A longer row of a softmax does not stay on chip: shared memory of a block without opting in to
+more (CUDA C++ Programming Guide, "Compute Capabilities"), which is what SoftMax.cu uses
+(sharedMemPerBlock); it reads the row again then."""
+
+LONG_ROW_EXTRA_READS = {
+    "_softmax": 2,
+    "_log_softmax": 2,
+    "_softmax_backward_data": 1,
+    "_log_softmax_backward_data": 1,
+}
+"""A long row is read for its maximum, for the sum and for the result; backward the gradient's for
+the sum and for the result (SoftMax.cu, cunn_SoftMaxForward and cunn_SoftMaxBackward)."""
+
+SPECIAL_PER_CLOCK_OF_FMA = 1 / 8
+"""exp, log, sine, reciprocal and root: 16 results per clock and multiprocessor beside 128
+multiply-adds (CUDA C++ Programming Guide, "Arithmetic Instructions", 8.6; beside 64 on 7.x and
+8.0)."""
+
+SPECIAL_FUNCTIONS_LISTED = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sigmoid"
+    " erf erfc erfinv gelu silu mish softplus logit pow sqrt rsqrt lgamma digamma logaddexp"
+    " log_sigmoid_forward _softmax _log_softmax logsumexp gelu_backward silu_backward"
+    " tanh_backward sigmoid_backward softplus_backward mish_backward"
+)
+SPECIAL_FUNCTIONS = frozenset(SPECIAL_FUNCTIONS_LISTED.split())
+SPECIAL_PER_ELEMENT = 2
+"""Such a function takes an exp or log and a reciprocal at least."""
+
+RADIX_BITS = 8
+"""Digits of cub's radix sort (Adinets & Merrill, "Onesweep", arXiv:2206.01784): one pass each."""
+
+FFT_PASSES = 2
+"""Transforms too long for one kernel go over memory twice (cuFFT)."""
+
+PANEL = 32
+"""Columns that a factorisation does in turn, each waiting for the one before (LAPACK's block)."""
+
+
+def streaming_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
+    """By bytes or by arithmetic, and every kernel's own least time."""
+    traffic = traffic_bytes(call, kind, cost)
+    if traffic == 0 and cost.flops == 0:
+        return NOTHING
+    is_norm = kind is Kind.NORMALIZATION
+    bandwidth = normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip)
+    return bounded(
+        compute_s=arithmetic_s(call, kind, cost, chip),
+        memory_s=traffic / bandwidth,
+        overhead_s=KERNEL_S * (launches_of(call, kind, cost) + sequential_steps(call, kind)),
+    )
+
+
+def plain_name(call: Call) -> str:
+    return call.name.partition(".")[2].removesuffix("_")
+
+
+def traffic_bytes(call: Call, kind: Kind, cost: Cost) -> int:
+    """The cost's bytes, and what a kernel reads or writes again."""
+    if kind is Kind.SORTING:
+        return cost.bytes + sorting_bytes(call)
+    if kind is Kind.FFT:
+        return FFT_PASSES * cost.bytes
+    return cost.bytes + extra_bytes(call)
+
+
+def extra_bytes(call: Call) -> int:
+    name = plain_name(call)
+    again = EXTRA_READS.get(name, ())
+    if again and is_inference(call):
+        again = ()
+    found = 0
+    if again:
+        found = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
+    if name in LONG_ROW_EXTRA_READS and call.inputs:
+        row = row_bytes(call)
+        if row > ON_CHIP_ROW_BYTES:
+            found += LONG_ROW_EXTRA_READS[name] * call.inputs[0].bytes
+    if name in ("embedding_dense_backward", "embedding_backward"):
+        # Zeros first, all of the table; then its rows are added to.
+        found += sum(spec.bytes for spec in call.outputs[:1])
+    return found
+
+
+def is_inference(call: Call) -> bool:
+    """A batch norm by running statistics reads its input once."""
+    return call.literal("training") is False or call.literal("train") is False
+
+
+def row_bytes(call: Call) -> int:
+    spec, dim = call.inputs[0], call.literal("dim", -1)
+    if not spec.shape or not isinstance(dim, int):
+        return 0
+    return spec.shape[dim] * spec.itemsize_bytes
+
+
+def sorting_bytes(call: Call) -> int:
+    """Keys, and for each of 8 bits of them a pass over keys and their 8-byte places."""
+    spec = call.inputs[0]
+    name = plain_name(call)
+    if name in ("searchsorted", "bucketize", "unique_consecutive", "unique_dim_consecutive"):
+        return 0
+    passes = ceil(8 * spec.itemsize_bytes / RADIX_BITS)
+    if name in ("topk", "kthvalue"):
+        return passes * spec.bytes
+    return spec.bytes + 2 * passes * (spec.bytes + 8 * spec.elements)
+
+
+def arithmetic_s(call: Call, kind: Kind, cost: Cost, chip: Chip) -> float:
+    """On the vector units, at most one FLOP of two per clock: few kernels are all multiply-adds.
+
+    0 where the chip's rate is not known.
+    """
+    spec = heaviest(call)
+    if spec is None:
+        return 0.0
+    peak = vector_peak_flop_per_s(spec.dtype, chip)
+    if peak is None:
+        return 0.0
+    found_s = cost.flops / (peak / 2)
+    if plain_name(call).removeprefix("_foreach_") in SPECIAL_FUNCTIONS:
+        special_per_s = peak / 2 * SPECIAL_PER_CLOCK_OF_FMA
+        found_s = max(found_s, SPECIAL_PER_ELEMENT * spec.elements / special_per_s)
+    return found_s if kind is not Kind.SORTING else 0.0
+
+
+def heaviest(call: Call) -> TensorSpec | None:
+    """The widest tensor on the device, the largest of those: its dtype is computed in."""
+    on_device = [spec for spec in (*call.inputs, *call.outputs) if spec.is_on_device]
+    floats = [spec for spec in on_device if "float" in spec.dtype or "complex" in spec.dtype]
+    chosen = floats or on_device
+    if not chosen:
+        return None
+    return max(chosen, key=lambda spec: (spec.itemsize_bytes, spec.elements))
+
+
+def sequential_steps(call: Call, kind: Kind) -> int:
+    """Kernels behind the first that a factorisation runs one after the other."""
+    if kind is not Kind.LINEAR_ALGEBRA or not call.inputs or len(call.inputs[0].shape) < 2:
+        return 0
+    return ceil(min(call.inputs[0].shape[-2:]) / PANEL)

@@ -1,0 +1,64 @@
+"""What a script is run on, by name: a chip of the table, or "cpu" for this machine as measured."""
+
+from torchtally.chips import Chip, Peak, chip
+from torchtally.errors import UnknownChipError, UsageError
+from torchtally.timing.calibration import Calibration
+from torchtally.timing.calibration.library import of_chip, of_host
+from torchtally.timing.roofline import Roofline
+
+CPU = "CPU"
+
+
+def target(name: str) -> Chip:
+    """The chip of this name. Raises UnknownChipError, and UsageError for a CPU nobody measured."""
+    return chip(name) if name.strip().upper() != CPU else host_chip(_measured_host())
+
+
+def roofline(name: str) -> Roofline:
+    """How long operators take on the chip of this name, by a calibration where there is one."""
+    if name.strip().upper() == CPU:
+        measured = _measured_host()
+        return Roofline(host_chip(measured), measured)
+    found = chip(name)
+    return Roofline(found, of_chip(found))
+
+
+def known_roofline(name: str) -> Roofline | None:
+    """None for a chip that is in no table, and for a CPU nobody measured.
+
+    Raises UsageError for a calibration that cannot be read: predicting without it would say nothing
+    of why the times have changed.
+    """
+    if name.strip().upper() == CPU:
+        measured = of_host()
+        return None if measured is None else Roofline(host_chip(measured), measured)
+    try:
+        found = chip(name)
+    except UnknownChipError:
+        return None
+    return Roofline(found, of_chip(found))
+
+
+def _measured_host() -> Calibration:
+    found = of_host()
+    if found is None:
+        raise UsageError(
+            "Nobody has measured this CPU yet: no table says how fast one is.\n"
+            "Run `tally bench --device cpu` first; it takes about a minute."
+        )
+    return found
+
+
+def host_chip(measured: Calibration) -> Chip:
+    """A measured CPU as a chip. Its peaks are the best that was measured: nobody promises any."""
+    source = f"tally bench, {measured.date}"
+    return Chip(
+        name=CPU,
+        vendor=CPU,
+        architecture=measured.device,
+        memory_bytes=measured.memory_bytes,
+        memory_bandwidth_bytes_per_s=measured.bandwidth_bytes_per_s,
+        peaks={dtype: Peak(rate, source) for dtype, rate in measured.peak_flop_per_s.items()},
+        source=source,
+        driver_names=(measured.device,),
+    )

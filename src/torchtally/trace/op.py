@@ -1,0 +1,155 @@
+"""One dispatched operator: what was called, on what, from where, in which phase.
+
+An `Op` is small. What it was called with is a `Call`, where it came from a `Site`; both are shared
+by the many ops that agree on them, so whatever depends on a call alone is computed once per call.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torchtally.chips.dtypes import DTYPE_BYTES
+
+Scalar = int | bool | str | None
+Literal = Scalar | tuple[Scalar, ...]
+"""A non-tensor argument a formula may need. Floats (a learning rate) change no count: not kept."""
+
+
+class Phase(StrEnum):
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    RECOMPUTE = "recompute"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor argument or result of a call: its shape and layout, not its values.
+
+    `storage` is a number within the call: tensors of one call that share storage carry the same
+    one. `is_written` says that the operator's schema lets it write to this argument.
+    """
+
+    argument: str
+    """The argument's name in the operator's schema ("self", "mat2"); "" for a result."""
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+    """"cuda:0" for the accounted device, "cpu" for the host."""
+    storage: int
+    is_written: bool = False
+    is_pinned: bool = False
+    """A host tensor in page-locked memory: the device copies it by itself, and at full speed."""
+
+    @property
+    def elements(self) -> int:
+        """Elements of the shape, a broadcast one counted as often as it appears."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize_bytes(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of distinct elements: a dimension of stride 0 (broadcast) is stored once."""
+        if 0 not in self.stride:
+            return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+        stored = (n for n, step in zip(self.shape, self.stride, strict=True) if step or n == 0)
+        return math.prod(stored) * self.itemsize_bytes
+
+    @property
+    def is_on_device(self) -> bool:
+        return self.device != "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator with everything a cost can depend on: shapes, strides, dtypes and literals."""
+
+    name: str
+    """As torch spells it, without the overload: "aten.mm"."""
+    overload: str
+    inputs: tuple[TensorSpec, ...]
+    """Tensor arguments in schema order; the tensors of a list argument follow one another."""
+    outputs: tuple[TensorSpec, ...]
+    literals: tuple[tuple[str, Literal], ...] = ()
+    """By name, as the script gave them: an argument left at its default is not among them.
+
+    ("allow_tf32", True) is no argument but a setting of that moment: PyTorch let CUDA's libraries
+    compute this float32 product, convolution or recurrent network in TF32.
+    """
+    is_mutating: bool = False
+    """The operator writes to at least one argument (`add_`, `out=`)."""
+
+    def tensors(self, argument: str) -> tuple[TensorSpec, ...]:
+        """The tensors given for one argument: none, one, or those of a list."""
+        return tuple(spec for spec in self.inputs if spec.argument == argument)
+
+    def tensor(self, argument: str) -> TensorSpec:
+        """The tensor given for one argument. Raises KeyError when it was not given."""
+        for spec in self.inputs:
+            if spec.argument == argument:
+                return spec
+        raise KeyError(f"{self.name} was called without {argument!r}")
+
+    def literal(self, argument: str, default: Literal = None) -> Literal:
+        for name, value in self.literals:
+            if name == argument:
+                return value
+        return default
+
+    @property
+    def is_view(self) -> bool:
+        """Every result lives in storage that came in, and nothing was written."""
+        if self.is_mutating or not self.outputs or not self.inputs:
+            return False
+        came_in = {spec.storage for spec in self.inputs}
+        return all(spec.storage in came_in for spec in self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A line of Python below which an operator ran."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+    """The source line itself, stripped, so that a report needs no source tree."""
+    is_own: bool
+    """The user's own code; else an installed library's (never torch's: those are left out)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where an operator belongs. A backward operator belongs to its forward line and module."""
+
+    module: str
+    """Path of the module whose forward ran it ("blocks.3.attn.qkv"); "" outside any module."""
+    module_class: str
+    frames: tuple[Frame, ...]
+    """Innermost first."""
+
+    @property
+    def line(self) -> Frame | None:
+        """The innermost line of the user's own code, else the innermost one known."""
+        for frame in self.frames:
+            if frame.is_own:
+                return frame
+        return self.frames[0] if self.frames else None
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator that ran on the device at one tick of the trace's clock."""
+
+    clock: int
+    call: Call
+    site: Site
+    phase: Phase
+    inputs: tuple[int, ...]
+    """Numbers of the storages of `call.inputs`, in that order; -1 for a host tensor's."""
+    outputs: tuple[int, ...]
+    """Numbers of the storages of `call.outputs`, in that order; -1 for a host tensor's."""

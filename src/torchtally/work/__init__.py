@@ -1,0 +1,49 @@
+"""FLOPs and bytes of a call: exact, by published formula, one file per family of operators."""
+
+from torchtally.work import (  # each import registers its family's rules
+    attention,
+    communication,
+    convolution,
+    copies,
+    elementwise,
+    fft,
+    indexing,
+    interpolation,
+    linear_algebra,
+    losses,
+    metadata,
+    normalization,
+    optimizers,
+    products,
+    randomness,
+    recurrent,
+    reductions,
+    sorting,
+)
+from torchtally.work.cost import Cost
+from torchtally.work.rule import RULES, Kind, cost_of
+
+__all__ = [
+    "RULES",
+    "Cost",
+    "Kind",
+    "attention",
+    "communication",
+    "convolution",
+    "copies",
+    "cost_of",
+    "elementwise",
+    "fft",
+    "indexing",
+    "interpolation",
+    "linear_algebra",
+    "losses",
+    "metadata",
+    "normalization",
+    "optimizers",
+    "products",
+    "randomness",
+    "recurrent",
+    "reductions",
+    "sorting",
+]

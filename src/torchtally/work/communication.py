@@ -1,0 +1,135 @@
+"""Collectives between devices: bytes on the network and in this device's memory.
+
+`network_bytes` is the payload: the tensor a collective is about, whole. For all-gather it is the
+gathered result, for reduce-scatter the tensor before it is reduced, for gather and scatter the
+list at the root. How many of these bytes cross this device's link depends on the number of ranks
+and the algorithm (a ring all-reduce moves 2 * (ranks - 1) / ranks of it: NCCL tests,
+PERFORMANCE.md), which a layer above knows. Additions on the way are not counted.
+
+The schemas of `c10d` do not say which tensors are written; the rules do.
+"""
+
+from collections.abc import Iterable
+
+from torchtally.trace import Call, TensorSpec
+from torchtally.work.cost import Cost
+from torchtally.work.rule import Kind, rule
+
+
+def on_device_bytes(specs: Iterable[TensorSpec]) -> int:
+    return sum(spec.bytes for spec in specs if spec.is_on_device)
+
+
+def transferred(read: Iterable[TensorSpec], written: Iterable[TensorSpec]) -> Cost:
+    """Payload: the larger side."""
+    read, written = tuple(read), tuple(written)
+    return Cost(
+        bytes_read=on_device_bytes(read),
+        bytes_written=on_device_bytes(written),
+        network_bytes=max(sum(s.bytes for s in read), sum(s.bytes for s in written)),
+    )
+
+
+TARGETS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
+SOURCES = ("input_tensors", "input_tensor", "input_list", "inputs", "input")
+
+
+def named(call: Call, names: tuple[str, ...]) -> list[TensorSpec]:
+    return [spec for name in names for spec in call.tensors(name)]
+
+
+@rule(
+    "c10d._allgather_base_",
+    "c10d.allgather_",
+    "c10d.allgather_coalesced_",
+    "c10d.allgather_into_tensor_coalesced_",
+    "c10d._reduce_scatter_base_",
+    "c10d.reduce_scatter_",
+    "c10d.reduce_scatter_tensor_coalesced_",
+    "c10d.alltoall_",
+    "c10d.alltoall_base_",
+    "c10d.gather_",
+    "c10d.scatter_",
+    kind=Kind.COMMUNICATION,
+)
+def into_outputs(call: Call) -> Cost:
+    """Inputs read, outputs written."""
+    return transferred(named(call, SOURCES), named(call, TARGETS))
+
+
+@rule(
+    "c10d.allreduce_",
+    "c10d.allreduce_coalesced_",
+    "c10d.reduce_",
+    "c10d.broadcast_",
+    kind=Kind.COMMUNICATION,
+)
+def in_place(call: Call) -> Cost:
+    """Read and written. Which rank is the root is not looked at: all are counted alike."""
+    tensors = call.tensors("tensors")
+    return transferred(tensors, tensors)
+
+
+@rule("c10d.send", "_c10d_functional.isend", kind=Kind.COMMUNICATION)
+def sent(call: Call) -> Cost:
+    return transferred(call.inputs, ())
+
+
+@rule("c10d.recv_", "c10d.recv_any_source_", "_c10d_functional.irecv", kind=Kind.COMMUNICATION)
+def received(call: Call) -> Cost:
+    return transferred((), call.inputs)
+
+
+@rule("_c10d_functional.batch_p2p_ops", kind=Kind.COMMUNICATION)
+def sent_and_received(call: Call) -> Cost:
+    """One tensor for each of the operations listed, "isend" or "irecv"."""
+    listed = call.literal("op_list")
+    operations = listed if isinstance(listed, tuple) else ()
+    pairs = list(zip(operations, call.tensors("tensors"), strict=False))
+    read = [spec for operation, spec in pairs if operation == "isend"]
+    written = [spec for operation, spec in pairs if operation != "isend"]
+    return transferred(read, ()) + transferred((), written)
+
+
+@rule("c10d.barrier", "c10d.monitored_barrier_", "c10d.check_for_nan", kind=Kind.COMMUNICATION)
+def barrier(call: Call) -> Cost:
+    """A handful of bytes: none counted."""
+    return Cost()
+
+
+FUNCTIONAL = (
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all_single",
+    "broadcast",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+)
+AUTOGRAD = ("all_gather_into_tensor", "all_to_all_single", "reduce_scatter_tensor")
+
+
+@rule(
+    *(f"_c10d_functional.{name}" for name in FUNCTIONAL),
+    *(f"_c10d_functional_autograd.{name}" for name in AUTOGRAD),
+    "_dtensor.shard_dim_alltoall",
+    kind=Kind.COMMUNICATION,
+)
+def functional(call: Call) -> Cost:
+    """The result is a tensor of its own, or in the `_` forms the input."""
+    return transferred(call.inputs, call.outputs)
+
+
+@rule(
+    "_c10d_functional.all_gather_into_tensor_out",
+    "_c10d_functional.reduce_scatter_tensor_out",
+    kind=Kind.COMMUNICATION,
+)
+def functional_out(call: Call) -> Cost:
+    return transferred(call.tensors("input"), call.tensors("out"))
+
+
+@rule("_c10d_functional.wait_tensor", kind=Kind.METADATA)
+def wait(call: Call) -> Cost:
+    return Cost()

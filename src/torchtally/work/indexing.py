@@ -1,0 +1,165 @@
+"""Reading and writing by index.
+
+n: elements picked out of a table, or written into it.  D: elements of one row.
+
+A table is read where the indices point, never more than the whole of it once; writing into it in
+place touches as much. The functional forms (`index_put`, without the underscore) copy the table
+first: read whole, written whole. Which elements a boolean mask picks is a value: where no shape
+tells how many, all.
+"""
+
+from math import prod
+
+from torchtally.trace import Call, TensorSpec
+from torchtally.work.arithmetic import add_flops
+from torchtally.work.cost import Cost
+from torchtally.work.rule import Kind, aten, is_set, moved, result, rule
+
+
+def rows_bytes(spec: TensorSpec, elements: int) -> int:
+    """Bytes of so many elements of a table, at most of all; none of a host table."""
+    return min(elements * spec.itemsize_bytes, spec.bytes) if spec.is_on_device else 0
+
+
+def touched(call: Call, *, table: str, elements: int, flops: int = 0) -> Cost:
+    """As `moved`, but of the table only so many elements are read."""
+    rest = moved(call, flops=flops, unread=(table,))
+    return rest + Cost(bytes_read=rows_bytes(call.tensor(table), elements))
+
+
+def stored(call: Call, *, elements: int, adds: bool = False, source: str = "source") -> Cost:
+    """Writing so many elements into `self`; `adds` when they are read and combined first.
+
+    Of the source as many are read. A functional form copies the whole table, which reads it once.
+    """
+    table = call.tensor("self")
+    flops = elements * add_flops(table) * adds
+    rest = moved(call, flops=flops, unread=("self", source), unwritten=("self",))
+    taken = sum(rows_bytes(spec, elements) for spec in call.tensors(source))
+    if not table.is_written:
+        return rest + Cost(bytes_read=taken + rows_bytes(table, table.elements))
+    in_table = rows_bytes(table, elements)
+    return rest + Cost(bytes_read=taken + in_table * adds, bytes_written=in_table)
+
+
+@rule(*aten("embedding"), kind=Kind.INDEXING)
+def embedding(call: Call) -> Cost:
+    """One row for each index, at most the whole table once."""
+    return touched(call, table="weight", elements=result(call).elements)
+
+
+@rule(*aten("embedding_dense_backward embedding_backward"), kind=Kind.INDEXING)
+def embedding_backward(call: Call) -> Cost:
+    """Every row of the gradient is added to its row of a full weight gradient."""
+    return moved(call, flops=call.inputs[0].elements)
+
+
+@rule(*aten("_embedding_bag _embedding_bag_forward_only embedding_bag"), kind=Kind.INDEXING)
+def embedding_bag(call: Call) -> Cost:
+    """One row for each index, added up bag by bag."""
+    n = call.tensor("indices").elements * call.tensor("weight").shape[-1]
+    return touched(call, table="weight", elements=n, flops=n)
+
+
+@rule(*aten("_embedding_bag_dense_backward _embedding_bag_backward"), kind=Kind.INDEXING)
+def embedding_bag_backward(call: Call) -> Cost:
+    """The gradient of a bag is added to the row of each of its indices."""
+    n = call.tensor("indices").elements * call.tensor("grad").shape[-1]
+    return moved(call, flops=n)
+
+
+@rule("aten._embedding_bag_per_sample_weights_backward", kind=Kind.INDEXING)
+def embedding_bag_weights_backward(call: Call) -> Cost:
+    """A dot product of a row and its bag's gradient, for each index: 2n."""
+    n = call.tensor("indices").elements * call.tensor("weight").shape[-1]
+    return touched(call, table="weight", elements=n, flops=2 * n)
+
+
+@rule(
+    *aten(
+        "index index_select gather take take_along_dim _unsafe_index _unsafe_masked_index"
+        " masked_select"
+    ),
+    kind=Kind.INDEXING,
+)
+def pick(call: Call) -> Cost:
+    """As many elements as the result has."""
+    return touched(call, table="self", elements=result(call).elements)
+
+
+@rule(*aten("scatter scatter_add scatter_reduce"), kind=Kind.INDEXING)
+def scatter(call: Call) -> Cost:
+    """One element for each index, of the source too."""
+    always = call.name.startswith(("aten.scatter_add", "aten.scatter_reduce"))
+    adds = always or bool(call.literal("reduce"))
+    n = call.tensor("index").elements
+    return stored(call, elements=n, adds=adds, source="src")
+
+
+@rule(*aten("index_add index_reduce index_copy"), kind=Kind.INDEXING)
+def index_add(call: Call) -> Cost:
+    adds = "index_copy" not in call.name
+    return stored(call, elements=call.tensor("source").elements, adds=adds)
+
+
+@rule("aten.put", kind=Kind.INDEXING)
+def put(call: Call) -> Cost:
+    return stored(call, elements=call.tensor("index").elements, adds=is_set(call, "accumulate"))
+
+
+@rule("aten.index_fill", kind=Kind.INDEXING)
+def index_fill(call: Call) -> Cost:
+    """A slice for each index. The value given may be a tensor."""
+    table, dim = call.tensor("self").shape, call.literal("dim")
+    length = table[dim] if isinstance(dim, int) and table else 1
+    D = prod(table) // length if length else 0
+    return stored(call, elements=D * call.tensor("index").elements)
+
+
+@rule(
+    *aten("index_put _index_put_impl _unsafe_index_put _unsafe_masked_index_put_accumulate"),
+    kind=Kind.INDEXING,
+)
+def index_put(call: Call) -> Cost:
+    adds = is_set(call, "accumulate") or call.name.endswith("accumulate")
+    return stored(call, elements=put_elements(call), adds=adds)
+
+
+def put_elements(call: Call) -> int:
+    """Elements that `self[indices]` has.
+
+    Indices are taken to stand for the first dimensions: where a slice comes before them the record
+    does not say. With a mask the values tell how many, if there is more than one.
+    """
+    table, values = call.tensor("self"), call.tensor("values")
+    indices = call.tensors("indices")
+    if any(spec.dtype in ("bool", "uint8") for spec in indices):
+        return values.elements if values.elements > 1 else table.elements
+    rows = max((spec.elements for spec in indices), default=1)
+    return max(values.elements, rows * prod(table.shape[len(indices) :]))
+
+
+@rule(*aten("masked_scatter"), kind=Kind.INDEXING)
+def masked_scatter(call: Call) -> Cost:
+    return stored(call, elements=call.tensor("self").elements)
+
+
+@rule(
+    *aten(
+        "nonzero nonzero_static nonzero_numpy argwhere masked_scatter_backward"
+        " masked_select_backward index_select_backward gather_backward"
+        " value_selecting_reduction_backward one_hot repeat_interleave _pack_padded_sequence"
+        " _pack_padded_sequence_backward _pad_packed_sequence pad_sequence unfold_backward im2col"
+        " _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward"
+    ),
+    kind=Kind.INDEXING,
+)
+def rearranged(call: Call) -> Cost:
+    """All of what comes in goes somewhere."""
+    return moved(call)
+
+
+@rule("aten.col2im", kind=Kind.INDEXING)
+def col2im(call: Call) -> Cost:
+    """Every column's element is added to its place."""
+    return moved(call, flops=call.tensor("self").elements)

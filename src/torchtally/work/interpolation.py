@@ -1,0 +1,127 @@
+"""Images resized or sampled at given points.
+
+r: elements of the result.  t: input elements each of them is a weighted sum of (taps).
+
+2 * r * t FLOPs, a multiply and an add for each tap; the weights, shared by all channels, are not
+counted. Nearest neighbour has one tap and no weight: a copy.
+"""
+
+from torchtally.trace import Call
+from torchtally.work.cost import Cost
+from torchtally.work.rule import Kind, aten, integer, mask, moved, result, rule
+
+TAPS = {
+    "upsample_linear1d": 2,
+    "upsample_bilinear2d": 4,
+    "upsample_trilinear3d": 8,
+    "upsample_bicubic2d": 16,
+}
+ANTIALIASED_SUPPORT = {
+    "_upsample_bilinear2d_aa": 2,
+    "_upsample_bicubic2d_aa": 4,
+    "_upsample_lanczos2d_aa": 6,
+}
+"""Taps in one dimension; shrinking widens the filter by the factor shrunk by."""
+NEAREST = aten(
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d"
+    " _upsample_nearest_exact2d _upsample_nearest_exact3d"
+)
+
+
+def operator(call: Call) -> str:
+    return call.name.removeprefix("aten.").removesuffix("_backward")
+
+
+@rule(*NEAREST, kind=Kind.COPY)
+def nearest(call: Call) -> Cost:
+    return moved(call)
+
+
+@rule(*(f"{name}_backward" for name in NEAREST), kind=Kind.COPY)
+def nearest_backward(call: Call) -> Cost:
+    """Every gradient is added to the element its value came from."""
+    return moved(call, flops=call.tensor("grad_output").elements)
+
+
+@rule(*(f"aten.{name}" for name in TAPS), kind=Kind.ELEMENTWISE)
+def weighted(call: Call) -> Cost:
+    return moved(call, flops=2 * TAPS[operator(call)] * result(call).elements)
+
+
+@rule(*(f"aten.{name}_backward" for name in TAPS), kind=Kind.ELEMENTWISE)
+def weighted_backward(call: Call) -> Cost:
+    """The same taps, added to instead of read."""
+    flops = 2 * TAPS[operator(call)] * call.tensor("grad_output").elements
+    return moved(call, flops=flops)
+
+
+def antialiased_flops(name: str, source: tuple[int, ...], target: tuple[int, ...], r: int) -> int:
+    """One dimension after the other, each with a filter of `support` * shrink taps."""
+    support = ANTIALIASED_SUPPORT[name]
+    taps = [support * max(1, -(-s // t)) for s, t in zip(source, target, strict=True) if t]
+    return 2 * r * sum(taps)
+
+
+@rule(*(f"aten.{name}" for name in ANTIALIASED_SUPPORT), kind=Kind.ELEMENTWISE)
+def antialiased(call: Call) -> Cost:
+    source, target = call.inputs[0].shape[2:], result(call).shape[2:]
+    r = result(call).elements
+    return moved(call, flops=antialiased_flops(operator(call), source, target, r))
+
+
+@rule(*(f"aten.{name}_backward" for name in ANTIALIASED_SUPPORT), kind=Kind.ELEMENTWISE)
+def antialiased_backward(call: Call) -> Cost:
+    source, target = result(call).shape[2:], call.inputs[0].shape[2:]
+    r = call.inputs[0].elements
+    return moved(call, flops=antialiased_flops(operator(call), source, target, r))
+
+
+INTERPOLATION_TAPS = {0: 2, 1: 1, 2: 4}
+"""Taps in one dimension by `interpolation_mode`: bilinear, nearest, bicubic (GridSampler.h)."""
+
+
+def sampled_taps(call: Call) -> int:
+    """Taps of a sampled point, in as many dimensions as a grid point has coordinates."""
+    mode = integer(call, "interpolation_mode", 0)
+    return int(INTERPOLATION_TAPS[mode] ** call.tensor("grid").shape[-1])
+
+
+@rule(
+    *aten(
+        "grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback"
+        " cudnn_grid_sampler"
+    ),
+    kind=Kind.INDEXING,
+)
+def grid_sample(call: Call) -> Cost:
+    return moved(call, flops=2 * sampled_taps(call) * result(call).elements)
+
+
+@rule(
+    *aten(
+        "grid_sampler_2d_backward grid_sampler_3d_backward _grid_sampler_2d_cpu_fallback_backward"
+        " cudnn_grid_sampler_backward"
+    ),
+    kind=Kind.INDEXING,
+)
+def grid_sample_backward(call: Call) -> Cost:
+    """The taps once for the image's gradient, once more for the grid's, as wanted."""
+    gradients = sum(mask(call, "output_mask", 2))
+    n = call.tensor("grad_output").elements
+    return moved(call, flops=2 * gradients * sampled_taps(call) * n)
+
+
+@rule(*aten("affine_grid_generator cudnn_affine_grid_generator"), kind=Kind.ELEMENTWISE)
+def affine_grid(call: Call) -> Cost:
+    """Each of d coordinates is a row of d + 1 numbers times (x, 1): 2 * (d + 1)."""
+    terms = call.tensor("theta").shape[-1]
+    return moved(call, flops=2 * terms * result(call).elements)
+
+
+@rule(
+    *aten("affine_grid_generator_backward cudnn_affine_grid_generator_backward"),
+    kind=Kind.ELEMENTWISE,
+)
+def affine_grid_backward(call: Call) -> Cost:
+    terms = call.tensor("grad").shape[-1] + 1
+    return moved(call, flops=2 * terms * call.tensor("grad").elements)

@@ -1,0 +1,195 @@
+"""Softmax and the layers that bring activations to a mean and a spread.
+
+n: elements of the input.  r: rows, groups or channels that are normalised on their own.
+
+FLOPs per element follow the formula in each docstring, x being the input, w and b the weight and
+bias, g the gradient that comes in, xhat the normalised input; one for each operation, no step
+counted twice.
+"""
+
+from torchtally.trace import Call
+from torchtally.work.cost import Cost
+from torchtally.work.rule import Kind, aten, is_set, mask, moved, result, rule
+
+
+def affine_flops(call: Call) -> int:
+    """For each element, `* w + b` where given."""
+    return len(call.tensors("weight")) + len(call.tensors("bias"))
+
+
+@rule(
+    *aten("_softmax softmax special_softmax _log_softmax log_softmax special_log_softmax"),
+    kind=Kind.NORMALIZATION,
+)
+def softmax(call: Call) -> Cost:
+    """`exp(x - max(x)) / sum`: compare, subtract, exp, add, divide: 5n. So is its logarithm."""
+    return moved(call, flops=5 * result(call).elements)
+
+
+@rule(*aten("_masked_softmax _safe_softmax"), kind=Kind.NORMALIZATION)
+def masked_softmax(call: Call) -> Cost:
+    """Softmax and a look at every element for what is masked: 6n."""
+    return moved(call, flops=6 * result(call).elements)
+
+
+@rule(
+    *aten("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward"),
+    kind=Kind.NORMALIZATION,
+)
+def softmax_backward(call: Call) -> Cost:
+    """`y * (g - sum(g * y))`, or `g - exp(y) * sum(g)`: 4n."""
+    return moved(call, flops=4 * result(call).elements)
+
+
+@rule(
+    *aten("native_layer_norm layer_norm native_group_norm group_norm instance_norm"),
+    kind=Kind.NORMALIZATION,
+)
+def layer_norm(call: Call) -> Cost:
+    """`(x - mean(x)) * rstd(x) * w + b`: add; subtract, square, add; scale: 5n, and w and b."""
+    return moved(call, flops=(5 + affine_flops(call)) * call.tensor("input").elements)
+
+
+def centered_backward(call: Call, flags: tuple[bool, ...]) -> int:
+    """FLOPs per element of the gradients of x, w and b wanted.
+
+    xhat = (x - mean) * rstd: 2, once for x and w.
+    x: rstd * (g*w - mean(g*w) - xhat * mean(g*w * xhat)): 7, and 1 with a weight.
+    w: sum(g * xhat): 2.  b: sum(g): 1.
+    """
+    of_input, of_weight, of_bias = flags
+    has_weight = bool(call.tensors("weight"))
+    xhat = 2 * (of_input or of_weight)
+    return xhat + (7 + has_weight) * of_input + 2 * of_weight + of_bias
+
+
+@rule(
+    *aten("native_layer_norm_backward native_group_norm_backward"),
+    kind=Kind.NORMALIZATION,
+)
+def layer_norm_backward(call: Call) -> Cost:
+    n = call.tensor("input").elements
+    flops = centered_backward(call, mask(call, "output_mask", 3)) * n
+    return moved(call, flops=flops, unread=("bias",))
+
+
+@rule(*aten("_fused_rms_norm rms_norm"), kind=Kind.NORMALIZATION)
+def rms_norm(call: Call) -> Cost:
+    """`x * rsqrt(mean(x * x)) * w`: square, add, scale: 3n, and w."""
+    return moved(call, flops=(3 + affine_flops(call)) * call.tensor("input").elements)
+
+
+@rule("aten._fused_rms_norm_backward", kind=Kind.NORMALIZATION)
+def rms_norm_backward(call: Call) -> Cost:
+    """FLOPs per element of the gradients wanted.
+
+    xhat = x * rstd: 1, once for x and w.
+    x: rstd * (g*w - xhat * mean(g*w * xhat)): 5, and 1 with a weight.
+    w: sum(g * xhat): 2.
+    """
+    of_input, of_weight = mask(call, "output_mask", 2)
+    has_weight = bool(call.tensors("weight"))
+    per_element = (of_input or of_weight) + (5 + has_weight) * of_input + 2 * of_weight
+    return moved(call, flops=per_element * call.tensor("input").elements)
+
+
+# Batch normalisation.
+
+RUNNING = ("running_mean", "running_var")
+
+
+def batch_norm_cost(call: Call, flops: int, *, is_training: bool) -> Cost:
+    """Training reads and writes the running statistics, whether or not the schema says so."""
+    rest = moved(call, flops=flops, unread=RUNNING, unwritten=RUNNING)
+    running = [spec for name in RUNNING for spec in call.tensors(name) if spec.is_on_device]
+    statistics = sum(spec.bytes for spec in running)
+    return rest + Cost(bytes_read=statistics, bytes_written=statistics * is_training)
+
+
+TRAINS_ALWAYS = aten("_batch_norm_with_update")
+TRAINS_IF_SET = aten(
+    "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit batch_norm"
+    " _batch_norm_impl_index"
+)
+FUNCTIONAL = aten("_native_batch_norm_legit_functional _batch_norm_with_update_functional")
+NEVER_TRAINS = aten("_native_batch_norm_legit_no_training _batch_norm_no_update")
+
+
+@rule(*TRAINS_ALWAYS, *TRAINS_IF_SET, *FUNCTIONAL, *NEVER_TRAINS, kind=Kind.NORMALIZATION)
+def batch_norm(call: Call) -> Cost:
+    """Training as layer_norm, 5n and w and b; else by the running statistics, 2n and w and b."""
+    always = call.name in TRAINS_ALWAYS or call.name.endswith("with_update_functional")
+    is_training = always or is_set(call, "training")
+    per_element = (5 if is_training else 2) + affine_flops(call)
+    updates = is_training and call.name not in FUNCTIONAL
+    flops = per_element * call.tensor("input").elements
+    return batch_norm_cost(call, flops, is_training=updates)
+
+
+@rule(
+    *aten(
+        "native_batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward"
+        " batch_norm_backward"
+    ),
+    kind=Kind.NORMALIZATION,
+)
+def batch_norm_backward(call: Call) -> Cost:
+    """As layer_norm's, also where running statistics make x's gradient g * w * rstd alone."""
+    n = call.tensor("input").elements
+    flops = centered_backward(call, mask(call, "output_mask", 3)) * n
+    return moved(call, flops=flops, unread=RUNNING)
+
+
+# Batch normalisation across devices (nn.SyncBatchNorm) runs in pieces.
+
+
+@rule(*aten("batch_norm_stats batch_norm_update_stats"), kind=Kind.NORMALIZATION)
+def batch_norm_stats(call: Call) -> Cost:
+    """Mean and spread: add; subtract, square, add: 4n."""
+    flops = 4 * call.tensor("input").elements
+    return batch_norm_cost(call, flops, is_training=call.name.endswith("update_stats"))
+
+
+@rule(
+    *aten("batch_norm_gather_stats batch_norm_gather_stats_with_counts"),
+    kind=Kind.NORMALIZATION,
+)
+def batch_norm_gather_stats(call: Call) -> Cost:
+    """Merging the devices' means and spreads: about 6 for each. The input gives a dtype only."""
+    flops = 6 * call.tensor("mean").elements
+    rest = moved(call, flops=flops, unread=("input", *RUNNING), unwritten=RUNNING)
+    statistics = sum(spec.bytes for name in RUNNING for spec in call.tensors(name))
+    return rest + Cost(bytes_read=statistics, bytes_written=statistics)
+
+
+@rule("aten.batch_norm_elemt", kind=Kind.NORMALIZATION)
+def batch_norm_elemt(call: Call) -> Cost:
+    """`(x - mean) * rstd * w + b`: 2n, and w and b."""
+    return moved(call, flops=(2 + affine_flops(call)) * call.tensor("input").elements)
+
+
+@rule("aten.batch_norm_backward_reduce", kind=Kind.NORMALIZATION)
+def batch_norm_backward_reduce(call: Call) -> Cost:
+    """`sum(g)` and `sum(g * (x - mean))`: 4n."""
+    return moved(call, flops=4 * call.tensor("input").elements)
+
+
+@rule("aten.batch_norm_backward_elemt", kind=Kind.NORMALIZATION)
+def batch_norm_backward_elemt(call: Call) -> Cost:
+    """`w * rstd * (g - mean(g) - (x - mean) * c)`: 6n."""
+    return moved(call, flops=6 * call.tensor("input").elements)
+
+
+# A weight split into direction and length (torch.nn.utils.parametrizations.weight_norm).
+
+
+@rule(*aten("_weight_norm _weight_norm_interface"), kind=Kind.NORMALIZATION)
+def weight_norm(call: Call) -> Cost:
+    """`v * (g / norm(v))`: square, add, scale: 3n."""
+    return moved(call, flops=3 * call.tensor("v").elements)
+
+
+@rule("aten._weight_norm_interface_backward", kind=Kind.NORMALIZATION)
+def weight_norm_backward(call: Call) -> Cost:
+    """`(g / norm) * (grad - v * sum(v * grad) / norm^2)`: 5n."""
+    return moved(call, flops=5 * call.tensor("grad_w").elements)

@@ -1,0 +1,226 @@
+"""Reductions, scans and poolings: many elements into fewer, or into running totals.
+
+n: elements that come in.  r: elements of the result.  k: elements in one pooling window.
+
+Adding n numbers up is counted as n additions (not n - 1 for each result), a maximum as n compares.
+"""
+
+from math import prod
+
+from torchtally.trace import Call
+from torchtally.work.arithmetic import COMPLEX_MULTIPLY, add_flops, is_complex
+from torchtally.work.cost import Cost
+from torchtally.work.indexing import touched
+from torchtally.work.rule import Kind, aten, integers, moved, result, rule
+
+
+def per_input(call: Call, flops: int, per_result: int = 0) -> Cost:
+    """So many FLOPs for each of the n elements of the first input and each of the r results."""
+    source = call.inputs[0]
+    of_results = per_result * result(call).elements if call.outputs else 0
+    return moved(call, flops=flops * source.elements * add_flops(source) + of_results)
+
+
+@rule(
+    *aten(
+        "sum nansum amax amin argmax argmin any all _is_all_true _is_any_true"
+        " count_nonzero cumsum cummax cummin _cummax_helper _cummin_helper sum_to_size"
+        " segment_reduce hash_tensor median nanmedian histc bincount"
+    ),
+    kind=Kind.REDUCTION,
+)
+def one_step(call: Call) -> Cost:
+    """One add or compare for each element: n."""
+    return per_input(call, 1)
+
+
+@rule(*aten("max min"), kind=Kind.REDUCTION)
+def extremum(call: Call) -> Cost:
+    """A compare for each element; with a second tensor, elementwise, for each of the result."""
+    n = max(call.inputs[0].elements, result(call).elements)
+    return moved(call, flops=n)
+
+
+@rule(*aten("prod cumprod"), kind=Kind.REDUCTION)
+def multiplied(call: Call) -> Cost:
+    n = call.inputs[0]
+    return moved(call, flops=n.elements * (COMPLEX_MULTIPLY if is_complex(n) else 1))
+
+
+@rule("aten.trace", kind=Kind.REDUCTION)
+def trace(call: Call) -> Cost:
+    """The diagonal read and added up."""
+    n = min(call.tensor("self").shape)
+    return touched(call, table="self", elements=n, flops=n)
+
+
+@rule(*aten("mean nanmean"), kind=Kind.REDUCTION)
+def mean(call: Call) -> Cost:
+    """The sum and a division: n + r."""
+    return per_input(call, 1, per_result=1)
+
+
+@rule(*aten("aminmax _aminmax"), kind=Kind.REDUCTION)
+def aminmax(call: Call) -> Cost:
+    return per_input(call, 2)
+
+
+@rule(
+    *aten("linalg_vector_norm linalg_norm norm frobenius_norm linalg__powsum norm_except_dim"),
+    kind=Kind.REDUCTION,
+)
+def norm(call: Call) -> Cost:
+    """2n + r: a power and an add for each element, a root at the end."""
+    return per_input(call, 2, per_result=1)
+
+
+@rule(*aten("_foreach_norm _foreach_powsum"), kind=Kind.REDUCTION)
+def foreach_norm(call: Call) -> Cost:
+    n = sum(spec.elements for spec in call.tensors("self"))
+    return moved(call, flops=2 * n + len(call.outputs))
+
+
+@rule("aten._foreach_max", kind=Kind.REDUCTION)
+def foreach_max(call: Call) -> Cost:
+    return moved(call, flops=sum(spec.elements for spec in call.tensors("self")))
+
+
+@rule(*aten("var std var_mean std_mean"), kind=Kind.REDUCTION)
+def variance(call: Call) -> Cost:
+    """4n + r: add for the mean; subtract it, square, add; divide."""
+    return per_input(call, 4, per_result=1)
+
+
+@rule(*aten("logsumexp special_logsumexp logcumsumexp _logcumsumexp"), kind=Kind.REDUCTION)
+def logsumexp(call: Call) -> Cost:
+    """4n + r: compare for the maximum; subtract it, exp, add; log."""
+    return per_input(call, 4, per_result=1)
+
+
+@rule(*aten("equal"), kind=Kind.REDUCTION)
+def equal(call: Call) -> Cost:
+    return per_input(call, 1)
+
+
+@rule(*aten("dist allclose"), kind=Kind.REDUCTION)
+def distance(call: Call) -> Cost:
+    """3n: subtract, a power (or a compare), add."""
+    return per_input(call, 3)
+
+
+@rule(*aten("_cdist_forward cdist _euclidean_dist"), kind=Kind.REDUCTION)
+def pairwise_distances(call: Call) -> Cost:
+    """3 * r * M + r: for each pair, over M coordinates: subtract, a power, add; a root."""
+    M = call.tensor("x1").shape[-1]
+    r = result(call).elements
+    return moved(call, flops=3 * r * M + r)
+
+
+@rule("aten._cdist_backward", kind=Kind.REDUCTION)
+def pairwise_distances_backward(call: Call) -> Cost:
+    """4 * pairs * M: subtract, scale by the pair's slope, by its gradient, add."""
+    pairs, M = call.tensor("grad").elements, call.tensor("x1").shape[-1]
+    return moved(call, flops=4 * pairs * M)
+
+
+@rule(*aten("_pdist_forward pdist"), kind=Kind.REDUCTION)
+def self_distances(call: Call) -> Cost:
+    M = call.tensor("self").shape[-1]
+    return moved(call, flops=(3 * M + 1) * result(call).elements)
+
+
+@rule(*aten("cumprod_backward cummaxmin_backward"), kind=Kind.REDUCTION)
+def scan_backward(call: Call) -> Cost:
+    """3n at most: multiply by the result, add up from the end, divide."""
+    return per_input(call, 3)
+
+
+@rule(*aten("cosine_similarity"), kind=Kind.REDUCTION)
+def cosine_similarity(call: Call) -> Cost:
+    """6n + 3r: three sums of products; two roots and a division."""
+    return per_input(call, 6, per_result=3)
+
+
+@rule(*aten("pairwise_distance"), kind=Kind.REDUCTION)
+def pairwise_distance(call: Call) -> Cost:
+    """4n + r: subtract, add eps, a power, add; a root."""
+    return per_input(call, 4, per_result=1)
+
+
+@rule(*aten("renorm embedding_renorm"), kind=Kind.REDUCTION)
+def renorm(call: Call) -> Cost:
+    """3n: a power, an add, and scaling back."""
+    return per_input(call, 3)
+
+
+# Pooling.
+
+
+def window(call: Call) -> int:
+    """Elements of a window, k. A size given as one number holds for every dimension."""
+    sizes = integers(call, "kernel_size")
+    dims = next((n for n in (1, 2, 3) if f"pool{n}d" in call.name), len(sizes))
+    return int(sizes[0] ** dims) if len(sizes) == 1 else prod(sizes)
+
+
+@rule(
+    *aten(
+        "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices"
+        " max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d fractional_max_pool2d"
+        " fractional_max_pool3d mkldnn_max_pool2d mkldnn_max_pool3d"
+    ),
+    kind=Kind.REDUCTION,
+)
+def pool(call: Call) -> Cost:
+    """Each result compares, or adds up, its window: r * k."""
+    return moved(call, flops=result(call).elements * window(call))
+
+
+@rule(*aten("avg_pool2d_backward avg_pool3d_backward"), kind=Kind.REDUCTION)
+def avg_pool_backward(call: Call) -> Cost:
+    """Each gradient is added to its k inputs. Their values are not read, only their shape."""
+    flops = call.tensor("grad_output").elements * window(call)
+    return moved(call, flops=flops, unread=("self",))
+
+
+@rule(
+    *aten(
+        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward"
+        " fractional_max_pool2d_backward fractional_max_pool3d_backward"
+        " adaptive_max_pool2d_backward adaptive_max_pool3d_backward"
+    ),
+    kind=Kind.REDUCTION,
+)
+def max_pool_backward(call: Call) -> Cost:
+    """Each gradient is added where its maximum was, by the saved indices."""
+    return moved(call, flops=call.tensor("grad_output").elements, unread=("self",))
+
+
+@rule(
+    *aten(
+        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d"
+        " _adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"
+        " mkldnn_adaptive_avg_pool2d"
+    ),
+    kind=Kind.REDUCTION,
+)
+def adaptive_pool(call: Call) -> Cost:
+    """Windows tile the input: n steps, or one for each result where there are more of those."""
+    return moved(call, flops=max(call.inputs[0].elements, result(call).elements))
+
+
+@rule(
+    *aten(
+        "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward"
+        " mkldnn_adaptive_avg_pool2d_backward"
+    ),
+    kind=Kind.REDUCTION,
+)
+def adaptive_avg_pool_backward(call: Call) -> Cost:
+    n = max(call.tensor("grad_output").elements, result(call).elements)
+    return moved(call, flops=n, unread=("self",))
+
+
+@rule(*aten("max_unpool2d max_unpool3d"), kind=Kind.REDUCTION)
+def unpool(call: Call) -> Cost:
+    return moved(call)

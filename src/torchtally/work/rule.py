@@ -1,0 +1,156 @@
+"""The table of rules: one function per operator, from a call to its cost.
+
+A rule's file opens with the legend of its shape letters. Conventions that hold for all of them:
+
+- a multiply and an add are two FLOPs; any other arithmetic on one element (an exp, a compare) is
+  one, on integers as on floats; complex arithmetic is counted in real FLOPs (`arithmetic.py`);
+- every input is read once and every result written once (`moved`), broadcast elements once;
+- a table read by index is read where the indices point, never more than the whole of it once;
+- a result in storage that came in, with nothing written, is a view: free, whatever its name;
+- the in-place form of an operator (`add_`) has the rule of the operator, unless it has its own.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torchtally.trace import Call, TensorSpec
+from torchtally.work.cost import Cost
+
+
+class Kind(StrEnum):
+    """What sort of work an operator is. Products, attention and convolutions are matmul work."""
+
+    PRODUCT = "product"
+    ATTENTION = "attention"
+    CONVOLUTION = "convolution"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    NORMALIZATION = "normalization"
+    LOSS = "loss"
+    RECURRENT = "recurrent"
+    FFT = "fft"
+    LINEAR_ALGEBRA = "linear_algebra"
+    SORTING = "sorting"
+    INDEXING = "indexing"
+    RANDOM = "random"
+    COPY = "copy"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    VIEW = "view"
+    METADATA = "metadata"
+    UNCOUNTED = "uncounted"
+
+    @property
+    def is_matmul(self) -> bool:
+        """Work that runs on tensor cores, and all that MFU's FLOPs are made of."""
+        return self in (Kind.PRODUCT, Kind.ATTENTION, Kind.CONVOLUTION, Kind.RECURRENT)
+
+    @property
+    def is_free(self) -> bool:
+        return self in (Kind.VIEW, Kind.METADATA)
+
+
+Formula = Callable[[Call], Cost]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    kind: Kind
+    formula: Formula
+
+
+RULES: dict[str, Rule] = {}
+"""Operator name ("aten.mm") to its rule. Filled by the imports in `cost/__init__.py`."""
+
+
+def rule(*names: str, kind: Kind) -> Callable[[Formula], Formula]:
+    """Register a formula for operators. Raises ValueError when one has a rule already."""
+
+    def register(formula: Formula) -> Formula:
+        for name in names:
+            if name in RULES:
+                raise ValueError(f"{name} has two rules")
+            RULES[name] = Rule(kind, formula)
+        return formula
+
+    return register
+
+
+def aten(names: str) -> list[str]:
+    """Full names of operators listed in a string: "mm bmm" gives "aten.mm", "aten.bmm"."""
+    return [f"aten.{name}" for name in names.split()]
+
+
+def moved(
+    call: Call, *, flops: int = 0, unread: Iterable[str] = (), unwritten: Iterable[str] = ()
+) -> Cost:
+    """`flops`, and each device input read once and each result written once.
+
+    `unread` names arguments that are written without being read (`copy_`'s self), `unwritten`
+    those the schema lets the operator write to and it leaves alone. The target of an out= form is
+    never read.
+    """
+    skip, kept = frozenset(unread), frozenset(unwritten)
+    has_out = not call.name.endswith("_")
+    came_in = {spec.storage for spec in call.inputs}
+    on_device = [spec for spec in call.inputs if spec.is_on_device]
+    written = [s for s in on_device if s.is_written and s.argument not in kept]
+    read = [s for s in on_device if s.argument not in skip and not (has_out and s.is_written)]
+    fresh = [s for s in call.outputs if s.is_on_device and s.storage not in came_in]
+    return Cost(
+        flops=flops,
+        bytes_read=sum(spec.bytes for spec in read),
+        bytes_written=sum(spec.bytes for spec in written + fresh),
+    )
+
+
+def result(call: Call) -> TensorSpec:
+    """The first result; for an in-place operator on a list, which returns none, what it writes."""
+    if call.outputs:
+        return call.outputs[0]
+    for spec in call.inputs:
+        if spec.is_written:
+            return spec
+    return call.inputs[0]
+
+
+def integers(call: Call, argument: str) -> tuple[int, ...]:
+    """An argument that is an int or a list of ints, as a tuple; empty when it was not given."""
+    value = call.literal(argument)
+    values = value if isinstance(value, tuple) else (value,)
+    return tuple(int(item) for item in values if isinstance(item, int))
+
+
+def integer(call: Call, argument: str, default: int) -> int:
+    """An argument that is one int."""
+    values = integers(call, argument)
+    return values[0] if values else default
+
+
+def is_set(call: Call, argument: str) -> bool:
+    """A flag was given and is true."""
+    return call.literal(argument) is True
+
+
+def mask(call: Call, argument: str, size: int) -> tuple[bool, ...]:
+    """An argument that is a list of flags, which results are wanted; all when it was not given."""
+    flags = tuple(bool(flag) for flag in integers(call, argument))
+    return flags or (True,) * size
+
+
+def rule_of(call: Call) -> Rule | None:
+    """The operator's rule, its in-place form's included; None when it has none."""
+    return RULES.get(call.name) or RULES.get(call.name.removesuffix("_"))
+
+
+def cost_of(call: Call) -> tuple[Kind, Cost]:
+    """The kind and cost of a call. An operator without a rule is UNCOUNTED, never silently zero."""
+    found = rule_of(call)
+    # c10d's schemas do not say that a collective writes to the tensors it returns.
+    is_collective = found is not None and found.kind is Kind.COMMUNICATION
+    if call.is_view and not is_collective:
+        return Kind.VIEW, Cost()
+    if found is None:
+        return Kind.UNCOUNTED, Cost()
+    return found.kind, found.formula(call)

@@ -1,0 +1,98 @@
+"""Which changes are worth a run, and how what they showed is put."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.traces import accounted
+from torchtally.fit.changes import (
+    Change,
+    candidates,
+    classes_worth_checkpointing,
+    combined,
+    smaller_batches,
+)
+from torchtally.fit.results import Result, results_table
+
+WIDTH = 256
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.head = nn.Linear(WIDTH, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def train() -> None:
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(1 << 16, WIDTH, device="cuda")).sum().backward()
+    optimizer.step()
+
+
+def test_the_repeated_module_that_holds_activations_is_worth_checkpointing():
+    """`Linear` holds some as well, but `Block` holds all that its layers do; `Net` is one alone."""
+    assert classes_worth_checkpointing(accounted(train))[0] == "Block"
+    assert "Net" not in classes_worth_checkpointing(accounted(train))
+
+
+def test_candidates_are_the_smallest_change_first():
+    found = candidates(accounted(train), ("--batch_size", "16"))
+    assert [it.rank for it in found] == sorted(it.rank for it in found)
+    what_ifs = [text for it in found for text in it.what_ifs]
+    assert {"optimizer=fused", "autocast=bfloat16", "checkpoint=Block"} <= set(what_ifs)
+    assert ("--batch_size", "8") in [it.arguments for it in found]
+
+
+@pytest.mark.parametrize(
+    ("given", "halved"),
+    [
+        (("--batch_size=12", "x"), ("--batch_size=6", "x")),
+        (("--per_device_train_batch_size", "3"), ("--per_device_train_batch_size", "1")),
+        (("a", "-bs=2"), ("a", "-bs=1")),
+    ],
+)
+def test_half_the_batch(given: tuple[str, ...], halved: tuple[str, ...]):
+    (change,) = smaller_batches(given)
+    assert change.arguments == halved
+
+
+@pytest.mark.parametrize("given", [("--batch_size=1",), ("--batch", "many"), ("--lr", "4"), ()])
+def test_no_batch_to_halve(given: tuple[str, ...]):
+    assert smaller_batches(given) == []
+
+
+def test_several_changes_as_one():
+    one = Change("a", 1, what_ifs=("optimizer=fused",))
+    two = Change("b", 5, what_ifs=("checkpoint=Block",), settings="expandable_segments:True")
+    both = combined((one, two), "max_split_size_mb:64")
+    assert both.what_ifs == ("optimizer=fused", "checkpoint=Block")
+    assert both.settings == "max_split_size_mb:64,expandable_segments:True"
+    assert (both.rank, both.text) == (5, "a + b")
+
+
+def test_what_makes_it_fit_stands_first_and_what_saves_nothing_is_not_shown():
+    results = [
+        Result(Change("saves nothing", 0), 100, 0, fits=False),
+        Result(Change("large change", 5), 40, 60, fits=True),
+        Result(Change("small change", 1), 80, 20, fits=True),
+        Result(Change("not enough", 2), 95, 5, fits=False),
+    ]
+    table = results_table(results, needed_bytes=100)
+    assert table.column("change") == ("small change", "large change", "not enough")
+    assert table.column("saved_bytes") == (20, 60, 5)

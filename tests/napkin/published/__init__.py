@@ -1,1 +1,0 @@
-"""What others published, held against the closed forms of `torchtally.napkin`."""

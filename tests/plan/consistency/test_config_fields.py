@@ -1,0 +1,203 @@
+"""What a config.json says of how a model computes, against transformers' class at work.
+
+Parameters do not show these fields. A small model of every family is run on the CPU, and its
+autograd graph and the probabilities of its dropouts are looked at.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from tests.plan.config_cases import CASES
+from torchtally.plan.architecture.config import from_values
+from torchtally.plan.architecture.model import Experts, Model, SelfAttention
+
+TOKENS = 8
+MIXES = [case for case, (_, keys) in CASES.items()
+         if any("expert" in it for it in keys) and "llama4" not in case]  # fmt: skip
+"""Llama 4's router gives no list of experts."""
+EMBEDDING, STREAM, ATTENTION = 0.125, 0.25, 0.5
+
+
+def made(case: str, **more: Any) -> tuple[nn.Module, Model]:
+    model_type, keys = CASES[case]
+    if "moe_intermediate_size" in keys:
+        more["moe_intermediate_size"] = 32  # rows of 16 bytes, as grouped products want them
+    config = CONFIG_MAPPING[model_type](**keys | more)
+    theirs = AutoModelForCausalLM.from_config(config)
+    return theirs.train(), from_values(config.to_dict(), name=case, place="its class")
+
+
+def run(model: nn.Module) -> None:
+    ids = torch.arange(2 * TOKENS).view(2, TOKENS)
+    model(input_ids=ids, use_cache=False)
+
+
+def first(model: nn.Module, is_it: Callable[[nn.Module], bool]) -> nn.Module:
+    return next(it for it in model.modules() if is_it(it))
+
+
+def named(*words: str) -> Callable[[nn.Module], bool]:
+    return lambda it: type(it).__name__.endswith(words)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for it in value:
+            yield from tensors_in(it)
+
+
+def graph(tensors: Iterator[Tensor]) -> Iterator[Any]:
+    """Every node of autograd that these came from."""
+    nodes, seen = [it.grad_fn for it in tensors if it.grad_fn is not None], set()
+    while nodes:
+        node = nodes.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            nodes += [it for it, _ in node.next_functions if it is not None]
+
+
+# Norms and layers.
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_wide_norm_keeps_two_tensors_in_float32(case: str) -> None:
+    """What it was given and what its weight multiplies; others multiply after the cast."""
+    theirs, ours = made(case)
+    norm = first(theirs, named("Norm", "Norm1P")).to(torch.bfloat16)
+    width = norm.weight.shape[-1] if getattr(norm, "weight", None) is not None else ours.width
+    kept: set[int] = set()
+
+    def pack(it: Tensor) -> Tensor:
+        if it.dtype is torch.float32 and it.shape == (2, TOKENS, width):
+            kept.add(it.data_ptr())
+        return it
+
+    given = torch.randn(2, TOKENS, width, dtype=torch.bfloat16, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda it: it):
+        result = norm(given)
+    assert ours.has_wide_norm == (len(kept) >= 2)
+    assert result.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_parallel_layers_feed_forward_does_not_read_attention(case: str) -> None:
+    theirs, ours = made(case)
+    results, inputs = [], []
+    attention = first(theirs, named("Attention", "SelfAttention"))
+    is_inner = named("MLP", "MoE", "Moe", "SparseMoeBlock")
+    inner = next(
+        it for name, it in theirs.named_modules() if is_inner(it) or name.endswith("0.fc1")
+    )
+    attention.register_forward_hook(lambda _, __, out: results.append(next(tensors_in(out))))
+    inner.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    run(theirs)
+    (read,) = torch.autograd.grad(inputs[0].sum(), results[0], allow_unused=True)
+    assert [it.is_parallel for it in ours.kinds] == [read is None] * len(ours.kinds)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_heads_that_turn_in_part_are_put_together(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = made(case)
+    queries: list[Tensor] = []
+    attend = F.scaled_dot_product_attention
+
+    def recorded(query: Tensor, *more: Any, **options: Any) -> Tensor:
+        queries.append(query)
+        return attend(query, *more, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", recorded)
+    run(theirs)
+    it = ours.kinds[0].attention
+    if not queries or not isinstance(it, SelfAttention):
+        pytest.skip("attention of its own")
+    assert it.is_partly_rotary == (type(queries[0].grad_fn).__name__ == "CatBackward0")
+
+
+# Routers.
+
+
+def router_graph(case: str) -> tuple[list[Any], Experts]:
+    theirs, ours = made(case)
+    model = theirs.to(torch.bfloat16)
+    router = first(model, named("Router"))
+    given = torch.randn(TOKENS, ours.width, dtype=torch.bfloat16, requires_grad=True)
+    experts = next(it.feed_forward for it in ours.kinds if isinstance(it.feed_forward, Experts))
+    return list(graph(tensors_in(router(given)))), experts
+
+
+@pytest.mark.parametrize("case", MIXES)
+@pytest.mark.parametrize("normalises", [True, False])
+def test_weights_of_experts_are_divided_by_their_sum(
+    case: str, normalises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CASES, case, (CASES[case][0], CASES[case][1] | {
+        "norm_topk_prob": normalises}))  # fmt: skip
+    nodes, experts = router_graph(case)
+    names = {type(it).__name__ for it in nodes}
+    assert experts.is_normalised == bool({"DivBackward0", "DivBackward1"} & names)
+
+
+@pytest.mark.parametrize("case", MIXES)
+def test_a_wide_router_is_a_product_in_float32(case: str) -> None:
+    nodes, experts = router_graph(case)
+    products = [it for it in nodes if type(it).__name__ in {"MmBackward0", "AddmmBackward0"}]
+    (dtype,) = {it._saved_mat2.dtype for it in products}
+    assert experts.is_router_wide == (dtype is torch.float32)
+
+
+# Dropouts.
+
+KEYS = {
+    "embd_pdrop": EMBEDDING, "embed_dropout": EMBEDDING, "embedding_dropout": EMBEDDING,
+    "resid_pdrop": STREAM, "resid_dropout": STREAM, "residual_dropout": STREAM,
+    "hidden_dropout": STREAM, "attn_pdrop": ATTENTION, "attention_dropout": ATTENTION,
+}  # fmt: skip
+"""Every key that is a dropout, with another probability for each place."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dropouts_are_where_their_keys_say(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: dict[str, Any] = dict(KEYS)
+    if case.startswith("opt"):
+        keys["dropout"] = STREAM
+    if case == "mpt":
+        keys = {"attn_config": {"attn_pdrop": 1}, "resid_pdrop": 0.75, "emb_pdrop": 0.75}
+    theirs, ours = made(case, **keys)
+    found: dict[str, set[float]] = {"embedding": set(), "stream": set(), "attention": set()}
+    is_inside = False
+
+    def entered(*_: Any) -> None:
+        nonlocal is_inside
+        is_inside = True
+
+    def dropped(it: Tensor, p: float = 0.5, training: bool = True, *_: Any, **__: Any) -> Tensor:
+        is_scores = it.dim() == 4 or it.shape[-1] == TOKENS
+        place = "attention" if is_scores else "stream" if is_inside else "embedding"
+        found[place].add(float(p) if training else 0.0)
+        return it
+
+    attend = F.scaled_dot_product_attention
+
+    def attended(*tensors: Tensor, dropout_p: float = 0.0, **options: Any) -> Tensor:
+        found["attention"].add(dropout_p)
+        return attend(*tensors, dropout_p=0.0, **options)
+
+    monkeypatch.setattr(F, "dropout", dropped)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attended)
+    first(theirs, named("Layer", "Block")).register_forward_pre_hook(entered)
+    run(theirs)
+    assert ours.embedding_dropout == max(found["embedding"], default=0.0)
+    # Falcon's layers in sequence drop part of the stream with attention's probability.
+    assert ours.dropout == max(found["stream"] - {ATTENTION}, default=0.0)
+    assert ours.attention_dropout == max(found["attention"], default=0.0)

@@ -1,0 +1,228 @@
+"""Closed forms against the ledger of a traced run, model by model.
+
+Parameters, gradients, optimizer state and FLOPs agree to the last digit. Activations agree to the
+scalars that an attention kernel keeps, where `Reference.is_exact` says so, else within 2 %.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.plan.consistency.references import LARGE, OTHERS, REFERENCES, Reference, model_of
+from tests.plan.consistency.traced import Traced, train
+from torchtally.plan.activations import (
+    Activations,
+    Implementation,
+    Kernel,
+    activations,
+    usual_kernel,
+)
+from torchtally.plan.architecture.model import FeedForward, Model
+from torchtally.plan.architecture.weights import weights_of
+from torchtally.plan.flops import Recompute, token_flops
+from torchtally.plan.memory import states
+from torchtally.plan.optimizers import optimizer
+from torchtally.plan.recipes import Recipe, recipe
+from torchtally.trace import Phase, Role
+from torchtally.views.matrix_work import executed_flops, needed_flops, works_of
+from torchtally.work.convention import Attention
+
+PROMISED = 0.02
+SCALAR_BYTES = 8
+"""FlashAttention keeps three 8-byte numbers of a random state, the other kernels two."""
+RECIPES = ("fp32", "amp", "bf16")
+
+
+def closed(
+    it: Reference, model: Model, recipe: Recipe, recompute: Recompute, kernel: Kernel | None = None
+) -> Activations:
+    chosen = kernel or it.kernel or usual_kernel(model, recipe, it.sequence, Implementation.EAGER)
+    return activations(model, it.batch, it.sequence, recipe, recompute=recompute, kernel=chosen)
+
+
+def error_of(found: float, traced: float) -> float:
+    return abs(found - traced) / traced
+
+
+def check_states(traced: Traced, model: Model, recipe: Recipe) -> None:
+    """Parameters, gradients and AdamW's moments: to the byte."""
+    held = states(weights_of(model), recipe, optimizer("adamw"))
+    assert held.parameters.value == traced.bytes_of(Role.PARAMETER)
+    assert held.gradients.value == traced.bytes_of(Role.GRADIENT)
+    assert held.optimizer.value == traced.bytes_of(Role.OPTIMIZER_STATE)
+
+
+def check_flops(
+    traced: Traced, it: Reference, model: Model, attention: Attention = Attention.FULL
+) -> None:
+    """Model FLOPs of the steady step: to the last one."""
+    tokens = it.batch * it.sequence
+    per_token = token_flops(model, it.sequence, attention=attention)
+    assert needed_flops(works_of(traced.ledger.steady), attention) == per_token.model.value * tokens
+
+
+def is_told_causal(it: Reference, model: Model, recipe: Recipe) -> bool:
+    """By `is_causal=True` to a fused kernel. Of a mask, and of products, nobody knows it."""
+    window = getattr(model.kinds[0].attention, "window", None)
+    is_masked = window is not None and window < it.sequence
+    kernel = usual_kernel(model, recipe, it.sequence, Implementation.EAGER)
+    return kernel is Kernel.FLASH and not is_masked
+
+
+def kept(found: Activations) -> int:
+    """All at the end of the forward pass."""
+    return int(found.embedding.value + sum(it.value for it in found.layers) + found.head.value)
+
+
+def check_activations(traced: Traced, it: Reference, model: Model, found: Activations) -> None:
+    """At the first tick of the backward pass, and at the fullest moment."""
+    ids_bytes = 8 * it.batch * it.sequence
+    pairs = (
+        (kept(found), traced.kept_bytes),
+        (found.total.value, traced.most_kept_bytes + ids_bytes),
+    )
+    for closed_bytes, traced_bytes in pairs:
+        assert error_of(closed_bytes, traced_bytes) < PROMISED
+        if it.is_exact:
+            assert abs(closed_bytes - traced_bytes) <= SCALAR_BYTES * model.layers
+
+
+@pytest.mark.parametrize("recipe_name", RECIPES)
+@pytest.mark.parametrize("name", REFERENCES)
+def test_closed_forms_are_the_ledgers(name: str, recipe_name: str) -> None:
+    it, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
+    traced = train(it, how)
+    check_states(traced, model, how)
+    check_flops(traced, it, model)
+    if is_told_causal(it, model, how):
+        check_flops(traced, it, model, Attention.CAUSAL)
+    check_activations(traced, it, model, closed(it, model, how, Recompute.NONE))
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe_name"),
+    [(name, it.recipe or ("amp", "bf16")[n % 2]) for n, (name, it) in enumerate(OTHERS.items())],
+)
+def test_closed_forms_are_the_ledgers_for_other_families(name: str, recipe_name: str) -> None:
+    it, model, how = OTHERS[name], model_of(name), recipe(recipe_name)
+    traced = train(it, how)
+    check_states(traced, model, how)
+    check_flops(traced, it, model)
+    check_activations(traced, it, model, closed(it, model, how, Recompute.NONE))
+
+
+FULLY = [(name, RECIPES[n % 3]) for n, name in enumerate(REFERENCES)]
+
+
+@pytest.mark.parametrize(("name", "recipe_name"), FULLY)
+def test_layers_that_are_made_again_keep_their_inputs(name: str, recipe_name: str) -> None:
+    it, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
+    traced = train(it, how, checkpointed=True)
+    check_states(traced, model, how)
+    check_activations(traced, it, model, closed(it, model, how, Recompute.FULL))
+
+
+@pytest.mark.parametrize("recipe_name", RECIPES)
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_attention_that_keeps_its_scores(name: str, recipe_name: str) -> None:
+    """PyTorch's attention without fused kernels: scores in float32, a mask of them with dropout."""
+    it, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
+    traced = train(it, how, is_math=True)
+    check_activations(traced, it, model, closed(it, model, how, Recompute.NONE, Kernel.MATH))
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe_name", "recompute"),
+    [
+        ("gpt2-124m", "amp", Recompute.NONE),
+        ("gpt2-124m", "fp32", Recompute.FULL),
+        ("llama-3-8b-of-two-layers", "bf16", Recompute.NONE),
+        ("llama-3-8b-of-two-layers", "amp", Recompute.FULL),
+    ],
+)
+def test_models_of_real_width(name: str, recipe_name: str, recompute: Recompute) -> None:
+    it, model, how = LARGE[name], model_of(name), recipe(recipe_name)
+    traced = train(it, how, checkpointed=recompute is Recompute.FULL)
+    check_states(traced, model, how)
+    check_flops(traced, it, model)
+    check_activations(traced, it, model, closed(it, model, how, recompute))
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_hardware_flops_of_llama_with_checkpoints(use_reentrant: bool) -> None:
+    """Every layer's forward pass once more. Checkpoints that do not re-enter autograd stop once the
+    last saved tensor is back, which is before the layer's last product.
+
+    A fused kernel's own making of scores in its backward is left out, as `needed_flops` does.
+    """
+    it, model = REFERENCES["llama"], model_of("llama")
+    traced = train(it, recipe("bf16"), checkpointed=True, use_reentrant=use_reentrant)
+    works = works_of(traced.ledger.steady)
+    again = [work for work in works if work.phase is Phase.RECOMPUTE]
+    found = needed_flops(works, Attention.FULL) + executed_flops(again, Attention.FULL)
+    per_token = token_flops(model, it.sequence, recompute=Recompute.FULL)
+    tokens = it.batch * it.sequence
+    inner = model.kinds[0].feed_forward
+    left_out = 0 if use_reentrant else 2 * tokens * model.layers * inner.width * model.width
+    assert found == per_token.hardware.value * tokens - left_out
+
+
+# The comparison can fail --------------------------------------------------------------------------
+
+
+def another_attention(model: Model, **change: object) -> Model:
+    kinds = (replace(it, attention=replace(it.attention, **change)) for it in model.kinds)
+    return replace(model, kinds=tuple(kinds))
+
+
+def another_feed_forward(model: Model, **change: object) -> Model:
+    kinds = (replace(it, feed_forward=replace(it.feed_forward, **change)) for it in model.kinds)
+    return replace(model, kinds=tuple(kinds))
+
+
+@pytest.fixture(scope="module")
+def llama() -> Traced:
+    return train(REFERENCES["llama"], recipe("bf16"))
+
+
+def test_one_bias_more_is_seen(llama: Traced) -> None:
+    model = another_attention(model_of("llama"), has_output_bias=True)
+    with pytest.raises(AssertionError):
+        check_states(llama, model, recipe("bf16"))
+
+
+def test_gradients_of_another_dtype_are_seen(llama: Traced) -> None:
+    with pytest.raises(AssertionError):
+        check_states(llama, model_of("llama"), replace(recipe("bf16"), gradients="float32"))
+
+
+def test_one_head_more_is_seen(llama: Traced) -> None:
+    model = another_attention(model_of("llama"), heads=7)
+    with pytest.raises(AssertionError):
+        check_flops(llama, REFERENCES["llama"], model)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        another_attention(model_of("llama"), head_norm_sizes=(24, 24)),
+        another_feed_forward(model_of("llama"), activation="gelu_new"),
+        another_feed_forward(model_of("llama"), is_gated=False),
+        replace(model_of("llama"), norm="layer"),
+        replace(model_of("llama"), dropout=0.1),
+        replace(model_of("llama"), has_wide_norm=True),
+    ],
+    ids=["head norms", "gelu_new", "ungated", "layer norm", "dropout", "wide norm"],
+)
+def test_one_term_too_much_or_too_little_is_seen(llama: Traced, wrong: Model) -> None:
+    it = REFERENCES["llama"]
+    assert isinstance(wrong.kinds[0].feed_forward, FeedForward)
+    with pytest.raises(AssertionError):
+        check_activations(llama, it, wrong, closed(it, wrong, recipe("bf16"), Recompute.NONE))
+
+
+def test_scores_that_are_not_kept_are_seen(llama: Traced) -> None:
+    it, model = REFERENCES["llama"], model_of("llama")
+    found = closed(it, model, recipe("bf16"), Recompute.NONE, Kernel.MATH)
+    with pytest.raises(AssertionError):
+        check_activations(llama, it, model, found)

@@ -1,0 +1,149 @@
+"""Seconds on one chip: they agree with the ledger of a traced step, and obey laws."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torchtally
+from tests.plan.parallel.builders import llama, mixture, workload
+from torchtally.chips import chip
+from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
+from torchtally.plan.parallel.compute import head_work, layer_work
+from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.passes import activation, norm
+from torchtally.plan.parallel.pricing import step
+from torchtally.plan.recipes import recipe
+from torchtally.timing.roofline import Roofline
+
+BF16, H100 = recipe("bf16"), chip("H100-SXM")
+MODEL = llama(width=2048, layers=2, heads=16, kv_heads=4, ffn=8192)
+
+
+def traced_llama(model: Model, batch: int, sequence: int) -> Any:
+    """The same model in transformers, trained for two steps on a simulated H100."""
+    import torch
+    import transformers
+
+    kind = model.kinds[0]
+    config = transformers.LlamaConfig(
+        vocab_size=model.vocabulary,
+        hidden_size=model.width,
+        intermediate_size=kind.feed_forward.width,
+        num_hidden_layers=kind.count,
+        num_attention_heads=kind.attention.heads,
+        num_key_value_heads=kind.attention.kv_heads,  # type: ignore[union-attr]
+        use_cache=False,
+    )
+
+    def train() -> None:
+        built = transformers.LlamaForCausalLM(config).to(torch.bfloat16).to("cuda")
+        adamw = torch.optim.AdamW(built.parameters(), lr=1e-4)
+        for _ in range(2):
+            ids = torch.randint(0, 1000, (batch, sequence), device="cuda")
+            built(input_ids=ids, labels=ids).loss.backward()
+            adamw.step()
+            adamw.zero_grad()
+
+    return torchtally.run(train, gpu="H100-SXM", memory_is_limited=False)
+
+
+def test_a_step_agrees_with_the_ledger_of_a_traced_one() -> None:
+    trace = traced_llama(MODEL, 2, 4096)
+    for name in ("H100-SXM", "A100-SXM", "B200"):
+        ledger = torchtally.account(trace, roofline=Roofline(chip(name)))
+        found = step(workload(MODEL, name, sequence=4096, recipe=BF16), Layout(micro_batch=2))
+        assert ledger.step_s is not None
+        assert found.seconds.value == pytest.approx(ledger.step_s, rel=0.05), name
+
+
+def test_a_product_takes_as_long_as_the_roofline_says() -> None:
+    found = layer_work(MODEL.kinds[0], MODEL, Layout(), 4096, BF16, H100)
+    names = {it.name: it for it in found.forward.working()}
+    gate = names["gate"]
+    assert gate.note == "(4096, 2048) @ (2048, 8192) in bfloat16: compute-bound"
+    least_s = 2 * 4096 * 2048 * 8192 / H100.peak_flop_per_s("bfloat16")
+    assert least_s < gate.value < 2 * least_s
+
+
+def test_backward_is_two_products_of_the_forwards_size() -> None:
+    found = head_work(MODEL, Layout(), 4096, BF16, H100)
+    weight, forward = found.weight_gradients, dict(found.forward.terms)["products"]
+    assert weight.value == pytest.approx(forward.value, rel=0.25)
+
+
+def test_an_rms_norm_in_eager_mode_by_its_operators() -> None:
+    """Cast 2 + 4, square 4 + 4, mean 4, product 4 + 4, cast 4 + 2, weight 2 + 2."""
+    assert norm("rms", Implementation.EAGER, 2).forward == 36
+    assert norm("rms", Implementation.EAGER, 2).backward == 92
+    assert norm("layer", Implementation.EAGER, 2) == norm("rms", Implementation.FUSED, 2)
+
+
+def test_silu_and_its_gate_by_their_operators() -> None:
+    assert activation("silu", True, Implementation.EAGER, 2).forward == 2 * (2 + 3)
+    assert activation("silu", True, Implementation.EAGER, 2).backward == 2 * (3 + 6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.sampled_from([llama(), mixture(), MODEL]),
+    st.sampled_from(["H100-SXM", "A100-SXM", "V100-SXM2-32GB"]),
+    st.sampled_from(list(Kernel)),
+    st.sampled_from(list(Implementation)),
+)
+def test_a_larger_micro_batch_never_takes_less_time(
+    model: Model, name: str, kernel: Kernel, implementation: Implementation
+) -> None:
+    seconds = []
+    for batch in (1, 2, 4, 8):
+        layout = Layout(micro_batch=batch, kernel=kernel, implementation=implementation)
+        work = layer_work(model.kinds[0], model, layout, 1024, BF16, chip(name))
+        seconds.append(work.forward.value + work.input_gradients.value)
+    assert seconds == sorted(seconds)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from([llama(), mixture()]), st.sampled_from([1, 2, 4]))
+def test_fused_kernels_are_never_slower(model: Model, tensor: int) -> None:
+    fused, eager = (
+        layer_work(
+            model.kinds[0], model, Layout(tensor=tensor, implementation=it), 2048, BF16, H100
+        )
+        for it in (Implementation.FUSED, Implementation.EAGER)
+    )
+    assert fused.streaming.value <= eager.streaming.value
+    assert fused.forward.value <= eager.forward.value
+
+
+def test_attention_that_keeps_its_scores_is_slower() -> None:
+    flash, math = (
+        layer_work(MODEL.kinds[0], MODEL, Layout(kernel=it), 4096, BF16, H100)
+        for it in (Kernel.FLASH, Kernel.MATH)
+    )
+    assert math.attention.value > 3 * flash.attention.value
+
+
+def test_a_window_takes_less_than_the_whole_sequence() -> None:
+    kind = MODEL.kinds[0]
+    assert isinstance(kind.attention, SelfAttention)
+    near = replace(kind, attention=replace(kind.attention, window=512))
+    there, here = (
+        layer_work(it, MODEL, Layout(), 16384, BF16, H100).attention.value for it in (kind, near)
+    )
+    assert here < there / 4
+
+
+def test_experts_work_on_the_tokens_that_chose_them() -> None:
+    """Two of eight experts for each token: their FLOPs are a fourth of all eight's."""
+    model = mixture(experts=8, active=2)
+    block = FeedForward(width=2 * 2048, is_gated=True, activation="silu")
+    dense = replace(model, kinds=(Layer(count=8, attention=model.kinds[0].attention,
+                                        feed_forward=block),))  # fmt: skip
+    many, one = (
+        dict(layer_work(it.kinds[0], it, Layout(), 16384, BF16, H100).forward.terms)["products"]
+        for it in (model, dense)
+    )
+    assert many.value == pytest.approx(one.value, rel=0.3)

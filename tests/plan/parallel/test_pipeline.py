@@ -1,0 +1,78 @@
+"""Bubbles and micro-batches in flight, as published, and their laws."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtally.plan.parallel.layout import Schedule
+from torchtally.plan.parallel.pipeline import bubble_fraction, bubble_s, in_flight
+
+F1B, INTERLEAVED = Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED
+H1, H2 = Schedule.ZB_H1, Schedule.ZB_H2
+schedules = st.sampled_from(list(Schedule))
+stages = st.integers(1, 64)
+
+
+@pytest.mark.parametrize("schedule", [Schedule.GPIPE, F1B])
+def test_the_bubble_is_p_minus_1_over_m(schedule: Schedule) -> None:
+    """Narayanan et al. 2021, section 2.2.1."""
+    assert bubble_fraction(schedule, 8, 64).value == pytest.approx(7 / 64)
+
+
+def test_chunks_divide_the_bubble() -> None:
+    """Narayanan et al. 2021, section 2.2.2."""
+    assert bubble_fraction(INTERLEAVED, 8, 64, 4).value == pytest.approx(7 / 64 / 4)
+
+
+def test_zero_bubble_schedules_as_published() -> None:
+    """Qi et al. 2023, table 2: a third of 1F1B's where all halves are equally long, and none."""
+    assert bubble_fraction(H1, 8, 64).value == pytest.approx(7 / 64 / 3)
+    assert bubble_fraction(H2, 8, 64).value == 0
+    assert bubble_s(H1, 5, forward_s=1, input_s=2, weight_s=1).value == 4 * 2
+    assert bubble_s(H2, 5, forward_s=1, input_s=2, weight_s=1).value == 4 * 1
+    assert bubble_s(F1B, 5, forward_s=1, input_s=2, weight_s=1).value == 4 * 4
+
+
+def test_deepseeks_bubble_of_1f1b() -> None:
+    """DeepSeek-V3, arXiv 2412.19437, table 2: (PP - 1)(F + B), B being both halves."""
+    assert bubble_s(F1B, 16, forward_s=2, input_s=3, weight_s=1).value == 15 * (2 + 4)
+
+
+def test_1f1b_keeps_as_many_micro_batches_as_there_are_stages_to_come() -> None:
+    assert [in_flight(F1B, 4, 100, stage=it).value for it in range(4)] == [4, 3, 2, 1]
+    assert in_flight(F1B, 4, 2).value == 2
+    assert in_flight(Schedule.GPIPE, 4, 100).value == 100
+
+
+def test_interleaving_keeps_more_on_the_first_stage() -> None:
+    """Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1) / (p m) times as much."""
+    assert in_flight(INTERLEAVED, 8, 64, virtual_stages=3).value == pytest.approx(8 * (1 + 7 / 24))
+    assert in_flight(INTERLEAVED, 35, 280, virtual_stages=3).value / 35 == pytest.approx(
+        1.3238, abs=1e-4
+    )
+
+
+def test_zero_bubble_memory_as_published() -> None:
+    assert in_flight(H1, 8, 64).value == 8
+    assert in_flight(H2, 8, 64).value == 15
+
+
+@given(schedules, stages, st.integers(1, 500), st.integers(1, 500))
+def test_more_micro_batches_never_make_a_larger_bubble(
+    schedule: Schedule, p: int, a: int, b: int
+) -> None:
+    few, many = sorted((a, b))
+    assert bubble_fraction(schedule, p, many).value <= bubble_fraction(schedule, p, few).value
+
+
+@given(schedules, stages, st.integers(1, 500), st.integers(1, 8))
+def test_no_more_is_in_flight_than_there_is(
+    schedule: Schedule, p: int, m: int, chunks: int
+) -> None:
+    found = in_flight(schedule, p, m, virtual_stages=chunks).value
+    assert 0 < found <= m
+
+
+@given(schedules, st.integers(1, 500))
+def test_one_stage_waits_for_nobody(schedule: Schedule, m: int) -> None:
+    assert bubble_fraction(schedule, 1, m).value == 0

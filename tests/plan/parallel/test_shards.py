@@ -1,0 +1,81 @@
+"""What one chip holds of the weights."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.plan.parallel.builders import llama, mixture
+from torchtally.plan.architecture.known import known_models
+from torchtally.plan.architecture.weights import Group, weights_of
+from torchtally.plan.parallel import shards
+from torchtally.plan.parallel.shards import elements, held, on_chip
+
+WHOLE = frozenset(
+    ("q down", "kv down", "router", "shared gate", "embedding to layers", "layers to head")
+)
+"""Matrices that every chip holds: what compresses, and what chooses experts."""
+
+
+def count(model: object, **split: int) -> int:
+    found = held(model, **split)  # type: ignore[arg-type]
+    return sum(
+        elements(each, of_experts=of_experts)
+        for each in (found.layers, found.embedding, found.head)
+        for of_experts in (False, True)
+    )
+
+
+def test_one_chip_holds_all() -> None:
+    for model in (llama(), mixture(), llama(is_tied=True)):
+        assert count(model) == sum(it.elements for it in weights_of(model))
+
+
+def test_tensor_parallelism_splits_all_but_norms() -> None:
+    model = llama(width=64, layers=1, heads=4, ffn=128, vocabulary=1000)
+    norms = 3 * 64
+    matrices = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64 * 1000
+    assert count(model, tensor=4) == matrices // 4 + norms
+
+
+def test_a_vocabulary_is_padded() -> None:
+    weight = next(it for it in weights_of(llama(vocabulary=1001)) if it.name == "head")
+    assert on_chip(weight, 4, 1).shape == (251, 1024)
+
+
+def test_experts_are_split_twice() -> None:
+    weight = next(it for it in weights_of(mixture()) if it.name == "experts in")
+    assert weight.shape == (8, 4096, 1024)
+    assert on_chip(weight, 2, 4).shape == (2, 2048, 1024)
+
+
+def test_a_tied_embedding_is_on_both_ends_of_a_pipeline() -> None:
+    model = llama(is_tied=True)
+    assert [it.name for it in held(model, pipeline=2).head] == ["final norm", "embedding"]
+    assert [it.name for it in held(model).head] == ["final norm"]
+
+
+def known() -> list[str]:
+    return [it.name for it in known_models()]
+
+
+@pytest.mark.parametrize("row", known_models(), ids=known())
+def test_every_matrix_of_every_known_model_has_a_rule(row: object) -> None:
+    model = row.model()  # type: ignore[attr-defined]
+    for it in weights_of(model):
+        if it.uses and it.group is not Group.EXPERTS:
+            assert it.name in shards.BY_OUTPUTS | shards.BY_INPUTS | WHOLE, it.name
+
+
+def test_a_matrix_without_a_rule_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "BY_INPUTS", frozenset())
+    with pytest.raises(AssertionError):
+        test_every_matrix_of_every_known_model_has_a_rule(known_models()[0])
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2]))
+def test_more_chips_never_hold_more_each(a: int, b: int, pipeline: int) -> None:
+    few, many = sorted((a, b))
+    for model in (llama(), mixture()):
+        assert count(model, tensor=many, pipeline=pipeline) <= count(
+            model, tensor=few, pipeline=pipeline
+        )

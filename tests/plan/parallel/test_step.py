@@ -1,0 +1,213 @@
+"""A whole step: its parts, its memory, its laws, and that its formulas' units are right."""
+
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.plan.dimensions import check_units
+from tests.plan.parallel.builders import faster, llama, mixture, workload
+from torchtally.chips.clusters import cluster
+from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.architecture.known import known_model
+from torchtally.plan.flops import Recompute
+from torchtally.plan.parallel.layout import Layout, Schedule, Shard
+from torchtally.plan.parallel.overlap import Overlap
+from torchtally.plan.parallel.pricing import Pricing, step
+from torchtally.plan.parallel.step import Parts, Step, Workload
+from torchtally.plan.recipes import RECIPES
+
+PARTS = ("compute", "tensor", "context", "expert", "pipeline", "bubble", "data", "optimizer")
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Of 16 chips in two nodes."""
+    tensor = draw(st.sampled_from([1, 2, 4]))
+    pipeline = draw(st.sampled_from([1, 2, 4]))
+    context = draw(st.sampled_from([1, 2]))
+    data = 16 // tensor // pipeline // context if tensor * pipeline * context <= 16 else 1
+    schedule = draw(st.sampled_from(list(Schedule))) if pipeline > 1 else Schedule.ONE_F_ONE_B
+    shard = draw(st.sampled_from(list(Shard)))
+    return Layout(
+        data=data,
+        tensor=tensor,
+        is_sequence_parallel=draw(st.booleans()),
+        pipeline=pipeline,
+        context=context,
+        schedule=schedule,
+        virtual_stages=2 if schedule is Schedule.INTERLEAVED else 1,
+        shard=shard,
+        shard_group=draw(st.sampled_from([None, 1])) if shard is not Shard.NONE else None,
+        micro_batch=draw(st.sampled_from([1, 2])),
+        micro_batches=draw(st.sampled_from([1, 4, 8])),
+        recompute=draw(st.sampled_from(list(Recompute))),
+        kernel=draw(st.sampled_from(list(Kernel))),
+        implementation=draw(st.sampled_from(list(Implementation))),
+    )
+
+
+WORKLOADS = st.sampled_from(
+    [
+        workload(chips="16xH100-SXM"),
+        workload(mixture(), "16xA100-SXM"),
+        workload(llama(is_tied=True), "16xB200", sequence=512),
+    ]
+)
+
+
+def values(found: Any) -> dict[str, float]:
+    return {it.name: getattr(found, it.name).value for it in fields(found)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(WORKLOADS, layouts())
+def test_parts_sum_to_the_step_and_every_unit_is_right(it: Workload, layout: Layout) -> None:
+    found = step(it, layout)
+    assert math.fsum(getattr(found.parts, word).value for word in PARTS) == pytest.approx(
+        found.seconds.value, rel=1e-12
+    )
+    for quantity in found.working():
+        assert 0 <= quantity.value < math.inf
+    for quantity in (found.tokens_per_s, found.memory.total, found.mfu, found.hfu):
+        check_units(quantity)
+    assert 0 < found.mfu.value <= found.hfu.value
+    assert found.parts.streaming.value <= found.parts.compute.value
+
+
+@settings(max_examples=40, deadline=None)
+@given(WORKLOADS, layouts())
+def test_what_a_search_adds_up_is_the_step(it: Workload, layout: Layout) -> None:
+    pricing = Pricing(it)
+    found = pricing.step(layout)
+    assert pricing.step_s(layout) == pytest.approx(found.seconds.value, rel=1e-12)
+    beside, held = pricing.beside_bytes(layout), pricing.states_bytes(layout)
+    assert max(map(sum, zip(beside, held, strict=True))) == found.memory.total.value
+    assert pricing.least_s(layout) <= found.seconds.value * (1 + 1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(layouts(), st.floats(1.0, 100.0))
+def test_a_faster_network_is_never_slower(layout: Layout, times: float) -> None:
+    slow = workload(chips="16xH100-SXM")
+    fast = replace(slow, cluster=faster(slow.cluster, times))
+    assert step(fast, layout).seconds.value <= step(slow, layout).seconds.value * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(layouts(), st.floats(0, 1), st.floats(0, 1))
+def test_more_overlap_is_never_slower(layout: Layout, a: float, b: float) -> None:
+    little, much = sorted((a, b))
+    seconds = [
+        step(
+            workload(
+                chips="16xH100-SXM",
+                overlap=Overlap(tensor=it, context=it, expert=it, pipeline=it, data=it),
+            ),
+            layout,
+        ).seconds.value
+        for it in (little, much)
+    ]
+    assert seconds[1] <= seconds[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("model", [llama(), mixture()], ids=["dense", "mixture"])
+def test_one_chip_sends_nothing_and_waits_for_nobody(model: Any) -> None:
+    found = step(workload(model, "H100-SXM"), Layout(micro_batches=4))
+    for word in ("tensor", "context", "expert", "pipeline", "bubble", "data"):
+        assert getattr(found.parts, word).value == 0, word
+    assert found.bound in ("compute", "memory bandwidth", "optimizer")
+
+
+def test_micro_batches_take_turns() -> None:
+    one, four = (step(workload(chips="H100-SXM"), Layout(micro_batches=it)) for it in (2, 8))
+    assert four.parts.compute.value == pytest.approx(4 * one.parts.compute.value)
+    assert four.parts.optimizer.value == one.parts.optimizer.value
+
+
+def test_tokens_and_mfu_by_hand() -> None:
+    layout = Layout(data=8, micro_batch=2, micro_batches=3)
+    found = step(workload(), layout)
+    assert found.tokens.value == 8 * 2 * 3 * 2048
+    flops = dict(found.mfu.terms)["flops_per_token"].value
+    speed = found.tokens.value / found.seconds.value
+    assert found.mfu.value == pytest.approx(speed * flops / 8 / 989.4e12)
+
+
+def test_the_bubble_is_that_of_the_layers() -> None:
+    it = workload(chips="4xH100-SXM")
+    layout = Layout(pipeline=4, micro_batches=16)
+    found = step(it, layout).parts
+    per_micro_batch = (found.compute.value - 16 * Pricing(it)._stage(layout).ends.value) / 16
+    assert found.bubble.value == pytest.approx(3 * per_micro_batch)
+
+
+def test_full_recomputation_does_the_layers_forward_again() -> None:
+    plain, again = (
+        step(workload(chips="H100-SXM"), Layout(recompute=it))
+        for it in (Recompute.NONE, Recompute.FULL)
+    )
+    stage = Pricing(workload(chips="H100-SXM"))._stage(Layout())
+    more = again.parts.compute.value - plain.parts.compute.value
+    assert more == pytest.approx(stage.forward.value)
+    assert again.memory.activations.value < plain.memory.activations.value
+    assert again.mfu.value < again.hfu.value
+
+
+def test_shared_parameters_are_fetched_for_every_micro_batch() -> None:
+    it = workload(overlap=Overlap(data=0.0))
+    one, four = (
+        step(it, Layout(data=8, shard=Shard.ZERO3, micro_batches=m)).parts.data.value
+        for m in (1, 4)
+    )
+    assert four == pytest.approx(4 * one)
+    plain = [step(it, Layout(data=8, micro_batches=m)).parts.data.value for m in (1, 4)]
+    assert plain[0] == plain[1]
+
+
+def test_sharing_the_optimizer_sends_no_more_and_sharing_all_half_as_much_again() -> None:
+    """ZeRO, arXiv 1910.02054, section 7: 2 Psi for both, and 3 Psi; in bytes of 2."""
+    pricing = Pricing(workload())
+    plain, one, three = (
+        pricing._updates(Layout(data=8, shard=it)) for it in (Shard.NONE, Shard.ZERO1, Shard.ZERO3)
+    )
+    once = one.gradients.sent.value + one.gathered.sent.value
+    assert plain.gradients.sent.value == pytest.approx(once, rel=1e-6)
+    all_three = three.gradients.sent.value + 2 * three.gathered.sent.value
+    assert all_three == pytest.approx(1.5 * once, rel=1e-6)
+
+
+def test_what_bounds_a_step_is_said_in_words() -> None:
+    slow = faster(cluster("16xH100-SXM"), 1e-3)
+    layout = Layout(data=2, tensor=8, is_sequence_parallel=True, micro_batches=4)
+    found = step(workload(llama(), cluster=slow), layout)
+    assert found.bound == "tensor-parallel network"
+    data = step(workload(cluster=slow), Layout(data=16))
+    assert data.bound == "data-parallel network"
+    bubble = step(workload(chips="8xH100-SXM"), Layout(pipeline=8, micro_batches=1))
+    assert bubble.bound == "pipeline bubble"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_a_step(name: str) -> None:
+    found = step(workload(recipe=RECIPES[name]), Layout(data=8, shard=Shard.ZERO3))
+    assert found.seconds.value > 0
+
+
+@pytest.mark.parametrize("name", ["DeepSeek-V3", "gpt-oss 120B", "Gemma 2 9B", "OPT 350M"])
+def test_unusual_models_have_a_step(name: str) -> None:
+    model = known_model(name)
+    expert = 8 if model.is_mixture else 1
+    layout = Layout(data=8, shard=Shard.ZERO3, expert=expert, implementation=Implementation.FUSED)
+    found = step(workload(model, sequence=4096), layout)
+    assert (found.parts.expert.value > 0) is model.is_mixture
+    check_units(found.tokens_per_s)
+    check_units(found.memory.total)
+
+
+def test_the_parts_are_those_of_the_table() -> None:
+    assert {it.name for it in fields(Parts)} == {*PARTS, "total", "streaming"}
+    assert "seconds" in {it.name for it in fields(Step)}

@@ -1,0 +1,103 @@
+"""What one chip sends, by hand."""
+
+import pytest
+
+from tests.plan.parallel.builders import llama, mixture
+from torchtally.chips.clusters import cluster
+from torchtally.plan.parallel.communication import Group, network
+from torchtally.plan.parallel.layout import Layout, Shard
+from torchtally.plan.parallel.traffic import (
+    context_traffic,
+    expert_traffic,
+    gather_traffic,
+    gradient_traffic,
+    groups,
+    pipeline_traffic,
+    tensor_traffic,
+)
+from torchtally.plan.recipes import recipe
+
+NET = network(cluster("64xH100-SXM"))
+MIXED = recipe("mixed")
+MODEL = llama(kv_heads=2)
+KIND = MODEL.kinds[0]
+TOKENS_BYTES = 2 * 1024 * 2048
+"""2048 tokens, 1024 wide, in bfloat16."""
+
+
+@pytest.mark.parametrize("is_sequence_parallel", [False, True])
+def test_tensor_parallelism_sends_two_all_reduces_forward(is_sequence_parallel: bool) -> None:
+    """Narayanan et al. 2021, section 3.2: 8 b s h (t - 1) / t elements, forward and backward."""
+    layout = Layout(tensor=4, is_sequence_parallel=is_sequence_parallel, micro_batch=3)
+    found = tensor_traffic(KIND, MODEL, layout, 2048, MIXED, NET)
+    if "tree" not in str([it.note for it in found.seconds.working()]):
+        assert found.sent.value == 4 * 3 * TOKENS_BYTES * 3 // 4
+
+
+def test_a_mixture_gathers_its_tokens_for_each_expert() -> None:
+    plain, routed = (
+        tensor_traffic(it.kinds[0], it, Layout(tensor=4, is_sequence_parallel=True), 2048, MIXED,
+                       NET).sent.value
+        for it in (llama(), mixture(active=3))
+    )  # fmt: skip
+    assert routed == 2 * plain
+
+
+def test_keys_and_values_go_round() -> None:
+    """3 of 4 blocks of 512 tokens, 2 heads of 128 for keys and for values."""
+    found = context_traffic(KIND, MODEL, Layout(context=4), 2048, MIXED, NET)
+    assert found.sent.value == 3 * 512 * 2 * 2 * 128 * 2
+
+
+def test_tokens_go_to_their_experts_and_back() -> None:
+    model = mixture(active=2)
+    found = expert_traffic(model.kinds[0], model, Layout(data=8, expert=4), 2048, MIXED, NET)
+    assert found.sent.value == 2 * 2 * TOKENS_BYTES * 3 // 4
+    dense = expert_traffic(KIND, MODEL, Layout(data=8), 2048, MIXED, NET)
+    assert dense.sent.value == 0
+
+
+def test_a_stage_passes_on_its_tokens_in_parts() -> None:
+    found = pipeline_traffic(MODEL, Layout(pipeline=2, tensor=4), 2048, MIXED, NET)
+    assert found.sent.value == TOKENS_BYTES // 4
+    assert pipeline_traffic(MODEL, Layout(), 2048, MIXED, NET).sent.value == 0
+
+
+def test_gradients_are_all_reduced_or_scattered() -> None:
+    """A billion parameters among 8: twice 7/8 of 2 GB, or once."""
+    whole = gradient_traffic(10**9, Layout(data=8), MIXED, NET, of_experts=False)
+    assert whole.sent.value == 2 * 2 * 10**9 * 7 // 8
+    shared = Layout(data=8, shard=Shard.ZERO2)
+    assert gradient_traffic(10**9, shared, MIXED, NET, of_experts=False).sent.value == (
+        2 * 10**9 * 7 // 8
+    )
+    assert gather_traffic(10**9, shared, MIXED, NET, of_experts=False).sent.value == (
+        2 * 10**9 * 7 // 8
+    )
+    assert gather_traffic(10**9, Layout(data=8), MIXED, NET, of_experts=False).sent.value == 0
+
+
+def test_groups_reduce_their_shares_across() -> None:
+    """HSDP, 64 chips in groups of 8: scatter 7/8 in the group, then an eighth among 8 groups."""
+    layout = Layout(data=64, shard=Shard.ZERO3, shard_group=8)
+    found = gradient_traffic(10**9, layout, MIXED, NET, of_experts=False)
+    size = 2 * 10**9
+    assert found.sent.value == pytest.approx(size * 7 / 8 + 2 * 7 / 8 * size / 8)
+
+
+def test_autocast_gathers_its_weights_in_16_bits() -> None:
+    layout = Layout(data=8, shard=Shard.ZERO3)
+    found = gather_traffic(8 * 10**9, layout, recipe("amp"), NET, of_experts=False)
+    assert found.sent.value == 2 * 7 * 10**9
+
+
+def test_who_stands_where() -> None:
+    """Tensor-parallel chips are neighbours; 8 of them fill a node of the data-parallel ring."""
+    found = groups(Layout(data=4, tensor=8, pipeline=2), NET)
+    assert found.tensor == Group(8, 8)
+    assert found.replicas == Group(4, 1)
+    assert found.stages_cross_nodes
+    near = groups(Layout(data=8, tensor=2, context=2, pipeline=2), NET)
+    assert near.context == Group(2, 2)
+    assert near.replicas == Group(16, 4)
+    assert not groups(Layout(pipeline=8), NET).stages_cross_nodes

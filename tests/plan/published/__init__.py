@@ -1,0 +1,1 @@
+"""What others published, held against the closed forms of `torchtally.plan`."""

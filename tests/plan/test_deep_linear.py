@@ -1,0 +1,82 @@
+"""The deep linear model by hand, and how its figures go."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtally.plan.deep_linear import (
+    deep_linear_activation_bytes,
+    deep_linear_flops,
+    deep_linear_memory,
+    deep_linear_parameters,
+    deep_linear_weights,
+)
+from torchtally.plan.optimizers import OPTIMIZERS, optimizer
+from torchtally.plan.recipes import RECIPES, recipe
+
+SIZE = st.integers(1, 512)
+LAYERS = st.integers(0, 64)
+RECIPE = st.sampled_from(list(RECIPES.values()))
+
+
+def test_a_training_in_float32_with_adagrad() -> None:
+    """P = 128*128*2 + 128 = 32896; 4 * (3 * 32896 + 8*128*2) bytes."""
+    found = deep_linear_memory(128, 2, 8, recipe("fp32"), optimizer("adagrad"))
+    assert deep_linear_parameters(128, 2).value == 32896
+    assert found.activations.value == 4 * 8 * 128 * 2
+    assert found.total.value == 4 * (3 * 32896 + 2048) == 402944
+
+
+@given(width=SIZE, layers=LAYERS, batch=SIZE)
+def test_the_training_total(width: int, layers: int, batch: int) -> None:
+    """4 * (P + B*D*L + P + P)."""
+    found = deep_linear_memory(width, layers, batch, recipe("fp32"), optimizer("adagrad"))
+    P = width * width * layers + width
+    assert found.total.value == 4 * (P + batch * width * layers + P + P)
+
+
+@given(width=SIZE, layers=LAYERS)
+def test_weights_are_the_parameters(width: int, layers: int) -> None:
+    weights = deep_linear_weights(width, layers)
+    assert sum(it.elements for it in weights) == deep_linear_parameters(width, layers).value
+
+
+@given(width=SIZE, layers=LAYERS, batch=SIZE)
+def test_a_step_is_six_flops_for_a_parameter_and_row_but_for_the_batchs_gradient(
+    width: int, layers: int, batch: int
+) -> None:
+    P = width * width * layers + width
+    first = width * width if layers else width
+    found = deep_linear_flops(width, layers, batch)
+    assert found.forward.value == 2 * batch * P
+    assert found.total.value == 6 * batch * P - 2 * batch * first
+
+
+def test_without_layers_it_is_one_product_each_way() -> None:
+    found = deep_linear_flops(16, 0, 4)
+    assert (found.forward.value, found.backward.value) == (2 * 4 * 16, 2 * 4 * 16)
+
+
+@given(width=SIZE, layers=LAYERS, batch=SIZE, how=RECIPE)
+def test_more_of_anything_keeps_no_less(width: int, layers: int, batch: int, how) -> None:  # type: ignore[no-untyped-def]
+    least = deep_linear_activation_bytes(width, layers, batch, how).value
+    for more in (
+        (width + 1, layers, batch),
+        (width, layers + 1, batch),
+        (width, layers, batch + 1),
+    ):
+        assert deep_linear_activation_bytes(*more, how).value >= least
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_any_optimizer_has_its_state(name: str) -> None:
+    found = deep_linear_memory(64, 3, 8, recipe("fp32"), optimizer(name))
+    assert found.total.value == found.states.total.value + found.activations.value
+
+
+def test_autocast_keeps_casts() -> None:
+    """B = 4, D = 8, L = 3, 2 bytes each: results 4*8*3, the batch 4*8, two matrices and the last
+    vector, whose inputs need gradients: 2*64 + 8.
+    """
+    found = deep_linear_activation_bytes(8, 3, 4, recipe("amp"))
+    assert found.value == 2 * (96 + 32 + 136)

@@ -1,0 +1,174 @@
+"""The measuring program inside a simulation: what it says is what `torch.cuda` says there."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import torchtally
+from torchtally.memory import Category, replay
+from torchtally.runs.measure.document import BACKWARD, Held, Measurement
+from torchtally.runs.measure.meter import Meter
+from torchtally.runs.measurements import Command, Runs
+from torchtally.tracer.steps import Steps, StepsDone
+from torchtally.tracer.stopper import DONE
+from torchtally.virtual.stand_ins import applied
+
+WIDTH = 1024
+MATRIX_BYTES = WIDTH * WIDTH * 4
+BATCH = 8
+GPU = "H100-SXM"
+
+
+def measured(function: Callable[[], object], steps: int = 2) -> Measurement:
+    """What the meter says of a function that trains."""
+    with torchtally.virtual_gpu(GPU):
+        meter = Meter()
+        counting = Steps(meter.roles, steps, meter.step_completed)
+        with applied(counting.stand_ins()), counting.watching():
+            meter.start()
+            with suppress(StepsDone):
+                function()
+            return meter.measurement(DONE)
+
+
+def training(seen: list[tuple[int, int]] | None = None) -> None:
+    """One matrix and Adam, at its peak when Adam steps.
+
+    `seen` gets torch's own allocated bytes and peak after each backward.
+    """
+    model = nn.Linear(WIDTH, WIDTH, bias=False).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(9):
+        x = torch.zeros(BATCH, WIDTH, device="cuda")
+        model(x).square().mean().backward()
+        if seen is not None:
+            seen.append((torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()))
+        optimizer.step()
+        optimizer.zero_grad()
+        del x
+
+
+def test_parameters_gradients_and_state_are_whole_matrices() -> None:
+    found = measured(training)
+    assert len(found.steps) == 2
+    assert found.held[Held.PARAMETERS] == MATRIX_BYTES
+    assert found.held[Held.GRADIENTS] == MATRIX_BYTES
+    # exp_avg and exp_avg_sq; Adam's step counter is on the host
+    assert found.held[Held.OPTIMIZER_STATE] == 2 * MATRIX_BYTES
+    assert sum(found.held.values()) == found.peak_allocated_bytes
+
+
+def test_it_agrees_with_torch_and_leaves_peaks_to_the_script() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def script() -> None:
+        training(seen)
+
+    found = measured(script)
+    (_, first_peak), (_, second_peak) = seen
+    assert found.steps[0].peak_allocated_bytes >= first_peak
+    assert found.peak_allocated_bytes >= second_peak
+    # After the step: what was held after backward, and in the first step two matrices of state.
+    assert found.steps[0].allocated_bytes == seen[0][0] + 2 * MATRIX_BYTES
+    assert found.steps[1].allocated_bytes == seen[1][0]
+
+
+def test_a_script_that_resets_torchs_peaks_does_not_hide_its_own() -> None:
+    def script() -> None:
+        big = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+        del big
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        training()
+
+    found = measured(script)
+    assert found.peak_allocated_bytes == found.peak_reserved_bytes == 1 << 30
+    assert found.steps[1].peak_allocated_bytes < 1 << 30
+
+
+def test_it_agrees_with_the_trace_of_the_same_run() -> None:
+    found = measured(training)
+    trace = torchtally.run(training, gpu=GPU, steps=2)
+    memory = replay(trace)
+    at_peak = dict(memory.at_peak)
+    assert found.peak_allocated_bytes == memory.peak_bytes
+    assert found.held[Held.PARAMETERS] == at_peak[Category.PARAMETERS]
+    assert found.held[Held.GRADIENTS] == at_peak[Category.GRADIENTS]
+    assert found.held[Held.OPTIMIZER_STATE] == at_peak[Category.OPTIMIZER_STATE]
+    assert found.peak_reserved_bytes == max(it.bytes for it in trace.reserved)
+
+
+def test_lines_are_those_that_allocated() -> None:
+    found = measured(training)
+    by_text = {it.text or it.file: it.bytes for it in found.lines}
+    assert by_text["model = nn.Linear(WIDTH, WIDTH, bias=False).cuda()"] == MATRIX_BYTES
+    assert by_text['x = torch.zeros(BATCH, WIDTH, device="cuda")'] == BATCH * WIDTH * 4
+    assert by_text["optimizer.step()"] >= 2 * MATRIX_BYTES
+    assert by_text[BACKWARD] >= MATRIX_BYTES
+    assert sum(it.bytes for it in found.lines) <= found.peak_allocated_bytes
+
+
+def test_a_script_that_ends_the_history_ends_ours() -> None:
+    """As on a GPU, where torch drops what it had recorded; its own counts stay."""
+
+    def script() -> None:
+        training()
+
+    def ending() -> None:
+        try:
+            script()
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+    found, whole = measured(ending), measured(script)
+    assert (found.lines, found.held[Held.REST]) == ((), found.peak_allocated_bytes)
+    assert found.peak_allocated_bytes == whole.peak_allocated_bytes
+    assert whole.lines
+
+
+SCRIPT = """\
+import sys, torch
+model = torch.nn.Linear(1024, 1024, bias=False).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(int(sys.argv[1])):
+    model(torch.zeros(8, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+    print("step", step)
+if "fail" in sys.argv:
+    raise ValueError("no more data")
+"""
+
+
+def command(folder: Path, *arguments: str, steps: int = 2) -> Command:
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    return Command(str(script), arguments, is_module=False, steps=steps)
+
+
+def test_a_process_of_its_own_stops_after_the_steps(tmp_path: Path) -> None:
+    with Runs() as runs:
+        found = runs.measure(command(tmp_path, "9"), GPU)
+    assert (found.ending, found.exit_code, found.failure) == ("steps", 0, "")
+    assert len(found.steps) == 2
+    assert found.held[Held.PARAMETERS] == 1024 * 1024 * 4
+    assert found.device == "NVIDIA H100 80GB HBM3"
+    assert Measurement.from_json(found.to_json()) == found
+
+
+def test_a_script_that_fails_says_so_with_its_last_lines(tmp_path: Path) -> None:
+    with Runs() as runs:
+        found = runs.measure(command(tmp_path, "1", "fail"), GPU)
+    assert found.failure == "ValueError: no more data"
+    assert len(found.steps) == 1
+    assert found.output.startswith("step 0\nTraceback")
+
+
+def test_a_process_that_dies_without_a_word(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    with Runs() as runs:
+        found = runs.measure(Command(str(script), (), is_module=False, steps=1), GPU)
+    assert found.failure == "its process ended with signal 9, without a word"

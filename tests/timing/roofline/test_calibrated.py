@@ -1,0 +1,113 @@
+"""Corrections between measurements, by hand."""
+
+from dataclasses import replace
+from math import sqrt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import mm_call
+from tests.timing.calibration.machines import H100, HOST, add_call
+from torchtally.chips import chip
+from torchtally.timing.calibration import Sample
+from torchtally.timing.roofline import Bound, Kernel, Roofline
+from torchtally.timing.roofline.calibrated import Corrections
+from torchtally.timing.targets import host_chip
+from torchtally.trace import Call
+from torchtally.work import cost_of
+
+
+def by_bytes(call, kind, cost):
+    """A nanosecond a byte."""
+    return Kernel(cost.bytes * 1e-9, Bound.MEMORY)
+
+
+def factor(corrections: Corrections, call: Call) -> tuple[float, bool]:
+    return corrections.factor(call, *cost_of(call))
+
+
+SLOWER = (Sample(add_call(100), 2 * 1200e-9), Sample(add_call(10_000), 8 * 120_000e-9))
+"""Twice as long as modelled, and eight times."""
+
+
+def test_what_was_measured_is_what_is_predicted():
+    corrections = Corrections(SLOWER, by_bytes)
+    assert factor(corrections, add_call(100)) == (pytest.approx(2), True)
+    assert factor(corrections, add_call(10_000)) == (pytest.approx(8), True)
+
+
+def test_half_way_between_them_is_their_geometric_mean():
+    """1000 is half way from 100 to 10000 in logarithms, 4 from 2 to 8."""
+    assert factor(Corrections(SLOWER, by_bytes), add_call(1000)) == (pytest.approx(4), True)
+
+
+def test_beyond_the_last_its_correction_stands():
+    corrections = Corrections(SLOWER, by_bytes)
+    assert factor(corrections, add_call(1)) == (pytest.approx(2), True)
+    assert factor(corrections, add_call(10**9)) == (pytest.approx(8), True)
+
+
+def test_an_operator_nobody_measured_is_like_those_of_its_kind():
+    corrections = Corrections(SLOWER, by_bytes)
+    other = replace(add_call(1000), name="aten.hypot")
+    assert factor(corrections, other) == (pytest.approx(4), False)
+    assert factor(corrections, mm_call(8, 8, 8)) == (1.0, False)
+
+
+@given(st.integers(1, 10**8))
+def test_a_correction_lies_between_those_that_were_measured(n):
+    found, _ = factor(Corrections(SLOWER, by_bytes), add_call(n))
+    assert 2 - 1e-9 <= found <= 8 + 1e-9
+
+
+@given(st.tuples(*[st.integers(1, 4096)] * 3))
+def test_so_it_does_in_many_dimensions(sides):
+    shapes = ((1, 1, 1), (64, 64, 64), (4096, 64, 1), (4096, 4096, 4096), (8, 512, 8))
+    samples = [Sample(mm_call(m, k, n), 1e-9 * (m + 1) * k * n) for m, k, n in shapes]
+    corrections = Corrections(samples, by_bytes)
+    measured = [factor(corrections, it.call)[0] for it in samples]
+    found, _ = factor(corrections, mm_call(*sides))
+    assert min(measured) * (1 - 1e-9) <= found <= max(measured) * (1 + 1e-9)
+
+
+def test_a_cpu_runs_at_its_measured_rates():
+    """The samples of the made-up machine come back as they are, its copy from the host but one:
+    where host and device are one there is none.
+    """
+    cpu = Roofline(host_chip(HOST), HOST)
+    *samples, copied = HOST.samples
+    assert cpu.kernel(copied.call, *cost_of(copied.call)).seconds == 0
+    for sample in samples:
+        found = cpu.kernel(sample.call, *cost_of(sample.call))
+        assert found.seconds == pytest.approx(sample.seconds)
+        assert found.is_calibrated
+
+
+def test_between_two_products_of_a_cpu():
+    """(256, 256, 256) lies half way between 64 and 1024: the middle of both corrections."""
+    cpu = Roofline(host_chip(HOST), HOST)
+    small, large = (2 * n**3 / 2e11 for n in (64, 1024))
+    correction = sqrt(1e-5 / small * (2e-2 / large))
+    call = mm_call(256, 256, 256)
+    assert cpu.kernel(call, *cost_of(call)).seconds == pytest.approx(2 * 256**3 / 2e11 * correction)
+
+
+def test_no_calibration_lets_a_product_exceed_the_promised_peak():
+    """A mistaken measurement: 8192 cubed in a microsecond."""
+    call = mm_call(8192, 8192, 8192, "bfloat16")
+    gpu = Roofline(chip("H100-SXM"), replace(H100, samples=(Sample(call, 1e-6),)))
+    found = gpu.kernel(call, *cost_of(call))
+    assert found.seconds == pytest.approx(
+        2 * 8192**3 / chip("H100-SXM").peak_flop_per_s("bfloat16")
+    )
+
+
+def test_fresh_memory_is_paid_for_once_it_is_large():
+    """32 MiB of results and more come from the operating system each time."""
+    cpu = Roofline(host_chip(HOST), replace(HOST, samples=()))
+    small, large = add_call(8 * 2**20 - 1), add_call(8 * 2**20)
+    difference = (
+        cpu.kernel(large, *cost_of(large)).seconds - cpu.kernel(small, *cost_of(small)).seconds
+    )
+    assert difference == pytest.approx(32 * 2**20 * 2.5e-10, rel=1e-3)

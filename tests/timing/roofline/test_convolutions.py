@@ -1,0 +1,93 @@
+"""Convolutions as products."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.timing.roofline.chips import kernel_of
+from tests.work.calls import call, cost, given, spec
+from torchtally.chips import chip
+from torchtally.timing.roofline.convolutions import implicit_products, padded_channels
+from torchtally.timing.roofline.kernel import Bound
+from torchtally.timing.roofline.products import Product
+from torchtally.trace import Call, Literal, TensorSpec
+
+A100 = chip("A100-SXM")
+
+
+def channels_last(tensor: TensorSpec) -> TensorSpec:
+    _, channels, height, width = tensor.shape
+    stride = (channels * height * width, 1, width * channels, channels)
+    return replace(tensor, stride=stride)
+
+
+def forward(
+    channels: int, out: int, *, groups: int = 1, dtype: str = "float16", last: bool = True,
+    **literals: Literal,
+) -> Call:  # fmt: skip
+    """8 images of 32 x 32, filters of 3 x 3 with padding."""
+    layout = channels_last if last else (lambda tensor: tensor)
+    inputs = [
+        layout(given("input", 8, channels, 32, 32, dtype=dtype)),
+        given("weight", out, channels // groups, 3, 3, dtype=dtype),
+    ]
+    result = layout(spec(8, out, 32, 32, dtype=dtype))
+    return call("aten.convolution", inputs, result, groups=groups, **literals)
+
+
+def backward(output_mask: tuple[bool, bool, bool]) -> Call:
+    inputs = [
+        channels_last(given("grad_output", 8, 128, 32, 32, dtype="float16")),
+        channels_last(given("input", 8, 64, 32, 32, dtype="float16")),
+        given("weight", 128, 64, 3, 3, dtype="float16"),
+    ]
+    result = channels_last(spec(8, 64, 32, 32, dtype="float16"))
+    return call("aten.convolution_backward", inputs, result, groups=1, output_mask=output_mask)
+
+
+def test_forward_is_one_product_of_positions_by_channels() -> None:
+    one = forward(64, 128)
+    expected = Product(1, 8 * 32 * 32, 128, 64 * 9, "float16", 2)
+    assert implicit_products(one, cost(one)) == (expected,)
+
+
+def test_backward_is_a_product_for_each_gradient() -> None:
+    both = backward((True, True, False))
+    of_input, of_filter = implicit_products(both, cost(both))
+    assert of_input == Product(1, 8 * 32 * 32, 64, 128 * 9, "float16", 2)
+    assert of_filter == Product(1, 128, 64 * 9, 8 * 32 * 32, "float16", 2)
+    alone = backward((False, True, False))
+    assert implicit_products(alone, cost(alone)) == (of_filter,)
+
+
+def test_each_gradient_takes_about_as_long_as_forward() -> None:
+    both = kernel_of(backward((True, True, False)), A100).seconds
+    assert both == pytest.approx(2 * kernel_of(forward(64, 128), A100).seconds, rel=0.5)
+
+
+def test_channels_last_saves_the_transposes() -> None:
+    last = kernel_of(forward(64, 128), A100).seconds
+    first = kernel_of(forward(64, 128, last=False), A100).seconds
+    moved_bytes = 2 * 2 * 8 * (64 + 128) * 32 * 32
+    assert first - last > moved_bytes / A100.memory_bandwidth_bytes_per_s
+
+
+def test_depthwise_goes_by_bytes() -> None:
+    found = kernel_of(forward(4096, 4096, groups=4096), A100)
+    assert found.bound is Bound.MEMORY
+
+
+def test_float32_uses_tf32_when_the_script_allows_it() -> None:
+    allowed = kernel_of(forward(512, 512, dtype="float32", allow_tf32=True), A100).seconds
+    plain = kernel_of(forward(512, 512, dtype="float32"), A100).seconds
+    assert plain / allowed > 3
+
+
+@pytest.mark.parametrize(("channels", "padded"), [(1, 4), (3, 4), (4, 4), (5, 8), (8, 8), (9, 16)])
+def test_few_channels_are_padded(channels: int, padded: int) -> None:
+    assert padded_channels(channels) == padded
+
+
+def test_three_channels_take_as_long_as_four() -> None:
+    three, four = (kernel_of(forward(n, 128), A100).seconds for n in (3, 4))
+    assert three == pytest.approx(four, rel=0.02)

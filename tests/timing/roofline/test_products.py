@@ -1,0 +1,126 @@
+"""Products: tiles, waves, splits of K, alignment, and published times of large ones."""
+
+import pytest
+
+from tests.timing.roofline.chips import bmm, kernel_of, mm, toy
+from tests.work.calls import call, cost, given, spec
+from torchtally.chips import chip
+from torchtally.timing.roofline.kernel import Bound
+from torchtally.timing.roofline.limits import KERNEL_S
+from torchtally.timing.roofline.products import (
+    STAGES,
+    UNALIGNED_SHARE,
+    Product,
+    product_s,
+    products_of,
+    tiled_s,
+)
+
+STEP_S = 2 * 128 * 128 * 32 * 10 / 1e12
+"""On the toy: a step of 32 terms of a 128 x 128 tile, on one of ten multiprocessors: 10.5 us."""
+
+
+def test_one_wave_by_hand() -> None:
+    # ten tiles of 128 x 128, one for each multiprocessor: 64 terms are 2 steps, and 4 to fill
+    product = Product(10, 128, 128, 64, "float16", 2)
+    assert tiled_s(product, (128, 128), 1, 1e12, toy()) == pytest.approx((2 + STAGES) * STEP_S)
+
+
+def test_one_tile_more_takes_a_wave_more() -> None:
+    product = Product(11, 128, 128, 64, "float16", 2)
+    assert tiled_s(product, (128, 128), 1, 1e12, toy()) == pytest.approx((4 + STAGES) * STEP_S)
+
+
+def test_a_part_of_a_tile_costs_a_whole_one() -> None:
+    part, whole = (Product(1, size, 128, 64, "float16", 2) for size in (65, 128))
+    assert tiled_s(part, (128, 128), 1, 1e12, toy()) == tiled_s(whole, (128, 128), 1, 1e12, toy())
+
+
+def test_splitting_k_fills_idle_multiprocessors() -> None:
+    product = Product(1, 128, 128, 8 * 32 * 100, "float16", 2)
+    alone = tiled_s(product, (128, 128), 1, 1e12, toy())
+    split = tiled_s(product, (128, 128), 8, 1e12, toy())
+    assert alone == pytest.approx((800 + STAGES) * STEP_S)
+    assert split == pytest.approx((100 + STAGES) * STEP_S)
+    seconds, launched = product_s(product, toy())
+    assert seconds <= split * 1.02
+    assert launched == 2
+
+
+def test_small_tiles_wait_for_the_l2_cache() -> None:
+    # 64 x 64 by 32 terms: 8192 bytes at 64 per clock take 128 clocks, at 1 MHz 128 us
+    slow = toy(boost_clock_hz=1e6)
+    product = Product(1, 64, 64, 32, "float16", 2)
+    assert tiled_s(product, (64, 64), 1, 1e12, slow) == pytest.approx((1 + STAGES) * 128e-6)
+
+
+def test_the_cliff_between_one_wave_and_one_tile_more_on_an_h100() -> None:
+    # 132 multiprocessors, tiles of 256 x 128: 12 x 11 of them, then 12 x 12
+    full = kernel_of(mm(12 * 256, 8192, 11 * 128, "bfloat16"), chip("H100-SXM")).seconds
+    over = kernel_of(mm(12 * 256, 8192, 11 * 128 + 8, "bfloat16"), chip("H100-SXM")).seconds
+    assert over / full > 1.1
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "published_s"),
+    [
+        ("H100-SXM", 8192, 2 * 8192**3 / 797.51e12),  # zzc0721/torch-performance-test-data 79
+        ("H100-SXM", 4096, 2 * 4096**3 / 788.72e12),
+        ("A100-PCIe-40GB", 4096, 2 * 4096**3 / 234.14e12),  # the same, issue 108
+    ],
+)
+def test_large_products_take_what_was_published(name: str, size: int, published_s: float) -> None:
+    found = kernel_of(mm(size, size, size, "bfloat16"), chip(name))
+    assert found.seconds == pytest.approx(published_s, rel=0.08)
+    assert found.bound is Bound.COMPUTE
+
+
+def test_one_row_is_bound_by_reading_the_matrix() -> None:
+    found = kernel_of(mm(1, 8192, 8192, "bfloat16"), chip("H100-SXM"))
+    assert found.bound is Bound.MEMORY
+    assert found.seconds > 2 * 8192 * 8192 / 3.35e12
+
+
+def test_a_tiny_product_is_bound_by_its_launch() -> None:
+    found = kernel_of(mm(8, 8, 8, "bfloat16"), chip("H100-SXM"))
+    assert found.bound is Bound.OVERHEAD
+    assert KERNEL_S <= found.seconds < 2 * KERNEL_S
+
+
+def test_float32_uses_tensor_cores_only_when_allowed() -> None:
+    plain = kernel_of(mm(4096, 4096, 4096, "float32"), chip("H100-SXM")).seconds
+    allowed = mm(4096, 4096, 4096, "float32", allow_tf32=True)
+    assert plain / kernel_of(allowed, chip("H100-SXM")).seconds > 5
+
+
+def test_unaligned_rows_run_at_half_the_rate() -> None:
+    # GPT-2's vocabulary, 50257 and padded
+    odd = kernel_of(mm(8192, 768, 50257, "bfloat16"), chip("A100-SXM")).seconds
+    padded = kernel_of(mm(8192, 768, 50304, "bfloat16"), chip("A100-SXM")).seconds
+    assert odd / padded == pytest.approx(1 / UNALIGNED_SHARE, rel=0.1)
+
+
+def test_a_chip_without_multiprocessors_has_no_waves() -> None:
+    found_s, launched = product_s(Product(1, 1, 1, 10**6, "float16", 2), toy(multiprocessors=None))
+    assert (found_s, launched) == (2e6 / 1e12, 1)
+
+
+def test_a_linear_layer_over_a_batch_is_one_matrix() -> None:
+    inputs = [given("input", 4, 64, 32), given("weight", 48, 32)]
+    one = call("aten.linear", inputs, (4, 64, 48))
+    assert products_of(one, cost(one)) == (Product(1, 256, 48, 32, "float32", 4),)
+
+
+def test_a_batch_of_pairs_stays_a_batch() -> None:
+    one = bmm(6, 16, 32, 24)
+    assert products_of(one, cost(one)) == (Product(6, 16, 24, 32, "float16", 2),)
+
+
+def test_the_added_matrix_is_not_an_operand() -> None:
+    inputs = [given("self", 8), given("mat1", 16, 32), given("mat2", 32, 8)]
+    one = call("aten.addmm", inputs, spec(16, 8))
+    assert products_of(one, cost(one)) == (Product(1, 16, 8, 32, "float32", 4),)
+
+
+def test_no_terms_take_no_arithmetic() -> None:
+    assert product_s(Product(1, 8, 8, 0, "float16", 2), toy())[0] == 0.0

@@ -1,0 +1,109 @@
+"""Kernels that go by bytes: sums one can do by hand on a chip of 1 TB/s."""
+
+import pytest
+
+from tests.timing.roofline.chips import add, kernel_of, toy
+from tests.work.calls import call, given, spec
+from torchtally.chips import chip
+from torchtally.timing.roofline.kernel import Bound
+from torchtally.timing.roofline.limits import KERNEL_S
+from torchtally.trace import Call
+
+
+def test_a_million_elements_added() -> None:
+    # 12 MB at 1 TB/s: 12 us, and the kernel's own 2
+    found = kernel_of(add(10**6), toy())
+    assert found.seconds == pytest.approx(12e-6 + KERNEL_S)
+    assert found.bound is Bound.MEMORY
+
+
+def test_few_elements_are_bound_by_the_launch() -> None:
+    found = kernel_of(add(10), toy())
+    assert found.bound is Bound.OVERHEAD
+    assert found.seconds == pytest.approx(KERNEL_S, rel=1e-3)
+
+
+def test_nothing_to_do_takes_nothing() -> None:
+    assert kernel_of(add(0), toy()).seconds == 0.0
+
+
+def norm_backward(rows: int, columns: int) -> Call:
+    inputs = [
+        given("grad_out", rows, columns),
+        given("input", rows, columns),
+        given("mean", rows, 1),
+        given("rstd", rows, 1),
+        given("weight", columns),
+    ]
+    outputs = spec(rows, columns), spec(columns), spec(columns)
+    return call("aten.native_layer_norm_backward", inputs, *outputs)
+
+
+def test_layer_norm_backward_reads_twice_at_a_norms_rate() -> None:
+    # 2 tensors read twice and 1 written: 5 * 4 MB at 0.6 TB/s, and two kernels
+    found = kernel_of(norm_backward(1000, 1000), toy())
+    assert found.seconds == pytest.approx(5 * 4e6 / 0.6e12 + 2 * KERNEL_S, rel=0.01)
+
+
+@pytest.mark.parametrize(("columns", "passes"), [(1000, 2), (50_000, 4)])
+def test_a_long_row_of_a_softmax_is_read_three_times(columns: int, passes: int) -> None:
+    one = call("aten._log_softmax", [given("self", 100, columns)], (100, columns), dim=-1)
+    expected_s = passes * 4 * 100 * columns / 0.6e12
+    assert kernel_of(one, toy()).seconds == pytest.approx(expected_s + KERNEL_S)
+
+
+# 3 tensors; of a long row the gradient again, for the sum first
+@pytest.mark.parametrize(("columns", "passes"), [(1000, 3), (50_000, 4)])
+def test_a_log_softmaxs_backward_reads_a_long_gradient_twice(columns: int, passes: int) -> None:
+    inputs = [given("grad_output", 100, columns), given("output", 100, columns)]
+    one = call("aten._log_softmax_backward_data", inputs, (100, columns), dim=-1)
+    expected_s = passes * 4 * 100 * columns / 0.6e12
+    assert kernel_of(one, toy()).seconds == pytest.approx(expected_s + KERNEL_S)
+
+
+def test_a_softmaxs_backward_writes_a_product_first() -> None:
+    # grad and result read, product written; product and result read, gradient written
+    inputs = [given("grad_output", 100, 1000), given("output", 100, 1000)]
+    one = call("aten._softmax_backward_data", inputs, (100, 1000), dim=-1)
+    assert kernel_of(one, toy()).seconds == pytest.approx(6 * 4e5 / 0.6e12 + 2 * KERNEL_S)
+
+
+def test_an_inference_batch_norm_reads_once() -> None:
+    inputs = [given("input", 8, 64, 32, 32), given("weight", 64)]
+    training, inference = (
+        kernel_of(call("aten.native_batch_norm", inputs, (8, 64, 32, 32), training=flag), toy())
+        for flag in (True, False)
+    )
+    assert training.seconds > inference.seconds
+
+
+def test_float64_is_bound_by_arithmetic_on_a_graphics_chip() -> None:
+    inputs = [given("self", 10**7, dtype="float64")]
+    one = call("aten.exp", inputs, spec(10**7, dtype="float64"))
+    assert kernel_of(one, chip("RTX-4090")).bound is Bound.COMPUTE
+    assert kernel_of(one, chip("A100-SXM")).bound is Bound.MEMORY
+
+
+def test_sorting_passes_over_keys_and_places_for_every_byte() -> None:
+    # int32 keys: read for the histogram; 4 passes over 4 + 8 bytes, each read and written
+    n = 10**6
+    outputs = spec(n, dtype="int32"), spec(n, dtype="int64")
+    one = call("aten.sort", [given("self", n, dtype="int32")], *outputs)
+    moved = (4 + 4 + 8) * n + 4 * n + 2 * 4 * (4 + 8) * n
+    assert kernel_of(one, toy()).seconds == pytest.approx(moved / 1e12 + 7 * KERNEL_S)
+
+
+def test_a_factorisation_goes_panel_by_panel() -> None:
+    small, large = (
+        kernel_of(call("aten.linalg_cholesky_ex", [given("self", n, n)], (n, n)), toy()).seconds
+        for n in (32, 320)
+    )
+    assert large - small > 9 * KERNEL_S
+
+
+def test_a_fused_optimizer_moves_its_bytes() -> None:
+    n = 10**6
+    names = ("self", "grads", "exp_avgs", "exp_avg_sqs")
+    one = call("aten._fused_adamw_", [given(name, n, written=True) for name in names])
+    # all four read, all but the gradient written
+    assert kernel_of(one, toy()).seconds == pytest.approx(7 * 4e6 / 1e12 + KERNEL_S, rel=0.1)

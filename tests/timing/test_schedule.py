@@ -1,0 +1,112 @@
+"""Host and device in turn, with times a reader can add up."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import mm_call, site
+from torchtally.timing.calibration import Issue
+from torchtally.timing.roofline import Bound, Kernel
+from torchtally.timing.schedule import Clock, Price, Slot
+from torchtally.trace import Op, Phase
+from torchtally.work import Kind
+
+SECOND = Issue(forward_s=1.0, backward_s=2.0, optimizer_s=3.0, view_s=0.5, launch_s=0.25)
+
+
+@dataclass
+class Machine:
+    """What a clock wants to know of a roofline."""
+
+    is_host: bool = False
+    issue: Issue = field(default=SECOND)
+
+
+def kernel(seconds: float, *, extra: int = 0) -> Price:
+    return Price(Kernel(seconds, Bound.MEMORY), Kind.ELEMENTWISE, extra)
+
+
+VIEW = Price(Kernel(0.0, Bound.OVERHEAD), Kind.VIEW, 0)
+
+
+def run(*prices: Price, machine: Machine | None = None, waits: tuple[int, ...] = (),
+        ends: tuple[int, ...] = (), phase: Phase = Phase.FORWARD) -> list[Slot]:  # fmt: skip
+    ops = [Op(tick, mm_call(1, 1, 1), site(), phase, (), ()) for tick in range(len(prices))]
+    return Clock(machine or Machine()).run(ops, prices, waits, ends)
+
+
+def seconds(slots: list[Slot]) -> list[float]:
+    return [it.seconds for it in slots]
+
+
+def test_a_slow_device_waits_for_its_first_operator_only():
+    """Issued at 1, 2, 3; done at 11, 21, 31: ten seconds each, and one of waiting."""
+    slots = run(kernel(10), kernel(10), kernel(10))
+    assert seconds(slots) == [11, 10, 10]
+    assert [it.bound for it in slots] == [Bound.MEMORY] * 3
+
+
+def test_a_fast_device_waits_for_every_operator():
+    """Issued at 1, 2, 3, done a tenth later: overhead, nine tenths of it."""
+    slots = run(kernel(0.1), kernel(0.1), kernel(0.1))
+    assert seconds(slots) == pytest.approx([1.1, 1.0, 1.0])
+    assert {it.bound for it in slots} == {Bound.OVERHEAD}
+    assert sum(it.kernel_s for it in slots) == pytest.approx(0.3)
+
+
+def test_a_host_that_waited_is_no_longer_ahead():
+    """Done at 11; only then is the second issued, at 12, and done at 22."""
+    assert seconds(run(kernel(10), kernel(10), waits=(1,))) == [11, 11]
+    assert seconds(run(kernel(10), kernel(10))) == [11, 10]
+
+
+def test_idle_time_is_shared_by_what_the_host_did_meanwhile():
+    """Two views at half a second and an operator at one: two seconds, then its kernel."""
+    assert seconds(run(VIEW, VIEW, kernel(4))) == [0.5, 0.5, 5.0]
+
+
+def test_idle_time_stays_within_its_step():
+    """The view of the step before is not charged for the operator of the next."""
+    assert seconds(run(VIEW, kernel(4), ends=(1,))) == [0.0, 5.5]
+
+
+def test_launches_take_the_hosts_time():
+    assert seconds(run(kernel(0.1, extra=4))) == pytest.approx([1 + 4 * 0.25 + 0.1])
+
+
+@pytest.mark.parametrize(
+    ("phase", "issued_s"),
+    [(Phase.FORWARD, 1), (Phase.RECOMPUTE, 1), (Phase.BACKWARD, 2), (Phase.OPTIMIZER, 3)],
+)
+def test_each_phase_is_issued_at_its_own_rate(phase, issued_s):
+    assert seconds(run(kernel(0.5), phase=phase)) == [issued_s + 0.5]
+
+
+def test_a_cpu_issues_and_computes_one_after_the_other():
+    slots = run(kernel(10), VIEW, kernel(0.5), machine=Machine(is_host=True), waits=(2,))
+    assert seconds(slots) == [11, 0.5, 1.5]
+    assert [it.bound for it in slots] == [Bound.MEMORY, Bound.OVERHEAD, Bound.OVERHEAD]
+
+
+@given(
+    st.lists(st.floats(0, 10), min_size=1, max_size=30),
+    st.sets(st.integers(0, 30)),
+    st.sets(st.integers(0, 30)),
+    st.booleans(),
+)
+def test_laws(kernels_s, waits, ends, is_host):
+    """No operator takes less than its kernel; a step no less than all kernels, nor than the host;
+    waiting never makes it shorter.
+    """
+    prices = [kernel(it) if it > 1 else VIEW for it in kernels_s]
+    machine = Machine(is_host=is_host)
+    slots = run(*prices, machine=machine, waits=tuple(sorted(waits)), ends=tuple(sorted(ends)))
+    total_s = sum(seconds(slots))
+    assert all(0 <= it.kernel_s <= it.seconds + 1e-9 for it in slots)
+    kernels_sum = sum(it.kernel.seconds for it in prices)
+    assert kernels_sum - 1e-9 <= total_s
+    issued_s = sum(0.5 if it is VIEW else 1.0 for it in prices)
+    assert total_s <= kernels_sum + issued_s + 1e-9
+    assert sum(seconds(run(*prices, machine=machine))) <= total_s + 1e-9
