@@ -14,7 +14,7 @@ from torchtally.errors import TallyError, UsageError
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
-    from torchtally.cli.advice import Advisor
+    from torchtally.fit.advisor import Advisor
     from torchtally.ledger import Ledger
     from torchtally.trace import Trace
     from torchtally.tracer.script import Script
@@ -144,8 +144,8 @@ def why_not_writable(path: str) -> str:
 
 def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, places: Places) -> int:
     """Run the script on the target and report, however it ends. Returns the exit code."""
-    from torchtally.cli.advice import Advisor
     from torchtally.cli.progress import Progress
+    from torchtally.fit.advisor import Advisor
     from torchtally.timing.prediction import Prediction
     from torchtally.timing.targets import roofline
     from torchtally.tracer.script import run
@@ -249,8 +249,8 @@ def report(
 
 def advise(advisor: "Advisor", ledger: "Ledger", args: argparse.Namespace, stderr: TextIO) -> None:
     """Try changes, and show what each of them does."""
-    from torchtally.cli.advice import advice_text
     from torchtally.cli.output import emit, is_coloured, width
+    from torchtally.report.advice import advice_text
 
     if args.quiet and args.json is None:
         return

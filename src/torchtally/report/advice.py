@@ -1,0 +1,16 @@
+"""What trying changes to a run showed, as text."""
+
+from torchtally.fit.advisor import AS_IT_IS, Advisor
+from torchtally.fit.results import results_table
+from torchtally.report.terminal import table_text
+
+
+def advice_text(advisor: Advisor, width: int, *, is_coloured: bool) -> str:
+    """The table of what was tried, and what could not be."""
+    if not advisor.needed_bytes:
+        ours = (it for it in advisor.failures if it.startswith(f"{AS_IT_IS}:"))
+        why = next(ours, "the script could not be run again")
+        return f"\nNo change could be tried: {why}\n"
+    table = results_table(advisor.results, advisor.needed_bytes)
+    text = "\n" + table_text(table, width=width, is_coloured=is_coloured)
+    return text + "".join(f"  Not tried to the end: {failure}\n" for failure in advisor.failures)
