@@ -99,7 +99,10 @@ def measure(model: Model, repetitions: int) -> dict[str, Any]:
         repetitions,
     )
     figures = {
-        way: {"first": middle(it.first for it in found), "later": middle(it.later for it in found)}
+        way: {
+            "first": middle(count.first for count in found),
+            "later": middle(count.later for count in found),
+        }
         for way, found in runs.items()
     }
     ratios = {
@@ -111,10 +114,15 @@ def measure(model: Model, repetitions: int) -> dict[str, Any]:
     return {
         "model": model.name,
         "steps": {
-            way: {step: {"wall_s": it.wall_s, "cpu_s": it.cpu_s} for step, it in by_step.items()}
+            way: {
+                step: {"wall_s": spent.wall_s, "cpu_s": spent.cpu_s}
+                for step, spent in by_step.items()
+            }
             for way, by_step in figures.items()
         },
-        "later_wall_s": {way: [it.later.wall_s for it in found] for way, found in runs.items()},
+        "later_wall_s": {
+            way: [count.later.wall_s for count in found] for way, found in runs.items()
+        },
         "ratio": ratios,
         "flops": {way: found[0].flops for way, found in runs.items() if way != "meta"},
     }
@@ -139,8 +147,8 @@ def main(argv: list[str] | None = None) -> int:
                 (
                     way,
                     *(
-                        f"{seconds(it['wall_s'])} ({seconds(it['cpu_s'])})"
-                        for it in (by_step["first"], by_step["later"])
+                        f"{seconds(record['wall_s'])} ({seconds(record['cpu_s'])})"
+                        for record in (by_step["first"], by_step["later"])
                     ),
                 )
                 for way, by_step in figures["steps"].items()

@@ -111,14 +111,14 @@ def main(argv: list[str] | None = None) -> int:
         found.append(
             {
                 "model": model.name,
-                "cpu_s": {way: [it.cpu_s for it in spent] for way, spent in runs.items()},
+                "cpu_s": {way: [one_run.cpu_s for one_run in spent] for way, spent in runs.items()},
                 "ratio": ratio,
             }
         )
         show(
             f"{model.name}: a simulated step, median of {args.repeat}",
             ("allocator", "wall", "CPU"),
-            [(way, seconds(it.wall_s), seconds(it.cpu_s)) for way, it in middles.items()],
+            [(way, seconds(spent.wall_s), seconds(spent.cpu_s)) for way, spent in middles.items()],
         )
         print(f"  ratio {ratio:.2f}; target {TARGET_RATIO}: {against(ratio, TARGET_RATIO)}")
     write(args.json, {"target_ratio": TARGET_RATIO, "models": found})

@@ -51,7 +51,7 @@ def main() -> None:
             for _ in range(WARMING_STEPS):
                 step()
             rounds = interleaved(ways(trainer, step, folder, args.steps), args.repeat)
-        state_bytes = sum(it.nbytes for it in tensors_of(trainer).values())
+        state_bytes = sum(tensor.nbytes for tensor in tensors_of(trainer).values())
     report(rounds, args.steps, state_bytes)
     write(args.json, {"rounds_s": rounds, "steps": args.steps, "state_bytes": state_bytes})
 

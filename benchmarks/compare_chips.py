@@ -57,12 +57,12 @@ def main(argv: list[str] | None = None) -> int:
         [
             (
                 name,
-                milliseconds(it.wall_s),
+                milliseconds(figure.wall_s),
                 milliseconds(min(run.wall_s for run in runs[name])),
-                milliseconds(it.cpu_s),
-                megabytes(it.peak_rss_bytes),
+                milliseconds(figure.cpu_s),
+                megabytes(figure.peak_rss_bytes),
             )
-            for name, it in figures.items()
+            for name, figure in figures.items()
         ],
     )
     wall_s = figures[COMPARED].wall_s
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
             "trace_file_bytes": trace_bytes,
             "target_wall_s": TARGET_WALL_S,
             "runs": {
-                name: [{"wall_s": it.wall_s, "cpu_s": it.cpu_s} for it in found]
+                name: [{"wall_s": spent.wall_s, "cpu_s": spent.cpu_s} for spent in found]
                 for name, found in runs.items()
             },
         },

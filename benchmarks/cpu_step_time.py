@@ -60,7 +60,7 @@ def language_model(kind: str, config: str, batch: int, sequence: int, **sizes: A
         model = getattr(transformers, kind)(getattr(transformers, config)(**sizes)).to(device)
         optimizer = torch.optim.AdamW(model.parameters())
         ids = torch.randint(0, 1000, (batch, sequence)).to(device)
-        return loop(model.train(), optimizer, lambda it: it(input_ids=ids, labels=ids).loss)
+        return loop(model.train(), optimizer, lambda model: model(input_ids=ids, labels=ids).loss)
 
     return train
 
@@ -76,7 +76,7 @@ def image_model(kind: str, config: str, batch: int, **sizes: Any) -> Any:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
         images = torch.rand(batch, 3, 224, 224).to(device)
         labels = torch.randint(0, 2, (batch,)).to(device)
-        return loop(model.train(), optimizer, lambda it: it(images, labels=labels).loss)
+        return loop(model.train(), optimizer, lambda model: model(images, labels=labels).loss)
 
     return train
 
@@ -92,7 +92,7 @@ def perceptron(width: int, layers: int, batch: int) -> Any:
         model = nn.Sequential(*blocks, nn.Linear(width, 1)).to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         inputs = torch.rand(batch, width).to(device)
-        return loop(model, optimizer, lambda it: it(inputs).square().mean())
+        return loop(model, optimizer, lambda model: model(inputs).square().mean())
 
     return train
 
@@ -118,8 +118,8 @@ def recurrent(width: int, layers: int, batch: int, sequence: int) -> Any:
         optimizer = torch.optim.Adam(model.parameters())
         ids = torch.randint(0, 1000, (batch, sequence)).to(device)
 
-        def loss(it: Any) -> Any:
-            return nn.functional.cross_entropy(it(ids).flatten(0, 1), ids.flatten())
+        def loss(value: Any) -> Any:
+            return nn.functional.cross_entropy(value(ids).flatten(0, 1), ids.flatten())
 
         return loop(model, optimizer, loss)
 
@@ -137,7 +137,7 @@ def encoder(width: int, layers: int, batch: int, sequence: int) -> Any:
         model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(device)
         optimizer = torch.optim.AdamW(model.parameters())
         inputs = torch.rand(batch, sequence, width).to(device)
-        return loop(model.train(), optimizer, lambda it: it(inputs).square().mean())
+        return loop(model.train(), optimizer, lambda model: model(inputs).square().mean())
 
     return train
 
@@ -176,14 +176,14 @@ WORKLOADS = (
 
 
 def workload(name: str) -> Workload:
-    return next(it for it in WORKLOADS if it.name == name)
+    return next(workload for workload in WORKLOADS if workload.name == name)
 
 
-def measured_steps_s(it: Workload, seconds: float) -> list[float]:
+def measured_steps_s(workload: Workload, seconds: float) -> list[float]:
     """Seconds of each step on the CPU, after a warm-up, for so many seconds."""
     import torch
 
-    step = it.train(torch.device("cpu"))
+    step = workload.train(torch.device("cpu"))
     for _ in range(WARM_UPS):
         step()
     found: list[float] = []
@@ -194,12 +194,12 @@ def measured_steps_s(it: Workload, seconds: float) -> list[float]:
     return found
 
 
-def measured_operators_s(it: Workload) -> dict[str, float]:
+def measured_operators_s(workload: Workload) -> dict[str, float]:
     """Seconds of one step by operator, as torch's profiler has them."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    step = it.train(torch.device("cpu"))
+    step = workload.train(torch.device("cpu"))
     for _ in range(WARM_UPS):
         step()
     with profile(activities=[ProfilerActivity.CPU]) as seen:
@@ -209,7 +209,7 @@ def measured_operators_s(it: Workload) -> dict[str, float]:
     }
 
 
-def predicted(it: Workload) -> dict[str, Any]:
+def predicted(workload: Workload) -> dict[str, Any]:
     """The second step, traced on the CPU as a chip and timed by its calibration."""
     import torch
 
@@ -219,8 +219,8 @@ def predicted(it: Workload) -> dict[str, Any]:
     from torchtally.tracer.session import recording
 
     cpu = roofline("cpu")
-    with recording(cpu.chip, script=it.name) as made:
-        step = it.train(torch.device("cuda"))
+    with recording(cpu.chip, script=workload.name) as made:
+        step = workload.train(torch.device("cuda"))
         for _ in range(2):
             step()
         ledger = account(made.trace(Ending("exit")), roofline=cpu)
@@ -228,13 +228,13 @@ def predicted(it: Workload) -> dict[str, Any]:
     kernels: Counter[str] = Counter()
     for entry in ledger.steady:
         kernels[entry.op.call.name] += entry.slot.kernel_s
-    calibrated_s = sum(it.slot.kernel_s for it in ledger.steady if it.slot.is_calibrated)
+    calibrated_s = sum(entry.slot.kernel_s for entry in ledger.steady if entry.slot.is_calibrated)
     return {
         "step_s": ledger.step_s,
         "kernel_s": ledger.total.kernel_s,
         "calibrated_share": calibrated_s / ledger.total.kernel_s,
         "operators": ledger.total.count,
-        "uncounted": [it.op for it in ledger.coverage.uncounted],
+        "uncounted": [uncounted.op for uncounted in ledger.coverage.uncounted],
         "by_operator_s": dict(kernels.most_common()),
     }
 
@@ -252,8 +252,8 @@ def in_child(job: str, name: str, environment: dict[str, str], seconds: float = 
 
 JOBS: dict[str, Callable[[Workload, float], Any]] = {
     "measure": measured_steps_s,
-    "profile": lambda it, seconds: measured_operators_s(it),
-    "predict": lambda it, seconds: predicted(it),
+    "profile": lambda workload, seconds: measured_operators_s(workload),
+    "predict": lambda workload, seconds: predicted(workload),
 }
 
 
@@ -274,25 +274,25 @@ HEADER = ("model", "measured ms", "range", "median", "predicted ms", "error", "c
 
 def rows_of(found: list[dict[str, Any]]) -> list[list[str]]:
     rows = []
-    for it in found:
-        low, middle, high = it["fastest_s"], it["measured_s"], it["slowest_s"]
+    for record in found:
+        low, middle, high = record["fastest_s"], record["measured_s"], record["slowest_s"]
         rows.append([
-            it["name"], f"{middle * 1e3:.1f}", f"{low * 1e3:.1f}-{high * 1e3:.1f}",
-            f"{it['median_s'] * 1e3:.1f}", f"{it['predicted_s'] * 1e3:.1f}",
-            f"{it['error'] * 100:+.1f} %",
-            f"{it['calibrated_share'] * 100:.0f} %",
+            record["name"], f"{middle * 1e3:.1f}", f"{low * 1e3:.1f}-{high * 1e3:.1f}",
+            f"{record['median_s'] * 1e3:.1f}", f"{record['predicted_s'] * 1e3:.1f}",
+            f"{record['error'] * 100:+.1f} %",
+            f"{record['calibrated_share'] * 100:.0f} %",
         ])  # fmt: skip
     return rows
 
 
-def compared(it: Workload, environment: dict[str, str], seconds: float) -> dict[str, Any]:
+def compared(workload: Workload, environment: dict[str, str], seconds: float) -> dict[str, Any]:
     """Measured, predicted, and measured again: a machine that changed in between shows."""
-    steps_s = in_child("measure", it.name, environment, seconds)
-    told = in_child("predict", it.name, environment)
-    steps_s += in_child("measure", it.name, environment, seconds)
+    steps_s = in_child("measure", workload.name, environment, seconds)
+    told = in_child("predict", workload.name, environment)
+    steps_s += in_child("measure", workload.name, environment, seconds)
     measured_s = undisturbed(steps_s)
     return {
-        "name": it.name,
+        "name": workload.name,
         "measured_s": measured_s,
         "median_s": median(steps_s),
         "fastest_s": min(steps_s),
@@ -305,15 +305,17 @@ def compared(it: Workload, environment: dict[str, str], seconds: float) -> dict[
     }
 
 
-def show_operators(it: dict[str, Any], environment: dict[str, str]) -> None:
+def show_operators(record: dict[str, Any], environment: dict[str, str]) -> None:
     """Where the time goes, predicted beside profiled: for finding what a model gets wrong."""
-    seen = in_child("profile", it["name"], environment)
-    names = sorted(it["by_operator_s"], key=lambda n: -max(it["by_operator_s"][n], seen.get(n, 0)))
+    seen = in_child("profile", record["name"], environment)
+    names = sorted(
+        record["by_operator_s"], key=lambda n: -max(record["by_operator_s"][n], seen.get(n, 0))
+    )
     rows = [
-        [name, f"{it['by_operator_s'][name] * 1e3:.2f}", f"{seen.get(name, 0.0) * 1e3:.2f}"]
+        [name, f"{record['by_operator_s'][name] * 1e3:.2f}", f"{seen.get(name, 0.0) * 1e3:.2f}"]
         for name in names[:14]
     ]
-    show(it["name"], ["operator", "predicted ms", "profiled ms"], rows)
+    show(record["name"], ["operator", "predicted ms", "profiled ms"], rows)
 
 
 def main() -> None:
@@ -326,7 +328,7 @@ def main() -> None:
                       help="measure steps for so long, before and after (default 4)")  # fmt: skip
     made.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
     args = made.parse_args()
-    chosen = [workload(it) for it in args.models.split(";")] if args.models else list(WORKLOADS)
+    chosen = [workload(word) for word in args.models.split(";")] if args.models else list(WORKLOADS)
     if args.job:
         print(json.dumps(JOBS[args.job](chosen[0], args.seconds)))
         return
@@ -335,8 +337,8 @@ def main() -> None:
         bench_s = 0.0 if args.calibration else calibrate(folder, is_quick=args.quick)
         environment = {"TALLY_CALIBRATIONS": str(folder)}
         found = []
-        for it in chosen:
-            found.append(compared(it, environment, args.seconds))
+        for job in chosen:
+            found.append(compared(job, environment, args.seconds))
             show("", HEADER,
                  rows_of(found[-1:]))  # fmt: skip
             if args.operators:
@@ -344,7 +346,7 @@ def main() -> None:
     show(f"Training steps on this CPU; tally bench took {bench_s:.0f} s",
          HEADER,
          rows_of(found))  # fmt: skip
-    error = median(abs(it["error"]) for it in found)
+    error = median(abs(record["error"]) for record in found)
     verdict = "met" if error <= LIMIT else "missed"
     print(f"\nmedian error {error * 100:.1f} % of {len(found)} models; target {LIMIT * 100:.0f} %: "
           f"{verdict}")  # fmt: skip

@@ -51,14 +51,14 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "fit.json"
         found = [fit(checkout, args.gpu, report) for _ in range(args.repeat)]
-    wall_s = median(it["wall_s"] for it in found)
+    wall_s = median(fit["wall_s"] for fit in found)
     show(
         f"tally fit, nanoGPT's train.py on {args.gpu}, each of {args.repeat}",
         ("", "wall", "CPU", "runs", "largest batch_size"),
         [
-            (str(at), seconds(it["wall_s"]), seconds(it["cpu_s"]), str(it["runs"]),
-             str(it["largest"]))
-            for at, it in enumerate(found, 1)
+            (str(at), seconds(fit["wall_s"]), seconds(fit["cpu_s"]), str(fit["runs"]),
+             str(fit["largest"]))
+            for at, fit in enumerate(found, 1)
         ],
     )  # fmt: skip
     print(

@@ -37,9 +37,12 @@ def searched(model: str, chips: str, sequence: int, global_batch: int) -> dict[s
         from torchtally.plan.recipes import recipe
 
         work = Workload(
-            model=known_model(model), cluster=cluster(chips), sequence=sequence,
-            recipe=recipe("mixed"), optimizer=optimizer("adamw"),
-        )  # fmt: skip
+            model=known_model(model),
+            cluster=cluster(chips),
+            sequence=sequence,
+            recipe=recipe("mixed"),
+            optimizer=optimizer("adamw"),
+        )
     with Stopwatch() as ranking:
         found = search(work, global_batch)
     return {
@@ -50,13 +53,13 @@ def searched(model: str, chips: str, sequence: int, global_batch: int) -> dict[s
         "fitting": found.fitting,
         "best": [
             {
-                "layout": it.layout.text,
-                "step_s": it.seconds.value,
-                "mfu": it.mfu.value,
-                "memory_bytes": it.memory.total.value,
-                "bound": it.bound,
+                "layout": step.layout.text,
+                "step_s": step.seconds.value,
+                "mfu": step.mfu.value,
+                "memory_bytes": step.memory.total.value,
+                "bound": step.bound,
             }
-            for it in found.steps[:5]
+            for step in found.steps[:5]
         ],
     }
 
@@ -73,8 +76,16 @@ def main(argv: list[str] | None = None) -> int:
     if found is not None:
         print(json.dumps(found))
         return 0
-    given = ["--model", args.model, "--chips", args.chips, "--sequence", str(args.sequence),
-             "--batch", str(args.batch)]  # fmt: skip
+    given = [
+        "--model",
+        args.model,
+        "--chips",
+        args.chips,
+        "--sequence",
+        str(args.sequence),
+        "--batch",
+        str(args.batch),
+    ]
     command = [sys.executable, "-m", "benchmarks.layout_search", "--once", *given]
     runs = interleaved({"whole process": lambda: spent_on(command)}, args.repeat)
     whole = middle(runs["whole process"])
@@ -83,12 +94,18 @@ def main(argv: list[str] | None = None) -> int:
         f"{args.model} on {args.chips}: {one['tried']} layouts, {one['fitting']} fit",
         ("", "wall", "CPU"),
         [
-            (f"whole process (median of {args.repeat})", seconds(whole.wall_s),
-             seconds(whole.cpu_s)),
-            ("search alone, here", seconds(one["search"]["wall_s"]),
-             seconds(one["search"]["cpu_s"])),
+            (
+                f"whole process (median of {args.repeat})",
+                seconds(whole.wall_s),
+                seconds(whole.cpu_s),
+            ),
+            (
+                "search alone, here",
+                seconds(one["search"]["wall_s"]),
+                seconds(one["search"]["cpu_s"]),
+            ),
         ],
-    )  # fmt: skip
+    )
     print(
         f"  target {TARGET_S:g} s: {against(whole.wall_s, TARGET_S)};"
         f" peak RSS {megabytes(whole.peak_rss_bytes)}"
@@ -97,13 +114,24 @@ def main(argv: list[str] | None = None) -> int:
         "The fastest",
         ("", "step", "MFU", "memory", "bound"),
         [
-            (it["layout"], f"{it['step_s']:.2f} s", f"{it['mfu']:.1%}",
-             f"{it['memory_bytes'] / 2**30:.1f} GiB", it["bound"])
-            for it in one["best"]
+            (
+                record["layout"],
+                f"{record['step_s']:.2f} s",
+                f"{record['mfu']:.1%}",
+                f"{record['memory_bytes'] / 2**30:.1f} GiB",
+                record["bound"],
+            )
+            for record in one["best"]
         ],
-    )  # fmt: skip
-    write(args.json, {"target_s": TARGET_S, "wall_s": [it.wall_s for it in runs["whole process"]],
-                      "search": one})  # fmt: skip
+    )
+    write(
+        args.json,
+        {
+            "target_s": TARGET_S,
+            "wall_s": [process.wall_s for process in runs["whole process"]],
+            "search": one,
+        },
+    )
     return 0
 
 

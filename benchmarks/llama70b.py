@@ -75,7 +75,9 @@ def from_python(model: Model) -> dict[str, Any]:
         torchtally.write_trace(trace, f"{folder}/run.tally")
     parts["write the trace"] = watch.spent
     return {
-        "parts": {name: {"wall_s": it.wall_s, "cpu_s": it.cpu_s} for name, it in parts.items()},
+        "parts": {
+            name: {"wall_s": spent.wall_s, "cpu_s": spent.cpu_s} for name, spent in parts.items()
+        },
         "peak_rss_bytes": peak_rss_bytes(),
         "operators": len(trace.ops),
         "flops": ledger.total.flops,
@@ -122,12 +124,12 @@ def main(argv: list[str] | None = None) -> int:
         [
             (
                 name,
-                seconds(it.wall_s),
+                seconds(figure.wall_s),
                 seconds(min(run.wall_s for run in runs[name])),
-                seconds(it.cpu_s),
-                megabytes(it.peak_rss_bytes),
+                seconds(figure.cpu_s),
+                megabytes(figure.peak_rss_bytes),
             )
-            for name, it in figures.items()
+            for name, figure in figures.items()
         ],
     )
     one = figures["tally run --steps 1"]
@@ -137,15 +139,15 @@ def main(argv: list[str] | None = None) -> int:
         f" trace file {megabytes(trace_bytes)}"
     )
     by_part = {
-        name: middle(Spent(**it["parts"][name]) for it in parts) for name in parts[0]["parts"]
+        name: middle(Spent(**part["parts"][name]) for part in parts) for name in parts[0]["parts"]
     }
     show(
         f"The same from Python, part by part (median of {args.repeat})",
         ("", "wall", "CPU"),
-        [(name, seconds(it.wall_s), seconds(it.cpu_s)) for name, it in by_part.items()],
+        [(name, seconds(spent.wall_s), seconds(spent.cpu_s)) for name, spent in by_part.items()],
     )
     print(
-        f"  peak RSS {megabytes(max(it['peak_rss_bytes'] for it in parts))};"
+        f"  peak RSS {megabytes(max(part['peak_rss_bytes'] for part in parts))};"
         f" {parts[0]['operators']} operators, {parts[0]['flops']} FLOPs"
     )
     write(
@@ -155,8 +157,12 @@ def main(argv: list[str] | None = None) -> int:
             "target": {"wall_s": TARGET_WALL_S, "peak_rss_bytes": TARGET_PEAK_BYTES},
             "runs": {
                 name: [
-                    {"wall_s": it.wall_s, "cpu_s": it.cpu_s, "peak_rss_bytes": it.peak_rss_bytes}
-                    for it in found
+                    {
+                        "wall_s": spent.wall_s,
+                        "cpu_s": spent.cpu_s,
+                        "peak_rss_bytes": spent.peak_rss_bytes,
+                    }
+                    for spent in found
                 ]
                 for name, found in runs.items()
             },

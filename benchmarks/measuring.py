@@ -64,9 +64,9 @@ def middle(runs: Iterable[Spent]) -> Spent:
     """The median of each figure; of memory the most."""
     kept = list(runs)
     return Spent(
-        wall_s=median(it.wall_s for it in kept),
-        cpu_s=median(it.cpu_s for it in kept),
-        peak_rss_bytes=max(it.peak_rss_bytes for it in kept),
+        wall_s=median(run.wall_s for run in kept),
+        cpu_s=median(run.cpu_s for run in kept),
+        peak_rss_bytes=max(run.peak_rss_bytes for run in kept),
     )
 
 

@@ -91,8 +91,12 @@ class Pair(torch.optim.Optimizer):
 
 def torch_muon(size: Size) -> torch.optim.Optimizer:
     named = parameters(size)
-    hidden = [it for name, it in named if it.ndim == 2 and name not in ("wte", "wpe")]
-    others = [it for name, it in named if it.ndim != 2 or name in ("wte", "wpe")]
+    hidden = [
+        parameter for name, parameter in named if parameter.ndim == 2 and name not in ("wte", "wpe")
+    ]
+    others = [
+        parameter for name, parameter in named if parameter.ndim != 2 or name in ("wte", "wpe")
+    ]
     return Pair(hidden, others)
 
 
@@ -110,7 +114,7 @@ def measure(name: str, size: Size, repeat: int) -> dict[str, Any]:
     optimizers = contestants(name, size)
     for optimizer in optimizers.values():
         optimizer.step()  # makes the state
-    runs = interleaved({kind: timed(it) for kind, it in optimizers.items()}, repeat)
+    runs = interleaved({kind: timed(optimizer) for kind, optimizer in optimizers.items()}, repeat)
     base = next(iter(runs))
     ratios = {
         kind: median(s / base_s for s, base_s in zip(times, runs[base], strict=True))
@@ -138,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
     args = options.parse_args(argv)
     size = Size(args.layers, args.vocabulary)
     found = [measure(name, size, args.repeat) for name in args.names.split(",")]
-    elements = sum(it.numel() for _, it in parameters(size))
+    elements = sum(parameter.numel() for _, parameter in parameters(size))
     show(
         f"a step over {elements / 1e6:.1f}M float32 parameters on the CPU, "
         f"{torch.get_num_threads()} threads, median of {args.repeat}",

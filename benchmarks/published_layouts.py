@@ -206,11 +206,11 @@ def predicted(row: Row) -> Step:
             recipe=recipe(row.recipe), optimizer=optimizer("adamw"), overlap=row.overlap,
         )
     )  # fmt: skip
-    steps = [pricing.step(it) for it in layouts(row)]
-    fitting = [it for it in steps if it.fits]
+    steps = [pricing.step(layout) for layout in layouts(row)]
+    fitting = [step for step in steps if step.fits]
     if not fitting:
-        return min(steps, key=lambda it: it.memory.total.value)
-    return min(fitting, key=lambda it: it.seconds.value)
+        return min(steps, key=lambda step: step.memory.total.value)
+    return min(fitting, key=lambda step: step.seconds.value)
 
 
 def chips(row: Row) -> Cluster:
@@ -227,21 +227,21 @@ def chips(row: Row) -> Cluster:
 
 def layouts(row: Row) -> Iterator[Layout]:
     """What the row leaves open."""
-    it = row.layout
-    sizes = [1, 2, 4, 8, 16] if not row.is_micro_batch_known else [it.micro_batch]
-    whole = it.micro_batch * it.micro_batches
-    per_stage = -(-row.model.layers // it.pipeline)
-    chunks = [it.virtual_stages]
+    layout = row.layout
+    sizes = [1, 2, 4, 8, 16] if not row.is_micro_batch_known else [layout.micro_batch]
+    whole = layout.micro_batch * layout.micro_batches
+    per_stage = -(-row.model.layers // layout.pipeline)
+    chunks = [layout.virtual_stages]
     if not row.are_chunks_known:
         chunks = [v for v in range(1, per_stage + 1) if per_stage % v == 0]
     for size in sizes:
         if whole % size:
             continue
         for v in chunks:
-            if v > 1 and (whole // size) % it.pipeline:
+            if v > 1 and (whole // size) % layout.pipeline:
                 continue
-            schedule = Schedule.INTERLEAVED if v > 1 else it.schedule
-            yield replace(it, micro_batch=size, micro_batches=whole // size, virtual_stages=v,
+            schedule = Schedule.INTERLEAVED if v > 1 else layout.schedule
+            yield replace(layout, micro_batch=size, micro_batches=whole // size, virtual_stages=v,
                           schedule=schedule)  # fmt: skip
 
 
@@ -265,24 +265,24 @@ def main(argv: list[str] | None = None) -> int:
     args = parser(__doc__).parse_args(argv)
     found = [compared(row) for row in ROWS]
     by_source: dict[str, list[dict[str, Any]]] = {}
-    for it in found:
-        by_source.setdefault(it["source"], []).append(it)
+    for entry in found:
+        by_source.setdefault(entry["source"], []).append(entry)
     for source, rows in by_source.items():
         show(
             source,
             ("", "published", "predicted", "error", "memory", "layout"),
             [
                 (
-                    it["name"], f"{it['published_s']:.2f} s", f"{it['predicted_s']:.2f} s",
-                    f"{it['error']:+.1%}",
-                    f"{it['memory_bytes'] / 2**30:.1f} GiB{'' if it['fits'] else ' (too much)'}",
-                    it["layout"],
+                    row["name"], f"{row['published_s']:.2f} s", f"{row['predicted_s']:.2f} s",
+                    f"{row['error']:+.1%}",
+                    f"{row['memory_bytes'] / 2**30:.1f} GiB{'' if row['fits'] else ' (too much)'}",
+                    row["layout"],
                 )
-                for it in rows
+                for row in rows
             ],
         )  # fmt: skip
-    errors = [abs(it["error"]) for it in found]
-    signed = median(it["error"] for it in found)
+    errors = [abs(entry["error"]) for entry in found]
+    signed = median(entry["error"] for entry in found)
     print(f"{len(found)} rows: median error {median(errors):.1%}, largest {max(errors):.1%},"
           f" median with its sign {signed:+.1%}")  # fmt: skip
     write(args.json, {"rows": found, "median_error": median(errors)})

@@ -537,8 +537,8 @@ def main() -> None:
     print("\n".join(lines(rows)))
     held = independent(rows)
     write(args.json, {
-        "rows": [{"kernel": it.label, "chip": it.chip, "published_s": it.published_s,
-                  "predicted_s": it.predicted_s} for it in held],
+        "rows": [{"kernel": row.label, "chip": row.chip, "published_s": row.published_s,
+                  "predicted_s": row.predicted_s} for row in held],
         "median_error": median_error(held),
     })  # fmt: skip
 

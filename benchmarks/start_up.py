@@ -54,25 +54,26 @@ def main(argv: list[str] | None = None) -> int:
             "tally show --json": [TALLY, "show", str(trace), "--json"],
         }
         runs = interleaved(
-            {name: lambda it=it: spent_on(it) for name, it in commands.items()}, args.repeat
+            {name: lambda command=command: spent_on(command) for name, command in commands.items()},
+            args.repeat,
         )
     figures = {name: middle(found) for name, found in runs.items()}
-    fastest = {name: min(it.wall_s for it in found) for name, found in runs.items()}
+    fastest = {name: min(start.wall_s for start in found) for name, found in runs.items()}
     show(
         f"Start-up, median of {args.repeat}; the trace is {megabytes(trace_bytes)}",
         ("", "wall", "fastest", "CPU", "peak RSS", "target"),
         [
             (
                 name,
-                milliseconds(it.wall_s),
+                milliseconds(figure.wall_s),
                 milliseconds(fastest[name]),
-                milliseconds(it.cpu_s),
-                megabytes(it.peak_rss_bytes),
-                f"{milliseconds(TARGETS_S[name])}: {against(it.wall_s, TARGETS_S[name])}"
+                milliseconds(figure.cpu_s),
+                megabytes(figure.peak_rss_bytes),
+                f"{milliseconds(TARGETS_S[name])}: {against(figure.wall_s, TARGETS_S[name])}"
                 if name in TARGETS_S
                 else "",
             )
-            for name, it in figures.items()
+            for name, figure in figures.items()
         ],
     )
     write(
@@ -81,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
             "trace_file_bytes": trace_bytes,
             "targets_s": TARGETS_S,
             "runs": {
-                name: [{"wall_s": it.wall_s, "cpu_s": it.cpu_s} for it in found]
+                name: [{"wall_s": start.wall_s, "cpu_s": start.cpu_s} for start in found]
                 for name, found in runs.items()
             },
         },

@@ -52,7 +52,9 @@ def published_peer(path: str, batch: int) -> NextBatch:
 
         def rows(shift: int) -> Tensor:
             stretches = (tokens[at + shift : at + shift + SEQUENCE] for at in starts)
-            return torch.stack([torch.from_numpy(it.astype(np.int64)) for it in stretches])
+            return torch.stack(
+                [torch.from_numpy(stretch.astype(np.int64)) for stretch in stretches]
+            )
 
         return rows(0).to("cpu"), rows(1).to("cpu")
 
@@ -62,7 +64,11 @@ def published_peer(path: str, batch: int) -> NextBatch:
 def cloned_peer(folder: Path, path: str, batch: int) -> NextBatch:
     """The function `get_batch` of a clone's train.py, and nothing else of it."""
     tree = ast.parse((folder / "train.py").read_text())
-    found = [it for it in tree.body if isinstance(it, ast.FunctionDef) and it.name == "get_batch"]
+    found = [
+        statement
+        for statement in tree.body
+        if isinstance(statement, ast.FunctionDef) and statement.name == "get_batch"
+    ]
     names: dict[str, Any] = {
         "os": os, "np": np, "torch": torch, "data_dir": os.path.dirname(path),
         "block_size": SEQUENCE, "batch_size": batch, "device_type": "cpu", "device": "cpu",
@@ -171,11 +177,11 @@ def main(argv: list[str] | None = None) -> int:
         [
             (
                 key,
-                f"{1e3 * it['waited_s']:.2f} ms",
-                f"{it['waited_s'] / it['fed_s']:.3%}",
-                f"{it['ratio']:.4f}",
+                f"{1e3 * stepping['waited_s']:.2f} ms",
+                f"{stepping['waited_s'] / stepping['fed_s']:.3%}",
+                f"{stepping['ratio']:.4f}",
             )
-            for key, it in waited.items()
+            for key, stepping in waited.items()
         ],
     )
     write(args.json, {"sequence": SEQUENCE, "tokens_per_s": speeds, "ratios": ratios,
@@ -224,8 +230,8 @@ def show_speeds(
         [
             (
                 name,
-                *(format_count(round(median(it[name]))) for it in speeds.values()),
-                *(f"{it[name]:.1f}" if name in it else "" for it in ratios.values()),
+                *(format_count(round(median(speed[name]))) for speed in speeds.values()),
+                *(f"{ratio[name]:.1f}" if name in ratio else "" for ratio in ratios.values()),
             )
             for name in next(iter(speeds.values()))
         ],

@@ -129,12 +129,15 @@ def compare(name: str, words: str, layers: int, repeat: int) -> dict[str, Any]:
     entrants = {
         "peer": make(config), "ours": ours(config, None), "ours, chunks": ours(config, CHUNK_TOKENS)
     }  # fmt: skip
-    sizes = {sum(it.numel() for it in entrant.model.parameters()) for entrant in entrants.values()}
+    sizes = {
+        sum(parameter.numel() for parameter in entrant.model.parameters())
+        for entrant in entrants.values()
+    }
     assert len(sizes) == 1, f"{name}: not the same shape: {sizes}"
     ids = torch.randint(vocabulary, (BATCH, SEQUENCE + 1))
     steps = {
-        key: stepper(it, ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
-        for key, it in entrants.items()
+        key: stepper(entrant, ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
+        for key, entrant in entrants.items()
     }
     interleaved(steps, 2)
     found = interleaved(steps, repeat)
@@ -169,10 +172,10 @@ def main(argv: list[str] | None = None) -> int:
         f"a step of {BATCH} x {SEQUENCE} tokens, {torch.get_num_threads()} threads, "
         f"median of {args.repeat} (CPU in brackets)",
         ("", "words", "parameters", "peer", "ours", "ours, chunks", "ratio", "ratio, chunks"),
-        [row(it) for it in found],
+        [row(compare) for compare in found],
     )
     for key in ("ours", "ours, chunks"):
-        worst = max(it["ratio"][key]["wall"] for it in found)
+        worst = max(compare["ratio"][key]["wall"] for compare in found)
         print(
             f"  target {TARGET_RATIO:g}: {key}, worst {worst:.3f}: {against(worst, TARGET_RATIO)}"
         )
@@ -180,10 +183,10 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def row(it: dict[str, Any]) -> tuple[str, ...]:
-    taken = (median(wall_s for wall_s, _ in it["steps"][key]) for key in it["steps"])
-    ratios = (f"{of['wall']:.3f} ({of['cpu']:.3f})" for of in it["ratio"].values())
-    return (it["peer"], it["vocabulary"], f"{it['parameters'] / 1e6:.1f}M",
+def row(record: dict[str, Any]) -> tuple[str, ...]:
+    taken = (median(wall_s for wall_s, _ in record["steps"][key]) for key in record["steps"])
+    ratios = (f"{of['wall']:.3f} ({of['cpu']:.3f})" for of in record["ratio"].values())
+    return (record["peer"], record["vocabulary"], f"{record['parameters'] / 1e6:.1f}M",
             *(milliseconds(each_s) for each_s in taken), *ratios)  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def attention(seconds: float, *, is_causal: bool, is_backward: bool = False) -> 
         for n, name in enumerate(names)
     )
     name = "aten._scaled_dot_product_flash_attention" + "_backward" * is_backward
-    outputs = tuple(replace(it, argument="", storage=it.storage + 3) for it in specs)
+    outputs = tuple(replace(tensor, argument="", storage=tensor.storage + 3) for tensor in specs)
     return Sample(Call(name, "default", specs, outputs, (("is_causal", is_causal),)), seconds)
 
 

@@ -85,7 +85,9 @@ def run(command: tuple[str, ...], folder: Path) -> str:
     A command that fails has a last line more, with its exit status: a document that means it shows
     that line, too.
     """
-    environment = {name: it for name, it in os.environ.items() if name not in ("COLUMNS", "CI")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "CI")
+    }
     environment["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
     done = subprocess.run(
         command,
@@ -107,12 +109,17 @@ def timeless(text: str) -> str:
 
 def brought_up_to_date(document: str, folder: Path) -> str:
     """The document with the output that its commands have now. What still holds stays as it is."""
-    document = REGION.sub(lambda it: f"{it[1]}{GENERATED[it['name']]()}\n{it[3]}", document)
+    document = REGION.sub(
+        lambda match: f"{match[1]}{GENERATED[match['name']]()}\n{match[3]}", document
+    )
     parts, place = [], 0
-    for it in shown(document):
-        now = run(it.command, folder)
-        parts += [document[place : it.start], it.output if is_same(it.output, now) else now]
-        place = it.end
+    for example in shown(document):
+        now = run(example.command, folder)
+        parts += [
+            document[place : example.start],
+            example.output if is_same(example.output, now) else now,
+        ]
+        place = example.end
     return "".join((*parts, document[place:]))
 
 
@@ -137,11 +144,13 @@ def file_map() -> str:
     """Every file of the package, with the first line of its docstring."""
     root = REPOSITORY / "src" / "torchtally"
     files = sorted(
-        (it for it in root.rglob("*") if it.is_file() and "__pycache__" not in it.parts),
-        key=lambda it: (len(it.relative_to(root).parts) > 1, it.relative_to(root).parts),
+        (path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts),
+        key=lambda path: (len(path.relative_to(root).parts) > 1, path.relative_to(root).parts),
     )
     rows = [
-        (str(it.relative_to(root)), first_line(it)) for it in files if it.parent.name != MEASURED
+        (str(file.relative_to(root)), first_line(file))
+        for file in files
+        if file.parent.name != MEASURED
     ]
     rows.append((f"chips/{MEASURED}/*.json", "Measured devices: what `tally bench` wrote."))
     width = max(len(name) for name, _ in rows)
@@ -172,7 +181,7 @@ GENERATED: dict[str, Callable[[], str]] = {"layers": layers_table, "files": file
 
 def main() -> None:
     """Bring the documents named on the command line up to date, all without a name."""
-    names = [it for it in sys.argv[1:] if it != "--write"] or DOCUMENTS
+    names = [argument for argument in sys.argv[1:] if argument != "--write"] or DOCUMENTS
     assert "--write" in sys.argv, __doc__
     for name in names:
         path = REPOSITORY / name

@@ -105,7 +105,7 @@ def imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str, bool]]:
 def imported_names(node: ast.ImportFrom, package: str) -> list[str]:
     """`from package import a, b` imports package.a and package.b; else the module itself."""
     module = node.module or ""
-    return [f"{module}.{it.name}" for it in node.names] if module == package else [module]
+    return [f"{module}.{name.name}" for name in node.names] if module == package else [module]
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -116,7 +116,7 @@ def layers_table() -> str:
     """The table as Markdown, lowest layer first."""
     rows = ["| layer | may import | torch |", "|---|---|---|"]
     for layer, below in LAYERS.items():
-        allowed = ", ".join(f"`{it}`" for it in below) or "nothing of the package"
+        allowed = ", ".join(f"`{name}`" for name in below) or "nothing of the package"
         torch = "yes" if layer in TORCH else "through `tracer`" if layer in LAZY else "no"
         rows.append(f"| `{layer}` | {allowed} | {torch} |")
     return "\n".join(rows)

@@ -95,8 +95,8 @@ def test_predicted_steps_are_about_as_long_as_real_ones(
     for _ in range(2):
         found = figures(tmp_path, "cpu_step_time", "--quick", "--seconds", "0.5",
                         "--models", "perceptron;encoder;encoder, small")  # fmt: skip
-        assert [it["measured_s"] > 0 for it in found["models"]] == [True] * 3
-        assert all(it["calibrated_share"] > 0.9 for it in found["models"])
+        assert [model["measured_s"] > 0 for model in found["models"]] == [True] * 3
+        assert all(model["calibrated_share"] > 0.9 for model in found["models"])
         errors.append(found["median_error"])
         if min(errors) < 0.5:
             break
@@ -128,4 +128,4 @@ def test_checkpoint_saving(tmp_path: Path) -> None:
     assert set(found["rounds_s"]) == {
         "no checkpoint", "in the background", "in the foreground", "torch.save"
     }  # fmt: skip
-    assert all(it > 0 for (it,) in found["rounds_s"].values())
+    assert all(value > 0 for (value,) in found["rounds_s"].values())

@@ -289,7 +289,7 @@ def test_torchs_counter_agrees_on_the_kernels_the_chip_would_run(name: str) -> N
 
     ledger = account(run(script, gpu="H100-SXM"))
     assert sum(counted) == ledger.total.flops_matmul > 0
-    assert any(it.kind is Kind.ATTENTION for it in ledger.entries)
+    assert any(entry.kind is Kind.ATTENTION for entry in ledger.entries)
 
 
 # Memory ----------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def held(ledger: Ledger, category: Category, tick: int) -> int:
 
 def first_backward_tick(ledger: Ledger) -> int:
     """When the loss is computed and nothing of the backward pass: all activations are held."""
-    return next(it.op.clock for it in ledger.entries if it.op.phase is Phase.BACKWARD)
+    return next(entry.op.clock for entry in ledger.entries if entry.op.phase is Phase.BACKWARD)
 
 
 def rounded(*sizes_bytes: int) -> int:
@@ -335,12 +335,12 @@ def mlp(d: int, f: int) -> nn.Module:
 @pytest.mark.parametrize(
     ("optimizer", "copies", "counter_bytes"),
     [
-        (lambda it: torch.optim.AdamW(it), 2, 0),  # the step count is the host's
-        (lambda it: torch.optim.AdamW(it, fused=True), 2, 4),
-        (lambda it: torch.optim.Adam(it, amsgrad=True), 3, 0),
-        (lambda it: torch.optim.SGD(it), 0, 0),
-        (lambda it: torch.optim.SGD(it, momentum=0.9), 1, 0),
-        (lambda it: torch.optim.RMSprop(it), 1, 0),
+        (lambda parameters: torch.optim.AdamW(parameters), 2, 0),  # the step count is the host's
+        (lambda parameters: torch.optim.AdamW(parameters, fused=True), 2, 4),
+        (lambda parameters: torch.optim.Adam(parameters, amsgrad=True), 3, 0),
+        (lambda parameters: torch.optim.SGD(parameters), 0, 0),
+        (lambda parameters: torch.optim.SGD(parameters, momentum=0.9), 1, 0),
+        (lambda parameters: torch.optim.RMSprop(parameters), 1, 0),
     ],
     ids=["AdamW", "fused AdamW", "AMSGrad", "SGD", "momentum", "RMSprop"],
 )
@@ -392,7 +392,7 @@ class OneBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        q, k, v = (it.transpose(1, 2) for it in (q, k, v))
+        q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
         mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         return x + self.down(gelu(self.up(self.norm2(x))))

@@ -98,7 +98,7 @@ def test_the_map_has_a_line_for_every_file() -> None:
     package = REPOSITORY / "src" / "torchtally"
     lines = documents.file_map().splitlines()[1:-1]
     names = {line.split()[0] for line in lines}
-    assert {str(it.relative_to(package)) for it in package.rglob("*.py")} < names
+    assert {str(path.relative_to(package)) for path in package.rglob("*.py")} < names
     assert all(len(line.split()) > 2 for line in lines)
 
 
@@ -108,7 +108,9 @@ LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)#:]+)(#[^)]*)?\)")
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_within_the_repository_lead_somewhere(name: str) -> None:
     targets = LINK.finditer((REPOSITORY / name).read_text(encoding="utf-8"))
-    assert [it["target"] for it in targets if not (REPOSITORY / it["target"]).exists()] == []
+    assert [
+        target["target"] for target in targets if not (REPOSITORY / target["target"]).exists()
+    ] == []
 
 
 def test_the_package_and_the_changelog_agree_on_the_version() -> None:

@@ -26,8 +26,8 @@ def measured():
 def test_every_operator_took_its_time(measured):
     found, _ = measured
     assert len(found.samples) > 100
-    assert all(0 < it.seconds < 1 for it in found.samples)
-    kinds = {cost_of(it.call)[0] for it in found.samples}
+    assert all(0 < sample.seconds < 1 for sample in found.samples)
+    kinds = {cost_of(sample.call)[0] for sample in found.samples}
     assert {Kind.PRODUCT, Kind.ATTENTION, Kind.ELEMENTWISE, Kind.NORMALIZATION} <= kinds
     assert Kind.UNCOUNTED not in kinds
 
@@ -52,8 +52,8 @@ def test_rates_are_a_machines(measured):
 
 def test_the_best_rate_is_one_of_the_measured(measured):
     found, _ = measured
-    rates = [cost_of(it.call)[1].flops / it.seconds for it in found.samples
-             if cost_of(it.call)[0].is_matmul]  # fmt: skip
+    rates = [cost_of(sample.call)[1].flops / sample.seconds for sample in found.samples
+             if cost_of(sample.call)[0].is_matmul]  # fmt: skip
     assert found.peak_flop_per_s["float32"] == max(rates)
 
 
@@ -69,7 +69,7 @@ def test_work_is_recorded_as_the_tracer_would():
     left, right = torch.ones(2, 3), torch.ones(5, 3).t()
     call = work(torch.ops.aten.mm.default, left, right).call()
     assert call.name == "aten.mm"
-    assert [it.stride for it in call.inputs] == [(3, 1), (1, 3)]
+    assert [spec.stride for spec in call.inputs] == [(3, 1), (1, 3)]
     kind, cost = cost_of(call)
     assert (kind, cost.flops, cost.bytes) == (Kind.PRODUCT, 60, 4 * (6 + 15 + 10))
 

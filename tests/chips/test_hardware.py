@@ -136,7 +136,7 @@ def test_the_check_of_physics_can_fail(broken):
 
 
 def test_most_chips_are_their_multiprocessors_times_their_clock():
-    checked = [one.name for one in known_chips() if any(it in one.peaks for it in clocked(one))]
+    checked = [one.name for one in known_chips() if any(name in one.peaks for name in clocked(one))]
     assert len(checked) >= 24
     assert {"V100-SXM-16GB", "T4", "A100-SXM", "H100-SXM", "RTX-4090", "MI300X"} <= set(checked)
 
@@ -572,7 +572,7 @@ def test_chips_of_the_environments_file_are_known_too(tmp_path, monkeypatch):
     monkeypatch.setenv(USERS_TABLE, str(written(tmp_path, MINE)))
     assert chip("mine-1").peak_flop_per_s("bfloat16") == 100e12
     assert cluster("1x4xMine-1").node_size == 4
-    assert [it.name for it in known_chips()][:2] == ["Mine-1", "V100-SXM-16GB"]
+    assert [gpu.name for gpu in known_chips()][:2] == ["Mine-1", "V100-SXM-16GB"]
     assert chip("T4").vendor == "NVIDIA"
     written(tmp_path, MINE.replace("100e12", "200e12"))
     assert chip("mine-1").peak_flop_per_s("bfloat16") == 200e12
@@ -581,10 +581,10 @@ def test_chips_of_the_environments_file_are_known_too(tmp_path, monkeypatch):
 def test_a_chip_of_the_users_own_takes_the_place_of_ours(tmp_path, monkeypatch):
     monkeypatch.setenv(USERS_TABLE, str(written(tmp_path, MINE.replace("Mine-1", "h100_sxm"))))
     assert chip("H100-SXM").vendor == "Me"
-    assert [it.vendor for it in known_chips() if it.name.lower().startswith("h100")].count(
+    assert [gpu.vendor for gpu in known_chips() if gpu.name.lower().startswith("h100")].count(
         "Me"
     ) == 1
-    assert "H100-SXM" not in [it.name for it in known_chips()]
+    assert "H100-SXM" not in [gpu.name for gpu in known_chips()]
 
 
 def test_a_mistake_in_the_environments_file_is_an_error(tmp_path, monkeypatch):
@@ -703,7 +703,7 @@ def test_the_page_of_a_chip_fits_eighty_columns_and_names_every_source(one):
 
 def test_every_number_of_a_chip_is_a_fact_of_its_page():
     h100 = chip("H100-SXM")
-    told = {it.value for it in facts(h100)}
+    told = {fact.value for fact in facts(h100)}
     numbers = {
         h100.memory_bytes, h100.program_memory_bytes, h100.memory_bandwidth_bytes_per_s,
         h100.achieved_bandwidth_bytes_per_s, h100.l2_cache_bytes, h100.multiprocessors,
@@ -711,7 +711,7 @@ def test_every_number_of_a_chip_is_a_fact_of_its_page():
         h100.link.bytes_per_s_per_direction, h100.host_link.bytes_per_s_per_direction,
         h100.node.gpus, h100.node.network.bytes_per_s_per_direction,
     }  # fmt: skip
-    rates = ((it.flop_per_s, it.achieved_flop_per_s) for it in h100.peaks.values())
+    rates = ((peak.flop_per_s, peak.achieved_flop_per_s) for peak in h100.peaks.values())
     assert numbers | set(chain.from_iterable(rates)) - {None} <= told
 
 

@@ -117,7 +117,7 @@ def test_the_document_has_the_table_and_both_runs() -> None:
 
 
 def test_shares_as_people_write_them() -> None:
-    assert [share(it) for it in ("1%", "0.5 %", "0.01", "0%")] == [0.01, 0.005, 0.01, 0.0]
+    assert [share(name) for name in ("1%", "0.5 %", "0.01", "0%")] == [0.01, 0.005, 0.01, 0.0]
     for wrong in ("2", "-1%", "x", "", "nan%", "101%"):
         with pytest.raises(Exception, match="is not a share"):
             share(wrong)

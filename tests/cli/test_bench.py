@@ -54,7 +54,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, measure: object) -> None:
 
 def is_same(one: Calibration, other: Calibration) -> bool:
     """But for the last digits of the samples' times, which a file does not have."""
-    calls = [[sample.call for sample in it.samples] for it in (one, other)]
+    calls = [[sample.call for sample in calibration.samples] for calibration in (one, other)]
     return replace(one, samples=()) == replace(other, samples=()) and calls[0] == calls[1]
 
 

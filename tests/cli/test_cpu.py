@@ -55,7 +55,7 @@ def test_a_step_on_a_cpu_takes_what_its_operators_took(folder: Path) -> None:
     assert 0.040 < time["step_s"] < 0.050
     assert time["by_bound"]["compute"]["seconds"] == pytest.approx(0.040, rel=0.01)
     elapsed_ms = [float(line) for line in done.stdout.splitlines()]
-    assert all(20 < it < 24 for it in elapsed_ms)
+    assert all(20 < time_ms < 24 for time_ms in elapsed_ms)
 
 
 def test_its_trace_can_be_shown_and_compared(folder: Path) -> None:

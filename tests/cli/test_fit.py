@@ -75,7 +75,7 @@ def test_the_largest_that_fits(tmp_path: Path) -> None:
     found: dict[str, Any] = json.loads((tmp_path / "fit.json").read_text())
     (chip,) = found["chips"]
     assert (chip["largest"], chip["too_large"]) == (76, 77)
-    by_value = {it["value"]: it for it in chip["tried"]}
+    by_value = {record["value"]: record for record in chip["tried"]}
     assert by_value[76]["fits"]
     assert not by_value[77]["fits"]
     assert by_value[76]["peak_reserved_bytes"] == (76 << 30) + (2 << 20)
@@ -127,13 +127,13 @@ def test_all_chips(tmp_path: Path) -> None:
     assert lines[0] == "largest --batch that fits, by chip"
     assert [line.split()[-1] for line in lines[2:5]] == ["T4", "A100-SXM-40GB", "A100-SXM"]
     found = json.loads((tmp_path / "fit.json").read_text())
-    largest = {it["chip"]: it["largest"] for it in found["chips"]}
+    largest = {chip["chip"]: chip["largest"] for chip in found["chips"]}
     for each in found["chips"]:
         kept_bytes = 500 * 2**20 + int(0.03 * each["total_memory_bytes"])
         room_bytes = each["total_memory_bytes"] - kept_bytes - 2 * 2**20  # 2 MiB of small ones
         assert largest[each["chip"]] == room_bytes // 2**30
-    assert [(it["simulated"], it["value"]) for it in found["runs"]][2:] == [("A100-SXM", 77)]
-    assert {it["value"] for it in found["runs"]} == {4, 16, 77}
+    assert [(run["simulated"], run["value"]) for run in found["runs"]][2:] == [("A100-SXM", 77)]
+    assert {run["value"] for run in found["runs"]} == {4, 16, 77}
     assert found["computations"] == [
         {"simulated": "A100-SXM", "values": [4, 16], "checked_at": 77, "asked": []}
     ]
@@ -151,7 +151,7 @@ def test_chips_by_runs(tmp_path: Path, options: tuple[str, ...]) -> None:
     found = json.loads((tmp_path / "fit.json").read_text())
     assert found["computations"] == []
     for each in found["chips"]:
-        tried = {it["value"]: it["fits"] for it in each["tried"]}
+        tried = {record["value"]: record["fits"] for record in each["tried"]}
         assert tried[each["largest"]]
         assert not tried[each["too_large"]]
     told = " ".join(done.stdout.split())
@@ -166,7 +166,7 @@ def test_a_script_that_asks_for_the_chip(tmp_path: Path) -> None:
     done = tally_fit(tmp_path, "--vary", "--batch={}", "--gpu", "T4", "--gpu", "A100-SXM",
                      "--json", "fit.json")  # fmt: skip
     found = json.loads((tmp_path / "fit.json").read_text())
-    assert [it["simulated"] for it in found["computations"]] == ["A100-SXM", "T4"]
+    assert [computation["simulated"] for computation in found["computations"]] == ["A100-SXM", "T4"]
     assert "The script calls torch.cuda.get_device_capability" in " ".join(done.stdout.split())
 
 
@@ -226,7 +226,7 @@ def test_nothing_is_left_behind(tmp_path: Path, number: signal.Signals, code: in
     try:
         deadline_s = time.monotonic() + TIMEOUT_S
         while "started" not in "".join(
-            it.read_text() for it in tmp_path.glob("tally-fit-*/*/output")
+            path.read_text() for path in tmp_path.glob("tally-fit-*/*/output")
         ):
             assert time.monotonic() < deadline_s
             time.sleep(0.05)

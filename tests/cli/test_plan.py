@@ -119,9 +119,9 @@ def test_every_bound_has_a_short_name() -> None:
     from torchtally.plan.questions.words import bound_in_short
 
     nothing = of(0.0, Unit.SECONDS)
-    names = [it.name for it in fields(Parts) if it.name not in ("total", "streaming")]
+    names = [field.name for field in fields(Parts) if field.name not in ("total", "streaming")]
     for name in names:
-        parts = {it.name: nothing for it in fields(Parts)} | {name: of(1.0, Unit.SECONDS)}
+        parts = {field.name: nothing for field in fields(Parts)} | {name: of(1.0, Unit.SECONDS)}
         assert len(bound_in_short(Parts(**parts).largest)) <= 10
 
 
@@ -158,7 +158,7 @@ def test_a_price_is_of_one_chip(capsys: Capture) -> None:
 def test_a_chip_that_cannot_do_it_is_named(capsys: Capture) -> None:
     found = document(capsys, *QUESTIONS["training-time"], "--compare", "V100-SXM-16GB,A100-SXM")
     assert [row["chip"] for row in found["tables"][0]["rows"]] == ["H100-SXM", "A100-SXM"]
-    assert any("V100" in it and "bfloat16" in it for it in found["unknown"])
+    assert any("V100" in value and "bfloat16" in value for value in found["unknown"])
 
 
 def test_the_models_that_are_known(capsys: Capture) -> None:
@@ -234,8 +234,8 @@ def test_the_working_can_be_done_again(key: str, capsys: Capture) -> None:
 @pytest.mark.parametrize("key", QUESTIONS)
 def test_figures_are_in_the_working(key: str, capsys: Capture) -> None:
     found = document(capsys, *QUESTIONS[key])
-    said = {(it["value"], it["unit"]) for it in found["working"]}
-    assert {(it["value"], it["unit"]) for it in found["figures"]} <= said
+    said = {(record["value"], record["unit"]) for record in found["working"]}
+    assert {(figure["value"], figure["unit"]) for figure in found["figures"]} <= said
 
 
 def test_a_document_in_a_file(tmp_path: Path, capsys: Capture) -> None:
@@ -271,7 +271,7 @@ def plan_options() -> dict[str, Any]:
     top = argparse.ArgumentParser()
     plan.add_parser(top.add_subparsers())
     found = top._subparsers._group_actions[0].choices["plan"]  # type: ignore[union-attr, index]
-    return {it.option_strings[0]: it.choices for it in found._actions if it.choices}
+    return {action.option_strings[0]: action.choices for action in found._actions if action.choices}
 
 
 # What is wrong -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ TIMEOUT_S = 240
 
 def environment() -> dict[str, str]:
     own = ("COLUMNS", "TALLY_CALIBRATIONS")
-    kept = {name: it for name, it in os.environ.items() if name not in own}
+    kept = {name: value for name, value in os.environ.items() if name not in own}
     return kept | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 
@@ -54,15 +54,15 @@ def test_the_missions_learning_rates_and_one_that_diverges(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr + done.stdout
     found = json.loads((tmp_path / "out.json").read_text())
     assert found == json.loads((tmp_path / "sweep" / "results.json").read_text())
-    runs = {it["values"]["optimizer.lr"]: it for it in found["runs"]}
-    assert [runs[it]["status"] for it in (0.01, 0.1, 1e38)] == ["ended", "ended", "diverged"]
+    runs = {run["values"]["optimizer.lr"]: run for run in found["runs"]}
+    assert [runs[value]["status"] for value in (0.01, 0.1, 1e38)] == ["ended", "ended", "diverged"]
     for lr in (0.01, 0.1):
         log = read_log(tmp_path / "sweep" / f"lr={lr:g}")
         assert log.run["config"]["optimizer"]["lr"] == lr
         assert runs[lr]["final_loss"] == log.series("train/loss")[-1][1]
         assert runs[lr]["steps"] == 10
     # But for lines with a path, which is as long as it is.
-    assert max(len(it) for it in done.stdout.splitlines() if "/" not in it) <= 80
+    assert max(len(line) for line in done.stdout.splitlines() if "/" not in line) <= 80
     assert "diverged" in done.stdout
     assert "3/3" in done.stderr
     assert "10 steps, loss" in (tmp_path / "sweep" / "lr=0.1" / "output.txt").read_text()
@@ -124,7 +124,7 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(
         "  lr=0.01\n    tally train teacher.toml --optimizer.lr=0.01\n"
         "  lr=0.1\n    tally train teacher.toml --optimizer.lr=0.1\n"
     )
-    assert [it.name for it in here.iterdir()] == ["teacher.toml"]
+    assert [path.name for path in here.iterdir()] == ["teacher.toml"]
 
 
 def test_a_signal_is_its_exit_code_and_the_table_so_far(
@@ -165,4 +165,4 @@ def test_a_wrong_command_line_runs_nothing(
 ) -> None:
     assert main(["sweep", *arguments]) == 2
     assert said in capsys.readouterr().err
-    assert [it.name for it in here.iterdir()] == ["teacher.toml"]
+    assert [path.name for path in here.iterdir()] == ["teacher.toml"]

@@ -26,7 +26,7 @@ TIMEOUT_S = 240
 
 def environment() -> dict[str, str]:
     own = ("COLUMNS", "TALLY_CALIBRATIONS")
-    kept = {name: it for name, it in os.environ.items() if name not in own}
+    kept = {name: value for name, value in os.environ.items() if name not in own}
     return kept | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 
@@ -43,7 +43,7 @@ def tally(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
 
 def config(folder: Path, steps: int = 8, more: str = "") -> str:
     (folder / "text.txt").write_text("".join(f"line {n}: {n * n}\n" for n in range(2000)))
-    sizes = "\n".join(f"{name} = {it}" for name, it in TINY.items())
+    sizes = "\n".join(f"{name} = {number}" for name, number in TINY.items())
     path = folder / "tiny.toml"
     path.write_text(
         f'steps = {steps}\nbatch = 4\ndevice = "cpu"\n{more}\n'

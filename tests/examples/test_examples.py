@@ -45,9 +45,9 @@ LLAMA = {"layers": 2, "width": 64, "hidden": 160, "heads": 4, "kv_heads": 2, "vo
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_knows_nothing_of_torchtally(script: str) -> None:
     tree = ast.parse((EXAMPLES / script).read_text())
-    imported = [ast.unparse(it) for it in ast.walk(tree) if isinstance(it, ast.Import)]
-    imported += [it.module or "" for it in ast.walk(tree) if isinstance(it, ast.ImportFrom)]
-    assert not [it for it in imported if "torchtally" in it]
+    imported = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    imported += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert not [module for module in imported if "torchtally" in module]
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,10 @@ def test_the_repeated_module_that_holds_activations_is_worth_checkpointing():
 
 def test_candidates_are_the_smallest_change_first():
     found = candidates(accounted(train), ("--batch_size", "16"))
-    assert [it.rank for it in found] == sorted(it.rank for it in found)
-    what_ifs = [text for it in found for text in it.what_ifs]
+    assert [candidate.rank for candidate in found] == sorted(candidate.rank for candidate in found)
+    what_ifs = [text for candidate in found for text in candidate.what_ifs]
     assert {"optimizer=fused", "autocast=bfloat16", "checkpoint=Block"} <= set(what_ifs)
-    assert ("--batch_size", "8") in [it.arguments for it in found]
+    assert ("--batch_size", "8") in [candidate.arguments for candidate in found]
 
 
 @pytest.mark.parametrize(

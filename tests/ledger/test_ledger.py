@@ -94,19 +94,19 @@ def test_an_empty_run_costs_nothing() -> None:
 
 
 def test_groups(ledger: Ledger) -> None:
-    assert {path: it.count for path, it in ledger.by_module().items()} == {
+    assert {path: total.count for path, total in ledger.by_module().items()} == {
         Path("net", "Linear"): 3,
         Path("", ""): 1,
     }
-    assert {line: it.flops for line, it in ledger.by_line().items()} == {
+    assert {line: total.flops for line, total in ledger.by_line().items()} == {
         Line("train.py", 3, "line_3()", True): 3 * MM_FLOPS,
         None: 0,
     }
-    assert {op: it.count for op, it in ledger.by_op().items()} == {
+    assert {op: total.count for op, total in ledger.by_op().items()} == {
         "aten.mm": 3,
         "mylib.mystery": 1,
     }
-    assert {phase: it.count for phase, it in ledger.by_phase().items()} == {
+    assert {phase: total.count for phase, total in ledger.by_phase().items()} == {
         Phase.FORWARD: 1,
         Phase.BACKWARD: 2,
         Phase.OPTIMIZER: 1,

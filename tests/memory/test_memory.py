@@ -191,17 +191,17 @@ def test_live_bytes_are_never_negative_and_categories_sum(trace: Trace) -> None:
     assert memory.laws_broken() == []
     assert min(memory.timeline.live_bytes, default=0) >= 0
     assert sum(held for _, held in memory.at_peak) == memory.peak_bytes
-    assert sum(it.bytes for it, _ in memory.alive_at_peak) == memory.peak_bytes
+    assert sum(storage.bytes for storage, _ in memory.alive_at_peak) == memory.peak_bytes
     parts = memory.by_category()
     for tick in range(trace.end + 1):
         assert sum(part.at(tick) for part in parts.values()) == memory.timeline.at(tick)
         alive = sum(
-            it.bytes
-            for it in trace.storages
-            if it.born <= tick and (it.died is None or tick < it.died)
+            storage.bytes
+            for storage in trace.storages
+            if storage.born <= tick and (storage.died is None or tick < storage.died)
         )
         assert memory.timeline.at(tick) == alive
-        assert sum(it.bytes for it, _ in memory.alive_at(tick)) == alive
+        assert sum(storage.bytes for storage, _ in memory.alive_at(tick)) == alive
 
 
 @given(trace=traces(), data=st.data())

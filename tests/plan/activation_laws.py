@@ -44,8 +44,8 @@ MICRO_BATCH: dict[str, Argument] = {
 
 ACTIVATION_LAWS = [
     *(
-        Law(it, Unit.BYTES, {"model": either(MODELS), **MICRO_BATCH})
-        for it in (
+        Law(function, Unit.BYTES, {"model": either(MODELS), **MICRO_BATCH})
+        for function in (
             kept.embedding_activation_bytes,
             kept.head_activation_bytes,
             kept.working_activation_bytes,
@@ -56,13 +56,13 @@ ACTIVATION_LAWS = [
     Law(
         kept.layer_activation_bytes,
         Unit.BYTES,
-        {"kind": either(MODELS.map(lambda it: it.kinds[0])), "model": either(MODELS),
+        {"kind": either(MODELS.map(lambda model: model.kinds[0])), "model": either(MODELS),
          **MICRO_BATCH},
     ),
     Law(
         kept.layer_cast_bytes,
         Unit.BYTES,
-        {"kind": either(MODELS.map(lambda it: it.kinds[0])), "model": either(MODELS),
+        {"kind": either(MODELS.map(lambda model: model.kinds[0])), "model": either(MODELS),
          "recipe": RECIPE},
     ),
     Law(kept.held_cast_bytes, Unit.BYTES, {"model": either(MODELS), "recipe": RECIPE}),

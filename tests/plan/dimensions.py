@@ -69,12 +69,12 @@ def _of(node: ast.expr, terms: dict[str, Dimensions], step: Quantity) -> Dimensi
                 return {}
             if power or not base or not isinstance(right, ast.Constant):
                 raise MixedUnitsError(f"{step.name} = {step.formula}: a power of {base}")
-            return {it: n * Fraction(right.value) for it, n in base.items()}
+            return {name: n * Fraction(right.value) for name, n in base.items()}
         case ast.BinOp(left=left, op=op, right=right):
             return _combined(_of(left, terms, step), op, _of(right, terms, step), step)
         case ast.Call(func=ast.Name(id=name), args=args):
-            kinds = [it for it in (_of(arg, terms, step) for arg in args) if it is not None]
-            if any(it != kinds[0] for it in kinds) or (name not in SAME and any(kinds)):
+            kinds = [of for of in (_of(arg, terms, step) for arg in args) if of is not None]
+            if any(kind != kinds[0] for kind in kinds) or (name not in SAME and any(kinds)):
                 raise MixedUnitsError(f"{step.name} = {step.formula}: {name} of {kinds}")
             return kinds[0] if kinds else None
         case ast.IfExp(body=body, orelse=orelse):

@@ -47,7 +47,7 @@ ATTENTION = st.sampled_from(list(Attention))
 RECOMPUTE = st.sampled_from(list(flops.Recompute))
 RECIPES = st.sampled_from(list(recipes.RECIPES.values()))
 OPTIMIZERS = st.sampled_from(list(optimizers.OPTIMIZERS.values()))
-UNIFORM = OPTIMIZERS.filter(lambda it: it.moments is not None)
+UNIFORM = OPTIMIZERS.filter(lambda optimizer: optimizer.moments is not None)
 
 
 def _up_to(limit: int) -> Callable[[int], bool]:
@@ -358,7 +358,10 @@ LAWS: list[Law] = [
     *MEMORY,
     *SCALING,
     *ACTIVATION_LAWS,
-    *(replace(it, examples=min(it.examples, 12)) for it in PARALLEL_LAWS),
+    *(
+        replace(parallel_law, examples=min(parallel_law.examples, 12))
+        for parallel_law in PARALLEL_LAWS
+    ),
 ]
 
 LOOKED_UP: list[Callable[..., Any]] = [

@@ -55,8 +55,8 @@ def quantities(found: object) -> Iterator[Quantity]:
     if isinstance(found, Quantity):
         yield found
     elif isinstance(found, tuple | list):
-        for it in found:
-            yield from quantities(it)
+        for part in found:
+            yield from quantities(part)
     elif is_dataclass(found):
         for field in fields(found):
             yield from quantities(getattr(found, field.name))

@@ -211,7 +211,7 @@ def test_experts_keep_a_row_for_every_choice() -> None:
         feed_forward=Experts(experts=16, active=2, width=32, is_gated=True, activation="silu"),
     )
     model = Model(name="m", width=64, vocabulary=100, kinds=(kind,), is_tied=False)
-    kept = {it.name: it.bytes.value // 128 for it in layer_saved(
+    kept = {saved.name: saved.bytes.value // 128 for saved in layer_saved(
         setting_of(model, 4, 32, recipe("bf16"), {}), kind)}  # fmt: skip
     assert kept["rows for experts"] == kept["rows from experts"] == 2 * 2 * 64
     assert kept["gate and up"] == 2 * 2 * 2 * 32
@@ -246,9 +246,9 @@ def test_every_byte_of_a_layer_is_some_tensors() -> None:
     model = llama()
     kept = layer_saved(setting_of(model, 4, 32, recipe("bf16"), {}), model.kinds[0])
     whole = layer_activation_bytes(model.kinds[0], model, 4, 32, recipe("bf16"))
-    assert sum(it.bytes.value for it in kept) == whole.value
-    assert all(it.name and it.why for it in kept)
-    assert all(it.bytes.value == it.elements.value * it.itemsize_bytes for it in kept)
+    assert sum(saved.bytes.value for saved in kept) == whole.value
+    assert all(saved.name and saved.why for saved in kept)
+    assert all(saved.bytes.value == saved.elements.value * saved.itemsize_bytes for saved in kept)
 
 
 # Laws ---------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_more_chips_keep_no_more(
 @given(model=MODELS, batch=SMALL, sequence=SMALL, how=RECIPE)
 def test_making_again_keeps_no_more(model: Model, batch: int, sequence: int, how: Any) -> None:
     sizes = [
-        sum(it.value for it in activations(model, batch, sequence, how, recompute=it_).layers)
+        sum(layer.value for layer in activations(model, batch, sequence, how, recompute=it_).layers)
         for it_ in (Recompute.FULL, Recompute.SELECTIVE, Recompute.NONE)
     ]
     assert sizes == sorted(sizes)

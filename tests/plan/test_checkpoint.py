@@ -67,11 +67,11 @@ def test_what_the_library_writes_is_read_as_it_reads_it(tmp_path: Path) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
     ours = read_checkpoint(path)
     with safe_open(path, "pt") as theirs:
-        assert {it.name for it in ours.tensors} == set(theirs.keys())
-    for it in ours.tensors:
-        tensor = tensors[it.name]
-        assert (it.shape, it.data_bytes) == (tuple(tensor.shape), tensor.nbytes)
-        assert it.dtype == str(tensor.dtype).removeprefix("torch.")
+        assert {tensor.name for tensor in ours.tensors} == set(theirs.keys())
+    for part in ours.tensors:
+        tensor = tensors[part.name]
+        assert (part.shape, part.data_bytes) == (tuple(tensor.shape), tensor.nbytes)
+        assert part.dtype == str(tensor.dtype).removeprefix("torch.")
 
 
 def test_integers_are_no_parameters(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ BIG = 2**63
         (packed(entry(data_offsets=[8, 32]), 32), "begins at 8 where 0 was due: it leaves a hole"),
         (packed({"\x1b[2J\ud800": 1}), r"tensor '\x1b[2J\ud800': entry"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_header_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     text = error_of(tmp_path, content)
     assert message in text
@@ -217,9 +217,9 @@ def test_hostile_headers(tmp_path: Path, header: Header, data_bytes: int) -> Non
 @QUICK
 @given(st.binary(max_size=64))
 def test_hostile_bytes(tmp_path: Path, content: bytes) -> None:
-    for it in (content, packed(b"{" + content)):
-        found = read_or_refuse(tmp_path, it)
-        assert found is None or found.data_bytes <= len(it)
+    for damaged in (content, packed(b"{" + content)):
+        found = read_or_refuse(tmp_path, damaged)
+        assert found is None or found.data_bytes <= len(damaged)
 
 
 @QUICK
@@ -237,11 +237,13 @@ def test_one_byte_changed(tmp_path: Path, at: int, value: int) -> None:
 @given(
     st.dictionaries(
         st.text(max_size=8).filter(lambda name: name != "__metadata__"),
-        st.tuples(st.sampled_from([it for it in DTYPES if "6" not in it[:2] and it != "F4"]),
-                  st.lists(st.integers(0, 4), max_size=3)),
+        st.tuples(
+            st.sampled_from([dtype for dtype in DTYPES if "6" not in dtype[:2] and dtype != "F4"]),
+            st.lists(st.integers(0, 4), max_size=3),
+        ),
         max_size=5,
     )
-)  # fmt: skip
+)
 def test_whatever_is_well_formed_is_read_whole(
     tmp_path: Path, tensors: dict[str, tuple[str, list[int]]]
 ) -> None:
@@ -251,7 +253,7 @@ def test_whatever_is_well_formed_is_read_whole(
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
         at += size
     found = read(tmp_path, packed(header, at))
-    assert {it.name: list(it.shape) for it in found.tensors} == {
+    assert {tensor.name: list(tensor.shape) for tensor in found.tensors} == {
         name: shape for name, (_, shape) in tensors.items()
     }
     assert found.data_bytes == at
@@ -312,9 +314,14 @@ def test_a_folder_without_one_checkpoint(tmp_path: Path) -> None:
 # Beside a config.json.
 
 LLAMA = {
-    "model_type": "llama", "hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 3,
-    "num_attention_heads": 6, "num_key_value_heads": 3, "vocab_size": 101,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 48,
+    "intermediate_size": 56,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "vocab_size": 101,
+}
 
 
 def test_weights_without_a_config_say_how_many_and_not_how(tmp_path: Path) -> None:

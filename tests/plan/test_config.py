@@ -34,18 +34,18 @@ def written(folder: Path, config: Any) -> Path:
 
 def shapes_of(tensors: Any) -> Shapes:
     """Every shape with its sides sorted: how a matrix lies is a matter of its layer's class."""
-    return Counter(tuple(sorted(it.shape)) for it in tensors if it.requires_grad)
+    return Counter(tuple(sorted(tensor.shape)) for tensor in tensors if tensor.requires_grad)
 
 
 def our_shapes(model: Model) -> Shapes:
     found: Shapes = Counter()
-    for it in weights_of(model):
-        found[tuple(sorted(it.shape))] += it.count
+    for weight in weights_of(model):
+        found[tuple(sorted(weight.shape))] += weight.count
     return found
 
 
 def count(weights: tuple[Weight, ...]) -> int:
-    return sum(it.elements for it in weights)
+    return sum(weight.elements for weight in weights)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -55,9 +55,9 @@ def test_every_tensor_is_that_of_transformers(case: str, tmp_path: Path) -> None
     with torch.device("meta"):
         theirs = AutoModelForCausalLM.from_config(config)
     ours = read_config(written(tmp_path, config))
-    trained = [it for it in theirs.parameters() if it.requires_grad]
+    trained = [parameter for parameter in theirs.parameters() if parameter.requires_grad]
     assert our_shapes(ours) == shapes_of(trained)
-    assert count(weights_of(ours)) == sum(it.numel() for it in trained)
+    assert count(weights_of(ours)) == sum(parameter.numel() for parameter in trained)
     assert ours.layers == config.num_hidden_layers
     assert ours.notes == ()
 
@@ -68,7 +68,7 @@ def test_cohere_with_norms_of_heads_has_the_same_total(tmp_path: Path) -> None:
     with torch.device("meta"):
         theirs = AutoModelForCausalLM.from_config(config)
     ours = read_config(written(tmp_path, config))
-    assert count(weights_of(ours)) == sum(it.numel() for it in theirs.parameters())
+    assert count(weights_of(ours)) == sum(parameter.numel() for parameter in theirs.parameters())
 
 
 def test_every_family_has_a_case() -> None:
@@ -88,16 +88,19 @@ def of_case(case: str, **change: Any) -> Model:
 
 
 def is_parallel(model: Model) -> bool:
-    return all(it.is_parallel for it in model.kinds)
+    return all(kind.is_parallel for kind in model.kinds)
 
 
 def is_partly_rotary(model: Model) -> bool:
-    attentions = [it.attention for it in model.kinds]
-    return all(isinstance(it, SelfAttention) and it.is_partly_rotary for it in attentions)
+    attentions = [kind.attention for kind in model.kinds]
+    return all(
+        isinstance(attention, SelfAttention) and attention.is_partly_rotary
+        for attention in attentions
+    )
 
 
 def experts_of(model: Model) -> Experts:
-    return next(it.feed_forward for it in model.kinds if isinstance(it.feed_forward, Experts))
+    return next(kind.feed_forward for kind in model.kinds if isinstance(kind.feed_forward, Experts))
 
 
 def test_norms_that_multiply_in_float32() -> None:
@@ -192,7 +195,7 @@ def test_windows_are_those_of_layer_types(case: str, is_listed: bool, tmp_path: 
     path.write_text(json.dumps(values))
     types = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
     ours = read_config(path)
-    narrow = sum(it.count for it in ours.kinds if it.attention.window == 8)
+    narrow = sum(kind.count for kind in ours.kinds if kind.attention.window == 8)
     assert narrow == types.count("sliding_attention")
     assert narrow > 0
 
@@ -209,20 +212,20 @@ def test_windows_that_a_flag_turns_off(model_type: str, is_used: bool, tmp_path:
     values = json.loads(path.read_text())
     del values["layer_types"]
     path.write_text(json.dumps(values))
-    windows = [(it.count, it.attention.window) for it in read_config(path).kinds]
+    windows = [(kind.count, kind.attention.window) for kind in read_config(path).kinds]
     narrow = sum(n for n, window in windows if window)
     assert narrow == (config.layer_types.count("sliding_attention") if is_used else 0)
 
 
 def test_gpt_neo_sees_far_and_near_by_turns(tmp_path: Path) -> None:
     ours = read_config(written(tmp_path, CONFIG_MAPPING["gpt_neo"](**NEO)))
-    assert [(it.count, it.attention.window) for it in ours.kinds] == [(2, None), (2, 8)]
+    assert [(kind.count, kind.attention.window) for kind in ours.kinds] == [(2, None), (2, 8)]
 
 
 def test_llama_4_sees_its_chunk_in_three_layers_of_four(tmp_path: Path) -> None:
     config = CONFIG_MAPPING["llama4_text"](**LLAMA4 | {"num_hidden_layers": 8})
     kinds = read_config(written(tmp_path, config)).kinds
-    attentions = {it.count: it.attention for it in kinds}
+    attentions = {kind.count: kind.attention for kind in kinds}
     chunked, full = attentions[6], attentions[2]
     assert isinstance(chunked, SelfAttention)
     assert isinstance(full, SelfAttention)
@@ -247,12 +250,12 @@ MULTIMODAL: dict[str, Keys] = {
 
 def text_tensors(model_type: str, theirs: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Those of the text part: of it, and of the head, wherever they hang."""
-    for name, it in theirs.named_parameters():
+    for name, parameter in theirs.named_parameters():
         if "language_model" in name or "lm_head" in name:
-            yield name, it
+            yield name, parameter
 
 
-@pytest.mark.parametrize("model_type", [it for it in MULTIMODAL if it != "mllama"])
+@pytest.mark.parametrize("model_type", [name for name in MULTIMODAL if name != "mllama"])
 @pytest.mark.parametrize("is_tied", [True, False, None])
 def test_the_text_part_of_models_that_see(
     model_type: str, is_tied: bool | None, tmp_path: Path
@@ -264,7 +267,7 @@ def test_the_text_part_of_models_that_see(
     with torch.device("meta"):
         theirs = AutoModelForImageTextToText.from_config(config)
     ours = read_config(written(tmp_path, config))
-    assert our_shapes(ours) == shapes_of(it for _, it in text_tensors(model_type, theirs))
+    assert our_shapes(ours) == shapes_of(tensor for _, tensor in text_tensors(model_type, theirs))
     assert ours.left_out == ("the vision tower", "the projector")
 
 
@@ -274,9 +277,9 @@ def test_mllama_without_the_layers_that_look_at_images(tmp_path: Path) -> None:
         theirs = AutoModelForImageTextToText.from_config(config)
     ours = read_config(written(tmp_path, config))
     text = [
-        it for name, it in text_tensors("mllama", theirs) if ".layers.1." not in name
+        tensor for name, tensor in text_tensors("mllama", theirs) if ".layers.1." not in name
     ]  # fmt: skip
-    assert count(weights_of(ours)) == sum(it.numel() for it in text) - 8 * 48
+    assert count(weights_of(ours)) == sum(tensor.numel() for tensor in text) - 8 * 48
     assert ours.left_out[2:] == ("1 cross-attention layers", "8 rows of the embedding, for images")
 
 

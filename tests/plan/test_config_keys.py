@@ -140,7 +140,7 @@ def test_any_file_is_a_model_or_an_error_for_the_user(model_type: str, changes: 
         assert str(error).isprintable()  # noqa: PT017
         return
     weights = weights_of(model)
-    assert all(it.elements > 0 and 0 <= it.uses <= 1 for it in weights)
+    assert all(weight.elements > 0 and 0 <= weight.uses <= 1 for weight in weights)
     assert model.layers > 0
 
 

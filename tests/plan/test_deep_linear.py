@@ -38,7 +38,7 @@ def test_the_training_total(width: int, layers: int, batch: int) -> None:
 @given(width=SIZE, layers=LAYERS)
 def test_weights_are_the_parameters(width: int, layers: int) -> None:
     weights = deep_linear_weights(width, layers)
-    assert sum(it.elements for it in weights) == deep_linear_parameters(width, layers).value
+    assert sum(weight.elements for weight in weights) == deep_linear_parameters(width, layers).value
 
 
 @given(width=SIZE, layers=LAYERS, batch=SIZE)

@@ -51,12 +51,12 @@ def agrees(text: str, counted: float) -> bool:
     return abs(value - counted) < step
 
 
-def count(it: Model) -> int:
-    return sum(weight.elements for weight in weights_of(it))
+def count(config: Model) -> int:
+    return sum(weight.elements for weight in weights_of(config))
 
 
-def embedding(it: Model) -> int:
-    return next(weight.elements for weight in weights_of(it) if weight.name == "embedding")
+def embedding(config: Model) -> int:
+    return next(weight.elements for weight in weights_of(config) if weight.name == "embedding")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,10 +118,10 @@ def test_exact_counts_that_anybody_can_look_up() -> None:
 
 def test_rows_that_differ_in_kind() -> None:
     gemma = known_model("gemma-3-27b")
-    assert [(it.count, it.attention.window) for it in gemma.kinds] == [(52, 1024), (10, None)]
+    assert [(kind.count, kind.attention.window) for kind in gemma.kinds] == [(52, 1024), (10, None)]
     assert gemma.notes == ("its text part: a vision encoder of 417M parameters is not counted",)
     deepseek = known_model("deepseek-v3")
-    assert [it.count for it in deepseek.kinds] == [3, 58]
+    assert [kind.count for kind in deepseek.kinds] == [3, 58]
     assert deepseek.left_out == ("1 multi-token prediction layer",)
     palm = known_model("palm").kinds[0]
     assert isinstance(palm.attention, SelfAttention)

@@ -26,11 +26,11 @@ and test_weights.py."""
 def public_functions() -> set[FunctionType]:
     """Those that a module of `napkin` defines at its top, and does not keep to itself."""
     return {
-        it
+        var
         for info in walk_packages(torchtally.plan.__path__, "torchtally.plan.")
         if not info.name.startswith(READERS)
-        for name, it in vars(import_module(info.name)).items()
-        if inspect.isfunction(it) and it.__module__ == info.name and not name.startswith("_")
+        for name, var in vars(import_module(info.name)).items()
+        if inspect.isfunction(var) and var.__module__ == info.name and not name.startswith("_")
     }
 
 
@@ -39,8 +39,8 @@ def named(function: FunctionType) -> str:
 
 
 def without_law(functions: set[FunctionType]) -> set[str]:
-    known = {named(law.function) for law in LAWS} | {named(it) for it in LOOKED_UP}
-    return {named(it) for it in functions} - known
+    known = {named(law.function) for law in LAWS} | {named(function) for function in LOOKED_UP}
+    return {named(function) for function in functions} - known
 
 
 def test_every_public_function_has_a_law() -> None:
@@ -59,9 +59,9 @@ def check(law: Law, arguments: dict[str, Any], more: dict[str, Any]) -> None:
     found = law.function(**arguments)
     amount = law.result(found)
     assert amount.unit is law.unit
-    for it in quantities(found):
-        check_units(it)
-        for step in it.working():
+    for quantity in quantities(found):
+        check_units(quantity)
+        for step in quantity.working():
             assert 0 <= step.value < math.inf, step
             assert isinstance(step.value, int) or not step.unit.is_whole, step
     for name, argument in law.arguments.items():
@@ -75,7 +75,9 @@ def check(law: Law, arguments: dict[str, Any], more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: named(law.function))
 def test_law(law: Law) -> None:
-    drawn = st.fixed_dictionaries({name: it.values for name, it in law.arguments.items()})
+    drawn = st.fixed_dictionaries(
+        {name: argument.values for name, argument in law.arguments.items()}
+    )
 
     @settings(
         max_examples=law.examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -64,5 +64,5 @@ def test_bytes_a_parameter(name: str, optimizer_name: str, expected: int) -> Non
 
 
 def test_every_recipe_and_optimizer_is_found_by_its_name() -> None:
-    assert all(recipe(name) is it for name, it in RECIPES.items())
-    assert all(optimizer(name) is it for name, it in OPTIMIZERS.items())
+    assert all(recipe(name) is precision for name, precision in RECIPES.items())
+    assert all(optimizer(name) is method for name, method in OPTIMIZERS.items())

@@ -25,7 +25,7 @@ EXPERTS = Experts(experts=8, active=2, width=20, is_gated=True, activation="silu
 
 
 def total(model: Model) -> int:
-    return sum(it.elements for it in weights_of(model))
+    return sum(weight.elements for weight in weights_of(model))
 
 
 def grown(attention: SelfAttention | None = None, **changes: object) -> int:
@@ -36,7 +36,7 @@ def grown(attention: SelfAttention | None = None, **changes: object) -> int:
 
 def of_layer(feed_forward: FeedForward | Experts) -> dict[str, Weight]:
     layer = replace(LAYER, feed_forward=feed_forward)
-    return {it.name: it for it in layer_weights(layer, MODEL)}
+    return {layer_weight.name: layer_weight for layer_weight in layer_weights(layer, MODEL)}
 
 
 def test_a_model_by_hand() -> None:
@@ -84,8 +84,8 @@ def test_latent_attention(rank: int | None, queries: int) -> None:
     )
     layer = replace(LAYER, attention=latent)
     attention = sum(
-        it.elements for it in layer_weights(layer, MODEL)
-        if it.group is Group.ATTENTION or it.name in ("q norm", "kv norm")
+        layer_weight.elements for layer_weight in layer_weights(layer, MODEL)
+        if layer_weight.group is Group.ATTENTION or layer_weight.name in ("q norm", "kv norm")
     )  # fmt: skip
     keys = (16 + 3) * 40 + 16 + 6 * (7 + 9) * 16
     assert attention == 2 * (queries + keys + 40 * 54)
@@ -97,7 +97,9 @@ def test_a_gate_is_one_more_matrix_fused_or_not() -> None:
     assert apart["gate"].shape == apart["up"].shape == (70, 40)
     assert fused["gate and up"].shape == (140, 40)
     assert fused["gate and up bias"].shape == (140,)
-    assert sum(it.elements for it in apart.values()) == sum(it.elements for it in fused.values())
+    assert sum(weight.elements for weight in apart.values()) == sum(
+        weight.elements for weight in fused.values()
+    )
 
 
 def test_a_mixture() -> None:
@@ -126,8 +128,8 @@ def test_a_token_meets_its_experts_and_all_the_rest() -> None:
 
 def test_a_tied_embedding_is_met_as_the_head() -> None:
     tied, apart = weights_of(MODEL), weights_of(replace(MODEL, is_tied=False))
-    assert [it.uses for it in tied if it.name == "embedding"] == [1]
-    assert [it.uses for it in apart if it.name in ("embedding", "head")] == [0, 1]
+    assert [weight.uses for weight in tied if weight.name == "embedding"] == [1]
+    assert [weight.uses for weight in apart if weight.name in ("embedding", "head")] == [0, 1]
 
 
 @given(st.integers(1, 9), st.integers(1, 9))
@@ -143,7 +145,7 @@ def test_every_weight_is_there() -> None:
         MODEL, kinds=(LAYER, replace(LAYER, feed_forward=EXPERTS)), is_tied=False, norm="layer",
         positions=3, has_head_bias=True,
     )  # fmt: skip
-    for it in weights_of(everything):
-        assert it.elements > 0
-        assert 0 <= it.uses <= 1
-    assert {it.group for it in weights_of(everything)} == set(Group)
+    for weight in weights_of(everything):
+        assert weight.elements > 0
+        assert 0 <= weight.uses <= 1
+    assert {weight.group for weight in weights_of(everything)} == set(Group)

@@ -121,7 +121,7 @@ class HostLog:
         def run(call: Invocation) -> Any:
             result = run_on_host(call)
             self.operators.append((recorder.clock, call.operator.name))
-            came_in = {it.untyped_storage()._cdata for it in call.inputs}
+            came_in = {tensor.untyped_storage()._cdata for tensor in call.inputs}
             if call.operator.name == "aten.lift_fresh":  # how `torch.tensor` hands its result over
                 came_in = set()
             for tensor in tensors_in(result):
@@ -165,22 +165,24 @@ class Simulation:
 
         lives = [
             *(
-                life(it.requested_bytes, it.born, it.died)
-                for it in self.trace.storages
-                if it.died is None or it.died >= self.first
+                life(storage.requested_bytes, storage.born, storage.died)
+                for storage in self.trace.storages
+                if storage.died is None or storage.died >= self.first
             ),
             *(
                 life(size, born, died[0] if died else None, is_on_host=True)
                 for size, born, died in self.host.storages
             ),
         ]
-        changing = [it for it in lives if it.bytes and (it.born >= 0 or it.died != FOREVER)]
+        changing = [
+            life for life in lives if life.bytes and (life.born >= 0 or life.died != FOREVER)
+        ]
         return Course(device_names(self.operators), tuple(sorted(changing)))
 
     @property
     def operators(self) -> list["Operator"]:
         """Every operator, the host's among the device's."""
-        made = {it.born for it in self.trace.storages if it.requested_bytes}
+        made = {storage.born for storage in self.trace.storages if storage.requested_bytes}
         host = [
             (clock, 0, Operator(name, is_device=False, makes_storage=False))
             for clock, name in self.host.operators
@@ -191,7 +193,7 @@ class Simulation:
             for op in self.trace.ops[self.first :]
             if is_counted(op)
         ]
-        return [it for _, _, it in sorted([*host, *device], key=lambda it: it[:2])]
+        return [operator for _, _, operator in sorted([*host, *device], key=lambda pair: pair[:2])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class Operator:
 
 
 def device_names(operators: list[Operator]) -> tuple[str, ...]:
-    return tuple(it.name for it in operators if it.is_device)
+    return tuple(operator.name for operator in operators if operator.is_device)
 
 
 def is_counted(op: Op) -> bool:

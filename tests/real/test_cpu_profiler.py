@@ -100,8 +100,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (
-            it.view(*it.shape[:2], H, d // H).transpose(1, 2)
-            for it in self.qkv(self.norms[0](x)).split(d, dim=2)
+            part.view(*part.shape[:2], H, d // H).transpose(1, 2)
+            for part in self.qkv(self.norms[0](x)).split(d, dim=2)
         )
         p = self.dropout.p if self.training else 0.0
         y = scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
@@ -317,8 +317,8 @@ def test_little_is_left_out_of_the_comparison(name: str) -> None:
     assert set(run.numbers) <= {8}
     assert run.course.peak_bytes <= run.peak_bytes <= 1.1 * run.course.peak_bytes
     assert len(run.course.lives) > 40
-    on_host = [it for it in simulation.course.lives if it.is_on_host]
-    assert all(it.bytes == 4 for it in on_host)  # the optimizers' step counters
+    on_host = [life for life in simulation.course.lives if life.is_on_host]
+    assert all(life.bytes == 4 for life in on_host)  # the optimizers' step counters
 
 
 # The comparison sees any one storage that is otherwise ------------------------------------------
@@ -334,7 +334,7 @@ def perturbed(simulation: Simulation, number: int, **change: int | None) -> Simu
 
 def test_one_byte_more_is_seen() -> None:
     simulation, run = both(PERTURBED)
-    made = [it for it in simulation.trace.storages if it.born >= simulation.first]
+    made = [storage for storage in simulation.trace.storages if storage.born >= simulation.first]
     for storage in made[::9]:
         other = perturbed(
             simulation, storage.number, requested_bytes=storage.requested_bytes + 1
@@ -363,7 +363,11 @@ def test_one_operator_longer_is_seen() -> None:
 
 def test_a_storage_that_never_dies_is_seen() -> None:
     simulation, run = both(PERTURBED)
-    dying = [it for it in simulation.trace.storages if it.born >= simulation.first and it.died]
+    dying = [
+        storage
+        for storage in simulation.trace.storages
+        if storage.born >= simulation.first and storage.died
+    ]
     other = perturbed(simulation, dying[0].number, died=None).course
     missing, extra = differences(other, run.course)
     assert "only for real" in missing
@@ -374,7 +378,7 @@ def test_a_storage_that_never_dies_is_seen() -> None:
 def test_another_operator_is_seen() -> None:
     simulation, _ = both(PERTURBED)
     operators = simulation.operators
-    (at, *_) = (at for at, it in enumerate(operators) if it.name == "aten.gelu")
+    (at, *_) = (at for at, operator in enumerate(operators) if operator.name == "aten.gelu")
     operators[at] = replace(operators[at], name="aten.silu")
     with pytest.raises(AssertionError, match="never ran for real"):
         profiled(PROGRAMS[PERTURBED], operators)

@@ -78,9 +78,9 @@ def test_a_step_of_gpt2_costs_its_closed_form(
     counters = len(MATRICES + NORMS) * allocated_bytes(4)  # fused AdamW's, on the device
     assert at_peak["optimizer_state"] == 2 * PARAMETER_BYTES + counters
     assert sum(at_peak.values()) == report["memory"]["peak_allocated_bytes"]
-    attention = {it["name"] for it in report["ops"] if "scaled_dot_product" in it["name"]}
+    attention = {op["name"] for op in report["ops"] if "scaled_dot_product" in op["name"]}
     assert len(attention) == 2  # forward and backward of one fused kernel
-    ran_eagerly = any(it["text"].startswith("torch.compile") for it in report["notes"])
+    ran_eagerly = any(note["text"].startswith("torch.compile") for note in report["notes"])
     assert ran_eagerly == ("--compile=False" not in arguments)
-    products = [it for it in report["lines"] if it["source"].startswith("x = self.c_fc(x)")]
-    assert [it["flops_forward"] for it in products] == [A * L * 2 * T * 4 * d * d]
+    products = [line for line in report["lines"] if line["source"].startswith("x = self.c_fc(x)")]
+    assert [product["flops_forward"] for product in products] == [A * L * 2 * T * 4 * d * d]

@@ -91,7 +91,7 @@ def test_a_trainer_script_in_bf16_with_checkpointing(
     assert report["coverage"]["uncounted"] == []
     assert report["parameters"] == PARAMETERS
 
-    ops = {it["name"]: it["flops"] for it in report["ops"]}
+    ops = {op["name"]: op["flops"] for op in report["ops"]}
     once = (LAYERS + HEAD) + 2 * (LAYERS + HEAD) + (LAYERS - LAST_PRODUCTS)
     assert ops["aten.mm"] == micro_batches * once
     attention = sum(flops for name, flops in ops.items() if "scaled_dot_product" in name)
@@ -105,7 +105,7 @@ def test_a_trainer_script_in_bf16_with_checkpointing(
 
     for column in ("flops_forward", "flops_backward", "flops_recompute"):
         total = report["flops"][column.removeprefix("flops_")]
-        assert sum(it[column] for it in report["lines"]) == total
-        assert sum(it[column] for it in report["modules"]) == total
+        assert sum(line[column] for line in report["lines"]) == total
+        assert sum(module[column] for module in report["modules"]) == total
     assert (tmp_path / "run.tally").stat().st_size > 0
     assert (tmp_path / "out" / "checkpoint-2").is_dir()

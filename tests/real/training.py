@@ -35,7 +35,9 @@ class Training:
     def flops(self, kind: Kind, phase: Phase) -> int:
         """Of the steady-state step."""
         return sum(
-            it.cost.flops for it in self.ledger.steady if it.kind is kind and it.op.phase is phase
+            entry.cost.flops
+            for entry in self.ledger.steady
+            if entry.kind is kind and entry.op.phase is phase
         )
 
     def phases(self, *kinds: Kind) -> tuple[int, int, int]:
@@ -57,16 +59,20 @@ class Training:
     @property
     def uncounted(self) -> set[str]:
         """Operators without a rule, anywhere in the run."""
-        return {it.op.call.name for it in self.ledger.entries if it.kind is Kind.UNCOUNTED}
+        return {entry.op.call.name for entry in self.ledger.entries if entry.kind is Kind.UNCOUNTED}
 
     @property
     def placeholders(self) -> set[tuple[str, str]]:
-        return {(it.op, it.given) for it in self.ledger.trace.placeholders}
+        return {
+            (placeholder.op, placeholder.given) for placeholder in self.ledger.trace.placeholders
+        }
 
 
 def rounded_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of these tensors' storages, each once, rounded up to 512 as the allocator does."""
-    storages = {it.untyped_storage()._cdata: it.untyped_storage().nbytes() for it in tensors}
+    storages = {
+        tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors
+    }
     return sum(map(allocated_bytes, storages.values()))
 
 
@@ -94,7 +100,9 @@ def train(
         held.append(
             Held(
                 parameter_bytes=rounded_bytes(parameters),
-                trainable_bytes=rounded_bytes(it for it in parameters if it.requires_grad),
+                trainable_bytes=rounded_bytes(
+                    parameter for parameter in parameters if parameter.requires_grad
+                ),
                 peak_allocated_bytes=torch.cuda.max_memory_allocated(),
             )
         )
@@ -106,7 +114,11 @@ def train(
 def check_memory(training: Training) -> None:
     """AdamW in float32: a gradient and two moments, each as large as what is trained."""
     memory, held = training.ledger.memory, training.held
-    assert memory.peak_bytes == held.peak_allocated_bytes == sum(it for _, it in memory.at_peak)
+    assert (
+        memory.peak_bytes
+        == held.peak_allocated_bytes
+        == sum(number for _, number in memory.at_peak)
+    )
     assert training.bytes_at_peak(Category.PARAMETERS) == held.parameter_bytes
     assert training.bytes_at_peak(Category.OPTIMIZER_STATE) == 2 * held.trainable_bytes
     assert training.bytes_after_step(Category.PARAMETERS) == held.parameter_bytes

@@ -157,7 +157,7 @@ def test_the_corpus_is_not_small() -> None:
     assert len(set(CORPUS)) >= 30
 
 
-@pytest.mark.parametrize("text", [it for it in CORPUS if "<" in it], ids=repr)
+@pytest.mark.parametrize("text", [name for name in CORPUS if "<" in name], ids=repr)
 def test_a_page_that_escapes_nothing_is_found(text: str) -> None:
     harmless = step_page(HARMLESS)
     if not re.search(r"<[a-zA-Z/!?]", text):
@@ -255,7 +255,7 @@ def test_a_browser_finds_no_injected_node_either(tmp_path: Path) -> None:
     columns = (Column("name", "name", Unit.TEXT), Column("bar", "bar", Unit.BAR))
 
     def document(texts: tuple[str, ...]) -> str:
-        table = Table("".join(texts), columns, tuple((it, it) for it in texts), (None, None))
+        table = Table("".join(texts), columns, tuple((text, text) for text in texts), (None, None))
         return page(texts[0], facts=texts, plots=[roof(title=texts[0])], tables=[table])
 
     file = tmp_path / "page.html"

@@ -54,7 +54,7 @@ def test_the_keys_that_programs_rely_on() -> None:
     assert {"bytes_read", "bytes_written", "bytes_saved", "bytes_allocated"} <= set(line)
     assert document["ops"][0]["name"] == "aten.mm"
     assert {"count", "flops", "bytes_read", "bytes_written"} <= set(document["ops"][0])
-    assert [it["name"] for it in document["modules"]] == ["h", "h.0", "h.0.mlp"]
+    assert [module["name"] for module in document["modules"]] == ["h", "h.0", "h.0.mlp"]
     assert document["coverage"] == {
         "counted": 2,
         "free": 0,
@@ -86,9 +86,9 @@ def test_times_have_their_keys() -> None:
     (line,) = document["lines"]
     assert line["seconds"] == line["kernel_s"] == pytest.approx(2 * MS)
     assert line["bound"] == "compute"
-    assert [it["bound"] for it in document["modules"]] == [None, None, "compute"]
+    assert [module["bound"] for module in document["modules"]] == [None, None, "compute"]
     assert document["modules"][0]["seconds_with_inner"] == pytest.approx(2 * MS)
-    assert [(it["name"], it["bound"]) for it in document["ops"]] == [
+    assert [(op["name"], op["bound"]) for op in document["ops"]] == [
         ("aten.mm", "compute"),
         ("h.0.mlp", None),
     ]
@@ -102,7 +102,7 @@ def test_utilisation_and_throughput_have_their_keys() -> None:
     }  # fmt: skip
     assert (mfu["key"], mfu["amount"], mfu["unit"]) == ("mfu_full", 2 * F, "flops")
     assert mfu["fraction"] == pytest.approx(mfu["amount"] / 2e-3 / mfu["peak_per_s"])
-    assert [it["unit"] for it in document["utilisation"]] == ["flops", "flops", "bytes"]
+    assert [record["unit"] for record in document["utilisation"]] == ["flops", "flops", "bytes"]
     found = document["throughput"]
     assert found["samples"] == {"per_step": 512, "op": "aten.mm", "file": "train.py", "line": 41}
     assert found["samples_per_s"] == pytest.approx(512 / 2e-3)
@@ -144,7 +144,7 @@ def test_hostile_names_survive_the_round_trip() -> None:
 def test_modules_come_in_the_order_of_their_numbers() -> None:
     names = [f"h.{n}" for n in (10, 2, 1)]
     document = [ledger_document(account(realistic(name=name)))["modules"][-1] for name in names]
-    assert [it["name"] for it in document] == names
+    assert [module["name"] for module in document] == names
 
 
 @given(trace=traces())
@@ -154,16 +154,18 @@ def test_the_parts_sum_to_the_totals(trace: Trace) -> None:
     flops = document["flops"]
     for part in ("lines", "modules", "ops"):
         for name, whole in (("seconds", "step_s"), ("kernel_s", "kernel_s")):
-            parts = fsum(it[name] for it in document[part])
+            parts = fsum(record[name] for record in document[part])
             assert parts == pytest.approx(document["time"][whole], abs=1e-12)
     by_bound = document["time"]["by_bound"].values()
-    assert fsum(it["seconds"] for it in by_bound) == pytest.approx(document["time"]["step_s"])
+    assert fsum(record["seconds"] for record in by_bound) == pytest.approx(
+        document["time"]["step_s"]
+    )
     for part in ("lines", "modules"):
         for phase in ("forward", "backward", "recompute", "optimizer"):
-            assert sum(it[f"flops_{phase}"] for it in document[part]) == flops[phase]
+            assert sum(record[f"flops_{phase}"] for record in document[part]) == flops[phase]
         for moved in ("bytes_read", "bytes_written"):
-            assert sum(it[moved] for it in document[part]) == document["bytes"][moved]
-    assert sum(it["flops"] for it in document["ops"]) == flops["total"]
+            assert sum(record[moved] for record in document[part]) == document["bytes"][moved]
+    assert sum(op["flops"] for op in document["ops"]) == flops["total"]
     assert sum(document["memory"]["at_peak"].values()) == document["memory"]["peak_allocated_bytes"]
 
 
@@ -177,6 +179,6 @@ def test_a_view_names_its_columns() -> None:
 
 def test_every_chip_is_listed_with_its_source() -> None:
     document = json.loads(dumps(chips_document(known_chips())))
-    h100 = next(it for it in document["chips"] if it["name"] == "H100-SXM")
+    h100 = next(chip for chip in document["chips"] if chip["name"] == "H100-SXM")
     assert 900e12 < h100["dense_peaks_flop_per_s"]["bfloat16"] < 1000e12
-    assert all(it["source"] for it in document["chips"])
+    assert all(chip["source"] for chip in document["chips"])

@@ -104,8 +104,8 @@ def test_ascii_is_ascii() -> None:
 
 def test_the_slope_rises_to_the_ridge_and_is_flat_beyond() -> None:
     rows = graph(plot_text(roof(marks=(), listed=()), is_ascii=True))
-    slope = [(n, at) for n, line in enumerate(rows) for at, it in enumerate(line) if it == "/"]
-    assert slope == sorted(slope, key=lambda it: (it[0], it[1]))
+    slope = [(n, at) for n, line in enumerate(rows) for at, char in enumerate(line) if char == "/"]
+    assert slope == sorted(slope, key=lambda pair: (pair[0], pair[1]))
     assert slope[0][1] > slope[-1][1]
     flat = [line for line in rows if line.rstrip().endswith("-----")]
     assert len(flat) == 1

@@ -225,7 +225,8 @@ def test_what_the_time_is_of_is_said() -> None:
 def test_the_page_with_times_is_little_longer() -> None:
     trace = realistic()
     with_times, without = (
-        summary_text(summarise(account(trace, roofline=it))).count("\n") for it in (DATASHEET, None)
+        summary_text(summarise(account(trace, roofline=roofline))).count("\n")
+        for roofline in (DATASHEET, None)
     )
     assert with_times <= without + 6
 

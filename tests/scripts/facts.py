@@ -26,7 +26,7 @@ def main() -> None:
     print(
         pickle.loads(pickle.dumps(Point(3))).x,
         Point.__module__,
-        [it.name for it in threading.enumerate()],
+        [thread.name for thread in threading.enumerate()],
     )
     print("read", sys.stdin.read(), ascii(sys.stdin.encoding))
     parser = argparse.ArgumentParser()

@@ -25,7 +25,7 @@ every = 1
 
 def definition(*grids: str, toml: str = TEACHER, **changes: Any) -> Definition:
     """Of the teacher, over grids as they are written."""
-    found = points([grid(it) for it in grids], [], 0, 1)
+    found = points([grid(text) for text in grids], [], 0, 1)
     return define("teacher.toml", toml, found, **{"keeps_checkpoints": False, **changes})
 
 

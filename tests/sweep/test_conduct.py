@@ -77,7 +77,7 @@ def conducted(
     found: list[str] = []
     conduct(
         map(job, "abcd"), executor, signals,
-        started=lambda it: None, ended=lambda it: found.append(f"{it.name}{it.code}"),
+        started=lambda job: None, ended=lambda exit: found.append(f"{exit.name}{exit.code}"),
         stopping=lambda count: found.append(f"stopping {count}"),
         passing=passing, clock=clock, sleep=clock.sleep,
     )  # fmt: skip

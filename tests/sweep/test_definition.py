@@ -78,10 +78,10 @@ def test_flags_give_the_config_that_was_checked() -> None:
     values = tuple(EVERYTHING.items())
     wanted = config_at(LANGUAGE, "it", values)
     base = config_at(LANGUAGE, "it", ())
-    words = [it for key, value in values for it in flags(key, value)]
+    words = [flag for key, value in values for flag in flags(key, value)]
     assert tyro.cli(TrainConfig, default=base, args=words) == wanted
     others = {"checkpoint.at_end": True, "optimizer.betas": None, "compile": None}
-    words += [it for key, value in others.items() for it in flags(key, value)]
+    words += [flag for key, value in others.items() for flag in flags(key, value)]
     assert tyro.cli(TrainConfig, default=base, args=words) == config_at(
         LANGUAGE, "it", (*values, *others.items())
     )
@@ -89,12 +89,12 @@ def test_flags_give_the_config_that_was_checked() -> None:
 
 def test_names_say_what_varies() -> None:
     found = definition("optimizer.lr=0.01,1e-5", "steps=10", "optimizer.weight_decay=none,0.9")
-    assert [it.name for it in found.points] == [
+    assert [point.name for point in found.points] == [
         "lr=0.01,weight_decay=none", "lr=0.01,weight_decay=0.9", "lr=1e-05,weight_decay=none",
         "lr=1e-05,weight_decay=0.9",
     ]  # fmt: skip
     assert found.varying == ("optimizer.lr", "optimizer.weight_decay")
-    assert [it.name for it in definition("steps=10").points] == ["run"]
+    assert [point.name for point in definition("steps=10").points] == ["run"]
 
 
 def test_keys_are_as_short_as_they_can_be() -> None:
@@ -109,9 +109,9 @@ def test_keys_are_as_short_as_they_can_be() -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=150), min_size=2, max_size=5, unique=True))
 def test_names_are_folders_and_no_two_are_alike(prompts: list[str]) -> None:
-    values = [(("sampling.prompt", it),) for it in prompts]
-    names = [it.name for it in define("x", TEACHER, values, keeps_checkpoints=False).points]
-    assert len({it.casefold() for it in names}) == len(prompts)
+    values = [(("sampling.prompt", prompt),) for prompt in prompts]
+    names = [point.name for point in define("x", TEACHER, values, keeps_checkpoints=False).points]
+    assert len({name.casefold() for name in names}) == len(prompts)
     for name in names:
         assert name.isascii()
         assert "/" not in name
@@ -161,7 +161,10 @@ def test_a_damaged_file_is_a_users_error(data: st.DataObject) -> None:
     whole[key] = data.draw(
         st.recursive(
             st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-            lambda it: st.lists(it, max_size=3) | st.dictionaries(st.text(max_size=5), it),
+            lambda search_strategy: (
+                st.lists(search_strategy, max_size=3)
+                | st.dictionaries(st.text(max_size=5), search_strategy)
+            ),
             max_leaves=5,
         )
     )

@@ -36,5 +36,5 @@ def test_runs_by_ray(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [it["status"] for it in found["runs"]] == ["ended", "ended"]
+    assert [run["status"] for run in found["runs"]] == ["ended", "ended"]
     assert "2 runs by last" in done.stdout

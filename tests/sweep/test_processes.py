@@ -72,11 +72,11 @@ def test_a_run_says_all_into_its_file_and_its_code_comes_back(tmp_path: Path) ->
 
 def test_each_place_has_its_environment(tmp_path: Path) -> None:
     program = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    with Processes([{"CUDA_VISIBLE_DEVICES": it} for it in ("GPU-a", "GPU-b")]) as processes:
+    with Processes([{"CUDA_VISIBLE_DEVICES": name} for name in ("GPU-a", "GPU-b")]) as processes:
         processes.start(job(tmp_path, program, "one"))
         processes.start(job(tmp_path, program, "two"))
         ended(processes, 2)
-    assert {(tmp_path / it).read_text() for it in ("one", "two")} == {"GPU-a\n", "GPU-b\n"}
+    assert {(tmp_path / name).read_text() for name in ("one", "two")} == {"GPU-a\n", "GPU-b\n"}
 
 
 def test_asked_to_stop_a_run_may_save(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ CHILD = (
 
 def family(output: Path) -> list[int]:
     until(lambda: output.exists() and output.read_text().endswith("\n"))
-    return [int(it) for it in output.read_text().split()]
+    return [int(word) for word in output.read_text().split()]
 
 
 def test_on_leaving_all_are_killed_with_what_they_started(tmp_path: Path) -> None:

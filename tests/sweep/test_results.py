@@ -96,7 +96,7 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path) -> None:
             {"step": 2, "unix_s": 2, "train/loss": "NaN"},
             {"step": 2, "unix_s": 2, "eval/loss": 2.5},
         ]
-        text = "".join(json.dumps(it) + "\n" for it in lines)
+        text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder.run(first) / "log.jsonl").write_text(text + '{"step": 3, "tra')
         found = result_of(folder, first)
         assert found.training[0] == (1, 3.0)
@@ -121,7 +121,7 @@ def test_best_first_and_what_did_not_end_behind() -> None:
         result(points[4], DOWN),
         result(points[5], status=Status.FAILED),
     ]
-    assert [it.point.values[0][1] for it in ranked(results)] == [5, 3, 4, 1, 6, 2]
+    assert [outcome.point.values[0][1] for outcome in ranked(results)] == [5, 3, 4, 1, 6, 2]
 
 
 def test_by_validation_where_all_that_ended_have_it() -> None:
@@ -162,7 +162,7 @@ teacher.toml, 4 runs by last loss on validation data
 
 
 def test_the_table() -> None:
-    marks = {it.point.name: letter for it, letter in zip(RESULTS, "abc", strict=False)}
+    marks = {outcome.point.name: letter for outcome, letter in zip(RESULTS, "abc", strict=False)}
     assert table_text(results_table(FOUR, RESULTS, marks), width=90) == TABLE
 
 
@@ -172,7 +172,7 @@ def test_the_table_fits(keys: int, width: int) -> None:
     grids = ["optimizer.lr=0.0003148,0.01", "batch=4,8", "seed=1,2", "steps=100,200",
              "on_spike=note,stop", "optimizer.weight_decay=0,0.1"][:keys]  # fmt: skip
     found = definition(*grids)
-    results = [result(it, DOWN, validation=DOWN) for it in found.points]
+    results = [result(point, DOWN, validation=DOWN) for point in found.points]
     lines = table_text(results_table(found, results, {}), width=width).splitlines()
     assert max(map(len, lines)) <= width
     assert "validation" in lines[1]
@@ -195,8 +195,8 @@ def test_two_values_are_drawn_over_the_steps() -> None:
 def test_many_values_of_a_number_are_drawn_over_it() -> None:
     found = definition("optimizer.lr=1e-4,1e-3,1e-2,1e-1")
     results = [
-        *(result(it, ((1, 9.0), (10, loss)))
-          for it, loss in zip(found.points, (4.0, 1.0, 2.0), strict=False)),
+        *(result(point, ((1, 9.0), (10, loss)))
+          for point, loss in zip(found.points, (4.0, 1.0, 2.0), strict=False)),
         result(found.points[3], DOWN, Status.DIVERGED),
     ]  # fmt: skip
     drawn = chart(found, results)
@@ -231,13 +231,13 @@ def test_any_losses_can_be_drawn(losses: list[list[float]]) -> None:
         ]
         drawn = chart(of, results)
         if drawn is not None:
-            assert all(len(it) <= 80 for it in chart_text(drawn).splitlines())
+            assert all(len(line) <= 80 for line in chart_text(drawn).splitlines())
         table_text(results_table(of, results, {}))
         json.dumps(document(of, results), allow_nan=False)
 
 
 def test_nothing_to_compare_is_not_drawn() -> None:
-    assert chart(FOUR, [result(it) for it in FOUR.points]) is None
+    assert chart(FOUR, [result(point) for point in FOUR.points]) is None
     assert chart(FOUR, [result(FOUR.points[0], DOWN)]) is None
 
 
@@ -245,7 +245,12 @@ def test_results_as_plain_data() -> None:
     found = document(FOUR, RESULTS)
     assert found["ranked_by"] == "validation_loss"
     assert found["varying"] == ["optimizer.lr", "batch"]
-    assert [it["status"] for it in found["runs"]] == ["ended", "ended", "diverged", "out of memory"]
+    assert [run["status"] for run in found["runs"]] == [
+        "ended",
+        "ended",
+        "diverged",
+        "out of memory",
+    ]
     assert found["runs"][0]["values"] == {"optimizer.lr": 0.01, "batch": 8}
     assert found["runs"][3]["final_loss"] is None
 
@@ -256,14 +261,16 @@ def test_results_as_plain_data() -> None:
 def test_parquet_reads_back(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     found = definition("optimizer.lr=none,0.1", 'log.to=[],["wandb"]', "steps=10")
-    results = [result(it, ((1, nan), (2, 2.0))) for it in found.points[:3]]
+    results = [result(point, ((1, nan), (2, 2.0))) for point in found.points[:3]]
     results.append(result(found.points[3], status=Status.WAITING))
     write_parquet(tmp_path / "r.parquet", found, results)
     table = parquet.read_table(tmp_path / "r.parquet")
-    assert {str(it.type) for it in table.schema if it.name == "config.optimizer.lr"} == {"double"}
+    assert {
+        str(column.type) for column in table.schema if column.name == "config.optimizer.lr"
+    } == {"double"}
     rows = table.to_pylist()
     assert len(rows) == 4
-    by_name = {it["run"]: it for it in rows}
+    by_name = {row["run"]: row for row in rows}
     for each in results:
         row = by_name[each.point.name]
         assert (row["config.optimizer.lr"], tuple(row["config.log.to"]), row["config.steps"]) == (
@@ -275,10 +282,10 @@ def test_parquet_reads_back(tmp_path: Path) -> None:
     steps = parquet.read_table(steps_file(tmp_path / "r.parquet")).to_pylist()
     assert steps_file(tmp_path / "r.parquet").name == "r-steps.parquet"
     assert len(steps) == 6
-    assert [it["step"] for it in steps[:2]] == [1, 2]
+    assert [step["step"] for step in steps[:2]] == [1, 2]
     assert steps[0]["train/loss"] != steps[0]["train/loss"]  # nan stays nan
     assert steps[1]["train/loss"] == 2.0
-    assert {it["config.optimizer.lr"] for it in steps} == {None, 0.1}
+    assert {step["config.optimizer.lr"] for step in steps} == {None, 0.1}
 
 
 def test_parquet_of_nothing(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_each_draw_is_at_each_point_of_the_grid() -> None:
     found = points([grid("seed=1,2")], [drawn_from("optimizer.lr=log:1e-5..1e-1")], 3, 7)
     assert len(found) == 6
     of_seed = {
-        seed: [dict(it)["optimizer.lr"] for it in found if it[0] == ("seed", seed)]
+        seed: [dict(each)["optimizer.lr"] for each in found if each[0] == ("seed", seed)]
         for seed in (1, 2)
     }
     assert of_seed[1] == of_seed[2]
@@ -59,7 +59,7 @@ def test_more_draws_and_other_keys_leave_those_there_were() -> None:
     few = points([], [rates], 3, 1)
     assert points([], [rates], 5, 1)[:3] == few
     both = points([], [rates, drawn_from("batch=1..1000000")], 3, 1)
-    assert [it[:1] for it in both] == list(few)
+    assert [point[:1] for point in both] == list(few)
     assert points([], [rates], 3, 2) != few
 
 
@@ -71,11 +71,11 @@ def test_draws_are_as_they_have_always_been() -> None:
 
 def test_draws_are_even() -> None:
     rates = drawn_from("optimizer.lr=log:1e-4..1")
-    found = [dict(it)["optimizer.lr"] for it in points([], [rates], 4000, 1)]
-    decades = Counter(int(-log10(it)) for it in found if it < 1)
-    assert all(850 < decades[it] < 1100 for it in range(4))
-    whole = [dict(it) for it in points([grid("seed=1")], [drawn_from("batch=1..4")], 4000, 1)]
-    assert {it["batch"] for it in whole} == {1, 2, 3, 4}
+    found = [dict(point)["optimizer.lr"] for point in points([], [rates], 4000, 1)]
+    decades = Counter(int(-log10(each)) for each in found if each < 1)
+    assert all(850 < decades[number] < 1100 for number in range(4))
+    whole = [dict(point) for point in points([grid("seed=1")], [drawn_from("batch=1..4")], 4000, 1)]
+    assert {point["batch"] for point in whole} == {1, 2, 3, 4}
     shares = Counter(drawn_from("batch=1..4").drawn(n / 1000) for n in range(1000))
     assert set(shares.values()) == {250}
 

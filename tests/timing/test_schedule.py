@@ -38,22 +38,22 @@ def run(*prices: Price, machine: Machine | None = None, waits: tuple[int, ...] =
 
 
 def seconds(slots: list[Slot]) -> list[float]:
-    return [it.seconds for it in slots]
+    return [slot.seconds for slot in slots]
 
 
 def test_a_slow_device_waits_for_its_first_operator_only():
     """Issued at 1, 2, 3; done at 11, 21, 31: ten seconds each, and one of waiting."""
     slots = run(kernel(10), kernel(10), kernel(10))
     assert seconds(slots) == [11, 10, 10]
-    assert [it.bound for it in slots] == [Bound.MEMORY] * 3
+    assert [slot.bound for slot in slots] == [Bound.MEMORY] * 3
 
 
 def test_a_fast_device_waits_for_every_operator():
     """Issued at 1, 2, 3, done a tenth later: overhead, nine tenths of it."""
     slots = run(kernel(0.1), kernel(0.1), kernel(0.1))
     assert seconds(slots) == pytest.approx([1.1, 1.0, 1.0])
-    assert {it.bound for it in slots} == {Bound.OVERHEAD}
-    assert sum(it.kernel_s for it in slots) == pytest.approx(0.3)
+    assert {slot.bound for slot in slots} == {Bound.OVERHEAD}
+    assert sum(slot.kernel_s for slot in slots) == pytest.approx(0.3)
 
 
 def test_a_host_that_waited_is_no_longer_ahead():
@@ -87,7 +87,7 @@ def test_each_phase_is_issued_at_its_own_rate(phase, issued_s):
 def test_a_cpu_issues_and_computes_one_after_the_other():
     slots = run(kernel(10), VIEW, kernel(0.5), machine=Machine(is_host=True), waits=(2,))
     assert seconds(slots) == [11, 0.5, 1.5]
-    assert [it.bound for it in slots] == [Bound.MEMORY, Bound.OVERHEAD, Bound.OVERHEAD]
+    assert [slot.bound for slot in slots] == [Bound.MEMORY, Bound.OVERHEAD, Bound.OVERHEAD]
 
 
 @given(
@@ -100,13 +100,13 @@ def test_laws(kernels_s, waits, ends, is_host):
     """No operator takes less than its kernel; a step no less than all kernels, nor than the host;
     waiting never makes it shorter.
     """
-    prices = [kernel(it) if it > 1 else VIEW for it in kernels_s]
+    prices = [kernel(kernel_s) if kernel_s > 1 else VIEW for kernel_s in kernels_s]
     machine = Machine(is_host=is_host)
     slots = run(*prices, machine=machine, waits=tuple(sorted(waits)), ends=tuple(sorted(ends)))
     total_s = sum(seconds(slots))
-    assert all(0 <= it.kernel_s <= it.seconds + 1e-9 for it in slots)
-    kernels_sum = sum(it.kernel.seconds for it in prices)
+    assert all(0 <= slot.kernel_s <= slot.seconds + 1e-9 for slot in slots)
+    kernels_sum = sum(price.kernel.seconds for price in prices)
     assert kernels_sum - 1e-9 <= total_s
-    issued_s = sum(0.5 if it is VIEW else 1.0 for it in prices)
+    issued_s = sum(0.5 if price is VIEW else 1.0 for price in prices)
     assert total_s <= kernels_sum + issued_s + 1e-9
     assert sum(seconds(run(*prices, machine=machine))) <= total_s + 1e-9

@@ -19,7 +19,7 @@ def copies(trace: Trace) -> list[Op]:
 
 def host_side(op: Op) -> bool:
     """Whether the host's tensor of a copy is pinned."""
-    (spec,) = (it for it in (*op.call.inputs, *op.call.outputs[:1]) if not it.is_on_device)
+    (spec,) = (spec for spec in (*op.call.inputs, *op.call.outputs[:1]) if not spec.is_on_device)
     return spec.is_pinned
 
 
@@ -97,4 +97,4 @@ def test_nothing_on_the_device_is_pinned():
         x @ x
 
     (product,) = ops(traced(script), "aten.dot")
-    assert not any(it.is_pinned for it in (*product.call.inputs, *product.call.outputs))
+    assert not any(spec.is_pinned for spec in (*product.call.inputs, *product.call.outputs))

@@ -121,9 +121,9 @@ def test_a_script_that_halves_its_batch_goes_on() -> None:
     found: list[int] = []
     trace = traced(lambda: halving(found), GPU)
     assert found == [8]
-    assert [it.requested_bytes for it in trace.refusals] == [32 * GIB, 16 * GIB]
-    assert [it.allocated_bytes for it in trace.refusals] == [0, 16 * GIB]
-    assert [it.site.line.text for it in trace.refusals if it.site.line] == [
+    assert [refusal.requested_bytes for refusal in trace.refusals] == [32 * GIB, 16 * GIB]
+    assert [refusal.allocated_bytes for refusal in trace.refusals] == [0, 16 * GIB]
+    assert [refusal.site.line.text for refusal in trace.refusals if refusal.site.line] == [
         'return torch.empty(int(gib * GIB), dtype=torch.uint8, device="cuda")',
         "y = x.clone()",
     ]
@@ -284,7 +284,7 @@ def test_the_categories_at_a_refusal_are_those_of_the_same_run_with_more_memory(
     tick = short.refusals[-1].tick
     found, expected = (
         {
-            category: sum(it.bytes for it, its in account(trace).memory.alive_at(tick - 1)
+            category: sum(storage.bytes for storage, its in account(trace).memory.alive_at(tick - 1)
                           if its is category)
             for category in Category if category is not Category.WORKSPACES
         }
@@ -361,8 +361,8 @@ def test_an_uncaught_refusal_is_reported(process: Callable[..., tuple[Run, Any]]
         found["reserved_bytes"] + found["free_bytes"] + memory["context_bytes"]
         == (memory["capacity_bytes"])
     )
-    assert sum(it["bytes"] for it in found["holders"]) == held_bytes
-    assert {it["category"] for it in found["holders"]} == {
+    assert sum(holder["bytes"] for holder in found["holders"]) == held_bytes
+    assert {holder["category"] for holder in found["holders"]} == {
         *("inputs", "activations", "parameters"),
         "workspaces",
     }

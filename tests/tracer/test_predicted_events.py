@@ -43,7 +43,7 @@ def test_events_show_what_is_predicted():
     predicting, found = Predicting(), []
     whole = run(lambda: found.extend(timed_steps()), gpu="H100-SXM", elapsed=predicting)
     assert found == pytest.approx([1.0, 2.0, 3.0])
-    assert [len(it.ops) for it in predicting.given] == [2, 2, 4, 4, 7, 7]
+    assert [len(trace.ops) for trace in predicting.given] == [2, 2, 4, 4, 7, 7]
     for so_far in predicting.given:
         assert so_far.ending.kind == "running"
         assert so_far.ops == whole.ops[: len(so_far.ops)]
@@ -54,7 +54,7 @@ def test_events_show_what_is_predicted():
 def test_the_trace_so_far_is_made_once_for_one_moment():
     predicting = Predicting()
     run(timed_steps, gpu="H100-SXM", elapsed=predicting)
-    assert len({id(it) for it in predicting.given}) == 3
+    assert len({id(trace) for trace in predicting.given}) == 3
 
 
 def test_no_trace_is_made_unless_somebody_asks(monkeypatch: pytest.MonkeyPatch):
@@ -104,6 +104,6 @@ def test_an_event_answers_what_the_ledger_says():
 
     traced = run(script, gpu="H100-SXM")
     ledger = account(traced, roofline=roofline("H100-SXM"))
-    (product,) = (it for it in ledger.entries if it.op.call.name == "aten.mm")
+    (product,) = (entry for entry in ledger.entries if entry.op.call.name == "aten.mm")
     assert said_ms == [pytest.approx(product.slot.seconds * 1e3)]
     assert 2 * 8192**3 / 989.4e12 < product.slot.kernel_s < 2 * 2 * 8192**3 / 989.4e12

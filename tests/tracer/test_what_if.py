@@ -71,7 +71,7 @@ def facts(trace: Trace) -> tuple[int, int, list[tuple[Phase, str]]]:
     """The peak, allocated and reserved, and every operator with its phase."""
     ledger = account(trace)
     ledger.check()
-    reserved_bytes = max(it.bytes for it in trace.reserved)
+    reserved_bytes = max(reserved.bytes for reserved in trace.reserved)
     return ledger.memory.peak_bytes, reserved_bytes, [(op.phase, op.call.name) for op in trace.ops]
 
 

@@ -49,10 +49,10 @@ def stepper(
     )
 
 
-def everything(it: Stepper) -> list[Tensor]:
+def everything(stepper: Stepper) -> list[Tensor]:
     """Weights and optimizer state, copied."""
-    state = [v for kept in it.optimizer.state.values() for v in kept.values()]
-    return [v.detach().clone() for v in (*it.model.parameters(), *state)]
+    state = [v for kept in stepper.optimizer.state.values() for v in kept.values()]
+    return [v.detach().clone() for v in (*stepper.model.parameters(), *state)]
 
 
 def are_equal(before: list[Tensor], after: list[Tensor]) -> bool:

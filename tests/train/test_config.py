@@ -30,7 +30,7 @@ def test_a_plain_config() -> None:
     assert config.tokens_of_sequence == config.model.transformer().context
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda it: it.stem)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda example: example.stem)
 def test_every_example_is_a_config(path: Path) -> None:
     config = read_config(path)
     assert config_of(_without_none(config.document()), str(path)) == config
@@ -44,8 +44,8 @@ def test_a_model_by_all_its_sizes() -> None:
 
 def test_every_size_of_a_decoder_can_be_said() -> None:
     """What stretches rotary positions is a table of its own, and comes with weights."""
-    sizes = {it.name for it in fields(TransformerConfig)} - {"rope_stretch"}
-    assert sizes <= {it.name for it in fields(ModelConfig)}
+    sizes = {field.name for field in fields(TransformerConfig)} - {"rope_stretch"}
+    assert sizes <= {field.name for field in fields(ModelConfig)}
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -73,7 +73,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("key", WRONG)
 def test_a_mistake_is_named(key: str) -> None:
     change, said = WRONG[key]
-    values = {name: it for name, it in {**PLAIN, **change}.items() if it is not None}
+    values = {name: value for name, value in {**PLAIN, **change}.items() if value is not None}
     with pytest.raises(UsageError) as error:
         config_of(values, "mine.toml")
     assert str(error.value).startswith("mine.toml: ")
@@ -94,7 +94,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=5,
 )
-KEYS = st.sampled_from([it.name for it in fields(TrainConfig)])
+KEYS = st.sampled_from([field.name for field in fields(TrainConfig)])
 
 
 @given(st.dictionaries(KEYS, JSON, max_size=5))
@@ -107,7 +107,9 @@ def test_whatever_is_given_is_a_config_or_a_complaint(values: dict[str, Any]) ->
 
 def _without_none(values: Any) -> Any:
     if isinstance(values, dict):
-        return {key: _without_none(it) for key, it in values.items() if it is not None}
+        return {
+            key: _without_none(setting) for key, setting in values.items() if setting is not None
+        }
     return list(values) if isinstance(values, tuple) else values
 
 

@@ -44,9 +44,9 @@ def clock() -> Clock:
 
 
 def laps(clock: Clock, rate: Rate, *taken_s: float) -> None:
-    for it in taken_s:
-        clock.now_s += it
-        assert rate.lap() == pytest.approx(it)
+    for value in taken_s:
+        clock.now_s += value
+        assert rate.lap() == pytest.approx(value)
 
 
 # The rate ---------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ PLAN = [
 
 
 def test_before_the_first_step_there_are_predictions() -> None:
-    rows = [Row(it.name, it.predicted, it.unit, is_total=it.is_total) for it in PLAN]
+    rows = [Row(row.name, row.predicted, row.unit, is_total=row.is_total) for row in PLAN]
     assert plan_table("Memory and time", rows) == (
         "Memory and time\n"
         "               predicted\n"
@@ -260,7 +260,7 @@ def test_after_it_measurements_stand_beside_them() -> None:
 def test_what_is_not_known_is_left_empty() -> None:
     rows = [Row("a", None, Unit.BYTES, 5), Row("b", 0, Unit.BYTES, 5), Row("c", 4, Unit.BYTES)]
     lines = plan_table("t", rows).splitlines()[2:]
-    assert [it.split() for it in lines] == [["a", "5", "B"], ["b", "0", "B", "5", "B"],
+    assert [line.split() for line in lines] == [["a", "5", "B"], ["b", "0", "B", "5", "B"],
                                             ["c", "4", "B"]]  # fmt: skip
 
 
@@ -270,7 +270,7 @@ def test_no_table_is_wider_than_its_room_or_has_control_characters(title: str, n
     lines = text.split("\n")
     assert max(map(len, lines)) <= WIDTH
     assert len(lines) == 4
-    assert all(it.isprintable() for it in lines)
+    assert all(line.isprintable() for line in lines)
 
 
 @given(st.text())

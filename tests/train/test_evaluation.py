@@ -30,9 +30,9 @@ def model() -> Transformer:
 def rows(*sizes: int, ignored: int = 0) -> list[Rows]:
     generator = torch.Generator().manual_seed(1)
     ids = [torch.randint(11, (size, 7), generator=generator) for size in sizes]
-    for it in ids:
-        it[0, 7 - ignored :] = IGNORED if ignored else it[0, 7:]
-    return [(it[:, :-1].clamp(min=0), it[:, 1:]) for it in ids]
+    for randint in ids:
+        randint[0, 7 - ignored :] = IGNORED if ignored else randint[0, 7:]
+    return [(randint[:, :-1].clamp(min=0), randint[:, 1:]) for randint in ids]
 
 
 def test_a_loss_by_hand() -> None:
@@ -69,7 +69,7 @@ def test_the_mean_is_that_of_all_tokens_however_they_are_batched(
 ) -> None:
     decoder, batches = model(), rows(*sizes, ignored=ignored)
     found = evaluate(decoder, decoder.loss, batches)
-    inputs, targets = (torch.cat(it) for it in zip(*batches, strict=True))
+    inputs, targets = (torch.cat(pair) for pair in zip(*batches, strict=True))
     with torch.no_grad():
         logits = decoder.eval()(inputs).double()
     whole = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
@@ -126,18 +126,18 @@ def test_training_is_undisturbed_bit_for_bit() -> None:
     torch.manual_seed(5)
     first = step(decoder)
     evaluate(decoder, greedy, rows(2))
-    assert (first.item(), step(decoder).item()) == tuple(it.item() for it in expected)
+    assert (first.item(), step(decoder).item()) == tuple(tensor.item() for tensor in expected)
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_modes_and_states_come_back_also_when_it_raises(fails: bool) -> None:
     decoder = model()
     decoder.blocks[0].eval()  # a frozen block stays as it is
-    before = [it.training for it in decoder.modules()]
+    before = [module.training for module in decoder.modules()]
     state = torch.get_rng_state()
 
     def loss(inputs: Tensor, targets: Tensor) -> Tensor:
-        assert not any(it.training for it in decoder.modules())
+        assert not any(module.training for module in decoder.modules())
         assert not torch.is_grad_enabled()
         torch.rand(3)
         if fails:
@@ -149,7 +149,7 @@ def test_modes_and_states_come_back_also_when_it_raises(fails: bool) -> None:
             evaluate(decoder, loss, rows(1))
     else:
         evaluate(decoder, loss, rows(1))
-    assert [it.training for it in decoder.modules()] == before
+    assert [module.training for module in decoder.modules()] == before
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.is_grad_enabled()
 

@@ -63,7 +63,7 @@ def test_measuring_draws_no_random_numbers_and_leaves_no_gradients() -> None:
     before = torch.get_rng_state()
     measured_activation_bytes(lambda: model(torch.ones(2, 4)).sum(), model)
     assert torch.equal(torch.get_rng_state(), before)
-    assert all(it.grad is None for it in model.parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_what_autograd_drops_is_not_kept() -> None:
@@ -120,11 +120,12 @@ def test_a_traced_step_holds_the_same(name: str) -> None:
             with saving() as saved, how.autocast("cuda"):
                 loss = model.loss(ids, targets)
             apart = {
-                id(it.untyped_storage()) for it in (*model.parameters(), *model.buffers(), ids)
+                id(parameter.untyped_storage())
+                for parameter in (*model.parameters(), *model.buffers(), ids)
             }
-            kept = {id(it.tensor.untyped_storage()): it.tensor for it in saved}
+            kept = {id(packed.tensor.untyped_storage()): packed.tensor for packed in saved}
             measured["kept"] = storage_bytes(
-                it for number, it in kept.items() if number not in apart
+                tensor for number, tensor in kept.items() if number not in apart
             )
             measured["loss"] = loss.nbytes
             del kept
@@ -139,21 +140,21 @@ def test_a_traced_step_holds_the_same(name: str) -> None:
 
     ledger = torchtally.account(torchtally.run(script, gpu="H100-SXM"))
     end = ledger.trace.step_ends[-1]
-    held = [it for it in ledger.memory.storages if is_alive(it, end)]
+    held = [storage for storage in ledger.memory.storages if is_alive(storage, end)]
 
     def bytes_of(is_meant: Callable[[Role], bool]) -> int:
-        return sum(it.requested_bytes for it in held if is_meant(it.role))
+        return sum(storage.requested_bytes for storage in held if is_meant(storage.role))
 
     assert measured["parameters"] == bytes_of(lambda role: role is Role.PARAMETER)
     assert measured["gradients"] == bytes_of(lambda role: role is Role.GRADIENT)
     assert measured["state"] == bytes_of(lambda role: role is Role.OPTIMIZER_STATE)
     assert measured["peak"] == ledger.memory.timeline.peak_bytes
-    first = min(it.op.clock for it in ledger.steady if it.op.phase is Phase.BACKWARD)
+    first = min(entry.op.clock for entry in ledger.steady if entry.op.phase is Phase.BACKWARD)
     traced_kept = sum(
-        it.requested_bytes
-        for it, category in zip(ledger.memory.storages, ledger.memory.categories, strict=True)
-        if is_alive(it, first - 1)
-        and it.born >= ledger.trace.steady_step[0]
+        storage.requested_bytes
+        for storage, category in zip(ledger.memory.storages, ledger.memory.categories, strict=True)
+        if is_alive(storage, first - 1)
+        and storage.born >= ledger.trace.steady_step[0]
         and category is Category.ACTIVATIONS
     )
     # The loss is nobody's operand; to the trace the backward pass begins with it.

@@ -59,7 +59,7 @@ def test_evaluation_and_samples_change_nothing(tmp_path: Path) -> None:
     assert watched.training == plain.training
     assert len(witness.evaluations) == 6
     assert len(witness.samples) == 3
-    assert all(it.startswith("line ") for it in witness.samples)
+    assert all(sample.startswith("line ") for sample in witness.samples)
 
 
 def final_loss(tmp_path: Path, lr: float) -> float:
@@ -92,9 +92,12 @@ def bytes_of(run: Trace, role: Role) -> int:
     """Of all storages of this role that are there after the last step."""
     end = run.step_ends[-1] - 1
     return sum(
-        it.requested_bytes
-        for it in run.storages
-        if it.role is role and it.device != "cpu" and it.born <= end and not (it.died or end) < end
+        storage.requested_bytes
+        for storage in run.storages
+        if storage.role is role
+        and storage.device != "cpu"
+        and storage.born <= end
+        and not (storage.died or end) < end
     )
 
 
@@ -150,7 +153,7 @@ def test_a_wrong_plan_is_seen(tmp_path: Path) -> None:
 
 
 def test_flops_of_a_step_are_those_of_its_tokens(tmp_path: Path) -> None:
-    once, twice = (step_flops(language(tmp_path, batch=it)) for it in (4, 8))
+    once, twice = (step_flops(language(tmp_path, batch=number)) for number in (4, 8))
     assert twice == 2 * once
 
 
@@ -192,8 +195,8 @@ def test_steps_that_are_no_numbers_can_be_skipped(tmp_path: Path) -> None:
 
     trainer.stepper.loss, trainer.stepper.on_nonfinite = broken, "skip"
     _, witness = run(config, trainer)
-    assert [it.skipped_steps for it in witness.records] == [0, 0, 1, 1, 1, 1]
-    assert any("step 3" in it for it in witness.notes)
+    assert [record.skipped_steps for record in witness.records] == [0, 0, 1, 1, 1, 1]
+    assert any("step 3" in note for note in witness.notes)
 
 
 def test_sampling_needs_a_tokenizer(tmp_path: Path) -> None:

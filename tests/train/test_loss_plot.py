@@ -15,7 +15,7 @@ LINE = tuple((step, 5.0 - step) for step in range(5))
 def graph(curve: LossCurve) -> list[str]:
     """The rows of the graph in letters, without their labels."""
     rows = loss_plot(curve, encoding="ascii").splitlines()[1:-2]
-    return [re.sub(r"^[^|+]*[|+]", "", it.replace("e+", "e")) for it in rows]
+    return [re.sub(r"^[^|+]*[|+]", "", row.replace("e+", "e")) for row in rows]
 
 
 def test_a_falling_line_by_hand() -> None:

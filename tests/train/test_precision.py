@@ -20,10 +20,10 @@ ADAMW = OptimizerConfig(name="adamw", lr=1e-3)
 
 def test_the_list() -> None:
     assert tuple(PRECISIONS) == NAMES
-    for it in PRECISIONS.values():
-        assert it.effect.endswith(".")
-        assert it.weight_dtype == getattr(torch, it.recipe.weights)
-        assert it.recipe.is_autocast == (it.autocast_dtype is not None)
+    for mode in PRECISIONS.values():
+        assert mode.effect.endswith(".")
+        assert mode.weight_dtype == getattr(torch, mode.recipe.weights)
+        assert mode.recipe.is_autocast == (mode.autocast_dtype is not None)
     with pytest.raises(UsageError, match="There are: fp32, tf32"):
         precision("fp64")
 
@@ -32,7 +32,7 @@ def test_the_list() -> None:
 def test_products_and_weights_have_their_dtypes(name: str) -> None:
     how = precision(name)
     model = how.prepare(Cruncher(16, 2), "cpu")
-    assert {it.dtype for it in model.parameters()} == {how.weight_dtype}
+    assert {parameter.dtype for parameter in model.parameters()} == {how.weight_dtype}
     with how.autocast("cpu"):
         result = model(torch.randn(4, 16, dtype=how.weight_dtype))
     assert result.dtype == getattr(torch, how.recipe.products)
@@ -85,8 +85,13 @@ def test_fp8_rounds_products_and_keeps_parameters() -> None:
     exact = model(x := torch.randn(64, 32))
     parameters = list(model.parameters())
     model = with_fp8_products(model, is_emulated=True)
-    assert [id(it) for it in model.parameters()] == [id(it) for it in parameters]
-    assert [type(it).__name__ for it in model] == ["Float8Linear", "Linear"]
+    assert [id(parameter) for parameter in model.parameters()] == [
+        id(parameter) for parameter in parameters
+    ]
+    assert [type(with_fp8_product).__name__ for with_fp8_product in model] == [
+        "Float8Linear",
+        "Linear",
+    ]
     error = (model(x) - exact).norm() / exact.norm()
     assert 0.001 < error.item() < 0.1
     with pytest.raises(UsageError, match="multiples of 16"):

@@ -82,7 +82,7 @@ def kill_after(config: TrainConfig, step: int) -> None:
 
 def everything(trainer: Trainer) -> dict[str, Tensor]:
     """Weights, optimizer state and random states, copied."""
-    return {name: it.detach().clone() for name, it in tensors_of(trainer).items()}
+    return {name: tensor.detach().clone() for name, tensor in tensors_of(trainer).items()}
 
 
 def different(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
@@ -91,10 +91,10 @@ def different(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
     But for Python's own generator: what checks annotations in tests draws from it.
     """
     return [
-        it
-        for it in a | b
-        if not it.startswith("random/00000/python")
-        and (it not in a or it not in b or not torch.equal(a[it], b[it]))
+        name
+        for name in a | b
+        if not name.startswith("random/00000/python")
+        and (name not in a or name not in b or not torch.equal(a[name], b[name]))
     ]
 
 
@@ -195,7 +195,7 @@ def test_random_states_go_on_as_they_were() -> None:
     for before in range(4):  # with and without a normal that is kept back
         [random.gauss(0, 1) for _ in range(before)]
         np.random.normal(size=before // 2)
-        states = {name: it.clone() for name, it in random_states().items()}
+        states = {name: state.clone() for name, state in random_states().items()}
         first = drawn()
         assert drawn() != first
         set_random_states(states)
@@ -292,7 +292,7 @@ def test_other_versions_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(path, lambda: {**here, "torch": "2.99"})
     said: list[str] = []
     resume(trainer_of(config), Checkpoints(config.log.folder), said.append)
-    assert any("torch 2.13" in it and "2.99" in it for it in said)
+    assert any("torch 2.13" in name and "2.99" in name for name in said)
 
 
 def test_without_a_checkpoint_it_begins_at_the_beginning(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_what_fails_in_the_background_ends_the_training(tmp_path: Path) -> None:
         train(trainer, log, Killed(), checkpoints=checkpoints)
     assert len(calls) == 2
     assert checkpoints.steps() == [50]
-    assert not [it for it in os.listdir(checkpoints.path) if it.startswith(".")]
+    assert not [name for name in os.listdir(checkpoints.path) if name.startswith(".")]
 
 
 def test_the_next_step_does_not_change_what_is_written(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_the_next_step_does_not_change_what_is_written(tmp_path: Path) -> None:
     assert found is not None
     fresh = trainer_of(teacher(tmp_path / "fresh"))
     torch.manual_seed(0)
-    for batch in (it for step in range(3) for it in iter_batches(fresh, step)):
+    for batch in (batch for step in range(3) for batch in iter_batches(fresh, step)):
         fresh.step(batch)
     weights = (fresh.model.state_dict(), trainer.model.state_dict())
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

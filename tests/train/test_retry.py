@@ -82,31 +82,31 @@ def test_a_lower_micro_batch_is_as_if_it_had_been_so_from_the_start(
 
 
 def test_a_ragged_batch_is_lowered_too() -> None:
-    it = hungry(7, fits=2)
+    train_step = hungry(7, fits=2)
     x, y = EIGHT[0][:7], EIGHT[1][:7]
-    result = it((x, y), step=0)
+    result = train_step((x, y), step=0)
     assert (result.micro_batch, result.micro_batches, result.lowered_from) == (1, 7, 7)
 
 
 def test_at_the_floor_the_error_is_raised_with_the_sizes() -> None:
-    it = hungry(8, fits=1, least_micro_batch=2)
-    before = everything(it)
+    train_step = hungry(8, fits=1, least_micro_batch=2)
+    before = everything(train_step)
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 2 GiB") as caught:
-        it(EIGHT, step=0)
+        train_step(EIGHT, step=0)
     assert isinstance(caught.value, MemoryShortageError)  # the user reads it without a traceback
     assert "with 2 of 8 rows of (4,) at a time" in str(caught.value)
-    assert it.model.tried == [8, 4, 2]
-    assert are_equal(before, everything(it))
+    assert train_step.model.tried == [8, 4, 2]
+    assert are_equal(before, everything(train_step))
 
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError, ValueError, KeyboardInterrupt])
 def test_any_other_error_passes_untouched(error: type[Exception]) -> None:
     """Even one that says the same words."""
-    it = hungry(8, fits=4)
-    it.model.error = error
+    train_step = hungry(8, fits=4)
+    train_step.model.error = error
     with pytest.raises(error, match="CUDA out of memory") as caught:
-        it(EIGHT, step=0)
-    assert it.model.tried == [8]
+        train_step(EIGHT, step=0)
+    assert train_step.model.tried == [8]
     assert not hasattr(caught.value, "__notes__")
     assert caught.value.__cause__ is None
 
@@ -114,15 +114,15 @@ def test_any_other_error_passes_untouched(error: type[Exception]) -> None:
 def test_memory_short_in_the_update_is_no_matter_of_micro_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    it = hungry(8, fits=8)
+    train_step = hungry(8, fits=8)
 
     def refuse() -> None:
         raise torch.OutOfMemoryError("no room for state")
 
-    monkeypatch.setattr(it.optimizer, "step", refuse)
+    monkeypatch.setattr(train_step.optimizer, "step", refuse)
     with pytest.raises(torch.OutOfMemoryError, match="no room for state"):
-        it(EIGHT, step=0)
-    assert it.model.tried == [8]
+        train_step(EIGHT, step=0)
+    assert train_step.model.tried == [8]
 
 
 def test_the_simulated_allocator_refuses_and_the_step_is_done_in_parts() -> None:
@@ -139,13 +139,13 @@ def test_the_simulated_allocator_refuses_and_the_step_is_done_in_parts() -> None
             assert torch.cuda.mem_get_info()[0] == memory_bytes
             how = precision("bf16")
             model = how.prepare(Transformer(config), "cuda")
-            it = Stepper(
+            train_step = Stepper(
                 model, language_loss, how.wrapped(build(model, ADAMW)), precision=how,
                 device="cuda", micro_batch=rows,
             )  # fmt: skip
             for step in range(2):
                 batch = torch.randint(0, config.vocabulary, (rows, sequence + 1), device="cuda")
-                sizes.append(it(batch, step=step).micro_batch)
+                sizes.append(train_step(batch, step=step).micro_batch)
             return sizes, gpu.peak_allocated_bytes
 
     sizes, peak_bytes = train(usable_bytes())

@@ -66,10 +66,10 @@ def test_what_is_not_finite_stays() -> None:
 
 def test_draws_are_a_function_of_the_seed() -> None:
     wide = torch.randn(1000)
-    first, again, other = (round_stochastically(wide, generator(it)) for it in (3, 3, 4))
+    first, again, other = (round_stochastically(wide, generator(seed)) for seed in (3, 3, 4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-    assert len({seed_of_update(5, it) for it in range(100)}) == 100
+    assert len({seed_of_update(5, number) for number in range(100)}) == 100
 
 
 # Wide updates
@@ -203,10 +203,10 @@ def test_state_is_what_was_planned_and_what_the_closed_form_says(
     model = how.prepare(Cruncher(16, 3), "cpu")
     config = replace(ADAMW, implementation=implementation)
     optimizer = how.wrapped(build(model, config))
-    for it in model.parameters():
-        it.grad = torch.ones_like(it)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    count = sum(it.numel() for it in model.parameters())
+    count = sum(parameter.numel() for parameter in model.parameters())
     plan = states_of_count(count, how.recipe, known_optimizer("adamw"))
     assert held_state_bytes(optimizer) == planned_state_bytes(optimizer)
     assert held_state_bytes(optimizer) == plan.master.value + plan.optimizer.value
@@ -220,8 +220,8 @@ def test_weights_in_float32_are_refused_by_a_wide_update() -> None:
 def test_saved_state_without_masters_is_refused() -> None:
     model = Cruncher(4, 1).bfloat16()
     optimizer = precision("pure-bf16").wrapped(build(model, ADAMW))
-    for it in model.parameters():
-        it.grad = torch.ones_like(it)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     with pytest.raises(UsageError, match="no float32 master"):
         precision("bf16-master").wrapped(build(model, ADAMW)).load_state_dict(

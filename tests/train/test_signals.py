@@ -229,10 +229,13 @@ def test_what_the_terminal_and_torchrun_both_send_is_one_signal() -> None:
 
 
 def test_afterwards_signals_are_what_they_were() -> None:
-    before = {it: signal.getsignal(it) for it in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    before = {
+        signum: signal.getsignal(signum)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    }
     with listening(lambda text: None):
-        assert all(signal.getsignal(it) != handler for it, handler in before.items())
-    assert {it: signal.getsignal(it) for it in before} == before
+        assert all(signal.getsignal(signum) != handler for signum, handler in before.items())
+    assert {getsignal: signal.getsignal(getsignal) for getsignal in before} == before
 
 
 def test_a_request_to_save_is_taken_once() -> None:

@@ -36,7 +36,7 @@ def test_a_jump_is_found_and_a_smooth_fall_is_none(start: float, fall: float, se
     noise = random.Random(seed)
     detector = SpikeDetector(SpikeConfig(warmup_steps=20, deviations=6.0))
     losses = [start * math.exp(-fall * step) * noise.uniform(0.99, 1.01) for step in range(60)]
-    assert not any(detector.sees_spike(it) for it in losses)
+    assert not any(detector.sees_spike(loss) for loss in losses)
     assert detector.sees_spike(3 * start)
     assert not detector.sees_spike(losses[-1])  # the spike has not moved the middle
 
@@ -46,8 +46,8 @@ def test_what_is_not_finite_is_no_spike_and_leaves_no_trace(
     losses: list[float], odd: float
 ) -> None:
     detector = SpikeDetector(AT_ONCE)
-    for it in losses:
-        detector.sees_spike(it)
+    for loss in losses:
+        detector.sees_spike(loss)
     before = detector.state
     assert not detector.sees_spike(odd)
     assert detector.state == before
@@ -70,11 +70,13 @@ def test_a_new_level_is_the_new_middle_after_half_a_window() -> None:
 @given(st.lists(FINITE, max_size=50), st.lists(FINITE, max_size=20))
 def test_going_on_from_json_is_going_on(first: list[float], then: list[float]) -> None:
     detector = SpikeDetector(AT_ONCE)
-    for it in first:
-        detector.sees_spike(it)
+    for loss in first:
+        detector.sees_spike(loss)
     saved = json.loads(json.dumps(detector.state.to_dict()))
     resumed = SpikeDetector(AT_ONCE, SpikeState.from_dict(saved))
-    assert [resumed.sees_spike(it) for it in then] == [detector.sees_spike(it) for it in then]
+    assert [resumed.sees_spike(loss) for loss in then] == [
+        detector.sees_spike(loss) for loss in then
+    ]
     assert resumed.state == detector.state
     assert len(resumed.state.recent_losses) <= AT_ONCE.window_steps
 

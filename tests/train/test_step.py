@@ -69,7 +69,7 @@ def test_micro_batches_add_up_to_the_batch(
         for row in range(ROWS):
             targets[row, : 3 * row + 1] = -100
     whole, parts = stepper(), stepper(micro_batch)
-    expected, found = (it((inputs, targets), step=0) for it in (whole, parts))
+    expected, found = (train_step((inputs, targets), step=0) for train_step in (whole, parts))
     assert found.loss == pytest.approx(expected.loss, rel=1e-6)
     assert found.grad_norm == pytest.approx(expected.grad_norm, rel=1e-5)
     assert found.micro_batches == micro_batches
@@ -81,29 +81,32 @@ def test_weights_by_rows_alone_would_be_wrong() -> None:
     """The check above can fail: the plain mean of means is another number."""
     inputs, targets = tokens()[:, :-1], tokens()[:, 1:].clone()
     targets[:3, :10] = -100
-    it = stepper()
-    plain = sum(it.model.loss(inputs[part], targets[part]) for part in (slice(3), slice(3, 6))) / 2
-    assert it((inputs, targets), step=0).loss != pytest.approx(plain.item(), rel=1e-4)
+    train_step = stepper()
+    plain = (
+        sum(train_step.model.loss(inputs[part], targets[part]) for part in (slice(3), slice(3, 6)))
+        / 2
+    )
+    assert train_step((inputs, targets), step=0).loss != pytest.approx(plain.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 4])
 def test_targets_that_are_numbers(micro_batch: int) -> None:
     x, y = torch.randn(ROWS, 8), torch.randn(ROWS)
-    it = stepper(micro_batch, model=Cruncher(8, 2), loss=square_loss)
-    expected = square_loss(it.model, x, y).item()
-    assert it((x, y), step=0).loss == pytest.approx(expected, rel=1e-6)
+    train_step = stepper(micro_batch, model=Cruncher(8, 2), loss=square_loss)
+    expected = square_loss(train_step.model, x, y).item()
+    assert train_step((x, y), step=0).loss == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.fixture(scope="module")
 def float32_losses() -> list[float]:
-    it = stepper(4, clip_norm=1.0)
-    return [it(tokens(), step=step).loss for step in range(LEARNING_STEPS)]
+    train_step = stepper(4, clip_norm=1.0)
+    return [train_step(tokens(), step=step).loss for step in range(LEARNING_STEPS)]
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16", "bf16-master", "pure-bf16"])
 def test_every_precision_learns(name: str, float32_losses: list[float]) -> None:
-    it = stepper(4, name=name, clip_norm=1.0)
-    losses = [it(tokens(), step=step).loss for step in range(LEARNING_STEPS)]
+    train_step = stepper(4, name=name, clip_norm=1.0)
+    losses = [train_step(tokens(), step=step).loss for step in range(LEARNING_STEPS)]
     expected = float32_losses
     assert losses[0] == pytest.approx(expected[0], rel=0.01)
     assert losses[-1] == pytest.approx(expected[-1], rel=0.03)
@@ -112,8 +115,8 @@ def test_every_precision_learns(name: str, float32_losses: list[float]) -> None:
 
 def test_no_host_wait_for_each_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """One read a step, however many micro-batches."""
-    it = stepper(1, clip_norm=1.0)
-    it(tokens(), step=0)
+    train_step = stepper(1, clip_norm=1.0)
+    train_step(tokens(), step=0)
     reads: list[str] = []
     for name in ("item", "tolist", "__bool__", "__float__"):
         native = getattr(Tensor, name)
@@ -125,8 +128,8 @@ def test_no_host_wait_for_each_micro_batch(monkeypatch: pytest.MonkeyPatch) -> N
             return native(self)
 
         monkeypatch.setattr(Tensor, name, read)
-    it.optimizer.step = lambda: None  # type: ignore[method-assign]
-    it(tokens(), step=1)
+    train_step.optimizer.step = lambda: None  # type: ignore[method-assign]
+    train_step(tokens(), step=1)
     assert reads == ["tolist"]
 
 
@@ -155,52 +158,52 @@ def poisoned(**options: Any) -> Stepper:
 @pytest.mark.parametrize("factor", [math.nan, math.inf, 1e30])
 @pytest.mark.parametrize("name", ["fp32", "fp16"])
 def test_a_step_that_is_not_finite_is_skipped_untouched(factor: float, name: str) -> None:
-    it = poisoned(on_nonfinite="skip", clip_norm=1.0, name=name)
-    it(BATCH, step=0)
-    before, scale = everything(it), it.state_dict()["scaler"]
-    it.model.factor = factor
-    result = it(BATCH, step=1)
+    train_step = poisoned(on_nonfinite="skip", clip_norm=1.0, name=name)
+    train_step(BATCH, step=0)
+    before, scale = everything(train_step), train_step.state_dict()["scaler"]
+    train_step.model.factor = factor
+    result = train_step(BATCH, step=1)
     assert (result.is_skipped, result.outcome) == (True, Outcome.NONFINITE)
-    assert are_equal(before, everything(it))
-    assert it.state_dict()["scaler"] == scale
-    assert it.skipped_in_a_row == 1
-    it.model.factor = 1.0
-    assert not it(BATCH, step=2).is_skipped
-    assert it.skipped_in_a_row == 0
-    assert not are_equal(before, everything(it))
+    assert are_equal(before, everything(train_step))
+    assert train_step.state_dict()["scaler"] == scale
+    assert train_step.skipped_in_a_row == 1
+    train_step.model.factor = 1.0
+    assert not train_step(BATCH, step=2).is_skipped
+    assert train_step.skipped_in_a_row == 0
+    assert not are_equal(before, everything(train_step))
 
 
 def test_a_gradient_that_is_not_finite_is_found_beside_a_finite_loss() -> None:
     """√0 is 0, and its slope infinite."""
-    it = stepper(
+    train_step = stepper(
         2, model=Poisoned(), on_nonfinite="skip",
         loss=lambda model, x, y: (model.weight - 1).abs().sqrt().sum() + square_loss(model, x, y),
     )  # fmt: skip
-    result = it(BATCH, step=0)
+    result = train_step(BATCH, step=0)
     assert math.isfinite(result.loss)
     assert not math.isfinite(result.grad_norm)
     assert result.outcome is Outcome.NONFINITE
 
 
 def test_stopping_names_step_and_rows_and_keeps_the_batch() -> None:
-    it = poisoned()
+    train_step = poisoned()
     inputs = torch.ones(4, 4)
     inputs[3, 0] = math.nan
-    before = everything(it)
+    before = everything(train_step)
     with pytest.raises(NonFiniteError, match=r"^Step 17: the loss is nan.* in rows 2 to 3 of 4"):
-        it((inputs, torch.zeros(4)), step=17)
-    assert are_equal(before, everything(it))
+        train_step((inputs, torch.zeros(4)), step=17)
+    assert are_equal(before, everything(train_step))
     with pytest.raises(NonFiniteError) as caught:
-        it((inputs, torch.zeros(4)), step=18)
+        train_step((inputs, torch.zeros(4)), step=18)
     assert caught.value.step == 18
     assert torch.equal(caught.value.batch[0].isnan(), inputs.isnan())
 
 
 def test_weights_that_were_bad_before_are_named() -> None:
-    it = poisoned()
-    it.model.weight.data[0] = math.inf
+    train_step = poisoned()
+    train_step.model.weight.data[0] = math.inf
     with pytest.raises(NonFiniteError, match="weights were not finite before it, 'weight'"):
-        it(BATCH, step=0)
+        train_step(BATCH, step=0)
 
 
 def test_a_batch_without_any_target_is_no_step() -> None:
@@ -210,11 +213,11 @@ def test_a_batch_without_any_target_is_no_step() -> None:
 
 
 def test_skips_in_a_row_are_bounded() -> None:
-    it = poisoned(on_nonfinite="skip", most_skipped=2)
-    it.model.factor = math.nan
-    assert [it(BATCH, step=step).is_skipped for step in range(2)] == [True, True]
+    train_step = poisoned(on_nonfinite="skip", most_skipped=2)
+    train_step.model.factor = math.nan
+    assert [train_step(BATCH, step=step).is_skipped for step in range(2)] == [True, True]
     with pytest.raises(NonFiniteError, match="Step 2 after 2 skipped steps in a row"):
-        it(BATCH, step=2)
+        train_step(BATCH, step=2)
 
 
 def test_the_loss_scale_is_looked_for_and_counts_for_nothing() -> None:
@@ -231,53 +234,53 @@ def test_the_loss_scale_is_looked_for_and_counts_for_nothing() -> None:
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return model(x).float().mean() * 2.0**10
 
-    it = stepper(
+    train_step = stepper(
         1, model=Steep(), loss=loss, name="fp16", most_skipped=0, on_nonfinite="stop",
     )  # fmt: skip
-    before = everything(it)
+    before = everything(train_step)
     batch = (torch.ones(1, 1), torch.zeros(1))
-    results = [it(batch, step=0)]
+    results = [train_step(batch, step=0)]
     while results[-1].is_skipped:
         assert results[-1].outcome is Outcome.SCALE_LOWERED
-        assert are_equal(before, everything(it))
-        results.append(it(batch, step=0))
+        assert are_equal(before, everything(train_step))
+        results.append(train_step(batch, step=0))
     assert [result.loss_scale for result in results] == [2.0**n for n in range(16, 4, -1)]
     assert results[-1].outcome is Outcome.UPDATED
 
 
 def test_the_loss_scale_has_a_floor() -> None:
     """Gradients that overflow at a scale of one are not the scale's fault."""
-    it = stepper(
+    train_step = stepper(
         2, model=Poisoned(), name="fp16", on_nonfinite="skip",
         loss=lambda model, x, y: (model.weight - 1).abs().sqrt().sum(),
     )  # fmt: skip
-    outcomes = [it(BATCH, step=step).outcome for step in range(18)]
+    outcomes = [train_step(BATCH, step=step).outcome for step in range(18)]
     assert outcomes == [Outcome.SCALE_LOWERED] * 16 + [Outcome.NONFINITE] * 2
-    assert it.state_dict()["scaler"]["scale"] == 1.0
+    assert train_step.state_dict()["scaler"]["scale"] == 1.0
 
 
 @pytest.mark.parametrize(
     ("policy", "outcome"), [("note", Outcome.UPDATED), ("skip", Outcome.SPIKE)]
 )
 def test_spikes_are_treated_as_asked(policy: Any, outcome: Outcome) -> None:
-    it = poisoned(spikes=SpikeDetector(SpikeConfig(on_spike=policy, warmup_steps=20)))
+    train_step = poisoned(spikes=SpikeDetector(SpikeConfig(on_spike=policy, warmup_steps=20)))
     for step in range(20):
-        assert not it(BATCH, step=step).is_spike
-    before = everything(it)
-    it.model.factor = 10.0
-    result = it(BATCH, step=20)
+        assert not train_step(BATCH, step=step).is_spike
+    before = everything(train_step)
+    train_step.model.factor = 10.0
+    result = train_step(BATCH, step=20)
     assert result.is_spike
     assert result.outcome is outcome
-    assert are_equal(before, everything(it)) == (policy == "skip")
+    assert are_equal(before, everything(train_step)) == (policy == "skip")
 
 
 def test_a_spike_can_stop_the_run() -> None:
-    it = poisoned(spikes=SpikeDetector(SpikeConfig(on_spike="stop", warmup_steps=20)))
+    train_step = poisoned(spikes=SpikeDetector(SpikeConfig(on_spike="stop", warmup_steps=20)))
     for step in range(20):
-        it(BATCH, step=step)
-    it.model.factor = 10.0
+        train_step(BATCH, step=step)
+    train_step.model.factor = 10.0
     with pytest.raises(SpikeError, match="Step 20: the loss spiked to"):
-        it(BATCH, step=20)
+        train_step(BATCH, step=20)
 
 
 def test_going_on_from_a_state_dict_is_going_on() -> None:
@@ -307,16 +310,16 @@ def test_a_step_runs_on_the_simulated_gpu(name: str) -> None:
     def script() -> None:
         how = precision(name)
         model = how.prepare(Transformer(CONFIG), "cuda")
-        it = Stepper(
+        train_step = Stepper(
             model, language_loss, how.wrapped(build(model, ADAMW)), precision=how, device="cuda",
             micro_batch=4, clip_norm=1.0,
         )  # fmt: skip
         for step in range(2):
             batch = torch.randint(0, 256, (ROWS, SEQUENCE + 1), device="cuda")
-            results.append(it(batch, step=step))
+            results.append(train_step(batch, step=step))
 
     trace = torchtally.run(script, gpu="H100-SXM")
-    assert [it.outcome for it in results] == [Outcome.UPDATED] * 2
+    assert [step_result.outcome for step_result in results] == [Outcome.UPDATED] * 2
     assert len(trace.step_ends) == 2
 
 
@@ -341,16 +344,16 @@ def test_rows_without_targets_are_refused() -> None:
 
 def test_memory_that_is_short_after_unscaling_is_no_other_error() -> None:
     """float16's scaler remembers that gradients are unscaled, and the attempt is done again."""
-    it = stepper(micro_batch=ROWS, name="fp16")
-    norm, calls = it._clipped_norm, iter(range(9))
+    train_step = stepper(micro_batch=ROWS, name="fp16")
+    norm, calls = train_step._clipped_norm, iter(range(9))
 
     def short() -> Tensor:
         if next(calls) == 0:
             raise torch.OutOfMemoryError("no memory for the norm")
         return norm()
 
-    it._clipped_norm = short  # type: ignore[method-assign]
-    result = it(tokens(), step=0)
+    train_step._clipped_norm = short  # type: ignore[method-assign]
+    result = train_step(tokens(), step=0)
     assert result.outcome is Outcome.UPDATED
     assert result.micro_batch == ROWS // 2
 

@@ -124,7 +124,7 @@ class Training:
         """A new batch, still on the host."""
         case = self.case
         inputs = case.model.sample(case.batch, case.sequence, self.generator)
-        return [self.prepared(it) for it in inputs]
+        return [self.prepared(tensor) for tensor in inputs]
 
     def prepared(self, tensor: Tensor) -> Tensor:
         if tensor.dim() == 4 and self.case.channels_last:
@@ -141,7 +141,7 @@ class Training:
         """One training step, on these batches of the host, or else on new ones."""
         for number in range(self.case.accumulation):
             batch = self.batch() if batches is None else batches[number]
-            inputs = [it.to(self.device) for it in batch]
+            inputs = [tensor.to(self.device) for tensor in batch]
             with self.autocast():
                 loss = self.model(*inputs) / self.case.accumulation
             mark("forward")

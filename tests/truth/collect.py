@@ -102,7 +102,7 @@ class Corpus:
     def text(self) -> str:
         """JSON, a line for each case."""
         head = json.dumps(self.head(), indent=1).removesuffix("\n}")
-        lines = ",\n".join(json.dumps(it.to_json()) for it in self.entries)
+        lines = ",\n".join(json.dumps(entry.to_json()) for entry in self.entries)
         return f'{head},\n "cases": [\n{lines}\n ]\n}}\n'
 
     def write(self, path: Path) -> None:
@@ -130,7 +130,7 @@ def read_corpus(path: Path) -> Corpus:
             raise ValueError(f"its format is {found['format']}, not {FORMAT}")
         if found["kind"] not in KINDS:
             raise ValueError(f"its kind is {found['kind']!r}, none of {', '.join(KINDS)}")
-        entries = [Entry.from_json(it) for it in found["cases"]]
+        entries = [Entry.from_json(case) for case in found["cases"]]
         if found["kind"] == "stand-in" and any(map(timed, entries)):
             raise ValueError("it has times, and a stand-in computes nothing that takes any")
         return Corpus(found["kind"], found["about"], found["is_small"], found["date"], entries)
@@ -217,7 +217,7 @@ def collect(
     return failed
 
 
-WIDTH = max(len(it.name) for it in CASES)
+WIDTH = max(len(case.name) for case in CASES)
 
 
 def seen(measurement: Measurement) -> str:
@@ -241,14 +241,14 @@ def gib(number: int | None) -> str:
 
 def chosen(pattern: str) -> list[Case]:
     """Cases whose name the pattern matches, or is part of."""
-    return [it for it in CASES if fnmatchcase(it.name, pattern) or pattern in it.name]
+    return [case for case in CASES if fnmatchcase(case.name, pattern) or pattern in case.name]
 
 
 def listed(cases: Sequence[Case]) -> str:
     rows = [
-        (it.name, str(it.precision), str(it.optimizer), f"{it.accumulation}x{it.batch}",
-         str(it.sequence or "images"))
-        for it in cases
+        (case.name, str(case.precision), str(case.optimizer), f"{case.accumulation}x{case.batch}",
+         str(case.sequence or "images"))
+        for case in cases
     ]  # fmt: skip
     rows.insert(0, ("case", "precision", "optimizer", "batch", "sequence"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -280,29 +280,37 @@ def resumed(new: Corpus, path: Path) -> Corpus:
                 f"{path} cannot be resumed: its {name} was {before}, and now is {now}.\n"
                 "Give another --output, or leave --resume out and measure everything."
             )
-    measured = [it for it in old.entries if it.measurement is not None]
+    measured = [entry for entry in old.entries if entry.measurement is not None]
     return replace(old, entries=measured)
 
 
 def parser() -> argparse.ArgumentParser:
     summary, _, details = (__doc__ or "").partition("\n\n")
-    it = argparse.ArgumentParser(
+    argument_parser = argparse.ArgumentParser(
         prog="python -m tests.truth.collect",
         description=summary,
         epilog=details,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    it.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="default: cuda")
-    it.add_argument("--only", default="*", metavar="PATTERN", help="part of a name, or with *, ?")
-    it.add_argument("--output", type=Path, metavar="FILE", help="default: named after the device")
-    it.add_argument("--resume", action="store_true", help="keep what the file has already")
-    it.add_argument("--no-times", action="store_true", help="measure memory alone")
-    it.add_argument("--list", action="store_true", help="list the cases and stop")
-    it.add_argument(
+    argument_parser.add_argument(
+        "--device", default="cuda", choices=("cuda", "cpu"), help="default: cuda"
+    )
+    argument_parser.add_argument(
+        "--only", default="*", metavar="PATTERN", help="part of a name, or with *, ?"
+    )
+    argument_parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="default: named after the device"
+    )
+    argument_parser.add_argument(
+        "--resume", action="store_true", help="keep what the file has already"
+    )
+    argument_parser.add_argument("--no-times", action="store_true", help="measure memory alone")
+    argument_parser.add_argument("--list", action="store_true", help="list the cases and stop")
+    argument_parser.add_argument(
         "--kind", default="gpu", choices=KINDS[:2],
         help="stand-in: the driver is a stand-in that computes nothing, and the file says so",
     )  # fmt: skip
-    return it
+    return argument_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -346,13 +354,13 @@ def run_all(
     corpus: Corpus, cases: Sequence[Case], path: Path, device: str, *, with_times: bool = True
 ) -> int:
     start = time.perf_counter()
-    done = {it.name for it in corpus.entries}
-    left = [it for it in cases if it.name not in done]
+    done = {entry.name for entry in corpus.entries}
+    left = [case for case in cases if case.name not in done]
     if device == "cpu":
-        for it in left:
-            if it.needs_gpu:
-                complain(f"{it.name} is left out: the host lacks a kernel for it")
-        left = [it for it in left if not it.needs_gpu]
+        for case in left:
+            if case.needs_gpu:
+                complain(f"{case.name} is left out: the host lacks a kernel for it")
+        left = [case for case in left if not case.needs_gpu]
     print(f"{corpus.device}, torch {corpus.about['torch']}: {len(left)} cases, to {path}")
     run = in_process_of_its_own(device, with_times=with_times and corpus.kind != "stand-in")
     failed = collect(corpus, left, run, path, lambda line: print(line, flush=True))

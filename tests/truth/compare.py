@@ -94,9 +94,9 @@ def compare(corpus: Corpus) -> list[Row]:
         raise ValueError("a corpus of the host has no figures of memory to compare with")
     target = chip(corpus.device)
     return [
-        Row(it.name, it.measurement, predict(case_measured(it, corpus), target))
-        for it in corpus.entries
-        if it.measurement is not None
+        Row(entry.name, entry.measurement, predict(case_measured(entry, corpus), target))
+        for entry in corpus.entries
+        if entry.measurement is not None
     ]
 
 
@@ -105,7 +105,7 @@ def case_measured(entry: Entry, corpus: Corpus) -> Case:
     case = case.small() if corpus.is_small else case
     now = settings(case)
     if entry.settings != now:
-        changed = sorted(it for it in now if now[it] != entry.settings.get(it))
+        changed = sorted(setting for setting in now if now[setting] != entry.settings.get(setting))
         raise ValueError(
             f"{entry.name} is not the case that was measured: {', '.join(changed)} changed.\n"
             "Give the new case a name of its own, or measure it again."
@@ -203,9 +203,13 @@ def step_times(corpus: Corpus, predicted_step_s: StepPredictor | None = None) ->
     if corpus.kind != "gpu":
         return []
     return [
-        StepTime(it.name, it.measurement.times, predicted_step_s and predicted_step_s(it, corpus))
-        for it in corpus.entries
-        if it.measurement is not None and it.measurement.times is not None
+        StepTime(
+            entry.name,
+            entry.measurement.times,
+            predicted_step_s and predicted_step_s(entry, corpus),
+        )
+        for entry in corpus.entries
+        if entry.measurement is not None and entry.measurement.times is not None
     ]
 
 
@@ -246,12 +250,14 @@ Compared = Sequence[tuple[Corpus, Sequence[Row]]]
 def accuracy_markdown(compared: Compared, predicted_step_s: StepPredictor | None = None) -> str:
     """docs/accuracy.md: what each corpus says of the predictions."""
     corpora = [corpus for corpus, _ in compared]
-    steps = max((len(it.measurement.steps) for c in corpora for it in c.entries if it.measurement),
-                default=3)  # fmt: skip
+    steps = max(
+        (len(entry.measurement.steps) for c in corpora for entry in c.entries if entry.measurement),
+        default=3,
+    )
     parts = [INTRODUCTION.format(steps=steps)]
-    if not any(it.kind == "gpu" for it in corpora):
+    if not any(corpus.kind == "gpu" for corpus in corpora):
         parts.append(NO_GPU)
-    ordered = sorted(compared, key=lambda it: (it[0].kind, it[0].device, it[0].date))
+    ordered = sorted(compared, key=lambda pair: (pair[0].kind, pair[0].device, pair[0].date))
     for corpus, rows in ordered:
         parts.append(section(corpus, rows))
         if found := step_times(corpus, predicted_step_s):
@@ -282,8 +288,12 @@ def section(corpus: Corpus, rows: Sequence[Row]) -> str:
         table(*summary(rows)),
         "### Below parity",
         "",
-        *([f"- {it}" for it in below_parity(rows)] or ["None."]),
-        *(f"- {it.name}: not measured: {it.error}" for it in corpus.entries if it.error),
+        *([f"- {name}" for name in below_parity(rows)] or ["None."]),
+        *(
+            f"- {entry.name}: not measured: {entry.error}"
+            for entry in corpus.entries
+            if entry.error
+        ),
         "",
         "### Peaks",
         "",
@@ -307,7 +317,7 @@ host; copying them to the device is part of a step.
 
 
 def times_section(found: Sequence[StepTime]) -> str:
-    far = [error(it.ratio) for it in found if it.ratio is not None]
+    far = [error(step_time.ratio) for step_time in found if step_time.ratio is not None]
     said = f"Predicted {percent(median(far))} off in the median.\n" if far else None
     return "\n".join([STEP_TIMES, *([said] if said else []), table(*steps_table(found))])
 
@@ -321,7 +331,7 @@ def summary(rows: Sequence[Row]) -> Grid:
     for what, ratio in (("peak allocated", allocated), ("peak reserved", reserved)):
         found = errors(rows, ratio)
         far = percent(found[0][0]) if found else "none"
-        middle = percent(median(it for it, _ in found)) if found else "none"
+        middle = percent(median(value for value, _ in found)) if found else "none"
         lines.append([what, str(len(found)), middle, far, found[0][1] if found else ""])
     right = sum(row.fitted is row.is_said_to_fit for row in rows)
     lines.append(["fits or not", str(len(rows)), f"{right} right", "", ""])
@@ -346,24 +356,24 @@ def peaks(rows: Sequence[Row]) -> Grid:
 
 
 def steps_table(found: Sequence[StepTime]) -> Grid:
-    def line(it: StepTime) -> list[str]:
-        times = it.times
+    def line(step_time: StepTime) -> list[str]:
+        times = step_time.times
         clock_hz = None if times.gauge is None else times.gauge.sm_clock_hz
         cells = [
-            it.name,
+            step_time.name,
             str(len(times.step_s)),
             format_seconds(times.median_step_s),
             format_seconds(times.stretch_step_s),
             "unknown" if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz",
         ]
-        if it.predicted_s is None:
+        if step_time.predicted_s is None:
             return cells
-        return [*cells, format_seconds(it.predicted_s), f"{it.ratio:.3f}"]
+        return [*cells, format_seconds(step_time.predicted_s), f"{step_time.ratio:.3f}"]
 
     heads = ["case", "steps", "single", "in a row", "SM clock"]
-    if any(it.predicted_s is not None for it in found):
+    if any(step_time.predicted_s is not None for step_time in found):
         heads += ["predicted", "ratio"]
-    return heads, [line(it) for it in found]
+    return heads, [line(step_time) for step_time in found]
 
 
 PHASES = ("build", "forward", "backward", "optimizer", "zero_grad")
@@ -401,7 +411,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def corpora(folder: Path = FOLDER) -> dict[str, Corpus]:
     """All that were committed, by the names of their files."""
-    return {it.name: read_corpus(it) for it in sorted(folder.glob("*.json"))}
+    return {path.name: read_corpus(path) for path in sorted(folder.glob("*.json"))}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -412,8 +422,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("corpus", nargs="*", type=Path, help="default: all of tests/truth/corpus")
     given = parser.parse_args(arguments)
     try:
-        chosen = [read_corpus(it) for it in given.corpus] or list(corpora().values())
-        page = accuracy_markdown([(it, compare(it)) for it in chosen], predict_step_s)
+        chosen = [read_corpus(path) for path in given.corpus] or list(corpora().values())
+        page = accuracy_markdown([(corpus, compare(corpus)) for corpus in chosen], predict_step_s)
         if given.write is not None:
             given.write.write_text(page, encoding="utf-8")
         else:

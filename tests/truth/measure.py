@@ -77,16 +77,19 @@ class Measurement:
     @property
     def peak_allocated_bytes(self) -> int | None:
         """The most in any step."""
-        return most(it.peak_allocated_bytes for it in self.steps)
+        return most(step.peak_allocated_bytes for step in self.steps)
 
     @property
     def peak_reserved_bytes(self) -> int | None:
-        return most(it.peak_reserved_bytes for it in self.steps)
+        return most(step.peak_reserved_bytes for step in self.steps)
 
     def marks(self) -> dict[str, Mark]:
         """By phase: those of the build and of the last step, the last one of each."""
         build = [] if self.build is None else [self.build]
-        return {it.phase: it for it in (*build, *(it for s in self.steps[-1:] for it in s.marks))}
+        return {
+            mark.phase: mark
+            for mark in (*build, *(mark for s in self.steps[-1:] for mark in s.marks))
+        }
 
     def to_json(self) -> Json:
         plain = replace(self, times=None)
@@ -99,8 +102,8 @@ class Measurement:
         One from before times were recorded has none.
         """
         steps = tuple(
-            Step(**{**it, "marks": tuple(Mark(**mark) for mark in it["marks"])})
-            for it in found["steps"]
+            Step(**{**step, "marks": tuple(Mark(**mark) for mark in step["marks"])})
+            for step in found["steps"]
         )
         build = None if found["build"] is None else Mark(**found["build"])
         known = found.get("times")

@@ -62,7 +62,7 @@ def attend(
     """Attention of (B, heads, S, head width); keys and values may have fewer heads."""
     groups = query.shape[1] // key.shape[1]
     if groups > 1 and attention in (Attention.EFFICIENT, Attention.WRITTEN_OUT):
-        key, value = (it.repeat_interleave(groups, dim=1) for it in (key, value))
+        key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key, value))
         groups = 1
     if attention is Attention.WRITTEN_OUT:
         return written_out(query, key, value, mask, is_causal, dropout, scale)
@@ -145,7 +145,9 @@ class SelfAttention(nn.Module):
         self.into, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        query, key, value = (split_heads(it, self.heads) for it in self.into(x).chunk(3, dim=-1))
+        query, key, value = (
+            split_heads(part, self.heads) for part in self.into(x).chunk(3, dim=-1)
+        )
         mixed = attend(
             query, key, value, self.attention,
             mask=mask, is_causal=self.is_causal, dropout=self.dropout if self.training else 0.0,
@@ -321,8 +323,8 @@ class Mixture(nn.Module):
         self.gate = nn.Parameter(torch.empty(experts, width, hidden))
         self.up = nn.Parameter(torch.empty(experts, width, hidden))
         self.down = nn.Parameter(torch.empty(experts, hidden, width))
-        for it in (self.gate, self.up, self.down):
-            nn.init.normal_(it, std=0.02)
+        for parameter in (self.gate, self.up, self.down):
+            nn.init.normal_(parameter, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, 1)
@@ -372,7 +374,9 @@ class Llama(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.tokens(tokens)
         head = self.config.width // self.config.heads
-        cosine, sine = (it.to(x.dtype) for it in rotary(tokens.shape[1], head, tokens.device))
+        cosine, sine = (
+            tensor.to(x.dtype) for tensor in rotary(tokens.shape[1], head, tokens.device)
+        )
         for block in self.blocks:
             x = run(block, self.config.checkpointing, x, cosine, sine)
         return token_loss(self.head(self.norm(x)), targets)

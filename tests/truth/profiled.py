@@ -45,7 +45,7 @@ class OperatorTime:
 
     def to_json(self) -> list[Any]:
         """Only the values: the keys of a thousand rows would be most of a file."""
-        kernels = [[it.name, it.launches, it.device_s] for it in self.kernels]
+        kernels = [[kernel.name, kernel.launches, kernel.device_s] for kernel in self.kernels]
         return [self.name, self.shapes, self.dtypes, self.calls, self.self_s, kernels]
 
     @staticmethod
@@ -57,7 +57,7 @@ class OperatorTime:
             tuple(dtypes),
             calls,
             self_s,
-            tuple(Kernel(*it) for it in kernels),
+            tuple(Kernel(*kernel) for kernel in kernels),
         )
 
 
@@ -111,7 +111,7 @@ def signature(event: Event | None) -> Signature:
         for shape, dtype in zip(event.shapes(), event.dtypes(), strict=True)
         if dtype not in NO_TENSORS and not dtype.startswith(UNDEFINED)
     ]
-    return event.name(), tuple(it for it, _ in tensors), tuple(it for _, it in tensors)
+    return event.name(), tuple(shape for shape, _ in tensors), tuple(name for _, name in tensors)
 
 
 @dataclass(slots=True)
@@ -142,15 +142,15 @@ def seconds(duration_ns: int, steps: int) -> float:
 
 def operator_times(events: Iterable[Event], steps: int, *, is_gpu: bool) -> list[OperatorTime]:
     """For one step, of the events of so many; the longest first."""
-    known = [it for it in events if not it.is_user_annotation()]
+    known = [event for event in events if not event.is_user_annotation()]
     sums = on_the_device(known) if is_gpu else on_the_host(known)
     rows = [found.row(of, steps) for of, found in sums.items()]
-    return sorted(rows, key=lambda it: -it.self_s)
+    return sorted(rows, key=lambda row: -row.self_s)
 
 
 def on_the_device(events: list[Event]) -> dict[Signature, Sum]:
     """Kernels by the operator that launched them, the innermost one."""
-    operators = {it.correlation_id(): it for it in events if is_operator(it)}
+    operators = {event.correlation_id(): event for event in events if is_operator(event)}
     launched: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         if event.device_type() != DeviceType.CPU:
@@ -180,7 +180,7 @@ def is_operator(event: Event) -> bool:
 
 def on_the_host(events: list[Event]) -> dict[Signature, Sum]:
     sums: dict[Signature, Sum] = defaultdict(Sum)
-    for event, self_ns in self_times(it for it in events if is_operator(it)):
+    for event, self_ns in self_times(event for event in events if is_operator(event)):
         if event.name().startswith("aten::"):  # the rest is autograd's book-keeping
             found = sums[signature(event)]
             found.calls += 1
@@ -190,8 +190,8 @@ def on_the_host(events: list[Event]) -> dict[Signature, Sum]:
 
 def self_times(events: Iterable[Event]) -> Iterator[tuple[Event, int]]:
     """Each with its nanoseconds outside those that began and ended within it, in its thread."""
-    whole = [it for it in events if it.start_thread_id() == it.end_thread_id()]
-    whole.sort(key=lambda it: (it.start_thread_id(), it.start_ns(), -it.end_ns()))
+    whole = [event for event in events if event.start_thread_id() == event.end_thread_id()]
+    whole.sort(key=lambda event: (event.start_thread_id(), event.start_ns(), -event.end_ns()))
     inner_ns = [0] * len(whole)
     around: list[int] = []
     for number, event in enumerate(whole):
@@ -200,7 +200,9 @@ def self_times(events: Iterable[Event]) -> Iterator[tuple[Event, int]]:
         if around:
             inner_ns[around[-1]] += event.duration_ns()
         around.append(number)
-    return ((it, it.duration_ns() - inner) for it, inner in zip(whole, inner_ns, strict=True))
+    return (
+        (event, event.duration_ns() - inner) for event, inner in zip(whole, inner_ns, strict=True)
+    )
 
 
 def is_within(event: Event, outer: Event) -> bool:

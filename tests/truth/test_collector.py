@@ -42,7 +42,7 @@ def phases_of(case: Case) -> list[str]:
 
 
 def test_every_case_has_a_name_of_its_own() -> None:
-    names = [it.name for it in CASES]
+    names = [case.name for case in CASES]
     assert len(set(names)) == len(names) >= 16
 
 
@@ -51,12 +51,12 @@ def test_a_case_runs_on_the_host(case: Case) -> None:
     if case.needs_gpu:
         pytest.skip("the host lacks a kernel")
     seen = measure(case.small(), "cpu", steps=1)
-    assert [it.phase for it in seen.steps[0].marks] == phases_of(case)
+    assert [mark.phase for mark in seen.steps[0].marks] == phases_of(case)
     # Nobody knows is not nothing.
     assert seen.available_bytes is None
     assert seen.peak_allocated_bytes is None
     assert seen.peak_reserved_bytes is None
-    assert {it.allocated_bytes for it in seen.steps[0].marks} == {None}
+    assert {mark.allocated_bytes for mark in seen.steps[0].marks} == {None}
 
 
 @ALL
@@ -67,18 +67,18 @@ def test_a_case_runs_on_the_virtual_gpu(case: Case) -> None:
     assert seen.build is not None
     assert seen.build.allocated_bytes is not None
     marks = seen.steps[0].marks
-    assert [it.phase for it in marks] == phases_of(case)
+    assert [mark.phase for mark in marks] == phases_of(case)
     assert seen.peak_allocated_bytes is not None
     assert seen.peak_reserved_bytes is not None
-    held = [it.allocated_bytes or 0 for it in (seen.build, *marks)]
+    held = [mark.allocated_bytes or 0 for mark in (seen.build, *marks)]
     assert seen.peak_allocated_bytes >= max(held) > 0
     assert seen.peak_reserved_bytes >= seen.peak_allocated_bytes
     itemsize = 2 if case.precision == "bf16" else 4
     model = small.model.build()
-    buffers = sum(allocated_bytes(it.nbytes) for it in model.buffers())
-    weights = sum(allocated_bytes(it.numel() * itemsize) for it in model.parameters())
+    buffers = sum(allocated_bytes(buffer.nbytes) for buffer in model.buffers())
+    weights = sum(allocated_bytes(parameter.numel() * itemsize) for parameter in model.parameters())
     assert seen.build.allocated_bytes >= weights
-    if not any(isinstance(it, torch.nn.RNNBase) for it in model.modules()):
+    if not any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
         assert seen.build.allocated_bytes == weights + buffers
 
 
@@ -140,13 +140,13 @@ def test_out_of_memory_is_a_measurement(ended: int, monkeypatch: pytest.MonkeyPa
     assert seen.out_of_memory
     assert (seen.times, seen.times_error) == (None, None)
     assert seen.stopped_in == (f"step 2, {PHASES[ended]}" if ended < 4 else "build")
-    assert [len(it.marks) for it in seen.steps] == ([4, ended] if ended < 4 else [])
+    assert [len(step.marks) for step in seen.steps] == ([4, ended] if ended < 4 else [])
     assert Measurement.from_json(json.loads(json.dumps(seen.to_json()))) == seen
 
 
 # The collector --------------------------------------------------------------------------------
 
-SMALL = tuple(case_of(it) for it in ("gpt2-tiny", "resnet50-fp32", "bert-large-accumulation"))
+SMALL = tuple(case_of(name) for name in ("gpt2-tiny", "resnet50-fp32", "bert-large-accumulation"))
 
 
 def on_virtual_gpu(case: Case) -> Measurement:
@@ -169,14 +169,16 @@ def collected(
 def test_a_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "made" / "it.json"
     corpus = collected(path)
-    assert [it.name for it in corpus.entries] == [it.name for it in SMALL]
-    assert [it.measurement for it in corpus.entries] == [on_virtual_gpu(it) for it in SMALL]
+    assert [entry.name for entry in corpus.entries] == [case.name for case in SMALL]
+    assert [entry.measurement for entry in corpus.entries] == [
+        on_virtual_gpu(case) for case in SMALL
+    ]
     assert corpus.about["device"] == corpus.device == H100.device_name
     assert corpus.about["total_memory_bytes"] == H100.total_memory_bytes
     before = path.read_bytes()
     corpus.write(path)
     assert path.read_bytes() == before
-    assert [it.name for it in path.parent.iterdir()] == ["it.json"]
+    assert [file.name for file in path.parent.iterdir()] == ["it.json"]
 
 
 @pytest.mark.parametrize("spoilt", ["", "{}", "[]", "null", '{"format": 2}'])
@@ -197,10 +199,10 @@ def test_a_case_that_fails_is_recorded_and_stops_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = collected(tmp_path / "it.json", run=failing)
-    assert [it.error for it in corpus.entries] == [None, "no such kernel", None]
-    assert [it.measurement is None for it in corpus.entries] == [False, True, False]
+    assert [entry.error for entry in corpus.entries] == [None, "no such kernel", None]
+    assert [entry.measurement is None for entry in corpus.entries] == [False, True, False]
     assert "resnet50-fp32" in capsys.readouterr().out
-    assert [it.name for it in compare(corpus)] == [SMALL[0].name, SMALL[2].name]
+    assert [row.name for row in compare(corpus)] == [SMALL[0].name, SMALL[2].name]
     assert "resnet50-fp32: not measured: no such kernel" in accuracy_markdown(
         [(corpus, compare(corpus))]
     )
@@ -217,7 +219,7 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         collected(path, run=interrupted)
     # What failed is tried again.
-    assert [it.name for it in collect.resumed(begun(), path).entries] == ["gpt2-tiny"]
+    assert [entry.name for entry in collect.resumed(begun(), path).entries] == ["gpt2-tiny"]
     other = begun()
     other.about["torch"] = "1.0"
     with pytest.raises(ValueError, match="cannot be resumed: its about"):
@@ -278,9 +280,11 @@ def test_what_the_command_refuses(
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert collect.main(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [it.split()[0] for it in lines[1:]] == [it.name for it in CASES]
+    assert [line.split()[0] for line in lines[1:]] == [case.name for case in CASES]
     assert collect.main(["--list", "--only", "vit"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1 + sum("vit" in it.name for it in CASES)
+    assert len(capsys.readouterr().out.splitlines()) == 1 + sum(
+        "vit" in case.name for case in CASES
+    )
 
 
 # The comparison -------------------------------------------------------------------------------
@@ -288,9 +292,12 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_prediction_agrees_with_itself(tmp_path: Path) -> None:
     rows = compare(collected(tmp_path / "it.json"))
-    assert {it.allocated_ratio for it in rows} == {it.reserved_ratio for it in rows} == {1.0}
-    assert {ratio for it in rows for ratio in it.phase_ratios.values()} == {1.0}
-    assert [it for row in rows for it in row.phase_ratios] == 3 * ["build", *PHASES]
+    assert {row.allocated_ratio for row in rows} == {row.reserved_ratio for row in rows} == {1.0}
+    assert {ratio for row in rows for ratio in row.phase_ratios.values()} == {1.0}
+    assert [phase_ratio for row in rows for phase_ratio in row.phase_ratios] == 3 * [
+        "build",
+        *PHASES,
+    ]
     assert below_parity(rows) == []
 
 
@@ -300,11 +307,11 @@ def scaled(entry: Entry, *, allocated: float = 1.0, reserved: float = 1.0) -> En
     steps = list(entry.measurement.steps)
     steps[1:] = [
         replace(
-            it,
-            peak_allocated_bytes=int((it.peak_allocated_bytes or 0) * allocated),
-            peak_reserved_bytes=int((it.peak_reserved_bytes or 0) * reserved),
+            step,
+            peak_allocated_bytes=int((step.peak_allocated_bytes or 0) * allocated),
+            peak_reserved_bytes=int((step.peak_reserved_bytes or 0) * reserved),
         )
-        for it in steps[1:]
+        for step in steps[1:]
     ]
     return replace(entry, measurement=replace(entry.measurement, steps=tuple(steps)))
 
@@ -330,7 +337,7 @@ def test_a_wrong_number_is_found(
 
 def test_a_median_beyond_its_limit_is_found(tmp_path: Path) -> None:
     corpus = collected(tmp_path / "it.json")
-    corpus.entries[:2] = [scaled(it, allocated=1.02) for it in corpus.entries[:2]]
+    corpus.entries[:2] = [scaled(entry, allocated=1.02) for entry in corpus.entries[:2]]
     [found] = below_parity(compare(corpus))
     assert found == "peak allocated is 1.96 % off in the median, limit 1 %"
 
@@ -394,8 +401,8 @@ def test_predictions_agree_with_what_was_measured() -> None:
     committed = corpora()
     if not committed:
         pytest.skip("no corpus has been collected yet")
-    rows = {name: compare(it) for name, it in committed.items()}
-    found = {name: below_parity(it) for name, it in rows.items()}
+    rows = {name: compare(corpus) for name, corpus in committed.items()}
+    found = {name: below_parity(row) for name, row in rows.items()}
     assert not any(found.values()), found
     page = accuracy_markdown([(committed[name], rows[name]) for name in committed])
     shown = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")

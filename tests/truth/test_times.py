@@ -143,7 +143,7 @@ def test_no_batch_is_drawn_while_steps_are_timed(monkeypatch: pytest.MonkeyPatch
 
 def without_clock(seen: Measurement) -> Measurement:
     """Only what does not depend on how fast the machine is."""
-    steps = tuple(replace(it, seconds=0.0) for it in seen.steps)
+    steps = tuple(replace(step, seconds=0.0) for step in seen.steps)
     return replace(seen, steps=steps, times=None, times_error=None)
 
 
@@ -290,7 +290,7 @@ class Recorded:
         return self.is_annotation
 
     def shapes(self) -> list[list[int]]:
-        return [list(it) for it in self.sizes]
+        return [list(size) for size in self.sizes]
 
     def dtypes(self) -> list[str]:
         return list(self.types)
@@ -321,8 +321,13 @@ def test_kernels_belong_to_the_operator_that_launched_them() -> None:
         on_gpu("void reduce<float>(float*)", 200, 12),
         on_gpu("Memcpy HtoD (Pageable -> Device)", 50, 0),
     ]
-    again = [replace(it, number=it.number + 100) if it.number in (11, 12) else it for it in step]
-    again = [replace(it, linked=112) if it.linked == 12 else it for it in again]
+    again = [
+        replace(recorded, number=recorded.number + 100) if recorded.number in (11, 12) else recorded
+        for recorded in step
+    ]
+    again = [
+        replace(recorded, linked=112) if recorded.linked == 12 else recorded for recorded in again
+    ]
     assert operator_times([*step, *again], 2, is_gpu=True) == [
         OperatorTime(
             "aten::mm",
@@ -348,13 +353,13 @@ def test_on_the_host_an_operator_has_what_those_within_it_have_not() -> None:
         Recorded("aten::mm", 650, 750, 6, thread=2),  # another thread's, and in nothing
     ]
     rows = operator_times(events, 1, is_gpu=False)
-    assert {it.name: (it.calls, it.self_s) for it in rows} == {
+    assert {row.name: (row.calls, row.self_s) for row in rows} == {
         "aten::mm": (2, 400e-9),
         "aten::linear": (1, 300e-9),
         "aten::add": (1, 150e-9),
         "aten::empty": (1, 50e-9),
     }
-    assert [it.name for it in rows][:2] == ["aten::mm", "aten::linear"]
+    assert [row.name for row in rows][:2] == ["aten::mm", "aten::linear"]
 
 
 def test_rows_agree_with_the_profilers_own_table() -> None:
@@ -368,12 +373,16 @@ def test_rows_agree_with_the_profilers_own_table() -> None:
     for row in operator_times(found, 1, is_gpu=False):
         calls[row.name] = calls.get(row.name, 0) + row.calls
         self_s[row.name] = self_s.get(row.name, 0) + row.self_s
-    averages = {it.key: it for it in profiler.key_averages() if it.key.startswith("aten::")}
+    averages = {
+        average.key: average
+        for average in profiler.key_averages()
+        if average.key.startswith("aten::")
+    }
     assert set(calls) == set(averages)
-    for name, it in averages.items():
+    for name, average in averages.items():
         # The table takes an operator that calls itself for one call.
-        assert calls[name] >= it.count
-        assert self_s[name] == pytest.approx(it.self_cpu_time_total / 1e6, rel=1e-3, abs=1e-6)
+        assert calls[name] >= average.count
+        assert self_s[name] == pytest.approx(average.self_cpu_time_total / 1e6, rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -443,13 +452,19 @@ def test_answers_that_come_too_late_do_not_count(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_corpus_of_before_has_no_times() -> None:
-    found = [it for corpus in corpora().values() for it in corpus.entries if it.measurement]
-    old = [it.measurement for it in found if it.measurement and it.measurement.times is None]
+    found = [
+        entry for corpus in corpora().values() for entry in corpus.entries if entry.measurement
+    ]
+    old = [
+        entry.measurement
+        for entry in found
+        if entry.measurement and entry.measurement.times is None
+    ]
     assert old or not found
-    for it in old[:1]:
-        plain = it.to_json()
+    for measurement in old[:1]:
+        plain = measurement.to_json()
         del plain["times"], plain["times_error"]
-        assert Measurement.from_json(plain) == it
+        assert Measurement.from_json(plain) == measurement
 
 
 TIMES = Times(
@@ -498,8 +513,8 @@ def test_a_predicted_step_stands_beside_the_measured_one() -> None:
     assert found.ratio == 1.25
     page = accuracy_markdown([(corpus, compare(corpus))], lambda entry, corpus: 0.5)
     assert "Predicted 25 % off in the median." in page
-    [line] = [it for it in page.splitlines() if "MHz" in it]
-    cells = [it.strip() for it in line.strip("|").split("|")]
+    [line] = [line for line in page.splitlines() if "MHz" in line]
+    cells = [word.strip() for word in line.strip("|").split("|")]
     assert cells == [
         "gpt2-tiny", "3", "500.0 ms", "400.0 ms", "1980 MHz", "500.0 ms", "1.250",
     ]  # fmt: skip
@@ -508,9 +523,9 @@ def test_a_predicted_step_stands_beside_the_measured_one() -> None:
 
 def test_measured_steps_stand_alone_where_nobody_predicts() -> None:
     corpus = corpus_of("gpu", replace(TIMES, gauge=None))
-    assert [it.ratio for it in step_times(corpus)] == [None]
+    assert [step_time.ratio for step_time in step_times(corpus)] == [None]
     page = accuracy_markdown([(corpus, compare(corpus))])
-    [heads] = [it for it in page.splitlines() if "in a row |" in it]
+    [heads] = [line for line in page.splitlines() if "in a row |" in line]
     assert "ratio" not in heads
     assert "unknown" in page
 
@@ -538,19 +553,19 @@ def test_the_command_times_real_steps(tmp_path: Path, monkeypatch: pytest.Monkey
     assert times.profiled_steps == 3
     assert times.operators is not None
     rows = times.operators
-    assert [it.self_s for it in rows] == sorted((it.self_s for it in rows), reverse=True)
-    assert all((it.name or "").startswith("aten::") for it in rows)
-    assert len({(it.name, it.shapes, it.dtypes) for it in rows}) == len(rows)
+    assert [row.self_s for row in rows] == sorted((row.self_s for row in rows), reverse=True)
+    assert all((row.name or "").startswith("aten::") for row in rows)
+    assert len({(row.name, row.shapes, row.dtypes) for row in rows}) == len(rows)
     # Each of its two layers has one gradient of the weight that makes queries, keys and values:
     # 3 x 64 numbers for each of 2 x 32 tokens, times the 64 that came in.
-    products = {it.shapes: it.calls for it in rows if it.name == "aten::mm"}
+    products = {row.shapes: row.calls for row in rows if row.name == "aten::mm"}
     assert products[(192, 64), (64, 64)] == 2
 
 
 def test_a_step_is_predicted_by_the_roofline_of_the_corpus_own_chip() -> None:
     """More FLOPs than the chip can do in the time predicted would be a mistake; none, too."""
     (committed,) = corpora().values()
-    entry = next(it for it in committed.entries if it.name == "gpt2-bf16-fused")
+    entry = next(entry for entry in committed.entries if entry.name == "gpt2-bf16-fused")
     predicted_s = predict_step_s(entry, committed)
     tokens, parameters = 8 * 1024, 124e6
     least_s = 6 * parameters * tokens / 989.4e12

@@ -82,7 +82,7 @@ class Times:
         """Operators as `OperatorTime.to_json` writes them, a list for each."""
         return {name: getattr(self, name) for name in self.__slots__} | {
             "gauge": self.gauge and asdict(self.gauge),
-            "operators": self.operators and [it.to_json() for it in self.operators],
+            "operators": self.operators and [operator.to_json() for operator in self.operators],
         }
 
     @staticmethod
@@ -212,7 +212,7 @@ def time_steps(watch: Watch) -> Times:
         warm_up_steps=len(warm_up_s),
         is_settled=is_settled(warm_up_s),
         step_s=tuple(step_s for step_s, _ in singles),
-        phase_s={name: median(it[name] for _, it in singles) for name in singles[0][1]},
+        phase_s={name: median(record[name] for _, record in singles) for name in singles[0][1]},
         stretch_steps=steps,
         stretch_step_s=stretch_s / steps,
         gauge=gauge(reader.samples),
@@ -233,8 +233,12 @@ def gauge(samples: Sequence[Sample]) -> Gauge | None:
     """Medians of what is known."""
     if not samples:
         return None
-    columns = [[it for it in column if it is not None] for column in zip(*samples, strict=True)]
-    sm_clock_mhz, power_w, temperature_c = (median(it) if it else None for it in columns)
+    columns = [
+        [value for value in column if value is not None] for column in zip(*samples, strict=True)
+    ]
+    sm_clock_mhz, power_w, temperature_c = (
+        median(column) if column else None for column in columns
+    )
     sm_clock_hz = None if sm_clock_mhz is None else sm_clock_mhz * 1e6
     return Gauge(len(samples), sm_clock_hz, power_w, temperature_c)
 

@@ -51,7 +51,7 @@ def stopwatch(
     **kernels: Kernel,
 ) -> Stopwatch:
     """Kernels by their operators' names without "aten."."""
-    named = {f"aten.{name}": it for name, it in kernels.items()}
+    named = {f"aten.{name}": kernel for name, kernel in kernels.items()}
     return Stopwatch(on, calibration, named, host)
 
 

@@ -62,7 +62,9 @@ def test_a_dtype_alone_has_nothing_beside_it() -> None:
 
 def test_the_cubest_shape_of_as_much_work_is_chosen() -> None:
     shapes = ((256, 256, 256), (4096, 64, 64))
-    samples = [calibrations.product(*it, 1e12, d) for it in shapes for d in ("float32", "bfloat16")]
+    samples = [
+        calibrations.product(*shape, 1e12, d) for shape in shapes for d in ("float32", "bfloat16")
+    ]
     found = table(bench_view(calibrations.gpu(*samples)), "same_shapes")
     assert found.column("shape") == ("256x256x256",)
 
@@ -119,7 +121,7 @@ def test_an_estimate_says_so() -> None:
     single, half = found.column("mfu")
     assert single == pytest.approx(0.5)
     assert half is None
-    assert [it.basis for it in view.plot.curves] == [Basis.ESTIMATED]
+    assert [curve.basis for curve in view.plot.curves] == [Basis.ESTIMATED]
 
 
 def test_a_gpu_of_no_table_is_promised_nothing() -> None:
@@ -129,11 +131,11 @@ def test_a_gpu_of_no_table_is_promised_nothing() -> None:
 
 def test_the_plot_has_the_best_of_each_size_and_the_promises() -> None:
     plot = bench_view(calibrations.gpu()).plot
-    assert {(it.x, it.detail) for it in plot.marks} == {
+    assert {(mark.x, mark.detail) for mark in plot.marks} == {
         (2 * 1024**3, "bfloat16"), (2 * 1024**3, "float32"), (1024**3, "bfloat16"),
     }  # fmt: skip
-    assert [it.limit for it in plot.curves] == [989.4e12, 67e12]
-    assert {it.basis for it in plot.curves} == {Basis.PROMISED}
+    assert [curve.limit for curve in plot.curves] == [989.4e12, 67e12]
+    assert {curve.basis for curve in plot.curves} == {Basis.PROMISED}
 
 
 def test_the_text_and_the_document() -> None:

@@ -40,12 +40,12 @@ def timed(found: Trace) -> Ledger:
 
 
 def compared(found: Trace, *names: str, **options: object) -> Table:
-    others = [Roofline(chip(it)) for it in names]
+    others = [Roofline(chip(name)) for name in names]
     return comparison(timed(found), others, **options)  # type: ignore[arg-type]
 
 
 def rows(table: Table) -> dict[object, dict[str, object]]:
-    names = [it.name for it in table.columns]
+    names = [column.name for column in table.columns]
     return {row[0]: dict(zip(names, row, strict=True)) for row in table.rows}
 
 
@@ -91,7 +91,7 @@ def test_a_chip_that_lacks_what_the_time_takes_has_no_time() -> None:
     table = comparison(timed(trace()), [Roofline(bare)])
     found = rows(table)["Bare"]
     numbers = ("step_s", "relative", "mfu", "usd", "energy_joules")
-    assert [found[it] for it in numbers] == [None] * 5
+    assert [found[number] for number in numbers] == [None] * 5
     assert found["bound"] == ""
     assert "no time for aten.mm x 4: Bare has no peak" in table.note
 
@@ -144,7 +144,7 @@ def room_bytes(on: Chip) -> int:
 def test_who_holds_what_the_run_held() -> None:
     """60 GiB: more than an RTX 4090 has, less than the others."""
     found = rows(compared(trace(held_bytes=60 * GIB), "RTX-4090", "H200-SXM"))
-    assert {name: it["fits"] for name, it in found.items()} == {
+    assert {name: row["fits"] for name, row in found.items()} == {
         "H100-SXM": "yes", "RTX-4090": "no", "H200-SXM": "yes"
     }  # fmt: skip
 
@@ -187,7 +187,7 @@ def test_timing_anew_is_accounting_anew(found: Trace) -> None:
     for name in ("H100-SXM", "RTX-4090"):
         roofline = Roofline(chip(name))
         anew, whole = retimed(ledger, roofline), account(found, roofline=roofline)
-        assert [it.slot for it in anew.entries] == [it.slot for it in whole.entries]
+        assert [entry.slot for entry in anew.entries] == [entry.slot for entry in whole.entries]
         assert anew.total.seconds == whole.total.seconds
         assert anew.untimed == whole.untimed
 

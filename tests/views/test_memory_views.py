@@ -74,8 +74,10 @@ def timeline_laws_broken(ledger: Ledger, table: Table) -> list[str]:
     memory = ledger.memory
     ticks, totals = table.column("tick"), table.column("bytes")
     present = [column.name for column in table.columns]
-    parts = [table.column(str(it)) for it in Category if str(it) in present]
-    marks = [tick for tick, it in zip(ticks, table.column("bar"), strict=True) if "<" in str(it)]
+    parts = [table.column(str(category)) for category in Category if str(category) in present]
+    marks = [
+        tick for tick, name in zip(ticks, table.column("bar"), strict=True) if "<" in str(name)
+    ]
     laws = {
         "categories sum to the total": [sum(row) for row in zip(*parts, strict=True)]
         == list(totals),
@@ -94,7 +96,7 @@ def sums_broken(table: Table, expected_bytes: int) -> list[str]:
     found = sum(table.column("bytes")), table.total("bytes")
     share = sum(table.column("fraction"))
     return [
-        *(f"bytes are {it}" for it in found if it != expected_bytes),
+        *(f"bytes are {number}" for number in found if number != expected_bytes),
         *([f"shares are {share}"] if share != pytest.approx(1 if expected_bytes else 0) else []),
     ]
 
@@ -118,7 +120,7 @@ def growth_laws_broken(ledger: Ledger, table: Table) -> list[str]:
 
 
 def alive_bytes(ledger: Ledger, tick: int) -> int:
-    return sum(it.bytes for it in ledger.memory.storages if is_alive(it, tick))
+    return sum(storage.bytes for storage in ledger.memory.storages if is_alive(storage, tick))
 
 
 @given(trace=traces())
@@ -156,12 +158,12 @@ def with_cell(table: Table, row: int, name: str, cell: object) -> Table:
 @pytest.mark.parametrize(
     ("spoil", "broken"),
     [
-        (lambda it: with_cell(it, 3, "activations", 7), "categories sum to the total"),
-        (lambda it: with_cell(it, 3, "bytes", 7), "the total is what is held"),
-        (lambda it: replace(it, rows=it.rows[:2]), "the fullest row is the peak"),
-        (lambda it: with_cell(it, 0, "bar", "<"), "the peak alone is marked"),
-        (lambda it: replace(it, rows=it.rows[::-1]), "rows are in order"),
-        (lambda it: replace(it, rows=it.rows * 9), "rows are few"),
+        (lambda table: with_cell(table, 3, "activations", 7), "categories sum to the total"),
+        (lambda table: with_cell(table, 3, "bytes", 7), "the total is what is held"),
+        (lambda table: replace(table, rows=table.rows[:2]), "the fullest row is the peak"),
+        (lambda table: with_cell(table, 0, "bar", "<"), "the peak alone is marked"),
+        (lambda table: replace(table, rows=table.rows[::-1]), "rows are in order"),
+        (lambda table: replace(table, rows=table.rows * 9), "rows are few"),
     ],
 )
 def test_a_timeline_that_does_not_add_up_is_found(
@@ -264,7 +266,7 @@ def test_a_bar_is_as_long_as_its_total() -> None:
 
 def test_every_category_has_a_letter_of_its_own() -> None:
     assert set(BAR_ORDER) == set(Category)
-    assert len({initial(it) for it in Category}) == len(Category)
+    assert len({initial(category) for category in Category}) == len(Category)
 
 
 def test_a_run_without_a_device_has_no_memory_to_show() -> None:
@@ -378,9 +380,11 @@ def transformer(is_checkpointed: bool) -> Callable[[], None]:
 
 
 def test_a_checkpointed_transformer_holds_one_blocks_activations() -> None:
-    plain, checkpointed = (accounted(transformer(it)) for it in (False, True))
-    tables = [by(it, "activations-module") for it in (plain, checkpointed)]
-    times = [dict(zip(it.column("name"), it.column("modules"), strict=True)) for it in tables]
+    plain, checkpointed = (accounted(transformer(flag)) for flag in (False, True))
+    tables = [by(ledger, "activations-module") for ledger in (plain, checkpointed)]
+    times = [
+        dict(zip(table.column("name"), table.column("modules"), strict=True)) for table in tables
+    ]
     assert times[0]["blocks.*.attention"] == times[0]["blocks.*"] == 4
     assert times[1]["blocks.*.attention"] == 1  # made again for one block at a time
     assert times[1]["blocks.*"] == 4  # whose inputs are kept

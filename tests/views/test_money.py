@@ -77,7 +77,9 @@ def test_tokens_of_steps_that_do_not_tell() -> None:
 def test_the_table_of_1800_steps_of_two_seconds() -> None:
     """An hour, half of it at work, at 700 W."""
     table = money(step(), Until(1800, Extent.STEPS), own_price=own_price(2.5))
-    (row,) = (dict(zip((it.name for it in table.columns), row, strict=True)) for row in table.rows)
+    (row,) = (
+        dict(zip((column.name for column in table.columns), row, strict=True)) for row in table.rows
+    )
     watts = 700 * (IDLE_SHARE_OF_POWER + (1 - IDLE_SHARE_OF_POWER) / 2)
     assert row["seconds"] == 3600
     assert row["gpu_hours"] == 1

@@ -55,7 +55,7 @@ def test_speed_is_flops_over_the_kernel_not_over_the_idle_time() -> None:
 
 def test_operators_of_one_call_are_one_mark() -> None:
     plot = plotted(step(3072, 3072, 2048))
-    assert [it.detail.split()[0] for it in plot.marks] == ["2", "1"]
+    assert [mark.detail.split()[0] for mark in plot.marks] == ["2", "1"]
 
 
 def test_a_call_from_two_lines_names_the_costlier_and_counts_the_other() -> None:
@@ -69,7 +69,7 @@ def test_a_call_from_two_lines_names_the_costlier_and_counts_the_other() -> None
 
 def test_shares_sum_to_the_step() -> None:
     plot = plotted(step(4096, 2048, 1024, 64))
-    drawn = sum(it.weight for it in plot.marks)
+    drawn = sum(mark.weight for mark in plot.marks)
     assert isclose(drawn + sum(share for _, share in plot.left_out), 1.0)
     assert "operators without FLOPs" in dict(plot.left_out)
     assert "the device idle" in dict(plot.left_out)
@@ -78,13 +78,13 @@ def test_shares_sum_to_the_step() -> None:
 def test_what_is_missing_from_the_shares_would_show() -> None:
     plot = plotted(step(4096, 2048))
     short = replace(plot, marks=plot.marks[1:])
-    drawn = sum(it.weight for it in short.marks)
+    drawn = sum(mark.weight for mark in short.marks)
     assert not isclose(drawn + sum(share for _, share in short.left_out), 1.0)
 
 
 def test_the_roof_meets_at_its_ridge() -> None:
     """989.4 TFLOP/s over 3.35 TB/s are 295 FLOPs a byte."""
-    promised = [it for it in plotted(step(4096)).curves if it.basis is Basis.PROMISED]
+    promised = [curve for curve in plotted(step(4096)).curves if curve.basis is Basis.PROMISED]
     slope, ceiling = promised
     assert slope.unit is Unit.BYTE_PER_S
     assert (slope.limit, ceiling.limit) == (3.35e12, 989.4e12)
@@ -104,16 +104,20 @@ def test_a_ceiling_for_each_dtype_of_the_products() -> None:
     ):
         made.run(call, (0, 0))
     made.end_step()
-    names = [it.name for it in plotted(made.build()).curves if it.basis is Basis.PROMISED]
+    names = [curve.name for curve in plotted(made.build()).curves if curve.basis is Basis.PROMISED]
     assert names == ["memory", "bfloat16, float16", "tf32", "float32"]
 
 
 def test_what_was_measured_comes_before_what_was_published() -> None:
-    published = [it.limit for it in plotted(step(4096)).curves if it.basis is Basis.ACHIEVED]
+    published = [
+        curve.limit for curve in plotted(step(4096)).curves if curve.basis is Basis.ACHIEVED
+    ]
     peak = chip("H100-SXM").peaks["bfloat16"].achieved_flop_per_s
     assert peak in published
     here = Roofline(chip("H100-SXM"), calibrations.gpu())
-    measured = [it.limit for it in plotted(step(4096), here).curves if it.basis is Basis.ACHIEVED]
+    measured = [
+        curve.limit for curve in plotted(step(4096), here).curves if curve.basis is Basis.ACHIEVED
+    ]
     assert measured == [3.015e12, 494.7e12]
 
 
@@ -122,25 +126,25 @@ def test_nobody_promises_anything_of_a_cpu() -> None:
 
     machine = calibrations.cpu()
     plot = plotted(step(512, dtype="float32"), Roofline(host_chip(machine), machine))
-    assert {it.basis for it in plot.curves} == {Basis.ACHIEVED}
-    assert [it.limit for it in plot.curves] == [1e10, 64e9]
+    assert {curve.basis for curve in plot.curves} == {Basis.ACHIEVED}
+    assert [curve.limit for curve in plot.curves] == [1e10, 64e9]
     assert "issuing operators" in dict(plot.left_out)
 
 
 def test_letters_go_to_the_heaviest() -> None:
     plot = plotted(step(*range(1024, 1024 + 128 * 12, 128)))
-    weights = [it.weight for it in plot.marks]
+    weights = [mark.weight for mark in plot.marks]
     assert weights == sorted(weights, reverse=True)
-    assert "".join(it.symbol for it in plot.marks) == LETTERS
+    assert "".join(mark.symbol for mark in plot.marks) == LETTERS
     assert len(plot.marks) == 12
     assert plot.listed == plot.marks[: len(LETTERS)]
 
 
 def test_everything_lies_between_the_ends_of_the_axes() -> None:
     plot = plotted(step(4096, 64, 512))
-    for it in plot.marks:
-        assert plot.x.low < it.x < plot.x.high
-        assert plot.y.low < it.y < plot.y.high
+    for mark in plot.marks:
+        assert plot.x.low < mark.x < plot.x.high
+        assert plot.y.low < mark.y < plot.y.high
 
 
 def test_causal_attention_in_full_is_remarked_on() -> None:
@@ -170,7 +174,7 @@ def test_dtypes_are_spelled_as_peaks_are() -> None:
 
 def test_an_axis() -> None:
     axis = Axis("", Scale.FLOPS, 1.0, 1e4)
-    assert [axis.share(it) for it in (1.0, 100.0, 1e4)] == [0.0, 0.5, 1.0]
+    assert [axis.share(value) for value in (1.0, 100.0, 1e4)] == [0.0, 0.5, 1.0]
     assert axis.ticks() == (1.0, 10.0, 100.0, 1e3, 1e4)
     assert Axis("", Scale.FLOPS, 1.0, 12.0).ticks() == (1.0, 2.0, 5.0, 10.0)
 

@@ -82,7 +82,7 @@ def rows(table: Table, *names: str) -> list[tuple[object, ...]]:
 def ms(table: Table, *names: str) -> list[tuple[object, ...]]:
     """The same, seconds as milliseconds."""
     return [
-        tuple(round(it / MS, 6) if isinstance(it, float) else it for it in row)
+        tuple(round(value / MS, 6) if isinstance(value, float) else value for value in row)
         for row in rows(table, *names)
     ]
 
@@ -139,7 +139,7 @@ def test_bounds_have_their_time_and_the_line_that_takes_most_of_it(ledger: Ledge
     assert table.column("source") == ("line_4()", "line_3()", "line_5()")
     assert table.column("flops") == (4 * F, 6, 6)
     moved = table.column("bytes_moved")
-    assert sum(it for it in moved if isinstance(it, int)) == ledger.total.bytes
+    assert sum(name for name in moved if isinstance(name, int)) == ledger.total.bytes
 
 
 def test_a_line_waits_for_what_most_of_its_time_goes_into() -> None:
@@ -197,9 +197,9 @@ def test_without_a_roofline_there_are_no_columns_of_time(key: str) -> None:
 
 def time_columns(table: Table) -> set[str]:
     return {
-        it.name
-        for it in table.columns
-        if it.unit is Unit.SECONDS or it.name in ("seconds_share", "bound", "bytes_moved")
+        column.name
+        for column in table.columns
+        if column.unit is Unit.SECONDS or column.name in ("seconds_share", "bound", "bytes_moved")
     }
 
 
@@ -252,7 +252,7 @@ def time_laws_broken(ledger: Ledger, table: Table) -> list[str]:
     total = ledger.total
     broken = []
     for name, whole in (("seconds", total.seconds), ("kernel_s", total.kernel_s)):
-        found = [it for it in table.column(name) if isinstance(it, float)]
+        found = [key for key in table.column(name) if isinstance(key, float)]
         if len(found) != len(table.rows):
             broken.append(f"{name} are missing")
         if sum(found) != pytest.approx(whole, rel=1e-9, abs=1e-12):
@@ -260,7 +260,7 @@ def time_laws_broken(ledger: Ledger, table: Table) -> list[str]:
         if table.rows and table.total(name) != pytest.approx(whole):
             broken.append(f"the total of {name} is {table.total(name)}")
     seconds = list(table.column("seconds"))
-    if seconds != sorted(seconds, key=lambda it: -float(it or 0)):
+    if seconds != sorted(seconds, key=lambda name: -float(name or 0)):
         broken.append("rows are not by time")
     return broken
 
@@ -288,9 +288,9 @@ def test_every_column_sums_to_its_total_with_times(key: str, trace: Trace) -> No
 @pytest.mark.parametrize(
     ("spoil", "broken"),
     [
-        (lambda it: replace(it, rows=it.rows[1:]), "seconds sum to"),
-        (lambda it: replace(it, rows=it.rows[::-1]), "rows are not by time"),
-        (lambda it: replace(it, totals=(1.0,) * len(it.columns)), "the total of seconds"),
+        (lambda table: replace(table, rows=table.rows[1:]), "seconds sum to"),
+        (lambda table: replace(table, rows=table.rows[::-1]), "rows are not by time"),
+        (lambda table: replace(table, totals=(1.0,) * len(table.columns)), "the total of seconds"),
     ],
 )
 def test_a_view_that_loses_time_is_found(

@@ -31,7 +31,7 @@ PRODUCT_FLOPS = 2 * M**3
 
 
 def figures(ledger: Ledger) -> dict[str, Utilisation]:
-    return {it.key: it for it in utilisations(ledger)}
+    return {utilisation.key: utilisation for utilisation in utilisations(ledger)}
 
 
 def one_step(*ops: tuple[Call, Phase]) -> Trace:
@@ -130,7 +130,7 @@ def test_a_step_without_products_has_no_mfu() -> None:
 def test_a_step_that_takes_no_time_has_no_rate() -> None:
     ledger = account(products(), roofline=stopwatch(mm=Kernel(0.0, Bound.COMPUTE)))
     assert ledger.step_s == 0
-    assert {it.per_s for it in utilisations(ledger)} == {None}
+    assert {utilisation.per_s for utilisation in utilisations(ledger)} == {None}
 
 
 # Attention -------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         heads = (BATCH, TOKENS, HEADS, HEAD)
-        q, k, v = (it.view(heads).transpose(1, 2) for it in self.qkv(x).split(WIDTH, dim=2))
+        q, k, v = (part.view(heads).transpose(1, 2) for part in self.qkv(x).split(WIDTH, dim=2))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(y.transpose(1, 2).reshape(BATCH, TOKENS, WIDTH))
         return x + self.down(F.gelu(self.up(x)))
@@ -256,7 +256,9 @@ def test_the_conventions_of_a_gpt_are_related_as_papers_say(is_tied: bool) -> No
     assert found["mfu_full"].amount == (6 * multiplied + attention) * tokens
     assert found["mfu_causal"].amount == (6 * multiplied + attention // 2) * tokens
     assert embedding_parameters(ledger) == N - multiplied
-    assert {it.of for key, it in found.items() if key != "mbu"} == {"promised dense bfloat16"}
+    assert {figure.of for key, figure in found.items() if key != "mbu"} == {
+        "promised dense bfloat16"
+    }
 
 
 def test_palms_rule_gives_palms_figure() -> None:
@@ -270,8 +272,8 @@ def test_palms_rule_gives_palms_figure() -> None:
 
 def test_a_name_says_how_attention_counts_where_there_is_any() -> None:
     with_it, without = (
-        model_utilisation(account(it, roofline=stopwatch()))
-        for it in (attention(is_causal=False), products())
+        model_utilisation(account(trace, roofline=stopwatch()))
+        for trace in (attention(is_causal=False), products())
     )
     assert with_it is not None
     assert without is not None
@@ -287,8 +289,10 @@ def test_without_token_ids_there_is_no_rule_by_parameters() -> None:
 def test_the_view_shows_every_figure_and_names_its_peak() -> None:
     ledger = gpt(is_tied=True)
     table = by(ledger, "utilisation")
-    assert table.column("name") == tuple(it.name for it in utilisations(ledger))
-    assert table.column("fraction") == tuple(it.fraction for it in utilisations(ledger))
+    assert table.column("name") == tuple(utilisation.name for utilisation in utilisations(ledger))
+    assert table.column("fraction") == tuple(
+        utilisation.fraction for utilisation in utilisations(ledger)
+    )
     assert all(table.column("convention"))
     text = table_text(table, width=80)
     assert max(map(len, text.splitlines())) <= 80
@@ -301,6 +305,7 @@ def test_another_chip_has_another_peak() -> None:
     trace = products()
     half = replace(H100, peaks={"bfloat16": replace(H100.peaks["bfloat16"], flop_per_s=494.7e12)})
     whole, twice = (
-        figures(account(trace, roofline=stopwatch(it)))["mfu_full"].fraction for it in (H100, half)
+        figures(account(trace, roofline=stopwatch(chip)))["mfu_full"].fraction
+        for chip in (H100, half)
     )
     assert twice == pytest.approx(2 * (whole or 0))

@@ -53,12 +53,14 @@ def books_broken() -> list[str]:
     """Where statistics and snapshot disagree; empty when all is well."""
     stats, segments = torch.cuda.memory_stats(), torch.cuda.memory_snapshot()
     sums = {
-        "allocated_bytes.all.current": sum(it["allocated_size"] for it in segments),
-        "reserved_bytes.all.current": sum(it["total_size"] for it in segments),
-        "active_bytes.all.current": sum(it["active_size"] for it in segments),
-        "requested_bytes.all.current": sum(it["requested_size"] for it in segments),
+        "allocated_bytes.all.current": sum(segment["allocated_size"] for segment in segments),
+        "reserved_bytes.all.current": sum(segment["total_size"] for segment in segments),
+        "active_bytes.all.current": sum(segment["active_size"] for segment in segments),
+        "requested_bytes.all.current": sum(segment["requested_size"] for segment in segments),
         "allocation.all.current": sum(
-            block["state"] == "active_allocated" for it in segments for block in it["blocks"]
+            block["state"] == "active_allocated"
+            for segment in segments
+            for block in segment["blocks"]
         ),
     }
     broken = [f"{name}: {stats[name]}, not {value}" for name, value in sums.items()
@@ -209,7 +211,9 @@ def test_a_recorded_stream_keeps_a_block_until_the_device_was_waited_for(
     stats = torch.cuda.memory_stats()
     assert stats["allocated_bytes.all.current"] == 0
     assert stats["active_bytes.all.current"] == 12 * MIB
-    states = {block["state"] for it in torch.cuda.memory_snapshot() for block in it["blocks"]}
+    states = {
+        block["state"] for record in torch.cuda.memory_snapshot() for block in record["blocks"]
+    }
     assert states == {"active_pending_free"}
     y = torch.zeros(3 * MIB, device="cuda")
     assert y.data_ptr() != address
@@ -347,10 +351,12 @@ def test_books_that_are_wrong_are_noticed(gpu: VirtualGPU) -> None:
 def test_segments_of_a_snapshot(watched: VirtualGPU) -> None:
     x = torch.zeros(100, device="cuda")
     y = torch.zeros(3 * MIB // 4, device="cuda")
-    small, large = sorted(torch.cuda.memory_snapshot(), key=lambda it: it["total_size"])
+    small, large = sorted(torch.cuda.memory_snapshot(), key=lambda record: record["total_size"])
     assert (small["total_size"], small["segment_type"]) == (2 * MIB, "small")
     assert (large["total_size"], large["segment_type"]) == (20 * MIB, "large")
-    assert [(it["size"], it["requested_size"], it["state"]) for it in small["blocks"]] == [
+    assert [
+        (block["size"], block["requested_size"], block["state"]) for block in small["blocks"]
+    ] == [
         (512, 400, "active_allocated"),
         (2 * MIB - 512, 0, "inactive"),
     ]
@@ -389,7 +395,7 @@ def recorded() -> tuple[torch.Tensor, dict[str, Any]]:
 def test_a_history_has_every_event_in_order(watched: VirtualGPU) -> None:
     kept, snapshot = recorded()
     (trace,) = snapshot["device_traces"]
-    assert [(it["action"], it["size"]) for it in trace] == [
+    assert [(record["action"], record["size"]) for record in trace] == [
         ("segment_alloc", 2 * MIB),
         ("alloc", 400),
         ("segment_alloc", 12 * MIB),
@@ -400,13 +406,13 @@ def test_a_history_has_every_event_in_order(watched: VirtualGPU) -> None:
         ("oom", 120 * GIB),
     ]
     assert trace[1]["addr"] == trace[0]["addr"] == kept.data_ptr()
-    assert len({it["addr"] for it in trace[2:7]}) == 1
+    assert len({record["addr"] for record in trace[2:7]}) == 1
     refused = trace[-1]
     assert refused["device_free"] == torch.cuda.mem_get_info()[0]
     assert "addr" not in refused
-    times = [it["time_us"] for it in trace]
+    times = [record["time_us"] for record in trace]
     assert times == sorted(times)
-    assert {it["stream"] for it in trace} == {0}
+    assert {record["stream"] for record in trace} == {0}
 
 
 def test_a_history_names_the_users_lines(watched: VirtualGPU) -> None:
@@ -445,7 +451,7 @@ def test_a_history_keeps_the_last_entries_alone(watched: VirtualGPU) -> None:
     for size in (1, 2, 3):
         make(size)
     (trace,) = torch.cuda.memory._snapshot()["device_traces"]
-    assert [(it["action"], it["size"]) for it in trace] == [
+    assert [(record["action"], record["size"]) for record in trace] == [
         ("alloc", 12), ("free_requested", 12), ("free_completed", 12)
     ]  # fmt: skip
     torch.cuda.memory._record_memory_history(enabled=None)
@@ -487,7 +493,10 @@ def test_a_dumped_snapshot_is_one_the_viewer_reads(watched: VirtualGPU, tmp_path
     assert protocol <= 4
     found = pickle.loads(data)
     assert found["device_traces"][0][-1]["action"] == "oom"
-    assert sum(it["allocated_size"] for it in found["segments"]) == torch.cuda.memory_allocated()
+    assert (
+        sum(segment["allocated_size"] for segment in found["segments"])
+        == torch.cuda.memory_allocated()
+    )
     assert len(kept) == 4
 
 

@@ -97,7 +97,7 @@ def averages() -> None:
 def test_optimizers_take_one_tensor_at_a_time_and_clipping_lists_as_on_the_cpu():
     """torch/optim/optimizer.py knows no lists on the CPU; torch/nn/utils/clip_grad.py does."""
     on_host, on_gpu = set(names(traced(averages, HOST))), set(names(traced(averages)))
-    assert {it for it in on_host if "_foreach" in it} == {
+    assert {name for name in on_host if "_foreach" in name} == {
         "aten._foreach_norm",
         "aten._foreach_mul_",
     }

@@ -99,7 +99,9 @@ def test_an_empty_workspace_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(shapes.SHAPES, aten.mkldnn_rnn_layer.default)
     simulation = simulated(PROGRAMS["one layer"])
     run = profiled(PROGRAMS["one layer"], simulation.operators)
-    assert any("only for real" in it for it in differences(simulation.course, run.course))
+    assert any(
+        "only for real" in difference for difference in differences(simulation.course, run.course)
+    )
     assert simulation.course.peak_bytes < run.course.peak_bytes
 
 
@@ -224,14 +226,20 @@ def test_gradients_are_the_hosts() -> None:
     network = nn.LSTM(5, 6)
     x = torch.randn(7, 2, 5)
     network(x)[0].square().sum().backward()
-    expected = [it.grad.tolist() for it in network.parameters() if it.grad is not None]
+    expected = [
+        parameter.grad.tolist() for parameter in network.parameters() if parameter.grad is not None
+    ]
     network.zero_grad()
     found: list[Any] = []
 
     def run() -> None:
         there = network.to("cuda")
         there(x.to("cuda"))[0].square().sum().backward()
-        found.extend(it.grad.tolist() for it in there.parameters() if it.grad is not None)
+        found.extend(
+            parameter.grad.tolist()
+            for parameter in there.parameters()
+            if parameter.grad is not None
+        )
 
     assert not traced(run, HOST).placeholders
     for ours, theirs in zip(found, expected, strict=True):

@@ -265,7 +265,9 @@ def test_every_setting_of_tf32_is_seen():
 
     def allowed() -> list[str]:
         return [
-            it for it in ("matmul", "conv", "rnn") if private.fp32_precision("cuda", it) == "tf32"
+            name
+            for name in ("matmul", "conv", "rnn")
+            if private.fp32_precision("cuda", name) == "tf32"
         ]
 
     assert allowed() == ["conv", "rnn"]

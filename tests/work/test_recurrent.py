@@ -62,9 +62,11 @@ def test_a_layer_on_the_cpu_and_its_backward(options: dict[str, bool], seen: lis
     ran = recorded(lambda: network(torch.rand(7, 2, 5))[0].sum().backward())
     forward = ran.named("aten.mkldnn_rnn_layer")
     backward = ran.named("aten.mkldnn_rnn_layer_backward")
-    assert [cost(it).flops for it in forward] == [2 * 14 * 24 * n for n in seen]
-    assert [cost(it).flops for it in backward] == [4 * 14 * 24 * n for n in reversed(seen)]
-    assert {cost_of(it)[0] for it in (*forward, *backward)} == {Kind.RECURRENT}
+    assert [cost(invocation).flops for invocation in forward] == [2 * 14 * 24 * n for n in seen]
+    assert [cost(invocation).flops for invocation in backward] == [
+        4 * 14 * 24 * n for n in reversed(seen)
+    ]
+    assert {cost_of(invocation)[0] for invocation in (*forward, *backward)} == {Kind.RECURRENT}
 
 
 def layer_inputs(*, has_biases: bool) -> list[TensorSpec]:
@@ -93,7 +95,9 @@ def test_the_backward_of_a_layer_counts_its_weights_from_one(
 ) -> None:
     specs = layer_inputs(has_biases=has_biases)
     names = ["input", *(f"weight{n}" for n in range(1, 5)), "hx_", "cx_tmp"]
-    inputs = [replace(it, argument=name) for it, name in zip(specs, names, strict=True)]
+    inputs = [
+        replace(layer_input, argument=name) for layer_input, name in zip(specs, names, strict=True)
+    ]
     kept = [given("output", 7, 2, 6), given("hy_", 2, 6), given("cy_", 2, 6)]
     rest = [given("grad_output", 7, 2, 6), given("workspace", 1000, dtype="uint8")]
     results = ((7, 2, 5), (24, 5), (24, 6), (24,), (24,), (2, 6), (2, 6))

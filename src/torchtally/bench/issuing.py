@@ -42,7 +42,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         B, S, D = x.shape
         q, k, v = (
-            it.view(B, S, 2, D // 2).transpose(1, 2) for it in self.qkv(self.norm(x)).chunk(3, -1)
+            part.view(B, S, 2, D // 2).transpose(1, 2)
+            for part in self.qkv(self.norm(x)).chunk(3, -1)
         )
         attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(B, S, D))
@@ -103,9 +104,9 @@ def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: C
         if number >= WARM_UPS:
             steps.append(step)
     return Step(
-        undisturbed(it.forward_s for it in steps),
-        undisturbed(it.backward_s for it in steps),
-        undisturbed(it.optimizer_s for it in steps),
+        undisturbed(step.forward_s for step in steps),
+        undisturbed(step.backward_s for step in steps),
+        undisturbed(step.optimizer_s for step in steps),
     )
 
 

@@ -238,7 +238,7 @@ def cast(n: int, make: Make) -> Work:
 def fused_adamw(n: int, make: Make) -> Work:
     """Eight parameters."""
     lists = [[make(max(1, n // 8)).abs() for _ in range(8)] for _ in range(4)]
-    steps = [torch.ones((), device=it.device) for it in lists[0]]
+    steps = [torch.ones((), device=tensor.device) for tensor in lists[0]]
     return work(
         aten._fused_adamw_.default, *lists, [], steps,
         lr=1e-9, beta1=0.9, beta2=0.95, weight_decay=0.0, eps=1e-8,

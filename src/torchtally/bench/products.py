@@ -55,7 +55,7 @@ def products(
         for M, N, K in product(ROWS, SIDES, SIDES)
         if least_flops <= 2 * M * N * K <= most_flops
     ]
-    for M, N, K in sorted(shapes, key=lambda it: it[0] * it[1] * it[2]):
+    for M, N, K in sorted(shapes, key=lambda shape: shape[0] * shape[1] * shape[2]):
         for layout in LAYOUTS if K >= 64 else LAYOUTS[:1]:
             yield partial(plain, M, N, K, layout, dtype, device)
     for B, S, D in BATCHED:

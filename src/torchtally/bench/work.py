@@ -33,7 +33,7 @@ class Work:
         invocation = Invocation(learn(self.overload), self.args, self.kwargs)
         outputs = tensors_in(self())
         found = described(invocation, outputs)
-        is_mixed = any(it.is_cuda for it in (*invocation.inputs, *outputs))
+        is_mixed = any(tensor.is_cuda for tensor in (*invocation.inputs, *outputs))
         return replace(
             found,
             inputs=placed(found.inputs, invocation.inputs, is_mixed=is_mixed),

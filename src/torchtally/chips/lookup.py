@@ -21,8 +21,8 @@ def known_chips() -> tuple[Chip, ...]:
     if not path:
         return load_chips(TABLE)
     mine = load_chips(path)
-    replaced = {essence(it.name) for it in mine}
-    return (*mine, *(it for it in load_chips(TABLE) if essence(it.name) not in replaced))
+    replaced = {essence(chip.name) for chip in mine}
+    return (*mine, *(chip for chip in load_chips(TABLE) if essence(chip.name) not in replaced))
 
 
 def chip(name: str, among: Sequence[Chip] | None = None) -> Chip:

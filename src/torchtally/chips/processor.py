@@ -17,7 +17,7 @@ AMD's before Zen 5 do those in two halves: such CPUs reach half of this.
 
 def model_name(cpuinfo: str) -> str:
     """The CPU's own name in the text of Linux' /proc/cpuinfo; "" where it has none."""
-    return next((it.get("model name", "") for it in _processors(cpuinfo)), "")
+    return next((processor.get("model name", "") for processor in _processors(cpuinfo)), "")
 
 
 def processor_name() -> str:
@@ -35,8 +35,11 @@ def estimated_flop_per_s(cpuinfo: str, threads: int | None = None) -> float | No
     highest it may rise to for a while.
     """
     found = _processors(cpuinfo)
-    cores = {(it.get("physical id", ""), it.get("core id", str(n))) for n, it in enumerate(found)}
-    clocks_hz = [_number(it.get("cpu MHz", "")) * 1e6 for it in found]
+    cores = {
+        (processor.get("physical id", ""), processor.get("core id", str(n)))
+        for n, processor in enumerate(found)
+    }
+    clocks_hz = [_number(processor.get("cpu MHz", "")) * 1e6 for processor in found]
     flags = set(found[0].get("flags", "").split()) if found else set()
     per_cycle = next((flops for flag, flops in FLOPS_PER_CYCLE if flag in flags), None)
     clock_hz = max(clocks_hz, default=0.0)

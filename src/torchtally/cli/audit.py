@@ -194,7 +194,7 @@ def text(found: "Comparison", chip: "Chip", *, width: int, top: int = DEFAULT_TO
     for remark in remarks(found, chip):
         lines += wrapped(remark, width)
     for table in (peaks(found), held(found), by_line(found).top(top)):
-        lines += ["", *(it.plain for it in table_lines(table, width))]
+        lines += ["", *(table_line.plain for table_line in table_lines(table, width))]
     return "\n".join(printable(line).rstrip() for line in lines) + "\n"
 
 
@@ -369,9 +369,9 @@ def cells(pair: "Pair") -> "tuple[int, int, int, float | None]":
 def document(found: "Comparison", chip: "Chip") -> dict[str, Any]:
     """For programs. All sizes are bytes; `measured` and `predicted` are the runs themselves."""
 
-    def pair(it: "Pair") -> dict[str, Any]:
+    def pair(pair: "Pair") -> dict[str, Any]:
         names = ("measured_bytes", "predicted_bytes", "off_bytes", "ratio")
-        return dict(zip(names, cells(it), strict=True))
+        return dict(zip(names, cells(pair), strict=True))
 
     return {
         "version": 1,
@@ -387,10 +387,10 @@ def document(found: "Comparison", chip: "Chip") -> dict[str, Any]:
             {"peak_allocated": pair(allocated), "peak_reserved": pair(reserved)}
             for allocated, reserved in found.steps
         ],
-        "held": {str(name): pair(it) for name, it in found.held},
+        "held": {str(name): pair(couple) for name, couple in found.held},
         "lines": [
-            {"file": line.file, "line": line.line, "text": line.text, **pair(it)}
-            for line, it in found.lines
+            {"file": line.file, "line": line.line, "text": line.text, **pair(couple)}
+            for line, couple in found.lines
         ],
         "measured": found.measured.to_json(),
         "predicted": found.predicted.to_json(),

@@ -168,11 +168,11 @@ def stored(device: str, name: str) -> "Calibration":
         raise UsageError(f"Nobody has measured {name} yet.\n{_places((folder(), SHIPPED))}")
     kind = name.strip().lower() or device
     own = [read(path) for path in _files(folder())]
-    fitting = [it for it in own if kind in ("auto", it.kind)]
+    fitting = [calibration for calibration in own if kind in ("auto", calibration.kind)]
     if not fitting:
         what = "this machine" if kind == "auto" else f"a device of kind {kind} here"
         raise UsageError(f"Nobody has measured {what} yet.\n{_places((folder(), SHIPPED))}")
-    return max(fitting, key=lambda it: it.date)
+    return max(fitting, key=lambda calibration: calibration.date)
 
 
 def _files(place: Path) -> list[Path]:

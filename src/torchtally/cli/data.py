@@ -218,12 +218,12 @@ def show(args: argparse.Namespace) -> int:
 
     format = None if args.format is None else Format(args.format)
     files = token_files(args.files, dtype=args.dtype, format=format)
-    found = [file_document(it, args.vocabulary_size, is_whole=args.all) for it in files]
+    found = [file_document(file, args.vocabulary_size, is_whole=args.all) for file in files]
     if args.json is not None:
         document = {"format_version": 1, "files": found}
         write_or_emit(json.dumps(document, indent=1, ensure_ascii=False) + "\n", args.json)
     else:
-        emit("\n".join(file_text(it) for it in found))
+        emit("\n".join(file_text(file_document) for file_document in found))
     return 0
 
 

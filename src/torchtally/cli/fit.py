@@ -137,7 +137,7 @@ def command(args: argparse.Namespace) -> int:
     margin = parse_margin(args.margin)
     values = Values(args.low, args.high, args.multiple_of)
     searches = [search_of(chip, values, margin) for chip in chips_named(args.gpu)]
-    searches.sort(key=lambda it: it.chip.total_memory_bytes)
+    searches.sort(key=lambda search: search.chip.total_memory_bytes)
     ours = Command(
         script=args.module or args.script,
         arguments=tuple(args.script_arguments),
@@ -166,7 +166,7 @@ def command(args: argparse.Namespace) -> int:
         write_or_emit(json.dumps(document(fleet, survey, args, margin), indent=2) + "\n", args.json)
     if args.json != "-":
         emit(text(fleet, survey, margin, width()))
-    return 0 if any(it.found and it.found.largest for it in searches) else NOTHING_FITS
+    return 0 if any(search.found and search.found.largest for search in searches) else NOTHING_FITS
 
 
 def chips_named(names: Sequence[str]) -> list[Any]:
@@ -174,8 +174,8 @@ def chips_named(names: Sequence[str]) -> list[Any]:
     from torchtally.chips import chip, known_chips
 
     if any(name.lower() == "all" for name in names):
-        return [it for it in known_chips() if it.compute_capability is not None]
-    return list({it.name: it for it in map(chip, names)}.values())
+        return [gpu for gpu in known_chips() if gpu.compute_capability is not None]
+    return list({gpu.name: gpu for gpu in map(chip, names)}.values())
 
 
 # Progress -----------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def text(fleet: "Fleet", survey: "Survey | None", margin: "Margin", width: int) 
         lines = one(fleet, fleet.searches[0], margin, width)
     for failed in failures(fleet):
         lines += wrapped(failed, width)
-    shown = next((it for it in fleet.probes.values() if it.outcome.failure), None)
+    shown = next((probe for probe in fleet.probes.values() if probe.outcome.failure), None)
     if shown is not None and shown.outcome.output:
         lines.append(f"  The last lines of the script's output at {shown.value}:")
         lines += [f"    {plain(line)}" for line in shown.outcome.output.splitlines()]
@@ -360,7 +360,7 @@ def basis(survey: "Survey | None") -> list[str]:
         f"{family.simulated.chip.name}: by runs alone, since {family.why_not}."
         for family in survey.given_up
     ]
-    asked = dict.fromkeys(it for family in survey.computed for it in family.questions)
+    asked = dict.fromkeys(question for family in survey.computed for question in family.questions)
     if asked:
         said.append(
             f"The script calls {', '.join(asked)}: chips of one compute capability are taken to "
@@ -390,22 +390,22 @@ def margin_text(each: "ChipSearch", margin: "Margin") -> str:
 
 def failures(fleet: "Fleet") -> list[str]:
     return [
-        f"The script failed at {it.value}, which says nothing of memory: {it.outcome.failure}"
-        for it in sorted(fleet.probes.values(), key=lambda it: it.value)
-        if it.outcome.failure
+        f"The script failed at {probe.value}, which says nothing of memory: {probe.outcome.failure}"
+        for probe in sorted(fleet.probes.values(), key=lambda probe: probe.value)
+        if probe.outcome.failure
     ]
 
 
 def remarks(fleet: "Fleet") -> str:
     """What a reader has to know beside the numbers."""
-    outcomes = [it.outcome for it in fleet.probes.values() if not it.outcome.failure]
+    outcomes = [probe.outcome for probe in fleet.probes.values() if not probe.outcome.failure]
     found = []
-    if any(not it.search.is_monotone for it in fleet.searches):
+    if any(not search.search.is_monotone for search in fleet.searches):
         found.append("Some value fits that is larger than one that does not.")
-    if any(it.steps < fleet.command.steps for it in outcomes):
-        least = min(it.steps for it in outcomes)
+    if any(outcome.steps < fleet.command.steps for outcome in outcomes):
+        least = min(outcome.steps for outcome in outcomes)
         found.append(f"The script ended by itself after {least} training steps.")
-    folded = max((it.folded for it in outcomes), default=0)
+    folded = max((outcome.folded for outcome in outcomes), default=0)
     if folded:
         found.append(
             f"Up to {folded} evaluation passes a run were like those before them and not run "
@@ -419,23 +419,23 @@ def document(
 ) -> dict[str, Any]:
     """For programs."""
     families = survey.computed if survey is not None else []
-    computed = {each.chip.name: at for at, it in enumerate(families) for each in it.chips}
+    computed = {each.chip.name: at for at, family in enumerate(families) for each in family.chips}
     return {
         "version": 1,
         "vary": args.vary,
         "steps": args.steps,
         "chips": [
             {
-                "chip": it.chip.name,
-                "total_memory_bytes": it.chip.total_memory_bytes,
-                "context_bytes": it.context_bytes,
-                "margin_bytes": it.margin_bytes,
-                "capacity_bytes": it.capacity_bytes,
-                "largest": it.found and it.found.largest,
-                "too_large": it.found and it.found.too_large,
-                "gave_up": bool(it.found and it.found.gave_up),
-                "is_monotone": it.search.is_monotone,
-                "computed_from": computed.get(it.chip.name),
+                "chip": search.chip.name,
+                "total_memory_bytes": search.chip.total_memory_bytes,
+                "context_bytes": search.context_bytes,
+                "margin_bytes": search.margin_bytes,
+                "capacity_bytes": search.capacity_bytes,
+                "largest": search.found and search.found.largest,
+                "too_large": search.found and search.found.too_large,
+                "gave_up": bool(search.found and search.found.gave_up),
+                "is_monotone": search.search.is_monotone,
+                "computed_from": computed.get(search.chip.name),
                 "tried": [
                     {
                         "value": value,
@@ -443,29 +443,29 @@ def document(
                         "peak_allocated_bytes": verdict.peak_allocated_bytes,
                         "peak_reserved_bytes": verdict.peak_reserved_bytes,
                     }
-                    for value, verdict in sorted(it.verdicts.items())
+                    for value, verdict in sorted(search.verdicts.items())
                 ],
             }
-            for it in fleet.searches
+            for search in fleet.searches
         ],
         "computations": [
             {
-                "simulated": it.simulated.chip.name,
-                "values": sorted(it.values),
-                "checked_at": it.check_value,
-                "asked": list(it.questions),
+                "simulated": family.simulated.chip.name,
+                "values": sorted(family.values),
+                "checked_at": family.check_value,
+                "asked": list(family.questions),
             }
-            for it in families
+            for family in families
         ],
         "runs": [
             {
-                "simulated": it.chip.name,
-                "value": it.value,
-                "failure": it.outcome.failure,
-                "steps": it.outcome.steps,
-                "folded": it.outcome.folded,
-                "wall_s": round(it.outcome.wall_s, 3),
+                "simulated": probe.chip.name,
+                "value": probe.value,
+                "failure": probe.outcome.failure,
+                "steps": probe.outcome.steps,
+                "folded": probe.outcome.folded,
+                "wall_s": round(probe.outcome.wall_s, 3),
             }
-            for it in fleet.probes.values()
+            for probe in fleet.probes.values()
         ],
     }

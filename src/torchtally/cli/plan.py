@@ -251,7 +251,7 @@ def _answered(args: argparse.Namespace, asked: "Request") -> "Answer":
         return question(asked)
     from torchtally.plan.questions.compared import compared
 
-    names = [it.strip() for it in args.compare.split(",") if it.strip()]
+    names = [word.strip() for word in args.compare.split(",") if word.strip()]
     if not names:
         raise UsageError("--compare names no chip: --compare A100-SXM,B200")
     return compared(asked, names, question)
@@ -395,7 +395,7 @@ def request(args: argparse.Namespace) -> "Request":
 def _cluster(args: argparse.Namespace) -> "Cluster | None":
     """The chips that --gpus names, with what the user knows better of them than the table."""
     if args.gpus is None:
-        unused = [it for it in ("memory", "peak", "compare") if getattr(args, it) is not None]
+        unused = [name for name in ("memory", "peak", "compare") if getattr(args, name) is not None]
         if unused:
             raise UsageError(f"--{unused[0]}: of which chip? Add --gpus H100-SXM.")
         return None
@@ -416,7 +416,9 @@ SHAPE_OPTIONS = ("layers", "width", "heads", "kv_heads", "ffn", "vocabulary")
 
 def _model(args: argparse.Namespace) -> "Model | int | None":
     """What MODEL, --parameters or the shape's options say; None where nothing does."""
-    by_hand = [it for it in SHAPE_OPTIONS if getattr(args, it) is not None]
+    by_hand = [
+        shape_option for shape_option in SHAPE_OPTIONS if getattr(args, shape_option) is not None
+    ]
     said = [
         what
         for what, is_said in (
@@ -454,7 +456,7 @@ def _shaped(args: argparse.Namespace) -> "Model":
     from torchtally.plan.architecture.shapes import by_hand
 
     needed = ("layers", "width", "heads", "vocabulary")
-    missing = [f"--{it}" for it in needed if getattr(args, it) is None]
+    missing = [f"--{name}" for name in needed if getattr(args, name) is None]
     if missing:
         raise UsageError(
             f"A model by its numbers needs {', '.join(missing)} too: give --layers, --width, "

@@ -201,7 +201,7 @@ def leave_threads_behind(code: int) -> None:
     """End the process here if the script's threads still run: their GPU is about to go."""
     from torchtally.tracer.stopper import flush_outputs
 
-    if [it for it in threading.enumerate() if it is not threading.main_thread()]:
+    if [thread for thread in threading.enumerate() if thread is not threading.main_thread()]:
         flush_outputs()
         os._exit(code)
 

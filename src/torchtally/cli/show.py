@@ -279,7 +279,7 @@ def _costs(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespa
     from torchtally.views.money import money, own_price
 
     if chips:
-        names = [ledger.trace.chip, *(it.chip.name for it in chips)]
+        names = [ledger.trace.chip, *(gpu.chip.name for gpu in chips)]
         prices = own_prices(args.price, names)
         return comparison(ledger, chips, until=args.until, own_prices=prices)
     prices = own_prices(args.price, [ledger.trace.chip])

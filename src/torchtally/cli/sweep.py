@@ -150,7 +150,7 @@ def _definition(args: argparse.Namespace) -> "Definition | None":
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{args.config}: cannot be read ({error}).") from error
     grids = [*map(fixed, args.set), *map(grid, args.grid)]
-    found = points(grids, [drawn_from(it) for it in args.random], args.runs or 0, args.seed)
+    found = points(grids, [drawn_from(option) for option in args.random], args.runs or 0, args.seed)
     return define(args.config, toml, found, keeps_checkpoints=args.keep_checkpoints)
 
 
@@ -178,7 +178,7 @@ def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
         definition = read_definition(path.read_text(encoding="utf-8"), str(path))
     lines = [f"{len(definition.points)} runs, in folders of {out}:"]
     for point in definition.points:
-        changes = [it for key, value in point.values for it in flags(key, value)]
+        changes = [flag for key, value in point.values for flag in flags(key, value)]
         lines.append(f"  {point.name}")
         lines.append(f"    tally train {shlex.join([definition.config, *changes])}")
     emit("\n".join(lines) + "\n")
@@ -190,7 +190,7 @@ def job(folder: "SweepFolder", point: "Point") -> "Job":
     from torchtally.runs.processes import Job
     from torchtally.sweep.keys import flags
 
-    changes = [it for key, value in point.values for it in flags(key, value)]
+    changes = [flag for key, value in point.values for flag in flags(key, value)]
     checkpoints = () if folder.definition.keeps_checkpoints else CHECKPOINTLESS
     return Job(
         name=point.name,
@@ -213,8 +213,8 @@ def _conducted(args: argparse.Namespace, folder: "SweepFolder") -> int:
     from torchtally.sweep.progress import Going, Progress
     from torchtally.sweep.results import ending, result_of
 
-    points = {it.name: it for it in folder.definition.points}
-    waiting = [it for it in points.values() if not result_of(folder, it).status.is_final]
+    points = {point.name: point for point in folder.definition.points}
+    waiting = [point for point in points.values() if not result_of(folder, point).status.is_final]
     if not waiting:
         return 0
     config = folder.definition.train_config(waiting[0])
@@ -241,7 +241,7 @@ def _conducted(args: argparse.Namespace, folder: "SweepFolder") -> int:
 
     with executor, Signals() as signals:
         conduct(
-            (job(folder, it) for it in waiting), executor, signals,
+            (job(folder, point) for point in waiting), executor, signals,
             started=started, ended=ended, passing=progress.passing,
             stopping=lambda n: progress.say(
                 f"stopping: {n} run{'s' * (n != 1)} may save first; once more kills at once"
@@ -296,7 +296,7 @@ def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
     from torchtally.sweep.rows import document
 
     definition = folder.definition
-    results = [result_of(folder, it) for it in definition.points]
+    results = [result_of(folder, point) for point in definition.points]
     found = document(definition, results)
     folder.write_results(found)
     if args.parquet is not None:
@@ -307,7 +307,7 @@ def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
         emit(report(definition, results, str(folder.path)))
     if number:
         return 128 + number
-    return SOME_FAILED if any(it.status.is_failure for it in results) else 0
+    return SOME_FAILED if any(result.status.is_failure for result in results) else 0
 
 
 def report(definition: "Definition", results: "list[Result]", folder: str) -> str:
@@ -324,7 +324,7 @@ def report(definition: "Definition", results: "list[Result]", folder: str) -> st
     if drawn is not None:
         text += "\n" + chart_text(drawn, width=min(width(), 80))
     text += "\n"
-    for it in [it for it in results if it.status.is_failure][:3]:
-        said = printable(f"{it.point.name} {it.status}: {it.ending.gist}")
+    for result in [result for result in results if result.status.is_failure][:3]:
+        said = printable(f"{result.point.name} {result.status}: {result.ending.gist}")
         text += textwrap.fill(said, width(), subsequent_indent="  ") + "\n"
     return f"{text}Written down in {folder}: results.json, and a folder for each run.\n"

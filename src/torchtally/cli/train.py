@@ -231,7 +231,7 @@ def _plan_text(
     from torchtally.train.precision import precision
     from torchtally.units import format_count
 
-    parameters = format_count(sum(it.elements for it in weights(config)))
+    parameters = format_count(sum(weight.elements for weight in weights(config)))
     where = "this machine" if roofline is None else roofline.chip.name
     title = f"{parameters} parameters, {config.steps} steps of {config.batch} on {where}"
     if own.size > 1:
@@ -384,9 +384,9 @@ def _logged(rows: "list[Row]") -> "dict[str, float | int]":
     from torchtally.train.logs import names
 
     return {
-        names.STEP_S if it.name == "step" else names.memory_name(it.name): it.predicted
-        for it in rows
-        if it.predicted is not None
+        names.STEP_S if row.name == "step" else names.memory_name(row.name): row.predicted
+        for row in rows
+        if row.predicted is not None
     }
 
 
@@ -416,7 +416,7 @@ class Show:
         self._progress = Progress(
             sys.stderr, steps=config.steps, rate=self._rate, every=config.log.every
         )
-        self._predicted = next((it.predicted for it in rows if it.name == "peak"), None)
+        self._predicted = next((row.predicted for row in rows if row.name == "peak"), None)
         self._has_compared = False
 
     def stepped(self, step: int, record: "StepRecord", footprint: "Footprint | None") -> None:
@@ -452,7 +452,7 @@ class Show:
             "peak": footprint.peak_allocated_bytes,
             "step": step_s,
         }
-        rows = [replace(it, measured=measured.get(it.name)) for it in self._rows]
+        rows = [replace(row, measured=measured.get(row.name)) for row in self._rows]
         self._progress.say(plan_table("Predicted beside measured", rows))
 
     def noted(self, text: str) -> None:

@@ -50,10 +50,11 @@ class Advisor:
             self._keep(found)
             together: tuple[Change, ...] = ()
             helpful = sorted(
-                (it for it in self.results if it.saved_bytes > 0), key=lambda it: -it.saved_bytes
+                (result for result in self.results if result.saved_bytes > 0),
+                key=lambda result: -result.saved_bytes,
             )
-            for result in helpful if not any(it.fits for it in self.results) else ():
-                if any(it.kind == result.change.kind for it in together):
+            for result in helpful if not any(result.fits for result in self.results) else ():
+                if any(change.kind == result.change.kind for change in together):
                     continue  # one implementation of the optimizer, one dtype
                 together = (*together, result.change)
                 if len(together) < 2:

@@ -64,12 +64,12 @@ def candidates(ledger: Ledger, arguments: tuple[str, ...]) -> tuple[Change, ...]
 
 def combined(changes: tuple[Change, ...], environment_settings: str) -> Change:
     """Several changes as one. The last of those that set the arguments wins."""
-    settings = [it.settings for it in changes if it.settings]
-    arguments = [it.arguments for it in changes if it.arguments is not None]
+    settings = [change.settings for change in changes if change.settings]
+    arguments = [change.arguments for change in changes if change.arguments is not None]
     return Change(
-        " + ".join(it.text for it in changes),
-        max(it.rank for it in changes),
-        tuple(text for it in changes for text in it.what_ifs),
+        " + ".join(change.text for change in changes),
+        max(change.rank for change in changes),
+        tuple(text for change in changes for text in change.what_ifs),
         ",".join([*([environment_settings] if environment_settings else []), *settings])
         if settings
         else "",
@@ -112,7 +112,7 @@ def multiplies_in_float32(ledger: Ledger) -> bool:
 
 def classes_worth_checkpointing(ledger: Ledger) -> list[str]:
     """Classes of which the model has several modules that hold activations, the most first."""
-    class_of = {it.site.module: it.site.module_class for it in ledger.trace.ops}
+    class_of = {op.site.module: op.site.module_class for op in ledger.trace.ops}
     refusal = ledger.trace.final_refusal
     tick = ledger.memory.peak_tick if refusal is None else refusal.tick
     held: Counter[str] = Counter()

@@ -139,7 +139,7 @@ class Fleet:
                 done(probe)
 
     def of(self, family: tuple[int, int]) -> list[ChipSearch]:
-        return [it for it in self.searches if it.family == family]
+        return [search for search in self.searches if search.family == family]
 
     def start(self, runs: Runs, key: tuple[tuple[int, int], int]) -> None:
         family, value = key
@@ -149,7 +149,7 @@ class Fleet:
             arguments=self.argument.among(self.command.arguments, value),
             gpu=chips[0].chip.name,
         )
-        capacities = [(it.capacity_bytes, it.chip.total_memory_bytes) for it in chips]
+        capacities = [(chip.capacity_bytes, chip.chip.total_memory_bytes) for chip in chips]
         runs.start(key, command, capacities)
 
     def wanted(self) -> list[tuple[tuple[int, int], int]]:
@@ -158,7 +158,7 @@ class Fleet:
         for each in self.searches:
             if each.found is not None:
                 continue
-            each.wanted = tuple(it for it in each.wanted if it not in each.search.seen)
+            each.wanted = tuple(number for number in each.wanted if number not in each.search.seen)
             if not each.wanted:
                 each.search.hints = self.hints()
                 if each.search.is_blind and wanted:
@@ -171,9 +171,9 @@ class Fleet:
     def foresee(self, each: ChipSearch) -> None:
         """Let a search guess by the allocations of its family's two largest runs."""
         probes = sorted(
-            (it for (family, _), it in self.probes.items()
-             if family == each.family and not it.outcome.failure),
-            key=lambda it: it.value,
+            (probe for (family, _), probe in self.probes.items()
+             if family == each.family and not probe.outcome.failure),
+            key=lambda probe: probe.value,
         )  # fmt: skip
         if len(probes) < 2:
             return
@@ -188,9 +188,9 @@ class Fleet:
 
     def hints(self) -> dict[int, int]:
         return {
-            it.value: it.outcome.peak_reserved_bytes
-            for it in self.probes.values()
-            if it.outcome.verdicts and not it.outcome.failure
+            probe.value: probe.outcome.peak_reserved_bytes
+            for probe in self.probes.values()
+            if probe.outcome.verdicts and not probe.outcome.failure
         }
 
     def learn(self, family: tuple[int, int], probe: Probe) -> None:

@@ -99,7 +99,9 @@ class Growth:
     def specs(
         self, first: Sequence[TensorSpec], second: Sequence[TensorSpec], value: int
     ) -> tuple[TensorSpec, ...]:
-        if [(it.argument, it.dtype) for it in first] != [(it.argument, it.dtype) for it in second]:
+        if [(spec.argument, spec.dtype) for spec in first] != [
+            (spec.argument, spec.dtype) for spec in second
+        ]:
             raise NotLinearError
         return tuple(
             replace(
@@ -138,7 +140,7 @@ def replayed(
         blas_bytes = blas_workspace(chip.compute_capability, environment).bytes
         for place in allocations.blas:
             sizes[place] = blas_bytes
-    taken = [[it.bytes for it in scratch(call, chip)] for call in allocations.calls]
+    taken = [[workspace.bytes for workspace in scratch(call, chip)] for call in allocations.calls]
     blocks = dict[int, Block]()
     fits = True
     try:

@@ -30,14 +30,21 @@ COLUMNS = (
 
 def results_table(results: Sequence[Result], needed_bytes: int) -> Table:
     """Those that make it fit first, the smallest change before the larger ones."""
-    ordered = sorted(results, key=lambda it: (not it.fits, it.change.rank, -it.saved_bytes))
-    shown = [it for it in ordered if it.fits or it.saved_bytes > 0]
+    ordered = sorted(
+        results, key=lambda result: (not result.fits, result.change.rank, -result.saved_bytes)
+    )
+    shown = [result for result in ordered if result.fits or result.saved_bytes > 0]
     return Table(
         title="Changes that were tried, each by a run of its own",
         columns=COLUMNS,
         rows=tuple(
-            ("yes" if it.fits else "no", it.peak_reserved_bytes, it.saved_bytes, it.change.text)
-            for it in shown
+            (
+                "yes" if result.fits else "no",
+                result.peak_reserved_bytes,
+                result.saved_bytes,
+                result.change.text,
+            )
+            for result in shown
         ),
         totals=(None, needed_bytes, None, "as it is"),
         note="Peaks are reserved bytes, of the run with no end of memory where it does not fit."

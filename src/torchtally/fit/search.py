@@ -99,24 +99,24 @@ class Search:
 
     @property
     def smallest_too_large(self) -> int | None:
-        return min((it.value for it in self.seen.values() if it.fits is False), default=None)
+        return min((seen.value for seen in self.seen.values() if seen.fits is False), default=None)
 
     @property
     def largest_fitting(self) -> int | None:
         """Below everything that does not fit."""
         end = self.smallest_too_large
-        fitting = (it.value for it in self.seen.values() if it.fits)
-        return max((it for it in fitting if end is None or it < end), default=None)
+        fitting = (seen.value for seen in self.seen.values() if seen.fits)
+        return max((value for value in fitting if end is None or value < end), default=None)
 
     @property
     def is_monotone(self) -> bool:
         """No value fits that is larger than one that does not."""
         end = self.smallest_too_large
-        return end is None or not any(it.fits and it.value > end for it in self.seen.values())
+        return end is None or not any(seen.fits and seen.value > end for seen in self.seen.values())
 
     @property
     def failed(self) -> tuple[int, ...]:
-        return tuple(sorted(it.value for it in self.seen.values() if it.fits is None))
+        return tuple(sorted(seen.value for seen in self.seen.values() if seen.fits is None))
 
     @property
     def found(self) -> Found | None:
@@ -136,7 +136,7 @@ class Search:
         step = self.values.multiple
         first = self.values.first if low is None else low + step
         last = self.values.last if high is None else high - step
-        return (it for it in range(first, last + 1, step) if it not in self.seen)
+        return (number for number in range(first, last + 1, step) if number not in self.seen)
 
     # What to try.
 
@@ -168,7 +168,7 @@ class Search:
         low, high = self.largest_fitting, self.smallest_too_large
         if self.is_blind and high is None:
             if low is None and not self.seen:
-                yield from (values.nearest(it * step) for it in FIRST_VALUES)
+                yield from (values.nearest(number * step) for number in FIRST_VALUES)
             else:
                 yield (low or values.first) * 2
                 yield (low or values.first) * 4
@@ -206,7 +206,7 @@ class Search:
 
     def _points(self) -> Sequence[tuple[int, int]]:
         """(value, needed bytes), by value: of this search, with hints where there are too few."""
-        own = {it.value: it.needed_bytes for it in self.seen.values() if it.needed_bytes}
+        own = {seen.value: seen.needed_bytes for seen in self.seen.values() if seen.needed_bytes}
         points = own if len(own) > 1 else {**self.hints, **own}
         return sorted(points.items())
 

@@ -44,7 +44,11 @@ class Family:
 
     @property
     def questions(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(it for p in self.probes.values() for it in p.outcome.questions))
+        return tuple(
+            dict.fromkeys(
+                question for p in self.probes.values() for question in p.outcome.questions
+            )
+        )
 
     @property
     def wanted(self) -> tuple[int, ...]:
@@ -52,7 +56,7 @@ class Family:
         if self.why_not or self.is_done:
             return ()
         values = self.values if self.check_value is None else (self.check_value,)
-        return tuple(it for it in values if it not in self.probes)
+        return tuple(number for number in values if number not in self.probes)
 
 
 class Survey:
@@ -63,7 +67,7 @@ class Survey:
         self.families: list[Family] = []
         values = fleet.searches[0].search.values
         self.first_values = tuple(
-            dict.fromkeys(values.nearest(it * values.multiple) for it in FIRST_VALUES)
+            dict.fromkeys(values.nearest(number * values.multiple) for number in FIRST_VALUES)
         )
         self._left = list(fleet.searches)
         """Chips in no family yet, by memory."""
@@ -87,14 +91,16 @@ class Survey:
             for family in self.families:
                 self.think(family)
             if not runs.running:
-                if any(it.wanted for it in self.families) or self._left:
+                if any(family.wanted for family in self.families) or self._left:
                     continue
                 return
             waiting(tuple(value for _, value in runs.running))
             finished = runs.finished(REDRAW_S)
             if finished is not None:
                 (name, value), outcome = finished
-                family = next(it for it in self.families if it.simulated.chip.name == name)
+                family = next(
+                    family for family in self.families if family.simulated.chip.name == name
+                )
                 probe = family.probes[value] = Probe(family.simulated.chip, value, outcome)
                 self.fleet.probes[family.simulated.family, value] = probe
                 done(probe)
@@ -102,14 +108,16 @@ class Survey:
 
     def begin(self) -> None:
         """A family for the next chip, unless it may belong to one whose runs are on their way."""
-        if self._left and not any(len(it.probes) < 2 and not it.why_not for it in self.families):
+        if self._left and not any(
+            len(family.probes) < 2 and not family.why_not for family in self.families
+        ):
             self.families.append(Family([self._left.pop()], self.first_values))
             if len(self.first_values) < 2:
                 self.families[-1].why_not = "there are too few values to try"
 
     def start(self, runs: Runs, family: Family, value: int) -> None:
         chip = family.simulated.chip
-        others = {it.family for it in self.fleet.searches} - {family.simulated.family}
+        others = {search.family for search in self.fleet.searches} - {family.simulated.family}
         command = replace(
             self.fleet.command,
             arguments=self.fleet.argument.among(self.fleet.command.arguments, value),
@@ -121,10 +129,10 @@ class Survey:
 
     def learn(self, family: Family) -> None:
         """A run of the family has ended."""
-        failed = next((it for it in family.probes.values() if it.outcome.failure), None)
+        failed = next((probe for probe in family.probes.values() if probe.outcome.failure), None)
         if failed is not None:
             family.why_not = f"the script fails at {failed.value}"
-        elif not all(it.outcome.verdicts for it in family.probes.values()):
+        elif not all(probe.outcome.verdicts for probe in family.probes.values()):
             family.why_not = "a run said nothing"
         if not family.why_not and not family.wanted and family.check_value is None:
             self.adopt(family)
@@ -143,17 +151,17 @@ class Survey:
 
     def adopt(self, family: Family) -> None:
         """Take in the chips on which the same operators run."""
-        outcomes = [it.outcome for it in family.probes.values()]
-        alike = frozenset.intersection(*(it.alike for it in outcomes))
+        outcomes = [probe.outcome for probe in family.probes.values()]
+        alike = frozenset.intersection(*(outcome.alike for outcome in outcomes))
         if family.questions:
             alike = frozenset([family.simulated.family])
-        joined = [it for it in self._left if it.family in alike]
-        self._left = [it for it in self._left if it.family not in alike]
+        joined = [search for search in self._left if search.family in alike]
+        self._left = [search for search in self._left if search.family not in alike]
         family.chips = [*joined, *family.chips]
 
     def compute(self, family: Family) -> None:
         """Every chip's answer, and the value at which to check them."""
-        small, large = (family.probes[it] for it in sorted(family.values))
+        small, large = (family.probes[index] for index in sorted(family.values))
         growth = family.growth = Growth(
             small.value, small.outcome.allocations,
             large.value, large.outcome.allocations, os.environ,
@@ -161,7 +169,7 @@ class Survey:
         if not growth.is_alike:
             family.why_not = "runs at two values allocate different things"
             return
-        points = [(it.value, it.outcome.peak_reserved_bytes) for it in (small, large)]
+        points = [(probe.value, probe.outcome.peak_reserved_bytes) for probe in (small, large)]
         for each in family.chips:
             found = largest(each, growth, points)
             family.found[each.chip.name] = found
@@ -171,7 +179,7 @@ class Survey:
                 family.verdicts[each.chip.name] = {found.largest: verdict}
         values = family.simulated.search.values
         least = values.nearest(large.value * CHECKED_FROM)
-        most = max((it.largest or 0) for it in family.found.values())
+        most = max((found.largest or 0) for found in family.found.values())
         family.check_value = max(least, most)
         if family.check_value in family.probes:
             family.why_not = "there are too few values to try"
@@ -194,15 +202,15 @@ class Survey:
 
     @property
     def computed(self) -> list[Family]:
-        return [it for it in self.families if it.is_done]
+        return [family for family in self.families if family.is_done]
 
     @property
     def given_up(self) -> list[Family]:
-        return [it for it in self.families if it.why_not]
+        return [family for family in self.families if family.why_not]
 
     def family_of(self, each: ChipSearch) -> Family | None:
         """The one whose runs a chip's answer was computed from."""
-        return next((it for it in self.computed if each in it.chips), None)
+        return next((family for family in self.computed if each in family.chips), None)
 
     def was_run(self, each: ChipSearch) -> bool:
         """The chip's largest value is one that was run on it."""

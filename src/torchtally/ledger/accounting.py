@@ -40,8 +40,8 @@ def account(
             records(
                 Entry,
                 trace.ops,
-                [it.kind for it in found],
-                [it.cost for it in found],
+                [priced.kind for priced in found],
+                [priced.cost for priced in found],
                 [allocated.get(op.clock, 0) for op in trace.ops],
                 [saved.get(op.clock, 0) for op in trace.ops],
                 slots,
@@ -49,8 +49,8 @@ def account(
         )
         first, end = _steady_places(trace)
         steady = entries[first:end]
-        begun_s = fsum(it.seconds for it in slots[:first])
-        ended_s = fsum(it.seconds for it in slots[:end])
+        begun_s = fsum(slot.seconds for slot in slots[:first])
+        ended_s = fsum(slot.seconds for slot in slots[:end])
         return Ledger(
             trace=trace,
             attention=convention,
@@ -67,24 +67,27 @@ def account(
 
 def retimed(ledger: Ledger, roofline: Roofline) -> Ledger:
     """The same ledger with the times of another chip: nothing else depends on it."""
-    calls = {id(it.op.call): it.op.call for it in ledger.entries}
+    calls = {id(entry.op.call): entry.op.call for entry in ledger.entries}
     prices = {}
-    for key, it in ledger.prices.items():
-        time, failure = time_of(calls[key], it.kind, it.exact, roofline)
-        prices[key] = it._replace(time=time, time_failure=it.failure or failure)
+    for key, priced in ledger.prices.items():
+        time, failure = time_of(calls[key], priced.kind, priced.exact, roofline)
+        prices[key] = priced._replace(time=time, time_failure=priced.failure or failure)
     with collection_paused():
         slots = _slots(ledger.trace, [prices[id(op.call)] for op in ledger.trace.ops], roofline)
         entries = tuple(
             records(
                 Entry,
-                *(list(map(attrgetter(it.name), ledger.entries)) for it in fields(Entry)[:-1]),
+                *(
+                    list(map(attrgetter(field.name), ledger.entries))
+                    for field in fields(Entry)[:-1]
+                ),
                 slots,
             )
         )
     first, end = _steady_places(ledger.trace)
     steady = entries[first:end]
-    begun_s = fsum(it.seconds for it in slots[:first])
-    ended_s = fsum(it.seconds for it in slots[:end])
+    begun_s = fsum(slot.seconds for slot in slots[:first])
+    ended_s = fsum(slot.seconds for slot in slots[:end])
     return replace(
         ledger,
         entries=entries,
@@ -92,7 +95,7 @@ def retimed(ledger: Ledger, roofline: Roofline) -> Ledger:
         total=replace(
             ledger.total,
             seconds=ended_s - begun_s,
-            kernel_s=fsum(it.slot.kernel_s for it in steady),
+            kernel_s=fsum(entry.slot.kernel_s for entry in steady),
         ),
         roofline=roofline,
         untimed=_untimed(steady, prices),
@@ -107,16 +110,16 @@ def _slots(trace: Trace, prices: Sequence[Priced], roofline: Roofline | None) ->
     """When each operator runs."""
     if roofline is None:
         return [NO_SLOT] * len(prices)
-    times = [it.time for it in prices]
+    times = [priced.time for priced in prices]
     return Clock(roofline).run(trace.ops, times, trace.waits, trace.step_ends)
 
 
 def _untimed(entries: Sequence[Entry], prices: Mapping[int, Priced]) -> tuple[Untimed, ...]:
     """Those without a rule have no time either, and are listed as uncounted already."""
     missing = Counter(
-        (it.op.call.name, reason)
-        for it in entries
-        if (reason := prices[id(it.op.call)].time_failure) and it.kind is not Kind.UNCOUNTED
+        (entry.op.call.name, reason)
+        for entry in entries
+        if (reason := prices[id(entry.op.call)].time_failure) and entry.kind is not Kind.UNCOUNTED
     )
     return tuple(Untimed(op, count, reason) for (op, reason), count in missing.most_common())
 
@@ -148,22 +151,22 @@ def _total(entries: Sequence[Entry], seconds: float) -> Total:
 
     Its time is what has passed between the step's beginning and its end.
     """
-    times = Counter((id(it.op.call), it.op.phase) for it in entries)
-    prices = {id(it.op.call): (it.kind, it.cost) for it in entries}
+    times = Counter((id(entry.op.call), entry.op.phase) for entry in entries)
+    prices = {id(entry.op.call): (entry.kind, entry.cost) for entry in entries}
     total = Total(
         count=len(entries),
-        bytes_allocated=sum(it.bytes_allocated for it in entries),
-        bytes_saved=sum(it.bytes_saved for it in entries),
+        bytes_allocated=sum(entry.bytes_allocated for entry in entries),
+        bytes_saved=sum(entry.bytes_saved for entry in entries),
     )
     for (key, phase), count in times.items():
         kind, cost = prices[key]
         total += _of(cost * count, kind, phase)
     return replace(
         total,
-        views=sum(1 for it in entries if is_view(it)),
-        copies=sum(1 for it in entries if is_copy(it)),
+        views=sum(1 for entry in entries if is_view(entry)),
+        copies=sum(1 for entry in entries if is_copy(entry)),
         seconds=seconds,
-        kernel_s=fsum(it.slot.kernel_s for it in entries),
+        kernel_s=fsum(entry.slot.kernel_s for entry in entries),
     )
 
 
@@ -182,11 +185,11 @@ def _of(cost: Cost, kind: Kind, phase: Phase) -> Total:
 
 
 def _coverage(entries: Iterable[Entry], prices: dict[int, Priced]) -> Coverage:
-    kinds = Counter(it.kind for it in entries)
+    kinds = Counter(entry.kind for entry in entries)
     missing: Counter[tuple[str, str]] = Counter(
-        (it.op.call.name, prices[id(it.op.call)].failure or "no rule")
-        for it in entries
-        if it.kind is Kind.UNCOUNTED
+        (entry.op.call.name, prices[id(entry.op.call)].failure or "no rule")
+        for entry in entries
+        if entry.kind is Kind.UNCOUNTED
     )
     free = sum(count for kind, count in kinds.items() if kind.is_free)
     return Coverage(

@@ -132,11 +132,11 @@ def _sums_broken(ledger: Ledger) -> Iterator[str]:
 
 def _time_broken(ledger: Ledger) -> Iterator[str]:
     """No operator takes less than its kernel, and none less than nothing."""
-    for it in ledger.entries:
-        slot = it.slot
+    for entry in ledger.entries:
+        slot = entry.slot
         if not 0 <= slot.kernel_s <= slot.seconds * (1 + 1e-9):
-            name = it.op.call.name
-            yield f"{name} at {it.op.clock} takes {slot.seconds} s, its kernel {slot.kernel_s} s"
+            name = entry.op.call.name
+            yield f"{name} at {entry.op.clock} takes {slot.seconds} s, its kernel {slot.kernel_s} s"
 
 
 def _coverage_broken(ledger: Ledger) -> Iterator[str]:

@@ -67,7 +67,7 @@ class Total:
 
     def __add__(self, other: Self) -> "Total":
         return Total(
-            *(getattr(self, it.name) + getattr(other, it.name) for it in fields(Total)),
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(Total)),
         )
 
 
@@ -107,7 +107,7 @@ class Coverage:
 
     @property
     def uncounted_ops(self) -> int:
-        return sum(it.count for it in self.uncounted)
+        return sum(uncounted.count for uncounted in self.uncounted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,9 +117,10 @@ class Memory:
         """What cannot be, in words; empty when all is well."""
         return [
             *(
-                f"storage {it.number} dies at {it.died}, before its birth at {it.born}"
-                for it in self.storages
-                if it.died is not None and it.died < it.born
+                f"storage {storage.number} dies at {storage.died}, before its birth "
+                f"at {storage.born}"
+                for storage in self.storages
+                if storage.died is not None and storage.died < storage.born
             ),
             *(
                 f"{held} bytes are held at tick {tick}"
@@ -143,8 +144,8 @@ def replay(trace: Trace, device: str | None = None) -> Memory:
     if device is None:
         device = _fullest(trace)
     categories = categorise(trace)
-    chosen = tuple(it for it in trace.storages if it.device == device)
-    kept = tuple(categories[it.number] for it in chosen)
+    chosen = tuple(storage for storage in trace.storages if storage.device == device)
+    kept = tuple(categories[storage.number] for storage in chosen)
     course = timeline(chosen)
     tick = course.peak_tick
     held = dict.fromkeys(Category, 0)
@@ -156,7 +157,7 @@ def replay(trace: Trace, device: str | None = None) -> Memory:
 
 def devices(trace: Trace) -> list[str]:
     """The devices that hold storages, the host not among them, in alphabetical order."""
-    return sorted({it.device for it in trace.storages} - {"cpu"})
+    return sorted({storage.device for storage in trace.storages} - {"cpu"})
 
 
 def _fullest(trace: Trace) -> str:
@@ -165,7 +166,7 @@ def _fullest(trace: Trace) -> str:
         return names[0] if names else ""
 
     def peak_bytes(name: str) -> int:
-        return timeline(it for it in trace.storages if it.device == name).peak_bytes
+        return timeline(storage for storage in trace.storages if storage.device == name).peak_bytes
 
     return max(names, key=peak_bytes)
 
@@ -185,7 +186,11 @@ def timeline(storages: Iterable[Storage]) -> Timeline:
 
 def parameters(trace: Trace) -> int | None:
     """Elements of all parameters; None where a parameter's dtype was never seen."""
-    sizes = {it.number: it.requested_bytes for it in trace.storages if it.role is Role.PARAMETER}
+    sizes = {
+        storage.number: storage.requested_bytes
+        for storage in trace.storages
+        if storage.role is Role.PARAMETER
+    }
     itemsize_bytes: dict[int, int] = {}
     for op in trace.ops:
         if len(itemsize_bytes) == len(sizes):

@@ -100,7 +100,7 @@ def deep_linear_memory(
 
 def deep_linear_flops(width: Amount, layers: Amount, batch: Amount) -> DeepLinearFlops:
     """Six for each parameter and row of the batch, but for the gradient of the batch itself."""
-    D, L, B = (of(it, Unit.COUNT) for it in (width, layers, batch))
+    D, L, B = (of(quantity, Unit.COUNT) for quantity in (width, layers, batch))
     P = deep_linear_parameters(D, L)
     forward = derived("forward", Unit.FLOPS, "2 * batch * parameters", batch=B, parameters=P)
     backward = derived(
@@ -123,4 +123,4 @@ def _casts(recipe: Recipe) -> bool:
 
 
 def _without(terms: dict[str, Quantity], name: str) -> dict[str, Quantity]:
-    return {word: it for word, it in terms.items() if word != name}
+    return {word: term for word, term in terms.items() if word != name}

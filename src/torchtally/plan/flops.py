@@ -82,8 +82,8 @@ def weight_flops(model: Model) -> Quantity:
 
     Of a mixture, through the experts that are chosen for it. Exact where the batch's tokens are.
     """
-    found = (it for it in weights_of(model) if it.name not in OF_THE_VOCABULARY)
-    met = sum(it.active_elements for it in found)
+    found = (weight for weight in weights_of(model) if weight.name not in OF_THE_VOCABULARY)
+    met = sum(weight.active_elements for weight in found)
     return derived(
         "weights",
         PER_TOKEN,
@@ -121,12 +121,12 @@ def attention_flops(
 
 def layer_attention_flops(layer: Layer, sequence: Amount, attention: Attention) -> Quantity:
     """Those of one kind of layer, in all its layers."""
-    it = layer.attention
+    mixer = layer.attention
     S = of(sequence, Unit.TOKENS, "sequence")
-    value_dim = it.value_head_dim if isinstance(it, LatentAttention) else it.head_dim
+    value_dim = mixer.value_head_dim if isinstance(mixer, LatentAttention) else mixer.head_dim
     window, is_chunked = None, False
-    if isinstance(it, SelfAttention):
-        window, is_chunked = it.window, it.is_chunked
+    if isinstance(mixer, SelfAttention):
+        window, is_chunked = mixer.window, mixer.is_chunked
     seen = keys_seen(S, window, attention, is_chunked=is_chunked)
     return derived(
         "attention",
@@ -134,8 +134,8 @@ def layer_attention_flops(layer: Layer, sequence: Amount, attention: Attention) 
         "2 * layers * heads * (head_dim + value_head_dim) * keys_seen",
         PALM,
         layers=of(layer.count, Unit.COUNT),
-        heads=of(it.heads, Unit.COUNT),
-        head_dim=of(it.head_dim, Unit.COUNT),
+        heads=of(mixer.heads, Unit.COUNT),
+        head_dim=of(mixer.head_dim, Unit.COUNT),
         value_head_dim=of(value_dim, Unit.COUNT),
         keys_seen=seen,
     )
@@ -203,4 +203,4 @@ def recompute_flops(
 
 
 def _sum(name: str, *parts: Quantity) -> Quantity:
-    return total(name, PER_TOKEN, {f"part_{n}": it for n, it in enumerate(parts)})
+    return total(name, PER_TOKEN, {f"part_{n}": quantity for n, quantity in enumerate(parts)})

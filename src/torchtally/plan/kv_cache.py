@@ -24,28 +24,28 @@ def layer_cache_bytes(
     Latent attention keeps one compressed vector and one part with positions for all heads:
     DeepSeek-V2, arXiv 2405.04434, section 2.1.2.
     """
-    it = kind.attention
+    attention = kind.attention
     tokens = of(sequence, Unit.TOKENS, "sequence")
-    if isinstance(it, LatentAttention):
+    if isinstance(attention, LatentAttention):
         return derived(
             "KV cache",
             Unit.BYTES,
             "layers * (kv_rank + rotary_head_dim) * item_bytes * tokens * sequences",
             "DeepSeek-V2, arXiv 2405.04434, table 1",
             layers=of(kind.count, Unit.COUNT),
-            kv_rank=of(it.kv_rank, Unit.COUNT),
-            rotary_head_dim=of(it.rotary_head_dim, Unit.COUNT),
+            kv_rank=of(attention.kv_rank, Unit.COUNT),
+            rotary_head_dim=of(attention.rotary_head_dim, Unit.COUNT),
             item_bytes=of(itemsize_bytes, Unit.BYTES_EACH),
             tokens=tokens,
             sequences=of(sequences, Unit.COUNT),
         )
-    if it.window is not None and it.window < tokens.value:
+    if attention.window is not None and attention.window < tokens.value:
         tokens = derived(
             "kept tokens",
             Unit.TOKENS,
             "min(sequence, window)",
             sequence=tokens,
-            window=of(it.window, Unit.TOKENS),
+            window=of(attention.window, Unit.TOKENS),
         )
     return derived(
         "KV cache",
@@ -53,8 +53,8 @@ def layer_cache_bytes(
         "2 * layers * kv_heads * head_dim * item_bytes * tokens * sequences",
         "Pope et al. 2022, arXiv 2211.05102, section 3.3",
         layers=of(kind.count, Unit.COUNT),
-        kv_heads=of(it.kv_heads, Unit.COUNT),
-        head_dim=of(it.head_dim, Unit.COUNT),
+        kv_heads=of(attention.kv_heads, Unit.COUNT),
+        head_dim=of(attention.head_dim, Unit.COUNT),
         item_bytes=of(itemsize_bytes, Unit.BYTES_EACH),
         tokens=tokens,
         sequences=of(sequences, Unit.COUNT),

@@ -29,7 +29,7 @@ class States:
 def states(weights: Iterable[Weight], recipe: Recipe, optimizer: Optimizer) -> States:
     """Of a model whose weights are known one by one: exact for every optimizer."""
     found = tuple(weights)
-    count = of(sum(it.elements for it in found), Unit.PARAMETERS, "parameters")
+    count = of(sum(weight.elements for weight in found), Unit.PARAMETERS, "parameters")
     return _states(count, recipe, state_bytes(optimizer, found, recipe.state_bytes))
 
 

@@ -34,13 +34,13 @@ class Optimizer:
 
     def state_bytes(self, weights: Iterable[Weight], itemsize_bytes: int) -> int:
         """For all of these tensors."""
-        return sum(it.count * self.tensor_bytes(it, itemsize_bytes) for it in weights)
+        return sum(weight.count * self.tensor_bytes(weight, itemsize_bytes) for weight in weights)
 
 
 def state_bytes(optimizer: Optimizer, weights: Iterable[Weight], itemsize_bytes: int) -> Quantity:
     """Optimizer state of a model, whose weights are known one by one."""
     found = tuple(weights)
-    parameters = of(sum(it.elements for it in found), Unit.PARAMETERS)
+    parameters = of(sum(weight.elements for weight in found), Unit.PARAMETERS)
     if optimizer.moments is not None:
         return uniform_state_bytes(optimizer, parameters, itemsize_bytes)
     size = optimizer.state_bytes(found, itemsize_bytes)
@@ -135,7 +135,7 @@ _LISTED = (
         "bitsandbytes, block-wise as its 8-bit Adam",
     ),
 )
-OPTIMIZERS: Mapping[str, Optimizer] = {it.name: it for it in _LISTED}
+OPTIMIZERS: Mapping[str, Optimizer] = {listed.name: listed for listed in _LISTED}
 
 
 def optimizer(name: str) -> Optimizer:

@@ -25,14 +25,20 @@ class Parameters:
 
     def of(self, group: Group) -> int:
         """Elements of one group; 0 where the model has none."""
-        return next((int(it.value) for it in self.groups if it.name == str(group)), 0)
+        return next(
+            (int(quantity.value) for quantity in self.groups if quantity.name == str(group)), 0
+        )
 
 
 def parameters(model: Model) -> Parameters:
     """All of a model's parameters, by group, from its list of weights."""
     weights = weights_of(model)
-    groups = tuple(it for it in (group_parameters(group, weights) for group in Group) if it.value)
-    whole = total("parameters", PARAMETERS, {_word(it.name): it for it in groups})
+    groups = tuple(
+        quantity
+        for quantity in (group_parameters(group, weights) for group in Group)
+        if quantity.value
+    )
+    whole = total("parameters", PARAMETERS, {_word(group.name): group for group in groups})
     looked_up = of(_looked_up(weights), PARAMETERS)
     idle = of(_idle(weights), PARAMETERS)
     return Parameters(
@@ -59,14 +65,16 @@ def parameters(model: Model) -> Parameters:
 
 def group_parameters(group: Group, weights: tuple[Weight, ...]) -> Quantity:
     """The parameters of one group: every shape by how many there are of it."""
-    found = [it for it in weights if it.group is group]
-    formula = " + ".join(f"{it.count} * {' * '.join(map(str, it.shape))}" for it in found)
+    found = [weight for weight in weights if weight.group is group]
+    formula = " + ".join(
+        f"{weight.count} * {' * '.join(map(str, weight.shape))}" for weight in found
+    )
     return derived(
         str(group),
         PARAMETERS,
         formula or "0",
         "",
-        ", ".join(dict.fromkeys(it.name for it in found)),
+        ", ".join(dict.fromkeys(weight.name for weight in found)),
     )
 
 
@@ -91,14 +99,18 @@ def decoder_parameters(
 
 
 def _looked_up(weights: tuple[Weight, ...]) -> int:
-    return sum(it.elements for it in weights if it.group is Group.EMBEDDING and not it.uses)
+    return sum(
+        weight.elements for weight in weights if weight.group is Group.EMBEDDING and not weight.uses
+    )
 
 
 def _idle(weights: tuple[Weight, ...]) -> int:
     """Of experts, what is not chosen for a token: the share that `uses` leaves."""
-    experts = [it for it in weights if it.group is Group.EXPERTS]
-    share = {it.count: it.uses for it in experts if it.uses}
-    return round(sum(it.elements * (1 - (it.uses or share[it.count])) for it in experts))
+    experts = [weight for weight in weights if weight.group is Group.EXPERTS]
+    share = {expert.count: expert.uses for expert in experts if expert.uses}
+    return round(
+        sum(expert.elements * (1 - (expert.uses or share[expert.count])) for expert in experts)
+    )
 
 
 def _word(name: str) -> str:

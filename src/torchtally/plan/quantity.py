@@ -83,7 +83,9 @@ def derived(
     except ZeroDivisionError:
         zeros = [term.name or word for word, term in terms.items() if not term.value]
         raise UsageError(f"{name} is not known where {' or '.join(zeros)} is 0.") from None
-    named = tuple((word, it if it.name else it.named(_spoken(word))) for word, it in terms.items())
+    named = tuple(
+        (word, term if term.name else term.named(_spoken(word))) for word, term in terms.items()
+    )
     return Quantity(name, _number(value, unit), unit, formula, named, source, note)
 
 

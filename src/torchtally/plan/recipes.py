@@ -127,7 +127,7 @@ _LISTED = (
         source="Transformer Engine: weights stay in bfloat16 and are cast for each product",
     ),
 )
-RECIPES: Mapping[str, Recipe] = {it.name: it for it in _LISTED}
+RECIPES: Mapping[str, Recipe] = {listed.name: listed for listed in _LISTED}
 
 
 def recipe(name: str) -> Recipe:

@@ -51,7 +51,7 @@ _LAWS = (
         source="Besiroglu et al. 2024 (a new fit of Chinchilla's data), arXiv 2404.10102",
     ),
 )
-LOSS_LAWS: Mapping[str, LossLaw] = {it.name: it for it in _LAWS}
+LOSS_LAWS: Mapping[str, LossLaw] = {law.name: law for law in _LAWS}
 
 
 def optimal_tokens(parameters: Amount) -> Quantity:

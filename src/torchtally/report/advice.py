@@ -8,7 +8,7 @@ from torchtally.report.terminal import table_text
 def advice_text(advisor: Advisor, width: int, *, is_coloured: bool) -> str:
     """The table of what was tried, and what could not be."""
     if not advisor.needed_bytes:
-        ours = (it for it in advisor.failures if it.startswith(f"{AS_IT_IS}:"))
+        ours = (failure for failure in advisor.failures if failure.startswith(f"{AS_IT_IS}:"))
         why = next(ours, "the script could not be run again")
         return f"\nNo change could be tried: {why}\n"
     table = results_table(advisor.results, advisor.needed_bytes)

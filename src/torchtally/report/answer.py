@@ -31,14 +31,15 @@ def answer_text(
 def headline(answer: Answer) -> str:
     """The answer in one sentence."""
     return "".join(
-        it if isinstance(it, str) else format_number(it.value, it.unit) for it in answer.headline
+        quantity if isinstance(quantity, str) else format_number(quantity.value, quantity.unit)
+        for quantity in answer.headline
     )
 
 
 def _lines(answer: Answer, is_explained: bool, width: int) -> Iterator[Text]:
     first, *rest = textwrap.wrap(printable(headline(answer)), width)
     yield Text(first, style="bold")
-    yield from (Text(f"{INDENT}{it}", style="bold") for it in rest)
+    yield from (Text(f"{INDENT}{name}", style="bold") for name in rest)
     if answer.figures:
         yield Text()
         yield from _figures(answer.figures, width)
@@ -54,18 +55,18 @@ def _lines(answer: Answer, is_explained: bool, width: int) -> Iterator[Text]:
     if commands:
         yield Text()
         yield Text("Next", style="bold")
-        yield from (Text(f"{INDENT}{it}") for it in commands)
+        yield from (Text(f"{INDENT}{command}") for command in commands)
 
 
 def _figures(figures: Sequence[Quantity], width: int) -> Iterator[Text]:
     """A line for each number: its name, itself, and what a reader must know of it."""
-    names = [printable(it.name) for it in figures]
-    values = [format_number(it.value, it.unit) for it in figures]
+    names = [printable(figure.name) for figure in figures]
+    values = [format_number(figure.value, figure.unit) for figure in figures]
     name_width, value_width = max(map(len, names)), max(map(len, values))
-    for it, name, value in zip(figures, names, values, strict=True):
+    for figure, name, value in zip(figures, names, values, strict=True):
         head = f"{INDENT}{name:{name_width}}  {value:>{value_width}}"
         room = width - len(head) - 2
-        notes = textwrap.wrap(printable(_note(it)), room) if room >= 16 else []
+        notes = textwrap.wrap(printable(_note(figure)), room) if room >= 16 else []
         yield Text(f"{head}  {notes[0]}" if notes else head)
         yield from (Text(" " * (len(head) + 2) + note) for note in notes[1:])
 
@@ -75,12 +76,12 @@ def _note(quantity: Quantity) -> str:
     notes = [
         quantity.note,
         *(
-            f"{it.name}: {it.note}"
-            for _, it in quantity.terms
-            if it.is_given and it.note and it.unit is Unit.USD_PER_HOUR
+            f"{term.name}: {term.note}"
+            for _, term in quantity.terms
+            if term.is_given and term.note and term.unit is Unit.USD_PER_HOUR
         ),
     ]
-    return "; ".join(it for it in notes if it)
+    return "; ".join(note for note in notes if note)
 
 
 # The working -------------------------------------------------------------------------------------
@@ -89,18 +90,18 @@ def _note(quantity: Quantity) -> str:
 def _working(steps: Sequence[Quantity], width: int) -> Iterator[Text]:
     sources = {
         source: n
-        for n, source in enumerate(dict.fromkeys(it.source for it in steps if it.source), 1)
+        for n, source in enumerate(dict.fromkeys(step.source for step in steps if step.source), 1)
     }
     # A plain number stands in the formula that takes it; what was published or assumed, here.
-    given = [it for it in steps if it.is_given and (it.source or it.note)]
+    given = [step for step in steps if step.is_given and (step.source or step.note)]
     if given:
         yield Text("Given", style="bold")
         yield from _givens(given, sources, width)
         yield Text()
     yield Text("Working", style="bold")
-    for it in steps:
-        if not it.is_given:
-            yield from _step(it, sources, width)
+    for step in steps:
+        if not step.is_given:
+            yield from _step(step, sources, width)
     if sources:
         yield Text()
         yield Text("Sources", style="bold")
@@ -109,10 +110,15 @@ def _working(steps: Sequence[Quantity], width: int) -> Iterator[Text]:
 
 
 def _givens(given: Sequence[Quantity], sources: dict[str, int], width: int) -> Iterator[Text]:
-    shown = dict.fromkeys((it.name, it.value, it.unit, it.source, it.note) for it in given)
-    name_width = min(max(len(printable(it[0])) for it in shown), NAME_WIDTH)
+    shown = dict.fromkeys(
+        (quantity.name, quantity.value, quantity.unit, quantity.source, quantity.note)
+        for quantity in given
+    )
+    name_width = min(max(len(printable(pair[0])) for pair in shown), NAME_WIDTH)
     for name, value, unit, source, note in shown:
-        marks = " ".join(it for it in (f"[{sources[source]}]" if source else "", note) if it)
+        marks = " ".join(
+            remark for remark in (f"[{sources[source]}]" if source else "", note) if remark
+        )
         head = f"{printable(name):{name_width}}  "
         yield from _hanging(head, f"{format_number(value, unit)}  {marks}".rstrip(), width)
 
@@ -129,8 +135,10 @@ def _step(step: Quantity, sources: dict[str, int], width: int) -> Iterator[Text]
 def spoken(step: Quantity) -> str:
     """The formula with its terms called by their names."""
     names = {word: term.name for word, term in step.terms}
-    return WORD.sub(lambda it: it[0] if it[0] in FUNCTIONS else names.get(it[0], it[0]),
-                    step.formula)  # fmt: skip
+    return WORD.sub(
+        lambda match: match[0] if match[0] in FUNCTIONS else names.get(match[0], match[0]),
+        step.formula,
+    )
 
 
 def with_numbers(step: Quantity) -> str:
@@ -148,12 +156,12 @@ def with_numbers(step: Quantity) -> str:
 
 
 def _listed(title: str, items: Sequence[str], width: int) -> Iterator[Text]:
-    found = [it for it in dict.fromkeys(items) if it]
+    found = [part for part in dict.fromkeys(items) if part]
     if found:
         yield Text()
         yield Text(title, style="bold")
-        for it in found:
-            yield from (Text(line) for line in wrapped(it, width))
+        for part in found:
+            yield from (Text(line) for line in wrapped(part, width))
 
 
 def _hanging(head: str, text: str, width: int) -> Iterator[Text]:
@@ -161,7 +169,10 @@ def _hanging(head: str, text: str, width: int) -> Iterator[Text]:
     first = f"{INDENT}{head}"
     room = " " * min(len(first) + 2, 2 * len(INDENT) + 4)
     for line in textwrap.wrap(
-        printable(text), max(width, 40), initial_indent=first, subsequent_indent=room,
+        printable(text),
+        max(width, 40),
+        initial_indent=first,
+        subsequent_indent=room,
         break_on_hyphens=False,
-    ):  # fmt: skip
+    ):
         yield Text(line)

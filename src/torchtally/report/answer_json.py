@@ -8,37 +8,42 @@ from torchtally.report.document import SCHEMA_VERSION, Document, rows_of
 
 def answer_document(answer: Answer) -> Document:
     """Everything that an answer says. A step names its terms by their place in `working`."""
-    places = {it: n for n, it in enumerate(answer.working)}
+    places = {quantity: n for n, quantity in enumerate(answer.working)}
     return {
         "schema_version": SCHEMA_VERSION,
         "question": answer.question,
         "answer": headline(answer),
-        "figures": [_number(it) for it in answer.figures],
+        "figures": [_number(figure) for figure in answer.figures],
         "tables": [
             {
-                "title": it.title,
+                "title": table.title,
                 "columns": [
-                    {"name": column.name, "unit": str(column.unit)} for column in it.columns
+                    {"name": column.name, "unit": str(column.unit)} for column in table.columns
                 ],
-                "rows": rows_of(it),
-                "rows_left_out": it.left_out,
-                "note": it.note,
+                "rows": rows_of(table),
+                "rows_left_out": table.left_out,
+                "note": table.note,
             }
-            for it in answer.tables
+            for table in answer.tables
         ],
-        "assumptions": [it for it in answer.assumptions if it],
+        "assumptions": [assumption for assumption in answer.assumptions if assumption],
         "unknown": list(answer.unknown),
         "working": [
             {
-                **_number(it),
-                "formula": it.formula,
-                "terms": {word: places[term] for word, term in it.terms},
-                "source": it.source,
+                **_number(quantity),
+                "formula": quantity.formula,
+                "terms": {word: places[term] for word, term in quantity.terms},
+                "source": quantity.source,
             }
-            for it in answer.working
+            for quantity in answer.working
         ],
     }
 
 
-def _number(it: Quantity) -> Document:
-    return {"name": it.name, "value": it.value, "unit": str(it.unit), "note": it.note}
+def _number(quantity: Quantity) -> Document:
+    return {
+        "name": quantity.name,
+        "value": quantity.value,
+        "unit": str(quantity.unit),
+        "note": quantity.note,
+    }

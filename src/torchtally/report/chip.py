@@ -30,7 +30,9 @@ WIDEST_NUMBER = 14
 def chip_text(chip: Chip, *, width: int = 80) -> str:
     """A page about one chip: names, numbers, what to know about them, and sources."""
     found = facts(chip)
-    numbers = {source: n for n, source in enumerate(dict.fromkeys(it.source for it in found), 1)}
+    numbers = {
+        source: n for n, source in enumerate(dict.fromkeys(fact.source for fact in found), 1)
+    }
     lines = [*_heading(chip, width), ""]
     for fact in found:
         lines += _row(fact, numbers[fact.source], width)

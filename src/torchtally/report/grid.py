@@ -35,7 +35,10 @@ def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Tex
     widths |= _flexible_widths(table, flexible, max(room, 1))
 
     def line(cells: Sequence[Cell], style: str = "") -> Text:
-        parts = [_fitted(cells[it], table.columns[it].unit, widths[it]) for it in fixed + flexible]
+        parts = [
+            _fitted(cells[place], table.columns[place].unit, widths[place])
+            for place in fixed + flexible
+        ]
         return Text((INDENT + GAP.join(parts)).rstrip(), style=style)
 
     header = [column.title for column in table.columns]
@@ -43,7 +46,11 @@ def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Tex
     lines += [line(row) for row in table.rows]
     if not (is_brief and table.left_out) and any(cell is not None for cell in table.totals):
         lines.append(line(_labelled_totals(table), "bold"))
-    hidden = [] if is_brief else [it.title for n, it in enumerate(table.columns) if n not in shown]
+    hidden = (
+        []
+        if is_brief
+        else [column.title for n, column in enumerate(table.columns) if n not in shown]
+    )
     return [*lines, *_remarks(table, hidden, "" if is_brief else table.note, width)]
 
 
@@ -55,15 +62,18 @@ def _shown(table: Table, width: int) -> list[int]:
     """The columns there is room for: the highest rank goes first, of equals the last."""
     columns = table.columns
     places = list(range(len(columns)))
-    droppable = sorted((it for it in places if columns[it].rank), key=lambda it: columns[it].rank)
+    droppable = sorted(
+        (column for column in places if columns[column].rank),
+        key=lambda column: columns[column].rank,
+    )
     while droppable and _least_width(table, places) > width:
         places.remove(droppable.pop())
     return places
 
 
 def _least_width(table: Table, places: Sequence[int]) -> int:
-    fixed = [it for it in places if not _is_flexible(table, it)]
-    numbers = sum(_fixed_width(table, it) + len(GAP) for it in fixed)
+    fixed = [column for column in places if not _is_flexible(table, column)]
+    numbers = sum(_fixed_width(table, column) + len(GAP) for column in fixed)
     texts = min(len(places) - len(fixed), max(LEAST_TEXT))
     return len(INDENT) + numbers + (LEAST_TEXT[texts] or -len(GAP))
 
@@ -79,7 +89,11 @@ def _flexible_widths(table: Table, places: Sequence[int], room: int) -> dict[int
     needs = {place: _text_width(table, place) for place in places}
     widths: dict[int, int] = {}
     for left, place in zip(range(len(places), 0, -1), places, strict=True):
-        rest = sum(needs[it] + len(GAP) for it in places if it not in widths and it != place)
+        rest = sum(
+            needs[column] + len(GAP)
+            for column in places
+            if column not in widths and column != place
+        )
         most = room if left == 1 else max(room - rest, room * 2 // 3)
         widths[place] = max(min(needs[place], most), 1)
         room = max(room - widths[place] - len(GAP), 0)
@@ -133,7 +147,7 @@ def _remarks(table: Table, hidden: Sequence[str], note: str, width: int) -> Iter
         f"No room for: {', '.join(hidden)}." if hidden else "",
         note,
     ]
-    for line in wrapped(" ".join(it for it in remarks if it), width):
+    for line in wrapped(" ".join(remark for remark in remarks if remark), width):
         yield Text(line, style="dim")
 
 

@@ -48,7 +48,7 @@ VOID = frozenset({"meta"})
 
 def joined(children: Iterable[str]) -> Html:
     """One behind the other, each escaped unless it is markup."""
-    return Html("".join(it if isinstance(it, Html) else _safe(it) for it in children))
+    return Html("".join(child if isinstance(child, Html) else _safe(child) for child in children))
 
 
 def _safe(text: str) -> str:
@@ -75,7 +75,7 @@ def page(
     body = element(
         "body",
         element("h1", title),
-        *(element("p", it) for it in facts),
+        *(element("p", fact) for fact in facts),
         *map(plot_html, plots),
         *map(table_html, tables),
     )
@@ -106,15 +106,16 @@ def table_html(table: Table) -> Html:
     """A table with all its columns, those of text first, its totals and its note."""
     columns = table.columns
     order = sorted(range(len(columns)), key=lambda place: not columns[place].unit.is_text)
-    head = (_head(columns[it]) for it in order)
+    head = (_head(columns[index]) for index in order)
     rows = (
-        element("tr", *(_cell(row[it], columns[it].unit) for it in order)) for row in table.rows
+        element("tr", *(_cell(row[index], columns[index].unit) for index in order))
+        for row in table.rows
     )
     parts = [element("thead", element("tr", *head)), element("tbody", *rows)]
     if any(cell is not None for cell in table.totals):
         parts.append(element("tfoot", element("tr", *_totals(table, order))))
     left_out = f"{table.left_out} more row{'s' * (table.left_out > 1)}." if table.left_out else ""
-    remarks = " ".join(it for it in (left_out, table.note) if it)
+    remarks = " ".join(remark for remark in (left_out, table.note) if remark)
     return element(
         "section",
         element("h2", table.title),
@@ -178,7 +179,9 @@ LEAST_RADIUS, LARGEST_RADIUS = 4.0, 20.0
 def plot_html(plot: Plot) -> Html:
     """The drawing, what its colours and letters mean, and what is not in it."""
     shares = ", ".join(f"{name} ({format_fraction(share)})" for name, share in plot.left_out)
-    remarks = " ".join(it for it in (f"Not drawn: {shares}." if shares else "", plot.note) if it)
+    remarks = " ".join(
+        remark for remark in (f"Not drawn: {shares}." if shares else "", plot.note) if remark
+    )
     return element(
         "figure",
         element("h2", plot.title),
@@ -231,33 +234,33 @@ def _axes(plot: Plot) -> Iterator[Html]:
 
 
 def _curves(curves: Iterable[Curve], plot: Plot) -> Iterator[Html]:
-    for it in curves:
-        points = " ".join(f"{_x(x, plot.x):.5g},{_y(y, plot.y):.5g}" for x, y in it.points)
-        series = "" if it.series is None else f" {_series(it.series)}"
-        hover = element("title", _limit(it))
-        yield element("polyline", hover, points=points, class_=f"curve {it.basis}{series}")
+    for curve in curves:
+        points = " ".join(f"{_x(x, plot.x):.5g},{_y(y, plot.y):.5g}" for x, y in curve.points)
+        series = "" if curve.series is None else f" {_series(curve.series)}"
+        hover = element("title", _limit(curve))
+        yield element("polyline", hover, points=points, class_=f"curve {curve.basis}{series}")
 
 
 def _limits(plot: Plot) -> Iterator[Html]:
     """What the curves are. Below a roof there is no room, but above its slope there is."""
-    has_slope = any(not _is_flat(it) for it in plot.curves)
-    for row, it in enumerate(plot.curves if has_slope else ()):
-        yield element("text", _limit(it), x=LEFT + 10, y=TOP + 18 + ROW * row, class_="limit")
-    for it in filter(_is_flat, plot.curves):
-        x_end, y_end = it.points[-1]
+    has_slope = any(not _is_flat(curve) for curve in plot.curves)
+    for row, curve in enumerate(plot.curves if has_slope else ()):
+        yield element("text", _limit(curve), x=LEFT + 10, y=TOP + 18 + ROW * row, class_="limit")
+    for curve in filter(_is_flat, plot.curves):
+        x_end, y_end = curve.points[-1]
         x, y = _x(x_end, plot.x) - 4, _y(y_end, plot.y) - 6
-        if not has_slope or it.basis is Basis.PROMISED:
-            text = it.name if has_slope else _limit(it)
+        if not has_slope or curve.basis is Basis.PROMISED:
+            text = curve.name if has_slope else _limit(curve)
             yield element("text", text, x=x, y=y, class_="limit end")
 
 
-def _is_flat(it: Curve) -> bool:
-    return it.points[0][1] == it.points[-1][1]
+def _is_flat(curve: Curve) -> bool:
+    return curve.points[0][1] == curve.points[-1][1]
 
 
-def _limit(it: Curve) -> str:
+def _limit(curve: Curve) -> str:
     """As "bfloat16 989.40 TFLOP/s promised"."""
-    return f"{it.name} {IN_COLUMNS[it.unit](it.limit)} {it.basis}"
+    return f"{curve.name} {IN_COLUMNS[curve.unit](curve.limit)} {curve.basis}"
 
 
 def _series(number: int) -> str:
@@ -266,11 +269,13 @@ def _series(number: int) -> str:
 
 def _marks(plot: Plot) -> Iterator[Html]:
     """The heaviest below, so that every one can be pointed at."""
-    heaviest = max((it.weight for it in plot.marks), default=0.0)
-    for it in plot.marks:
-        share = it.weight / heaviest if heaviest else 0.0
+    heaviest = max((mark.weight for mark in plot.marks), default=0.0)
+    for mark in plot.marks:
+        share = mark.weight / heaviest if heaviest else 0.0
         radius = max(LEAST_RADIUS, LARGEST_RADIUS * share**0.5)
-        yield _shape(it.series, _x(it.x, plot.x), _y(it.y, plot.y), radius, _hover(it, plot))
+        yield _shape(
+            mark.series, _x(mark.x, plot.x), _y(mark.y, plot.y), radius, _hover(mark, plot)
+        )
 
 
 def _shape(series: int, x: float, y: float, r: float, *children: Html) -> Html:
@@ -289,14 +294,14 @@ def _shape(series: int, x: float, y: float, r: float, *children: Html) -> Html:
 CORNERS = [(0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)]
 
 
-def _hover(it: Mark, plot: Plot) -> Html:
+def _hover(mark: Mark, plot: Plot) -> Html:
     lines = (
-        it.name,
-        it.detail,
-        it.place,
-        f"{value_text(it.y, plot.y.scale)} at {value_text(it.x, plot.x.scale)}",
-        f"{format_fraction(it.weight)} of the time" if it.weight else "",
-        f"{plot.series_title}: {plot.series[it.series]}",
+        mark.name,
+        mark.detail,
+        mark.place,
+        f"{value_text(mark.y, plot.y.scale)} at {value_text(mark.x, plot.x.scale)}",
+        f"{format_fraction(mark.weight)} of the time" if mark.weight else "",
+        f"{plot.series_title}: {plot.series[mark.series]}",
     )
     return element("title", "; ".join(line for line in lines if line))
 
@@ -304,13 +309,13 @@ def _hover(it: Mark, plot: Plot) -> Html:
 def _letters(plot: Plot) -> Iterator[Html]:
     """Each in its mark, or beside it where another letter stands."""
     taken: list[tuple[float, float]] = []
-    for it in plot.listed:
-        x, y = _x(it.x, plot.x), _y(it.y, plot.y)
+    for mark in plot.listed:
+        x, y = _x(mark.x, plot.x), _y(mark.y, plot.y)
         near = [(x + LETTER * dx, y + LETTER * dy) for dx, dy in BESIDE]
         free = (at for at in near if all(_is_apart(at, other) for other in taken))
         place = next(free, near[0])
         taken.append(place)
-        yield element("text", it.symbol, x=place[0], y=place[1], class_="letter")
+        yield element("text", mark.symbol, x=place[0], y=place[1], class_="letter")
 
 
 def _is_apart(one: tuple[float, float], other: tuple[float, float]) -> bool:
@@ -318,15 +323,15 @@ def _is_apart(one: tuple[float, float], other: tuple[float, float]) -> bool:
 
 
 def _key(plot: Plot) -> Html:
-    of_curves = (it.series for it in plot.curves if it.series is not None)
-    used = sorted({*(it.series for it in plot.marks), *of_curves})
+    of_curves = (curve.series for curve in plot.curves if curve.series is not None)
+    used = sorted({*(mark.series for mark in plot.marks), *of_curves})
     items = [
-        element("li", element("svg", _shape(it, 12, 7, 5), viewBox="0 0 24 14"), " ",
-                f"{plot.series_title}: {plot.series[it]}")
-        for it in used if it is not None
+        element("li", element("svg", _shape(series, 12, 7, 5), viewBox="0 0 24 14"), " ",
+                f"{plot.series_title}: {plot.series[series]}")
+        for series in used if series is not None
     ]  # fmt: skip
     for name in Basis:
-        if any(it.basis is name for it in plot.curves):
+        if any(curve.basis is name for curve in plot.curves):
             line = _line(0, 7, 24, 7, f"curve {name}")
             items.append(element("li", element("svg", line, viewBox="0 0 24 14"), " ", name))
     return element("ul", *items, class_="key")
@@ -336,22 +341,22 @@ def _legend(plot: Plot) -> Html:
     titles = ("", "share", plot.y.scale, plot.x.scale, plot.series_title, "operator", "line", "on")
     numbers = {"share", plot.y.scale, plot.x.scale}
     head = (
-        element("th", it, scope="col", **({"class_": "number"} if it in numbers else {}))
-        for it in titles
+        element("th", title, scope="col", **({"class_": "number"} if title in numbers else {}))
+        for title in titles
     )
     rows = (
         element(
             "tr",
-            element("td", it.symbol),
-            element("td", format_fraction(it.weight), class_="number"),
-            element("td", value_text(it.y, plot.y.scale), class_="number"),
-            element("td", f"{it.x:.3g}", class_="number"),
-            element("td", plot.series[it.series]),
-            element("td", it.name, class_="code"),
-            element("td", it.place, class_="code"),
-            element("td", it.detail, class_="code"),
+            element("td", mark.symbol),
+            element("td", format_fraction(mark.weight), class_="number"),
+            element("td", value_text(mark.y, plot.y.scale), class_="number"),
+            element("td", f"{mark.x:.3g}", class_="number"),
+            element("td", plot.series[mark.series]),
+            element("td", mark.name, class_="code"),
+            element("td", mark.place, class_="code"),
+            element("td", mark.detail, class_="code"),
         )
-        for it in plot.listed
+        for mark in plot.listed
     )
     table = element("table", element("thead", element("tr", *head)), element("tbody", *rows))
     return element("div", table, class_="wide")

@@ -53,14 +53,14 @@ def ledger_document(ledger: Ledger) -> Document:
         "bytes": _bytes(ledger.total),
         "memory": _memory(ledger),
         "time": _time(ledger),
-        "utilisation": [_utilisation(it) for it in utilisations(ledger)],
+        "utilisation": [_utilisation(utilisation) for utilisation in utilisations(ledger)],
         "throughput": _throughput(throughput(ledger)),
         "lines": _lines(ledger),
         "modules": _modules(ledger),
         "ops": _ops(ledger),
         "coverage": _coverage(ledger),
-        "placeholders": [_placeholder(it) for it in trace.placeholders],
-        "notes": [{"text": it.text, "count": it.count} for it in trace.notes],
+        "placeholders": [_placeholder(placeholder) for placeholder in trace.placeholders],
+        "notes": [{"text": note.text, "count": note.count} for note in trace.notes],
         "facts": trace.facts,
     }
 
@@ -76,7 +76,7 @@ def table_document(table: Table, ledger: Ledger) -> Document:
         "convention": {"attention": str(ledger.attention), "text": ledger.attention.description},
         "title": table.title,
         "note": table.note,
-        "columns": [{"name": it.name, "unit": str(it.unit)} for it in table.columns],
+        "columns": [{"name": column.name, "unit": str(column.unit)} for column in table.columns],
         "rows": rows_of(table),
         "rows_left_out": table.left_out,
         "totals": dict(zip(names, table.totals, strict=True)),
@@ -85,7 +85,7 @@ def table_document(table: Table, ledger: Ledger) -> Document:
 
 def chips_document(chips: Sequence[Chip]) -> Document:
     """The hardware table. A number whose source is not the chip's own is named in `sources`."""
-    return {"schema_version": SCHEMA_VERSION, "chips": [_chip(it) for it in chips]}
+    return {"schema_version": SCHEMA_VERSION, "chips": [_chip(chip) for chip in chips]}
 
 
 def _chip(chip: Chip) -> Document:
@@ -108,8 +108,8 @@ def _chip(chip: Chip) -> Document:
         "memory_type": chip.memory_type,
         "memory_bandwidth_bytes_per_s": chip.memory_bandwidth_bytes_per_s,
         "achieved_bandwidth_bytes_per_s": chip.achieved_bandwidth_bytes_per_s,
-        "dense_peaks_flop_per_s": {dtype: it.flop_per_s for dtype, it in chip.peaks.items()},
-        "peaks": {dtype: asdict(it) for dtype, it in chip.peaks.items()},
+        "dense_peaks_flop_per_s": {dtype: peak.flop_per_s for dtype, peak in chip.peaks.items()},
+        "peaks": {dtype: asdict(peak) for dtype, peak in chip.peaks.items()},
         "link": None if chip.link is None else asdict(chip.link),
         "host_link": None if chip.host_link is None else asdict(chip.host_link),
         "node": None if chip.node is None else asdict(chip.node),
@@ -128,23 +128,23 @@ def changes_document(results: Sequence[Result]) -> list[Document]:
     """Changes that were tried after a run that did not fit, each by a run of its own."""
     return [
         {
-            "change": it.change.text,
-            "what_ifs": list(it.change.what_ifs),
-            "allocator_settings": it.change.settings,
-            "arguments": None if it.change.arguments is None else list(it.change.arguments),
-            "peak_reserved_bytes": it.peak_reserved_bytes,
-            "saved_bytes": it.saved_bytes,
-            "fits": it.fits,
+            "change": result.change.text,
+            "what_ifs": list(result.change.what_ifs),
+            "allocator_settings": result.change.settings,
+            "arguments": None if result.change.arguments is None else list(result.change.arguments),
+            "peak_reserved_bytes": result.peak_reserved_bytes,
+            "saved_bytes": result.saved_bytes,
+            "fits": result.fits,
         }
-        for it in results
+        for result in results
     ]
 
 
 def _largest_first(totals: dict[Key, Total]) -> list[tuple[Key, Total]]:
     """By time where there is any, FLOPs, bytes."""
 
-    def order(it: tuple[Key, Total]) -> tuple[float, int, int, str]:
-        key, total = it
+    def order(pair: tuple[Key, Total]) -> tuple[float, int, int, str]:
+        key, total = pair
         return (-total.seconds, -total.flops, -total.bytes, str(key))
 
     return sorted(totals.items(), key=order)
@@ -204,16 +204,19 @@ def _time(ledger: Ledger) -> Document | None:
         "kernel_s": total.kernel_s,
         "by_bound": {
             str(bound): {
-                "seconds": it.seconds,
-                "kernel_s": it.kernel_s,
-                "count": it.count,
-                "flops": it.flops,
-                **_bytes(it),
+                "seconds": total.seconds,
+                "kernel_s": total.kernel_s,
+                "count": total.count,
+                "flops": total.flops,
+                **_bytes(total),
             }
-            for bound, it in _largest_first(ledger.by_bound())
+            for bound, total in _largest_first(ledger.by_bound())
         },
         "calibrated": _calibration(ledger),
-        "untimed": [{"op": it.op, "count": it.count, "reason": it.reason} for it in ledger.untimed],
+        "untimed": [
+            {"op": untimed.op, "count": untimed.count, "reason": untimed.reason}
+            for untimed in ledger.untimed
+        ],
     }
 
 
@@ -230,19 +233,19 @@ def _calibration(ledger: Ledger) -> Document | None:
     }
 
 
-def _utilisation(it: Utilisation) -> Document:
+def _utilisation(utilisation: Utilisation) -> Document:
     """MBU is in bytes, all else in FLOPs."""
-    unit = "bytes" if it.is_bytes else "flops"
+    unit = "bytes" if utilisation.is_bytes else "flops"
     return {
-        "key": it.key,
-        "name": it.name,
-        "convention": it.convention,
+        "key": utilisation.key,
+        "name": utilisation.name,
+        "convention": utilisation.convention,
         "unit": unit,
-        "amount": it.amount,
-        "per_s": it.per_s,
-        "peak_per_s": it.peak_per_s,
-        "peak": it.of,
-        "fraction": it.fraction,
+        "amount": utilisation.amount,
+        "per_s": utilisation.per_s,
+        "peak_per_s": utilisation.peak_per_s,
+        "peak": utilisation.of,
+        "fraction": utilisation.fraction,
     }
 
 
@@ -282,8 +285,14 @@ def _lines(ledger: Ledger) -> list[Document]:
 def _ops(ledger: Ledger) -> list[Document]:
     timing = _timing(ledger, op_of)
     return [
-        {"name": name, "count": it.count, "flops": it.flops, **_bytes(it), **timing(name, it)}
-        for name, it in _largest_first(ledger.by_op())
+        {
+            "name": name,
+            "count": total.count,
+            "flops": total.flops,
+            **_bytes(total),
+            **timing(name, total),
+        }
+        for name, total in _largest_first(ledger.by_op())
     ]
 
 
@@ -320,7 +329,7 @@ def _modules(ledger: Ledger) -> list[Document]:
             **timing(path, total),
             "seconds_with_inner": whole[path].seconds if is_timed else None,
         }
-        for path, total in sorted(everything.items(), key=lambda it: _module_order(it[0]))
+        for path, total in sorted(everything.items(), key=lambda item: _module_order(item[0]))
     ]
 
 
@@ -393,18 +402,18 @@ def _coverage(ledger: Ledger) -> Document:
         "counted": ledger.coverage.counted,
         "free": ledger.coverage.free,
         "uncounted": [
-            {"op": it.op, "count": it.count, "reason": it.reason}
-            for it in ledger.coverage.uncounted
+            {"op": uncounted.op, "count": uncounted.count, "reason": uncounted.reason}
+            for uncounted in ledger.coverage.uncounted
         ],
     }
 
 
-def _placeholder(it: Placeholder) -> Document:
+def _placeholder(placeholder: Placeholder) -> Document:
     return {
-        "file": it.frame.file if it.frame else None,
-        "line": it.frame.line if it.frame else None,
-        "source": it.frame.text if it.frame else None,
-        "op": it.op,
-        "given": it.given,
-        "count": it.count,
+        "file": placeholder.frame.file if placeholder.frame else None,
+        "line": placeholder.frame.line if placeholder.frame else None,
+        "source": placeholder.frame.text if placeholder.frame else None,
+        "op": placeholder.op,
+        "given": placeholder.given,
+        "count": placeholder.count,
     }

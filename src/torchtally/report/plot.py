@@ -46,7 +46,7 @@ def plot_text(
     graph, limits = _graph(plot, width, max(LEAST_ROWS, room), is_ascii)
     if limits:
         graph, limits = _graph(plot, width, max(LEAST_ROWS, room - len(limits)), is_ascii)
-    more = [Text(line, style="dim") for it in limits for line in wrapped(it, width)]
+    more = [Text(line, style="dim") for limit in limits for line in wrapped(limit, width)]
     return joined([_title(plot, width), *graph, *more, *below], is_coloured)
 
 
@@ -87,7 +87,7 @@ def _title(plot: Plot, width: int) -> Text:
 
 def _graph(plot: Plot, width: int, rows: int, is_ascii: bool) -> tuple[list[Text], list[str]]:
     """Its lines, and what it had no room for: the names of limits."""
-    labels = {_row(plot.y, it, rows): tick_text(it, plot.y.scale) for it in plot.y.ticks()}
+    labels = {_row(plot.y, tick, rows): tick_text(tick, plot.y.scale) for tick in plot.y.ticks()}
     room = max(map(len, labels.values()), default=0)
     columns = max(width - len(INDENT) - room - 2, 10)
     cells = _cells(plot, rows, columns, is_ascii)
@@ -141,14 +141,14 @@ def _put_marks(plot: Plot, cells: Cells, rows: int, columns: int, is_ascii: bool
     """Letters first. One whose place is taken stands beside it; a dot is left out there."""
     taken: set[Place] = set()
     plain = "o" if is_ascii else "•"
-    for it in sorted(plot.marks, key=lambda it: not it.symbol):
-        row, column = _row(plot.y, it.y, rows), _column(plot.x, it.x, columns)
-        near = [(row + up, column + right) for up, right in (BESIDE if it.symbol else BESIDE[:1])]
+    for mark in sorted(plot.marks, key=lambda mark: not mark.symbol):
+        row, column = _row(plot.y, mark.y, rows), _column(plot.x, mark.x, columns)
+        near = [(row + up, column + right) for up, right in (BESIDE if mark.symbol else BESIDE[:1])]
         free = (at for at in near if at not in taken and 0 <= at[0] < rows and 0 <= at[1] < columns)
         place = next(free, None)
         if place is not None:
             taken.add(place)
-            cells[place] = (it.symbol or plain, _style(it, plot))
+            cells[place] = (mark.symbol or plain, _style(mark, plot))
 
 
 BESIDE = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (0, 2), (0, -2), (2, 0))
@@ -163,7 +163,11 @@ def _put_limits(plot: Plot, cells: Cells, rows: int, columns: int, is_ascii: boo
     left_over, row = [], 0
     for text in _limits(plot, is_ascii):
         ends = len(text) + 3
-        empty = (at for at in range(row, rows) if all((at, it) not in cells for it in range(ends)))
+        empty = (
+            at
+            for at in range(row, rows)
+            if all((at, number) not in cells for number in range(ends))
+        )
         place = next(empty, None) if ends <= columns else None
         if place is None:
             left_over.append(text)
@@ -177,7 +181,7 @@ def _limits(plot: Plot, is_ascii: bool) -> Iterator[str]:
     """What the curves are: "promised 3.35 TB/s, bfloat16 989.40 TFLOP/s"."""
     solid, dotted = ("--", "..") if is_ascii else ("⠒⠒", "⠐⠐")
     for basis in Basis:
-        found = [_limit(it) for it in plot.curves if it.basis is basis]
+        found = [_limit(curve) for curve in plot.curves if curve.basis is basis]
         if found:
             key = solid if basis is Basis.PROMISED else dotted
             yield f"{key} {basis} {', '.join(found)}"
@@ -201,7 +205,7 @@ def _braille_curves(plot: Plot, rows: int, columns: int) -> dict[Place, str]:
 
 def _ascii_curves(plot: Plot, rows: int, columns: int) -> dict[Place, str]:
     cells: dict[Place, str] = {}
-    for curve in sorted(plot.curves, key=lambda it: it.basis is Basis.PROMISED):
+    for curve in sorted(plot.curves, key=lambda curve: curve.basis is Basis.PROMISED):
         is_flat = curve.points[0][1] == curve.points[-1][1]
         char = ("-" if is_flat else "/") if curve.basis is Basis.PROMISED else "."
         cells |= dict.fromkeys(_steps(curve, plot, rows, columns), char)
@@ -232,18 +236,18 @@ def _legend(plot: Plot, width: int) -> Iterator[Text]:
     titles = (plot.y.scale.rjust(8), plot.x.scale.rjust(10), plot.series_title.ljust(kinds))
     head = f"{INDENT}    share  {'  '.join(titles)}  "
     room = max(width - len(head), 10)
-    place_room = min(room * 3 // 5, max(cell_len(printable(it.place)) for it in plot.listed))
+    place_room = min(room * 3 // 5, max(cell_len(printable(mark.place)) for mark in plot.listed))
     name_room = room - place_room - 2
     yield Text(f"{head}{'operator'.ljust(name_room)}  line", style="dim")
-    for it in plot.listed:
-        name, place = cut_left(it.name, name_room), cut_left(it.place, place_room)
+    for mark in plot.listed:
+        name, place = cut_left(mark.name, name_room), cut_left(mark.place, place_room)
         numbers = (
-            format_fraction(it.weight).rjust(7),
-            tick_text(it.y, plot.y.scale).rjust(8),
-            f"{it.x:.3g}".rjust(10),
-            plot.series[it.series].ljust(kinds),
+            format_fraction(mark.weight).rjust(7),
+            tick_text(mark.y, plot.y.scale).rjust(8),
+            f"{mark.x:.3g}".rjust(10),
+            plot.series[mark.series].ljust(kinds),
         )
-        line = Text(INDENT).append(it.symbol, style=_style(it, plot))
+        line = Text(INDENT).append(mark.symbol, style=_style(mark, plot))
         line.append(f" {'  '.join(numbers)}  {name}{' ' * (name_room - cell_len(name))}  {place}")
         line.rstrip()
         yield line
@@ -251,14 +255,16 @@ def _legend(plot: Plot, width: int) -> Iterator[Text]:
 
 def _key(plot: Plot, width: int) -> Iterator[Text]:
     """What the letters of marks without a legend stand for."""
-    symbols = {it.series: it.symbol for it in plot.marks if it.symbol}
-    names = (f"{symbols[it]} {plot.series[it]}" for it in sorted(symbols))
+    symbols = {mark.series: mark.symbol for mark in plot.marks if mark.symbol}
+    names = (f"{symbols[symbol]} {plot.series[symbol]}" for symbol in sorted(symbols))
     for line in wrapped(", ".join(names), width):
         yield Text(line)
 
 
 def _remarks(plot: Plot, width: int) -> Iterator[Text]:
     shares = ", ".join(f"{name} ({format_fraction(share)})" for name, share in plot.left_out)
-    text = " ".join(it for it in (f"Not drawn: {shares}." if shares else "", plot.note) if it)
+    text = " ".join(
+        remark for remark in (f"Not drawn: {shares}." if shares else "", plot.note) if remark
+    )
     for line in wrapped(text, width):
         yield Text(line, style="dim")

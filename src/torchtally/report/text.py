@@ -128,7 +128,7 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
         _throughput(found.throughput, summary.own_root),
         _overhead(found) if found.is_overhead_bound else "",
     )
-    yield from map(Text, wrapped(" ".join(it for it in figures if it), width))
+    yield from map(Text, wrapped(" ".join(figure for figure in figures if figure), width))
 
 
 def _trust(found: StepTime) -> str:
@@ -195,9 +195,9 @@ def _untimed(found: StepTime | None, width: int) -> Iterator[Text]:
         return
     text = f"Time NOT known, in no total, of {found.untimed_ops} operators:"
     yield from _prose(text, width, "yellow")
-    for it in found.untimed[:MOST_LISTED]:
-        name = cut_left(it.op, NAME_WIDTH)
-        yield from map(Text, wrapped(f"{name} x {it.count} ({it.reason[:200]})", width))
+    for untimed in found.untimed[:MOST_LISTED]:
+        name = cut_left(untimed.op, NAME_WIDTH)
+        yield from map(Text, wrapped(f"{name} x {untimed.count} ({untimed.reason[:200]})", width))
     yield from _more(len(found.untimed))
 
 
@@ -251,9 +251,14 @@ def _coverage(summary: Summary, width: int) -> Iterator[Text]:
         return
     text = f"Operators counted: {found.counted}; {found.free} are views or metadata."
     yield from _prose(f"{text} NOT counted, in no total: {found.uncounted_ops}.", width, "yellow")
-    for it in found.uncounted[:MOST_LISTED]:
+    for uncounted in found.uncounted[:MOST_LISTED]:
         yield from map(
-            Text, wrapped(f"{cut_left(it.op, NAME_WIDTH)} x {it.count} ({it.reason[:200]})", width)
+            Text,
+            wrapped(
+                f"{cut_left(uncounted.op, NAME_WIDTH)} x {uncounted.count} "
+                f"({uncounted.reason[:200]})",
+                width,
+            ),
         )
     yield from _more(len(found.uncounted))
 
@@ -263,12 +268,20 @@ def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
     if not found:
         return
     yield from _prose("Values that no virtual tensor has, and what the script got:", width)
-    for it in sorted(found, key=lambda it: -it.count)[:MOST_LISTED]:
+    for placeholder in sorted(found, key=lambda placeholder: -placeholder.count)[:MOST_LISTED]:
         place = "(no line)"
-        if it.frame:
-            place = f"{short_path(it.frame.file, summary.own_root)}:{it.frame.line}"
-        place, source = cut_left(place, NAME_WIDTH), it.frame.text[:200] if it.frame else ""
-        text = f"{place}  {source}  ({it.op[:80]} gave {it.given[:80]}, {_times(it.count)})"
+        if placeholder.frame:
+            place = (
+                f"{short_path(placeholder.frame.file, summary.own_root)}:{placeholder.frame.line}"
+            )
+        place, source = (
+            cut_left(place, NAME_WIDTH),
+            placeholder.frame.text[:200] if placeholder.frame else "",
+        )
+        text = (
+            f"{place}  {source}  ({placeholder.op[:80]} gave {placeholder.given[:80]}, "
+            f"{_times(placeholder.count)})"
+        )
         yield from map(Text, wrapped(text, width))
     yield from _more(len(found))
 
@@ -277,9 +290,9 @@ def _notes(summary: Summary, width: int) -> Iterator[Text]:
     if not summary.notes:
         return
     yield from _prose("Done otherwise than on a real GPU:", width)
-    for it in summary.notes[:MOST_LISTED]:
-        times = f" ({_times(it.count)})" if it.count > 1 else ""
-        yield from map(Text, wrapped(f"{it.text[:400]}{times}", width))
+    for note in summary.notes[:MOST_LISTED]:
+        times = f" ({_times(note.count)})" if note.count > 1 else ""
+        yield from map(Text, wrapped(f"{note.text[:400]}{times}", width))
     yield from _more(len(summary.notes))
 
 

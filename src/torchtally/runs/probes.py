@@ -136,7 +136,7 @@ class Runs:
 
     @property
     def running(self) -> tuple[Any, ...]:
-        return tuple(it.key for it in self._running)
+        return tuple(running.key for running in self._running)
 
     def start(self, key: Any, command: Command, capacities: Sequence[tuple[int, int]]) -> None:
         """Begin a run, judged for each (capacity, total memory of the device) in bytes."""
@@ -217,7 +217,7 @@ def _outcome(run: _Running) -> Outcome:
         peak_allocated_bytes=found["peak_allocated_bytes"],
         peak_reserved_bytes=found["peak_reserved_bytes"],
         folded=found["folded"],
-        verdicts=tuple(Verdict(**it) for it in found["verdicts"]),
+        verdicts=tuple(Verdict(**verdict) for verdict in found["verdicts"]),
         allocations=Allocations(
             found["events"],
             found["sizes"],

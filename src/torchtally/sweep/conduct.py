@@ -13,7 +13,7 @@ POLL_S = 0.1
 SAVING_S = 300.0
 """For runs that were asked to save and end; then they are killed."""
 WATCHED = tuple(
-    getattr(signal, it) for it in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, it)
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 
 

@@ -46,7 +46,7 @@ class Definition:
     @property
     def varying(self) -> tuple[str, ...]:
         """Keys that have more than one value."""
-        return varying([it.values for it in self.points])
+        return varying([point.values for point in self.points])
 
     def train_config(self, point: Point) -> TrainConfig:
         """The config of a run. Raises UsageError that names key and value."""
@@ -60,7 +60,9 @@ class Definition:
             "config": self.config,
             "toml": self.toml,
             "keeps_checkpoints": self.keeps_checkpoints,
-            "runs": [{"name": it.name, "values": as_json(dict(it.values))} for it in self.points],
+            "runs": [
+                {"name": point.name, "values": as_json(dict(point.values))} for point in self.points
+            ],
         }
         return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -75,7 +77,7 @@ def define(
     return Definition(
         config=config,
         toml=toml,
-        points=tuple(Point(*it) for it in zip(names, points, strict=True)),
+        points=tuple(Point(*pair) for pair in zip(names, points, strict=True)),
         keeps_checkpoints=keeps_checkpoints,
     )
 
@@ -112,11 +114,11 @@ def read_definition(text: str, place: str) -> Definition:
             )
         runs = [
             Point(
-                str(it["name"]),
+                str(run["name"]),
                 tuple((key, typed(key, from_json(_hashable(value))))
-                      for key, value in it["values"].items()),
+                      for key, value in run["values"].items()),
             )
-            for it in found["runs"]
+            for run in found["runs"]
         ]  # fmt: skip
         return Definition(
             config=str(found["config"]),
@@ -151,7 +153,8 @@ def short_names(keys: Sequence[str]) -> Mapping[str, str]:
         parts = key.split(".")
         ends = (".".join(parts[-n:]) for n in range(1, len(parts) + 1))
         found[key] = next(
-            (it for it in ends if not any(_ends_in(k, it) for k in keys if k != key)), key
+            (ending for ending in ends if not any(_ends_in(k, ending) for k in keys if k != key)),
+            key,
         )
     return found
 
@@ -197,15 +200,15 @@ def difference(there: Definition, here: Definition) -> str:
     return "\n".join(lines)
 
 
-def _asked(it: Definition) -> str:
-    return "yes" if it.keeps_checkpoints else "no"
+def _asked(definition: Definition) -> str:
+    return "yes" if definition.keeps_checkpoints else "no"
 
 
 def _config_lines(there: str, here: str) -> Iterator[str]:
-    a, b = (dict(_flat(tomllib.loads(it))) for it in (there, here))
+    a, b = (dict(_flat(tomllib.loads(text))) for text in (there, here))
     for key in dict.fromkeys((*a, *b)):
         if a.get(key) != b.get(key):
-            texts = (repr(it[key]) if key in it else "not given" for it in (a, b))
+            texts = (repr(record[key]) if key in record else "not given" for record in (a, b))
             yield "  {}: {} there, {} here".format(key, *texts)
 
 
@@ -218,9 +221,9 @@ def _flat(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _run_lines(there: Definition, here: Definition) -> Iterator[str]:
-    a, b = ({repr(it.values): it for it in each.points} for each in (there, here))
+    a, b = ({repr(point.values): point for point in each.points} for each in (there, here))
     for one, other, where in ((a, b, "there"), (b, a, "here")):
         for values, point in one.items():
             if values not in other:
-                listed = ", ".join(f"{key}={value_text(it)}" for key, it in point.values)
+                listed = ", ".join(f"{key}={value_text(value)}" for key, value in point.values)
                 yield f"  a run {where} alone: {listed or ALONE}"

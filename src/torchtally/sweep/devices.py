@@ -60,7 +60,7 @@ def _gpus(config: TrainConfig, environment: Mapping[str, str]) -> tuple[str, ...
         return ()
     named = environment.get(VISIBLE, "")
     # Names of MIG parts and UUIDs stay as they are; torch counts those that it can use.
-    names = [it.strip() for it in named.split(",") if it.strip()]
+    names = [word.strip() for word in named.split(",") if word.strip()]
     count = torch.cuda.device_count()
     return tuple(names[:count]) if names else tuple(map(str, range(count)))
 

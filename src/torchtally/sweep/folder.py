@@ -123,7 +123,9 @@ def _kept(there: Path) -> Definition | None:
 def _check(path: Path, kept: Definition | None, wanted: Definition | None, resumes: bool) -> None:
     if kept is None:
         begun = (CONFIG,)  # by a sweep that was killed before its definition was whole
-        others = [it.name for it in path.iterdir() if it.name[0] != "." and it.name not in begun]
+        others = [
+            file.name for file in path.iterdir() if file.name[0] != "." and file.name not in begun
+        ]
         if others:
             raise UsageError(
                 f"{path}: is not empty and holds no sweep ({min(others)}). Give another --out."

@@ -25,12 +25,12 @@ def hints() -> Mapping[str, Any]:
 
 def _hints(kind: type, before: str) -> Iterator[tuple[str, Any]]:
     types = get_type_hints(kind)
-    for it in fields(kind):
-        hint = types[it.name]
+    for field in fields(kind):
+        hint = types[field.name]
         if isinstance(hint, type) and is_dataclass(hint):
-            yield from _hints(hint, f"{before}{it.name}.")
+            yield from _hints(hint, f"{before}{field.name}.")
         else:
-            yield before + it.name, hint
+            yield before + field.name, hint
 
 
 def hint_of(key: str) -> Any:
@@ -39,10 +39,10 @@ def hint_of(key: str) -> Any:
         return hints()[key]
     if key in OURS:
         raise UsageError(f"{key}: each run of a sweep has a folder of its own, below --out.")
-    if inner := [it for it in hints() if it.startswith(f"{key}.")]:
+    if inner := [hint for hint in hints() if hint.startswith(f"{key}.")]:
         raise UsageError(f"{key}: is a section. It has: {', '.join(inner)}.")
     # A word for the last part alone, `lr`, is as likely as a slip of the pen.
-    by_last = [it for it in hints() if it.rpartition(".")[2] == key]
+    by_last = [hint for hint in hints() if hint.rpartition(".")[2] == key]
     near = by_last or get_close_matches(key, hints(), n=3)
     guess = (
         f" Did you mean {' or '.join(near)}?" if near else " `tally train CONFIG --help` has all."
@@ -98,7 +98,7 @@ def typed(key: str, value: Any) -> Any:
 
 def _wanted(hint: Any) -> str:
     """Such as "a whole number, or none"."""
-    texts = [_words(it) for it in members(hint) if it is not type(None)]
+    texts = [_words(member) for member in members(hint) if member is not type(None)]
     return ", or ".join([*texts, *(["none"] if is_optional(hint) else [])])
 
 
@@ -130,7 +130,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        inner = (f'"{it}"' if isinstance(it, str) else value_text(it) for it in value)
+        inner = (f'"{item}"' if isinstance(item, str) else value_text(item) for item in value)
         return f"[{', '.join(inner)}]"
     if isinstance(value, float):
         short = f"{value:g}"

@@ -99,7 +99,9 @@ class RayTasks:
 
 def made(job: Job, environment: Mapping[str, str], stop: str) -> Exit:
     """A run, made on the machine that this is called on; asked to end once `stop` is a file."""
-    missing = [it for it in (job.folder, str(Path(job.output).parent)) if not Path(it).is_dir()]
+    missing = [
+        name for name in (job.folder, str(Path(job.output).parent)) if not Path(name).is_dir()
+    ]
     if missing:
         return Exit(
             job.name, -1, 0.0,

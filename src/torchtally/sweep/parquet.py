@@ -43,17 +43,23 @@ def write_parquet(path: Path, definition: Definition, results: Sequence[Result])
     """Both files, best run first. Raises UsageError where they cannot be written."""
     best_first = ranked(results)
     runs = [
-        {"run": it.point.name, **_values(it), **{key: record(it)[key] for key in OF_RUNS}}
-        for it in best_first
+        {
+            "run": result.point.name,
+            **_values(result),
+            **{key: record(result)[key] for key in OF_RUNS},
+        }
+        for result in best_first
     ]
     steps = [
-        {"run": it.point.name, **_values(it), "step": step, **values}
-        for it in best_first
-        for step, values in it.records
+        {"run": result.point.name, **_values(result), "step": step, **values}
+        for result in best_first
+        for step, values in result.records
     ]
     config = {f"config.{key}": _type(hint_of(key)) for key, _ in definition.points[0].values}
     of_runs = {name: _scalar(kind) for name, kind in OF_RUNS.items()}
-    logged = {name: None for it in best_first for _, values in it.records for name in values}
+    logged = {
+        name: None for result in best_first for _, values in result.records for name in values
+    }
     of_steps = {name: _logged_type(name, steps) for name in logged}
     text = _scalar(str)
     _write(path, runs, {"run": text, **config, **of_runs}, definition)
@@ -74,7 +80,7 @@ def _write(
     about = {"format_version": str(VERSION), "config": definition.config, "toml": definition.toml}
     schema = arrow.schema(columns.items(), metadata={"torchtally.sweep": json.dumps(about)})
     table = arrow.Table.from_pydict(
-        {name: [it.get(name) for it in rows] for name in columns}, schema=schema
+        {name: [row.get(name) for row in rows] for name in columns}, schema=schema
     )
     stream = io.BytesIO()
     parquet.write_table(table, stream)
@@ -86,7 +92,7 @@ def _write(
 
 def _type(hint: Any) -> Any:
     """Arrow's type of a config's field."""
-    kind = next(it for it in members(hint) if it is not type(None))
+    kind = next(member for member in members(hint) if member is not type(None))
     if get_origin(kind) is tuple:
         return _package("pyarrow").list_(_type(get_args(kind)[0]))
     return _scalar(kind if kind in SCALARS else str)
@@ -98,7 +104,7 @@ def _scalar(kind: type) -> Any:
 
 def _logged_type(name: str, rows: Sequence[dict[str, Any]]) -> Any:
     """Of a column of logged values: numbers are float64 unless all are whole, others are text."""
-    kinds = {type(it[name]) for it in rows if it.get(name) is not None}
+    kinds = {type(row[name]) for row in rows if row.get(name) is not None}
     if kinds <= {int}:
         return _scalar(int)
     return _scalar(float if kinds <= {int, float} else str)

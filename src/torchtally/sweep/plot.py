@@ -52,7 +52,7 @@ class Chart:
 
 def chart(definition: Definition, results: Sequence[Result]) -> Chart | None:
     """What says most of these results; None where there is nothing to compare."""
-    drawn = [it for it in ranked(results) if _is_drawable(it.final_loss)]
+    drawn = [result for result in ranked(results) if _is_drawable(result.final_loss)]
     if len(drawn) < 2:
         return None
     return _over_a_value(definition, results) or _over_steps(drawn)
@@ -68,14 +68,14 @@ def _over_a_value(definition: Definition, results: Sequence[Result]) -> Chart | 
     What diverged is at the upper edge.
     """
     counts = {
-        key: len({dict(it.point.values)[key] for it in results})
+        key: len({dict(result.point.values)[key] for result in results})
         for key in definition.varying
         if is_number(hint_of(key))
     }
-    key = max(counts, key=lambda it: counts[it], default=None)
+    key = max(counts, key=lambda name: counts[name], default=None)
     if key is None or counts[key] < LEAST_VALUES:
         return None
-    others = [it for it in definition.varying if it != key]
+    others = [name for name in definition.varying if name != key]
     short = short_names(definition.varying)
     by_validation = is_validated(results)
     found: dict[str, list[XY]] = {}
@@ -88,12 +88,12 @@ def _over_a_value(definition: Definition, results: Sequence[Result]) -> Chart | 
         if each.status is Status.DIVERGED:
             diverged.append(float(values[key]))
         elif loss is not None and _is_drawable(loss):
-            name = ", ".join(f"{short[it]}={value_text(values[it])}" for it in others)
+            name = ", ".join(f"{short[name]}={value_text(values[name])}" for name in others)
             found.setdefault(name, []).append((float(values[key]), loss))
     if sum(map(len, found.values())) < 2:
         return None
     if len(found) > MOST_SERIES:
-        found = {"": [it for each in found.values() for it in each]}
+        found = {"": [pair for each in found.values() for pair in each]}
     top = max(loss for points in found.values() for _, loss in points)
     letters = ["o"] if len(found) == 1 else ascii_lowercase
     series = [
@@ -101,7 +101,7 @@ def _over_a_value(definition: Definition, results: Sequence[Result]) -> Chart | 
         for letter, (name, points) in zip(letters, found.items(), strict=False)
     ]
     if diverged:
-        series.append(Series("X", tuple((it, top) for it in sorted(diverged)), "diverged"))
+        series.append(Series("X", tuple((value, top) for value in sorted(diverged)), "diverged"))
     which = "validation" if by_validation else "training"
     return Chart(f"Last {which} loss by {key}", short[key], tuple(series))
 
@@ -110,14 +110,16 @@ def _over_steps(drawn: Sequence[Result]) -> Chart:
     """The losses of the best runs, each with a letter that the table has, too."""
     best = drawn[:MOST_CURVES]
     left_out = len(drawn) - len(best)
-    marks = {it.point.name: letter for letter, it in zip(ascii_lowercase, best, strict=False)}
+    marks = {
+        result.point.name: letter for letter, result in zip(ascii_lowercase, best, strict=False)
+    }
     series = tuple(
         Series(
-            marks[it.point.name],
-            tuple((float(step), loss) for step, loss in it.training if _is_drawable(loss)),
+            marks[result.point.name],
+            tuple((float(step), loss) for step, loss in result.training if _is_drawable(loss)),
             is_joined=True,
         )
-        for it in best
+        for result in best
     )
     note = f"{left_out} more are not drawn." if left_out else ""
     return Chart("Training loss by step", "step", series, True, marks, note)
@@ -159,9 +161,9 @@ def axis(values: Sequence[float], *, may_be_logarithmic: bool = True) -> Axis:
 
 def chart_text(drawn: Chart, *, width: int = WIDTH, rows: int = ROWS) -> str:
     """The chart as lines with their ends, at most `width` wide."""
-    points = [it for each in drawn.series for it in each.points]
-    x = axis([it[0] for it in points], may_be_logarithmic=not drawn.x_is_whole)
-    y = axis([it[1] for it in points])
+    points = [point for each in drawn.series for point in each.points]
+    x = axis([point[0] for point in points], may_be_logarithmic=not drawn.x_is_whole)
+    y = axis([point[1] for point in points])
     ticks = {
         row: loss_text(y.value(1 - row / (rows - 1)))
         for row in sorted({round(n * (rows - 1) / 4) for n in range(5)})
@@ -175,8 +177,8 @@ def chart_text(drawn: Chart, *, width: int = WIDTH, rows: int = ROWS) -> str:
         side = "+" if row in ticks else "|"
         lines.append(f"{ticks.get(row, '').rjust(margin)} {side}{text}".rstrip())
     lines += _x_axis(drawn, x, columns, margin)
-    lines += [f"{it.letter}  {it.name}"[:width] for it in drawn.series if it.name]
-    return "".join(f"{it}\n" for it in [*lines, *([drawn.note] if drawn.note else [])])
+    lines += [f"{series.letter}  {series.name}"[:width] for series in drawn.series if series.name]
+    return "".join(f"{line}\n" for line in [*lines, *([drawn.note] if drawn.note else [])])
 
 
 def _x_axis(drawn: Chart, x: Axis, columns: int, margin: int) -> Iterator[str]:
@@ -197,8 +199,8 @@ def _cells(
     cells: dict[tuple[int, int], str] = {}
     for each in reversed(series):
         places = [
-            (round((1 - y.share(it[1])) * (rows - 1)), round(x.share(it[0]) * (columns - 1)))
-            for it in each.points
+            (round((1 - y.share(point[1])) * (rows - 1)), round(x.share(point[0]) * (columns - 1)))
+            for point in each.points
         ]
         for a, b in zip(places, places[1:] if each.is_joined else (), strict=False):
             cells |= dict.fromkeys(_joined(a, b), each.letter)

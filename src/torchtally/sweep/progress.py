@@ -94,15 +94,15 @@ class Progress:
 
     def line(self) -> str:
         """tally: 3/8 runs done, 1 failed, 2 going, 4 min left: lr=0.1 step 40/100 loss 2.301."""
-        moments = [(it, it.last()) for it in self.going.values()]
+        moments = [(going, going.last()) for going in self.going.values()]
         head = f"tally: {self._done}/{self._runs} runs done"
         if self._bad:
             head += f", {self._bad} failed"
         head += f", {len(moments)} going"
-        left_s = self._left_s([(it.steps, at) for it, at in moments])
+        left_s = self._left_s([(going.steps, at) for going, at in moments])
         if left_s is not None:
             head += f", {format_seconds(left_s)} left"
-        texts = [_moment(it, at) for it, at in moments]
+        texts = [_moment(going, at) for going, at in moments]
         return plain(f"{head}: {'; '.join(texts)}" if texts else head)[: self._width]
 
     def say(self, text: str) -> None:

@@ -66,8 +66,8 @@ class Ending:
     @property
     def gist(self) -> str:
         """One line of the message: the error of tally's that ended it, or the last line."""
-        lines = [it for it in self.message.splitlines() if it.strip()]
-        errors = [it for it in lines if it.startswith(ERROR)]
+        lines = [line for line in self.message.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith(ERROR)]
         return (errors or lines or ["it said nothing"])[-1].removeprefix(ERROR).strip()
 
     def as_json(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class Result:
 
 
 def _least(losses: Losses) -> float | None:
-    return min((it for _, it in losses if math.isfinite(it)), default=None)
+    return min((value for _, value in losses if math.isfinite(value)), default=None)
 
 
 def result_of(folder: SweepFolder, point: Point) -> Result:
@@ -211,13 +211,13 @@ def ranked(results: Sequence[Result]) -> list[Result]:
     By the last loss on validation data where every run that ended has one, else by the last one in
     training.
     """
-    return sorted(results, key=lambda it: _rank(it, is_validated(results)))
+    return sorted(results, key=lambda result: _rank(result, is_validated(results)))
 
 
 def is_validated(results: Sequence[Result]) -> bool:
     """Whether the runs that ended can all be judged by validation data."""
-    ended = [it for it in results if it.status is Status.ENDED]
-    return bool(ended) and all(it.validation for it in ended)
+    ended = [result for result in results if result.status is Status.ENDED]
+    return bool(ended) and all(result.validation for result in ended)
 
 
 ORDER = (Status.ENDED, Status.STOPPED, Status.DIVERGED, Status.OUT_OF_MEMORY, Status.FAILED,

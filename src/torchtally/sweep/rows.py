@@ -32,7 +32,7 @@ def results_table(
         Column("wall_s", "time", Unit.SECONDS, rank=2),
         Column("status", "status", Unit.WORD),
     ]
-    rows = [_row(definition, it, columns, marks) for it in best_first]
+    rows = [_row(definition, result, columns, marks) for result in best_first]
     by = "last loss on validation data" if by_validation else "last training loss"
     return Table(
         title=f"{definition.config}, {len(results)} run{'s' * (len(results) != 1)} by {by}",
@@ -43,7 +43,7 @@ def results_table(
 
 
 def _has_validation(results: Sequence[Result]) -> bool:
-    return any(it.validation for it in results)
+    return any(result.validation for result in results)
 
 
 def _key_column(n: int, key: str, title: str) -> Column:
@@ -68,7 +68,7 @@ def _row(
         value = values[key]
         is_shown_as_number = is_number(hint_of(key)) and value is not None
         cells[key] = value if is_shown_as_number else value_text(value)
-    return tuple(cells[it.name] for it in columns)
+    return tuple(cells[column.name] for column in columns)
 
 
 def _loss(loss: float | None) -> str:
@@ -83,7 +83,7 @@ def document(definition: Definition, results: Sequence[Result]) -> dict[str, Any
         "config": definition.config,
         "varying": list(definition.varying),
         "ranked_by": "validation_loss" if by_validation else "final_loss",
-        "runs": [as_json(record(it)) for it in ranked(results)],
+        "runs": [as_json(record(result)) for result in ranked(results)],
     }
 
 

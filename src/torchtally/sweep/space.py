@@ -65,7 +65,7 @@ class Interval:
 def grid(text: str) -> Choice:
     """Of KEY=VALUE,VALUE. Raises UsageError that names key and value."""
     key, rest = _key(text, "--grid optimizer.lr=1e-4,3e-4")
-    return Choice(key, tuple(read_value(key, it) for it in split(rest, key)))
+    return Choice(key, tuple(read_value(key, part) for part in split(rest, key)))
 
 
 def fixed(text: str) -> Choice:
@@ -79,7 +79,7 @@ def drawn_from(text: str) -> Choice | Interval:
     key, rest = _key(text, "--random optimizer.lr=log:1e-5..1e-1")
     if rest.startswith(LOG) or (TO in rest and is_number(hint_of(key))):
         return _interval(key, rest)
-    return Choice(key, tuple(read_value(key, it) for it in split(rest, key)))
+    return Choice(key, tuple(read_value(key, part) for part in split(rest, key)))
 
 
 def _key(text: str, example: str) -> tuple[str, str]:
@@ -96,7 +96,7 @@ def _interval(key: str, text: str) -> Interval:
     ends = text.removeprefix(LOG).split(TO)
     if len(ends) != 2 or not is_number(hint_of(key)):
         raise UsageError(f"{key}: {text} is no interval. Write it as 1e-5{TO}1e-1, for a number.")
-    low, high = (read_value(key, it.strip()) for it in ends)
+    low, high = (read_value(key, ending.strip()) for ending in ends)
     if low is None or high is None or not low < high or not math.isfinite(high - low):
         raise UsageError(f"{key}: {text}: its first end must be below its second one.")
     if is_logarithmic and low <= 0:
@@ -129,18 +129,18 @@ def points(
     Raises UsageError for a key that is named twice, and for more points than a sweep can be meant
     to have.
     """
-    keys = [it.key for it in (*grids, *randoms)]
-    if twice := next((it for it in keys if keys.count(it) > 1), None):
+    keys = [choice.key for choice in (*grids, *randoms)]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UsageError(f"{twice}: is asked for twice. Give all of its values at once.")
-    count = math.prod(len(it.values) for it in grids) * (draws if randoms else 1)
+    count = math.prod(len(choice.values) for choice in grids) * (draws if randoms else 1)
     if count > MOST_POINTS:
         raise UsageError(f"{count} runs: a sweep has {MOST_POINTS} at most.")
     found = (
         (*at, *draw)
         for draw in _draws(randoms, draws, seed)
-        for at in product(*([(it.key, value) for value in it.values] for it in grids))
+        for at in product(*([(choice.key, value) for value in choice.values] for choice in grids))
     )
-    return tuple({repr(it): it for it in found}.values())
+    return tuple({repr(values): values for values in found}.values())
 
 
 def _draws(randoms: Sequence[Choice | Interval], draws: int, seed: int) -> Iterator[Values]:
@@ -148,7 +148,7 @@ def _draws(randoms: Sequence[Choice | Interval], draws: int, seed: int) -> Itera
         yield ()
         return
     for n in range(draws):
-        yield tuple((it.key, it.drawn(_share(seed, it.key, n))) for it in randoms)
+        yield tuple((choice.key, choice.drawn(_share(seed, choice.key, n))) for choice in randoms)
 
 
 def _share(seed: int, key: str, n: int) -> float:

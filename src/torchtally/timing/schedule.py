@@ -69,8 +69,8 @@ class Clock:
 
     def _issued(self, ops: Sequence[Op], prices: Sequence[Price]) -> list[float]:
         """What the host takes to issue each operator."""
-        distinct = {id(it): it for it in prices}
-        known = {key: issue_by_phase(self.issue, it) for key, it in distinct.items()}
+        distinct = {id(price): price for price in prices}
+        known = {key: issue_by_phase(self.issue, price) for key, price in distinct.items()}
         return [
             known[id(price)][id(op.phase)] for op, price in zip(ops, prices, strict=True)
         ]  # fmt: skip

@@ -249,12 +249,17 @@ def _pack(trace: Trace) -> _Body:
     calls: _Table[Call] = _Table()
     op_columns = _pack_ops(trace.ops, calls, sites)
     storage_columns = _pack_storages(trace.storages, texts)
-    placeholders = [_pack_placeholder(it, frames) for it in trace.placeholders]
-    refusals = [_pack_refusal(it, texts, sites) for it in trace.refusals]
-    reserved = [_Reserved(texts.number(it.device), it.tick, it.bytes) for it in trace.reserved]
-    emptied = [_CacheEmptied(texts.number(it.device), it.tick) for it in trace.emptied]
-    site_rows = [_pack_site(it, frames) for it in sites.values]
-    call_rows = [_pack_call(it, specs) for it in calls.values]
+    placeholders = [_pack_placeholder(placeholder, frames) for placeholder in trace.placeholders]
+    refusals = [_pack_refusal(refusal, texts, sites) for refusal in trace.refusals]
+    reserved = [
+        _Reserved(texts.number(reserved.device), reserved.tick, reserved.bytes)
+        for reserved in trace.reserved
+    ]
+    emptied = [
+        _CacheEmptied(texts.number(emptied.device), emptied.tick) for emptied in trace.emptied
+    ]
+    site_rows = [_pack_site(site, frames) for site in sites.values]
+    call_rows = [_pack_call(call, specs) for call in calls.values]
     return _Body(
         script=_encodable(trace.script),
         chip=_encodable(trace.chip),
@@ -264,12 +269,12 @@ def _pack(trace: Trace) -> _Body:
         facts={_encodable(key): _encodable(value) for key, value in trace.facts.items()},
         step_ends=list(trace.step_ends),
         texts=[_encodable(text) for text in texts.values],
-        frames=[_pack_frame(it) for it in frames.values],
+        frames=[_pack_frame(frame) for frame in frames.values],
         sites=site_rows,
-        specs=[_pack_spec(it) for it in specs.values],
+        specs=[_pack_spec(spec) for spec in specs.values],
         calls=call_rows,
         placeholders=placeholders,
-        notes=[_Note(_encodable(it.text), it.count) for it in trace.notes],
+        notes=[_Note(_encodable(note.text), note.count) for note in trace.notes],
         reserved=reserved,
         emptied=emptied,
         refusals=refusals,
@@ -300,44 +305,58 @@ def _pack_ops(ops: Sequence[Op], calls: _Table[Call], sites: _Table[Site]) -> _O
 def _pack_storages(storages: Sequence[Storage], texts: _Table[str]) -> _Storages:
     role_number = {role: number for number, role in enumerate(ROLES)}
     return _Storages(
-        device=[texts.number(it.device) for it in storages],
-        requested_bytes=[it.requested_bytes for it in storages],
-        born=[it.born for it in storages],
-        died=[-1 if it.died is None else it.died for it in storages],
-        role=[role_number[it.role] for it in storages],
-        name=[texts.number(it.name) for it in storages],
-        stream=[it.stream for it in storages],
-        spare_bytes=[it.spare_bytes for it in storages],
+        device=[texts.number(storage.device) for storage in storages],
+        requested_bytes=[storage.requested_bytes for storage in storages],
+        born=[storage.born for storage in storages],
+        died=[-1 if storage.died is None else storage.died for storage in storages],
+        role=[role_number[storage.role] for storage in storages],
+        name=[texts.number(storage.name) for storage in storages],
+        stream=[storage.stream for storage in storages],
+        spare_bytes=[storage.spare_bytes for storage in storages],
     )
 
 
-def _pack_placeholder(it: Placeholder, frames: _Table[Frame]) -> _Placeholder:
-    frame = -1 if it.frame is None else frames.number(it.frame)
-    return _Placeholder(frame, _encodable(it.op), _encodable(it.given), it.count)
+def _pack_placeholder(placeholder: Placeholder, frames: _Table[Frame]) -> _Placeholder:
+    frame = -1 if placeholder.frame is None else frames.number(placeholder.frame)
+    return _Placeholder(
+        frame, _encodable(placeholder.op), _encodable(placeholder.given), placeholder.count
+    )
 
 
-def _pack_refusal(it: Refusal, texts: _Table[str], sites: _Table[Site]) -> _Refusal:
+def _pack_refusal(refusal: Refusal, texts: _Table[str], sites: _Table[Site]) -> _Refusal:
     return _Refusal(
-        texts.number(it.device), it.tick, it.requested_bytes, it.allocated_bytes,
-        it.reserved_bytes, it.free_bytes, sites.number(it.site), _encodable(it.message),
-    )  # fmt: skip
+        texts.number(refusal.device),
+        refusal.tick,
+        refusal.requested_bytes,
+        refusal.allocated_bytes,
+        refusal.reserved_bytes,
+        refusal.free_bytes,
+        sites.number(refusal.site),
+        _encodable(refusal.message),
+    )
 
 
-def _pack_site(it: Site, frames: _Table[Frame]) -> _Site:
-    numbers = [frames.number(frame) for frame in it.frames]
-    return _Site(_encodable(it.module), _encodable(it.module_class), numbers)
+def _pack_site(site: Site, frames: _Table[Frame]) -> _Site:
+    numbers = [frames.number(frame) for frame in site.frames]
+    return _Site(_encodable(site.module), _encodable(site.module_class), numbers)
 
 
-def _pack_frame(it: Frame) -> _Frame:
-    function, text = _encodable(it.function), _encodable(it.text)
-    return _Frame(_encodable(it.file), it.line, function, text, it.is_own)
+def _pack_frame(frame: Frame) -> _Frame:
+    function, text = _encodable(frame.function), _encodable(frame.text)
+    return _Frame(_encodable(frame.file), frame.line, function, text, frame.is_own)
 
 
-def _pack_spec(it: TensorSpec) -> _Spec:
+def _pack_spec(spec: TensorSpec) -> _Spec:
     return _Spec(
-        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written,
-        it.is_pinned,
-    )  # fmt: skip
+        spec.argument,
+        spec.shape,
+        spec.stride,
+        spec.dtype,
+        spec.device,
+        spec.storage,
+        spec.is_written,
+        spec.is_pinned,
+    )
 
 
 def _pack_call(call: Call, specs: _Table[TensorSpec]) -> _Call:
@@ -474,13 +493,16 @@ def _invalid(why: str) -> NoReturn:
 
 
 def _unpack(body: _Body) -> Trace:
-    frames = [Frame(it.file, it.line, it.function, it.text, it.is_own) for it in body.frames]
-    sites = [
-        Site(it.module, it.module_class, tuple(_pick(frames, it.frames, "frame")))
-        for it in body.sites
+    frames = [
+        Frame(frame.file, frame.line, frame.function, frame.text, frame.is_own)
+        for frame in body.frames
     ]
-    specs = [_unpack_spec(it) for it in body.specs]
-    calls = [_unpack_call(it, specs) for it in body.calls]
+    sites = [
+        Site(site.module, site.module_class, tuple(_pick(frames, site.frames, "frame")))
+        for site in body.sites
+    ]
+    specs = [_unpack_spec(spec) for spec in body.specs]
+    calls = [_unpack_call(call, specs) for call in body.calls]
     storages = _unpack_storages(body.storages, body.texts)
     ops = _unpack_ops(body.ops, calls, sites, len(storages))
     _check_steps(body.step_ends)
@@ -494,11 +516,13 @@ def _unpack(body: _Body) -> Trace:
         storages=tuple(storages),
         step_ends=tuple(body.step_ends),
         ending=Ending(*body.ending),
-        placeholders=tuple(_unpack_placeholder(it, frames) for it in body.placeholders),
-        notes=tuple(Note(it.text, it.count) for it in body.notes),
-        reserved=tuple(_unpack_reserved(it, body.texts) for it in body.reserved),
-        emptied=tuple(_unpack_emptied(it, body.texts) for it in body.emptied),
-        refusals=tuple(_unpack_refusal(it, body.texts, sites) for it in body.refusals),
+        placeholders=tuple(
+            _unpack_placeholder(placeholder, frames) for placeholder in body.placeholders
+        ),
+        notes=tuple(Note(note.text, note.count) for note in body.notes),
+        reserved=tuple(_unpack_reserved(reserved, body.texts) for reserved in body.reserved),
+        emptied=tuple(_unpack_emptied(emptied, body.texts) for emptied in body.emptied),
+        refusals=tuple(_unpack_refusal(refusal, body.texts, sites) for refusal in body.refusals),
         waits=tuple(body.waits),
         allocator_settings=body.allocator_settings,
         host_ops=body.host_ops,
@@ -506,58 +530,69 @@ def _unpack(body: _Body) -> Trace:
     )
 
 
-def _unpack_spec(it: _Spec) -> TensorSpec:
-    if len(it.shape) != len(it.stride) or min(it.shape, default=0) < 0:
+def _unpack_spec(spec: _Spec) -> TensorSpec:
+    if len(spec.shape) != len(spec.stride) or min(spec.shape, default=0) < 0:
         _invalid("a tensor's shape and strides do not match")
-    if math.prod(it.shape) > ELEMENT_LIMIT:
+    if math.prod(spec.shape) > ELEMENT_LIMIT:
         _invalid("a tensor has more elements than can be numbered")
     return TensorSpec(
-        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written,
-        it.is_pinned,
-    )  # fmt: skip
-
-
-def _unpack_call(it: _Call, specs: Sequence[TensorSpec]) -> Call:
-    return Call(
-        it.name,
-        it.overload,
-        tuple(_pick(specs, it.inputs, "tensor")),
-        tuple(_pick(specs, it.outputs, "tensor")),
-        tuple(it.literals),
-        it.is_mutating,
+        spec.argument,
+        spec.shape,
+        spec.stride,
+        spec.dtype,
+        spec.device,
+        spec.storage,
+        spec.is_written,
+        spec.is_pinned,
     )
 
 
-def _unpack_placeholder(it: _Placeholder, frames: Sequence[Frame]) -> Placeholder:
-    _check_counts([it.count], "placeholders")
-    frame = None if it.frame == -1 else _pick(frames, [it.frame], "frame")[0]
-    return Placeholder(frame, it.op, it.given, it.count)
+def _unpack_call(call: _Call, specs: Sequence[TensorSpec]) -> Call:
+    return Call(
+        call.name,
+        call.overload,
+        tuple(_pick(specs, call.inputs, "tensor")),
+        tuple(_pick(specs, call.outputs, "tensor")),
+        tuple(call.literals),
+        call.is_mutating,
+    )
 
 
-def _unpack_reserved(it: _Reserved, texts: Sequence[str]) -> Reserved:
-    _check_ticks([it.tick])
-    _check_counts([it.bytes], "reserved bytes")
-    return Reserved(_pick(texts, [it.device], "text")[0], it.tick, it.bytes)
+def _unpack_placeholder(placeholder: _Placeholder, frames: Sequence[Frame]) -> Placeholder:
+    _check_counts([placeholder.count], "placeholders")
+    frame = None if placeholder.frame == -1 else _pick(frames, [placeholder.frame], "frame")[0]
+    return Placeholder(frame, placeholder.op, placeholder.given, placeholder.count)
 
 
-def _unpack_emptied(it: _CacheEmptied, texts: Sequence[str]) -> CacheEmptied:
-    _check_ticks([it.tick])
-    return CacheEmptied(_pick(texts, [it.device], "text")[0], it.tick)
+def _unpack_reserved(reserved: _Reserved, texts: Sequence[str]) -> Reserved:
+    _check_ticks([reserved.tick])
+    _check_counts([reserved.bytes], "reserved bytes")
+    return Reserved(_pick(texts, [reserved.device], "text")[0], reserved.tick, reserved.bytes)
 
 
-def _unpack_refusal(it: _Refusal, texts: Sequence[str], sites: Sequence[Site]) -> Refusal:
-    _check_ticks([it.tick])
-    sizes = [it.requested_bytes, it.allocated_bytes, it.reserved_bytes, it.free_bytes]
+def _unpack_emptied(emptied: _CacheEmptied, texts: Sequence[str]) -> CacheEmptied:
+    _check_ticks([emptied.tick])
+    return CacheEmptied(_pick(texts, [emptied.device], "text")[0], emptied.tick)
+
+
+def _unpack_refusal(refusal: _Refusal, texts: Sequence[str], sites: Sequence[Site]) -> Refusal:
+    _check_ticks([refusal.tick])
+    sizes = [
+        refusal.requested_bytes,
+        refusal.allocated_bytes,
+        refusal.reserved_bytes,
+        refusal.free_bytes,
+    ]
     _check_counts(sizes, "bytes")
     return Refusal(
-        device=_pick(texts, [it.device], "text")[0],
-        tick=it.tick,
-        requested_bytes=it.requested_bytes,
-        allocated_bytes=it.allocated_bytes,
-        reserved_bytes=it.reserved_bytes,
-        free_bytes=it.free_bytes,
-        site=_pick(sites, [it.site], "site")[0],
-        message=it.message,
+        device=_pick(texts, [refusal.device], "text")[0],
+        tick=refusal.tick,
+        requested_bytes=refusal.requested_bytes,
+        allocated_bytes=refusal.allocated_bytes,
+        reserved_bytes=refusal.reserved_bytes,
+        free_bytes=refusal.free_bytes,
+        site=_pick(sites, [refusal.site], "site")[0],
+        message=refusal.message,
     )
 
 
@@ -574,10 +609,10 @@ def _unpack_ops(
     _check_ticks(clocks[-1:])
     op_calls = _pick(calls, table.call, "call")
     _check_storages(
-        table.inputs, _pick([len(it.inputs) for it in calls], table.call, "call"), storages
+        table.inputs, _pick([len(call.inputs) for call in calls], table.call, "call"), storages
     )
     _check_storages(
-        table.outputs, _pick([len(it.outputs) for it in calls], table.call, "call"), storages
+        table.outputs, _pick([len(call.outputs) for call in calls], table.call, "call"), storages
     )
     op_sites = _pick(sites, table.site, "site")
     op_phases = _pick(PHASES, table.phase, "phase")
@@ -595,9 +630,14 @@ def _check_storages(column: list[tuple[int, ...]], arities: list[int], storages:
 def _unpack_storages(table: _Storages, texts: Sequence[str]) -> list[Storage]:
     count = len(table.device)
     columns = (
-        table.requested_bytes, table.born, table.died, table.role, table.name, table.stream,
+        table.requested_bytes,
+        table.born,
+        table.died,
+        table.role,
+        table.name,
+        table.stream,
         table.spare_bytes,
-    )  # fmt: skip
+    )
     if any(len(column) != count for column in columns):
         _invalid("the columns of the storages differ in length")
     _check_counts(table.requested_bytes, "bytes")

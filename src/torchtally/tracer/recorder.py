@@ -218,7 +218,9 @@ class Recorder:
         """Within an optimizer's step: a closure runs the model again, and builds a graph."""
         if not torch.is_grad_enabled():
             return False
-        return self.modules.outer is not None or any(it.requires_grad for it in invocation.inputs)
+        return self.modules.outer is not None or any(
+            tensor.requires_grad for tensor in invocation.inputs
+        )
 
     def _is_update(self, invocation: Invocation) -> bool:
         """An update written by hand: it reads a gradient, or writes to a parameter."""

@@ -99,7 +99,11 @@ class Steps:
     def _ends(self) -> list[int]:
         """Ticks at which training steps ended, now that an optimizer has stepped."""
         stepped = {id(optimizer) for optimizer, _ in self._taken}
-        missing = [it for it in self._made if id(it) not in stepped and it not in self._excused]
+        missing = [
+            optimizer
+            for optimizer in self._made
+            if id(optimizer) not in stepped and optimizer not in self._excused
+        ]
         if missing and len(self._taken) <= PATIENCE_STEPS:
             return []
         self._excused.update(missing)

@@ -47,16 +47,16 @@ class ModelConfig:
 
     def transformer(self) -> TransformerConfig:
         """The decoder's config. Raises UsageError where a size is missing or cannot be."""
-        sizes = {it.name for it in fields(TransformerConfig)}
+        sizes = {member.name for member in fields(TransformerConfig)}
         given = {
-            it.name: value
-            for it in fields(self)
-            if it.name in sizes and (value := getattr(self, it.name)) is not None
+            member.name: value
+            for member in fields(self)
+            if member.name in sizes and (value := getattr(self, member.name)) is not None
         }
         if self.preset is not None:
             return preset(self.preset, **given)
         needed = ("layers", "width", "heads", "ffn", "vocabulary", "context")
-        if missing := [it for it in needed if it not in given]:
+        if missing := [name for name in needed if name not in given]:
             raise UsageError(
                 f"model.{missing[0]}: is missing. Give a preset (llama-1m), or all of "
                 f"{', '.join(needed)}."
@@ -103,7 +103,7 @@ class LearningRateConfig:
 
     def schedule(self, steps: int) -> ScheduleConfig:
         """Of a run of so many steps."""
-        given = {it.name: getattr(self, it.name) for it in fields(self)}
+        given = {member.name: getattr(self, member.name) for member in fields(self)}
         return ScheduleConfig(**given, steps=None if self.shape == "constant" else steps)
 
 
@@ -308,7 +308,7 @@ def unknown_keys(
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """(a key that the config does not have, those it has there)."""
     hints = get_type_hints(kind)
-    known = tuple(it.name for it in fields(kind))
+    known = tuple(member.name for member in fields(kind))
     for key, value in values.items():
         if key not in known:
             yield before + key, known

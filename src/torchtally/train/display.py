@@ -209,10 +209,10 @@ def _by_importance(moment: Moment, left_s: float | None) -> Iterator[tuple[int, 
 
 def _memory_text(measured_bytes: int | None, predicted_bytes: int | None) -> str:
     """1.25/1.20 GiB, or with both units where they are not the same."""
-    known = [format_bytes(it) for it in (measured_bytes, predicted_bytes) if it is not None]
+    known = [format_bytes(size) for size in (measured_bytes, predicted_bytes) if size is not None]
     if len(known) < 2:
         return "".join(known)
-    (measured, unit), (predicted, other) = (it.split() for it in known)
+    (measured, unit), (predicted, other) = (text.split() for text in known)
     return f"{measured}/{predicted} {unit}" if unit == other else "/".join(known)
 
 
@@ -243,12 +243,12 @@ def plan_table(title: str, rows: Sequence[Row], *, width: int = WIDTH) -> str:
 
     The last column is how far the measurement is above the prediction. Each line has its end.
     """
-    is_measured = any(it.measured is not None for it in rows)
+    is_measured = any(row.measured is not None for row in rows)
     headers = ["predicted", "measured", "difference"] if is_measured else ["predicted"]
-    cells = [_cells(it)[: len(headers)] for it in rows]
+    cells = [_cells(row)[: len(headers)] for row in rows]
     columns = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
-    names = max((len(plain(it.name)) for it in rows), default=0)
-    names = min(names, width - len(INDENT) - sum(len(GAP) + it for it in columns))
+    names = max((len(plain(row.name)) for row in rows), default=0)
+    names = min(names, width - len(INDENT) - sum(len(GAP) + column for column in columns))
 
     def line(name: str, texts: Sequence[str]) -> str:
         right = (text.rjust(room) for text, room in zip(texts, columns, strict=True))
@@ -257,15 +257,15 @@ def plan_table(title: str, rows: Sequence[Row], *, width: int = WIDTH) -> str:
     lines = [plain(title)[:width], line("", headers)]
     for row, texts in zip(rows, cells, strict=True):
         if row.is_total:
-            lines.append(line("", ["-" * it for it in columns]))
+            lines.append(line("", ["-" * column for column in columns]))
         lines.append(line(row.name, texts))
-    return "".join(f"{it}\n" for it in lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _cells(row: Row) -> list[str]:
     """Predicted, measured, difference."""
     write = FORMATS[row.unit]
-    texts = ["" if it is None else write(it) for it in (row.predicted, row.measured)]
+    texts = ["" if value is None else write(value) for value in (row.predicted, row.measured)]
     if row.measured is None or not row.predicted:
         return [*texts, ""]
     difference = row.measured / row.predicted - 1
@@ -282,5 +282,5 @@ def is_terminal(stream: Stream) -> bool:
 
 def plain(text: str) -> str:
     """The text without control, escape and direction characters; white space becomes spaces."""
-    kept = (it if it.isprintable() else " " if it.isspace() else "" for it in text)
+    kept = (char if char.isprintable() else " " if char.isspace() else "" for char in text)
     return "".join(kept)

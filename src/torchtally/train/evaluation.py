@@ -133,7 +133,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 def _cuda_devices(model: nn.Module) -> list[int]:
     held = (*model.parameters(), *model.buffers())
-    return sorted({it.device.index for it in held if it.device.type == "cuda"})
+    return sorted({parameter.device.index for parameter in held if parameter.device.type == "cuda"})
 
 
 def _counted(targets: Tensor) -> Tensor:

@@ -56,12 +56,12 @@ def is_loss(error: BaseException) -> bool:
     """Whether this is no failure of this rank: a collective's other side has gone."""
     if isinstance(error, LostRanksError):
         return True
-    return isinstance(error, RuntimeError) and any(it in str(error) for it in LOST_SIGNS)
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST_SIGNS)
 
 
 def _step_back(rank: int, error: Exception) -> NoReturn:
     """Ends, but after the rank that began it, which torchrun is to find first."""
-    sign = next((it for it in LOST_SIGNS if it in str(error)), str(error))
+    sign = next((sign for sign in LOST_SIGNS if sign in str(error)), str(error))
     text = f"rank {rank}: another rank has ended; its own error says why ({sign})"
     print(text, file=sys.stderr, flush=True)
     if "TORCHELASTIC_RUN_ID" in os.environ:

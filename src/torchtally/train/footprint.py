@@ -52,15 +52,17 @@ def footprint(
     `activations_bytes` is passed on: `measured_activation_bytes` finds it.
     """
     parameters = list(model.parameters())
-    devices = {it.device for it in parameters}
+    devices = {parameter.device for parameter in parameters}
     state = list(_state_tensors(optimizer, devices)) if optimizer is not None else []
-    cuda = [it for it in devices if it.type == "cuda"]
-    peak = sum(torch.cuda.max_memory_allocated(it) for it in cuda) if cuda else None
+    cuda = [device for device in devices if device.type == "cuda"]
+    peak = sum(torch.cuda.max_memory_allocated(device) for device in cuda) if cuda else None
     return Footprint(
         parameters_bytes=storage_bytes(parameters),
-        gradients_bytes=storage_bytes(it.grad for it in parameters if it.grad is not None),
-        optimizer_state_bytes=storage_bytes(it for name, it in state if name != "step"),
-        counters_bytes=storage_bytes(it for name, it in state if name == "step"),
+        gradients_bytes=storage_bytes(
+            parameter.grad for parameter in parameters if parameter.grad is not None
+        ),
+        optimizer_state_bytes=storage_bytes(tensor for name, tensor in state if name != "step"),
+        counters_bytes=storage_bytes(tensor for name, tensor in state if name == "step"),
         buffers_bytes=storage_bytes(model.buffers()),
         activations_bytes=activations_bytes,
         peak_allocated_bytes=peak,
@@ -76,13 +78,13 @@ def measured_activation_bytes(
     draws are drawn again afterwards. What a module keeps by itself, outside autograd, is not seen.
     """
     apart = [*model.parameters(), *model.buffers(), *inputs]
-    cuda = {it.device.index for it in apart if it.device.type == "cuda"}
+    cuda = {parameter.device.index for parameter in apart if parameter.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(cuda)), saving() as saved:
         result = forward()
-        kept = _storages(it.tensor for it in saved)
+        kept = _storages(packed.tensor for packed in saved)
         # Weights that were gathered for the pass are weights, too.
         apart += model.parameters()
-        size_bytes = sum(it.nbytes() for it in (kept - _storages(apart)))
+        size_bytes = sum(storage.nbytes() for storage in (kept - _storages(apart)))
     del result
     settle(model)
     return size_bytes
@@ -90,7 +92,7 @@ def measured_activation_bytes(
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
     """Of the tensors' memory, shared ones counted once."""
-    return sum(it.nbytes() for it in _storages(tensors))
+    return sum(storage.nbytes() for storage in _storages(tensors))
 
 
 class _Saved:
@@ -138,7 +140,7 @@ class _Storage:
 
 
 def _storages(tensors: Iterable[Tensor]) -> set[_Storage]:
-    return {_Storage(it) for it in tensors}
+    return {_Storage(tensor) for tensor in tensors}
 
 
 def _state_tensors(

@@ -289,10 +289,10 @@ class _Run:
             return
 
         def until_stopped() -> Iterator[Rows]:
-            for it in rows:
+            for row in rows:
                 if self.trainer.ranks.most(self.signals.stop)[0]:
                     raise _StoppedError
-                yield it
+                yield row
 
         found = self.trainer.evaluate(until_stopped())
         self.history.validation.append((step, found.loss_nats))
@@ -310,7 +310,7 @@ class _Run:
                 "it with `tally data prepare`, or leave sampling out."
             )
         encoded = task.tokenizer.encode([wanted.prompt.encode()])
-        ids = torch.tensor([[int(it) for chunk in encoded for it in chunk]])
+        ids = torch.tensor([[int(token) for chunk in encoded for token in chunk]])
         trainer = self.trainer
         # Sharded weights are gathered by all ranks, so all of them draw the same sample.
         with trainer.parallel.whole_weights():

@@ -86,7 +86,7 @@ def loss_plot(
     columns = max(width - margin - 2, 10)
     cells = (_letters if is_ascii else _braille)(training, axes, rows, columns)
     mark = "o" if is_ascii else "●"
-    cells |= {_place(axes, it, rows, columns): mark for it in validation}
+    cells |= {_place(axes, pair, rows, columns): mark for pair in validation}
     bar, tick = ("|", "+") if is_ascii else ("│", "┤")
     lines = [title + (f" ({mark} on validation data)" if validation else "")]
     for row in range(rows):
@@ -94,15 +94,15 @@ def loss_plot(
         side = tick if row in ticks else bar
         lines.append(f"{ticks.get(row, '').rjust(margin)} {side}{drawn}".rstrip())
     lines += _x_axis(axes, columns, margin, is_ascii)
-    return "".join(f"{it[:width]}\n" for it in [*lines, *([remark] if remark else [])])
+    return "".join(f"{line[:width]}\n" for line in [*lines, *([remark] if remark else [])])
 
 
 def _finite(points: Iterable[Point]) -> list[Point]:
-    return [it for it in points if abs(it[1]) < LARGEST]
+    return [point for point in points if abs(point[1]) < LARGEST]
 
 
 def _axes(points: Sequence[Point]) -> Axes:
-    steps, losses = [it[0] for it in points], [it[1] for it in points]
+    steps, losses = [point[0] for point in points], [point[1] for point in points]
     low, high = min(losses), max(losses)
     is_logarithmic = low > 0 and high > DECADE * low
     if high == low:
@@ -121,7 +121,7 @@ def _ticks(axes: Axes, rows: int) -> dict[int, str]:
 def _x_axis(axes: Axes, columns: int, margin: int, is_ascii: bool) -> Iterator[str]:
     corner, bar = ("+", "-") if is_ascii else ("└", "─")
     yield f"{' ' * margin} {corner}{bar * columns}"
-    first, last = (f"step {format_count(it)}" for it in (axes.first, axes.last))
+    first, last = (f"step {format_count(count)}" for count in (axes.first, axes.last))
     indent = " " * (margin + 2)
     yield (
         indent + first

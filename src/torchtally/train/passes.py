@@ -52,8 +52,8 @@ def nonfinite_text(found: Passes, size: int, rows: int, model: nn.Module, ranks:
     on all ranks.
     """
     weights = list(model.named_parameters())
-    bad_weight = _first(not bool(held(it).isfinite().all()) for _, it in weights)
-    bad_part = _first(not isfinite(it) for it in found.micro_losses.tolist())
+    bad_weight = _first(not bool(held(parameter).isfinite().all()) for _, parameter in weights)
+    bad_part = _first(not isfinite(number) for number in found.micro_losses.tolist())
     text = f"the loss is {found.loss}, the gradient norm {found.grad_norm}"
     every = [(int(weight), int(part)) for weight, part in ranks.gathered((bad_weight, bad_part))]
     for weight, _ in every:
@@ -70,4 +70,4 @@ def nonfinite_text(found: Passes, size: int, rows: int, model: nn.Module, ranks:
 
 def _first(claims: Iterable[bool]) -> int:
     """The place of the first that is true; -1 for none."""
-    return next((at for at, it in enumerate(claims) if it), -1)
+    return next((at for at, claim in enumerate(claims) if claim), -1)

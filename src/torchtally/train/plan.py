@@ -36,8 +36,12 @@ def weights(config: TrainConfig) -> tuple[Weight, ...]:
 def step_flops(config: TrainConfig) -> int:
     """Of one optimizer step."""
     if config.task == "teacher":
-        it = config.teacher
-        return int(deep_linear_flops(it.dim, it.num_layers, config.batch).total.value)
+        teacher_config = config.teacher
+        return int(
+            deep_linear_flops(
+                teacher_config.dim, teacher_config.num_layers, config.batch
+            ).total.value
+        )
     sequence = config.tokens_of_sequence
     per_token = token_flops(config.model.transformer().model(), sequence).model
     return round(per_token.value * config.batch * sequence)

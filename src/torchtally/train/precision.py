@@ -155,7 +155,7 @@ _LISTED = (
         is_fp8=True,
     ),
 )
-PRECISIONS: Mapping[str, Precision] = {it.name: it for it in _LISTED}
+PRECISIONS: Mapping[str, Precision] = {listed.name: listed for listed in _LISTED}
 
 
 def is_fp8_shaped(module: nn.Module) -> bool:
@@ -174,7 +174,7 @@ def with_fp8_products(model: nn.Module, *, is_emulated: bool = False) -> nn.Modu
     where no layer fits.
     """
     float8 = _torchao_float8()
-    if not any(is_fp8_shaped(it) for it in model.modules()):
+    if not any(is_fp8_shaped(module) for module in model.modules()):
         raise UsageError(
             "The precision fp8 found no linear layer whose sides are multiples of "
             f"{FP8_MULTIPLE}. Choose such widths, or the precision bf16."

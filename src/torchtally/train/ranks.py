@@ -59,13 +59,13 @@ class Ranks:
 
     def gathered(self, numbers: Sequence[float | int]) -> list[list[float]]:
         """Every rank's numbers, in the order of ranks; as many from each. Exact in float64."""
-        own = [float(it) for it in numbers]
+        own = [float(number) for number in numbers]
         if self.size == 1:
             return [own]
         mine = torch.tensor(own, dtype=torch.float64, device="cpu")
         theirs = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(theirs, mine, group=self.group)
-        return [it.tolist() for it in theirs]
+        return [theirs_here.tolist() for theirs_here in theirs]
 
     def gathered_on_device(
         self, numbers: Shaped[Tensor, " numbers"]
@@ -79,8 +79,8 @@ class Ranks:
 
     def most(self, *numbers: int) -> tuple[int, ...]:
         """The largest of all ranks, one by one; below 2**53."""
-        columns = zip(*self.gathered([float(it) for it in numbers]), strict=True)
-        return tuple(int(max(it)) for it in columns)
+        columns = zip(*self.gathered([float(number) for number in numbers]), strict=True)
+        return tuple(int(max(column)) for column in columns)
 
     def from_first(self, value: Any) -> Any:
         """Rank 0's value: None, booleans, numbers, strings, bytes, and lists and dicts of them.
@@ -123,7 +123,7 @@ class Ranks:
 
     def added(self, numbers: Sequence[float | int]) -> list[float]:
         """Sums over the ranks, in their order: the same bits on every rank."""
-        return [reduce(add, it) for it in zip(*self.gathered(numbers), strict=True)]
+        return [reduce(add, column) for column in zip(*self.gathered(numbers), strict=True)]
 
     def seed(self, seed: int) -> int:
         """A rank's own from one of all: the same for rank 0, another for every other.

@@ -86,7 +86,7 @@ def _check(
 ) -> None:
     if prompt_ids.numel() == 0:
         raise UsageError("The prompt is empty: give at least one token to go on from.")
-    least, greatest = (int(it) for it in prompt_ids.aminmax())
+    least, greatest = (int(bound) for bound in prompt_ids.aminmax())
     if least < 0 or greatest >= vocabulary:
         raise UsageError(
             f"The prompt has ids from {least} to {greatest}; the model knows those below "

@@ -79,7 +79,7 @@ def listening(say: Callable[[str], None], *, is_launched: bool = False) -> Itera
     thread = threading.Thread(target=_listen, args=(reading, found), daemon=True)
     thread.start()
     former_fd = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
-    former = {it: signal.signal(it, _ignore) for it in (*_STOPPING, _SAVING)}
+    former = {signum: signal.signal(signum, _ignore) for signum in (*_STOPPING, _SAVING)}
     try:
         yield found
     finally:

@@ -71,7 +71,7 @@ class SpikeState:
     def from_dict(cls, saved: Mapping[str, Any]) -> "SpikeState":
         """Raises UsageError for anything that `to_dict` does not write."""
         try:
-            steps, losses = saved["steps"], tuple(float(it) for it in saved["recent_losses"])
+            steps, losses = saved["steps"], tuple(float(loss) for loss in saved["recent_losses"])
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"The saved state of the spike detector is damaged: {error!r}.") from (
                 error
@@ -88,7 +88,7 @@ class SpikeState:
 def spike_limit(losses: Sequence[float], config: SpikeConfig) -> float:
     """The largest loss that is no spike after these."""
     middle = median(losses)
-    deviation = NORMAL_DEVIATIONS * median(abs(it - middle) for it in losses)
+    deviation = NORMAL_DEVIATIONS * median(abs(loss - middle) for loss in losses)
     return middle + max(config.deviations * deviation, config.least_rise * abs(middle))
 
 

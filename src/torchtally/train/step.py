@@ -186,7 +186,9 @@ class Stepper:
             note = shortage_together_note(size, inputs, self.parallel.ranks)
             raise MemoryShortageError(f"{note}\n{error}") from error
         parameters = list(self.model.parameters())
-        own_norm = global_norm(held(it.grad) for it in parameters if it.grad is not None)
+        own_norm = global_norm(
+            held(parameter.grad) for parameter in parameters if parameter.grad is not None
+        )
         numbers = self._numbers(micro_losses, own_norm)
         every = self.parallel.ranks.gathered_on_device(numbers).tolist()
         loss = 0.0
@@ -234,7 +236,9 @@ class Stepper:
     def _clipped_norm(self) -> Float[Tensor, ""]:
         if self.clip_norm is not None:
             return clip_by_norm(self.model.parameters(), self.clip_norm)
-        return global_norm(it.grad for it in self.model.parameters() if it.grad is not None)
+        return global_norm(
+            parameter.grad for parameter in self.model.parameters() if parameter.grad is not None
+        )
 
     def _outcome(self, found: Passes, *, is_spike: bool) -> Outcome:
         if not found.is_finite and self.on_nonfinite != "take":
@@ -307,8 +311,8 @@ def _shares(targets: Tensor, size: int, ranks: Ranks) -> Sequence[Tensor | float
     if len(parts) == 1 and ranks.size == 1:
         return [1.0]
     if targets.is_floating_point():
-        return [len(it) / (len(targets) * ranks.size) for it in parts]
-    counts = torch.stack([(it != IGNORED).sum() for it in parts])
+        return [len(part) / (len(targets) * ranks.size) for part in parts]
+    counts = torch.stack([(part != IGNORED).sum() for part in parts])
     total = ranks.gathered_on_device(counts.sum()[None]).sum()
     return list((counts / total).unbind())
 

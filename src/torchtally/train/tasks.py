@@ -170,7 +170,10 @@ class Rehearsal(Decoder):
         shape = (self._part.stop - self._part.start, self._config.tokens_of_sequence + 1)
         vocabulary = self.model.config.vocabulary
         tokens = (torch.randint(vocabulary, shape).to(device) for _ in range(first_step, end_step))
-        yield (TrainBatch(n, it[:, :-1], it[:, 1:], 0.0) for n, it in enumerate(tokens, first_step))
+        yield (
+            TrainBatch(n, token[:, :-1], token[:, 1:], 0.0)
+            for n, token in enumerate(tokens, first_step)
+        )
 
     def validation(self, device: torch.device) -> Iterable[Rows]:
         return ()
@@ -218,7 +221,9 @@ class Language(Decoder):
             first_step=first_step,
             end_step=end_step,
         ) as ring:
-            yield (TrainBatch(it.step, it.inputs, it.targets, it.wait_s) for it in ring)
+            yield (
+                TrainBatch(batch.step, batch.inputs, batch.targets, batch.wait_s) for batch in ring
+            )
 
     def validation(self, device: torch.device) -> Iterable[Rows]:
         if self._validation is None:
@@ -263,7 +268,7 @@ class Language(Decoder):
         given = self._config.data.validation
         if given:
             return self._opened(given, "validation", sequence)
-        folders = [it for it in paths if _has_validation(it)]
+        folders = [path for path in paths if _has_validation(path)]
         return self._opened(folders, "validation", sequence) if folders else None
 
 
@@ -283,7 +288,7 @@ def prepared(config: TrainConfig, ranks: Ranks = ALONE) -> str:
 
     def prepare_text() -> None:
         if described_in(str(folder)) is None:
-            texts = [stdlib() if it == STDLIB else [it] for it in config.data.text]
+            texts = [stdlib() if path == STDLIB else [path] for path in config.data.text]
             inputs = tuple(path for paths in texts for path in paths)
             prepare(Wanted(inputs=inputs, out=str(folder)))
 
@@ -300,7 +305,7 @@ def rows_shared_out(rows: int, ranks: Ranks) -> slice | None:
 def stdlib() -> list[str]:
     """Python's own library, without what was installed into its folder."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    return sorted(str(it) for it in folder.iterdir() if it.name not in INSTALLED)
+    return sorted(str(path) for path in folder.iterdir() if path.name not in INSTALLED)
 
 
 def _has_validation(path: str) -> bool:

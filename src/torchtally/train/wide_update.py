@@ -59,11 +59,11 @@ class WideUpdate(torch.optim.Optimizer):
         self._seed = seed_of(Source.ROUNDING, seed)
         _check_dtypes(optimizer)
         self.planned_bytes = _planned_bytes(optimizer, keeping)
-        groups = [_own_group(it) for it in optimizer.param_groups]
+        groups = [_own_group(param_group) for param_group in optimizer.param_groups]
         super().__init__(groups, dict(optimizer.defaults))
-        self._wide = {it: self._first_wide(it) for it in self._parameters()}
+        self._wide = {parameter: self._first_wide(parameter) for parameter in self._parameters()}
         for group in self.inner.param_groups:
-            group["params"] = [self._wide[it] for it in group["params"]]
+            group["params"] = [self._wide[param] for param in group["params"]]
         for parameter, wide in self._wide.items():  # torch's Adagrad has some from the start
             if parameter in self.inner.state:
                 self.inner.state[wide] = self.inner.state.pop(parameter)
@@ -96,16 +96,16 @@ class WideUpdate(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a state dict of the same class, weights and keeping."""
-        masters = {index: it.get(MASTER) for index, it in state_dict["state"].items()}
-        if self.keeping == "master" and any(it is None for it in masters.values()):
+        masters = {index: state.get(MASTER) for index, state in state_dict["state"].items()}
+        if self.keeping == "master" and any(master is None for master in masters.values()):
             raise UsageError(
                 "The saved optimizer has no float32 master weights. Resume in the precision that "
                 "was saved."
             )
         super().load_state_dict({**state_dict, "state": {}})
         inner_state = {
-            index: {name: value for name, value in it.items() if name != MASTER}
-            for index, it in state_dict["state"].items()
+            index: {name: value for name, value in state.items() if name != MASTER}
+            for index, state in state_dict["state"].items()
         }
         self.inner.load_state_dict({**state_dict, "state": inner_state})
         if self.keeping == "master":
@@ -181,7 +181,7 @@ class WideUpdate(torch.optim.Optimizer):
             yield chunk
 
     def _parameters(self) -> list[BFloat16[Tensor, "..."]]:
-        return [it for group in self.param_groups for it in group["params"]]
+        return [param for group in self.param_groups for param in group["params"]]
 
 
 def planned_state_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -215,7 +215,9 @@ def _planned_bytes(optimizer: torch.optim.Optimizer, keeping: Keeping) -> int:
     narrow_bytes = planned_by(optimizer)
     if keeping == "stochastic":
         return narrow_bytes
-    elements: int = sum(it.numel() for group in optimizer.param_groups for it in group["params"])
+    elements: int = sum(
+        param.numel() for group in optimizer.param_groups for param in group["params"]
+    )
     return narrow_bytes * WIDE_BYTES // NARROW_BYTES + elements * WIDE_BYTES
 
 
@@ -239,9 +241,10 @@ def _wide_names(state: dict[str, Any]) -> list[str]:
 
 def _check_dtypes(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
-        for it in group["params"]:
-            if it.dtype != torch.bfloat16:
+        for param in group["params"]:
+            if param.dtype != torch.bfloat16:
                 raise UsageError(
-                    f"A parameter of shape {tuple(it.shape)} is {it.dtype}, where this precision "
+                    f"A parameter of shape {tuple(param.shape)} is {param.dtype}, where this "
+                    f"precision "
                     "has bfloat16 ones. Prepare the model before its optimizer is built."
                 )

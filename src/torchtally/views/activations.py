@@ -29,7 +29,7 @@ def activation_modules(ledger: Ledger) -> Table:
     rows = tuple(
         (
             *_figures(part, held),
-            len({owner(it).module for it in part}),
+            len({owner(holding).module for holding in part}),
             *module_texts(path),
         )
         for path, part in grouped(held, key)
@@ -47,10 +47,12 @@ def activation_lines(ledger: Ledger) -> Table:
     """Activations by the line that made them."""
     tick = fullest_tick(ledger)
     held = activations(ledger, tick)
-    root = own_root({line.file for it in held if (line := it.line) is not None and line.is_own})
+    root = own_root(
+        {line.file for activation in held if (line := activation.line) is not None and line.is_own}
+    )
     rows = tuple(
         (*_figures(part, held), *line_texts(line, root))
-        for line, part in grouped(held, lambda it: it.line)
+        for line, part in grouped(held, lambda activation: activation.line)
     )
     return Table(
         title="Activations, by the line that made them",
@@ -70,7 +72,9 @@ def fullest_tick(ledger: Ledger) -> int:
 
 def activations(ledger: Ledger, tick: int) -> list[Holding]:
     """What is held as activations at a tick, largest first."""
-    return [it for it in holdings(ledger, tick) if it.category is Category.ACTIVATIONS]
+    return [
+        holding for holding in holdings(ledger, tick) if holding.category is Category.ACTIVATIONS
+    ]
 
 
 def _figures(part: list[Holding], held: list[Holding]) -> tuple[int, float, int]:

@@ -95,13 +95,16 @@ def known_chip(calibration: Calibration) -> Chip | None:
 def ordered(dtypes: Iterable[str]) -> list[str]:
     """Those of DTYPES first."""
     found = dict.fromkeys(dtypes)
-    return [*(it for it in DTYPES if it in found), *(it for it in found if it not in DTYPES)]
+    return [
+        *(dtype for dtype in DTYPES if dtype in found),
+        *(dtype for dtype in found if dtype not in DTYPES),
+    ]
 
 
-def sides(it: ProductRate) -> str:
+def sides(product_rate: ProductRate) -> str:
     """M, N and K as "8192x4096x4096"; a batch stands before them."""
-    batch, *rest = it.shape
-    return "x".join(map(str, rest if batch == 1 else it.shape))
+    batch, *rest = product_rate.shape
+    return "x".join(map(str, rest if batch == 1 else product_rate.shape))
 
 
 # Tables ----------------------------------------------------------------------------------------
@@ -118,7 +121,10 @@ def product_table(
         Column("mfu", "MFU", Unit.FRACTION),
         Column("shape", "best shape, MxNxK", Unit.TEXT),
     )
-    best = {it.dtype: it for it in sorted(products, key=lambda it: it.flop_per_s)}
+    best = {
+        product.dtype: product
+        for product in sorted(products, key=lambda product: product.flop_per_s)
+    }
     rows: list[tuple[Cell, ...]] = []
     for dtype in ordered([*calibration.peak_flop_per_s, *best]):
         found = best.get(dtype)
@@ -153,8 +159,8 @@ def bandwidth_table(
          known.memory_bandwidth_bytes_per_s if known else None)
     ]  # fmt: skip
     for name, is_to_device, is_pinned in WAYS:
-        rates = [it.bytes_per_s for it in copies
-                 if (it.is_to_device, it.is_pinned) == (is_to_device, is_pinned)]  # fmt: skip
+        rates = [copy.bytes_per_s for copy in copies
+                 if (copy.is_to_device, copy.is_pinned) == (is_to_device, is_pinned)]  # fmt: skip
         if rates:
             found.append((name, max(rates), link))
     rows = [(name, rate, limit, rate / limit if limit else None) for name, rate, limit in found]
@@ -175,22 +181,26 @@ def same_shapes_table(products: Sequence[ProductRate], limits: Limits) -> Table:
     first. No rows where only one of them was measured.
     """
     by_place: dict[tuple[tuple[int, ...], str], dict[str, ProductRate]] = {}
-    for it in products:
-        by_place.setdefault((it.shape, it.layout), {})[it.dtype] = it
-    measured = {it.dtype for it in products}
-    half = next((it for it in ("bfloat16", "float16") if it in measured), "")
+    for product in products:
+        by_place.setdefault((product.shape, product.layout), {})[product.dtype] = product
+    measured = {product.dtype for product in products}
+    half = next((name for name in ("bfloat16", "float16") if name in measured), "")
     chosen: dict[int, tuple[ProductRate, ProductRate]] = {}
-    shared = [(it["float32"], it[half]) for it in by_place.values() if {"float32", half} <= set(it)]
-    for pair in sorted(shared, key=lambda it: _plainness(it[0])):
+    shared = [
+        (record["float32"], record[half])
+        for record in by_place.values()
+        if {"float32", half} <= set(record)
+    ]
+    for pair in sorted(shared, key=lambda rates: _plainness(rates[0])):
         chosen.setdefault(pair[0].flops, pair)
     pairs = [pair for _, pair in sorted(chosen.items(), reverse=True)]
-    bounded = [it for it in ("float32", half) if limits.flop_per_s(it) is not None]
+    bounded = [name for name in ("float32", half) if limits.flop_per_s(name) is not None]
     columns = (
         Column("shape", "MxNxK", Unit.NAME),
         Column("float32_flop_per_s", "float32", Unit.FLOP_PER_S),
         Column(f"{half}_flop_per_s", half, Unit.FLOP_PER_S),
         Column("times", "times", Unit.COUNT),
-        *(Column(f"{it}_mfu", f"{_short(it)} MFU", Unit.FRACTION, 1) for it in bounded),
+        *(Column(f"{name}_mfu", f"{_short(name)} MFU", Unit.FRACTION, 1) for name in bounded),
     )
     rows = [
         (
@@ -199,9 +209,9 @@ def same_shapes_table(products: Sequence[ProductRate], limits: Limits) -> Table:
             other.flop_per_s,
             float(f"{other.flop_per_s / single.flop_per_s:.3g}"),
             *(
-                limits.share(it.flop_per_s, it.dtype)
-                for it in (single, other)
-                if it.dtype in bounded
+                limits.share(product_rate.flop_per_s, product_rate.dtype)
+                for product_rate in (single, other)
+                if product_rate.dtype in bounded
             ),
         )
         for single, other in pairs
@@ -210,9 +220,13 @@ def same_shapes_table(products: Sequence[ProductRate], limits: Limits) -> Table:
                   f"times: {half} is so many times as fast.")  # fmt: skip
 
 
-def _plainness(it: ProductRate) -> tuple[float, int, str]:
+def _plainness(product_rate: ProductRate) -> tuple[float, int, str]:
     """A cube comes first, then what is no batch, then a layer's forward pass ("NT")."""
-    return (it.slenderness, it.shape[0], "" if it.layout == "NT" else it.layout)
+    return (
+        product_rate.slenderness,
+        product_rate.shape[0],
+        "" if product_rate.layout == "NT" else product_rate.layout,
+    )
 
 
 SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -224,7 +238,7 @@ def _short(dtype: str) -> str:
 
 def attention_table(rates: Sequence[AttentionRate], limits: Limits) -> Table:
     """Each shape and dtype: forward, backward, in full and causal."""
-    has_limit = any(limits.flop_per_s(it.dtype) is not None for it in rates)
+    has_limit = any(limits.flop_per_s(rate.dtype) is not None for rate in rates)
     columns = (
         Column("shape", "BHxSxD", Unit.NAME),
         Column("dtype", "dtype", Unit.WORD),
@@ -233,12 +247,12 @@ def attention_table(rates: Sequence[AttentionRate], limits: Limits) -> Table:
     )
     found: dict[AttentionKey, dict[tuple[bool, bool], float]] = {}
     work: dict[AttentionKey, int] = {}
-    for it in rates:
-        key, way = (it.shape, it.dtype), (it.is_backward, it.is_causal)
-        work[key] = max(work.get(key, 0), it.flops)
+    for rate in rates:
+        key, way = (rate.shape, rate.dtype), (rate.is_backward, rate.is_causal)
+        work[key] = max(work.get(key, 0), rate.flops)
         row = found.setdefault(key, {})
-        row[way] = max(row.get(way, 0.0), it.flop_per_s)
-    places = {dtype: n for n, dtype in enumerate(ordered(it.dtype for it in rates))}
+        row[way] = max(row.get(way, 0.0), rate.flop_per_s)
+    places = {dtype: n for n, dtype in enumerate(ordered(rate.dtype for rate in rates))}
     rows = [
         (
             _attention_sides(key[0]),
@@ -246,7 +260,7 @@ def attention_table(rates: Sequence[AttentionRate], limits: Limits) -> Table:
             *(found[key].get((is_backward, is_causal)) for *_, is_backward, is_causal in PASSES),
             *([limits.share(_best_of_full(found[key]), key[1])] if has_limit else []),
         )
-        for key in sorted(found, key=lambda it: (places[it[1]], -work[it]))
+        for key in sorted(found, key=lambda pair: (places[pair[1]], -work[pair]))
     ]
     note = (
         "Batch times heads, length (of queries/keys where they differ), head dim. Causal attention "
@@ -284,10 +298,10 @@ def copy_table(copies: Sequence[CopyRate]) -> Table:
         *(Column(name.replace(", ", "_").replace(" ", "_") + "_bytes_per_s", title, Unit.BYTE_PER_S)
           for (name, *_), title in zip(WAYS, WAY_TITLES, strict=True)),
     )  # fmt: skip
-    rates = {(it.bytes, it.is_to_device, it.is_pinned): it.bytes_per_s for it in copies}
+    rates = {(copy.bytes, copy.is_to_device, copy.is_pinned): copy.bytes_per_s for copy in copies}
     rows = [
         (size, *(rates.get((size, is_in, is_pinned)) for _, is_in, is_pinned in WAYS))
-        for size in sorted({it.bytes for it in copies}, reverse=True)
+        for size in sorted({copy.bytes for copy in copies}, reverse=True)
     ]
     return _table("Copies between host and device", columns, rows)
 
@@ -340,13 +354,15 @@ def _table(
 
 def product_plot(device: str, products: Sequence[ProductRate], limits: Limits) -> Plot:
     """FLOP/s by FLOPs of a product, in each dtype the best of those with as much work."""
-    dtypes = ordered(it.dtype for it in products)
+    dtypes = ordered(product.dtype for product in products)
     best: dict[tuple[str, int], ProductRate] = {}
-    for it in sorted(products, key=lambda it: it.flop_per_s):
-        best[it.dtype, it.flops] = it
-    peaks = {it: rate for it in dtypes if (rate := limits.flop_per_s(it)) is not None}
-    x_low, x_high = span(it.flops for it in best.values())
-    y_low, y_high = span([*(it.flop_per_s for it in best.values()), *peaks.values()])
+    for product in sorted(products, key=lambda product: product.flop_per_s):
+        best[product.dtype, product.flops] = product
+    peaks = {dtype: rate for dtype in dtypes if (rate := limits.flop_per_s(dtype)) is not None}
+    x_low, x_high = span(product_rate.flops for product_rate in best.values())
+    y_low, y_high = span(
+        [*(product_rate.flop_per_s for product_rate in best.values()), *peaks.values()]
+    )
     return Plot(
         title=f"Products on {device}",
         x=Axis("work of one product, 2 M N K", Scale.FLOPS, x_low, x_high),
@@ -369,12 +385,12 @@ def _by_rate(peaks: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def _marks(best: Iterable[ProductRate], dtypes: Sequence[str]) -> Iterator[Mark]:
-    for it in sorted(best, key=lambda it: -it.flop_per_s):
+    for product_rate in sorted(best, key=lambda product_rate: -product_rate.flop_per_s):
         yield Mark(
-            x=it.flops,
-            y=it.flop_per_s,
-            symbol=SYMBOLS.get(it.dtype, it.dtype[:1]),
-            series=dtypes.index(it.dtype),
-            name=f"{sides(it)} {it.layout}",
-            detail=it.dtype,
+            x=product_rate.flops,
+            y=product_rate.flop_per_s,
+            symbol=SYMBOLS.get(product_rate.dtype, product_rate.dtype[:1]),
+            series=dtypes.index(product_rate.dtype),
+            name=f"{sides(product_rate)} {product_rate.layout}",
+            detail=product_rate.dtype,
         )

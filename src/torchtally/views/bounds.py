@@ -16,7 +16,7 @@ COLUMNS = (
     SECONDS.column,
     Column("seconds_share", "of time", Unit.FRACTION),
     replace(COUNT.column, rank=4),
-    *(it.column for it in QUANTITIES[1:]),
+    *(quantity.column for quantity in QUANTITIES[1:]),
     Column("line_share", "of it", Unit.FRACTION),
     *TEXTS,
 )
@@ -43,18 +43,18 @@ def bounds(ledger: Ledger) -> Table:
         whole = by_bound[bound].seconds
         if not whole:
             return (None, "", "")
-        line: Line | None = max(seconds_of, key=lambda it: seconds_of[it].get(bound, 0.0))
+        line: Line | None = max(seconds_of, key=lambda place: seconds_of[place].get(bound, 0.0))
         return (part_of(seconds_of[line][bound], whole), *line_texts(line, root))
 
     rows = tuple(
         (
             str(bound),
-            it.seconds,
-            part_of(it.seconds, total.seconds),
-            *(quantity.of(it) for quantity in QUANTITIES),
+            subtotal.seconds,
+            part_of(subtotal.seconds, total.seconds),
+            *(quantity.of(subtotal) for quantity in QUANTITIES),
             *top_line(bound),
         )
-        for bound, it in sorted(by_bound.items(), key=lambda pair: -pair[1].seconds)
+        for bound, subtotal in sorted(by_bound.items(), key=lambda pair: -pair[1].seconds)
     )
     sums: tuple[Cell, ...] = (
         total.seconds,

@@ -26,15 +26,15 @@ def chip_table(chips: Sequence[Chip]) -> Table:
         columns=COLUMNS,
         rows=tuple(
             (
-                it.name,
-                it.memory_bytes,
-                it.memory_bandwidth_bytes_per_s,
-                it.peaks["bfloat16"].flop_per_s if "bfloat16" in it.peaks else None,
-                it.price.usd_per_hour if it.price else None,
-                it.vendor,
-                it.architecture,
+                chip.name,
+                chip.memory_bytes,
+                chip.memory_bandwidth_bytes_per_s,
+                chip.peaks["bfloat16"].flop_per_s if "bfloat16" in chip.peaks else None,
+                chip.price.usd_per_hour if chip.price else None,
+                chip.vendor,
+                chip.architecture,
             )
-            for it in chips
+            for chip in chips
         ),
         totals=(None,) * len(COLUMNS),
         note="`tally gpus CHIP` gives each number's source. A price is one offer on one day. "

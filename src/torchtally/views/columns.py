@@ -67,27 +67,28 @@ def cost_table(
     """
     total, is_timed = ledger.total, ledger.roofline is not None
     kept = [
-        it
-        for it in quantities
-        if (it not in (RECOMPUTE, OPTIMIZER) or it.of(total)) and (it is not MOVED or is_timed)
+        quantity
+        for quantity in quantities
+        if (quantity not in (RECOMPUTE, OPTIMIZER) or quantity.of(total))
+        and (quantity is not MOVED or is_timed)
     ]
     shares = TIMED_SHARES if is_timed else (SHARE,)
     before, after = ((SECONDS,), (KERNEL,)) if is_timed else ((), ())
 
     def numbers(cost: Total) -> tuple[Cell, ...]:
         return (
-            *(it.of(cost) for it in before),
-            *(part_of(getattr(cost, WHOLE[it.name]), getattr(total, WHOLE[it.name]))
-              for it in shares),
-            *(it.of(cost) for it in (*kept, *after)),
+            *(quantity.of(cost) for quantity in before),
+            *(part_of(getattr(cost, WHOLE[share.name]), getattr(total, WHOLE[share.name]))
+              for share in shares),
+            *(quantity.of(cost) for quantity in (*kept, *after)),
         )  # fmt: skip
 
     return Table(
         title=title,
         columns=(
-            *(it.column for it in before),
+            *(quantity.column for quantity in before),
             *shares,
-            *(it.column for it in (*kept, *after)),
+            *(quantity.column for quantity in (*kept, *after)),
             *texts,
         ),
         rows=tuple((*numbers(cost), *labels) for cost, labels in sorted(rows, key=largest_first)),

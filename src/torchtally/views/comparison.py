@@ -73,12 +73,16 @@ def comparison(
     Raises UsageError for `until` in tokens where a step's are not known.
     """
     length, prices = until or THOUSAND_STEPS, own_prices or {}
-    others = {it.chip.name: it for it in rooflines if it.chip.name != ledger.trace.chip}
-    ledgers = [ledger, *(retimed(ledger, it) for it in others.values())]
+    others = {
+        roofline.chip.name: roofline
+        for roofline in rooflines
+        if roofline.chip.name != ledger.trace.chip
+    }
+    ledgers = [ledger, *(retimed(ledger, roofline) for roofline in others.values())]
     step = _step(ledger)
-    found = [_candidate(step, it, length, prices) for it in ledgers]
+    found = [_candidate(step, variant, length, prices) for variant in ledgers]
     columns = COLUMNS if until is None else TRAINING_COLUMNS
-    rows = [_row(it, found[0], columns) for it in found]
+    rows = [_row(candidate, found[0], columns) for candidate in found]
     return with_something(
         Table(
             title=f"Chips compared, with cost and energy of {length}",
@@ -119,7 +123,7 @@ def fits_on(ledger: Ledger, chip: Chip) -> tuple[bool | None, str]:
     if chip.compute_capability is None:
         return None, "no verdict on memory: no allocator of it is modelled"
     left_bytes = chip.total_memory_bytes - context_bytes(chip.compute_capability)
-    mine = (it.bytes for it in trace.reserved if it.device == memory.device)
+    mine = (reserved.bytes for reserved in trace.reserved if reserved.device == memory.device)
     reserved_bytes = max(mine, default=memory.peak_bytes)
     fits = memory.peak_bytes <= left_bytes and (
         reserved_bytes <= left_bytes
@@ -154,7 +158,9 @@ def _candidate(step: _Step, ledger: Ledger, until: Until, prices: Mapping[str, f
         fits=fits,
         calibrated_share=calibrated_share(ledger) if step_s else None,
         bill=found,
-        missing=tuple(it for it in (_why_no_mfu(peak, step_s), *found.missing, why_no_fits) if it),
+        missing=tuple(
+            reason for reason in (_why_no_mfu(peak, step_s), *found.missing, why_no_fits) if reason
+        ),
     )
 
 
@@ -224,15 +230,15 @@ def _row(found: Candidate, traced: Candidate, columns: Iterable[Column]) -> tupl
         "seconds": lasting.seconds if lasting else None,
         "steps": lasting.steps if lasting else None,
     }
-    return tuple(cells[it.name] for it in columns)
+    return tuple(cells[column.name] for column in columns)
 
 
 def _remarks(ledger: Ledger, found: Sequence[Candidate]) -> Iterator[str]:
     """What a reader must know; first what is missing where there is "-"."""
     yield f"Time and MFU per {ledger.period}."
-    for it in found:
-        if it.missing:
-            yield f"{it.chip}: {'; '.join(it.missing)}."
+    for candidate in found:
+        if candidate.missing:
+            yield f"{candidate.chip}: {'; '.join(candidate.missing)}."
     yield (
         f"{TRACED}: the traced chip. The operators stay those chosen for it (attention's kernels, "
         "dtypes): for another architecture this is an estimate."
@@ -240,14 +246,14 @@ def _remarks(ledger: Ledger, found: Sequence[Candidate]) -> Iterator[str]:
     if len(ledger.trace.step_ends) == 1:
         yield FIRST_STEP_NOTE
     yield from _bases(found)
-    peaks = dict.fromkeys(it.mfu_of for it in found if it.mfu is not None)
+    peaks = dict.fromkeys(candidate.mfu_of for candidate in found if candidate.mfu is not None)
     if peaks:
         yield (
             f"MFU: products of the forward and backward pass, {ledger.attention.description}, over "
             f"the {' or the '.join(peaks)} peak."
         )
     yield from _prices(found)
-    if any(it.bill.energy_joules is not None for it in found):
+    if any(candidate.bill.energy_joules is not None for candidate in found):
         yield ENERGY_NOTE
 
 
@@ -255,7 +261,9 @@ def _bases(found: Sequence[Candidate]) -> Iterator[str]:
     """Which times are by the data sheet, and which were corrected by measurements."""
     for basis, is_calibrated in (("data sheet", False), ("calibration", True)):
         chips = [
-            it.chip for it in found if it.step_s and bool(it.calibrated_share) == is_calibrated
+            candidate.chip
+            for candidate in found
+            if candidate.step_s and bool(candidate.calibrated_share) == is_calibrated
         ]
         if chips:
             yield f"Times by {basis}: {', '.join(chips)}."
@@ -264,10 +272,10 @@ def _bases(found: Sequence[Candidate]) -> Iterator[str]:
 def _prices(found: Sequence[Candidate]) -> Iterator[str]:
     """Each source once, with the chips it is of."""
     sources: dict[str, list[str]] = {}
-    for it in found:
-        if (price := it.bill.price) is not None:
+    for candidate in found:
+        if (price := candidate.bill.price) is not None:
             dated_source = f"{price.source}, {price.as_of}" if price.as_of else price.source
-            sources.setdefault(dated_source, []).append(it.chip)
+            sources.setdefault(dated_source, []).append(candidate.chip)
     if sources:
         said_by = "; ".join(f"{source} ({', '.join(chips)})" for source, chips in sources.items())
         yield f"Prices, each one offer: {said_by}."

@@ -36,17 +36,17 @@ def growth(ledger: Ledger) -> Table:
         key=lambda line: (_change(held_before, held_after, line)[0], str(line)),
         reverse=True,
     )
-    changed = [it for it in lines if any(_change(held_before, held_after, it))]
-    same = [it for it in lines if it not in set(changed)]
-    root = own_root({it.file for it in changed if it is not None and it.is_own})
+    changed = [line for line in lines if any(_change(held_before, held_after, line))]
+    same = [line for line in lines if line not in set(changed)]
+    root = own_root({line.file for line in changed if line is not None and line.is_own})
     elapsed = steps - before
 
     def row(part: Sequence[Line | None], texts: Sequence[Cell]) -> tuple[Cell, ...]:
-        older = sum(held_before.get(it, NOTHING)[0] for it in part)
-        newer = sum(held_after.get(it, NOTHING)[0] for it in part)
+        older = sum(held_before.get(line, NOTHING)[0] for line in part)
+        newer = sum(held_after.get(line, NOTHING)[0] for line in part)
         if before < 1:
-            return (newer, sum(held_after.get(it, NOTHING)[1] for it in part), *texts)
-        more = sum(_change(held_before, held_after, it)[1] for it in part)
+            return (newer, sum(held_after.get(line, NOTHING)[1] for line in part), *texts)
+        more = sum(_change(held_before, held_after, line)[1] for line in part)
         per_step = [round((newer - older) / elapsed)] if elapsed > 1 else []
         return (older, newer, newer - older, *per_step, more, *texts)
 
@@ -60,7 +60,7 @@ def growth(ledger: Ledger) -> Table:
             Column("storages", "more storages", Unit.COUNT, rank=1),
             *TEXTS,
         ]
-    rows = [row([it], line_texts(it, root)) for it in changed]
+    rows = [row([line], line_texts(line, root)) for line in changed]
     if same:
         as_before = f"({len(same)} line{'s' * (len(same) > 1)} as before)"
         rows.append(row(same, (as_before, "")))
@@ -68,7 +68,7 @@ def growth(ledger: Ledger) -> Table:
         None if column is PER_STEP else cell
         for column, cell in zip(columns, row(lines, (None, None)), strict=True)
     )
-    grown = sum(_change(held_before, held_after, it)[0] for it in lines)
+    grown = sum(_change(held_before, held_after, line)[0] for line in lines)
     return Table(
         title="Growth from step to step, by the line that allocated it",
         columns=tuple(columns),

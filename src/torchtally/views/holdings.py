@@ -41,7 +41,7 @@ def owner_of(ledger: Ledger) -> Callable[[Holding], Path]:
     else the one whose forward (or its backward) allocated it.
     """
     class_of: dict[str, str] = {}
-    for site in {id(it.op.site): it.op.site for it in ledger.entries}.values():
+    for site in {id(entry.op.site): entry.op.site for entry in ledger.entries}.values():
         if site.module_class:
             class_of.setdefault(site.module, site.module_class)
 
@@ -68,4 +68,4 @@ def grouped(
 
 
 def bytes_of(held: Iterable[Holding]) -> int:
-    return sum(it.storage.bytes for it in held)
+    return sum(holding.storage.bytes for holding in held)

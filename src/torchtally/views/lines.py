@@ -85,7 +85,7 @@ def is_behind_libraries(ledger: Ledger) -> bool:
 
     Then the user's lines (`trainer.train()`) say little, and the libraries' lines more.
     """
-    flops = sum(it.cost.flops for it in ledger.steady if _is_in_library(it))
+    flops = sum(entry.cost.flops for entry in ledger.steady if _is_in_library(entry))
     return 10 * flops > 6 * ledger.total.flops
 
 

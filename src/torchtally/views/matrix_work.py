@@ -65,39 +65,41 @@ _MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)
 
 def works_of(entries: Iterable[Entry]) -> list[Work]:
     """The matrix work among them."""
-    found = [it for it in entries if id(it.kind) in _MATMUL_IDS and it.cost.flops]
-    times = Counter((id(it.op.call), id(it.op.phase)) for it in found)
-    first = {(id(it.op.call), id(it.op.phase)): it for it in found}
-    return [Work(it.op.call, it.kind, it.op.phase, times[key]) for key, it in first.items()]
+    found = [entry for entry in entries if id(entry.kind) in _MATMUL_IDS and entry.cost.flops]
+    times = Counter((id(entry.op.call), id(entry.op.phase)) for entry in found)
+    first = {(id(entry.op.call), id(entry.op.phase)): entry for entry in found}
+    return [
+        Work(entry.op.call, entry.kind, entry.op.phase, times[key]) for key, entry in first.items()
+    ]
 
 
 def needed_flops(works: Iterable[Work], attention: Attention) -> int:
     """Of the forward and backward pass, nothing done again."""
     phases = (Phase.FORWARD, Phase.BACKWARD)
-    return sum(it.needed_flops(attention) for it in works if it.phase in phases)
+    return sum(work.needed_flops(attention) for work in works if work.phase in phases)
 
 
 def executed_flops(works: Iterable[Work], attention: Attention) -> int:
     """Of all that is done, in any phase."""
-    return sum(it.executed_flops(attention) for it in works)
+    return sum(work.executed_flops(attention) for work in works)
 
 
 def attention_flops(works: Iterable[Work]) -> int:
     """Three times the forward pass of attention operators, in full: 12 L H Q T for each token."""
     return 3 * sum(
-        it.executed_flops(Attention.FULL)
-        for it in works
-        if it.is_attention and it.phase is Phase.FORWARD
+        work.executed_flops(Attention.FULL)
+        for work in works
+        if work.is_attention and work.phase is Phase.FORWARD
     )
 
 
 def dominant_dtype(works: Iterable[Work], chip: Chip) -> str:
     """Whose peak most of this work's FLOPs are held against on a chip; "" without any work."""
     flops: Counter[str] = Counter()
-    for it in works:
-        dtype, _ = product_dtype(it.call, it.operand)
-        flops[_unit(dtype, chip)] += it.executed_flops(Attention.FULL)
-    return max(flops, key=lambda it: flops[it], default="")
+    for work in works:
+        dtype, _ = product_dtype(work.call, work.operand)
+        flops[_unit(dtype, chip)] += work.executed_flops(Attention.FULL)
+    return max(flops, key=lambda name: flops[name], default="")
 
 
 def _unit(dtype: str, chip: Chip) -> str:

@@ -45,8 +45,11 @@ def modules(ledger: Ledger) -> Table:
     inner = TIMED_WITH_CHILDREN if is_timed else (WITH_CHILDREN,)
 
     def cells(path: Path) -> tuple[Cell, ...]:
-        it = whole[path]
-        return (*((it.seconds, it.flops) if is_timed else (it.flops,)), *module_texts(path))
+        total = whole[path]
+        return (
+            *((total.seconds, total.flops) if is_timed else (total.flops,)),
+            *module_texts(path),
+        )
 
     return cost_table(
         "By module",

@@ -29,7 +29,7 @@ def moment_at(ledger: Ledger, tick: int) -> Moment | None:
     entries = ledger.entries
     if not entries:
         return None
-    place = bisect_right(entries, tick, key=lambda it: it.op.clock) - 1
+    place = bisect_right(entries, tick, key=lambda entry: entry.op.clock) - 1
     entry = entries[max(place, 0)]
     return Moment(
         tick, step_of(ledger, tick), str(entry.op.phase), line_of(entry), module_of(entry)

@@ -161,7 +161,7 @@ def bill(
             if lasting and tdp_watts
             else None
         ),
-        missing=tuple(it for it in missing if it),
+        missing=tuple(name for name in missing if name),
     )
 
 

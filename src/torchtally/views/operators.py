@@ -21,8 +21,8 @@ QUANTITIES = (COUNT, FLOPS, MOVED, READ, WRITTEN, ALLOCATED)
 
 def operators(ledger: Ledger) -> Table:
     """By operator, named as torch spells it."""
-    uncounted = {it.op for it in ledger.coverage.uncounted}
-    untimed = {it.op for it in ledger.untimed}
+    uncounted = {uncounted.op for uncounted in ledger.coverage.uncounted}
+    untimed = {untimed.op for untimed in ledger.untimed}
     bound = bound_cells(ledger, op_of)
 
     def remark(name: str) -> str:

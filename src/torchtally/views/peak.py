@@ -59,12 +59,17 @@ def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
         return folded(owner(holding)) if is_folded else owner(holding)
 
     def by_category(part: list[Holding]) -> list[Cell]:
-        return [bytes_of(it for it in part if it.category is category) for category in categories]
+        return [
+            bytes_of(holding for holding in part if holding.category is category)
+            for category in categories
+        ]
 
     times = [Column("modules", "times", Unit.COUNT)] if is_folded else []
     rows = []
     for path, part in grouped(held, key):
-        modules: list[Cell] = [len({owner(it).module for it in part})] if is_folded else []
+        modules: list[Cell] = (
+            [len({owner(holding).module for holding in part})] if is_folded else []
+        )
         cells = (*_figures(ledger, part), *by_category(part), *modules, *module_texts(path))
         rows.append(cells)
     return Table(
@@ -113,19 +118,21 @@ def peak_storages(ledger: Ledger) -> Table:
     root = _root(held)
     tick = ledger.memory.peak_tick
 
-    def row(it: Holding) -> tuple[Cell, ...]:
-        place, source = line_texts(it.line, root)
+    def row(holding: Holding) -> tuple[Cell, ...]:
+        place, source = line_texts(holding.line, root)
         return (
-            title_of(it.category),
-            *_figures(ledger, [it]),
-            f"step {step_of(ledger, it.storage.born)}",
-            tensor_of(it),
-            it.storage.name or (it.entry.op.site.module if it.entry else "") or place,
+            title_of(holding.category),
+            *_figures(ledger, [holding]),
+            f"step {step_of(ledger, holding.storage.born)}",
+            tensor_of(holding),
+            holding.storage.name
+            or (holding.entry.op.site.module if holding.entry else "")
+            or place,
             place,
             source,
-            it.storage.born,
-            tick - it.storage.born,
-            it.storage.number,
+            holding.storage.born,
+            tick - holding.storage.born,
+            holding.storage.number,
         )
 
     return Table(
@@ -162,7 +169,9 @@ def _figures(ledger: Ledger, part: list[Holding]) -> tuple[int, float]:
 
 
 def _root(held: list[Holding]) -> str:
-    return own_root({line.file for it in held if (line := it.line) is not None and line.is_own})
+    return own_root(
+        {line.file for holding in held if (line := holding.line) is not None and line.is_own}
+    )
 
 
 def _peak_note(ledger: Ledger) -> str:

@@ -67,16 +67,16 @@ def roofline_plot(ledger: Ledger) -> Plot:
             f"There is no roofline of {ledger.trace.chip}: it is in no table of chips, or is a CPU "
             "that nobody has measured.\n`tally gpus` lists the chips; `tally bench` measures a CPU."
         )
-    groups = sorted(_groups(ledger.steady), key=lambda it: -it.kernel_s)
-    placed = [it for it in groups if it.has_place]
-    drawn = [it for it in placed if it.kernel_s >= LEAST_SHARE * step_s] or placed[:1]
+    groups = sorted(_groups(ledger.steady), key=lambda group: -group.kernel_s)
+    placed = [group for group in groups if group.has_place]
+    drawn = [group for group in placed if group.kernel_s >= LEAST_SHARE * step_s] or placed[:1]
     marks = tuple(_marks(drawn, step_s))
     promised, achieved = _promised(roofline, groups), _achieved(roofline, groups)
-    roofs = [it for it in (promised, achieved) if it is not None]
-    ridges = (2 * ridge for it in roofs for ridge in it.ridges)
-    peaks = (peak for it in roofs for peak in it.peaks.values())
-    x_low, x_high = span([*(it.x for it in marks), *ridges])
-    y_low, y_high = span([*(it.y for it in marks), *peaks])
+    roofs = [roof for roof in (promised, achieved) if roof is not None]
+    ridges = (2 * ridge for roof in roofs for ridge in roof.ridges)
+    peaks = (peak for roof in roofs for peak in roof.peaks.values())
+    x_low, x_high = span([*(mark.x for mark in marks), *ridges])
+    y_low, y_high = span([*(mark.y for mark in marks), *peaks])
     return Plot(
         title=f"Roofline of {roofline.chip.name}, {ledger.period}",
         x=Axis("arithmetic intensity", Scale.FLOPS_PER_BYTE, x_low, x_high),
@@ -85,7 +85,7 @@ def roofline_plot(ledger: Ledger) -> Plot:
         series=tuple(map(str, SERIES)),
         curves=tuple(curve for roof in roofs for curve in roof.curves(x_low, x_high)),
         marks=marks,
-        listed=tuple(it for it in marks if it.symbol),
+        listed=tuple(mark for mark in marks if mark.symbol),
         left_out=tuple(_left_out(groups, drawn, ledger)),
         note=_note(ledger, drawn),
     )
@@ -105,20 +105,20 @@ def _groups(entries: Iterable[Entry]) -> Iterable[Group]:
 
 
 def _marks(groups: Sequence[Group], step_s: float) -> Iterator[Mark]:
-    lines = [line for it in groups for line in it.lines]
+    lines = [line for group in groups for line in group.lines]
     root = own_root(line.file for line in lines if line is not None and line.is_own)
     letters = LETTERS.ljust(len(groups))
-    for it, letter in zip(groups, letters, strict=False):
-        place = str(line_texts(it.lines.most_common(1)[0][0], root)[0])
-        others = len(it.lines) - 1
+    for group, letter in zip(groups, letters, strict=False):
+        place = str(line_texts(group.lines.most_common(1)[0][0], root)[0])
+        others = len(group.lines) - 1
         yield Mark(
-            x=it.flops / it.bytes,
-            y=it.flops / it.kernel_s,
+            x=group.flops / group.bytes,
+            y=group.flops / group.kernel_s,
             symbol=letter.strip(),
-            series=SERIES.index(it.bounds.most_common(1)[0][0]),
-            weight=it.kernel_s / step_s,
-            name=it.call.name,
-            detail=f"{it.count} x {operands(it.call)}",
+            series=SERIES.index(group.bounds.most_common(1)[0][0]),
+            weight=group.kernel_s / step_s,
+            name=group.call.name,
+            detail=f"{group.count} x {operands(group.call)}",
             place=f"{place} +{others}" if others else place,
         )
 
@@ -126,7 +126,7 @@ def _marks(groups: Sequence[Group], step_s: float) -> Iterator[Mark]:
 def operands(call: Call) -> str:
     """The call's first tensors as a reader knows them: "(16384, 768) (768, 3072) bfloat16"."""
     shown = call.inputs[:3] or call.outputs[:1]
-    shapes = " ".join(f"({', '.join(map(str, it.shape))})" for it in shown)
+    shapes = " ".join(f"({', '.join(map(str, spec.shape))})" for spec in shown)
     return f"{shapes} {dtype_of(call)}"
 
 
@@ -135,7 +135,7 @@ def dtype_of(call: Call) -> str:
     if is_tf32(call):
         return "tf32"
     specs = call.inputs or call.outputs
-    floats = (it.dtype for it in specs if "float" in it.dtype or "complex" in it.dtype)
+    floats = (spec.dtype for spec in specs if "float" in spec.dtype or "complex" in spec.dtype)
     return next(floats, specs[0].dtype if specs else "")
 
 
@@ -153,7 +153,7 @@ class Roof:
     @property
     def ridges(self) -> tuple[float, ...]:
         """The intensity from where on memory is no limit, for each peak."""
-        return tuple(it / self.bandwidth_bytes_per_s for it in self.peaks.values())
+        return tuple(peak / self.bandwidth_bytes_per_s for peak in self.peaks.values())
 
     def curves(self, x_low: float, x_high: float) -> Iterator[Curve]:
         """The slope up to the highest ridge, and a ceiling from each ridge on."""
@@ -172,17 +172,19 @@ def _promised(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
     if roofline.is_host:
         return None
     chip = roofline.chip
-    peaks = {it: peak_of(it, chip).flop_per_s for it in _dtypes(roofline, groups)}
+    peaks = {dtype: peak_of(dtype, chip).flop_per_s for dtype in _dtypes(roofline, groups)}
     return Roof(chip.memory_bandwidth_bytes_per_s, _by_rate(peaks), Basis.PROMISED)
 
 
 def _achieved(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
     """As measured here, else as published; None where neither is known."""
     chip, measured = roofline.chip, roofline.calibration
-    published = {it: peak_of(it, chip).achieved_flop_per_s for it in _dtypes(roofline, groups)}
+    published = {
+        dtype: peak_of(dtype, chip).achieved_flop_per_s for dtype in _dtypes(roofline, groups)
+    }
     bandwidth = chip.achieved_bandwidth_bytes_per_s
     if measured is not None:
-        published |= {it: measured.peak_flop_per_s.get(it) for it in published}
+        published |= {dtype: measured.peak_flop_per_s.get(dtype) for dtype in published}
         bandwidth = measured.bandwidth_bytes_per_s
     peaks = _by_rate({dtype: rate for dtype, rate in published.items() if rate is not None})
     if not peaks and bandwidth is None:
@@ -194,15 +196,15 @@ def _achieved(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
 def _by_rate(peaks: Mapping[str, float]) -> dict[str, float]:
     """Highest first; dtypes of one rate under one name."""
     names: dict[float, list[str]] = {}
-    for dtype, rate in sorted(peaks.items(), key=lambda it: (-it[1], it[0])):
+    for dtype, rate in sorted(peaks.items(), key=lambda item: (-item[1], item[0])):
         names.setdefault(rate, []).append(dtype)
     return {", ".join(dtypes): rate for rate, dtypes in names.items()}
 
 
 def _dtypes(roofline: Roofline, groups: Iterable[Group]) -> list[str]:
     """Of the step's products that the chip has a rate for; of a step without any, float32."""
-    used = dict.fromkeys(dtype_of(it.call) for it in groups if it.is_matmul)
-    return [it for it in used or ("float32",) if _has_peak(it, roofline)]
+    used = dict.fromkeys(dtype_of(group.call) for group in groups if group.is_matmul)
+    return [dtype for dtype in used or ("float32",) if _has_peak(dtype, roofline)]
 
 
 def _has_peak(dtype: str, roofline: Roofline) -> bool:
@@ -221,8 +223,8 @@ def _left_out(
     if not step_s:
         return
     kept = set(map(id, drawn))
-    without_s = sum(it.kernel_s for it in groups if not it.has_place)
-    short_s = sum(it.kernel_s for it in groups if it.has_place and id(it) not in kept)
+    without_s = sum(group.kernel_s for group in groups if not group.has_place)
+    short_s = sum(group.kernel_s for group in groups if group.has_place and id(group) not in kept)
     idle_s = step_s - ledger.total.kernel_s
     is_host = ledger.roofline is not None and ledger.roofline.is_host
     for name, seconds in (
@@ -235,7 +237,7 @@ def _left_out(
 
 
 def _note(ledger: Ledger, drawn: Iterable[Group]) -> str:
-    causal = any(it.call.literal("is_causal") is True for it in drawn)
+    causal = any(group.call.literal("is_causal") is True for group in drawn)
     if causal and str(ledger.attention) == "full":
         return (
             "Causal attention is counted in full, and may stand above the roof: "

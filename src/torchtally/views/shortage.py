@@ -39,9 +39,16 @@ def holders(ledger: Ledger, tick: int) -> Table:
     owner = owner_of(ledger)
     whole = bytes_of(held)
     groups = grouped(
-        held, lambda it: (it.line, it.category, f"step {step_of(ledger, it.storage.born)}")
+        held,
+        lambda holding: (
+            holding.line,
+            holding.category,
+            f"step {step_of(ledger, holding.storage.born)}",
+        ),
     )
-    root = own_root(it.line.file for it in held if it.line is not None and it.line.is_own)
+    root = own_root(
+        holding.line.file for holding in held if holding.line is not None and holding.line.is_own
+    )
     rows = tuple(
         (
             title_of(category),
@@ -50,7 +57,7 @@ def holders(ledger: Ledger, tick: int) -> Table:
             len(members),
             since,
             *line_texts(line, root),
-            common_module({owner(it).module for it in members}),
+            common_module({owner(holding).module for holding in members}),
         )
         for (line, category, since), members in groups
     )

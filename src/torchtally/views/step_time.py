@@ -35,7 +35,7 @@ class StepTime:
 
     @property
     def untimed_ops(self) -> int:
-        return sum(it.count for it in self.untimed)
+        return sum(untimed.count for untimed in self.untimed)
 
     @property
     def idle_share(self) -> float:
@@ -60,12 +60,14 @@ def step_time(ledger: Ledger) -> StepTime | None:
     roofline, total = ledger.roofline, ledger.total
     if roofline is None:
         return None
-    by_bound = sorted(ledger.by_bound().items(), key=lambda it: -it[1].seconds)
+    by_bound = sorted(ledger.by_bound().items(), key=lambda item: -item[1].seconds)
     return StepTime(
         step_s=total.seconds,
         kernel_s=total.kernel_s,
         shares=tuple(
-            (bound, part_of(it.seconds, total.seconds)) for bound, it in by_bound if it.seconds > 0
+            (bound, part_of(subtotal.seconds, total.seconds))
+            for bound, subtotal in by_bound
+            if subtotal.seconds > 0
         ),
         is_host=roofline.is_host,
         calibration=roofline.calibration,
@@ -80,5 +82,5 @@ def calibrated_share(ledger: Ledger) -> float:
     """Of the kernels' time, the part of operators that were measured on such a device."""
     if ledger.roofline is None or ledger.roofline.calibration is None:
         return 0.0
-    calibrated_s = fsum(it.slot.kernel_s for it in ledger.steady if it.slot.is_calibrated)
+    calibrated_s = fsum(entry.slot.kernel_s for entry in ledger.steady if entry.slot.is_calibrated)
     return part_of(calibrated_s, ledger.total.kernel_s)

@@ -84,7 +84,7 @@ class Summary:
 def summarise(ledger: Ledger) -> Summary:
     """One page about a run."""
     trace = ledger.trace
-    has_modules = any(module_of(it) != OUTSIDE for it in ledger.steady)
+    has_modules = any(module_of(entry) != OUTSIDE for entry in ledger.steady)
     verdict = judge(ledger)
     shortage = shortage_of(ledger)
     is_behind = is_behind_libraries(ledger)
@@ -116,7 +116,7 @@ def summarise(ledger: Ledger) -> Summary:
 def judge(ledger: Ledger) -> Verdict:
     """Whether a run fits its chip: by what is reserved, and the CUDA context besides."""
     memory, trace = ledger.memory, ledger.trace
-    mine = (it.bytes for it in trace.reserved if it.device == memory.device)
+    mine = (reserved.bytes for reserved in trace.reserved if reserved.device == memory.device)
     reserved_bytes = max(mine, default=memory.peak_bytes)
     target = target_of(ledger)
     taken_bytes = 0

@@ -57,19 +57,24 @@ def tokens_of(ledger: Ledger) -> Batch | None:
     serve all.
     """
     lookups = _lookups(ledger)
-    return _batch(lookups, [_indices(it.op).elements for it in lookups])
+    return _batch(lookups, [_indices(lookup.op).elements for lookup in lookups])
 
 
 def samples_of(ledger: Ledger) -> Batch | None:
     """Samples of the step. Operators of one site are its micro-batches."""
     lookups = _same_site(_lookups(ledger))
     if lookups and len(_indices(lookups[0].op).shape) > 1:
-        return _batch(lookups, [_indices(it.op).shape[0] for it in lookups])
+        return _batch(lookups, [_indices(lookup.op).shape[0] for lookup in lookups])
     for kind in (Kind.CONVOLUTION, Kind.PRODUCT):
-        first = _same_site([it for it in _forward(ledger) if it.kind is kind])
+        first = _same_site([entry for entry in _forward(ledger) if entry.kind is kind])
         if first:
-            makers = {it: op for op in reversed(ledger.trace.ops) for it in op.outputs if it >= 0}
-            sizes = [_first_dimension(it, makers) for it in first]
+            makers = {
+                output: op
+                for op in reversed(ledger.trace.ops)
+                for output in op.outputs
+                if output >= 0
+            }
+            sizes = [_first_dimension(entry, makers) for entry in first]
             return _batch(first, [size for size in sizes if size is not None])
     return None
 
@@ -82,7 +87,7 @@ def _batch(entries: list[Entry], sizes: list[int]) -> Batch | None:
 
 def _forward(ledger: Ledger) -> Iterator[Entry]:
     forward = Phase.FORWARD
-    return (it for it in ledger.steady if it.op.phase is forward)
+    return (entry for entry in ledger.steady if entry.op.phase is forward)
 
 
 def _lookups(ledger: Ledger) -> list[Entry]:
@@ -92,7 +97,9 @@ def _lookups(ledger: Ledger) -> list[Entry]:
         if entry.op.call.name == LOOKUP and len(entry.op.call.inputs) == 2:
             tables.setdefault(entry.op.inputs[0], []).append(entry)
     return max(
-        tables.values(), key=lambda them: sum(_indices(it.op).elements for it in them), default=[]
+        tables.values(),
+        key=lambda them: sum(_indices(entry.op).elements for entry in them),
+        default=[],
     )
 
 
@@ -102,7 +109,7 @@ def _indices(op: Op) -> TensorSpec:
 
 def _same_site(entries: list[Entry]) -> list[Entry]:
     """Those at the site of the first."""
-    return [it for it in entries if it.op.site == entries[0].op.site]
+    return [entry for entry in entries if entry.op.site == entries[0].op.site]
 
 
 def _first_dimension(entry: Entry, makers: dict[int, Op]) -> int | None:
@@ -116,7 +123,7 @@ def _first_dimension(entry: Entry, makers: dict[int, Op]) -> int | None:
     if operands is None:
         return None
     left = operands[0]
-    number = entry.op.inputs[next(n for n, it in enumerate(call.inputs) if it is left)]
+    number = entry.op.inputs[next(n for n, spec in enumerate(call.inputs) if spec is left)]
     maker = makers.get(number)
     made = None if maker is None else maker.call.outputs[maker.outputs.index(number)]
     is_whole = made is not None and made.elements == left.elements and bool(made.shape)

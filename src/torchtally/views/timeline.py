@@ -38,17 +38,19 @@ def timeline(ledger: Ledger) -> Table:
     memory = ledger.memory
     parts = memory.by_category()
     peak_bytes, peak_tick = memory.peak_bytes, memory.peak_tick
-    reserved = [it for it in ledger.trace.reserved if it.device == memory.device]
-    ticks = [memory.timeline.peak_tick_between(*it) for it in stretches(ledger)]
-    held = {category: it for category, it in parts.items() if any(map(it.at, ticks))}
+    reserved = [reserved for reserved in ledger.trace.reserved if reserved.device == memory.device]
+    ticks = [memory.timeline.peak_tick_between(*stretch) for stretch in stretches(ledger)]
+    held = {category: part for category, part in parts.items() if any(map(part.at, ticks))}
     moments = {tick: moment_at(ledger, tick) for tick in ticks}
-    places = [it.line for it in moments.values() if it is not None and it.line is not None]
+    places = [
+        moment.line for moment in moments.values() if moment is not None and moment.line is not None
+    ]
     root = own_root({line.file for line in places if line.is_own})
 
     def row(tick: int) -> tuple[Cell, ...]:
         moment = moments[tick]
         at = {category: part.at(tick) for category, part in held.items()}
-        last = bisect_right(reserved, tick, key=lambda it: it.tick) - 1
+        last = bisect_right(reserved, tick, key=lambda reserved: reserved.tick) - 1
         return (
             f"{moment.step} {moment.phase}" if moment is not None else "1",
             memory.timeline.at(tick),
@@ -66,14 +68,21 @@ def timeline(ledger: Ledger) -> Table:
         *([Column("reserved_bytes", "reserved", Unit.BYTES, rank=1)] if reserved else []),
         Column("bar", "by category", Unit.BAR),
         *(
-            Column(str(it), title_of(it), Unit.BYTES, rank=2 + largest_first.index(it))
-            for it in held
+            Column(
+                str(category),
+                title_of(category),
+                Unit.BYTES,
+                rank=2 + largest_first.index(category),
+            )
+            for category in held
         ),
         TEXTS[0],
         Column(MODULE_TEXTS[0].name, "module", Unit.PLACE, rank=2),
         Column("tick", "tick", Unit.COUNT, rank=20),
     )
-    legend = ", ".join(f"{initial(it)} {title_of(it)}" for it in BAR_ORDER if it in held)
+    legend = ", ".join(
+        f"{initial(category)} {title_of(category)}" for category in BAR_ORDER if category in held
+    )
     return Table(
         title="Memory over the run",
         columns=columns,
@@ -91,8 +100,8 @@ def stretches(ledger: Ledger) -> list[tuple[int, int]]:
     and the end of a step is one by itself; where there are too many steps for that, neither is so.
     """
     end = _end(ledger)
-    cuts = {it + last for it in ledger.trace.step_ends for last in (-1, 0)}
-    ends = [*sorted(it for it in cuts if 0 < it < end), end]
+    cuts = {end + last for end in ledger.trace.step_ends for last in (-1, 0)}
+    ends = [*sorted(cut for cut in cuts if 0 < cut < end), end]
     if len(ends) > STRETCHES:
         return list(_equal(0, end, STRETCHES))
     spare = STRETCHES - len(ends)
@@ -105,7 +114,7 @@ def stretches(ledger: Ledger) -> list[tuple[int, int]]:
 
 def _end(ledger: Ledger) -> int:
     """One past the last tick at which an operator ran or a storage was born."""
-    born = max((it.born for it in ledger.memory.storages), default=0)
+    born = max((storage.born for storage in ledger.memory.storages), default=0)
     return max(ledger.trace.end, born + 1)
 
 

@@ -103,7 +103,7 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
         return Utilisation(key, name, convention, amount, per_s, peak.flop_per_s, peak.description)
 
     def figures() -> Iterator[Utilisation]:
-        yield from (flops(*it) for it in _counts(ledger, works))
+        yield from (flops(*count) for count in _counts(ledger, works))
         moved = ledger.total.bytes
         yield Utilisation(
             "mbu",
@@ -120,7 +120,7 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
 
 def model_utilisation(ledger: Ledger) -> Utilisation | None:
     """MFU by the ledger's own convention of attention; None without matrix products."""
-    found = {it.key: it for it in utilisations(ledger)}
+    found = {utilisation.key: utilisation for utilisation in utilisations(ledger)}
     is_causal = ledger.attention is Attention.CAUSAL and "mfu_causal" in found
     return found.get("mfu_causal" if is_causal else "mfu_full")
 
@@ -130,8 +130,8 @@ def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, s
     if not works:
         return
     full, causal = Attention.FULL, Attention.CAUSAL
-    is_causal = any(it.is_causal for it in works)
-    how = ", attention in full" if any(it.is_attention for it in works) else ""
+    is_causal = any(work.is_causal for work in works)
+    how = ", attention in full" if any(work.is_attention for work in works) else ""
     by_half = "the same, causal attention counted by half"
     yield (
         "mfu_full",
@@ -204,18 +204,18 @@ def embedding_parameters(ledger: Ledger) -> int:
     a product reads as well, is none of them.
     """
     sizes, phase = parameter_bytes(ledger.trace), Phase.FORWARD
-    forward = [it for it in ledger.steady if it.op.phase is phase]
+    forward = [entry for entry in ledger.steady if entry.op.phase is phase]
     elements: dict[int, int] = {}
-    for it in forward:
-        if it.op.call.name in EMBEDDINGS:
-            for spec, number in zip(it.op.call.inputs, it.op.inputs, strict=True):
+    for entry in forward:
+        if entry.op.call.name in EMBEDDINGS:
+            for spec, number in zip(entry.op.call.inputs, entry.op.inputs, strict=True):
                 if number in sizes:
                     elements[number] = sizes[number] // spec.itemsize_bytes
     others = {
         number
-        for it in forward
-        if it.op.call.name not in EMBEDDINGS and not elements.keys().isdisjoint(it.op.inputs)
-        for number in _read_by(it)
+        for entry in forward
+        if entry.op.call.name not in EMBEDDINGS and not elements.keys().isdisjoint(entry.op.inputs)
+        for number in _read_by(entry)
     }
     return sum(size for number, size in elements.items() if number not in others)
 
@@ -229,7 +229,11 @@ def _read_by(entry: Entry) -> Iterator[int]:
 
 def parameter_bytes(trace: Trace) -> dict[int, int]:
     """Size of every parameter's storage, by its number."""
-    return {it.number: it.requested_bytes for it in trace.storages if it.role is Role.PARAMETER}
+    return {
+        storage.number: storage.requested_bytes
+        for storage in trace.storages
+        if storage.role is Role.PARAMETER
+    }
 
 
 # The view --------------------------------------------------------------------------------------
@@ -267,23 +271,26 @@ def utilisation(ledger: Ledger) -> Table:
         columns=COLUMNS,
         rows=tuple(
             (
-                it.name,
-                it.fraction,
-                *_cells(it),
-                it.of,
-                it.convention,
+                utilisation.name,
+                utilisation.fraction,
+                *_cells(utilisation),
+                utilisation.of,
+                utilisation.convention,
             )
-            for it in found
+            for utilisation in found
         ),
         totals=(None,) * len(COLUMNS),
         note=" ".join(_note(ledger, found)) if found else NO_TIMES,
     )
 
 
-def _cells(it: Utilisation) -> tuple[Cell, ...]:
+def _cells(utilisation: Utilisation) -> tuple[Cell, ...]:
     """Reached, peak and amount, in FLOPs or in bytes."""
-    figures, nothing = (it.per_s, it.peak_per_s, it.amount), (None, None, None)
-    return (*nothing, *figures) if it.is_bytes else (*figures, *nothing)
+    figures, nothing = (
+        (utilisation.per_s, utilisation.peak_per_s, utilisation.amount),
+        (None, None, None),
+    )
+    return (*nothing, *figures) if utilisation.is_bytes else (*figures, *nothing)
 
 
 def peak_note(ledger: Ledger, flops: list[Utilisation]) -> str:
@@ -301,11 +308,11 @@ def peak_note(ledger: Ledger, flops: list[Utilisation]) -> str:
 
 def _note(ledger: Ledger, found: tuple[Utilisation, ...]) -> Iterator[str]:
     """What a reader must know: the peak, what each figure counts, and why a rule is missing."""
-    flops = [it for it in found if not it.is_bytes]
-    keys = {it.key for it in found}
+    flops = [utilisation for utilisation in found if not utilisation.is_bytes]
+    keys = {utilisation.key for utilisation in found}
     yield peak_note(ledger, flops)
     yield from (text for key, text in DEFINITIONS.items() if key in keys)
-    if any("attention" in it.name for it in found) and "mfu_causal" not in keys:
+    if any("attention" in utilisation.name for utilisation in found) and "mfu_causal" not in keys:
         yield "No attention operator says that it is causal, so none counts by half."
     if flops and "mfu_6n" not in keys:
         yield "No token ids are looked up and trained on, so there is no rule by parameters."

@@ -32,7 +32,7 @@ def workspaces(ledger: Ledger) -> Table:
     courses = {name: timeline(storages) for name, storages in kept.items()}
     rows = [
         (name, at_peak[name], course.peak_bytes, *trust_of(name))
-        for name, course in sorted(courses.items(), key=lambda it: -at_peak[it[0]])
+        for name, course in sorted(courses.items(), key=lambda item: -at_peak[item[0]])
     ]
     return Table(
         title="Device memory that no tensor holds",

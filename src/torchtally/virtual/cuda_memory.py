@@ -176,4 +176,4 @@ class CudaMemory:
 
     def traceback(self, address: int) -> list[dict[str, Any]] | None:
         found = (history.traceback(address) for history in self.histories)
-        return next((it for it in found if it is not None), None)
+        return next((traceback for traceback in found if traceback is not None), None)

@@ -417,7 +417,7 @@ class VirtualDispatch(TorchDispatchMode):
             sizes = self._scratch.get(signature)
             if sizes is None:
                 found = scratch(described(call, outputs), chip)
-                sizes = tuple((it.bytes, it.kind.name) for it in found)
+                sizes = tuple((workspace.bytes, workspace.kind.name) for workspace in found)
                 self._scratch[signature] = sizes
             memory.use_workspaces(sizes)
 

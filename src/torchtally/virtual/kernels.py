@@ -200,7 +200,7 @@ def cudnn_rnn(
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
     """Output, last hidden state, last cell state (LSTM only), all by one cuDNN call."""
-    x, hx, *params = (in_autocast_dtype(it) for it in (x, hx, *params))
+    x, hx, *params = (in_autocast_dtype(param) for param in (x, hx, *params))
     cx = None if cx is None else in_autocast_dtype(cx)
     per_layer = 4 if has_biases else 2
     hidden = params[1].shape[1] if mode != LSTM else (cx.shape[2] if cx is not None else 0)
@@ -306,10 +306,11 @@ def onednn_layer(
     state, cell = hx[0][index], hx[1][index]
     if len(weights) == 2:
         of_hidden, of_input = (
-            torch.zeros(it.shape, dtype=it.dtype, device=it.device) for it in reversed(weights)
+            torch.zeros(weight.shape, dtype=weight.dtype, device=weight.device)
+            for weight in reversed(weights)
         )
         weights = [*weights, of_input, of_hidden]
-    tensors = [in_autocast_dtype(it) for it in reversed([x, *weights, state, cell])]
+    tensors = [in_autocast_dtype(weight) for weight in reversed([x, *weights, state, cell])]
     return aten.mkldnn_rnn_layer.default(*reversed(tensors), *literals)[:3]  # type: ignore[no-any-return]
 
 

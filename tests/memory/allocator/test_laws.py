@@ -125,7 +125,7 @@ def layout_broken(player: Player) -> Iterator[str]:
                 yield f"blocks of two kinds at {after.address:x}"
     if given != player.given or mapped != player.mapped:
         yield "segments are not what the device gave"
-    if {id(it) for it in flat if it.is_allocated} != {id(it) for it in player.held}:
+    if {id(block) for block in flat if block.is_allocated} != {id(block) for block in player.held}:
         yield "allocated is not what is held"
     for block in flat:
         if block.size <= 0 or block.size % 512 or block.address % 512:
@@ -161,15 +161,22 @@ def sums_broken(player: Player) -> Iterator[str]:
     nested = allocator.statistics.as_nested_dict(allocator.settings.max_split_bytes)
     segments = allocator.segments()
     for name, is_small in (("all", None), ("small_pool", True), ("large_pool", False)):
-        mine = [it for it in segments if is_small is None or it[0].pool.is_small is is_small]
+        mine = [
+            segment
+            for segment in segments
+            if is_small is None or segment[0].pool.is_small is is_small
+        ]
         counted = recount(mine)
         found = {quantity: nested[quantity][name]["current"] for quantity in counted}
         for quantity, value in counted.items():
             if found[quantity] != value:
                 yield f"{name}: {quantity} is {found[quantity]}, not {value}"
-        for quantity, it in ((key, nested[key][name]) for key in counted):
-            if it["peak"] < it["current"] or it["allocated"] - it["freed"] != it["current"]:
-                yield f"{name}: {quantity} does not add up: {it}"
+        for quantity, record in ((key, nested[key][name]) for key in counted):
+            if (
+                record["peak"] < record["current"]
+                or record["allocated"] - record["freed"] != record["current"]
+            ):
+                yield f"{name}: {quantity} does not add up: {record}"
         if not (
             found["allocated_bytes"] <= found["active_bytes"] <= found["reserved_bytes"]
             and found["requested_bytes"] <= found["active_bytes"]

@@ -55,7 +55,7 @@ def gpt(
     embedding, head = nn.Embedding(100, 32).cuda(), nn.Linear(32, 100).cuda()
     blocks = nn.ModuleList([Block(), Block()]).cuda()
     layers = (embedding, blocks, head)
-    parameters = [it for layer in layers for it in layer.parameters()]
+    parameters = [parameter for layer in layers for parameter in layer.parameters()]
     made = optimizer(parameters, lr=0.1, **options)
     for _ in range(2):
         x = embedding(torch.randint(100, (batch, 64)).cuda())
@@ -144,7 +144,7 @@ def test_the_trace_says_what_torch_cuda_said(name: str) -> None:
     """To the byte: bytes held by storages, bytes in segments, and both again by replay."""
     trace, allocated_bytes, reserved_bytes = run(SCRIPTS[name])
     assert memory.replay(trace).peak_bytes == allocated_bytes
-    assert max(it.bytes for it in trace.reserved) == reserved_bytes
+    assert max(reserved.bytes for reserved in trace.reserved) == reserved_bytes
     again = replay(trace)
     assert (again.peak_allocated_bytes, again.peak_reserved_bytes) == (
         allocated_bytes,

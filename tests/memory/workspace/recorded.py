@@ -64,7 +64,7 @@ def call(
 
 def sizes(of: Call) -> list[int]:
     """What the rule says, in bytes."""
-    return [it.bytes for it in scratch(of, H100)]
+    return [workspace.bytes for workspace in scratch(of, H100)]
 
 
 def missing(row: Row, found: list[int]) -> list[int]:

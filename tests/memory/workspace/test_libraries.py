@@ -82,8 +82,12 @@ def test_every_kind_has_its_source() -> None:
 
 
 def test_the_context_is_less_than_a_gib_everywhere() -> None:
-    found = [it.compute_capability for it in known_chips() if it.compute_capability is not None]
-    assert all(400 * MIB <= context_bytes(it) <= 700 * MIB for it in found)
+    found = [
+        chip.compute_capability for chip in known_chips() if chip.compute_capability is not None
+    ]
+    assert all(
+        400 * MIB <= context_bytes(compute_capability) <= 700 * MIB for compute_capability in found
+    )
 
 
 # In a run --------------------------------------------------------------------------------------
@@ -92,9 +96,9 @@ def test_the_context_is_less_than_a_gib_everywhere() -> None:
 def kept(trace: Trace) -> Counter[tuple[str, int]]:
     """(name, bytes) of workspaces that outlive their operator."""
     return Counter(
-        (it.name, it.bytes)
-        for it in trace.storages
-        if it.role is Role.WORKSPACE and it.name != "operator's temporaries"
+        (storage.name, storage.bytes)
+        for storage in trace.storages
+        if storage.role is Role.WORKSPACE and storage.name != "operator's temporaries"
     )
 
 

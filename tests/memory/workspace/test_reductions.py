@@ -58,7 +58,7 @@ def test_another_chip_would_be_noticed() -> None:
     found = [
         row
         for row in ROWS
-        if sorted(it.bytes for it in scratch(reduction(row), smaller))
+        if sorted(workspace.bytes for workspace in scratch(reduction(row), smaller))
         != sorted(row.temporaries_bytes)
     ]
     assert len(found) > 50
@@ -87,14 +87,14 @@ def test_nothing_is_needed_where_there_is_nothing_to_share() -> None:
 def test_a_chip_whose_multiprocessors_nobody_gives_needs_nothing() -> None:
     big = call("aten.sum", (spec(10**6, argument="self"),), (spec(),))
     assert scratch(big, replace(H100, multiprocessors=None)) == ()
-    assert [it.bytes for it in scratch(big, H100)] == [492, 4]
+    assert [workspace.bytes for workspace in scratch(big, H100)] == [492, 4]
 
 
 def test_chips_with_fewer_resident_threads_share_among_fewer_blocks() -> None:
     """An RTX 4090's 128 multiprocessors hold 1536 threads each, 3 blocks of 512 rather than 4."""
     big = call("aten.sum", (spec(2**25, argument="self"),), (spec(),))
-    assert [it.bytes for it in scratch(big, H100)] == [4 * 132 * 4, 4]
-    assert [it.bytes for it in scratch(big, chip("RTX-4090"))] == [4 * 128 * 3, 4]
+    assert [workspace.bytes for workspace in scratch(big, H100)] == [4 * 132 * 4, 4]
+    assert [workspace.bytes for workspace in scratch(big, chip("RTX-4090"))] == [4 * 128 * 3, 4]
 
 
 def test_a_partial_result_is_wider_than_a_result_where_it_must_be() -> None:

@@ -221,7 +221,7 @@ def test_norms_of_lists_to_the_byte() -> None:
 
 
 def test_a_rule_that_is_off_by_one_byte_is_noticed() -> None:
-    row = next(it for it in rows("group_norm backward"))
+    row = next(row for row in rows("group_norm backward"))
     found = sizes(normalised(row, "aten.native_group_norm_backward", group=8))
     assert missing(row, found) == []
     assert missing(row, [found[0] + 1, *found[1:]]) == [found[0] + 1]

@@ -19,7 +19,7 @@ from torchtally.plan.architecture.model import Experts, Model, SelfAttention
 
 TOKENS = 8
 MIXES = [case for case, (_, keys) in CASES.items()
-         if any("expert" in it for it in keys) and "llama4" not in case]  # fmt: skip
+         if any("expert" in name for name in keys) and "llama4" not in case]  # fmt: skip
 """Llama 4's router gives no list of experts."""
 EMBEDDING, STREAM, ATTENTION = 0.125, 0.25, 0.5
 
@@ -39,30 +39,30 @@ def run(model: nn.Module) -> None:
 
 
 def first(model: nn.Module, is_it: Callable[[nn.Module], bool]) -> nn.Module:
-    return next(it for it in model.modules() if is_it(it))
+    return next(module for module in model.modules() if is_it(module))
 
 
 def named(*words: str) -> Callable[[nn.Module], bool]:
-    return lambda it: type(it).__name__.endswith(words)
+    return lambda module: type(module).__name__.endswith(words)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple | list):
-        for it in value:
-            yield from tensors_in(it)
+        for leaf in value:
+            yield from tensors_in(leaf)
 
 
 def graph(tensors: Iterator[Tensor]) -> Iterator[Any]:
     """Every node of autograd that these came from."""
-    nodes, seen = [it.grad_fn for it in tensors if it.grad_fn is not None], set()
+    nodes, seen = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None], set()
     while nodes:
         node = nodes.pop()
         if node not in seen:
             seen.add(node)
             yield node
-            nodes += [it for it, _ in node.next_functions if it is not None]
+            nodes += [function for function, _ in node.next_functions if function is not None]
 
 
 # Norms and layers.
@@ -76,13 +76,13 @@ def test_a_wide_norm_keeps_two_tensors_in_float32(case: str) -> None:
     width = norm.weight.shape[-1] if getattr(norm, "weight", None) is not None else ours.width
     kept: set[int] = set()
 
-    def pack(it: Tensor) -> Tensor:
-        if it.dtype is torch.float32 and it.shape == (2, TOKENS, width):
-            kept.add(it.data_ptr())
-        return it
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.dtype is torch.float32 and tensor.shape == (2, TOKENS, width):
+            kept.add(tensor.data_ptr())
+        return tensor
 
     given = torch.randn(2, TOKENS, width, dtype=torch.bfloat16, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda it: it):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
         result = norm(given)
     assert ours.has_wide_norm == (len(kept) >= 2)
     assert result.dtype is torch.bfloat16
@@ -95,13 +95,15 @@ def test_a_parallel_layers_feed_forward_does_not_read_attention(case: str) -> No
     attention = first(theirs, named("Attention", "SelfAttention"))
     is_inner = named("MLP", "MoE", "Moe", "SparseMoeBlock")
     inner = next(
-        it for name, it in theirs.named_modules() if is_inner(it) or name.endswith("0.fc1")
+        module
+        for name, module in theirs.named_modules()
+        if is_inner(module) or name.endswith("0.fc1")
     )
     attention.register_forward_hook(lambda _, __, out: results.append(next(tensors_in(out))))
     inner.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
     run(theirs)
     (read,) = torch.autograd.grad(inputs[0].sum(), results[0], allow_unused=True)
-    assert [it.is_parallel for it in ours.kinds] == [read is None] * len(ours.kinds)
+    assert [kind.is_parallel for kind in ours.kinds] == [read is None] * len(ours.kinds)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -118,10 +120,10 @@ def test_heads_that_turn_in_part_are_put_together(
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", recorded)
     run(theirs)
-    it = ours.kinds[0].attention
-    if not queries or not isinstance(it, SelfAttention):
+    attention = ours.kinds[0].attention
+    if not queries or not isinstance(attention, SelfAttention):
         pytest.skip("attention of its own")
-    assert it.is_partly_rotary == (type(queries[0].grad_fn).__name__ == "CatBackward0")
+    assert attention.is_partly_rotary == (type(queries[0].grad_fn).__name__ == "CatBackward0")
 
 
 # Routers.
@@ -132,7 +134,9 @@ def router_graph(case: str) -> tuple[list[Any], Experts]:
     model = theirs.to(torch.bfloat16)
     router = first(model, named("Router"))
     given = torch.randn(TOKENS, ours.width, dtype=torch.bfloat16, requires_grad=True)
-    experts = next(it.feed_forward for it in ours.kinds if isinstance(it.feed_forward, Experts))
+    experts = next(
+        kind.feed_forward for kind in ours.kinds if isinstance(kind.feed_forward, Experts)
+    )
     return list(graph(tensors_in(router(given)))), experts
 
 
@@ -144,15 +148,15 @@ def test_weights_of_experts_are_divided_by_their_sum(
     monkeypatch.setitem(CASES, case, (CASES[case][0], CASES[case][1] | {
         "norm_topk_prob": normalises}))  # fmt: skip
     nodes, experts = router_graph(case)
-    names = {type(it).__name__ for it in nodes}
+    names = {type(node).__name__ for node in nodes}
     assert experts.is_normalised == bool({"DivBackward0", "DivBackward1"} & names)
 
 
 @pytest.mark.parametrize("case", MIXES)
 def test_a_wide_router_is_a_product_in_float32(case: str) -> None:
     nodes, experts = router_graph(case)
-    products = [it for it in nodes if type(it).__name__ in {"MmBackward0", "AddmmBackward0"}]
-    (dtype,) = {it._saved_mat2.dtype for it in products}
+    products = [node for node in nodes if type(node).__name__ in {"MmBackward0", "AddmmBackward0"}]
+    (dtype,) = {product._saved_mat2.dtype for product in products}
     assert experts.is_router_wide == (dtype is torch.float32)
 
 
@@ -181,11 +185,13 @@ def test_dropouts_are_where_their_keys_say(case: str, monkeypatch: pytest.Monkey
         nonlocal is_inside
         is_inside = True
 
-    def dropped(it: Tensor, p: float = 0.5, training: bool = True, *_: Any, **__: Any) -> Tensor:
-        is_scores = it.dim() == 4 or it.shape[-1] == TOKENS
+    def dropped(
+        tensor: Tensor, p: float = 0.5, training: bool = True, *_: Any, **__: Any
+    ) -> Tensor:
+        is_scores = tensor.dim() == 4 or tensor.shape[-1] == TOKENS
         place = "attention" if is_scores else "stream" if is_inside else "embedding"
         found[place].add(float(p) if training else 0.0)
-        return it
+        return tensor
 
     attend = F.scaled_dot_product_attention
 

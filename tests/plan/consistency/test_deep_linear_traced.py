@@ -56,10 +56,10 @@ def test_the_deep_linear_model(
 
     ledger = account(run(script, gpu="H100-SXM"))
     end = ledger.trace.step_ends[-1] - 1
-    alive = [it for it in ledger.memory.storages if is_alive(it, end)]
+    alive = [storage for storage in ledger.memory.storages if is_alive(storage, end)]
 
     def held(role: Role) -> int:
-        return sum(it.requested_bytes for it in alive if it.role is role)
+        return sum(storage.requested_bytes for storage in alive if storage.role is role)
 
     # In its own dtype the first product keeps the batch, under autocast a cast of it.
     batch_bytes = 0 if how.is_autocast else B * D * how.weight_bytes

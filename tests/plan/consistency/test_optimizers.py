@@ -40,8 +40,10 @@ def adafactor(model: nn.Module) -> Made:
 def muon(model: nn.Module) -> Made:
     """Its author's advice: AdamW for embedding, head and vectors."""
     named = list(model.named_parameters())
-    inner = [it for name, it in named if it.ndim == 2 and ".layers." in name]
-    others = [it for name, it in named if it.ndim != 2 or ".layers." not in name]
+    inner = [parameter for name, parameter in named if parameter.ndim == 2 and ".layers." in name]
+    others = [
+        parameter for name, parameter in named if parameter.ndim != 2 or ".layers." not in name
+    ]
     return [torch.optim.Muon(inner, lr=1e-4), torch.optim.AdamW(others, lr=1e-4)]
 
 

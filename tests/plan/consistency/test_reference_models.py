@@ -34,10 +34,20 @@ RECIPES = ("fp32", "amp", "bf16")
 
 
 def closed(
-    it: Reference, model: Model, recipe: Recipe, recompute: Recompute, kernel: Kernel | None = None
+    reference: Reference,
+    model: Model,
+    recipe: Recipe,
+    recompute: Recompute,
+    kernel: Kernel | None = None,
 ) -> Activations:
-    chosen = kernel or it.kernel or usual_kernel(model, recipe, it.sequence, Implementation.EAGER)
-    return activations(model, it.batch, it.sequence, recipe, recompute=recompute, kernel=chosen)
+    chosen = (
+        kernel
+        or reference.kernel
+        or usual_kernel(model, recipe, reference.sequence, Implementation.EAGER)
+    )
+    return activations(
+        model, reference.batch, reference.sequence, recipe, recompute=recompute, kernel=chosen
+    )
 
 
 def error_of(found: float, traced: float) -> float:
@@ -53,62 +63,69 @@ def check_states(traced: Traced, model: Model, recipe: Recipe) -> None:
 
 
 def check_flops(
-    traced: Traced, it: Reference, model: Model, attention: Attention = Attention.FULL
+    traced: Traced, reference: Reference, model: Model, attention: Attention = Attention.FULL
 ) -> None:
     """Model FLOPs of the steady step: to the last one."""
-    tokens = it.batch * it.sequence
-    per_token = token_flops(model, it.sequence, attention=attention)
+    tokens = reference.batch * reference.sequence
+    per_token = token_flops(model, reference.sequence, attention=attention)
     assert needed_flops(works_of(traced.ledger.steady), attention) == per_token.model.value * tokens
 
 
-def is_told_causal(it: Reference, model: Model, recipe: Recipe) -> bool:
+def is_told_causal(reference: Reference, model: Model, recipe: Recipe) -> bool:
     """By `is_causal=True` to a fused kernel. Of a mask, and of products, nobody knows it."""
     window = getattr(model.kinds[0].attention, "window", None)
-    is_masked = window is not None and window < it.sequence
-    kernel = usual_kernel(model, recipe, it.sequence, Implementation.EAGER)
+    is_masked = window is not None and window < reference.sequence
+    kernel = usual_kernel(model, recipe, reference.sequence, Implementation.EAGER)
     return kernel is Kernel.FLASH and not is_masked
 
 
 def kept(found: Activations) -> int:
     """All at the end of the forward pass."""
-    return int(found.embedding.value + sum(it.value for it in found.layers) + found.head.value)
+    return int(
+        found.embedding.value + sum(layer.value for layer in found.layers) + found.head.value
+    )
 
 
-def check_activations(traced: Traced, it: Reference, model: Model, found: Activations) -> None:
+def check_activations(
+    traced: Traced, reference: Reference, model: Model, found: Activations
+) -> None:
     """At the first tick of the backward pass, and at the fullest moment."""
-    ids_bytes = 8 * it.batch * it.sequence
+    ids_bytes = 8 * reference.batch * reference.sequence
     pairs = (
         (kept(found), traced.kept_bytes),
         (found.total.value, traced.most_kept_bytes + ids_bytes),
     )
     for closed_bytes, traced_bytes in pairs:
         assert error_of(closed_bytes, traced_bytes) < PROMISED
-        if it.is_exact:
+        if reference.is_exact:
             assert abs(closed_bytes - traced_bytes) <= SCALAR_BYTES * model.layers
 
 
 @pytest.mark.parametrize("recipe_name", RECIPES)
 @pytest.mark.parametrize("name", REFERENCES)
 def test_closed_forms_are_the_ledgers(name: str, recipe_name: str) -> None:
-    it, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
-    traced = train(it, how)
+    reference, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
+    traced = train(reference, how)
     check_states(traced, model, how)
-    check_flops(traced, it, model)
-    if is_told_causal(it, model, how):
-        check_flops(traced, it, model, Attention.CAUSAL)
-    check_activations(traced, it, model, closed(it, model, how, Recompute.NONE))
+    check_flops(traced, reference, model)
+    if is_told_causal(reference, model, how):
+        check_flops(traced, reference, model, Attention.CAUSAL)
+    check_activations(traced, reference, model, closed(reference, model, how, Recompute.NONE))
 
 
 @pytest.mark.parametrize(
     ("name", "recipe_name"),
-    [(name, it.recipe or ("amp", "bf16")[n % 2]) for n, (name, it) in enumerate(OTHERS.items())],
+    [
+        (name, reference.recipe or ("amp", "bf16")[n % 2])
+        for n, (name, reference) in enumerate(OTHERS.items())
+    ],
 )
 def test_closed_forms_are_the_ledgers_for_other_families(name: str, recipe_name: str) -> None:
-    it, model, how = OTHERS[name], model_of(name), recipe(recipe_name)
-    traced = train(it, how)
+    reference, model, how = OTHERS[name], model_of(name), recipe(recipe_name)
+    traced = train(reference, how)
     check_states(traced, model, how)
-    check_flops(traced, it, model)
-    check_activations(traced, it, model, closed(it, model, how, Recompute.NONE))
+    check_flops(traced, reference, model)
+    check_activations(traced, reference, model, closed(reference, model, how, Recompute.NONE))
 
 
 FULLY = [(name, RECIPES[n % 3]) for n, name in enumerate(REFERENCES)]
@@ -116,19 +133,21 @@ FULLY = [(name, RECIPES[n % 3]) for n, name in enumerate(REFERENCES)]
 
 @pytest.mark.parametrize(("name", "recipe_name"), FULLY)
 def test_layers_that_are_made_again_keep_their_inputs(name: str, recipe_name: str) -> None:
-    it, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
-    traced = train(it, how, checkpointed=True)
+    reference, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
+    traced = train(reference, how, checkpointed=True)
     check_states(traced, model, how)
-    check_activations(traced, it, model, closed(it, model, how, Recompute.FULL))
+    check_activations(traced, reference, model, closed(reference, model, how, Recompute.FULL))
 
 
 @pytest.mark.parametrize("recipe_name", RECIPES)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_attention_that_keeps_its_scores(name: str, recipe_name: str) -> None:
     """PyTorch's attention without fused kernels: scores in float32, a mask of them with dropout."""
-    it, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
-    traced = train(it, how, is_math=True)
-    check_activations(traced, it, model, closed(it, model, how, Recompute.NONE, Kernel.MATH))
+    reference, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
+    traced = train(reference, how, is_math=True)
+    check_activations(
+        traced, reference, model, closed(reference, model, how, Recompute.NONE, Kernel.MATH)
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,11 +160,11 @@ def test_attention_that_keeps_its_scores(name: str, recipe_name: str) -> None:
     ],
 )
 def test_models_of_real_width(name: str, recipe_name: str, recompute: Recompute) -> None:
-    it, model, how = LARGE[name], model_of(name), recipe(recipe_name)
-    traced = train(it, how, checkpointed=recompute is Recompute.FULL)
+    reference, model, how = LARGE[name], model_of(name), recipe(recipe_name)
+    traced = train(reference, how, checkpointed=recompute is Recompute.FULL)
     check_states(traced, model, how)
-    check_flops(traced, it, model)
-    check_activations(traced, it, model, closed(it, model, how, recompute))
+    check_flops(traced, reference, model)
+    check_activations(traced, reference, model, closed(reference, model, how, recompute))
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -155,13 +174,13 @@ def test_hardware_flops_of_llama_with_checkpoints(use_reentrant: bool) -> None:
 
     A fused kernel's own making of scores in its backward is left out, as `needed_flops` does.
     """
-    it, model = REFERENCES["llama"], model_of("llama")
-    traced = train(it, recipe("bf16"), checkpointed=True, use_reentrant=use_reentrant)
+    reference, model = REFERENCES["llama"], model_of("llama")
+    traced = train(reference, recipe("bf16"), checkpointed=True, use_reentrant=use_reentrant)
     works = works_of(traced.ledger.steady)
     again = [work for work in works if work.phase is Phase.RECOMPUTE]
     found = needed_flops(works, Attention.FULL) + executed_flops(again, Attention.FULL)
-    per_token = token_flops(model, it.sequence, recompute=Recompute.FULL)
-    tokens = it.batch * it.sequence
+    per_token = token_flops(model, reference.sequence, recompute=Recompute.FULL)
+    tokens = reference.batch * reference.sequence
     inner = model.kinds[0].feed_forward
     left_out = 0 if use_reentrant else 2 * tokens * model.layers * inner.width * model.width
     assert found == per_token.hardware.value * tokens - left_out
@@ -171,12 +190,14 @@ def test_hardware_flops_of_llama_with_checkpoints(use_reentrant: bool) -> None:
 
 
 def another_attention(model: Model, **change: object) -> Model:
-    kinds = (replace(it, attention=replace(it.attention, **change)) for it in model.kinds)
+    kinds = (replace(kind, attention=replace(kind.attention, **change)) for kind in model.kinds)
     return replace(model, kinds=tuple(kinds))
 
 
 def another_feed_forward(model: Model, **change: object) -> Model:
-    kinds = (replace(it, feed_forward=replace(it.feed_forward, **change)) for it in model.kinds)
+    kinds = (
+        replace(kind, feed_forward=replace(kind.feed_forward, **change)) for kind in model.kinds
+    )
     return replace(model, kinds=tuple(kinds))
 
 
@@ -215,14 +236,16 @@ def test_one_head_more_is_seen(llama: Traced) -> None:
     ids=["head norms", "gelu_new", "ungated", "layer norm", "dropout", "wide norm"],
 )
 def test_one_term_too_much_or_too_little_is_seen(llama: Traced, wrong: Model) -> None:
-    it = REFERENCES["llama"]
+    reference = REFERENCES["llama"]
     assert isinstance(wrong.kinds[0].feed_forward, FeedForward)
     with pytest.raises(AssertionError):
-        check_activations(llama, it, wrong, closed(it, wrong, recipe("bf16"), Recompute.NONE))
+        check_activations(
+            llama, reference, wrong, closed(reference, wrong, recipe("bf16"), Recompute.NONE)
+        )
 
 
 def test_scores_that_are_not_kept_are_seen(llama: Traced) -> None:
-    it, model = REFERENCES["llama"], model_of("llama")
-    found = closed(it, model, recipe("bf16"), Recompute.NONE, Kernel.MATH)
+    reference, model = REFERENCES["llama"], model_of("llama")
+    found = closed(reference, model, recipe("bf16"), Recompute.NONE, Kernel.MATH)
     with pytest.raises(AssertionError):
-        check_activations(llama, it, model, found)
+        check_activations(llama, reference, model, found)

@@ -32,8 +32,8 @@ class Traced:
 
     def bytes_of(self, role: Role) -> int:
         """On the device when the last step's last operator ran, before gradients are freed."""
-        return _bytes(it for it in self._alive(self.ledger.trace.step_ends[-1] - 1)
-                      if it.role is role)  # fmt: skip
+        return _bytes(storage for storage in self._alive(self.ledger.trace.step_ends[-1] - 1)
+                      if storage.role is role)  # fmt: skip
 
     @property
     def kept_bytes(self) -> int:
@@ -49,12 +49,12 @@ class Traced:
         categories = dict(zip(self.ledger.memory.storages, self.ledger.memory.categories,
                               strict=True))  # fmt: skip
         return _bytes(
-            it
-            for it in self._alive(self._first_backward_tick() - 1)
-            if it.born >= first
+            storage
+            for storage in self._alive(self._first_backward_tick() - 1)
+            if storage.born >= first
             and (
-                categories[it] is Category.ACTIVATIONS
-                or (categories[it] is Category.INPUTS and it.number in read)
+                categories[storage] is Category.ACTIVATIONS
+                or (categories[storage] is Category.INPUTS and storage.number in read)
             )
         )
 
@@ -78,14 +78,18 @@ class Traced:
         return most
 
     def _alive(self, tick: int) -> list[Storage]:
-        return [it for it in self.ledger.memory.storages if is_alive(it, tick)]
+        return [storage for storage in self.ledger.memory.storages if is_alive(storage, tick)]
 
     def _first_backward_tick(self) -> int:
-        return min(it.op.clock for it in self.ledger.steady if it.op.phase is Phase.BACKWARD)
+        return min(
+            entry.op.clock for entry in self.ledger.steady if entry.op.phase is Phase.BACKWARD
+        )
 
     def _read_in_backward(self) -> set[int]:
         phases = (Phase.BACKWARD, Phase.RECOMPUTE)
-        return {n for it in self.ledger.steady if it.op.phase in phases for n in it.op.inputs}
+        return {
+            n for entry in self.ledger.steady if entry.op.phase in phases for n in entry.op.inputs
+        }
 
 
 def train(
@@ -113,8 +117,8 @@ def train(
             with _autocast(recipe), _kernels(is_math):
                 loss = model(input_ids=ids, labels=labels, use_cache=False).loss
             loss.backward()
-            for it in optimizers:
-                it.step()
+            for optimizer in optimizers:
+                optimizer.step()
             model.zero_grad()
 
     return Traced(account(run(script, gpu=GPU)))
@@ -129,4 +133,4 @@ def _kernels(is_math: bool) -> AbstractContextManager[None]:
 
 
 def _bytes(storages: Iterable[Storage]) -> int:
-    return sum(it.requested_bytes for it in storages)
+    return sum(storage.requested_bytes for storage in storages)

@@ -44,14 +44,14 @@ KIND = MODEL.kinds[0]
 SEQUENCE = 2048
 
 NETWORKS = st.sampled_from([NET, communication.network(cluster("64xA100-SXM"))])
-GROUPS = st.sampled_from([communication.Group(*it) for it in ((1, 1), (8, 8), (16, 8), (8, 1))])
+GROUPS = st.sampled_from([communication.Group(*pair) for pair in ((1, 1), (8, 8), (16, 8), (8, 1))])
 BYTES = whole(0, 10**13)
 COUNT = whole(1, 1000)
 SECONDS = real(0, 1e6)
 SHARE = real(0, 1)
 PARAMETERS = whole(1, 10**12)
 SCHEDULES = st.sampled_from(list(Schedule))
-CHIPS = st.sampled_from([chip(it) for it in ("H100-SXM", "A100-SXM", "B200")])
+CHIPS = st.sampled_from([chip(name) for name in ("H100-SXM", "A100-SXM", "B200")])
 RECIPE = st.sampled_from(list(RECIPES.values()))
 MODELS = st.sampled_from([llama(), mixture(), llama(is_tied=True)])
 TOKENS = st.sampled_from([512, 1024, 2048, 4096])
@@ -81,34 +81,34 @@ def given(number: float, unit: Unit) -> Quantity:
     return of(number, unit, "given")
 
 
-def works(it: Layout) -> stage.Works:
-    return stage.works(MODEL, it, SEQUENCE, MIXED, H100, NET)
+def works(mesh: Layout) -> stage.Works:
+    return stage.works(MODEL, mesh, SEQUENCE, MIXED, H100, NET)
 
 
-def stage_time(it: Layout) -> stage.StageTime:
-    return stage.stage_time(stage.pieces(works(it), it, overlap.Overlap()), it.pipeline)
+def stage_time(mesh: Layout) -> stage.StageTime:
+    return stage.stage_time(stage.pieces(works(mesh), mesh, overlap.Overlap()), mesh.pipeline)
 
 
-def layer_activations(it: Layout) -> chip_memory.LayerActivations:
-    return chip_memory.layer_activations(MODEL, it, SEQUENCE, MIXED)
+def layer_activations(mesh: Layout) -> chip_memory.LayerActivations:
+    return chip_memory.layer_activations(MODEL, mesh, SEQUENCE, MIXED)
 
 
-def stage_activations(it: Layout) -> chip_memory.StageActivations:
-    return chip_memory.stage_activations(layer_activations(it), it.pipeline, stage=0)
+def stage_activations(mesh: Layout) -> chip_memory.StageActivations:
+    return chip_memory.stage_activations(layer_activations(mesh), mesh.pipeline, stage=0)
 
 
-def chip_states(it: Layout) -> states.ChipStates:
-    return states.chip_states(MODEL, it, MIXED, ADAMW, stage=0)
+def chip_states(mesh: Layout) -> states.ChipStates:
+    return states.chip_states(MODEL, mesh, MIXED, ADAMW, stage=0)
 
 
 COLLECTIVES = [
     Law(
-        it,
+        collective,
         Unit.SECONDS,
         {"payload": rises(BYTES), "group": either(GROUPS), "network": either(NETWORKS)},
         seconds_of,
     )
-    for it in (
+    for collective in (
         communication.all_reduce,
         communication.all_gather,
         communication.reduce_scatter,
@@ -133,9 +133,13 @@ COMMUNICATION = [
         {
             "name": either(st.just("again")),
             "transfer": either(
-                BYTES.map(lambda it: communication.all_gather(it, communication.Group(8, 8), NET))
+                BYTES.map(
+                    lambda payload: communication.all_gather(
+                        payload, communication.Group(8, 8), NET
+                    )
+                )
             ),
-            "times": either(COUNT.map(lambda it: given(it, Unit.COUNT))),
+            "times": either(COUNT.map(lambda number: given(number, Unit.COUNT))),
         },
         seconds_of,
     ),
@@ -146,8 +150,8 @@ COMMUNICATION = [
             "name": either(st.just("both")),
             "transfers": either(
                 BYTES.map(
-                    lambda it: {
-                        "first": communication.all_gather(it, communication.Group(8, 8), NET)
+                    lambda payload: {
+                        "first": communication.all_gather(payload, communication.Group(8, 8), NET)
                     }
                 )
             ),
@@ -156,11 +160,11 @@ COMMUNICATION = [
     ),
     *(
         Law(
-            it,
+            function,
             Unit.BYTE_PER_S,
             {"link": either(real(1e6, 1e13).map(lambda speed: Link("a wire", speed)))},
         )
-        for it in (rates.reached_in_node, rates.reached_between_nodes)
+        for function in (rates.reached_in_node, rates.reached_between_nodes)
     ),
 ]
 PIPELINE = [
@@ -205,7 +209,7 @@ OF_A_LAYER = {
     "recipe": either(RECIPE),
     "network": either(NETWORKS),
 }
-OF_THE_MODEL = {word: it for word, it in OF_A_LAYER.items() if word != "layer"}
+OF_THE_MODEL = {word: argument for word, argument in OF_A_LAYER.items() if word != "layer"}
 OF_PARAMETERS = {
     "parameters": rises(PARAMETERS),
     "layout": either(LAYOUTS),
@@ -241,13 +245,16 @@ WORK = [
     Law(
         compute.made_again,
         Unit.SECONDS,
-        {"work": either(LAYOUTS.map(lambda it: works(it).layers[0][1])), "layout": either(LAYOUTS)},
+        {
+            "work": either(LAYOUTS.map(lambda mesh: works(mesh).layers[0][1])),
+            "layout": either(LAYOUTS),
+        },
     ),
     Law(
         compute.optimizer_s,
         Unit.SECONDS,
         {
-            "weights": either(MODELS.map(lambda it: shards.held(it).layers)),
+            "weights": either(MODELS.map(lambda model: shards.held(model).layers)),
             "shards": falls(COUNT),
             "recipe": either(RECIPE),
             "optimizer": either(st.sampled_from(list(OPTIMIZERS.values()))),
@@ -263,7 +270,7 @@ WORK = [
             "model": either(st.just(MODEL)),
             "sequence": rises(TOKENS),
             "layout": either(LAYOUTS),
-            "work": either(CHIPS.map(lambda it: kernels.Bench(it, MIXED))),
+            "work": either(CHIPS.map(lambda gpu: kernels.Bench(gpu, MIXED))),
         },
         lambda found: found[0],
     ),
@@ -300,7 +307,7 @@ MEMORY = [
     Law(
         chip_memory.layer_activations,
         Unit.BYTES,
-        {word: it for word, it in ON_A_CHIP.items() if word != "chip"},
+        {word: argument for word, argument in ON_A_CHIP.items() if word != "chip"},
         lambda found: found.head,
     ),
     Law(
@@ -320,7 +327,7 @@ MEMORY = [
             "layout": either(LAYOUTS),
             "states": either(LAYOUTS.map(chip_states)),
             "activations": either(LAYOUTS.map(stage_activations)),
-            "outside": either(BYTES.map(lambda it: given(it, Unit.BYTES))),
+            "outside": either(BYTES.map(lambda number: given(number, Unit.BYTES))),
             "stage": either(st.just(0)),
         },
         lambda found: found.total,
@@ -335,7 +342,7 @@ MEMORY = [
         Unit.BYTES,
         {
             "activations": either(LAYOUTS.map(stage_activations)),
-            "flying": either(COUNT.map(lambda it: given(it, Unit.NUMBER))),
+            "flying": either(COUNT.map(lambda number: given(number, Unit.NUMBER))),
         },
     ),
     Law(
@@ -351,8 +358,8 @@ OVERLAP = [
         Unit.SECONDS,
         {
             "name": either(st.just("wait")),
-            "sent_s": either(SECONDS.map(lambda it: given(it, Unit.SECONDS))),
-            "work_s": either(SECONDS.map(lambda it: given(it, Unit.SECONDS))),
+            "sent_s": either(SECONDS.map(lambda value: given(value, Unit.SECONDS))),
+            "work_s": either(SECONDS.map(lambda value: given(value, Unit.SECONDS))),
             "share": falls(SHARE),
         },
     ),
@@ -361,10 +368,10 @@ OVERLAP = [
         Unit.SECONDS,
         {
             "name": either(st.just("wait")),
-            "sent_s": either(SECONDS.map(lambda it: given(it, Unit.SECONDS))),
-            "work_s": either(SECONDS.map(lambda it: given(it, Unit.SECONDS))),
+            "sent_s": either(SECONDS.map(lambda value: given(value, Unit.SECONDS))),
+            "work_s": either(SECONDS.map(lambda value: given(value, Unit.SECONDS))),
             "share": falls(SHARE),
-            "layers": either(COUNT.map(lambda it: given(it, Unit.NUMBER))),
+            "layers": either(COUNT.map(lambda number: given(number, Unit.NUMBER))),
         },
     ),
 ]
@@ -393,7 +400,9 @@ STEP = [
         stage.stage_time,
         Unit.SECONDS,
         {
-            "found": either(LAYOUTS.map(lambda it: stage.pieces(works(it), it, overlap.Overlap()))),
+            "found": either(
+                LAYOUTS.map(lambda mesh: stage.pieces(works(mesh), mesh, overlap.Overlap()))
+            ),
             "stages": either(st.integers(1, 8)),
         },
         lambda found: found.forward,
@@ -418,16 +427,16 @@ STEP = [
             "layout": either(LAYOUTS),
             "stage": either(LAYOUTS.map(stage_time)),
             "found": either(
-                LAYOUTS.map(lambda it: updates.updates(MODEL, it, MIXED, ADAMW, H100, NET))
+                LAYOUTS.map(lambda mesh: updates.updates(MODEL, mesh, MIXED, ADAMW, H100, NET))
             ),
-            "overlap": either(SHARE.map(lambda it: overlap.Overlap(data=it))),
+            "overlap": either(SHARE.map(lambda data: overlap.Overlap(data=data))),
         },
     ),
     Law(
         pricing.step,
         Unit.SECONDS,
         {
-            "workload": either(MODELS.map(lambda it: workload(it, "64xH100-SXM"))),
+            "workload": either(MODELS.map(lambda model: workload(model, "64xH100-SXM"))),
             "layout": either(LAYOUTS),
         },
         seconds_of,

@@ -84,8 +84,8 @@ def test_experts_are_shared_by_those_who_have_them() -> None:
     fourth = chip_states(model, Layout(data=8, expert=4), MIXED, ADAMW, stage=0)
     assert all_here.parameters.value - fourth.parameters.value == 2 * experts * 3 // 4
     one, shared = (
-        chip_states(model, Layout(data=8, expert=4, shard=it), MIXED, ADAMW, stage=0)
-        for it in (Shard.NONE, Shard.ZERO1)
+        chip_states(model, Layout(data=8, expert=4, shard=shard), MIXED, ADAMW, stage=0)
+        for shard in (Shard.NONE, Shard.ZERO1)
     )
     others = one.parameters.value // 2 - experts // 4
     assert one.master.value == 4 * (others + experts // 4)
@@ -95,7 +95,8 @@ def test_experts_are_shared_by_those_who_have_them() -> None:
 def test_a_pipelines_ends_have_the_embedding_and_the_head() -> None:
     model, layout = llama(layers=8), Layout(pipeline=4, micro_batches=8)
     first, inner, last = (
-        chip_states(model, layout, MIXED, ADAMW, stage=it).parameters.value // 2 for it in (0, 1, 3)
+        chip_states(model, layout, MIXED, ADAMW, stage=stage).parameters.value // 2
+        for stage in (0, 1, 3)
     )
     assert first - inner == 32000 * 1024
     assert last - inner == 32000 * 1024 + 1024
@@ -115,7 +116,7 @@ def memory(layout: Layout, model: object = None, sequence: int = 2048) -> ChipMe
 def test_a_chip_holds_the_sum_of_its_parts() -> None:
     found = memory(Layout(data=2, tensor=2, pipeline=2, micro_batches=4))
     parts = (found.states.total, found.activations, found.logits, found.outside)
-    assert found.total.value == sum(it.value for it in parts)
+    assert found.total.value == sum(quantity.value for quantity in parts)
     assert "estimated" in found.outside.note
 
 
@@ -165,9 +166,10 @@ def test_splitting_layers_never_holds_more(a: int, b: int, pipeline: int, model:
     few, many = sorted((a, b))
     found = [
         memory(
-            Layout(tensor=it, is_sequence_parallel=True, pipeline=pipeline, micro_batches=8), model
+            Layout(tensor=degree, is_sequence_parallel=True, pipeline=pipeline, micro_batches=8),
+            model,
         )
-        for it in (few, many)
+        for degree in (few, many)
     ]
     assert found[1].states.total.value <= found[0].states.total.value
     assert found[1].activations.value <= found[0].activations.value

@@ -35,7 +35,9 @@ def test_a_ring_sends_twice_the_payload_less_one_piece_in_each_direction() -> No
 
 
 def test_a_gather_sends_half_of_that_and_a_scatter_the_same() -> None:
-    gather, scatter = (it(8 * GB, Group(8, 8), NODE) for it in (all_gather, reduce_scatter))
+    gather, scatter = (
+        collective(8 * GB, Group(8, 8), NODE) for collective in (all_gather, reduce_scatter)
+    )
     assert gather.sent.value == scatter.sent.value == 7 * GB
     assert gather.seconds.value == scatter.seconds.value
 
@@ -131,8 +133,8 @@ def test_an_all_reduce_takes_no_longer_than_its_two_halves(
     size: int, pair: tuple[int, int]
 ) -> None:
     whole, scatter, gather = (
-        it(size, Group(*pair), NODES).seconds.value
-        for it in (all_reduce, reduce_scatter, all_gather)
+        collective(size, Group(*pair), NODES).seconds.value
+        for collective in (all_reduce, reduce_scatter, all_gather)
     )
     assert whole <= (scatter + gather) * 1.0001
     assert math.isfinite(whole)

@@ -62,7 +62,7 @@ def test_a_step_agrees_with_the_ledger_of_a_traced_one() -> None:
 
 def test_a_product_takes_as_long_as_the_roofline_says() -> None:
     found = layer_work(MODEL.kinds[0], MODEL, Layout(), 4096, BF16, H100)
-    names = {it.name: it for it in found.forward.working()}
+    names = {quantity.name: quantity for quantity in found.forward.working()}
     gate = names["gate"]
     assert gate.note == "(4096, 2048) @ (2048, 8192) in bfloat16: compute-bound"
     least_s = 2 * 4096 * 2048 * 8192 / H100.peak_flop_per_s("bfloat16")
@@ -110,9 +110,14 @@ def test_a_larger_micro_batch_never_takes_less_time(
 def test_fused_kernels_are_never_slower(model: Model, tensor: int) -> None:
     fused, eager = (
         layer_work(
-            model.kinds[0], model, Layout(tensor=tensor, implementation=it), 2048, BF16, H100
+            model.kinds[0],
+            model,
+            Layout(tensor=tensor, implementation=implementation),
+            2048,
+            BF16,
+            H100,
         )
-        for it in (Implementation.FUSED, Implementation.EAGER)
+        for implementation in (Implementation.FUSED, Implementation.EAGER)
     )
     assert fused.streaming.value <= eager.streaming.value
     assert fused.forward.value <= eager.forward.value
@@ -120,8 +125,8 @@ def test_fused_kernels_are_never_slower(model: Model, tensor: int) -> None:
 
 def test_attention_that_keeps_its_scores_is_slower() -> None:
     flash, math = (
-        layer_work(MODEL.kinds[0], MODEL, Layout(kernel=it), 4096, BF16, H100)
-        for it in (Kernel.FLASH, Kernel.MATH)
+        layer_work(MODEL.kinds[0], MODEL, Layout(kernel=kernel), 4096, BF16, H100)
+        for kernel in (Kernel.FLASH, Kernel.MATH)
     )
     assert math.attention.value > 3 * flash.attention.value
 
@@ -131,7 +136,8 @@ def test_a_window_takes_less_than_the_whole_sequence() -> None:
     assert isinstance(kind.attention, SelfAttention)
     near = replace(kind, attention=replace(kind.attention, window=512))
     there, here = (
-        layer_work(it, MODEL, Layout(), 16384, BF16, H100).attention.value for it in (kind, near)
+        layer_work(layer, MODEL, Layout(), 16384, BF16, H100).attention.value
+        for layer in (kind, near)
     )
     assert here < there / 4
 
@@ -143,7 +149,9 @@ def test_experts_work_on_the_tokens_that_chose_them() -> None:
     dense = replace(model, kinds=(Layer(count=8, attention=model.kinds[0].attention,
                                         feed_forward=block),))  # fmt: skip
     many, one = (
-        dict(layer_work(it.kinds[0], it, Layout(), 16384, BF16, H100).forward.terms)["products"]
-        for it in (model, dense)
+        dict(layer_work(config.kinds[0], config, Layout(), 16384, BF16, H100).forward.terms)[
+            "products"
+        ]
+        for config in (model, dense)
     )
     assert many.value == pytest.approx(one.value, rel=0.3)

@@ -23,15 +23,15 @@ def reasons(layout: Layout, model: object = None, **given: object) -> str:
 
 
 def test_degrees_multiply() -> None:
-    it = Layout(data=3, tensor=4, pipeline=5, context=2, micro_batch=7, micro_batches=11)
-    assert it.chips == 120
-    assert it.replicas == it.shards == 6
-    assert it.global_batch == 231
+    layout = Layout(data=3, tensor=4, pipeline=5, context=2, micro_batch=7, micro_batches=11)
+    assert layout.chips == 120
+    assert layout.replicas == layout.shards == 6
+    assert layout.global_batch == 231
 
 
 def test_a_group_that_shares_may_be_smaller_than_all() -> None:
-    it = Layout(data=64, shard=Shard.ZERO3, shard_group=8, expert=4)
-    assert (it.shards, it.expert_shards) == (8, 2)
+    layout = Layout(data=64, shard=Shard.ZERO3, shard_group=8, expert=4)
+    assert (layout.shards, layout.expert_shards) == (8, 2)
 
 
 def test_a_good_layout_has_nothing_against_it() -> None:
@@ -83,11 +83,11 @@ def test_a_step_has_as_many_sequences_as_asked() -> None:
 
 
 def test_a_layout_says_what_it_is() -> None:
-    it = Layout(
+    layout = Layout(
         data=16, shard=Shard.ZERO1, tensor=8, is_sequence_parallel=True, pipeline=4,
         schedule=Schedule.INTERLEAVED, virtual_stages=5, micro_batches=32,
         recompute=Recompute.FULL,
     )  # fmt: skip
-    assert it.text == (
+    assert layout.text == (
         "dp 16 zero-1, tp 8 with sp, pp 4 interleaved x5, micro-batch 1 x32, recompute full"
     )

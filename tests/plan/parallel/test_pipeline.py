@@ -39,7 +39,7 @@ def test_deepseeks_bubble_of_1f1b() -> None:
 
 
 def test_1f1b_keeps_as_many_micro_batches_as_there_are_stages_to_come() -> None:
-    assert [in_flight(F1B, 4, 100, stage=it).value for it in range(4)] == [4, 3, 2, 1]
+    assert [in_flight(F1B, 4, 100, stage=stage).value for stage in range(4)] == [4, 3, 2, 1]
     assert in_flight(F1B, 4, 2).value == 2
     assert in_flight(Schedule.GPIPE, 4, 100).value == 100
 

@@ -27,7 +27,7 @@ def count(model: object, **split: int) -> int:
 
 def test_one_chip_holds_all() -> None:
     for model in (llama(), mixture(), llama(is_tied=True)):
-        assert count(model) == sum(it.elements for it in weights_of(model))
+        assert count(model) == sum(weight.elements for weight in weights_of(model))
 
 
 def test_tensor_parallelism_splits_all_but_norms() -> None:
@@ -38,32 +38,32 @@ def test_tensor_parallelism_splits_all_but_norms() -> None:
 
 
 def test_a_vocabulary_is_padded() -> None:
-    weight = next(it for it in weights_of(llama(vocabulary=1001)) if it.name == "head")
+    weight = next(weight for weight in weights_of(llama(vocabulary=1001)) if weight.name == "head")
     assert on_chip(weight, 4, 1).shape == (251, 1024)
 
 
 def test_experts_are_split_twice() -> None:
-    weight = next(it for it in weights_of(mixture()) if it.name == "experts in")
+    weight = next(weight for weight in weights_of(mixture()) if weight.name == "experts in")
     assert weight.shape == (8, 4096, 1024)
     assert on_chip(weight, 2, 4).shape == (2, 2048, 1024)
 
 
 def test_a_tied_embedding_is_on_both_ends_of_a_pipeline() -> None:
     model = llama(is_tied=True)
-    assert [it.name for it in held(model, pipeline=2).head] == ["final norm", "embedding"]
-    assert [it.name for it in held(model).head] == ["final norm"]
+    assert [weight.name for weight in held(model, pipeline=2).head] == ["final norm", "embedding"]
+    assert [weight.name for weight in held(model).head] == ["final norm"]
 
 
 def known() -> list[str]:
-    return [it.name for it in known_models()]
+    return [model.name for model in known_models()]
 
 
 @pytest.mark.parametrize("row", known_models(), ids=known())
 def test_every_matrix_of_every_known_model_has_a_rule(row: object) -> None:
     model = row.model()  # type: ignore[attr-defined]
-    for it in weights_of(model):
-        if it.uses and it.group is not Group.EXPERTS:
-            assert it.name in shards.BY_OUTPUTS | shards.BY_INPUTS | WHOLE, it.name
+    for weight in weights_of(model):
+        if weight.uses and weight.group is not Group.EXPERTS:
+            assert weight.name in shards.BY_OUTPUTS | shards.BY_INPUTS | WHOLE, weight.name
 
 
 def test_a_matrix_without_a_rule_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ WORKLOADS = st.sampled_from(
 
 
 def values(found: Any) -> dict[str, float]:
-    return {it.name: getattr(found, it.name).value for it in fields(found)}
+    return {field.name: getattr(found, field.name).value for field in fields(found)}
 
 
 @settings(max_examples=60, deadline=None)
@@ -105,11 +105,13 @@ def test_more_overlap_is_never_slower(layout: Layout, a: float, b: float) -> Non
         step(
             workload(
                 chips="16xH100-SXM",
-                overlap=Overlap(tensor=it, context=it, expert=it, pipeline=it, data=it),
+                overlap=Overlap(
+                    tensor=degree, context=degree, expert=degree, pipeline=degree, data=degree
+                ),
             ),
             layout,
         ).seconds.value
-        for it in (little, much)
+        for degree in (little, much)
     ]
     assert seconds[1] <= seconds[0] * (1 + 1e-9)
 
@@ -123,7 +125,9 @@ def test_one_chip_sends_nothing_and_waits_for_nobody(model: Any) -> None:
 
 
 def test_micro_batches_take_turns() -> None:
-    one, four = (step(workload(chips="H100-SXM"), Layout(micro_batches=it)) for it in (2, 8))
+    one, four = (
+        step(workload(chips="H100-SXM"), Layout(micro_batches=number)) for number in (2, 8)
+    )
     assert four.parts.compute.value == pytest.approx(4 * one.parts.compute.value)
     assert four.parts.optimizer.value == one.parts.optimizer.value
 
@@ -138,17 +142,17 @@ def test_tokens_and_mfu_by_hand() -> None:
 
 
 def test_the_bubble_is_that_of_the_layers() -> None:
-    it = workload(chips="4xH100-SXM")
+    job = workload(chips="4xH100-SXM")
     layout = Layout(pipeline=4, micro_batches=16)
-    found = step(it, layout).parts
-    per_micro_batch = (found.compute.value - 16 * Pricing(it)._stage(layout).ends.value) / 16
+    found = step(job, layout).parts
+    per_micro_batch = (found.compute.value - 16 * Pricing(job)._stage(layout).ends.value) / 16
     assert found.bubble.value == pytest.approx(3 * per_micro_batch)
 
 
 def test_full_recomputation_does_the_layers_forward_again() -> None:
     plain, again = (
-        step(workload(chips="H100-SXM"), Layout(recompute=it))
-        for it in (Recompute.NONE, Recompute.FULL)
+        step(workload(chips="H100-SXM"), Layout(recompute=recompute))
+        for recompute in (Recompute.NONE, Recompute.FULL)
     )
     stage = Pricing(workload(chips="H100-SXM"))._stage(Layout())
     more = again.parts.compute.value - plain.parts.compute.value
@@ -158,13 +162,13 @@ def test_full_recomputation_does_the_layers_forward_again() -> None:
 
 
 def test_shared_parameters_are_fetched_for_every_micro_batch() -> None:
-    it = workload(overlap=Overlap(data=0.0))
+    job = workload(overlap=Overlap(data=0.0))
     one, four = (
-        step(it, Layout(data=8, shard=Shard.ZERO3, micro_batches=m)).parts.data.value
+        step(job, Layout(data=8, shard=Shard.ZERO3, micro_batches=m)).parts.data.value
         for m in (1, 4)
     )
     assert four == pytest.approx(4 * one)
-    plain = [step(it, Layout(data=8, micro_batches=m)).parts.data.value for m in (1, 4)]
+    plain = [step(job, Layout(data=8, micro_batches=m)).parts.data.value for m in (1, 4)]
     assert plain[0] == plain[1]
 
 
@@ -172,7 +176,8 @@ def test_sharing_the_optimizer_sends_no_more_and_sharing_all_half_as_much_again(
     """ZeRO, arXiv 1910.02054, section 7: 2 Psi for both, and 3 Psi; in bytes of 2."""
     pricing = Pricing(workload())
     plain, one, three = (
-        pricing._updates(Layout(data=8, shard=it)) for it in (Shard.NONE, Shard.ZERO1, Shard.ZERO3)
+        pricing._updates(Layout(data=8, shard=shard))
+        for shard in (Shard.NONE, Shard.ZERO1, Shard.ZERO3)
     )
     once = one.gradients.sent.value + one.gathered.sent.value
     assert plain.gradients.sent.value == pytest.approx(once, rel=1e-6)
@@ -209,5 +214,5 @@ def test_unusual_models_have_a_step(name: str) -> None:
 
 
 def test_the_parts_are_those_of_the_table() -> None:
-    assert {it.name for it in fields(Parts)} == {*PARTS, "total", "streaming"}
-    assert "seconds" in {it.name for it in fields(Step)}
+    assert {field.name for field in fields(Parts)} == {*PARTS, "total", "streaming"}
+    assert "seconds" in {field.name for field in fields(Step)}

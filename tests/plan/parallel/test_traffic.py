@@ -30,16 +30,17 @@ def test_tensor_parallelism_sends_two_all_reduces_forward(is_sequence_parallel: 
     """Narayanan et al. 2021, section 3.2: 8 b s h (t - 1) / t elements, forward and backward."""
     layout = Layout(tensor=4, is_sequence_parallel=is_sequence_parallel, micro_batch=3)
     found = tensor_traffic(KIND, MODEL, layout, 2048, MIXED, NET)
-    if "tree" not in str([it.note for it in found.seconds.working()]):
+    if "tree" not in str([quantity.note for quantity in found.seconds.working()]):
         assert found.sent.value == 4 * 3 * TOKENS_BYTES * 3 // 4
 
 
 def test_a_mixture_gathers_its_tokens_for_each_expert() -> None:
     plain, routed = (
-        tensor_traffic(it.kinds[0], it, Layout(tensor=4, is_sequence_parallel=True), 2048, MIXED,
-                       NET).sent.value
-        for it in (llama(), mixture(active=3))
-    )  # fmt: skip
+        tensor_traffic(
+            model.kinds[0], model, Layout(tensor=4, is_sequence_parallel=True), 2048, MIXED, NET
+        ).sent.value
+        for model in (llama(), mixture(active=3))
+    )
     assert routed == 2 * plain
 
 

@@ -109,7 +109,7 @@ def _table_5() -> tuple[Row, ...]:
             Row(
                 source=MFU,
                 published=model_share,
-                computed=lambda it=flops.model, v=speed, n=n: mfu(v, it, n, A100),
+                computed=lambda model=flops.model, v=speed, n=n: mfu(v, model, n, A100),
                 **common,
                 **within,
             )
@@ -118,7 +118,7 @@ def _table_5() -> tuple[Row, ...]:
             Row(
                 source=AS_PRINTED,
                 published=hardware_share,
-                computed=lambda it=flops, v=speed, n=n: mfu(v, equation_8(it), n, A100),
+                computed=lambda flops=flops, v=speed, n=n: mfu(v, equation_8(flops), n, A100),
                 **common,
                 **within,
             )
@@ -127,7 +127,7 @@ def _table_5() -> tuple[Row, ...]:
             Row(
                 source=COUNTED,
                 published=hardware_share,
-                computed=lambda it=flops.hardware, v=speed, n=n: mfu(v, it, n, A100),
+                computed=lambda hardware=flops.hardware, v=speed, n=n: mfu(v, hardware, n, A100),
                 differs_by=apart,
                 why=EQUATION_8,
                 **common,

@@ -116,7 +116,7 @@ def rows() -> tuple[Row, ...]:
             what=f"{size}, {way}",
             published=f"{published:,}",
             unit=BYTES,
-            computed=lambda it=shape, way=way: layer_bytes(*it, **WAYS[way]),
+            computed=lambda shape=shape, way=way: layer_bytes(*shape, **WAYS[way]),
         )
         for size, shape in MODELS.items()
         for way, published in formulas(*shape[1:]).items()

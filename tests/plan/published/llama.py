@@ -177,12 +177,14 @@ def implied() -> tuple[Implied, ...]:
         Implied(
             source=IMPLIED_1,
             what=f"LLaMA {what}",
-            published=f"{it:,} A100-h",
-            computed=lambda N=N, D=D, it=it: mfu_of_training(training_flops(N, D), it, A100),
+            published=f"{number:,} A100-h",
+            computed=lambda N=N, D=D, number=number: mfu_of_training(
+                training_flops(N, D), number, A100
+            ),
             implied=found,
             unit=PERCENT,
         )
-        for what, N, D, it, found in (
+        for what, N, D, number, found in (
             ("7B", 6.7e9, 1.0e12, 82_432, "43.4"),
             ("13B", 13.0e9, 1.0e12, 135_168, "51.4"),
             ("33B", 32.5e9, 1.4e12, 530_432, "45.8"),
@@ -193,14 +195,14 @@ def implied() -> tuple[Implied, ...]:
         Implied(
             source=IMPLIED_2,
             what=f"Llama 2 {billions}B",
-            published=f"{it:,} A100-h",
-            computed=lambda N=billions * 1e9, it=it: mfu_of_training(
-                training_flops(N, 2.0e12), it, A100
+            published=f"{number:,} A100-h",
+            computed=lambda N=billions * 1e9, number=number: mfu_of_training(
+                training_flops(N, 2.0e12), number, A100
             ),
             implied=found,
             unit=PERCENT,
         )
-        for billions, it, found in (
+        for billions, number, found in (
             (7, 184_320, "40.6"),
             (13, 368_640, "37.7"),
             (70, 1_720_320, "43.5"),

@@ -127,7 +127,7 @@ def _table_1() -> tuple[Row, ...]:
                 inputs=inputs,
                 published=share,
                 unit=PERCENT,
-                computed=lambda speed=speed, it=flops, n=n: mfu(speed, it.hardware, n, A100),
+                computed=lambda speed=speed, flops=flops, n=n: mfu(speed, flops.hardware, n, A100),
             )
         )
         tolerance = AGGREGATE_TOLERANCE.get(petaflop_per_s, 0.0)
@@ -138,7 +138,9 @@ def _table_1() -> tuple[Row, ...]:
                 inputs=inputs,
                 published=petaflop_per_s,
                 unit=PFLOP_PER_S,
-                computed=lambda speed=speed, it=flops: reached_flop_per_s(speed, it.hardware, 1),
+                computed=lambda speed=speed, flops=flops: reached_flop_per_s(
+                    speed, flops.hardware, 1
+                ),
                 tolerance=tolerance,
                 why=ROUNDED_SPEED if tolerance else "",
             )
@@ -154,7 +156,7 @@ def _table_2() -> tuple[Row, ...]:
             inputs=f"{n} GPUs x {x} TFLOP/s",
             published=published,
             unit=DAYS,
-            computed=lambda it=shape, n=n, x=x: days(recomputing(*it), n, x * 1e12),
+            computed=lambda shape=shape, n=n, x=x: days(recomputing(*shape), n, x * 1e12),
             tolerance=tolerance,
             why=ROUNDED_SPEED if tolerance else "",
         )

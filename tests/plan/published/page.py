@@ -50,8 +50,8 @@ SECONDARY = "Seen in a secondary text."
 
 def page(rows: Sequence[Row] = ROWS, implied: Sequence[Implied] = IMPLIED) -> str:
     """The whole page, in Markdown."""
-    reproduced = [it for it in rows if it.is_reproduced]
-    others = [it for it in rows if not it.is_reproduced]
+    reproduced = [row for row in rows if row.is_reproduced]
+    others = [row for row in rows if not row.is_reproduced]
     parts = [
         INTRODUCTION.format(counts=filled(counts(rows)), tight=TIGHT),
         *(section(source, found, "##") for source, found in by_source(reproduced)),
@@ -64,9 +64,9 @@ def page(rows: Sequence[Row] = ROWS, implied: Sequence[Implied] = IMPLIED) -> st
 
 
 def counts(rows: Sequence[Row]) -> str:
-    within = sum(it.is_reproduced and it.is_rounding for it in rows)
-    explained = sum(it.is_reproduced and not it.is_rounding for it in rows)
-    sources = len({it.source.citation for it in rows})
+    within = sum(row.is_reproduced and row.is_rounding for row in rows)
+    explained = sum(row.is_reproduced and not row.is_rounding for row in rows)
+    sources = len({row.source.citation for row in rows})
     return (
         f"{len(rows)} figures from {sources} places: {within} come out to the printed digit, "
         f"{explained} within a tolerance that is explained, and {len(rows) - within - explained} "
@@ -89,7 +89,7 @@ def implied_by_source(rows: Iterable[Implied]) -> list[tuple[Source, list[Implie
 
 
 def section(source: Source, rows: Sequence[Row], level: str) -> str:
-    reasons = list(dict.fromkeys(it.why for it in rows if it.why))
+    reasons = list(dict.fromkeys(row.why for row in rows if row.why))
     letters = {why: chr(ord("a") + number) for number, why in enumerate(reasons)}
     heads = ["what", "from", "published", "ours", "difference", "why"]
     cells = [
@@ -112,7 +112,7 @@ def section(source: Source, rows: Sequence[Row], level: str) -> str:
 
 def implied_section(source: Source, rows: Sequence[Implied]) -> str:
     heads = ["what", "published", "implied"]
-    cells = [[it.what, it.published, f"{it.ours} {it.unit.name}"] for it in rows]
+    cells = [[row.what, row.published, f"{row.ours} {row.unit.name}"] for row in rows]
     return "\n".join([*head(source, "###"), table(heads, cells)])
 
 
@@ -167,7 +167,7 @@ def without_empty(
 ) -> tuple[list[str], list[list[str]]]:
     """A table without the columns in which nothing stands."""
     kept = [place for place in range(len(heads)) if any(row[place] for row in rows)]
-    return [heads[it] for it in kept], [[row[it] for it in kept] for row in rows]
+    return [heads[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 TEXTS = ("what", "from", "why")
@@ -176,10 +176,10 @@ TEXTS = ("what", "from", "why")
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of Markdown whose columns stand below each other in the source too."""
     widths = [max(3, *map(len, column)) for column in zip(heads, *rows, strict=True)]
-    aligns = ["<" if it in TEXTS else ">" for it in heads]
+    aligns = ["<" if head in TEXTS else ">" for head in heads]
 
     def line(cells: Sequence[str]) -> str:
-        padded = (f"{it:{align}{width}}" for it, align, width in zip(cells, aligns, widths, strict=True))  # noqa: E501  # fmt: skip
+        padded = (f"{cell:{align}{width}}" for cell, align, width in zip(cells, aligns, widths, strict=True))  # noqa: E501  # fmt: skip
         return f"| {' | '.join(padded)} |"
 
     rule = [

@@ -131,7 +131,7 @@ def _eleuther() -> tuple[Row, ...]:
             what=what,
             published=published,
             unit=GIB,
-            computed=lambda it=quantity: it,
+            computed=lambda quantity=quantity: quantity,
             tolerance=tolerance,
             why=NORMS if tolerance else "",
         )
@@ -228,7 +228,7 @@ def _llm_analysis() -> tuple[Row, ...]:
             inputs=f"{n} GPUs x {x} TFLOP/s",
             published=published,
             unit=DAYS,
-            computed=lambda it=shape, n=n, x=x: days(recomputing(*it, V), n, x * 1e12),
+            computed=lambda shape=shape, n=n, x=x: days(recomputing(*shape, V), n, x * 1e12),
             tolerance=0.001,
             why=LOGITS,
         )
@@ -240,7 +240,7 @@ def _llm_analysis() -> tuple[Row, ...]:
             what=what,
             published=published,
             unit=BILLIONS,
-            computed=lambda it=shape: decoder_parameters(it[0], it[1], V, 2048),
+            computed=lambda shape=shape: decoder_parameters(shape[0], shape[1], V, 2048),
             tolerance=0.0005,
             why=NO_BIAS,
         )
@@ -266,7 +266,7 @@ def _llama_hours() -> tuple[Row, ...]:
             inputs=f"{tokens / 1e12:.1f}e12 tokens",
             published=published,
             unit=HOURS,
-            computed=lambda it=shape, tokens=tokens: hours(it, tokens),
+            computed=lambda shape=shape, tokens=tokens: hours(shape, tokens),
             tolerance=tolerance,
             why=WHOLE_STEPS,
         )

@@ -32,13 +32,13 @@ def test_what_published_hours_imply(row: Implied) -> None:
 
 
 def test_no_row_stands_twice() -> None:
-    keys = [(it.source.title, it.what, it.inputs, it.unit.name) for it in ROWS]
-    assert sorted({it for it in keys if keys.count(it) > 1}) == []
+    keys = [(row.source.title, row.what, row.inputs, row.unit.name) for row in ROWS]
+    assert sorted({pair for pair in keys if keys.count(pair) > 1}) == []
 
 
 def test_a_title_is_one_source() -> None:
-    sources = {it.source for it in (*ROWS, *IMPLIED)}
-    assert len({it.title for it in sources}) == len(sources)
+    sources = {row.source for row in (*ROWS, *IMPLIED)}
+    assert len({source.title for source in sources}) == len(sources)
 
 
 # The checker finds what it is there to find.
@@ -84,7 +84,7 @@ def test_rows_that_hold(row: Row) -> None:
     ],
 )
 def test_a_row_that_does_not_hold_is_found(row: Row, said: str) -> None:
-    assert any(said in it for it in mistakes(row)), mistakes(row)
+    assert any(said in mistake for mistake in mistakes(row)), mistakes(row)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)
@@ -105,14 +105,16 @@ def test_the_page_is_the_one_that_is_made() -> None:
 
 def test_the_page_has_every_row_once() -> None:
     lines = page().splitlines()
-    found = [it for it in lines if it.startswith("| ") and not it.startswith(("| what ", "| :-"))]
+    found = [
+        line for line in lines if line.startswith("| ") and not line.startswith(("| what ", "| :-"))
+    ]
     assert len(found) == len(ROWS) + len(IMPLIED)
 
 
 def test_the_page_says_what_is_secondary() -> None:
-    secondary = {it.source for it in (*ROWS, *IMPLIED) if it.source.is_secondary}
+    secondary = {row.source for row in (*ROWS, *IMPLIED) if row.source.is_secondary}
     assert page().count(SECONDARY) == len(secondary) > 0
 
 
 def test_the_page_is_narrow() -> None:
-    assert [it for it in page().splitlines() if len(it) > WIDTH] == []
+    assert [line for line in page().splitlines() if len(line) > WIDTH] == []

@@ -75,7 +75,9 @@ def _on_a100() -> tuple[Row, ...]:
             inputs=f"{speed} tokens/s",
             published=published,
             unit=PERCENT,
-            computed=lambda it=model, s=sequence, v=speed: mfu(v, with_embedding(it, s), 1, A100),
+            computed=lambda model=model, s=sequence, v=speed: mfu(
+                v, with_embedding(model, s), 1, A100
+            ),
         )
         for what, model, sequence, speed, published in (
             ("Llama 3 8B, a layer in two again", llama3("8B"), 8192, 2904, "56.8"),

@@ -35,8 +35,8 @@ def compared(measured: Measurement, predicted: Measurement) -> Comparison:
     return Comparison(measured, predicted, tolerance=0.01, reserved_tolerance=0.05)
 
 
-def out_of_memory(it: Measurement) -> Measurement:
-    return replace(it, ending="exception", message=OOM, exit_code=1)
+def out_of_memory(measurement: Measurement) -> Measurement:
+    return replace(measurement, ending="exception", message=OOM, exit_code=1)
 
 
 def test_the_same_is_within() -> None:

@@ -120,4 +120,4 @@ def test_lines_add_up_most_first() -> None:
     events = [event("alloc", 0, 512, line=3), event("alloc", 512, 512, line=4),
               event("alloc", 1024, 512, line=3)]  # fmt: skip
     found = lines(block for block, _ in play(events, []).at_peak)
-    assert [(it.line, it.bytes) for it in found] == [(3, 1024), (4, 512)]
+    assert [(line.line, line.bytes) for line in found] == [(3, 1024), (4, 512)]

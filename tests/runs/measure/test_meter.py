@@ -98,17 +98,17 @@ def test_it_agrees_with_the_trace_of_the_same_run() -> None:
     assert found.held[Held.PARAMETERS] == at_peak[Category.PARAMETERS]
     assert found.held[Held.GRADIENTS] == at_peak[Category.GRADIENTS]
     assert found.held[Held.OPTIMIZER_STATE] == at_peak[Category.OPTIMIZER_STATE]
-    assert found.peak_reserved_bytes == max(it.bytes for it in trace.reserved)
+    assert found.peak_reserved_bytes == max(reserved.bytes for reserved in trace.reserved)
 
 
 def test_lines_are_those_that_allocated() -> None:
     found = measured(training)
-    by_text = {it.text or it.file: it.bytes for it in found.lines}
+    by_text = {line.text or line.file: line.bytes for line in found.lines}
     assert by_text["model = nn.Linear(WIDTH, WIDTH, bias=False).cuda()"] == MATRIX_BYTES
     assert by_text['x = torch.zeros(BATCH, WIDTH, device="cuda")'] == BATCH * WIDTH * 4
     assert by_text["optimizer.step()"] >= 2 * MATRIX_BYTES
     assert by_text[BACKWARD] >= MATRIX_BYTES
-    assert sum(it.bytes for it in found.lines) <= found.peak_allocated_bytes
+    assert sum(line.bytes for line in found.lines) <= found.peak_allocated_bytes
 
 
 def test_a_script_that_ends_the_history_ends_ours() -> None:

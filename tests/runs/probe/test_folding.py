@@ -79,8 +79,8 @@ def test_memory_is_the_same(tmp_path: Path, autocast: bool) -> None:
     run = probe(tmp_path, "pass", autocast=autocast, folds=False)
     assert folded["folded"] >= 15
     assert run["folded"] == 0
-    assert [folded[it] for it in PEAKS] == [run[it] for it in PEAKS]
-    assert [it["fits"] for it in folded["verdicts"]] == [False, True]
+    assert [folded[peak] for peak in PEAKS] == [run[peak] for peak in PEAKS]
+    assert [verdict["fits"] for verdict in folded["verdicts"]] == [False, True]
 
 
 def test_scratch_memory_of_a_pass_that_is_not_run(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_scratch_memory_of_a_pass_that_is_not_run(tmp_path: Path) -> None:
     case = "x = x + x.flatten().sort().values[:512] + x.flatten().sort().values[:512]"
     folded, run = probe(tmp_path, case), probe(tmp_path, case, folds=False)
     assert folded["folded"] >= 15
-    assert [folded[it] for it in PEAKS] == [run[it] for it in PEAKS]
+    assert [folded[peak] for peak in PEAKS] == [run[peak] for peak in PEAKS]
 
 
 @pytest.mark.parametrize(

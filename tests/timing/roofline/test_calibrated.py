@@ -66,7 +66,7 @@ def test_so_it_does_in_many_dimensions(sides):
     shapes = ((1, 1, 1), (64, 64, 64), (4096, 64, 1), (4096, 4096, 4096), (8, 512, 8))
     samples = [Sample(mm_call(m, k, n), 1e-9 * (m + 1) * k * n) for m, k, n in shapes]
     corrections = Corrections(samples, by_bytes)
-    measured = [factor(corrections, it.call)[0] for it in samples]
+    measured = [factor(corrections, sample.call)[0] for sample in samples]
     found, _ = factor(corrections, mm_call(*sides))
     assert min(measured) * (1 - 1e-9) <= found <= max(measured) * (1 + 1e-9)
 

@@ -60,9 +60,9 @@ class Recorder:
             return {number: Node(False, content, content)}
         found: dict[int, Node] = {}
         entries: dict[str, int] = {}
-        for it in sorted(path.iterdir()):
-            found |= self._existing(it)
-            entries[it.name] = self._nodes[it.stat().st_ino]
+        for file in sorted(path.iterdir()):
+            found |= self._existing(file)
+            entries[file.name] = self._nodes[file.stat().st_ino]
         return {**found, number: Node(True, dict(entries), dict(entries))}
 
     @contextmanager
@@ -71,8 +71,8 @@ class Recorder:
             name.removeprefix("_do_"): getattr(self, name) for name in dir(self) if "_do_" in name
         }
         native = {name: getattr(os, name) for name in own}
-        for name, it in own.items():
-            setattr(os, name, _bound(it, native[name]))
+        for name, member in own.items():
+            setattr(os, name, _bound(member, native[name]))
         try:
             yield
         finally:
@@ -147,8 +147,8 @@ class Disk:
 
     def __init__(self, before: dict[int, Node]) -> None:
         self.nodes = {
-            number: Node(it.is_directory, _copied(it.now), _copied(it.kept))
-            for number, it in before.items()
+            number: Node(node.is_directory, _copied(node.now), _copied(node.kept))
+            for number, node in before.items()
         }
         self.root = 0
 
@@ -216,5 +216,5 @@ def _torn(node: Node, draw: random.Random) -> bytes:
     return draw.choice([kept, part, bytes(len(now)), part.ljust(len(now), b"\0")])
 
 
-def _copied(it: Any) -> Any:
-    return dict(it) if isinstance(it, dict) else it
+def _copied(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else value

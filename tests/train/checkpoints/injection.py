@@ -37,10 +37,10 @@ def failing(
         return call
 
     native = {name: getattr(os, name) for name in names}
-    for name, it in native.items():
-        setattr(os, name, doomed(name, it))
+    for name, function in native.items():
+        setattr(os, name, doomed(name, function))
     try:
         yield faults
     finally:
-        for name, it in native.items():
-            setattr(os, name, it)
+        for name, function in native.items():
+            setattr(os, name, function)

@@ -100,7 +100,7 @@ def _newest_naive(run: Path) -> int | None:
         return None
     files = sorted(own.iterdir()) if own.is_dir() else [own]
     expected = 8 * 2**14 if own.is_dir() else 2**20
-    numbers = np.concatenate([np.empty(0, int), *(np.fromfile(it, int) for it in files)])
+    numbers = np.concatenate([np.empty(0, int), *(np.fromfile(file, int) for file in files)])
     if len(numbers) != expected or (numbers != numbers[0]).any():
         raise Corrupt(f"{len(numbers)} numbers")
     return int(numbers[0])
@@ -188,11 +188,11 @@ def _dying(way: str, run: Path, step: int, at_call: int, to_answer: Connection) 
         return call
 
     native = {name: getattr(os, name) for name in CALLS}
-    for name, it in native.items():
-        setattr(os, name, dying(it))
+    for name, function in native.items():
+        setattr(os, name, dying(function))
     WAYS[way].save(run, step)
-    for name, it in native.items():
-        setattr(os, name, it)
+    for name, function in native.items():
+        setattr(os, name, function)
     to_answer.send_bytes(f"saved {step}".encode())
 
 
@@ -214,15 +214,15 @@ class Report:
 def phase(run: Path) -> str:
     """How far a save had come, by what is there."""
     found = names(run)
-    hidden = [it for it in found if not NAMED.fullmatch(it)]
+    hidden = [name for name in found if not NAMED.fullmatch(name)]
     if not hidden:
         return "renamed" if len(found) > KEEP_LAST else "nothing begun"
     if hidden[0].startswith(".old"):
         return "removing the oldest"
-    files = sorted(it.name for it in (Checkpoints(run).path / hidden[0]).iterdir())
+    files = sorted(path.name for path in (Checkpoints(run).path / hidden[0]).iterdir())
     if "manifest.json" in files:
         return "manifest"
-    kinds = {it.partition("/")[0] for it in tensors_of(0)}
+    kinds = {name.partition("/")[0] for name in tensors_of(0)}
     return {0: "directory made", len(kinds): "all tensors"}.get(len(files), "some tensors")
 
 
@@ -266,8 +266,8 @@ def killed_at_random(way: str, run: Path, kills: int, seed: int = 0) -> Report:
         finally:
             said += end(process, answer)
         report.during_a_save += said[-1].startswith("begins")
-        for it in said:
-            reported = int(it.split()[1]) if it.startswith("saved") else reported
+        for name in said:
+            reported = int(name.split()[1]) if name.startswith("saved") else reported
         if not judge(way, run, reported, report):
             reported = 0
     report.seconds = time.monotonic() - began_s

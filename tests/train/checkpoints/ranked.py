@@ -62,13 +62,13 @@ def read_on_ranks(run: Path, step: int) -> int:
     with ranks("cpu") as own:
         checkpoints, found = Checkpoints(run), whole(run, step)
         targets = {
-            name: torch.zeros_like(it)
-            for name, it in tensors_on(own.rank, own.size, step).items()
+            name: torch.zeros_like(tensor)
+            for name, tensor in tensors_on(own.rank, own.size, step).items()
             if name in found.tensors
         }
         read(targets, checkpoints, found, ranks=own.size, group=own.group)
-        for name, it in targets.items():
-            value = it.full_tensor() if isinstance(it, DTensor) else it
+        for name, target in targets.items():
+            value = target.full_tensor() if isinstance(target, DTensor) else target
             expected = tensors_on(own.rank, own.size, step)[name]
             if isinstance(expected, DTensor):
                 expected = full(name, step)

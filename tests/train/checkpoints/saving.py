@@ -56,7 +56,8 @@ def whole(run: Path, step: int) -> Manifest:
 
 def contents(run: Path, manifest: Manifest) -> dict[str, Tensor]:
     tensors = {
-        name: torch.empty(it.shape, dtype=torch_dtype(it)) for name, it in manifest.tensors.items()
+        name: torch.empty(saved_tensor.shape, dtype=torch_dtype(saved_tensor))
+        for name, saved_tensor in manifest.tensors.items()
     }
     read(tensors, Checkpoints(run), manifest)
     return tensors
@@ -83,7 +84,7 @@ def check_all_whole(run: Path) -> list[int]:
 
 def names(run: Path) -> list[str]:
     """Of all that is in the checkpoints' folder."""
-    return sorted(it.name for it in Checkpoints(run).path.iterdir())
+    return sorted(path.name for path in Checkpoints(run).path.iterdir())
 
 
 def taken(run: Path) -> tuple[int | None, list[str]]:

@@ -68,7 +68,7 @@ def refused(own: Path) -> str:
 
 def test_what_is_whole_is_taken(own: Path) -> None:
     run = own.parent.parent
-    assert sorted(it.name for it in own.iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in own.iterdir()) == sorted(FILES)
     assert taken(run) == (2, [])
     check_contents(run, 2)
 
@@ -84,7 +84,7 @@ def test_every_byte_of_every_file(tiny: Path) -> None:
                 if path.name != FILES[0]:
                     first, end = map(int, re.findall(r"bytes (\d+) to (\d+)", said)[0])
                     assert first <= at < end
-    assert sum(it.stat().st_size for it in tiny.iterdir()) > 1500
+    assert sum(path.stat().st_size for path in tiny.iterdir()) > 1500
     whole(tiny.parent.parent, 2)
 
 
@@ -152,10 +152,10 @@ def test_a_file_of_another_step(own: Path, file: str) -> None:
 def test_the_bytes_of_two_tensors_swapped(tmp_path: Path) -> None:
     tensors = {"model/a": torch.arange(8.0), "model/b": torch.arange(8.0) + 1}
     write(tensors, tensors, Checkpoints(tmp_path), described(2))
-    a, b = (whole(tmp_path, 2).tensors[it].pieces[0] for it in tensors)
+    a, b = (whole(tmp_path, 2).tensors[name].pieces[0] for name in tensors)
     path = Checkpoints(tmp_path).path / "step-00000002" / a.file
     content = bytearray(path.read_bytes())
-    spans = [slice(it.first_byte, it.first_byte + it.size_bytes) for it in (a, b)]
+    spans = [slice(piece.first_byte, piece.first_byte + piece.size_bytes) for piece in (a, b)]
     content[spans[0]], content[spans[1]] = content[spans[1]], content[spans[0]]
     path.write_bytes(content)
     assert f"bytes {spans[0].start} to {spans[0].stop} are damaged" in refusal(tmp_path, 2)
@@ -217,8 +217,8 @@ def test_the_one_before_is_taken_loudly(own: Path) -> None:
 
 
 def test_no_checkpoint_is_whole(own: Path) -> None:
-    for it in own.parent.iterdir():
-        (it / "model.safetensors").write_bytes(b"")
+    for path in own.parent.iterdir():
+        (path / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="no checkpoint is whole"):
         taken(own.parent.parent)
     assert "step-00000001" in names(own.parent.parent)

@@ -66,7 +66,7 @@ def test_safetensors_reads_them(saved: tuple[Path, dict[str, Tensor]]) -> None:
     run, tensors = saved
     path = Checkpoints(run).path / "step-00000001" / "model.safetensors"
     with safe_open(path, framework="pt") as opened:
-        assert {f"model/{it}" for it in opened.keys()} == tensors.keys()  # noqa: SIM118
+        assert {f"model/{value}" for value in opened.keys()} == tensors.keys()  # noqa: SIM118
         for name, tensor in tensors.items():
             found = opened.get_tensor(name.removeprefix("model/"))
             assert (found.dtype, found.shape) == (tensor.dtype, tensor.shape)
@@ -76,9 +76,9 @@ def test_safetensors_reads_them(saved: tuple[Path, dict[str, Tensor]]) -> None:
 def test_the_planner_reads_their_headers(saved: tuple[Path, dict[str, Tensor]]) -> None:
     run, tensors = saved
     found = read_checkpoint(Checkpoints(run).path / "step-00000001" / "model.safetensors")
-    assert {(f"model/{it.name}", it.dtype, it.shape) for it in found.tensors} == {
-        (name, str(it.dtype).removeprefix("torch."), tuple(it.shape))
-        for name, it in tensors.items()
+    assert {(f"model/{tensor.name}", tensor.dtype, tensor.shape) for tensor in found.tensors} == {
+        (name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        for name, tensor in tensors.items()
     }
 
 
@@ -91,7 +91,7 @@ def test_what_training_keeps_is_not_made_contiguous_before(tmp_path: Path) -> No
     }
     write(tensors, tensors, Checkpoints(tmp_path), described(1))
     found = contents(tmp_path, whole(tmp_path, 1))
-    assert all(torch.equal(found[it], tensor) for it, tensor in tensors.items())
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
 @pytest.mark.parametrize("dtype", [torch.complex128, torch.float4_e2m1fn_x2])

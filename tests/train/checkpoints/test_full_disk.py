@@ -34,7 +34,7 @@ def saved_with(
 
 def goes_on(run: Path, step: int) -> None:
     """What is left is removed by the next training, and it can save."""
-    assert all(NAMED.fullmatch(it) or UNFINISHED.fullmatch(it) for it in names(run))
+    assert all(NAMED.fullmatch(name) or UNFINISHED.fullmatch(name) for name in names(run))
     Checkpoints(run).clean()
     save(run, step)
     check_contents(run, step)
@@ -113,7 +113,9 @@ def _on_small_disks(folder: Path) -> list[Any] | None:
         return None
     save(folder, 1)
     found: list[Any] = []
-    used_kib = sum(-(-it.stat().st_size // 4096) * 4 for it in folder.rglob("*") if it.is_file())
+    used_kib = sum(
+        -(-path.stat().st_size // 4096) * 4 for path in folder.rglob("*") if path.is_file()
+    )
     for size_kib in range(used_kib, 200, 8):
         assert mount(folder, f"size={size_kib}k", MS_REMOUNT)
         try:
@@ -136,16 +138,16 @@ def test_small_disks_of_every_size(tmp_path: Path) -> None:
     *full, (_, said) = found
     assert said == ""
     assert len(full) >= 2
-    for _, it in full:
-        assert "No space left on device, for " in it
-        assert f"{tmp_path}/checkpoints/.new-2-" in it
-        assert it.endswith(" Free some space and resume.")
+    for _, text in full:
+        assert "No space left on device, for " in text
+        assert f"{tmp_path}/checkpoints/.new-2-" in text
+        assert text.endswith(" Free some space and resume.")
 
 
 def _with_limits(folder: Path) -> list[str]:
     """What saves say where files may have so many bytes; SIGXFSZ is ignored by Python."""
     save(folder, 1)
-    largest = max(it.stat().st_size for it in folder.rglob("*") if it.is_file())
+    largest = max(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     found = []
     for limit in (0, 1, 100, largest // 2, largest - 100, largest + 100):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -162,4 +164,4 @@ def _with_limits(folder: Path) -> list[str]:
 def test_files_that_may_not_grow(tmp_path: Path) -> None:
     found = answer_of(_with_limits, tmp_path)
     assert len(found) == 5
-    assert all("File too large, for " in it for it in found)
+    assert all("File too large, for " in value for value in found)

@@ -82,8 +82,8 @@ def twice(document: dict[str, Any]) -> None:
 
 HOSTILE: list[Change] = [
     *(
-        named(it)
-        for it in (
+        named(name)
+        for name in (
             "../model.safetensors",
             "/etc/passwd",
             "/model.safetensors",
@@ -98,20 +98,20 @@ HOSTILE: list[Change] = [
         )
     ),
     *(
-        in_weight("dtype", value=it)
-        for it in ("__class__", "load", "float4_e2m1fn", "complex128", "", "float64", 3, None)
+        in_weight("dtype", value=name)
+        for name in ("__class__", "load", "float4_e2m1fn", "complex128", "", "float64", 3, None)
     ),
     *(
-        in_weight("shape", value=it)
-        for it in (
+        in_weight("shape", value=name)
+        for name in (
             [], [2], [20], [-2, -10], [2**40, 2**40], [2**70, 0], [0, 10], [2, 10, 0],
             [1] * 100_000, [2.0, 10], "2", None, [2, 10, 2**62],
         )
     ),
     *(
-        in_weight("pieces", 0, key, value=it)
+        in_weight("pieces", 0, key, value=value)
         for key in ("first_byte", "size_bytes", "crc32")
-        for it in (-1, -80, 2**31, 2**63, 2**64, 2**200, 1.5, "1", None)
+        for value in (-1, -80, 2**31, 2**63, 2**64, 2**200, 1.5, "1", None)
     ),
     *(
         in_weight("pieces", 0, key, value=it)
@@ -123,15 +123,15 @@ HOSTILE: list[Change] = [
     in_weight("pieces", 0, "file", value="optimizer.safetensors"),
     twice,
     *(
-        put("files", "model.safetensors", key, value=it)
+        put("files", "model.safetensors", key, value=value)
         for key in ("size_bytes", "header_bytes", "header_crc32")
-        for it in (-1, 0, 8, 2**40, 2**64)
+        for value in (-1, 0, 8, 2**40, 2**64)
     ),
     put("files", value={}),
     put("files", "more.safetensors", value={"size_bytes": 9, "header_bytes": 9, "header_crc32": 0}),
     put("tensors", value=[]),
-    *(put("step", value=it) for it in (-2, 3, 2**64, "2", None)),
-    *(put("format_version", value=it) for it in (0, -1, None, "1", 0.5)),
+    *(put("step", value=value) for value in (-2, 3, 2**64, "2", None)),
+    *(put("format_version", value=number) for number in (0, -1, None, "1", 0.5)),
     put("ranks", value=0),
     put("unknown", value=1),
     in_weight("unknown", value=1),
@@ -146,8 +146,8 @@ def answer(own: Path, content: bytes) -> str:
     (own / "manifest.json").write_bytes(content)
     try:
         found = whole(own.parent.parent, 2)
-        said = {it.nbytes for it in contents(own.parent.parent, found).values()}
-        assert sum(said) <= sum(it.stat().st_size for it in own.iterdir())
+        said = {tensor.nbytes for tensor in contents(own.parent.parent, found).values()}
+        assert sum(said) <= sum(path.stat().st_size for path in own.iterdir())
     except CheckpointError as error:
         return str(error)
     finally:
@@ -171,7 +171,7 @@ def test_what_cannot_be_is_refused(
 
     monkeypatch.setattr(os, "open", watched)
     assert answer(own, sealed(json.dumps(document).encode())).startswith(str(own))
-    assert {it for it in opened if "/" in it or ".." in it} == set()
+    assert {name for name in opened if "/" in name or ".." in name} == set()
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ VALUES = st.recursive(
 def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     items = value.items() if isinstance(value, dict) else enumerate(value)
     found = []
-    for key, it in items:
+    for key, item in items:
         found.append((*before, key))
-        if isinstance(it, dict | list):
-            found += paths(it, (*before, key))
+        if isinstance(item, dict | list):
+            found += paths(item, (*before, key))
     return found
 
 
@@ -236,8 +236,10 @@ def test_anything_in_any_place(own: Path, data: st.DataObject) -> None:
         found = read_manifest(sealed(json.dumps(document).encode()), str(own))
     except CheckpointError:
         return
-    saved_bytes = sum(prod(it.shape) * ELEMENT_BYTES[it.dtype] for it in found.tensors.values())
-    assert saved_bytes <= sum(it.size_bytes for it in found.files.values())
+    saved_bytes = sum(
+        prod(tensor.shape) * ELEMENT_BYTES[tensor.dtype] for tensor in found.tensors.values()
+    )
+    assert saved_bytes <= sum(file.size_bytes for file in found.files.values())
     answer(own, sealed(json.dumps(document).encode()))
 
 

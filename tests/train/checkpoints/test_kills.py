@@ -24,7 +24,7 @@ def test_random_kills_corrupt_nothing_and_lose_nothing(
     assert (report.kills, report.corrupt, report.lost) == (kills, 0, 0)
     assert report.during_a_save > kills / 2
     assert len(report.phases) >= 4
-    assert sum(n for it, n in report.phases.items() if it in PHASES) > kills / 8
+    assert sum(n for name, n in report.phases.items() if name in PHASES) > kills / 8
 
 
 def test_a_kill_before_each_call_of_a_save(in_memory: Path) -> None:

@@ -40,7 +40,7 @@ def offences(source: str) -> set[str]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names):
-                found |= {it.name.split(".")[0] for it in names} & FORBIDDEN_MODULES
+                found |= {alias.name.split(".")[0] for alias in names} & FORBIDDEN_MODULES
             case ast.ImportFrom(module=str(module)):
                 found |= {module.split(".")[0]} & FORBIDDEN_MODULES
             case ast.Call(func=ast.Name(id=name)):
@@ -57,9 +57,9 @@ def test_no_module_of_training_runs_what_it_reads() -> None:
     files = sorted(root.rglob("*.py"))
     assert len(files) > 60
     found = {
-        (path.relative_to(root).as_posix(), it)
+        (path.relative_to(root).as_posix(), offence)
         for path in files
-        for it in offences(path.read_text())
+        for offence in offences(path.read_text())
     }
     assert found == found & ALLOWED
 

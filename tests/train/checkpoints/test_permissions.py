@@ -59,9 +59,9 @@ def test_a_folder_that_may_not_be_written(open_folder: Path) -> None:
         path.chmod(0o555)
     found = answer_of(_by_nobody, open_folder)
     assert found.keys() == {"save", "prune", "aside", "clear"}
-    for it in found.values():
-        assert it.startswith(f"{open_folder}/checkpoints/")
-        assert it.endswith("Permission denied. Let this user write there, and resume.")
+    for text in found.values():
+        assert text.startswith(f"{open_folder}/checkpoints/")
+        assert text.endswith("Permission denied. Let this user write there, and resume.")
     check_contents(open_folder, 1)
 
 
@@ -71,7 +71,7 @@ def test_a_folder_that_may_not_be_read(open_folder: Path, closed: str) -> None:
     (open_folder / closed).chmod(0)
     found = answer_of(_by_nobody, open_folder)
     assert found.keys() >= {"save", "steps", "manifest", "lock", "prune", "aside", "clear"}
-    assert all("Permission denied" in it for it in found.values())
+    assert all("Permission denied" in value for value in found.values())
 
 
 def _read_only(folder: Path) -> Any:
@@ -216,4 +216,4 @@ def test_modes_are_the_users_own(tmp_path: Path) -> None:
         os.umask(former)
     own = Checkpoints(tmp_path).path / "step-00000001"
     assert own.stat().st_mode & 0o777 == 0o750
-    assert {it.stat().st_mode & 0o777 for it in own.iterdir()} == {0o640}
+    assert {path.stat().st_mode & 0o777 for path in own.iterdir()} == {0o640}

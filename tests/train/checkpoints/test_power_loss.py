@@ -62,7 +62,7 @@ def failures(
         newest = story.done.get(number + 1, newest)
         if number < first:
             continue
-        for keeps, seed in [(0.0, 0), (1.0, 0), *((0.5, it) for it in range(DRAWS))]:
+        for keeps, seed in [(0.0, 0), (1.0, 0), *((0.5, draw) for draw in range(DRAWS))]:
             shutil.rmtree(here, ignore_errors=True)
             disk.lose_power(here, random.Random(f"{number} {seed}"), keeps)
             try:
@@ -99,10 +99,10 @@ def test_a_whole_checkpoint_is_left_after_any_call(story: Story, tmp_path: Path)
 def test_no_flush_can_be_left_out(story: Story, tmp_path: Path) -> None:
     """Each that the first and the third save ask for: the second is as the third."""
     first, second = sorted(story.done)[:2]
-    flushes = [it for it in needed(story) if it < first or it >= second]
+    flushes = [number for number in needed(story) if number < first or number >= second]
     assert len(flushes) > 12
     for number in flushes:
-        calls = [None if at == number else it for at, it in enumerate(story.calls)]
+        calls = [None if at == number else call for at, call in enumerate(story.calls)]
         found = next(failures(story, calls, tmp_path / "disk", first=number), None)
         assert found, (number, story.calls[number])
 

@@ -44,9 +44,9 @@ def test_each_shard_is_saved_once(saved: Path) -> None:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_ranks_read_their_shards(saved: Path, size: int) -> None:
-    kept = [it for it in whole(saved, 1).tensors if not it.startswith("random/")]
+    kept = [name for name in whole(saved, 1).tensors if not name.startswith("random/")]
     read = on_ranks(read_on_ranks, size, saved, 1)
-    assert all(it > len(kept) for it in read)  # its own random states, too
+    assert all(on_rank > len(kept) for on_rank in read)  # its own random states, too
 
 
 @pytest.mark.parametrize("failing", [0, 2])

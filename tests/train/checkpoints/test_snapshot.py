@@ -9,11 +9,11 @@ from torchtally.train.checkpoints.snapshot import Snapshot
 
 def test_what_is_changed_afterwards_is_not_in_the_copies() -> None:
     tensors = all_dtypes()
-    before = {name: bits(it) for name, it in tensors.items()}
+    before = {name: bits(tensor) for name, tensor in tensors.items()}
     snapshot = Snapshot()
     snapshot.take(tensors)
-    for it in tensors.values():
-        it.reshape(-1).view(torch.uint8).fill_(0)
+    for tensor in tensors.values():
+        tensor.reshape(-1).view(torch.uint8).fill_(0)
     copies = snapshot.copies()
     assert copies.keys() == tensors.keys()
     for name, copy in copies.items():
@@ -24,10 +24,10 @@ def test_what_is_changed_afterwards_is_not_in_the_copies() -> None:
 @pytest.mark.parametrize(
     "view",
     [
-        lambda it: it.T,
-        lambda it: it[::2, 1:],
-        lambda it: it[0, 0],
-        lambda it: it[:, :1].expand(4, 9),
+        lambda tensor: tensor.T,
+        lambda tensor: tensor[::2, 1:],
+        lambda tensor: tensor[0, 0],
+        lambda tensor: tensor[:, :1].expand(4, 9),
     ],
     ids=["transposed", "strided", "one number", "expanded"],
 )  # fmt: skip
@@ -53,10 +53,10 @@ def test_parameters_are_copied_without_their_graph() -> None:
 def test_buffers_are_used_again() -> None:
     snapshot, tensor = Snapshot(), torch.arange(10.0)
     snapshot.take({"a": tensor, "b": tensor})
-    first = {name: it.data_ptr() for name, it in snapshot.copies().items()}
+    first = {name: copy.data_ptr() for name, copy in snapshot.copies().items()}
     snapshot.take({"a": tensor + 1, "b": tensor + 2})
     copies = snapshot.copies()
-    assert {name: it.data_ptr() for name, it in copies.items()} == first
+    assert {name: copy.data_ptr() for name, copy in copies.items()} == first
     assert torch.equal(copies["b"], tensor + 2)
     assert snapshot.size_bytes == 80
 
@@ -65,6 +65,6 @@ def test_buffers_of_what_is_gone_or_has_grown_are_let_go() -> None:
     snapshot = Snapshot()
     snapshot.take({"a": torch.ones(10), "b": torch.ones(10)})
     snapshot.take({"a": torch.ones(20)})
-    assert {name: it.shape for name, it in snapshot.copies().items()} == {"a": (20,)}
+    assert {name: copy.shape for name, copy in snapshot.copies().items()} == {"a": (20,)}
     snapshot.take({"a": torch.ones(20, dtype=torch.bfloat16)})
     assert snapshot.copies()["a"].dtype == torch.bfloat16

@@ -25,7 +25,7 @@ def data(tmp_path: Path) -> TokenData:
         write_raw(tmp_path / "a", list(range(241))),
         write_raw(tmp_path / "b", list(range(1000, 1161))),
     ]
-    with TokenData([token_file(it, dtype="uint16") for it in paths], sequence=4) as found:
+    with TokenData([token_file(path, dtype="uint16") for path in paths], sequence=4) as found:
         assert found.windows == 100
         yield found
 
@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> TokenData:
 def fed(data: TokenData, steps: int, **options: int) -> list[torch.Tensor]:
     order = order_of(data, OrderName.SHUFFLED, batch=12, seed=4)
     with batches(data, order, end_step=steps, **options) as ring:
-        return [it.tokens for it in ring]
+        return [batch.tokens for batch in ring]
 
 
 @pytest.mark.parametrize("step", [0, 1, 7, 8, 9, 19])
@@ -56,7 +56,7 @@ def test_an_epoch_has_every_target_once(data: TokenData) -> None:
     """100 windows in 25 steps of four; the first token of each file is nobody's target."""
     order = order_of(data, OrderName.SHUFFLED, batch=4, seed=0)
     with batches(data, order, end_step=25) as ring:
-        targets = torch.cat([it.targets.reshape(-1) for it in ring])
+        targets = torch.cat([batch.targets.reshape(-1) for batch in ring])
     expected = [*range(1, 241), *range(1001, 1161)]
     assert sorted(targets.tolist()) == expected
 
@@ -113,7 +113,7 @@ def test_a_file_that_shrinks_under_the_thread(tmp_path: Path) -> None:
 
 def test_paths_of_files(tmp_path: Path) -> None:
     paths = [write_raw(tmp_path / name, [1, 2]) for name in ("b", "a")]
-    assert [it.path for it in token_files(paths, dtype="uint16")] == paths
+    assert [file.path for file in token_files(paths, dtype="uint16")] == paths
     with pytest.raises(UsageError, match=r"a folder without tokens\.json"):
         token_files([str(tmp_path)])
 

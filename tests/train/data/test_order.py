@@ -123,7 +123,7 @@ def test_ranks_share_out_one_global_batch(ranks: int) -> None:
     for step in (0, 83, 84):
         whole = order.windows_of(step)[0]
         parts = [whole[rows_of_rank(12, rank, ranks)] for rank in range(ranks)]
-        assert {len(it) for it in parts} == {12 // ranks}
+        assert {len(part) for part in parts} == {12 // ranks}
         assert np.concatenate(parts).tolist() == whole.tolist()
 
 
@@ -149,6 +149,6 @@ def test_this_order_is_a_promise() -> None:
 def test_each_source_has_a_seed_of_its_own() -> None:
     seeds = {seed_of(source, seed) for source in Source for seed in range(100)}
     assert len(seeds) == 100 * len(Source)
-    assert all(0 <= it < 2**63 for it in seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
     by_hand = np.random.SeedSequence(1337, spawn_key=(111, 114, 100, 101, 114))
     assert seed_of(Source.ORDER, 1337) == int(by_hand.generate_state(1, np.uint64)[0]) // 2

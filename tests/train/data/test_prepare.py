@@ -33,9 +33,9 @@ def ids_in(folder: Path, split: str | None = None) -> list[int]:
     """All ids of a split, file after file, by NumPy alone."""
     files = token_files([str(folder)], split=split)
     return [
-        it
+        number
         for file in files
-        for it in np.fromfile(file.path, file.numpy_dtype, offset=file.offset_bytes).tolist()
+        for number in np.fromfile(file.path, file.numpy_dtype, offset=file.offset_bytes).tolist()
     ]
 
 
@@ -81,8 +81,8 @@ def test_any_bytes_come_back(
             wanted(folder, *map(str, paths), validation=0.0, shard_tokens=shard)
         ).description
     ids = ids_in(folder / "out")
-    assert ids == [it for document in documents for it in [*document, 256]]
-    assert [it.tokens for it in made.splits["train"].shards][:-1] == [shard] * (
+    assert ids == [value for document in documents for value in [*document, 256]]
+    assert [shard.tokens for shard in made.splits["train"].shards][:-1] == [shard] * (
         -(-len(ids) // shard) - 1
     )
 
@@ -101,7 +101,7 @@ def test_inputs_are_files_folders_and_globs_each_once(tmp_path: Path) -> None:
     assert made.skipped == 2
     assert made.description.splits["train"].documents == 3
     ends = [98, 256, 97, 256, ord("/"), 256]
-    assert [it for it in ids_in(tmp_path / "out") if it in ends] == ends
+    assert [token for token in ids_in(tmp_path / "out") if token in ends] == ends
     for wrong in ("none.txt", str(tmp_path / "*.c")):
         with pytest.raises(UsageError, match="no such file or folder"):
             prepare(wanted(tmp_path, wrong, is_overwriting=True))
@@ -121,7 +121,7 @@ def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ids = ids_in(tmp_path / "out", "train"), ids_in(tmp_path / "out", "validation")
     assert bytes(ids[0][:-1] + ids[1][:-1]) == TEXT
     assert made.text_bytes == len(TEXT)
-    assert not [it for it in os.listdir(tmp_path / "out") if it.startswith(".")]
+    assert not [name for name in os.listdir(tmp_path / "out") if name.startswith(".")]
 
 
 def test_of_one_document_its_last_lines_validate(tmp_path: Path) -> None:
@@ -147,9 +147,11 @@ def test_of_many_documents_whole_ones_validate(sizes: list[int], seed: int) -> N
     documents = [Document(f"/none/{at}", size) for at, size in enumerate(sizes)]
     splits = divide(documents, validation=0.2, seed=seed)
     spans = [*splits["train"], *splits["validation"]]
-    assert sorted(it.document.path for it in spans) == sorted(it.path for it in documents)
-    assert all((it.begin, it.end) == (0, it.document.size_bytes) for it in spans)
-    kept = sum(it.end for it in splits["validation"])
+    assert sorted(span.document.path for span in spans) == sorted(
+        document.path for document in documents
+    )
+    assert all((span.begin, span.end) == (0, span.document.size_bytes) for span in spans)
+    kept = sum(span.end for span in splits["validation"])
     assert 0.2 * sum(sizes) - 1000 <= kept <= 0.2 * sum(sizes)
     assert splits == divide(documents, validation=0.2, seed=seed)
 
@@ -292,7 +294,11 @@ def test_bytes_that_are_no_utf_8(tmp_path: Path) -> None:
 
 
 def test_wide_vocabularies_take_uint32() -> None:
-    assert [writer.dtype_for(it) for it in (257, 65_536, 65_537)] == ["uint16", "uint16", "uint32"]
+    assert [writer.dtype_for(vocabulary_size) for vocabulary_size in (257, 65_536, 65_537)] == [
+        "uint16",
+        "uint16",
+        "uint32",
+    ]
 
 
 def test_tokenizers_that_are_none(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def number(step: int, out: np.ndarray) -> None:
 
 
 def data_threads() -> int:
-    return sum(it.name == "tally-data" for it in threading.enumerate())
+    return sum(thread.name == "tally-data" for thread in threading.enumerate())
 
 
 @pytest.fixture(autouse=True)
@@ -41,10 +41,12 @@ def test_every_step_once_in_order(depth: int, chunk_steps: int) -> None:
               chunk_steps=chunk_steps) as ring:  # fmt: skip
         kept = list(ring)
         assert next(ring, None) is None
-    assert [it.step for it in kept] == list(range(5, 18))
-    assert [it.tokens.unique().tolist() for it in kept] == [[it] for it in range(5, 18)]
-    assert all(it.tokens.shape == (2, 4) and it.tokens.dtype == torch.int64 for it in kept)
-    assert ring.waited_s == pytest.approx(sum(it.wait_s for it in kept))
+    assert [batch.step for batch in kept] == list(range(5, 18))
+    assert [batch.tokens.unique().tolist() for batch in kept] == [
+        [number] for number in range(5, 18)
+    ]
+    assert all(batch.tokens.shape == (2, 4) and batch.tokens.dtype == torch.int64 for batch in kept)
+    assert ring.waited_s == pytest.approx(sum(batch.wait_s for batch in kept))
 
 
 def test_targets_are_the_tokens_after_the_inputs() -> None:
@@ -90,10 +92,10 @@ def test_what_the_thread_raises_is_raised_here_with_its_traceback() -> None:
             raise OSError(5, "Input/output error", "train.bin")
 
     with Ring(failing, rows=1, width=2) as ring:
-        assert [it.step for it in islice(ring, 3)] == [0, 1, 2]
+        assert [batch.step for batch in islice(ring, 3)] == [0, 1, 2]
         with pytest.raises(OSError, match=r"train\.bin") as raised:
             next(ring)
-        places = [it.name for it in traceback.extract_tb(raised.value.__traceback__)]
+        places = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
         assert "failing" in places
         assert data_threads() == 0
         assert next(ring, None) is None

@@ -64,7 +64,7 @@ def test_windows_are_slices(
     read: Read,
 ) -> None:
     folder = tmp_path_factory.mktemp("files")
-    rows = [[100 * at + it for it in range(length)] for at, length in enumerate(lengths)]
+    rows = [[100 * at + number for number in range(length)] for at, length in enumerate(lengths)]
     files = [raw(folder / str(at), row) for at, row in enumerate(rows)]
     expected = [
         row[at : at + sequence + 1] for row in rows for at in range(0, len(row) - sequence, stride)
@@ -72,7 +72,7 @@ def test_windows_are_slices(
     with TokenData(files, sequence=sequence, stride=stride, read=read) as data:
         assert data.windows == len(expected)
         order = np.random.default_rng(0).permutation(len(expected)).tolist()
-        assert windows(data, order) == [expected[it] for it in order]
+        assert windows(data, order) == [expected[number] for number in order]
 
 
 def test_a_file_without_one_window(tmp_path: Path) -> None:

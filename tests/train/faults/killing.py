@@ -44,7 +44,7 @@ def text_in(folder: Path) -> bytes | None:
             assert len(content) == shard["bytes"], shard
             assert hashlib.sha256(content).hexdigest() == shard["sha256"], shard
             ids += np.frombuffer(content, "<u2", offset=1024).tolist()
-    return bytes(it for it in ids if it < 256)
+    return bytes(token for token in ids if token < 256)
 
 
 def files_of(folder: Path) -> set[str]:

@@ -26,7 +26,7 @@ from torchtally.train.logs import names, read_log
 from torchtally.train.tasks import TrainBatch
 from torchtally.train.trainer import Trained, trainer_of
 
-IDS = [it % 257 for it in range(3000)]
+IDS = [number % 257 for number in range(3000)]
 VOCABULARY, SEQUENCE = 257, 32
 """Of the tests' language task."""
 
@@ -134,11 +134,11 @@ def test_ids_are_held_to_the_vocabulary_as_by_hand(
 ) -> None:
     info = np.iinfo(dtype)
     ends = [0, 1, vocabulary_size - 1, vocabulary_size, -1, int(info.max), int(info.min)]
-    near = st.sampled_from([it for it in ends if info.min <= it <= info.max])
+    near = st.sampled_from([ending for ending in ends if info.min <= ending <= info.max])
     ids = data.draw(st.lists(near, min_size=4, max_size=9))
     path = tmp_path_factory.mktemp("ids") / "a"
     file = token_file(write_raw(path, ids, dtype), dtype=dtype, format=Format.RAW)
-    bad = [at for at, it in enumerate(ids) if not 0 <= it < vocabulary_size]
+    bad = [at for at, token in enumerate(ids) if not 0 <= token < vocabulary_size]
     out = np.empty((len(ids) - 1, 2), np.int64)
     with TokenData([file], sequence=1, stride=1, vocabulary_size=vocabulary_size) as found:
         if not bad:
@@ -356,7 +356,9 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 def test_a_description_that_is_no_file(kind: str, tmp_path: Path) -> None:
     """It is there, so the folder is not one without."""
     place = tmp_path / "tokens.json"
-    {"folder": os.mkdir, "pipe": os.mkfifo, "loop": lambda it: os.symlink(it, it)}[kind](place)
+    {"folder": os.mkdir, "pipe": os.mkfifo, "loop": lambda link: os.symlink(link, link)}[kind](
+        place
+    )
     config = language(tmp_path, data={"train": [str(tmp_path)]})
     with pytest.raises(UsageError, match=r"tokens\.json: (not a regular file|cannot be opened)"):
         trainer_of(config)

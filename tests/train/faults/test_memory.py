@@ -76,7 +76,7 @@ def test_nothing_of_a_failed_attempt_is_held_in_the_next() -> None:
     kept: list[weakref.ref[Tensor]] = []
 
     def attempt(rows: int) -> bool:
-        are_free = [it() is None for it in kept]
+        are_free = [reference_type() is None for reference_type in kept]
         activations = torch.ones(rows)
         kept.append(weakref.ref(activations))
         if rows > 1:
@@ -112,13 +112,13 @@ def micro_batches_of_steps(memory_bytes: int, least: int = 1) -> list[int]:
     def steps() -> None:
         how = precision("fp32")
         model = how.prepare(Transformer(MODEL), "cuda")
-        it = Stepper(
+        stepper = Stepper(
             model, language_loss, how.wrapped(build(model, ADAMW)), precision=how, device="cuda",
             micro_batch=ROWS, least_micro_batch=least, clip_norm=1.0,
         )  # fmt: skip
         for step in range(2):
             tokens = torch.randint(0, MODEL.vocabulary, (ROWS, SEQUENCE + 1), device="cuda")
-            sizes.append(it(tokens, step=step).micro_batch)
+            sizes.append(stepper(tokens, step=step).micro_batch)
 
     run = torchtally.run(steps, gpu=small, memory_is_limited=True)
     assert len(run.step_ends) == 2
@@ -127,7 +127,7 @@ def micro_batches_of_steps(memory_bytes: int, least: int = 1) -> list[int]:
 
 def test_a_whole_training_is_lowered_until_it_fits() -> None:
     """Less memory, fewer rows, the same two steps; at the floor the error says which."""
-    found = [micro_batches_of_steps(it * MIB) for it in (4000, 200, 130)]
+    found = [micro_batches_of_steps(number * MIB) for number in (4000, 200, 130)]
     assert found[0] == [8, 8]
     assert found[1] < found[0]
     assert found[2] < found[1]

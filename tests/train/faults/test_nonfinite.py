@@ -57,8 +57,8 @@ def poisoned(trainer: Trainer, batches: range, value: float) -> Trainer:
 
 
 def weights_of(trainer: Trainer) -> list[Tensor]:
-    state = [v for it in trainer.optimizer.state.values() for v in it.values()]
-    return [it.detach().clone() for it in (*trainer.model.parameters(), *state)]
+    state = [v for state in trainer.optimizer.state.values() for v in state.values()]
+    return [parameter.detach().clone() for parameter in (*trainer.model.parameters(), *state)]
 
 
 def before_step(trainer: Trainer, step: int) -> Callable[[], list[Tensor]]:
@@ -155,12 +155,12 @@ def test_steps_are_left_out_if_the_config_says_so(tmp_path: Path) -> None:
     before, after = before_step(trainer, 4), before_step(trainer, 7)
     _, witness = run(trainer.config, trainer)
     assert all(map(torch.equal, before(), after()))
-    assert [it.skipped_steps for it in witness.records] == [0] * 4 + [1, 2, 3] + [3] * 13
-    assert sum("not finite" in it for it in witness.notes) == 3
-    losses = [math.isfinite(it.loss) for it in witness.records]
+    assert [record.skipped_steps for record in witness.records] == [0] * 4 + [1, 2, 3] + [3] * 13
+    assert sum("not finite" in note for note in witness.notes) == 3
+    losses = [math.isfinite(record.loss) for record in witness.records]
     assert losses == [at not in range(4, 7) for at in range(20)]
     assert len(read_log(Path(trainer.config.log.folder)).records) >= 20
-    assert all(bool(it.isfinite().all()) for it in weights_of(trainer))
+    assert all(bool(weight.isfinite().all()) for weight in weights_of(trainer))
 
 
 def test_but_not_for_ever(tmp_path: Path) -> None:
@@ -180,11 +180,11 @@ def test_gradients_that_overflow_float16_lower_the_scale_and_nothing_else(tmp_pa
     trainer = trainer_of(config)
     assert trainer.stepper.scaler is not None
     _, witness = run(config, trainer)
-    lowered = [it for it in witness.notes if "loss scale lowered" in it]
+    lowered = [note for note in witness.notes if "loss scale lowered" in note]
     assert 1 <= len(lowered) < 16
     assert witness.records[-1].skipped_steps == len(lowered)
     assert trainer.stepper.scaler.get_scale() == 2.0 ** (16 - len(lowered))
-    assert all(bool(it.isfinite().all()) for it in weights_of(trainer))
+    assert all(bool(weight.isfinite().all()) for weight in weights_of(trainer))
     assert witness.records[-1].loss < witness.records[0].loss
 
 
@@ -193,10 +193,10 @@ def test_activations_that_overflow_float16_are_not_the_scales_fault(tmp_path: Pa
     changes = {"steps": 3, "clip_norm": 1.0}
     trainer = trainer_of(teacher(tmp_path, precision="fp16", **changes))
     native = trainer_of(teacher(tmp_path, precision="fp32", **changes))
-    for it in (trainer, native):
-        for weight in it.model.parameters():
+    for training in (trainer, native):
+        for weight in training.model.parameters():
             weight.data.fill_(1000.0)
-        poisoned(it, range(3), 300.0)
+        poisoned(training, range(3), 300.0)
     run(native.config, native)
     with pytest.raises(NonFiniteError, match=r"^Step 0: the loss is (inf|nan)"):
         run(trainer.config, trainer)

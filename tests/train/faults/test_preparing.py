@@ -43,7 +43,7 @@ def test_a_kill_at_any_time_leaves_one_data_set_whole(tmp_path: Path) -> None:
         assert all(then != before or now == before for now, then in pairwise(states))
     assert len(found["random"]) == 20
     assert {status for status, _ in found["random"]} <= {-signal.SIGKILL, 0}
-    assert {it for _, it in found["random"]} <= {"old", "new"}
+    assert {value for _, value in found["random"]} <= {"old", "new"}
 
 
 def test_shards_of_the_same_names_would_be_mixed(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def wanted(text: Path, out: Path) -> Wanted:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {it.name: it.read_bytes() for it in folder.iterdir()} if folder.exists() else {}
+    return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
 
 
 def failing(native: Callable[..., Any], calls: "count[int]", at: int) -> Callable[..., Any]:
@@ -83,9 +83,9 @@ def failing(native: Callable[..., Any], calls: "count[int]", at: int) -> Callabl
     return call
 
 
-def refusal(it: Wanted) -> str:
+def refusal(wanted: Wanted) -> str:
     try:
-        prepare(it)
+        prepare(wanted)
     except UsageError as error:
         return str(error)
     return ""
@@ -178,8 +178,8 @@ def test_a_disk_that_is_full(tmp_path: Path, texts: tuple[Path, Path]) -> None:
     assert done.returncode == 0, done.stderr
     out = disk / "out"
     said = f"cannot be written (No space left on device). What {out} held before is as it was."
-    assert [it.split(": ", 2)[0] for it in done.stdout.splitlines()] == ["2 tally"] * 2
-    assert [it.split(": ", 2)[2] for it in done.stdout.splitlines()] == [said] * 2
+    assert [line.split(": ", 2)[0] for line in done.stdout.splitlines()] == ["2 tally"] * 2
+    assert [line.split(": ", 2)[2] for line in done.stdout.splitlines()] == [said] * 2
 
 
 # A description that is damaged -----------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_any_float_comes_back(value: float) -> None:
 def test_nan_is_json_and_read_back(tmp_path: Path) -> None:
     path = written(tmp_path, math.nan, -math.inf, 1.0)
     for line in path.read_text().splitlines():
-        json.loads(line, parse_constant=lambda it: pytest.fail(it))
+        json.loads(line, parse_constant=lambda how: pytest.fail(how))
     (_, nan), (_, infinite), (_, one) = read_log(path).series(LOSS)
     assert math.isnan(nan)
     assert (infinite, one) == (-math.inf, 1.0)

@@ -21,8 +21,8 @@ def test_names_are_those_of_transformers_trainer() -> None:
 
 
 def test_every_name_has_a_meaning_and_a_unit() -> None:
-    assert {it for it in names.MEANINGS if "*" not in it} == CONSTANTS
-    assert all(it.text and it.unit for it in names.MEANINGS.values())
+    assert {meaning for meaning in names.MEANINGS if "*" not in meaning} == CONSTANTS
+    assert all(meaning.text and meaning.unit for meaning in names.MEANINGS.values())
 
 
 def test_a_step_is_logged_under_known_names_mfu_in_percent() -> None:

@@ -61,7 +61,7 @@ def test_a_run_is_begun_written_and_finished(
     assert options["project"] == "p"
     assert options["resume"] == "allow"
     assert options["config"]["config"] == {"seed": 1}
-    assert ({LOSS: 2.0, STEP: 3}) in [it[1][0] for it in calls if it[0] == "log"]
+    assert ({LOSS: 2.0, STEP: 3}) in [call[1][0] for call in calls if call[0] == "log"]
     assert calls[-1][0] == "finish"
     assert capsys.readouterr().out == ""
     assert read_log(tmp_path / "r").series(LOSS) == ((3, 2.0),)
@@ -74,7 +74,7 @@ def test_a_resumed_run_is_the_same_one_and_another_is_not(
     for folder, resumed_at in (("a", None), ("a", 1), ("b", None)):
         with logs(tmp_path / folder, HEADER, to=[service], resumed_at=resumed_at):
             pass
-    first, resumed, other = (it[1][key] for it in calls if it[0] == "init")
+    first, resumed, other = (call[1][key] for call in calls if call[0] == "init")
     assert first == resumed != other
 
 
@@ -143,7 +143,7 @@ def test_everything_is_closed_when_the_training_raises(calls: Calls, service: st
 
 def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
     found = EventAccumulator(str(folder / "tensorboard")).Reload()
-    return [(it.step, it.value) for it in found.Scalars(name)]
+    return [(scalar.step, scalar.value) for scalar in found.Scalars(name)]
 
 
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:

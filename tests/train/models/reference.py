@@ -10,7 +10,7 @@ from torchtally.train.models import Transformer
 
 def logits_of(model: Transformer, ids: Tensor) -> Tensor:
     """Of one sequence: (sequence, vocabulary)."""
-    state = {name: it.detach().double() for name, it in model.state_dict().items()}
+    state = {name: tensor.detach().double() for name, tensor in model.state_dict().items()}
     config = model.config
     x = state["embedding.weight"][ids]
     if config.positions == "learned":

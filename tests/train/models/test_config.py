@@ -76,10 +76,10 @@ def assert_counted(config: TransformerConfig) -> None:
     """Every tensor has the shape that the closed forms list, and there is no other."""
     with torch.device("meta"):
         model = Transformer(config)
-    found = Counter(tuple(it.shape) for it in model.parameters())
+    found = Counter(tuple(parameter.shape) for parameter in model.parameters())
     listed: Counter[tuple[int, ...]] = Counter()
-    for it in weights_of(config.model()):
-        listed[it.shape] += it.count
+    for weight in weights_of(config.model()):
+        listed[weight.shape] += weight.count
     assert found == listed
 
 
@@ -117,12 +117,12 @@ PUBLISHED = {
 
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
 def test_presets_have_the_parameters_of_the_published_models(name: str, parameters: int) -> None:
-    assert sum(it.elements for it in weights_of(preset(name).model())) == parameters
+    assert sum(weight.elements for weight in weights_of(preset(name).model())) == parameters
 
 
 @pytest.mark.parametrize(("name", "millions"), [("1m", 1), ("10m", 10), ("100m", 100)])
 def test_small_presets_are_as_large_as_they_say(name: str, millions: int) -> None:
-    parameters = sum(it.elements for it in weights_of(preset(f"llama-{name}").model()))
+    parameters = sum(weight.elements for weight in weights_of(preset(f"llama-{name}").model()))
     assert parameters == pytest.approx(millions * 1e6, rel=0.06)
 
 

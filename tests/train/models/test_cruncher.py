@@ -12,16 +12,18 @@ from torchtally.train.models import Cruncher
 
 def test_its_state_dict() -> None:
     """D = 4, L = 2: two matrices of 16 and a row of 4."""
-    state = {name: it.numel() for name, it in Cruncher(4, 2).state_dict().items()}
+    state = {name: tensor.numel() for name, tensor in Cruncher(4, 2).state_dict().items()}
     assert state == {"layers.0.weight": 16, "layers.1.weight": 16, "final.weight": 4}
 
 
 @given(dim=st.integers(1, 20), layers=st.integers(0, 4), batch=st.integers(1, 5))
 def test_parameters_and_shapes(dim: int, layers: int, batch: int) -> None:
     model = Cruncher(dim, layers)
-    parameters = sum(it.numel() for it in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     assert parameters == deep_linear_parameters(dim, layers).value
-    assert parameters == sum(it.elements for it in deep_linear_weights(dim, layers))
+    assert parameters == sum(
+        deep_linear_weight.elements for deep_linear_weight in deep_linear_weights(dim, layers)
+    )
     assert model(torch.randn(batch, dim)).shape == (batch,)
 
 

@@ -55,8 +55,8 @@ def theirs_at_random(folder: Path, config: TransformerConfig) -> nn.Module:
     torch.manual_seed(5)
     model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).eval()
     with torch.no_grad():
-        for it in model.parameters():
-            it += 0.1 * torch.randn_like(it)
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder)
     return model
 
@@ -98,12 +98,12 @@ def test_out_and_in_again_is_the_same_to_the_bit(tmp_path: Path, config: Transfo
         other = Transformer(found)
     read_weights(other.to_empty(device="cpu"), tmp_path / "model.safetensors")
     assert_same(model, other)
-    assert sorted(it.name for it in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
 def assert_same(a: Transformer, b: Transformer) -> None:
-    for name, it in a.state_dict().items():
-        assert torch.equal(it, b.state_dict()[name]), name
+    for name, tensor in a.state_dict().items():
+        assert torch.equal(tensor, b.state_dict()[name]), name
 
 
 @kinds
@@ -115,7 +115,7 @@ def test_the_planner_reads_the_same_model(tmp_path: Path, config: TransformerCon
     )  # fmt: skip
     assert theirs.kinds[0].feed_forward == ours.kinds[0].feed_forward
     # Whether query, key and value are one matrix is each program's own choice.
-    (attention, mine) = (it.kinds[0].attention for it in (theirs, ours))
+    (attention, mine) = (model.kinds[0].attention for model in (theirs, ours))
     assert replace(attention, is_fused=True) == mine
 
 
@@ -124,7 +124,9 @@ def test_dtypes_are_kept_and_converted(tmp_path: Path, dtype: torch.dtype) -> No
     model = model_of(LLAMA).to(dtype)
     write_weights(model, tmp_path)
     assert AutoConfig.from_pretrained(tmp_path).dtype == dtype
-    assert {it.dtype for it in load_file(tmp_path / "model.safetensors").values()} == {dtype}
+    assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {
+        dtype
+    }
     other = Transformer(LLAMA)
     read_weights(other, tmp_path)
     assert_same(other, model.float())
@@ -147,7 +149,7 @@ def test_gpt2_as_the_hub_has_it(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
 
     def bare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        found = {name.removeprefix("transformer."): it for name, it in tensors.items()}
+        found = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
         found["lm_head.weight"] = found["wte.weight"].clone()
         return found | {"h.0.attn.bias": torch.ones(1, 1, 24, 24).tril()}
 
@@ -160,13 +162,15 @@ def test_gpt2_as_the_hub_has_it(tmp_path: Path) -> None:
 Change = Callable[[dict[str, Tensor]], object]
 Q, NORM = "model.layers.1.self_attn.q_proj.weight", "model.norm.weight"
 BROKEN: dict[str, Change] = {
-    rf"missing: {Q}\.": lambda it: it.pop(Q),
-    "not of this model: extra": lambda it: it.update(extra=torch.zeros(2)),
-    rf"of another shape: {Q} \(32, 16\) for \(32, 32\)": lambda it: it.update(
+    rf"missing: {Q}\.": lambda record: record.pop(Q),
+    "not of this model: extra": lambda record: record.update(extra=torch.zeros(2)),
+    rf"of another shape: {Q} \(32, 16\) for \(32, 32\)": lambda record: record.update(
         {Q: torch.zeros(32, 16)}
     ),
-    "missing: .*, .*, .*, .*, .* and 25 more": lambda it: it.clear(),
-    f"{NORM}: int64 is no float": lambda it: it.update({NORM: torch.zeros(32, dtype=torch.int64)}),
+    "missing: .*, .*, .*, .*, .* and 25 more": lambda record: record.clear(),
+    f"{NORM}: int64 is no float": lambda record: record.update(
+        {NORM: torch.zeros(32, dtype=torch.int64)}
+    ),
 }
 
 
@@ -180,10 +184,10 @@ def test_a_wrong_tensor_is_named_and_nothing_is_read(
     change(tensors)
     save_file(tensors, file)
     model = Transformer(LLAMA)
-    before = {name: it.clone() for name, it in model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(UsageError, match=message):
         read_weights(model, tmp_path)
-    assert all(torch.equal(it, before[name]) for name, it in model.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 def test_a_tied_head_that_is_another_is_refused(tmp_path: Path) -> None:

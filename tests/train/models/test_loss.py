@@ -31,7 +31,7 @@ def loss_and_gradients(
     hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int | None,
     implementation: Implementation = "chunks", scale: float = 3.0,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    hidden, weight = (it.detach().clone().requires_grad_() for it in (hidden, weight))
+    hidden, weight = (tensor.detach().clone().requires_grad_() for tensor in (hidden, weight))
     loss = linear_cross_entropy(
         hidden, weight, targets, chunk_tokens=chunk_tokens, implementation=implementation
     )
@@ -96,7 +96,7 @@ def test_nothing_counted_is_no_number_and_no_gradient_as_in_torch() -> None:
     for chunk in (None, 2):
         loss, *gradients = loss_and_gradients(hidden, weight, targets, chunk)
         assert loss.isnan()
-        assert all(not it.any() for it in gradients)
+        assert all(not gradient.any() for gradient in gradients)
 
 
 @pytest.mark.parametrize("target", [-1, 5])
@@ -116,7 +116,7 @@ def test_under_autocast_products_are_narrow_and_the_weights_gradient_is_wide() -
         parts = loss_and_gradients(hidden, weight, targets, 10)
     assert parts[2].dtype == torch.float32
     for a, b, c in zip(exact, whole, parts, strict=True):
-        off = [((it - a).norm() / a.norm()).item() for it in (b, c)]
+        off = [((tensor - a).norm() / a.norm()).item() for tensor in (b, c)]
         assert 0 < off[1] < max(1.5 * off[0], 1e-3), "not further off than the whole"
 
 
@@ -168,9 +168,9 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for it in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(it, Tensor) and it.shape not in (self.shape, self.shape[::-1]):
-                self.elements = max(self.elements, it.numel())
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, Tensor) and tensor.shape not in (self.shape, self.shape[::-1]):
+                self.elements = max(self.elements, tensor.numel())
         return out
 
 

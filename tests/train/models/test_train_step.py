@@ -14,7 +14,7 @@ def test_it_compares_a_step_with_those_of_transformers(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.train_step", "--repeat", "1", "--layers", "2",
                "--vocabulary", "bytes", "--json", str(file)]  # fmt: skip
-    environment = {name: it for name, it in os.environ.items() if name != "NANOGPT"}
+    environment = {name: value for name, value in os.environ.items() if name != "NANOGPT"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )

@@ -42,9 +42,9 @@ def model_of(config: TransformerConfig, **options: Any) -> Transformer:
     torch.manual_seed(0)
     model = Transformer(config, **options)
     with torch.no_grad():
-        for it in model.parameters():
-            if it.ndim == 1:
-                it += 0.3 * torch.randn_like(it)
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.3 * torch.randn_like(parameter)
     return model
 
 
@@ -89,9 +89,9 @@ def test_a_new_model_guesses_evenly() -> None:
     """Logits of unit variance cost half a nat more than log(vocabulary)."""
     torch.manual_seed(0)
     config = replace(LLAMA, width=256, ffn=512, vocabulary=512, context=64)
-    for it in (config, replace(config, is_tied=True)):
-        ids, targets = ids_of(it, 8, 64), ids_of(it, 8, 64).flip(1)
-        loss = Transformer(it).loss(ids, targets).item()
+    for model in (config, replace(config, is_tied=True)):
+        ids, targets = ids_of(model, 8, 64), ids_of(model, 8, 64).flip(1)
+        loss = Transformer(model).loss(ids, targets).item()
         assert loss == pytest.approx(math.log(512) + 0.5, abs=0.15)
 
 
@@ -118,13 +118,17 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(
     expected.backward()
     gradients = gradients_of(model)
     model.loss(ids, targets, chunk_tokens=chunk).backward()
-    for name, it in gradients_of(model).items():
-        torch.testing.assert_close(it, gradients[name], rtol=1e-4, atol=1e-6)
+    for name, gradient in gradients_of(model).items():
+        torch.testing.assert_close(gradient, gradients[name], rtol=1e-4, atol=1e-6)
 
 
 def gradients_of(model: Transformer) -> dict[str, Tensor]:
     """And none are left."""
-    found = {name: it.grad for name, it in model.named_parameters() if it.grad is not None}
+    found = {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
     assert len(found) == len(list(model.parameters()))
     model.zero_grad(set_to_none=True)
     return found
@@ -139,8 +143,8 @@ def test_recomputing_changes_no_gradient(config: TransformerConfig, recompute: s
         torch.manual_seed(3)
         model.loss(ids, ids).backward()
         found.append(gradients_of(model))
-    for name, it in found[0].items():
-        assert torch.equal(it, found[1][name])
+    for name, tensor in found[0].items():
+        assert torch.equal(tensor, found[1][name])
 
 
 def test_dropout_is_for_training_alone() -> None:
@@ -157,14 +161,14 @@ def test_built_on_meta_and_filled_it_is_as_built_at_once(config: TransformerConf
     at_once = Transformer(config)
     with torch.device("meta"):
         model = Transformer(config)
-    assert all(it.is_meta for it in [*model.parameters(), *model.buffers()])
+    assert all(parameter.is_meta for parameter in [*model.parameters(), *model.buffers()])
     model.to_empty(device="cpu")
-    for it in model.parameters():
-        torch.nn.init.constant_(it, math.nan)
+    for parameter in model.parameters():
+        torch.nn.init.constant_(parameter, math.nan)
     torch.manual_seed(0)
     model.reset_parameters()
-    for name, it in model.state_dict().items():
-        assert torch.equal(it, at_once.state_dict()[name]), name
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, at_once.state_dict()[name]), name
     assert torch.equal(model(ids_of(config)), at_once(ids_of(config)))
 
 
@@ -179,12 +183,12 @@ def test_weights_alone_make_an_empty_model_whole() -> None:
 
 def test_positions_stay_exact_in_a_narrow_model() -> None:
     model = Transformer(replace(LLAMA, context=5000))
-    tables = {name: it.clone() for name, it in model.named_buffers()}
+    tables = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.bfloat16()
     assert model.embedding.weight.dtype == torch.bfloat16
-    for name, it in model.named_buffers():
-        assert it.dtype == torch.float32
-        assert torch.equal(it, tables[name])
+    for name, buffer in model.named_buffers():
+        assert buffer.dtype == torch.float32
+        assert torch.equal(buffer, tables[name])
     assert model(ids_of(LLAMA)).dtype == torch.bfloat16
 
 
@@ -201,7 +205,7 @@ def test_under_autocast_the_loss_is_wide_and_near(
     loss.backward()
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact, rel=0.02)
-    assert all(it.dtype == torch.float32 for it in gradients_of(model).values())
+    assert all(gradient.dtype == torch.float32 for gradient in gradients_of(model).values())
 
 
 def test_a_copy_is_a_model_of_its_own() -> None:

@@ -19,8 +19,8 @@ def parameters(
 ) -> list[torch.nn.Parameter]:
     generator = torch.Generator().manual_seed(seed)
     return [
-        torch.nn.Parameter(torch.randn(it, generator=generator, dtype=torch.float64).to(dtype))
-        for it in shapes
+        torch.nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype))
+        for shape in shapes
     ]
 
 

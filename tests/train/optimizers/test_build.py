@@ -133,10 +133,10 @@ def names(group: dict[str, Any]) -> set[str]:
 
 def test_decay_is_on_matrices_alone() -> None:
     decayed, kept = parameter_groups(Small(), weight_decay=0.1, decayed_on="matrices")
-    assert {it for it, _ in decayed["params"]} == {
+    assert {value for value, _ in decayed["params"]} == {
         "wte.weight", "up.weight", "down.weight", "lm_head.weight"
     }  # fmt: skip
-    assert {it for it, _ in kept["params"]} == {
+    assert {value for value, _ in kept["params"]} == {
         "norm.weight", "norm.bias", "up.bias", "down.bias"
     }  # fmt: skip
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.1, 0.0)
@@ -147,8 +147,12 @@ def test_decay_without_embeddings_and_on_all() -> None:
     decayed, kept = parameter_groups(
         model, weight_decay=0.1, decayed_on="matrices without embeddings"
     )
-    assert "wte.weight" in {it for it, _ in kept["params"]}
-    assert {it for it, _ in decayed["params"]} == {"up.weight", "down.weight", "lm_head.weight"}
+    assert "wte.weight" in {value for value, _ in kept["params"]}
+    assert {value for value, _ in decayed["params"]} == {
+        "up.weight",
+        "down.weight",
+        "lm_head.weight",
+    }
     (everything,) = parameter_groups(model, weight_decay=0.1, decayed_on="all")
     assert len(everything["params"]) == 8
     with pytest.raises(UsageError, match="needs to know the embeddings"):
@@ -164,7 +168,7 @@ def test_a_tied_head_is_an_embedding_and_is_there_once() -> None:
         model, OptimizerConfig(decayed_on="matrices without embeddings", weight_decay=0.1)
     )
     assert names(optimizer.param_groups[0]) == {"up.weight", "down.weight"}
-    assert sum(len(it["params"]) for it in optimizer.param_groups) == 7
+    assert sum(len(param_group["params"]) for param_group in optimizer.param_groups) == 7
 
 
 def test_muons_groups() -> None:
@@ -172,15 +176,17 @@ def test_muons_groups() -> None:
     config = OptimizerConfig(name="muon", adjust_lr_fn="original", lr=0.02, adamw_lr=0.003)
     optimizer = build(model, config)
     found = {
-        (it["orthogonalise"], it["lr"], it["weight_decay"]): names(it)
-        for it in optimizer.param_groups
+        (param_group["orthogonalise"], param_group["lr"], param_group["weight_decay"]): names(
+            param_group
+        )
+        for param_group in optimizer.param_groups
     }
     assert found == {
         (True, 0.02, 0.1): {"up.weight", "down.weight"},
         (False, 0.003, 0.1): {"wte.weight", "lm_head.weight"},
         (False, 0.003, 0.0): {"norm.weight", "norm.bias", "up.bias", "down.bias"},
     }
-    chosen = build(model, config, is_hidden=lambda name, it: name == "up.weight")
+    chosen = build(model, config, is_hidden=lambda name, parameter: name == "up.weight")
     assert names(chosen.param_groups[0]) == {"up.weight"}
     with pytest.raises(UsageError, match="muon treats embeddings and heads unlike"):
         build(model.parameters(), config)
@@ -260,7 +266,10 @@ def config_for(name: str, kind: Any = "auto") -> OptimizerConfig:
 
 
 def named(seed: int = 0) -> list[tuple[str, nn.Parameter]]:
-    return [(f"layer{at}", it) for at, it in enumerate(parameters((*MATRICES, (4,)), seed=seed))]
+    return [
+        (f"layer{at}", parameter)
+        for at, parameter in enumerate(parameters((*MATRICES, (4,)), seed=seed))
+    ]
 
 
 @pytest.mark.parametrize(("name", "kind"), EVERY)
@@ -268,16 +277,18 @@ def test_a_resumed_run_goes_on_bit_for_bit(name: str, kind: Any) -> None:
     config = config_for(name, kind)
     first = named()
     optimizer = build(first, config)
-    train([it for _, it in first], optimizer, 7)
+    train([parameter for _, parameter in first], optimizer, 7)
     file = io.BytesIO()
-    torch.save((optimizer.state_dict(), [it for _, it in first]), file)
+    torch.save((optimizer.state_dict(), [parameter for _, parameter in first]), file)
     file.seek(0)
     state, saved = torch.load(file, weights_only=False)
-    resumed = [(key, nn.Parameter(it.detach())) for (key, _), it in zip(first, saved, strict=True)]
+    resumed = [
+        (key, nn.Parameter(tensor.detach())) for (key, _), tensor in zip(first, saved, strict=True)
+    ]
     second = build(resumed, config)
     load_state(second, state)
-    train([it for _, it in first], optimizer, 5, start=7)
-    train([it for _, it in resumed], second, 5, start=7)
+    train([parameter for _, parameter in first], optimizer, 5, start=7)
+    train([parameter for _, parameter in resumed], second, 5, start=7)
     for (_, one), (_, other) in zip(first, resumed, strict=True):
         assert torch.equal(one, other)
     for one_state, other_state in zip(
@@ -300,26 +311,28 @@ def test_a_resumed_run_goes_on_bit_for_bit(name: str, kind: Any) -> None:
 def test_a_run_resumes_with_another_implementation(name: str, before: Any, after: Any) -> None:
     first = named()
     optimizer = build(first, config_for(name, before))
-    train([it for _, it in first], optimizer, 7)
+    train([parameter for _, parameter in first], optimizer, 7)
     resumed = copy.deepcopy(first)
-    for _, it in resumed:
-        it.grad = None
+    for _, parameter in resumed:
+        parameter.grad = None
     second = build(resumed, config_for(name, after))
     load_state(second, copy.deepcopy(optimizer.state_dict()))
     assert all(group.get("fused", None) in (None, False, after == "fused")
                for group in second.param_groups)  # fmt: skip
     if after == "fused":
         assert all(group["fused"] for group in second.param_groups)
-    train([it for _, it in first], optimizer, 5, start=7)
-    train([it for _, it in resumed], second, 5, start=7)
-    assert_equal_to_rounding([it for _, it in first], [it for _, it in resumed])
+    train([parameter for _, parameter in first], optimizer, 5, start=7)
+    train([parameter for _, parameter in resumed], second, 5, start=7)
+    assert_equal_to_rounding(
+        [parameter for _, parameter in first], [parameter for _, parameter in resumed]
+    )
 
 
 def test_the_state_of_another_model_is_refused() -> None:
     state = build(named(), OptimizerConfig()).state_dict()
     with pytest.raises(UsageError, match="groups of 3 and 1 parameters, this one of 4 and 4"):
         load_state(build(Small(), OptimizerConfig()), state)
-    others = [(f"block{at}", it) for at, (_, it) in enumerate(named())]
+    others = [(f"block{at}", parameter) for at, (_, parameter) in enumerate(named())]
     with pytest.raises(UsageError, match="has parameter 'layer0' where this one has 'block0'"):
         load_state(build(others, OptimizerConfig()), state)
 
@@ -332,26 +345,29 @@ def test_state_bytes_are_those_promised_and_those_of_napkin(
     model = Small().to(dtype)
     optimizer = build(model, OptimizerConfig(name=name, implementation=kind))
     assert name == "adagrad" or held_state_bytes(optimizer) == 0
-    trained = [it for it in model.parameters() if it.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     train(trained, optimizer, 2)
     hidden = {"up.weight", "down.weight"}
     promised = sum(
-        it.numel() * state_bytes_per_parameter(name, dtype.itemsize, is_hidden_matrix=key in hidden)
-        for key, it in model.named_parameters()
-        if it.requires_grad
+        parameter.numel()
+        * state_bytes_per_parameter(name, dtype.itemsize, is_hidden_matrix=key in hidden)
+        for key, parameter in model.named_parameters()
+        if parameter.requires_grad
     )
     weights = [
-        Weight(key, Group.FEED_FORWARD if key in hidden else Group.EMBEDDING, tuple(it.shape))
-        for key, it in model.named_parameters()
-        if it.requires_grad
+        Weight(
+            key, Group.FEED_FORWARD if key in hidden else Group.EMBEDDING, tuple(parameter.shape)
+        )
+        for key, parameter in model.named_parameters()
+        if parameter.requires_grad
     ]
     assert held_state_bytes(optimizer) == promised
     assert held_state_bytes(optimizer) == OPTIMIZERS[name].state_bytes(weights, dtype.itemsize)
     fresh = build(model, OptimizerConfig(name=name, implementation=kind))
     assert planned_state_bytes(fresh) == promised
-    counters = [it["step"] for it in optimizer.state.values() if "step" in it]
+    counters = [state["step"] for state in optimizer.state.values() if "step" in state]
     assert planned_counter_bytes(fresh) == (4 * len(counters) if kind == "fused" else 0)
-    assert all(it.nbytes == 4 for it in counters)
+    assert all(counter.nbytes == 4 for counter in counters)
 
 
 def test_an_optimizer_whose_state_is_not_known() -> None:
@@ -385,7 +401,9 @@ def test_torchs_schedulers_and_grad_scaler_work(name: str) -> None:
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        is_same = all(torch.equal(before[key], it) for key, it in model.state_dict().items())
+        is_same = all(
+            torch.equal(before[key], tensor) for key, tensor in model.state_dict().items()
+        )
         assert is_same == (factor != 1.0)
     scheduler.step()
     assert optimizer.param_groups[0]["lr"] == 0.05
@@ -411,7 +429,7 @@ def linear_teacher(optimizer_of: Any) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize(("name", "kind"), [it for it in EVERY if it[0] in TORCHS])
+@pytest.mark.parametrize(("name", "kind"), [pair for pair in EVERY if pair[0] in TORCHS])
 @pytest.mark.parametrize("lr", [0.01, 0.1])
 def test_the_linear_teacher_learns_as_with_torch(name: str, kind: Any, lr: float) -> None:
     config = OptimizerConfig(name=name, lr=lr, implementation=kind, weight_decay=0.0)
@@ -437,11 +455,18 @@ def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     size = ["--layers", "0", "--vocabulary", "10"]
     assert benchmark([*size, "--repeat", "1", "--json", str(file)]) == 0
     assert "0.8M float32 parameters" in capsys.readouterr().out
-    found = {it["name"]: it for it in json.loads(file.read_text())["optimizers"]}
+    found = {
+        optimizer["name"]: optimizer for optimizer in json.loads(file.read_text())["optimizers"]
+    }
     assert set(found) == set(DEFAULTS) - {"muon"}
     assert set(found["adamw"]["ratio"]) == {"for-loop", "fused", "foreach", "own"}
-    assert all(s > 0 for it in found.values() for times in it["step_s"].values() for s in times)
-    assert all(it["ratio"].get("for-loop", 1.0) == 1.0 for it in found.values())
+    assert all(
+        s > 0
+        for optimizer in found.values()
+        for times in optimizer["step_s"].values()
+        for s in times
+    )
+    assert all(optimizer["ratio"].get("for-loop", 1.0) == 1.0 for optimizer in found.values())
 
 
 def test_classes_by_name() -> None:

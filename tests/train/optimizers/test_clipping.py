@@ -23,7 +23,7 @@ def with_gradients(
 
 
 def gradients(trained: Sequence[nn.Parameter]) -> list[torch.Tensor | None]:
-    return [it.grad for it in trained]
+    return [parameter.grad for parameter in trained]
 
 
 def assert_same(ours: Sequence[nn.Parameter], theirs: Sequence[nn.Parameter]) -> None:
@@ -72,7 +72,7 @@ def test_gradients_of_two_dtypes() -> None:
 
 
 def of(*gradients: Sequence[float]) -> list[nn.Parameter]:
-    made = [nn.Parameter(torch.zeros(len(it))) for it in gradients]
+    made = [nn.Parameter(torch.zeros(len(gradient))) for gradient in gradients]
     for parameter, gradient in zip(made, gradients, strict=True):
         parameter.grad = torch.tensor(gradient)
     return made
@@ -82,13 +82,16 @@ def test_by_hand() -> None:
     """|(3, 4, 12)| = 13: above 6.5 it is halved, below 26 it is left."""
     trained = of([3.0, 4.0], [12.0])
     assert clip_by_norm(trained, 26.0).item() == 13.0
-    assert [it.grad.tolist() for it in trained if it.grad is not None] == [[3.0, 4.0], [12.0]]
+    assert [parameter.grad.tolist() for parameter in trained if parameter.grad is not None] == [
+        [3.0, 4.0],
+        [12.0],
+    ]
     assert clip_by_norm(trained, 6.5).item() == 13.0
-    assert global_norm([it.grad for it in trained if it.grad is not None]).item() == pytest.approx(
-        6.5
-    )
+    assert global_norm(
+        [parameter.grad for parameter in trained if parameter.grad is not None]
+    ).item() == pytest.approx(6.5)
     clip_by_value(trained, 1.75)
-    assert [it.grad.tolist() for it in trained if it.grad is not None] == [
+    assert [parameter.grad.tolist() for parameter in trained if parameter.grad is not None] == [
         [pytest.approx(1.5), 1.75],
         [1.75],
     ]

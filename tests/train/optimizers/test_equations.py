@@ -137,7 +137,7 @@ def test_a_batch_holds_no_more_than_it_should(monkeypatch: pytest.MonkeyPatch) -
 
     class Counting(SGD):
         def _update(self, batch: foreach_module.Batch, group: dict[str, Any]) -> None:
-            sizes.append(sum(it.numel() for it in batch.parameters))
+            sizes.append(sum(parameter.numel() for parameter in batch.parameters))
 
     trained_by(Counting, steps=1)
     assert sizes == [8, 4, 5, 8, 5, 7]
@@ -346,8 +346,8 @@ def test_a_closure_is_run_with_gradients() -> None:
 
 def test_all_shapes_are_meant() -> None:
     """Zero dimensions, zero elements and more than two dimensions are among those compared."""
-    assert {len(it) for it in SHAPES} == {0, 1, 2, 3}
-    assert any(0 in it for it in SHAPES)
+    assert {len(shape) for shape in SHAPES} == {0, 1, 2, 3}
+    assert any(0 in shape for shape in SHAPES)
 
 
 def test_a_decay_near_one_is_not_rounded_to_bfloat16() -> None:

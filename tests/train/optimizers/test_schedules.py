@@ -78,17 +78,17 @@ def test_it_resumes_anywhere(schedule: ScheduleConfig, steps: list[int]) -> None
 
 def test_by_hand() -> None:
     cosine = ScheduleConfig(shape="cosine", steps=12, warmup_steps=4, floor=0.1)
-    assert [cosine.factor(it) for it in (0, 1, 2, 3, 4)] == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert [cosine.factor(number) for number in (0, 1, 2, 3, 4)] == [0.2, 0.4, 0.6, 0.8, 1.0]
     assert cosine.factor(8) == pytest.approx(0.1 + 0.9 / 2)
     assert cosine.factor(6) == pytest.approx(0.1 + 0.9 * (1 + 1 / sqrt(2)) / 2)
     linear = ScheduleConfig(shape="linear", steps=4)
-    assert [linear.factor(it) for it in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    assert [linear.factor(number) for number in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     wsd = ScheduleConfig(shape="wsd", steps=20, warmup_steps=1, decay_steps=4)
-    assert [wsd.factor(it) for it in (0, 1, 16, 17, 18, 19, 20)] == [
+    assert [wsd.factor(number) for number in (0, 1, 16, 17, 18, 19, 20)] == [
         0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0
     ]  # fmt: skip
     root = ScheduleConfig(shape="wsd", steps=8, decay_steps=4, decay_shape="sqrt")
-    assert [root.factor(it) for it in (4, 5, 8)] == [1.0, 0.5, 0.0]
+    assert [root.factor(number) for number in (4, 5, 8)] == [1.0, 0.5, 0.0]
     assert ScheduleConfig(shape="constant").factor(10**9) == 1.0
 
 

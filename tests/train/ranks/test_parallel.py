@@ -57,27 +57,36 @@ def unevenly_ignored(batch: TrainBatch, own: Ranks) -> TrainBatch:
 
 def numbers(found: Trained) -> list[tuple[Any, ...]]:
     """What all ranks must agree on, to the bit."""
-    return [(it.loss, it.grad_norm, it.outcome, it.is_spike, it.loss_scale) for it in found.results]
+    return [
+        (
+            step_result.loss,
+            step_result.grad_norm,
+            step_result.outcome,
+            step_result.is_spike,
+            step_result.loss_scale,
+        )
+        for step_result in found.results
+    ]
 
 
 def are_alike(one: Trained, other: Trained, *, loss: float, weight: float) -> bool:
     """Losses and norms to a relative tolerance, weights to an absolute one."""
     return (
-        [it.loss for it in one.results]
-        == pytest.approx([it.loss for it in other.results], rel=loss)
-        and [it.grad_norm for it in one.results]
-        == pytest.approx([it.grad_norm for it in other.results], rel=100 * loss)
+        [step_result.loss for step_result in one.results]
+        == pytest.approx([step_result.loss for step_result in other.results], rel=loss)
+        and [step_result.grad_norm for step_result in one.results]
+        == pytest.approx([step_result.grad_norm for step_result in other.results], rel=100 * loss)
         and one.validation_loss == pytest.approx(other.validation_loss, rel=loss)
         and one.weights.keys() == other.weights.keys()
         and all(
-            torch.allclose(it, other.weights[name], rtol=0, atol=weight)
-            for name, it in one.weights.items()
+            torch.allclose(tensor, other.weights[name], rtol=0, atol=weight)
+            for name, tensor in one.weights.items()
         )
     )
 
 
 def global_rows(ranks_found: list[Trained], step: int) -> Tensor:
-    return torch.cat([it.inputs[step] for it in ranks_found])
+    return torch.cat([rank.inputs[step] for rank in ranks_found])
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +108,7 @@ def alone_ignoring(folder: Path) -> Trained:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_any_number_of_ranks_trains_alike(size: int, folder: Path, alone: Trained) -> None:
-    configs = [config_of(folder, **it) for it in KINDS.values()]
+    configs = [config_of(folder, **kind) for kind in KINDS.values()]
     every = on_ranks(trained_on_ranks, size, configs)
     for at, kind in enumerate(KINDS):
         found = [rank[at] for rank in every]
@@ -109,36 +118,40 @@ def test_any_number_of_ranks_trains_alike(size: int, folder: Path, alone: Traine
             assert numbers(other) == numbers(found[0]), kind
             assert other.validation_loss == found[0].validation_loss
         assert are_alike(found[0], alone, loss=1e-6, weight=1e-4), kind
-        assert all(it.micro_batches == ROWS // size for it in found[0].results) or at not in (3, 4)
+        assert all(
+            result.micro_batches == ROWS // size for result in found[0].results
+        ) or at not in (3, 4)
 
 
 def test_the_mean_is_over_the_targets_of_all_ranks(
     folder: Path, alone: Trained, alone_ignoring: Trained
 ) -> None:
     assert not are_alike(alone_ignoring, alone, loss=1e-6, weight=1e-4)  # the check can fail
-    configs = [config_of(folder, **KINDS[it]) for it in ("ddp", "fsdp", "ddp, micro-batches")]
+    configs = [config_of(folder, **KINDS[name]) for name in ("ddp", "fsdp", "ddp, micro-batches")]
     for found in on_ranks(trained_on_ranks, 4, configs, unevenly_ignored)[0]:
         assert are_alike(found, alone_ignoring, loss=1e-6, weight=1e-4)
 
 
 def test_bfloat16_on_ranks_is_bfloat16_alone(folder: Path) -> None:
     """Shards are gathered in bfloat16, so a block's sums are, too: close, and not as close."""
-    configs = [config_of(folder, precision="bf16", **it) for it in ({}, FSDP)]
+    configs = [config_of(folder, precision="bf16", **options) for options in ({}, FSDP)]
     reference = on_ranks(trained_on_ranks, 1, configs[:1])[0][0]
     replicas, shards = on_ranks(trained_on_ranks, 2, configs)[0]
     assert are_alike(replicas, reference, loss=5e-4, weight=5e-3)
     assert are_alike(shards, reference, loss=2e-3, weight=5e-3)
-    assert {it.dtype for it in shards.weights.values()} == {torch.float32}
+    assert {weight.dtype for weight in shards.weights.values()} == {torch.float32}
 
 
 def test_every_precision_goes_with_replicas(folder: Path) -> None:
-    configs = [config_of(folder, precision=it) for it in ("fp16", "bf16-master", "pure-bf16")]
+    configs = [config_of(folder, precision=name) for name in ("fp16", "bf16-master", "pure-bf16")]
     references = on_ranks(trained_on_ranks, 1, configs)[0]
     every = on_ranks(trained_on_ranks, 2, configs)
     for one, other, reference in zip(*every, references, strict=True):
         assert numbers(one) == numbers(other)
-        assert all(torch.equal(it, other.weights[name]) for name, it in one.weights.items())
-        assert [it.outcome for it in one.results] == [it.outcome for it in reference.results]
+        assert all(torch.equal(weight, other.weights[name]) for name, weight in one.weights.items())
+        assert [result.outcome for result in one.results] == [
+            result.outcome for result in reference.results
+        ]
         assert are_alike(one, reference, loss=2e-3, weight=1e-2)
 
 
@@ -161,9 +174,14 @@ def test_every_optimizer_steps_shards_as_it_steps_the_whole(tmp_path: Path) -> N
     """Matrices of ten rows and one of a single row: three ranks have unequal shards, or none."""
     configs = [
         teacher(
-            tmp_path, batch=6, steps=3, teacher={"dim": 10, "num_layers": 2}, optimizer=it, **FSDP
+            tmp_path,
+            batch=6,
+            steps=3,
+            teacher={"dim": 10, "num_layers": 2},
+            optimizer=optimizer,
+            **FSDP,
         )
-        for it in OPTIMIZERS
+        for optimizer in OPTIMIZERS
     ]
     whole = on_ranks(trained_on_ranks, 1, configs)[0]
     shards = on_ranks(trained_on_ranks, 3, configs)[0]
@@ -198,7 +216,8 @@ def test_precisions_that_know_no_shards_are_refused(name: str, folder: Path) -> 
 
 def test_the_linear_teacher_has_ranks_too(tmp_path: Path) -> None:
     configs = [
-        teacher(tmp_path, batch=8, teacher={"dim": 8, "num_layers": 2}, **it) for it in ({}, FSDP)
+        teacher(tmp_path, batch=8, teacher={"dim": 8, "num_layers": 2}, **options)
+        for options in ({}, FSDP)
     ]
     reference = on_ranks(trained_on_ranks, 1, configs[:1])[0][0]
     every = on_ranks(trained_on_ranks, 4, configs)

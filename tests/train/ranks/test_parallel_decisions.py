@@ -50,11 +50,11 @@ KINDS: list[dict[str, Any]] = [{}, FSDP]
 
 
 def test_a_step_that_one_rank_cannot_take_no_rank_takes(tmp_path: Path) -> None:
-    configs = [teacher(tmp_path, batch=8, steps=3, on_nonfinite="skip", **it) for it in KINDS]
+    configs = [teacher(tmp_path, batch=8, steps=3, on_nonfinite="skip", **kind) for kind in KINDS]
     every = on_ranks(trained_on_ranks, 4, configs, poisoned)
     for at in range(len(KINDS)):
         for found in (rank[at] for rank in every):
-            assert [it.is_skipped for it in found.results] == [False, True, False]
+            assert [step_result.is_skipped for step_result in found.results] == [False, True, False]
             for name, weight in found.weights.items():
                 assert weight.isfinite().all()
                 assert torch.equal(weight, every[0][at].weights[name])
@@ -101,7 +101,7 @@ def test_out_of_memory_is_raised_at_once(tmp_path: Path) -> None:
 def test_each_rank_drops_out_its_own(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     config = replace(config, model=replace(config.model, dropout=0.5))
-    found = [it[0] for it in on_ranks(trained_on_ranks, 2, [config])]
+    found = [on_rank[0] for on_rank in on_ranks(trained_on_ranks, 2, [config])]
     assert found[0].random_number != found[1].random_number
     assert found[0].results == found[1].results
 
@@ -127,7 +127,7 @@ def looked_at(config: TrainConfig) -> dict[str, Any]:
             found = footprint(trainer.model, trainer.optimizer, activations_bytes=kept)
             with trainer.parallel.whole_weights():
                 ids = sample(trainer.model, torch.tensor([[1, 2]]), tokens=3, seed=1)
-            norm = global_norm(it.detach() for it in trainer.model.parameters())
+            norm = global_norm(parameter.detach() for parameter in trainer.model.parameters())
             loss = trainer.step(next(rows)).result.loss
         trainer.task.close()
         return {"footprint": found, "ids": ids, "norm": norm.item(), "loss": loss}
@@ -136,7 +136,7 @@ def looked_at(config: TrainConfig) -> dict[str, Any]:
 def test_looking_changes_no_step_and_counts_what_each_rank_holds(tmp_path: Path) -> None:
     kinds = [(1, {}), (2, {}), (2, FSDP)]
     alone, replicas, shards = (
-        on_ranks(looked_at, size, config_of(tmp_path, **it)) for size, it in kinds
+        on_ranks(looked_at, size, config_of(tmp_path, **options)) for size, options in kinds
     )
     expected = alone[0]
     for found in (*replicas, *shards):
@@ -145,17 +145,17 @@ def test_looking_changes_no_step_and_counts_what_each_rank_holds(tmp_path: Path)
         assert torch.equal(found["ids"], expected["ids"])
     whole: Footprint = expected["footprint"]
     assert replicas[0]["footprint"].parameters_bytes == whole.parameters_bytes
-    held = [it["footprint"] for it in shards]
+    held = [shard["footprint"] for shard in shards]
     # FSDP2 pads 257 rows to twice 129.
-    rest_bytes = sum(it.parameters_bytes for it in held) - whole.parameters_bytes
+    rest_bytes = sum(rank.parameters_bytes for rank in held) - whole.parameters_bytes
     assert rest_bytes == 2 * TINY["width"] * 4
-    assert sum(it.optimizer_state_bytes for it in held) == whole.optimizer_state_bytes
+    assert sum(rank.optimizer_state_bytes for rank in held) == whole.optimizer_state_bytes
 
 
 def test_sampling_leaves_weights_as_they_were() -> None:
     """`undisturbed` asks what is no shard for nothing."""
     model = torch.nn.Linear(1, 1)
-    before = [it.clone() for it in model.parameters()]
+    before = [parameter.clone() for parameter in model.parameters()]
     with undisturbed(model):
         assert not model.training
     assert all(map(torch.equal, before, model.parameters()))

@@ -67,7 +67,7 @@ def test_all_ranks_know_the_same(size: int) -> None:
     assert one["saving"] == [[rank] for rank in range(size)]
     for other in found[1:]:
         assert torch.equal(other.pop("on device"), one["on device"])
-        assert other == {key: it for key, it in one.items() if key != "on device"}
+        assert other == {key: value for key, value in one.items() if key != "on device"}
 
 
 def test_where_the_first_rank_fails_all_do() -> None:
@@ -96,7 +96,7 @@ def test_each_rank_draws_its_own_numbers() -> None:
     seeds = [Ranks(rank, 64).seed(7) for rank in range(64)]
     assert seeds[0] == 7
     assert len(set(seeds)) == 64
-    assert all(0 <= it < 2**63 for it in seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
     assert Ranks(1, 2).seed(7) == Ranks(1, 64).seed(7) != Ranks(1, 2).seed(8)
 
 

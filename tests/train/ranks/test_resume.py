@@ -110,15 +110,15 @@ def test_another_number_of_ranks_goes_on(
 ) -> None:
     before = on_ranks(run, first[0], config_of(tmp_path, first[1]), first[0] - 1, 3, signal.SIGTERM)
     # One rank alone was told, and all stopped after the same step.
-    assert {it.stopped_by for it in before} == {signal.SIGTERM}
-    assert {len(it.losses) for it in before} == {3}
+    assert {on_rank.stopped_by for on_rank in before} == {signal.SIGTERM}
+    assert {len(on_rank.losses) for on_rank in before} == {3}
     after = on_ranks(run, then[0], config_of(tmp_path, then[1]))
     losses = before[0].losses + after[0].losses
     assert [step for step, _ in losses] == list(range(1, STEPS + 1))
     for (_, found), (_, expected) in zip(losses, whole, strict=True):
         assert found == pytest.approx(expected, rel=ROUNDING)
-    assert all(it.losses == after[0].losses for it in after)
-    assert any(f"saved by {first[0]} ranks" in it for it in after[0].notes)
+    assert all(on_rank.losses == after[0].losses for on_rank in after)
+    assert any(f"saved by {first[0]} ranks" in note for note in after[0].notes)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
@@ -146,7 +146,7 @@ def test_a_checkpoint_damaged_on_any_rank_is_refused_by_all(tmp_path: Path) -> N
         file.write_bytes(content)
         break
     again = on_ranks(run, 2, config)
-    assert {len(it.losses) for it in again} == {3}
+    assert {len(on_rank.losses) for on_rank in again} == {3}
     assert "are damaged" in again[0].notes[0]
 
 

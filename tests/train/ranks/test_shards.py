@@ -16,7 +16,7 @@ SHAPES = ((5, 3), (1, 4), (7,))
 
 def tensors(seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(it, generator=generator) for it in SHAPES]
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
 
 
 def shards_of(given: list[Tensor]) -> list[Tensor]:
@@ -24,11 +24,11 @@ def shards_of(given: list[Tensor]) -> list[Tensor]:
     from torch.distributed.tensor import Shard, distribute_tensor
 
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
-    return [distribute_tensor(it, mesh, [Shard(0)]) for it in given]
+    return [distribute_tensor(tensor, mesh, [Shard(0)]) for tensor in given]
 
 
 def with_gradients(weights: list[Tensor], gradients: list[Tensor]) -> list[nn.Parameter]:
-    found = [nn.Parameter(it) for it in weights]
+    found = [nn.Parameter(weight) for weight in weights]
     for parameter, gradient in zip(found, gradients, strict=True):
         parameter.grad = gradient
     return found
@@ -43,13 +43,15 @@ def in_shards() -> dict[str, list[Tensor]]:
         norm = clip_by_norm(clipped, 0.5)
         scale_to_norm(scaled, norm.item(), 0.5)
         return {
-            "are shards": [torch.tensor([is_shard(it) for it in cut])],
-            "held": [held(it) for it in cut],
-            "parts": [part_like(one, it) for one, it in zip(tensors(0), cut, strict=True)],
-            "whole": [whole(it) for it in cut],
+            "are shards": [torch.tensor([is_shard(shard) for shard in cut])],
+            "held": [held(shard) for shard in cut],
+            "parts": [part_like(one, shard) for one, shard in zip(tensors(0), cut, strict=True)],
+            "whole": [whole(shard) for shard in cut],
             "norm": [norm, global_norm(cut)],
-            "clipped": [whole(it.grad) for it in clipped if it.grad is not None],
-            "scaled": [whole(it.grad) for it in scaled if it.grad is not None],
+            "clipped": [
+                whole(parameter.grad) for parameter in clipped if parameter.grad is not None
+            ],
+            "scaled": [whole(parameter.grad) for parameter in scaled if parameter.grad is not None],
         }
 
 
@@ -76,7 +78,7 @@ def test_parts_make_up_the_whole() -> None:
             assert torch.equal(found["whole"][at], tensor)
 
 
-@pytest.mark.parametrize("function", [held, whole, lambda it: part_like(it, torch.ones(2))])
+@pytest.mark.parametrize("function", [held, whole, lambda tensor: part_like(tensor, torch.ones(2))])
 def test_what_is_no_shard_stays_as_it_is(function: object) -> None:
     tensor = torch.ones(2)
     assert callable(function)

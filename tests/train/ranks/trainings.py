@@ -62,13 +62,13 @@ def validated(trainer: Trainer) -> float:
 
 def whole_weights(trainer: Trainer) -> dict[str, Tensor]:
     return {
-        name: whole(it.detach()).clone()
+        name: whole(param.detach()).clone()
         for group in trainer.optimizer.param_groups
-        for name, it in zip(group["param_names"], group["params"], strict=True)
+        for name, param in zip(group["param_names"], group["params"], strict=True)
     }
 
 
 def trained_on_ranks(configs: list[TrainConfig], change: Change = as_it_is) -> list[Trained]:
     """One training after the other, on the rank that this process is."""
     with ranks("cpu") as own:
-        return [trained(it, own, change) for it in configs]
+        return [trained(config, own, change) for config in configs]

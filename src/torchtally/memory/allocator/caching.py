@@ -183,7 +183,7 @@ class CachingAllocator:
         heads = [
             block for block in blocks if block.previous is None or not block.previous.is_mapped
         ]
-        return [list(mapped_from(head)) for head in sorted(heads, key=lambda it: it.address)]
+        return [list(mapped_from(head)) for head in sorted(heads, key=lambda head: head.address)]
 
     # Sizes.
 
@@ -236,7 +236,8 @@ class CachingAllocator:
         """A block at the end of a segment counts as large as it could grow."""
         if not self.settings.is_expandable:
             return next(
-                (it for it in range(place, len(blocks)) if blocks[it][2].segment is None), None
+                (index for index in range(place, len(blocks)) if blocks[index][2].segment is None),
+                None,
             )
         while place + 1 < len(blocks) and blocks[place][2].segment is not None:
             if grown(blocks[place + 1][2]) >= grown(blocks[place][2]):
@@ -561,10 +562,10 @@ def grown(block: Block) -> int:
 
 def has_room(block: Block, size: int) -> bool:
     found = 0
-    it: Block | None = block
-    while found < size and it is not None and it.is_available:
-        found += it.size
-        it = it.next
+    neighbour: Block | None = block
+    while found < size and neighbour is not None and neighbour.is_available:
+        found += neighbour.size
+        neighbour = neighbour.next
     return found >= size
 
 

@@ -80,14 +80,24 @@ DIED, EMPTIED, BORN = range(3)
 
 def events(trace: Trace, device: str) -> list[tuple[int, int, Storage | None]]:
     """(tick, what, storage) of a device, in the order in which they happened."""
-    mine = [it for it in trace.storages if it.device == device]
+    mine = [storage for storage in trace.storages if storage.device == device]
     found = chain(
-        ((it.born, BORN, it.number, it) for it in mine if it.died is None or it.died > it.born),
         (
-            (it.died, DIED, it.number, it)
-            for it in mine
-            if it.died is not None and it.died > it.born
+            (storage.born, BORN, storage.number, storage)
+            for storage in mine
+            if storage.died is None or storage.died > storage.born
         ),
-        ((it.tick, EMPTIED, -1, None) for it in trace.emptied if it.device == device),
+        (
+            (storage.died, DIED, storage.number, storage)
+            for storage in mine
+            if storage.died is not None and storage.died > storage.born
+        ),
+        (
+            (emptied.tick, EMPTIED, -1, None)
+            for emptied in trace.emptied
+            if emptied.device == device
+        ),
     )
-    return [(tick, order, it) for tick, order, _, it in sorted(found, key=lambda row: row[:3])]
+    return [
+        (tick, order, storage) for tick, order, _, storage in sorted(found, key=lambda row: row[:3])
+    ]

@@ -119,7 +119,7 @@ class AllocatorSettings:
     @property
     def is_default(self) -> bool:
         default = AllocatorSettings()
-        names = (it.name for it in fields(self) if it.name != "text")
+        names = (field.name for field in fields(self) if field.name != "text")
         return all(getattr(self, name) == getattr(default, name) for name in names)
 
 

@@ -108,7 +108,7 @@ def reduction_of(source: TensorSpec, dims: tuple[int, ...]) -> Reduction | None:
 def joined(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """(size, stride) of dimensions, fastest first, those that follow one another as one."""
     found: list[tuple[int, int]] = []
-    for size, stride in sorted((pair for pair in pairs if pair[0] > 1), key=lambda it: it[1]):
+    for size, stride in sorted((pair for pair in pairs if pair[0] > 1), key=lambda pair: pair[1]):
         if found and stride == found[-1][0] * found[-1][1]:
             found[-1] = (found[-1][0] * size, found[-1][1])
         else:

@@ -48,7 +48,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 def product(call: Call, chip: Chip) -> tuple[int, ...]:
     """Copies of matrices whose rows or columns do not lie one after the other (cuda/Blas.cpp)."""
     return tuple(
-        it.elements * it.itemsize_bytes for it in call.inputs[-2:] if not is_blas_matrix(it)
+        spec.elements * spec.itemsize_bytes for spec in call.inputs[-2:] if not is_blas_matrix(spec)
     )
 
 
@@ -79,9 +79,9 @@ def flash_backward(call: Call, chip: Chip) -> tuple[int, ...]:
     B, H, S, D = query.shape if swapped else (query.shape[0], *query.shape[2:0:-1], query.shape[3])
     heads_at = 1 if swapped else 2
     copies = [
-        it.elements * it.itemsize_bytes
-        for it in (call.tensor("grad_out"), call.tensor("out"))
-        if not is_contiguous(it, (0, 2, 1, 3) if swapped else (0, 1, 2, 3))
+        spec.elements * spec.itemsize_bytes
+        for spec in (call.tensor("grad_out"), call.tensor("out"))
+        if not is_contiguous(spec, (0, 2, 1, 3) if swapped else (0, 1, 2, 3))
     ]
     rows = -(-S // 128) * 128
     width = -(-D // 32) * 32 if D <= 192 else 256
@@ -174,7 +174,7 @@ def index_put(call: Call, chip: Chip) -> tuple[int, ...]:
     """Indices sorted, for sums that do not depend on the order of threads (cuda/Indexing.cu)."""
     if call.literal("accumulate") is not True or not call.tensors("indices"):
         return ()
-    count = max(it.elements for it in call.tensors("indices"))
+    count = max(tensor.elements for tensor in call.tensors("indices"))
     return (INDEX_BYTES * count,) * 5 + (2 * INDEX_BYTES * count,)
 
 
@@ -207,7 +207,7 @@ def randperm(call: Call, chip: Chip) -> tuple[int, ...]:
 def norms_of_list(call: Call, chip: Chip, *, chunk: int) -> tuple[int, ...]:
     """One partial norm for each chunk of the longest tensor, for every tensor."""
     tensors = call.inputs
-    chunks = max((-(-it.elements // chunk) for it in tensors), default=0)
+    chunks = max((-(-tensor.elements // chunk) for tensor in tensors), default=0)
     return (len(tensors) * chunks * FLOAT_BYTES,)
 
 

@@ -34,52 +34,56 @@ INNER = Region.INNER
 
 
 def attention_saved(
-    at: Setting, it: SelfAttention | LatentAttention, given_bytes: int
+    at: Setting, attention: SelfAttention | LatentAttention, given_bytes: int
 ) -> Iterator[Saved]:
     """All that an attention block keeps, its input's copy for its products among it."""
-    products = _first_products(it)
+    products = _first_products(attention)
     yield from products_saved(at, "input of attention", STREAM, given_bytes, products)
-    if isinstance(it, LatentAttention):
-        yield from _latent_saved(at, it)
+    if isinstance(attention, LatentAttention):
+        yield from _latent_saved(at, attention)
     else:
-        yield from _head_norms_saved(at, it)
-    yield from _core_saved(at, it)
+        yield from _head_norms_saved(at, attention)
+    yield from _core_saved(at, attention)
 
 
-def is_masked(at: Setting, it: SelfAttention | LatentAttention) -> bool:
+def is_masked(at: Setting, attention: SelfAttention | LatentAttention) -> bool:
     """Transformers gives PyTorch's attention a mask as a tensor, as it must where a window or a
     chunk is shorter than the sequence. Kernels that know windows need none.
     """
-    window = None if isinstance(it, LatentAttention) else it.window
+    window = None if isinstance(attention, LatentAttention) else attention.window
     return not at.is_fused and window is not None and window < at.tokens
 
 
-def _first_products(it: SelfAttention | LatentAttention) -> int:
-    if isinstance(it, LatentAttention):
+def _first_products(attention: SelfAttention | LatentAttention) -> int:
+    if isinstance(attention, LatentAttention):
         return 2
-    return 1 if it.is_fused else 3
+    return 1 if attention.is_fused else 3
 
 
-def _head_norms_saved(at: Setting, it: SelfAttention) -> Iterator[Saved]:
-    for n, size in enumerate(it.head_norm_sizes):
-        heads = it.heads if n == 0 else it.kv_heads
+def _head_norms_saved(at: Setting, self_attention: SelfAttention) -> Iterator[Saved]:
+    for n, size in enumerate(self_attention.head_norm_sizes):
+        heads = self_attention.heads if n == 0 else self_attention.kv_heads
         rows = f"{TOKENS} * norms"
         yield from norm_saved(
             at, f"{'queries' if n == 0 else 'keys'}' norm", at.inner_bytes,
             elements=f"{rows} * norm_size", rows=rows, region=INNER,
-            norm_size=size, norms=heads * it.head_dim // size,
+            norm_size=size, norms=heads * self_attention.head_dim // size,
         )  # fmt: skip
 
 
-def _latent_saved(at: Setting, it: LatentAttention) -> Iterator[Saved]:
+def _latent_saved(at: Setting, latent_attention: LatentAttention) -> Iterator[Saved]:
     """The compressed queries, keys and values: on every chip, as their norms need them whole."""
-    ranks = {"queries": it.query_rank, "keys and values": it.kv_rank}
+    ranks = {"queries": latent_attention.query_rank, "keys and values": latent_attention.kv_rank}
     for name, rank in ranks.items():
         if rank is None:
             continue
         elements = f"{TOKENS} * rank"
         # Of keys and values the part with positions lies beside what the norm is given.
-        beside = 0 if name == "queries" or at.inner_bytes < FLOAT32_BYTES else it.rotary_head_dim
+        beside = (
+            0
+            if name == "queries" or at.inner_bytes < FLOAT32_BYTES
+            else latent_attention.rotary_head_dim
+        )
         yield from norm_saved(
             at, f"compressed {name}", at.inner_bytes, elements=elements, rank=rank
         )
@@ -92,20 +96,20 @@ def _latent_saved(at: Setting, it: LatentAttention) -> Iterator[Saved]:
         yield from products_saved(at, f"normed {name}", elements, given, rank=rank)
 
 
-def _core_saved(at: Setting, it: SelfAttention | LatentAttention) -> Iterator[Saved]:
+def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iterator[Saved]:
     """Queries, keys, values, scores where they are kept, and what becomes of them."""
-    sizes = _sizes(it)
+    sizes = _sizes(attention)
     if at.kernel is Kernel.MATH and at.recompute is not Recompute.SELECTIVE:
-        yield from _math_saved(at, it)
+        yield from _math_saved(at, attention)
     else:
-        yield from _operands_saved(at, it)
+        yield from _operands_saved(at, attention)
     if at.kernel is Kernel.FLASH:
         yield at.saved("log-sum-exp", f"{TOKENS} * heads", FLOAT32_BYTES, INNER,
-                       "scores made again", heads=it.heads)  # fmt: skip
+                       "scores made again", heads=attention.heads)  # fmt: skip
         yield at.saved("random state", "2", INT64_BYTES, Region.WHOLE, "dropout within attention")
         # The result is laid out as queries are; put together from parts, those lie head by head,
         # and the output projection wants token by token. cuDNN's, which half precision takes.
-        is_copied = isinstance(it, LatentAttention) or it.is_partly_rotary
+        is_copied = isinstance(attention, LatentAttention) or attention.is_partly_rotary
         if is_copied and not at.is_fused and at.inner_bytes < FLOAT32_BYTES:
             yield at.saved("result, copied", VALUES, at.inner_bytes, INNER, "layout", **sizes)
         yield at.saved("result", VALUES, at.inner_bytes, INNER, "attention's backward", **sizes)
@@ -115,30 +119,30 @@ def _core_saved(at: Setting, it: SelfAttention | LatentAttention) -> Iterator[Sa
     )  # fmt: skip
 
 
-def _operands_saved(at: Setting, it: SelfAttention | LatentAttention) -> Iterator[Saved]:
+def _operands_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iterator[Saved]:
     """Queries, keys and values as a fused kernel keeps them."""
-    size, sizes = at.inner_bytes, _sizes(it)
+    size, sizes = at.inner_bytes, _sizes(attention)
     why = "attention's backward"
-    if isinstance(it, LatentAttention):
+    if isinstance(attention, LatentAttention):
         yield at.saved("queries", QUERIES, size, INNER, why, **sizes)
         yield at.saved("keys", QUERIES, size, INNER, why, **sizes)
         elements = (
             VALUES if at.is_fused else f"{TOKENS} * heads * (plain_head_dim + value_head_dim)"
         )
         yield at.saved("values, and keys' part beside them", elements, size, INNER, why,
-                       plain_head_dim=it.plain_head_dim, **sizes)  # fmt: skip
+                       plain_head_dim=attention.plain_head_dim, **sizes)  # fmt: skip
         return
-    if is_masked(at, it):
+    if is_masked(at, attention):
         yield at.saved("queries", QUERIES, size, INNER, why, **sizes)
         for name in ("keys", "values"):
             yield at.saved(f"{name}, repeated for each head", QUERIES, size, INNER,
                            "no grouped heads with a mask", **sizes)  # fmt: skip
         yield at.saved("mask", f"{TOKENS} * keys", size, Region.WHOLE, "attention's backward")
         return
-    if it.is_fused and not at.is_fused:
+    if attention.is_fused and not at.is_fused:
         yield at.saved("queries, keys, values in one", f"{QUERIES} + 2 * {KEYS}", size, INNER, why,
                        **sizes)  # fmt: skip
-        if it.is_rotary:
+        if attention.is_rotary:
             yield at.saved("turned queries", QUERIES, size, INNER, why, **sizes)
             yield at.saved("turned keys", KEYS, size, INNER, why, **sizes)
         return
@@ -147,32 +151,34 @@ def _operands_saved(at: Setting, it: SelfAttention | LatentAttention) -> Iterato
     yield at.saved("values", KEYS, size, INNER, why, **sizes)
 
 
-def _math_saved(at: Setting, it: SelfAttention | LatentAttention) -> Iterator[Saved]:
+def _math_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iterator[Saved]:
     """What attention keeps that is computed operator by operator: the square of the sequence."""
-    sizes = _sizes(it)
+    sizes = _sizes(attention)
     if at.is_fused:  # Korthikanti 2022: queries, keys and values once, in the activations' dtype
-        yield from _operands_saved(at, it)
+        yield from _operands_saved(at, attention)
         wide = at.inner_bytes
     else:
         wide = FLOAT32_BYTES
         for name, elements in (("queries", QUERIES), ("keys", QUERIES), ("values", VALUES)):
             yield at.saved(name, elements, wide, INNER, "products of attention", **sizes)
-    yield at.saved("softmax of scores", SCORES, wide, INNER, "softmax", heads=it.heads)
+    yield at.saved("softmax of scores", SCORES, wide, INNER, "softmax", heads=attention.heads)
     if at.attention_dropout:
-        yield at.saved("mask of scores", SCORES, BOOL_BYTES, INNER, "dropout", heads=it.heads)
+        yield at.saved(
+            "mask of scores", SCORES, BOOL_BYTES, INNER, "dropout", heads=attention.heads
+        )
         yield at.saved("dropped scores", SCORES, wide, INNER, "product with values",
-                       heads=it.heads)  # fmt: skip
+                       heads=attention.heads)  # fmt: skip
 
 
-def _sizes(it: SelfAttention | LatentAttention) -> dict[str, int]:
+def _sizes(attention: SelfAttention | LatentAttention) -> dict[str, int]:
     kv_heads, value_head_dim = (
-        (it.heads, it.value_head_dim)
-        if isinstance(it, LatentAttention)
-        else (it.kv_heads, it.head_dim)
+        (attention.heads, attention.value_head_dim)
+        if isinstance(attention, LatentAttention)
+        else (attention.kv_heads, attention.head_dim)
     )
     return {
-        "heads": it.heads,
+        "heads": attention.heads,
         "kv_heads": kv_heads,
-        "head_dim": it.head_dim,
+        "head_dim": attention.head_dim,
         "value_head_dim": value_head_dim,
     }

@@ -20,95 +20,99 @@ ROUTED = f"{TOKENS} * active"
 
 
 def feed_forward_saved(
-    at: Setting, it: FeedForward, given_bytes: int, *, is_input_kept: bool = False
+    at: Setting, feed_forward: FeedForward, given_bytes: int, *, is_input_kept: bool = False
 ) -> Iterator[Saved]:
     """All that a dense feed-forward keeps, its input's copy for its products among it."""
-    products = 2 if it.is_gated and not it.is_fused else 1
+    products = 2 if feed_forward.is_gated and not feed_forward.is_fused else 1
     yield from products_saved(
         at, "input of feed-forward", STREAM, given_bytes, products, is_kept_already=is_input_kept
     )
-    yield from _inner_saved(at, it)
+    yield from _inner_saved(at, feed_forward)
 
 
-def experts_saved(at: Setting, it: Experts, given_bytes: int) -> Iterator[Saved]:
+def experts_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[Saved]:
     """All that a mixture keeps: exact where no token is dropped."""
-    shared = _shared(it)
-    yield from _router_saved(at, it, given_bytes)
+    shared = _shared(experts)
+    yield from _router_saved(at, experts, given_bytes)
     if shared is not None:
-        products = 3 if it.has_shared_gate else 2
-        is_shared_input = given_bytes == at.operand_bytes and not _is_router_wide(at, it)
+        products = 3 if experts.has_shared_gate else 2
+        is_shared_input = given_bytes == at.operand_bytes and not _is_router_wide(at, experts)
         yield from products_saved(
             at, "input of shared experts", STREAM, given_bytes, products,
             is_kept_already=is_shared_input,
         )  # fmt: skip
-    yield from _routed_saved(at, it)
+    yield from _routed_saved(at, experts)
     if shared is not None:
         yield from _inner_saved(at, shared)
-    if it.has_shared_gate:
+    if experts.has_shared_gate:
         yield at.saved("result of shared experts", STREAM, at.inner_bytes, why="times its gate")
         yield at.saved("shared gate", TOKENS, at.inner_bytes, why="sigmoid, and its product")
 
 
-def _inner_saved(at: Setting, it: FeedForward) -> Iterator[Saved]:
+def _inner_saved(at: Setting, feed_forward: FeedForward) -> Iterator[Saved]:
     """Between the first projections and the last one."""
-    width, size, inner = f"{TOKENS} * ffn_width", at.inner_bytes, it.width
-    yield from activated_saved(at, it.activation, width, size, INNER, ffn_width=inner)
-    result = activated_bytes(at, it.activation, size)
-    if it.is_gated:
+    width, size, inner = f"{TOKENS} * ffn_width", at.inner_bytes, feed_forward.width
+    yield from activated_saved(at, feed_forward.activation, width, size, INNER, ffn_width=inner)
+    result = activated_bytes(at, feed_forward.activation, size)
+    if feed_forward.is_gated:
         if not at.is_fused:
             yield at.saved("activated gate", width, result, INNER, "its product", ffn_width=inner)
         yield at.saved("up", width, size, INNER, "product with the gate", ffn_width=inner)
-    is_kept = not it.is_gated and it.activation in KEEPS_OUTPUT and not at.is_fused
+    is_kept = (
+        not feed_forward.is_gated and feed_forward.activation in KEEPS_OUTPUT and not at.is_fused
+    )
     if is_kept:
-        yield at.saved("activated", width, size, INNER, it.activation, ffn_width=inner)
+        yield at.saved("activated", width, size, INNER, feed_forward.activation, ffn_width=inner)
     yield from products_saved(
         at, "input of the last projection", width, result, region=INNER, is_kept_already=is_kept,
         ffn_width=inner,
     )  # fmt: skip
 
 
-def _shared(it: Experts) -> FeedForward | None:
-    if not it.shared_width:
+def _shared(experts: Experts) -> FeedForward | None:
+    if not experts.shared_width:
         return None
-    return FeedForward(width=it.shared_width, is_gated=it.is_gated, activation=it.activation)
+    return FeedForward(
+        width=experts.shared_width, is_gated=experts.is_gated, activation=experts.activation
+    )
 
 
-def _is_router_wide(at: Setting, it: Experts) -> bool:
+def _is_router_wide(at: Setting, experts: Experts) -> bool:
     """In float32, but where autocast makes it narrow."""
-    return it.is_router_wide and at.inner_bytes < FLOAT32_BYTES and not at.is_mixed_eagerly
+    return experts.is_router_wide and at.inner_bytes < FLOAT32_BYTES and not at.is_mixed_eagerly
 
 
-def _router_saved(at: Setting, it: Experts, given_bytes: int) -> Iterator[Saved]:
-    if _is_router_wide(at, it):
+def _router_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[Saved]:
+    if _is_router_wide(at, experts):
         yield at.saved("input of the router, float32", STREAM, FLOAT32_BYTES, why="its gradient")
         yield at.saved("router, float32", "experts * width", FLOAT32_BYTES, Region.WHOLE,
-                       "gradient of its input", experts=it.experts)  # fmt: skip
+                       "gradient of its input", experts=experts.experts)  # fmt: skip
     else:
         yield from products_saved(at, "input of the router", STREAM, given_bytes)
     size = FLOAT32_BYTES
     yield at.saved("scores of experts", f"{TOKENS} * experts", size, why="their softmax",
-                   experts=it.experts)  # fmt: skip
-    yield at.saved("chosen experts", ROUTED, INT64_BYTES, why="topk", active=it.active)
-    if it.is_normalised:
+                   experts=experts.experts)  # fmt: skip
+    yield at.saved("chosen experts", ROUTED, INT64_BYTES, why="topk", active=experts.active)
+    if experts.is_normalised:
         yield at.saved("weights of experts", ROUTED, size, why="their sum is made 1",
-                       active=it.active)  # fmt: skip
+                       active=experts.active)  # fmt: skip
         yield at.saved("sum of weights", TOKENS, FLOAT32_BYTES, why="their sum is made 1")
 
 
-def _routed_saved(at: Setting, it: Experts) -> Iterator[Saved]:
+def _routed_saved(at: Setting, experts: Experts) -> Iterator[Saved]:
     """Rows in the order of their experts, for products of groups of rows.
 
     Autocast does not know `torch._grouped_mm`, which then runs in the dtype of the stream.
     """
     size = at.stream_bytes
     rows, inner = f"{ROUTED} * width", f"{ROUTED} * ffn_width"
-    sizes = {"active": it.active, "ffn_width": it.width}
+    sizes = {"active": experts.active, "ffn_width": experts.width}
     yield at.saved("rows for experts", rows, _operand(at), Region.STREAM,
                    "their weights' gradients", **sizes)  # fmt: skip
-    times = "2 * " if it.is_gated else ""
-    yield at.saved("gate and up" if it.is_gated else "up", times + inner, size, INNER,
+    times = "2 * " if experts.is_gated else ""
+    yield at.saved("gate and up" if experts.is_gated else "up", times + inner, size, INNER,
                    "the activation and its product", **sizes)  # fmt: skip
-    if it.is_gated and not at.is_fused:
+    if experts.is_gated and not at.is_fused:
         yield at.saved("activated gate", inner, size, INNER, "its product", **sizes)
     yield at.saved("input of the last projection", inner, _operand(at), INNER,
                    "its weights' gradient", **sizes)  # fmt: skip
@@ -120,7 +124,7 @@ def _routed_saved(at: Setting, it: Experts) -> Iterator[Saved]:
         yield at.saved("order of rows", f"3 * {ROUTED}", INT64_BYTES, Region.STREAM,
                        "there and back", **sizes)  # fmt: skip
         yield at.saved("ends of groups", "experts", FLOAT32_BYTES, Region.WHOLE, "products",
-                       experts=it.experts)  # fmt: skip
+                       experts=experts.experts)  # fmt: skip
 
 
 def _operand(at: Setting) -> int:

@@ -81,7 +81,7 @@ def activations(
     )
     head = head_activation_bytes(model, batch, sequence, recipe, **options)
     working = working_activation_bytes(model, batch, sequence, recipe, **options)
-    kinds = {f"layers_{n}": it for n, it in enumerate(layers)}
+    kinds = {f"layers_{n}": layer for n, layer in enumerate(layers)}
     whole = derived(
         "activations",
         Unit.BYTES,
@@ -109,7 +109,7 @@ def layer_activation_bytes(
     if at.recompute is Recompute.FULL:
         return saved_bytes("a layer's input", [at.saved("input", STREAM, at.stream_bytes)])
     kept, casts = layer_saved(at, kind), layer_cast_bytes(kind, model, recipe, **options)
-    note = ", ".join(dict.fromkeys(it.name for it in kept))
+    note = ", ".join(dict.fromkeys(saved.name for saved in kept))
     size = saved_bytes("a layer's tensors", kept, note)
     if not casts.value:
         return size.named("a layer's activations")
@@ -253,7 +253,9 @@ def _embedding_saved(at: Setting) -> Iterator[Saved]:
             "cosines and sines of positions", "2 * sequence * head_dim", at.stream_bytes, whole,
             "turning queries and keys", head_dim=size,
         )  # fmt: skip
-    if at.recompute is Recompute.FULL and any(is_masked(at, it.attention) for it in at.model.kinds):
+    if at.recompute is Recompute.FULL and any(
+        is_masked(at, kind.attention) for kind in at.model.kinds
+    ):
         yield at.saved("mask", "sequence * keys", BOOL_BYTES, whole, "attention, made again")
     if at.model.has_embedding_norm:
         yield from norm_saved(at, "embedding's norm", at.stream_bytes)
@@ -262,10 +264,10 @@ def _embedding_saved(at: Setting) -> Iterator[Saved]:
 
 
 def _turned_head_dim(kind: Layer) -> int:
-    it = kind.attention
-    if isinstance(it, LatentAttention):
-        return it.rotary_head_dim
-    return it.head_dim if it.is_rotary else 0
+    attention = kind.attention
+    if isinstance(attention, LatentAttention):
+        return attention.rotary_head_dim
+    return attention.head_dim if attention.is_rotary else 0
 
 
 def _head_saved(at: Setting) -> Iterator[Saved]:
@@ -285,23 +287,25 @@ def _head_saved(at: Setting) -> Iterator[Saved]:
 def _made_again(at: Setting, kind: Layer, options: Options) -> Quantity:
     everything = layer_saved(at.kept_in_full(), kind)
     if at.recompute is Recompute.FULL:
-        again = saved_bytes("made again", [it for it in everything if not it.is_input])
+        again = saved_bytes("made again", [saved for saved in everything if not saved.is_input])
         casts = layer_cast_bytes(kind, at.model, at.recipe, **options)
         return total("made again", Unit.BYTES, {"tensors": again, "weight_casts": casts})
     if at.kernel is not Kernel.MATH:
         return of(0, Unit.BYTES, "made again")
     kept = layer_saved(at, kind)
     names = ("whole", "kept")
-    whole, left = (saved_bytes(n, it) for n, it in zip(names, (everything, kept), strict=True))
+    whole, left = (
+        saved_bytes(n, saveds) for n, saveds in zip(names, (everything, kept), strict=True)
+    )
     return derived("made again", Unit.BYTES, "max(whole - kept, 0)", whole=whole, kept=left)
 
 
 def _matrix_elements(at: Setting, kind: Layer) -> int:
     found = layer_weights(replace(kind, count=1), at.model)
     return sum(
-        it.elements
-        for it in found
-        if it.uses and not (it.group is Group.EXPERTS and at.is_mixed_eagerly)
+        layer_weight.elements
+        for layer_weight in found
+        if layer_weight.uses and not (layer_weight.group is Group.EXPERTS and at.is_mixed_eagerly)
     )
 
 

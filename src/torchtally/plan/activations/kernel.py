@@ -23,11 +23,17 @@ def usual_kernel(
     if implementation is Implementation.FUSED or recipe.activation_bytes < 4:
         return Kernel.FLASH
     attentions = (kind.attention for kind in model.kinds)
-    is_math = any(isinstance(it, SelfAttention) and _is_refused(it, sequence) for it in attentions)
+    is_math = any(
+        isinstance(attention, SelfAttention) and _is_refused(attention, sequence)
+        for attention in attentions
+    )
     return Kernel.MATH if is_math else Kernel.FLASH
 
 
-def _is_refused(it: SelfAttention, sequence: int) -> bool:
-    is_masked = it.window is not None and it.window < sequence
-    stays_grouped = it.kv_heads < it.heads and it.head_dim <= GROUPED_MOST_HEAD_DIM
-    return it.head_dim % ALIGNED_ELEMENTS != 0 or (stays_grouped and not is_masked)
+def _is_refused(self_attention: SelfAttention, sequence: int) -> bool:
+    is_masked = self_attention.window is not None and self_attention.window < sequence
+    stays_grouped = (
+        self_attention.kv_heads < self_attention.heads
+        and self_attention.head_dim <= GROUPED_MOST_HEAD_DIM
+    )
+    return self_attention.head_dim % ALIGNED_ELEMENTS != 0 or (stays_grouped and not is_masked)

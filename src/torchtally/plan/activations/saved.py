@@ -54,5 +54,5 @@ def saved(
 
 def saved_bytes(name: str, tensors: Iterable[Saved], note: str = "") -> Quantity:
     """All of these together."""
-    parts = {f"tensor_{n}": it.bytes for n, it in enumerate(tensors)}
+    parts = {f"tensor_{n}": tensor.bytes for n, tensor in enumerate(tensors)}
     return total(name, Unit.BYTES, parts, note=note)

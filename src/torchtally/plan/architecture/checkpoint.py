@@ -78,7 +78,7 @@ class Checkpoint:
     @property
     def data_bytes(self) -> int:
         """Of all tensors, headers left out."""
-        return sum(it.data_bytes for it in self.tensors)
+        return sum(tensor.data_bytes for tensor in self.tensors)
 
     @property
     def parameters(self) -> int:
@@ -91,8 +91,8 @@ class Checkpoint:
     def elements_by_dtype(self) -> tuple[tuple[str, int], ...]:
         """Elements of every dtype that is there, the most first."""
         counts: Counter[str] = Counter()
-        for it in self.tensors:
-            counts[it.dtype] += it.elements
+        for tensor in self.tensors:
+            counts[tensor.dtype] += tensor.elements
         return tuple(counts.most_common())
 
 
@@ -139,10 +139,10 @@ def _read_index(path: Path) -> Checkpoint:
             f"{path}: weight_map: expected tensors and files, found {shown(shard_of)}."
         )
     tensors: list[Tensor] = []
-    for shard in dict.fromkeys(_shard_name(path, key, it) for key, it in shard_of.items()):
+    for shard in dict.fromkeys(_shard_name(path, key, shard) for key, shard in shard_of.items()):
         held = _read_header(path.with_name(shard))
-        named = {key for key, it in shard_of.items() if it == shard}
-        if odd := named.symmetric_difference(it.name for it in held):
+        named = {key for key, value in shard_of.items() if value == shard}
+        if odd := named.symmetric_difference(tensor.name for tensor in held):
             raise UsageError(
                 f"{path}: {shown(min(odd))}: is in only one of the index and {shard}. One of them "
                 "is of another checkpoint, or was not written to its end."
@@ -225,7 +225,9 @@ def _no_number(constant: str) -> None:
 def _check_metadata(path: Path, metadata: Any) -> None:
     if metadata is None:
         return
-    if not isinstance(metadata, dict) or not all(isinstance(it, str) for it in metadata.values()):
+    if not isinstance(metadata, dict) or not all(
+        isinstance(value, str) for value in metadata.values()
+    ):
         raise UsageError(f"{path}: {METADATA}: expected texts by name, found {shown(metadata)}.")
 
 
@@ -282,7 +284,7 @@ def _offsets(path: Path, name: str, value: Any) -> tuple[int, int]:
 
 def _counts(values: Any) -> tuple[int, ...] | None:
     """Whole numbers that can be counted to; None for anything else."""
-    if not isinstance(values, list) or not all(_is_count(it) for it in values):
+    if not isinstance(values, list) or not all(_is_count(value) for value in values):
         return None
     return tuple(values)
 

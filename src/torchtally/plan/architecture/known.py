@@ -96,7 +96,11 @@ def near_names(name: str) -> tuple[str, ...]:
     begins = [bare for bare in rows if bare.startswith(wanted)]
     holds = [bare for bare in rows if wanted in bare or bare in wanted]
     alike = get_close_matches(wanted, rows, n=5, cutoff=0.6)
-    return tuple(dict.fromkeys(it.name for bare in begins or holds or alike for it in rows[bare]))
+    return tuple(
+        dict.fromkeys(
+            known_model.name for bare in begins or holds or alike for known_model in rows[bare]
+        )
+    )
 
 
 @lru_cache(maxsize=1)
@@ -104,7 +108,7 @@ def _rows() -> Mapping[str, KnownModel]:
     """By everything that a row answers to."""
     rows: dict[str, KnownModel] = {}
     for row in known_models():
-        for bare in {essence(it) for it in (row.name, *row.aliases)}:
+        for bare in {essence(alias) for alias in (row.name, *row.aliases)}:
             assert bare not in rows, f"{row.name} and {rows[bare].name} answer to {bare!r}"
             rows[bare] = row
     return rows
@@ -124,7 +128,9 @@ def _unknown(name: str) -> str:
     near = near_names(name)
     more = f", and {len(near) - MOST_NAMES} more" if len(near) > MOST_NAMES else ""
     listed = f"{', '.join(near[:MOST_NAMES])}{more}"
-    begins = len(near) > 1 and any(_dotless(it).startswith(_dotless(name)) for it in near)
+    begins = len(near) > 1 and any(
+        _dotless(near_name).startswith(_dotless(name)) for near_name in near
+    )
     guess = (
         f" It could be any of {listed}." if begins else f" Near it are {listed}." if near else ""
     )

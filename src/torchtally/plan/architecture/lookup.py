@@ -80,7 +80,7 @@ def _beside(path: Path) -> Model:
             f"Give one, or --parameters {checkpoint.parameters}. {BY_HAND}"
         )
     read = read_config(config)
-    counted = sum(it.elements for it in weights_of(read))
+    counted = sum(weight.elements for weight in weights_of(read))
     note = f"the weights beside it hold {parts}"
     if counted != checkpoint.parameters:
         note += f"; its shape has {counted} parameters"

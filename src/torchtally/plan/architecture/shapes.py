@@ -100,7 +100,9 @@ def scaled_to(
         for width in _widths(depth)
         for layers in _depths(width)
     ]
-    nearest = min(candidates, key=lambda it: (abs(_count(it) - parameters), _count(it)))
+    nearest = min(
+        candidates, key=lambda candidate: (abs(_count(candidate) - parameters), _count(candidate))
+    )
     off = _count(nearest) / parameters - 1
     if abs(off) > NEAR:
         raise UsageError(
@@ -181,7 +183,7 @@ def _rounded(number: float, step: int) -> int:
 
 
 def _count(model: Model) -> int:
-    return sum(it.elements for it in weights_of(model))
+    return sum(weight.elements for weight in weights_of(model))
 
 
 def _check_sizes(given: dict[str, int | None]) -> None:

@@ -111,87 +111,91 @@ def _norm(name: str, model: Model, count: int = 1) -> Iterator[Weight]:
         yield Weight(f"{name}' bias", Group.NORMS, (model.width,), count)
 
 
-def _self_attention(it: SelfAttention, d: int, count: int) -> Iterator[Weight]:
+def _self_attention(self_attention: SelfAttention, d: int, count: int) -> Iterator[Weight]:
     group = Group.ATTENTION
-    h, k, D = it.heads, it.kv_heads, it.head_dim
+    h, k, D = self_attention.heads, self_attention.kv_heads, self_attention.head_dim
     rows = {"q": h * D, "k": k * D, "v": k * D}
-    if it.is_fused:
+    if self_attention.is_fused:
         rows = {"qkv": sum(rows.values())}
     for name, out in rows.items():
         yield Weight(name, group, (out, d), count, ONCE)
-        if it.has_bias:
+        if self_attention.has_bias:
             yield Weight(f"{name} bias", group, (out,), count)
     yield Weight("attention output", group, (d, h * D), count, ONCE)
-    if it.has_output_bias:
+    if self_attention.has_output_bias:
         yield Weight("attention output bias", group, (d,), count)
-    if it.has_relative_positions:
+    if self_attention.has_relative_positions:
         yield Weight("relative positions", group, (h * D, d), count, ONCE)
-    for size in it.head_norm_sizes:
+    for size in self_attention.head_norm_sizes:
         yield Weight("head norm", Group.NORMS, (size,), count)
-        if it.has_head_norm_bias:
+        if self_attention.has_head_norm_bias:
             yield Weight("head norm bias", Group.NORMS, (size,), count)
-    if it.sinks:
-        yield Weight("sinks", group, (it.sinks,), count)
+    if self_attention.sinks:
+        yield Weight("sinks", group, (self_attention.sinks,), count)
 
 
-def _latent_attention(it: LatentAttention, d: int, count: int) -> Iterator[Weight]:
+def _latent_attention(latent_attention: LatentAttention, d: int, count: int) -> Iterator[Weight]:
     group = Group.ATTENTION
-    h, q, r = it.heads, it.query_rank, it.kv_rank
-    n, p, v = it.plain_head_dim, it.rotary_head_dim, it.value_head_dim
+    h, q, r = latent_attention.heads, latent_attention.query_rank, latent_attention.kv_rank
+    n, p, v = (
+        latent_attention.plain_head_dim,
+        latent_attention.rotary_head_dim,
+        latent_attention.value_head_dim,
+    )
     if q is None:
         yield Weight("q", group, (h * (n + p), d), count, ONCE)
     else:
         yield Weight("q down", group, (q, d), count, ONCE)
         yield Weight("q norm", Group.NORMS, (q,), count)
         yield Weight("q up", group, (h * (n + p), q), count, ONCE)
-        if it.has_bias:
+        if latent_attention.has_bias:
             yield Weight("q down bias", group, (q,), count)
     yield Weight("kv down", group, (r + p, d), count, ONCE)
     yield Weight("kv norm", Group.NORMS, (r,), count)
     yield Weight("kv up", group, (h * (n + v), r), count, ONCE)
     yield Weight("attention output", group, (d, h * v), count, ONCE)
-    if it.has_bias:
+    if latent_attention.has_bias:
         yield Weight("kv down bias", group, (r + p,), count)
-    if it.has_output_bias:
+    if latent_attention.has_output_bias:
         yield Weight("attention output bias", group, (d,), count)
 
 
-def _feed_forward(it: FeedForward, d: int, count: int) -> Iterator[Weight]:
+def _feed_forward(feed_forward: FeedForward, d: int, count: int) -> Iterator[Weight]:
     group = Group.FEED_FORWARD
-    for name, out in _first_projections(it):
+    for name, out in _first_projections(feed_forward):
         yield Weight(name, group, (out, d), count, ONCE)
-        if it.has_bias:
+        if feed_forward.has_bias:
             yield Weight(f"{name} bias", group, (out,), count)
-    yield Weight("down", group, (d, it.width), count, ONCE)
-    if it.has_bias:
+    yield Weight("down", group, (d, feed_forward.width), count, ONCE)
+    if feed_forward.has_bias:
         yield Weight("down bias", group, (d,), count)
 
 
-def _first_projections(it: FeedForward) -> tuple[tuple[str, int], ...]:
+def _first_projections(feed_forward: FeedForward) -> tuple[tuple[str, int], ...]:
     """Names and rows of what comes before the activation function."""
-    if not it.is_gated:
-        return (("up", it.width),)
-    if it.is_fused:
-        return (("gate and up", 2 * it.width),)
-    return (("gate", it.width), ("up", it.width))
+    if not feed_forward.is_gated:
+        return (("up", feed_forward.width),)
+    if feed_forward.is_fused:
+        return (("gate and up", 2 * feed_forward.width),)
+    return (("gate", feed_forward.width), ("up", feed_forward.width))
 
 
-def _experts(it: Experts, d: int, count: int) -> Iterator[Weight]:
-    E, f, share = it.experts, it.width, Fraction(it.active, it.experts)
-    ins = 2 * f if it.is_gated else f
+def _experts(experts: Experts, d: int, count: int) -> Iterator[Weight]:
+    E, f, share = experts.experts, experts.width, Fraction(experts.active, experts.experts)
+    ins = 2 * f if experts.is_gated else f
     yield Weight("router", Group.ROUTER, (E, d), count, ONCE)
-    if it.has_router_bias:
+    if experts.has_router_bias:
         yield Weight("router bias", Group.ROUTER, (E,), count)
     yield Weight("experts in", Group.EXPERTS, (E, ins, d), count, share)
     yield Weight("experts out", Group.EXPERTS, (E, d, f), count, share)
-    if it.has_bias:
+    if experts.has_bias:
         yield Weight("experts in bias", Group.EXPERTS, (E, ins), count)
         yield Weight("experts out bias", Group.EXPERTS, (E, d), count)
-    if it.shared_width:
+    if experts.shared_width:
         shared = FeedForward(
-            width=it.shared_width, is_gated=it.is_gated, activation=it.activation,
-            has_bias=it.has_shared_bias,
+            width=experts.shared_width, is_gated=experts.is_gated, activation=experts.activation,
+            has_bias=experts.has_shared_bias,
         )  # fmt: skip
         yield from _feed_forward(shared, d, count)
-    if it.has_shared_gate:
+    if experts.has_shared_gate:
         yield Weight("shared gate", Group.ROUTER, (1, d), count, ONCE)

@@ -27,35 +27,44 @@ def attention_s(kind: Layer, model: Model, sequence: int, layout: Layout, work: 
     Chips of context parallelism have pieces of the front and of the back, so each does an equal
     part. A window is as many keys as a token sees on average.
     """
-    it = kind.attention
-    heads = it.heads // layout.tensor
-    if isinstance(it, LatentAttention):
-        kv_heads, value_dim, window = heads, it.value_head_dim, None
+    attention = kind.attention
+    heads = attention.heads // layout.tensor
+    if isinstance(attention, LatentAttention):
+        kv_heads, value_dim, window = heads, attention.value_head_dim, None
     else:
-        kv_heads, value_dim, window = it.kv_heads // layout.tensor, it.head_dim, it.window
+        kv_heads, value_dim, window = (
+            attention.kv_heads // layout.tensor,
+            attention.head_dim,
+            attention.window,
+        )
     # A causal kernel over T keys does half of them: T is twice what a token sees.
     T = ceil(2 * keys_seen(sequence, window, Attention.CAUSAL).value)
     S, b = sequence // layout.context, layout.micro_batch
     if layout.kernel is Kernel.MATH:
         dropped = model.dropout if model.attention_dropout is None else model.attention_dropout
         return _math_attention(
-            (b * heads, S, sequence, it.head_dim, value_dim), dropped > 0, layout, work
+            (b * heads, S, sequence, attention.head_dim, value_dim), dropped > 0, layout, work
         )
     dtype = work.recipe.activations
     query, key, value, out, grad = (
         _spec(name, shape, dtype, storage)
         for storage, (name, shape) in enumerate(
             (
-                ("query", (b, heads, S, it.head_dim)),
-                ("key", (b, kv_heads, T, it.head_dim)),
+                ("query", (b, heads, S, attention.head_dim)),
+                ("key", (b, kv_heads, T, attention.head_dim)),
                 ("value", (b, kv_heads, T, value_dim)),
                 ("out", (b, heads, S, value_dim)),
                 ("grad_out", (b, heads, S, value_dim)),
             )
         )
     )
-    results = tuple(replace(it, argument="", storage=it.storage + 5) for it in (query, key, value))
-    note = f"({b}, {heads}, {S}, {it.head_dim}) with ({b}, {kv_heads}, {T}, {value_dim}), causal"
+    results = tuple(
+        replace(spec, argument="", storage=spec.storage + 5) for spec in (query, key, value)
+    )
+    note = (
+        f"({b}, {heads}, {S}, {attention.head_dim}) with ({b}, {kv_heads}, "
+        f"{T}, {value_dim}), causal"
+    )
     name = "aten._scaled_dot_product_cudnn_attention"
     forward = _call(name, (query, key, value), (out,))
     backward = _call(f"{name}_backward", (grad, query, key, value, out), results)
@@ -81,7 +90,7 @@ def _math_attention(
     ]
     there, back = work.stream("scores", heads * S * T, passes.scores(layout.implementation, size))
     forward = {"scores": first, "values": second, "passes": there}
-    backward = {word_of(it): it for it in gradients} | {"passes": back}
+    backward = {word_of(gradient): gradient for gradient in gradients} | {"passes": back}
     if is_dropped:
         moved = passes.dropout(Implementation.EAGER, size)
         forward["dropout"], backward["dropout"] = work.stream("dropout", heads * S * T, moved)

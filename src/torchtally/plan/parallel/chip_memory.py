@@ -96,7 +96,7 @@ def chip_memory(
         states = chip_states(model, layout, recipe, optimizer, stage=stage)
         activations = stage_activations(layers, layout.pipeline, stage=stage)
         found.append(memory_of_stage(layout, states, activations, outside(layout, chip), stage))
-    return max(found, key=lambda it: it.total.value)
+    return max(found, key=lambda chip_memory: chip_memory.total.value)
 
 
 def ends(layout: Layout) -> tuple[int, ...]:
@@ -179,8 +179,8 @@ def layer_activations(
     batch = layout.micro_batch
     return LayerActivations(
         tuple(
-            (it.count, layer_activation_bytes(it, model, batch, sequence, recipe, **options))
-            for it in model.kinds
+            (kind.count, layer_activation_bytes(kind, model, batch, sequence, recipe, **options))
+            for kind in model.kinds
         ),
         embedding_activation_bytes(model, batch, sequence, recipe, **options),
         head_activation_bytes(model, batch, sequence, recipe, **options),
@@ -218,7 +218,7 @@ def outside(layout: Layout, chip: Chip) -> Quantity:
         "docs.nvidia.com/deeplearning/nccl/user-guide: NCCL_BUFFSIZE",
         "estimated: CUDA's context by its libraries, NCCL's buffers by its defaults",
         context=of(context_bytes(capability) if capability else 0, Unit.BYTES),
-        groups=of(sum(it > 1 for it in talking), Unit.COUNT),
+        groups=of(sum(number > 1 for number in talking), Unit.COUNT),
         channels=of(NCCL_CHANNELS, Unit.COUNT),
         buffer=of(NCCL_BUFFER_BYTES, Unit.BYTES),
     )

@@ -99,7 +99,9 @@ def network(cluster: Cluster) -> Network:
 def group(ranks: int, stride: int, network: Network) -> Group:
     """So many chips, each `stride` away from the next: as many of them in a node as fit evenly."""
     room = max(1, network.node_size // stride)
-    return Group(ranks, max(it for it in range(1, min(room, ranks) + 1) if ranks % it == 0))
+    return Group(
+        ranks, max(number for number in range(1, min(room, ranks) + 1) if ranks % number == 0)
+    )
 
 
 def all_reduce(payload: Amount, group: Group, network: Network) -> Transfer:
@@ -107,8 +109,8 @@ def all_reduce(payload: Amount, group: Group, network: Network) -> Transfer:
     if group.ranks == 1:
         return _nothing("all-reduce")
     size = of(payload, Unit.BYTES, "payload")
-    ways = [_ring("all-reduce", size, 2, group, network, it) for it in RINGS]
-    ways += [_tree(size, group, network, it) for it in TREES]
+    ways = [_ring("all-reduce", size, 2, group, network, ring) for ring in RINGS]
+    ways += [_tree(size, group, network, tree) for tree in TREES]
     if group.nodes > 1 and group.in_node > 1:
         ways.append(_by_levels(size, group, network))
     return _fastest(ways)
@@ -142,7 +144,7 @@ def all_to_all(payload: Amount, group: Group, network: Network) -> Transfer:
         across = _pieces("sent to other nodes", size, group.ranks - group.in_node, group)
         speeds = _speeds(network, group)
         ends = {"in_node": inside, "between_nodes": across}
-        wires = [f"{it}_bytes / (share * {it}_bytes_per_s)" for it in speeds]
+        wires = [f"{way}_bytes / (share * {way}_bytes_per_s)" for way in speeds]
         slowest = f"max({', '.join(wires)})" if len(wires) > 1 else wires[0]
         seconds = derived(
             "all-to-all",
@@ -152,8 +154,8 @@ def all_to_all(payload: Amount, group: Group, network: Network) -> Transfer:
             f"pairwise, {protocol.name}",
             share=of(protocol.share, Unit.FRACTION),
             **terms,
-            **{f"{it}_bytes": ends[it] for it in speeds},
-            **{f"{it}_bytes_per_s": speed for it, speed in speeds.items()},
+            **{f"{way}_bytes": ends[way] for way in speeds},
+            **{f"{way}_bytes_per_s": speed for way, speed in speeds.items()},
         )
         sent = total("sent", Unit.BYTES, {"in_node": inside, "to_other_nodes": across})
         ways.append(Transfer(sent, seconds))
@@ -190,7 +192,7 @@ def _around(name: str, payload: Amount, group: Group, network: Network) -> Trans
     if group.ranks == 1:
         return _nothing(name)
     size = of(payload, Unit.BYTES, "payload")
-    return _fastest([_ring(name, size, 1, group, network, it) for it in RINGS])
+    return _fastest([_ring(name, size, 1, group, network, ring) for ring in RINGS])
 
 
 def _ring(
@@ -220,15 +222,15 @@ def _by_levels(payload: Quantity, group: Group, network: Network) -> Transfer:
     """
     inner, outer = Group(group.in_node, group.in_node), Group(group.nodes, 1)
     piece = _pieces("piece", payload, 1, inner)
-    scatter, gather = (_around(it, payload, inner, network) for it in ("scatter", "gather"))
-    middle = _fastest([_ring("all-reduce", piece, 2, outer, network, it) for it in RINGS])
+    scatter, gather = (_around(word, payload, inner, network) for word in ("scatter", "gather"))
+    middle = _fastest([_ring("all-reduce", piece, 2, outer, network, ring) for ring in RINGS])
     parts = {"scatter": scatter, "between_nodes": middle, "gather": gather}
     return Transfer(
-        total("sent", Unit.BYTES, {word: it.sent for word, it in parts.items()}),
+        total("sent", Unit.BYTES, {word: transfer.sent for word, transfer in parts.items()}),
         total(
             "all-reduce",
             Unit.SECONDS,
-            {word: it.seconds for word, it in parts.items()},
+            {word: transfer.seconds for word, transfer in parts.items()},
             note="by levels",
         ),
     )
@@ -245,7 +247,7 @@ def _timed(
 ) -> Quantity:
     speeds = _speeds(network, group)
     wires = {"between_nodes": f"{group.in_node} * between_nodes_bytes_per_s"}
-    slowest = ", ".join(wires.get(it, f"{it}_bytes_per_s") for it in speeds)
+    slowest = ", ".join(wires.get(way, f"{way}_bytes_per_s") for way in speeds)
     return derived(
         name,
         Unit.SECONDS,
@@ -255,7 +257,7 @@ def _timed(
         sent=sent,
         share=of(share, Unit.FRACTION),
         **terms,
-        **{f"{it}_bytes_per_s": speed for it, speed in speeds.items()},
+        **{f"{way}_bytes_per_s": speed for way, speed in speeds.items()},
     )
 
 
@@ -299,7 +301,7 @@ def _pieces(name: str, payload: Quantity, pieces: int, group: Group) -> Quantity
 
 
 def _fastest(ways: list[Transfer]) -> Transfer:
-    return min(ways, key=lambda it: it.seconds.value)
+    return min(ways, key=lambda way: way.seconds.value)
 
 
 def _nothing(name: str) -> Transfer:
@@ -309,8 +311,8 @@ def _nothing(name: str) -> Transfer:
 def summed(name: str, transfers: dict[str, Transfer]) -> Transfer:
     """One after the other."""
     return Transfer(
-        total("sent", Unit.BYTES, {word: it.sent for word, it in transfers.items()}),
-        total(name, Unit.SECONDS, {word: it.seconds for word, it in transfers.items()}),
+        total("sent", Unit.BYTES, {word: transfer.sent for word, transfer in transfers.items()}),
+        total(name, Unit.SECONDS, {word: transfer.seconds for word, transfer in transfers.items()}),
     )
 
 

@@ -80,7 +80,7 @@ def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip:
     if inner != model.width:
         # From the layers' width to the head's, and before them from the embedding's.
         matrices += 2 * [Weight("narrowing", Group.HEAD, (inner, model.width))]
-    products = _sums([tuple(work.products(it, tokens)) for it in matrices])
+    products = _sums([tuple(work.products(matrix, tokens)) for matrix in matrices])
     split = layout.tensor if layout.is_sequence_parallel else 1
     size = recipe.activation_bytes
     streams = [
@@ -119,7 +119,7 @@ def optimizer_s(
     of tensors move more. Products of Muon's orthogonalisation are not in it.
     """
     found = tuple(weights)
-    numbers = sum(it.elements for it in found)
+    numbers = sum(weight.elements for weight in found)
     updated = recipe.master_bytes or recipe.weight_bytes
     copies = recipe.weight_bytes if recipe.master else 0
     cast = recipe.gradient_bytes + updated if recipe.gradient_bytes != updated else 0
@@ -148,21 +148,21 @@ def _products(
     """All products with the layer's weights: forward, inputs' gradients, weights' gradients."""
     block = kind.feed_forward
     found = []
-    for it in weights:
-        if not it.uses:
+    for weight in weights:
+        if not weight.uses:
             continue
         rows = tokens
-        if it.group is Group.EXPERTS and isinstance(block, Experts):
+        if weight.group is Group.EXPERTS and isinstance(block, Experts):
             # Chips of expert parallelism bring their tokens: experts are chosen equally often.
             rows = max(1, tokens * layout.expert * block.active // block.experts)
-        found.append(tuple(work.products(it, rows)))
+        found.append(tuple(work.products(weight, rows)))
     return _sums(found)
 
 
 def _sums(found: list[tuple[Quantity, ...]]) -> tuple[Quantity, Quantity, Quantity]:
     """Of products with several matrices: forward, inputs' gradients, weights' gradients."""
     forward, inputs, gradients = (
-        total(name, Unit.SECONDS, {f"product_{n}": it for n, it in enumerate(each)})
+        total(name, Unit.SECONDS, {f"product_{n}": value for n, value in enumerate(each)})
         for name, each in zip(
             ("products", "gradients of inputs", "gradients of weights"),
             zip(*found, strict=True),
@@ -190,13 +190,17 @@ def _streams(
     ]
     if model.dropout:
         found.append(work.stream("dropouts", 2 * whole, passes.dropout(how, size)))
-    it, block = kind.attention, kind.feed_forward
-    heads = it.heads if isinstance(it, LatentAttention) else it.heads + it.kv_heads
-    rotated = tokens * heads * it.head_dim // layout.tensor
-    if isinstance(it, LatentAttention) or it.is_rotary:
+    attention, block = kind.attention, kind.feed_forward
+    heads = (
+        attention.heads
+        if isinstance(attention, LatentAttention)
+        else attention.heads + attention.kv_heads
+    )
+    rotated = tokens * heads * attention.head_dim // layout.tensor
+    if isinstance(attention, LatentAttention) or attention.is_rotary:
         found.append(work.stream("rotation", rotated, passes.rotation(how, size)))
     is_gated = block.is_gated
-    forks = (0 if isinstance(it, LatentAttention) or it.is_fused else 2) + is_gated
+    forks = (0 if isinstance(attention, LatentAttention) or attention.is_fused else 2) + is_gated
     if forks:
         found.append(work.stream("branches", forks * whole, passes.branches(how, size)))
     width = block.width
@@ -209,7 +213,7 @@ def _streams(
     found.append(
         work.stream("activation", inner, passes.activation(block.activation, is_gated, how, size))
     )
-    parameters = sum(it.elements for it in weights)
+    parameters = sum(weight.elements for weight in weights)
     if recipe.is_autocast:
         casts = recipe.weight_bytes + DTYPE_BYTES[recipe.products]
         cast = Passes(casts, casts, len(weights), len(weights))
@@ -228,9 +232,13 @@ def _work(
     none = of(0.0, Unit.SECONDS)
     forward_products, inputs, gradients = products
     core, core_back = attention or (none, none)
-    there = total("passes over memory", Unit.SECONDS, {word_of(it): it for it, _ in streams})
+    there = total(
+        "passes over memory", Unit.SECONDS, {word_of(quantity): quantity for quantity, _ in streams}
+    )
     back = total(
-        "passes over memory, backward", Unit.SECONDS, {word_of(it): it for _, it in streams}
+        "passes over memory, backward",
+        Unit.SECONDS,
+        {word_of(quantity): quantity for _, quantity in streams},
     )
     forward = total(
         "forward",

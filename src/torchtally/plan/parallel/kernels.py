@@ -81,5 +81,5 @@ def _streamed(name: str, elements: Quantity, each: int, kernels: int, speed: Qua
 
 def word_of(quantity: Quantity) -> str:
     """A quantity's name as a word of a formula."""
-    kept = "".join(it if it.isalnum() else "_" for it in quantity.name)
+    kept = "".join(char if char.isalnum() else "_" for char in quantity.name)
     return "_".join(filter(None, kept.split("_")))

@@ -104,22 +104,24 @@ class Layout:
         return ", ".join(_words(self)) or "one chip"
 
 
-def _words(it: Layout) -> Iterator[str]:
-    group = f" in groups of {it.shard_group}" if it.shard_group else ""
-    if it.replicas > 1:
-        yield f"dp {it.data}" + (f" {it.shard}{group}" if it.shard is not Shard.NONE else "")
-    if it.tensor > 1:
-        yield f"tp {it.tensor}" + (" with sp" if it.is_sequence_parallel else "")
-    if it.pipeline > 1:
-        chunks = f" x{it.virtual_stages}" if it.virtual_stages > 1 else ""
-        yield f"pp {it.pipeline} {it.schedule}{chunks}"
-    if it.context > 1:
-        yield f"cp {it.context}"
-    if it.expert > 1:
-        yield f"ep {it.expert}"
-    yield f"micro-batch {it.micro_batch} x{it.micro_batches}"
-    if it.recompute is not Recompute.NONE:
-        yield f"recompute {it.recompute}"
+def _words(layout: Layout) -> Iterator[str]:
+    group = f" in groups of {layout.shard_group}" if layout.shard_group else ""
+    if layout.replicas > 1:
+        yield f"dp {layout.data}" + (
+            f" {layout.shard}{group}" if layout.shard is not Shard.NONE else ""
+        )
+    if layout.tensor > 1:
+        yield f"tp {layout.tensor}" + (" with sp" if layout.is_sequence_parallel else "")
+    if layout.pipeline > 1:
+        chunks = f" x{layout.virtual_stages}" if layout.virtual_stages > 1 else ""
+        yield f"pp {layout.pipeline} {layout.schedule}{chunks}"
+    if layout.context > 1:
+        yield f"cp {layout.context}"
+    if layout.expert > 1:
+        yield f"ep {layout.expert}"
+    yield f"micro-batch {layout.micro_batch} x{layout.micro_batches}"
+    if layout.recompute is not Recompute.NONE:
+        yield f"recompute {layout.recompute}"
 
 
 def invalidities(
@@ -142,76 +144,85 @@ def invalidities(
     ) + tuple(_of_batch(layout, global_batch))
 
 
-def _of_cluster(it: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
-    if it.chips != cluster.count:
+def _of_cluster(layout: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
+    if layout.chips != cluster.count:
         yield (
-            f"{it.data} x {it.tensor} x {it.pipeline} x {it.context} are {it.chips} chips, "
+            f"{layout.data} x {layout.tensor} x {layout.pipeline} x "
+            f"{layout.context} are {layout.chips} chips, "
             f"not {cluster.count}"
         )
 
 
-def _of_tensor(it: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
+def _of_tensor(layout: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
     for kind in model.kinds:
         attention, block = kind.attention, kind.feed_forward
-        if attention.heads % it.tensor:
-            yield f"{attention.heads} heads do not divide by tp {it.tensor}"
-        if isinstance(attention, SelfAttention) and attention.kv_heads % it.tensor:
-            yield f"{attention.kv_heads} heads of keys do not divide by tp {it.tensor}"
-        if block.width % it.tensor:
+        if attention.heads % layout.tensor:
+            yield f"{attention.heads} heads do not divide by tp {layout.tensor}"
+        if isinstance(attention, SelfAttention) and attention.kv_heads % layout.tensor:
+            yield f"{attention.kv_heads} heads of keys do not divide by tp {layout.tensor}"
+        if block.width % layout.tensor:
             what = "feed-forward" if isinstance(block, FeedForward) else "expert"
-            yield f"a {what} of {block.width} does not divide by tp {it.tensor}"
-        if isinstance(block, Experts) and block.shared_width % it.tensor:
-            yield f"a shared expert of {block.shared_width} does not divide by tp {it.tensor}"
-    if it.is_sequence_parallel and (sequence // it.context) % it.tensor:
-        yield f"{sequence // it.context} tokens do not divide by tp {it.tensor} for sp"
+            yield f"a {what} of {block.width} does not divide by tp {layout.tensor}"
+        if isinstance(block, Experts) and block.shared_width % layout.tensor:
+            yield f"a shared expert of {block.shared_width} does not divide by tp {layout.tensor}"
+    if layout.is_sequence_parallel and (sequence // layout.context) % layout.tensor:
+        yield f"{sequence // layout.context} tokens do not divide by tp {layout.tensor} for sp"
 
 
-def _of_pipeline(it: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
-    if model.layers % (it.pipeline * it.virtual_stages):
-        chunks = f" x {it.virtual_stages} chunks" if it.virtual_stages > 1 else ""
-        yield f"{model.layers} layers do not divide by pp {it.pipeline}{chunks}"
-    is_interleaved = it.schedule is Schedule.INTERLEAVED
-    if is_interleaved != (it.virtual_stages > 1):
-        yield f"{it.schedule} with {it.virtual_stages} chunks of layers on a chip"
-    if is_interleaved and it.pipeline == 1:
+def _of_pipeline(layout: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
+    if model.layers % (layout.pipeline * layout.virtual_stages):
+        chunks = f" x {layout.virtual_stages} chunks" if layout.virtual_stages > 1 else ""
+        yield f"{model.layers} layers do not divide by pp {layout.pipeline}{chunks}"
+    is_interleaved = layout.schedule is Schedule.INTERLEAVED
+    if is_interleaved != (layout.virtual_stages > 1):
+        yield f"{layout.schedule} with {layout.virtual_stages} chunks of layers on a chip"
+    if is_interleaved and layout.pipeline == 1:
         yield "an interleaved schedule of one stage"
-    if is_interleaved and it.micro_batches % it.pipeline:
-        yield f"interleaved, {it.micro_batches} micro-batches do not divide by pp {it.pipeline}"
-
-
-def _of_sequence(it: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
-    if it.context > 1 and sequence % (2 * it.context):
-        # Each chip has a piece of the front and one of the back, so that all have as much to do.
-        yield f"{sequence} tokens do not divide into {2 * it.context} pieces for cp {it.context}"
-
-
-def _of_experts(it: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
-    blocks = [kind.feed_forward for kind in model.kinds]
-    experts = [block.experts for block in blocks if isinstance(block, Experts)]
-    if it.expert > 1 and not experts:
-        yield f"ep {it.expert} of a model without experts"
-    for count in experts:
-        if count % it.expert:
-            yield f"{count} experts do not divide by ep {it.expert}"
-    if it.replicas % it.expert:
-        yield f"ep {it.expert} does not divide the {it.replicas} chips of dp and cp"
-
-
-def _of_shards(it: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
-    if it.shard_group is None:
-        return
-    if it.shard is Shard.NONE:
-        yield f"groups of {it.shard_group} that share nothing"
-    if it.replicas % it.shard_group or it.shard_group % it.expert:
+    if is_interleaved and layout.micro_batches % layout.pipeline:
         yield (
-            f"groups of {it.shard_group} for {it.shard} do not divide the {it.replicas} chips of "
-            f"dp and cp, or not into ep {it.expert}"
+            f"interleaved, {layout.micro_batches} micro-batches do not divide by pp "
+            f"{layout.pipeline}"
         )
 
 
-def _of_batch(it: Layout, global_batch: int | None) -> Iterator[str]:
-    if global_batch is not None and it.global_batch != global_batch:
+def _of_sequence(layout: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
+    if layout.context > 1 and sequence % (2 * layout.context):
+        # Each chip has a piece of the front and one of the back, so that all have as much to do.
         yield (
-            f"{it.data} x {it.micro_batch} x {it.micro_batches} are {it.global_batch} sequences, "
+            f"{sequence} tokens do not divide into {2 * layout.context} pieces for cp "
+            f"{layout.context}"
+        )
+
+
+def _of_experts(layout: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
+    blocks = [kind.feed_forward for kind in model.kinds]
+    experts = [block.experts for block in blocks if isinstance(block, Experts)]
+    if layout.expert > 1 and not experts:
+        yield f"ep {layout.expert} of a model without experts"
+    for count in experts:
+        if count % layout.expert:
+            yield f"{count} experts do not divide by ep {layout.expert}"
+    if layout.replicas % layout.expert:
+        yield f"ep {layout.expert} does not divide the {layout.replicas} chips of dp and cp"
+
+
+def _of_shards(layout: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
+    if layout.shard_group is None:
+        return
+    if layout.shard is Shard.NONE:
+        yield f"groups of {layout.shard_group} that share nothing"
+    if layout.replicas % layout.shard_group or layout.shard_group % layout.expert:
+        yield (
+            f"groups of {layout.shard_group} for {layout.shard} do not divide the "
+            f"{layout.replicas} chips of "
+            f"dp and cp, or not into ep {layout.expert}"
+        )
+
+
+def _of_batch(layout: Layout, global_batch: int | None) -> Iterator[str]:
+    if global_batch is not None and layout.global_batch != global_batch:
+        yield (
+            f"{layout.data} x {layout.micro_batch} x {layout.micro_batches} are "
+            f"{layout.global_batch} sequences, "
             f"not {global_batch}"
         )

@@ -49,7 +49,9 @@ def bubble_s(
         "weight_s": of(weight_s, Unit.SECONDS),
         "virtual_stages": of(virtual_stages, Unit.COUNT),
     }
-    used = {word: it for word, it in given.items() if re.search(rf"\b{word}\b", formula)}
+    used = {
+        word: quantity for word, quantity in given.items() if re.search(rf"\b{word}\b", formula)
+    }
     return derived("bubble", Unit.SECONDS, formula, source, str(schedule), **used)
 
 
@@ -113,5 +115,7 @@ def in_flight(
         "micro_batches": of(micro_batches, Unit.COUNT),
         "virtual_stages": of(virtual_stages, Unit.COUNT),
     }
-    used = {word: it for word, it in given.items() if re.search(rf"\b{word}\b", formula)}
+    used = {
+        word: quantity for word, quantity in given.items() if re.search(rf"\b{word}\b", formula)
+    }
     return derived("micro-batches in flight", Unit.NUMBER, formula, source, note, **used)

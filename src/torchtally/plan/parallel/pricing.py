@@ -54,21 +54,21 @@ class Pricing:
 
     def step(self, layout: Layout) -> Step:
         """All of it."""
-        it, parts, memory = self.workload, self.parts(layout), self.memory(layout)
+        part, parts, memory = self.workload, self.parts(layout), self.memory(layout)
         flops = token_flops(
-            it.model, it.sequence, attention=it.attention, recompute=layout.recompute
+            part.model, part.sequence, attention=part.attention, recompute=layout.recompute
         )
         tokens = derived(
             "tokens of a step",
             Unit.TOKENS,
             "sequences * sequence",
             sequences=of(layout.global_batch, Unit.COUNT),
-            sequence=of(it.sequence, Unit.TOKENS),
+            sequence=of(part.sequence, Unit.TOKENS),
         )
         speed = derived(
             "tokens/s", Unit.TOKEN_PER_S, "tokens / step_s", tokens=tokens, step_s=parts.total
         )
-        peak = it.cluster.chip.peak_flop_per_s(it.recipe.products)
+        peak = part.cluster.chip.peak_flop_per_s(part.recipe.products)
         chips = layout.chips
         return Step(
             layout,
@@ -81,12 +81,12 @@ class Pricing:
             training.mfu(speed, flops.model, chips, peak),
             training.mfu(speed, flops.hardware, chips, peak).named("HFU"),
             parts.largest,
-            it.overlap.assumptions(),
+            part.overlap.assumptions(),
         )
 
     def step_s(self, layout: Layout) -> float:
         """Seconds of a step alone: the sum of its parts."""
-        return float(sum(it.value for it in self._parts(layout).values()))
+        return float(sum(quantity.value for quantity in self._parts(layout).values()))
 
     def least_s(self, layout: Layout) -> float:
         """Work and waits of the layers alone: no step takes less."""
@@ -122,7 +122,7 @@ class Pricing:
                 )
                 for stage in ends(layout)
             ),
-            key=lambda it: it.total.value,
+            key=lambda chip_memory: chip_memory.total.value,
         )
 
     def parts(self, layout: Layout) -> Parts:
@@ -148,110 +148,136 @@ class Pricing:
 
     # Each is computed once for all layouts that agree on what it depends on.
 
-    def _works(self, it: Layout) -> Works:
+    def _works(self, layout: Layout) -> Works:
         w = self.workload
         return self._once(
-            ("works", *_of_work(it), it.micro_batches > 1),
-            lambda: works(w.model, it, w.sequence, w.recipe, w.cluster.chip, self.network),
+            ("works", *_of_work(layout), layout.micro_batches > 1),
+            lambda: works(w.model, layout, w.sequence, w.recipe, w.cluster.chip, self.network),
         )
 
-    def _pieces(self, it: Layout) -> Pieces:
+    def _pieces(self, layout: Layout) -> Pieces:
         return self._once(
-            ("pieces", *_of_layer(it), it.micro_batches > 1),
-            lambda: pieces(self._works(it), it, self.workload.overlap),
+            ("pieces", *_of_layer(layout), layout.micro_batches > 1),
+            lambda: pieces(self._works(layout), layout, self.workload.overlap),
         )
 
-    def _layers_s(self, it: Layout) -> float:
+    def _layers_s(self, layout: Layout) -> float:
         """A micro-batch through all layers, one after the other."""
         return self._once(
-            ("layers", *_of_layer(it), it.micro_batches > 1), lambda: self._pieces(it).layers_s
+            ("layers", *_of_layer(layout), layout.micro_batches > 1),
+            lambda: self._pieces(layout).layers_s,
         )
 
-    def _stage(self, it: Layout) -> StageTime:
+    def _stage(self, layout: Layout) -> StageTime:
         return self._once(
-            ("stage", it.pipeline, *_of_layer(it), it.micro_batches > 1),
-            lambda: stage_time(self._pieces(it), it.pipeline),
+            ("stage", layout.pipeline, *_of_layer(layout), layout.micro_batches > 1),
+            lambda: stage_time(self._pieces(layout), layout.pipeline),
         )
 
-    def _work(self, it: Layout) -> dict[str, Quantity]:
+    def _work(self, layout: Layout) -> dict[str, Quantity]:
         """Work and waits, of all micro-batches one after the other."""
         return self._once(
-            ("work", it.pipeline, it.micro_batches, *_of_layer(it)),
-            lambda: _all_micro_batches(self._stage(it), of(it.micro_batches, Unit.COUNT)),
+            ("work", layout.pipeline, layout.micro_batches, *_of_layer(layout)),
+            lambda: _all_micro_batches(self._stage(layout), of(layout.micro_batches, Unit.COUNT)),
         )
 
-    def _sends(self, it: Layout) -> Quantity:
+    def _sends(self, layout: Layout) -> Quantity:
         return self._once(
-            ("sends", it.pipeline, it.virtual_stages, it.micro_batches, *_of_layer(it), it.chips),
-            lambda: _sends(it, self._hop(it).seconds, self.workload.overlap.pipeline),
+            (
+                "sends",
+                layout.pipeline,
+                layout.virtual_stages,
+                layout.micro_batches,
+                *_of_layer(layout),
+                layout.chips,
+            ),
+            lambda: _sends(layout, self._hop(layout).seconds, self.workload.overlap.pipeline),
         )
 
-    def _bubble(self, it: Layout) -> Quantity:
+    def _bubble(self, layout: Layout) -> Quantity:
         return self._once(
-            ("bubble", it.pipeline, it.schedule, it.virtual_stages, *_of_layer(it),
-             it.micro_batches > 1),
-            lambda: _bubble(it, self._stage(it)),
+            ("bubble", layout.pipeline, layout.schedule, layout.virtual_stages, *_of_layer(layout),
+             layout.micro_batches > 1),
+            lambda: _bubble(layout, self._stage(layout)),
         )  # fmt: skip
 
-    def _kept_bytes(self, it: Layout, stage: int) -> int:
+    def _kept_bytes(self, layout: Layout, stage: int) -> int:
         """Of all micro-batches in flight."""
         flying = self._once(
-            ("flying", stage, it.schedule, it.pipeline, it.micro_batches, it.virtual_stages),
-            lambda: flying_on(it, stage).value,
+            (
+                "flying",
+                stage,
+                layout.schedule,
+                layout.pipeline,
+                layout.micro_batches,
+                layout.virtual_stages,
+            ),
+            lambda: flying_on(layout, stage).value,
         )
-        return round(_KEPT_BYTES(self._activations(it, stage).layers.value, flying))
+        return round(_KEPT_BYTES(self._activations(layout, stage).layers.value, flying))
 
-    def _end_bytes(self, it: Layout, stage: int) -> int:
-        times = it.micro_batches if it.schedule is Schedule.GPIPE else 1
+    def _end_bytes(self, layout: Layout, stage: int) -> int:
+        times = layout.micro_batches if layout.schedule is Schedule.GPIPE else 1
         return self._once(
-            ("end", stage, times, it.pipeline, *_of_layer(it)),
-            lambda: int(at_the_end(it, self._activations(it, stage)).value),
+            ("end", stage, times, layout.pipeline, *_of_layer(layout)),
+            lambda: int(at_the_end(layout, self._activations(layout, stage)).value),
         )
 
-    def _hop(self, it: Layout) -> Transfer:
+    def _hop(self, layout: Layout) -> Transfer:
         w = self.workload
         return self._once(
-            ("hop", it.pipeline > 1, it.chips, it.tensor, it.context, it.micro_batch),
-            lambda: pipeline_traffic(w.model, it, w.sequence, w.recipe, self.network),
+            (
+                "hop",
+                layout.pipeline > 1,
+                layout.chips,
+                layout.tensor,
+                layout.context,
+                layout.micro_batch,
+            ),
+            lambda: pipeline_traffic(w.model, layout, w.sequence, w.recipe, self.network),
         )
 
-    def _updates(self, it: Layout) -> Updates:
+    def _updates(self, layout: Layout) -> Updates:
         w = self.workload
         return self._once(
-            ("updates", *_of_weights(it), it.implementation),
-            lambda: updates(w.model, it, w.recipe, w.optimizer, w.cluster.chip, self.network),
+            ("updates", *_of_weights(layout), layout.implementation),
+            lambda: updates(w.model, layout, w.recipe, w.optimizer, w.cluster.chip, self.network),
         )
 
-    def _data(self, it: Layout) -> Quantity:
+    def _data(self, layout: Layout) -> Quantity:
         return self._once(
-            ("data", *_of_layer(it), *_of_weights(it), it.micro_batches),
-            lambda: data_wait(it, self._stage(it), self._updates(it), self.workload.overlap),
+            ("data", *_of_layer(layout), *_of_weights(layout), layout.micro_batches),
+            lambda: data_wait(
+                layout, self._stage(layout), self._updates(layout), self.workload.overlap
+            ),
         )
 
-    def _states(self, it: Layout, stage: int) -> ChipStates:
+    def _states(self, layout: Layout, stage: int) -> ChipStates:
         w = self.workload
         return self._once(
-            ("states", *_of_weights(it), w.recipe.is_autocast and it.recompute, stage),
-            lambda: chip_states(w.model, it, w.recipe, w.optimizer, stage=stage),
+            ("states", *_of_weights(layout), w.recipe.is_autocast and layout.recompute, stage),
+            lambda: chip_states(w.model, layout, w.recipe, w.optimizer, stage=stage),
         )
 
-    def _layer_activations(self, it: Layout) -> LayerActivations:
+    def _layer_activations(self, layout: Layout) -> LayerActivations:
         w = self.workload
         return self._once(
-            ("layer activations", *_of_layer(it)),
-            lambda: layer_activations(w.model, it, w.sequence, w.recipe),
+            ("layer activations", *_of_layer(layout)),
+            lambda: layer_activations(w.model, layout, w.sequence, w.recipe),
         )
 
-    def _activations(self, it: Layout, stage: int) -> StageActivations:
+    def _activations(self, layout: Layout, stage: int) -> StageActivations:
         return self._once(
-            ("activations", stage, it.pipeline, *_of_layer(it)),
-            lambda: stage_activations(self._layer_activations(it), it.pipeline, stage=stage),
+            ("activations", stage, layout.pipeline, *_of_layer(layout)),
+            lambda: stage_activations(
+                self._layer_activations(layout), layout.pipeline, stage=stage
+            ),
         )
 
-    def _outside(self, it: Layout) -> Quantity:
+    def _outside(self, layout: Layout) -> Quantity:
         return self._once(
-            ("outside", it.tensor, it.context, it.data, it.pipeline, it.expert),
-            lambda: outside(it, self.workload.cluster.chip),
+            ("outside", layout.tensor, layout.context, layout.data, layout.pipeline, layout.expert),
+            lambda: outside(layout, self.workload.cluster.chip),
         )
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:

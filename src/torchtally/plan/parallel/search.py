@@ -124,8 +124,11 @@ def _tried(
     for mesh in meshes:
         held = {
             recompute: [
-                (it, pricing.states_bytes(_sharing(replace(mesh, recompute=recompute), it)))
-                for it in _sharings(mesh, pricing.workload, choices)
+                (
+                    sharing,
+                    pricing.states_bytes(_sharing(replace(mesh, recompute=recompute), sharing)),
+                )
+                for sharing in _sharings(mesh, pricing.workload, choices)
             ]
             for recompute in choices.recomputes
         }
@@ -163,7 +166,7 @@ def _fastest(
             break
         size, run, sharing = fitting[number]
         layout = _sharing(run, sharing)
-        insort(best, (pricing.step_s(layout), size, number, layout), key=lambda it: it[:3])
+        insort(best, (pricing.step_s(layout), size, number, layout), key=lambda pair: pair[:3])
         del best[keep:]
     return [layout for *_, layout in best]
 
@@ -186,7 +189,7 @@ def _meshes(workload: Workload, choices: Choices, global_batch: int) -> tuple[li
     chips = cluster.count
     found, invalid = [], 0
     most = chips if choices.is_tensor_across_nodes else min(chips, cluster.node_size)
-    for tensor in (it for it in _divisors(chips) if it <= most):
+    for tensor in (divisor for divisor in _divisors(chips) if divisor <= most):
         for pipeline in _divisors(chips // tensor):
             for context in _divisors(chips // tensor // pipeline):
                 data = chips // tensor // pipeline // context
@@ -256,14 +259,18 @@ def _schedules(
 
 
 def _expert_degrees(model: Model, replicas: int) -> list[int]:
-    counts = [it.feed_forward.experts for it in model.kinds if isinstance(it.feed_forward, Experts)]
+    counts = [
+        kind.feed_forward.experts for kind in model.kinds if isinstance(kind.feed_forward, Experts)
+    ]
     if not counts:
         return [1]
-    return [it for it in _divisors(replicas) if all(count % it == 0 for count in counts)]
+    return [
+        divisor for divisor in _divisors(replicas) if all(count % divisor == 0 for count in counts)
+    ]
 
 
 def _divisors(number: int) -> list[int]:
-    return [it for it in range(1, number + 1) if number % it == 0]
+    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def _powers(most: int) -> Iterator[int]:

@@ -43,14 +43,19 @@ class Held:
 @lru_cache(maxsize=1024)
 def held(model: Model, *, tensor: int = 1, expert: int = 1, pipeline: int = 1) -> Held:
     """What a chip holds of the model when so many share it."""
-    layers = [it for kind in model.kinds for it in layer_weights(kind, model)]
-    outside = [it for it in weights_of(model) if it not in layers]
-    embedding = [it for it in outside if it.group is Group.EMBEDDING]
-    head = [it for it in outside if it.group is not Group.EMBEDDING]
+    layers = [layer_weight for kind in model.kinds for layer_weight in layer_weights(kind, model)]
+    outside = [weight for weight in weights_of(model) if weight not in layers]
+    embedding = [weight for weight in outside if weight.group is Group.EMBEDDING]
+    head = [weight for weight in outside if weight.group is not Group.EMBEDDING]
     if model.is_tied and pipeline > 1:
-        head += [replace(it, group=Group.HEAD) for it in embedding if it.name == "embedding"]
+        head += [
+            replace(weight, group=Group.HEAD) for weight in embedding if weight.name == "embedding"
+        ]
     return Held(
-        *(tuple(on_chip(it, tensor, expert) for it in found) for found in (layers, embedding, head))
+        *(
+            tuple(on_chip(weight, tensor, expert) for weight in found)
+            for found in (layers, embedding, head)
+        )
     )
 
 
@@ -58,7 +63,9 @@ def held(model: Model, *, tensor: int = 1, expert: int = 1, pipeline: int = 1) -
 def layer_on_chip(kind: Layer, model: Model, tensor: int, expert: int) -> tuple[Weight, ...]:
     """The weights of one layer of this kind on one chip."""
     one = replace(kind, count=1)
-    return tuple(on_chip(it, tensor, expert) for it in layer_weights(one, model))
+    return tuple(
+        on_chip(layer_weight, tensor, expert) for layer_weight in layer_weights(one, model)
+    )
 
 
 def on_chip(weight: Weight, tensor: int, expert: int) -> Weight:
@@ -75,7 +82,9 @@ def on_chip(weight: Weight, tensor: int, expert: int) -> Weight:
 
 def elements(weights: Iterable[Weight], *, of_experts: bool) -> int:
     """Numbers in experts, or in all the rest."""
-    return sum(it.elements for it in weights if (it.group is Group.EXPERTS) is of_experts)
+    return sum(
+        weight.elements for weight in weights if (weight.group is Group.EXPERTS) is of_experts
+    )
 
 
 def _of_expert(weight: Weight, shape: list[int], tensor: int) -> list[int]:

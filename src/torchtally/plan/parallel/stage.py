@@ -77,7 +77,7 @@ class LayerTime:
         parts = (work.forward, work.input_gradients, work.weight_gradients, self.again,
                  there.tensor, there.context, there.expert,
                  back.tensor, back.context, back.expert)  # fmt: skip
-        return float(sum(it.value for it in parts))
+        return float(sum(quantity.value for quantity in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Pieces:
     @property
     def layers_s(self) -> float:
         """Of all layers one after the other, with their waits: what no schedule can hide."""
-        return float(sum(it.kind.count * it.seconds for it in self.layers))
+        return float(sum(layer.kind.count * layer.seconds for layer in self.layers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,8 @@ def pieces(works: Works, layout: Layout, overlap: Overlap) -> Pieces:
 
 def stage_time(found: Pieces, stages: int) -> StageTime:
     """Layers of every kind are spread evenly over the stages."""
-    works = [it.work for it in found.layers]
-    kinds = tuple(it.kind for it in found.layers)
+    works = [layer.work for layer in found.layers]
+    kinds = tuple(layer.kind for layer in found.layers)
 
     def spread(name: str, each: list[Quantity]) -> Quantity:
         return _spread(name, kinds, each, stages)
@@ -162,13 +162,13 @@ def stage_time(found: Pieces, stages: int) -> StageTime:
     ends = {"head": found.head}
     if stages == 1:
         ends["embedding"] = found.embedding
-    streaming = {"layers": spread("passes", [it.streaming for it in works])}
-    streaming |= {word: it.streaming for word, it in ends.items()}
-    forward = spread("forward", [it.forward for it in works])
-    inputs = spread("backward to the input", [_backward(it) for it in found.layers])
-    weights = spread("backward to the weights", [it.weight_gradients for it in works])
-    there = _spread_waits([it.waits_forward for it in found.layers], kinds, stages)
-    back = _spread_waits([it.waits_backward for it in found.layers], kinds, stages)
+    streaming = {"layers": spread("passes", [work.streaming for work in works])}
+    streaming |= {word: ending.streaming for word, ending in ends.items()}
+    forward = spread("forward", [work.forward for work in works])
+    inputs = spread("backward to the input", [_backward(layer) for layer in found.layers])
+    weights = spread("backward to the weights", [work.weight_gradients for work in works])
+    there = _spread_waits([layer.waits_forward for layer in found.layers], kinds, stages)
+    back = _spread_waits([layer.waits_backward for layer in found.layers], kinds, stages)
     return StageTime(
         forward=forward,
         input_gradients=inputs,
@@ -180,9 +180,9 @@ def stage_time(found: Pieces, stages: int) -> StageTime:
             "head and embedding",
             Unit.SECONDS,
             {
-                f"{word}_{half}": it
+                f"{word}_{half}": quantity
                 for word, work in ends.items()
-                for half, it in {
+                for half, quantity in {
                     "forward": work.forward,
                     "backward": work.input_gradients,
                     "weights": work.weight_gradients,
@@ -241,7 +241,7 @@ def _waits(work: Work, sends: Sends, layout: Layout, overlap: Overlap) -> tuple[
 
 
 def _spread(name: str, kinds: tuple[Layer, ...], each: list[Quantity], stages: int) -> Quantity:
-    if not any(it.value for it in each):
+    if not any(quantity.value for quantity in each):
         return derived(name, Unit.SECONDS, "0")
     terms = {"stages": of(stages, Unit.COUNT)}
     sums = []
@@ -253,7 +253,7 @@ def _spread(name: str, kinds: tuple[Layer, ...], each: list[Quantity], stages: i
 
 def _spread_waits(each: list[Waits], kinds: tuple[Layer, ...], stages: int) -> Waits:
     return Waits(
-        _spread("tensor parallelism", kinds, [it.tensor for it in each], stages),
-        _spread("context parallelism", kinds, [it.context for it in each], stages),
-        _spread("expert parallelism", kinds, [it.expert for it in each], stages),
+        _spread("tensor parallelism", kinds, [waits.tensor for waits in each], stages),
+        _spread("context parallelism", kinds, [waits.context for waits in each], stages),
+        _spread("expert parallelism", kinds, [waits.expert for waits in each], stages),
     )

@@ -112,7 +112,9 @@ def _optimizer(
     is_shared = layout.shard is not Shard.NONE
 
     def state(weights: tuple[Weight, ...], of_experts: bool) -> int:
-        found = [it for it in weights if bool(elements((it,), of_experts=True)) is of_experts]
+        found = [
+            weight for weight in weights if bool(elements((weight,), of_experts=True)) is of_experts
+        ]
         return optimizer.state_bytes(found, recipe.state_bytes)
 
     return derived(
@@ -134,10 +136,12 @@ def _gathered(model: Model, here: Held, layout: Layout, recipe: Recipe) -> Quant
     if layout.shard.stage < 2 or layout.shards == 1:
         return derived("gathered", Unit.BYTES, "0")
     units = [
-        sum(it.elements for it in layer_on_chip(kind, model, layout.tensor, layout.expert))
+        sum(weight.elements for weight in layer_on_chip(kind, model, layout.tensor, layout.expert))
         for kind in model.kinds
     ]
-    largest = max(*units, *(sum(it.elements for it in end) for end in (here.embedding, here.head)))
+    largest = max(
+        *units, *(sum(weight.elements for weight in end) for end in (here.embedding, here.head))
+    )
     is_gathered = layout.shard is Shard.ZERO3
     return derived(
         "gathered",

@@ -67,7 +67,7 @@ class Parts:
             "data-parallel network": self.data,
             "optimizer": self.optimizer,
         }
-        word = max(named, key=lambda it: named[it].value)
+        word = max(named, key=lambda name: named[name].value)
         is_streaming = 2 * self.streaming.value > self.compute.value
         return "memory bandwidth" if word == "compute" and is_streaming else word
 

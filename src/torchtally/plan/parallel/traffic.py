@@ -101,9 +101,11 @@ def context_traffic(
     """
     c = layout.context
     ring = group(c, layout.tensor, network)
-    it = layer.attention
-    heads = it.heads if isinstance(it, LatentAttention) else it.kv_heads
-    value_dim = it.value_head_dim if isinstance(it, LatentAttention) else it.head_dim
+    attention = layer.attention
+    heads = attention.heads if isinstance(attention, LatentAttention) else attention.kv_heads
+    value_dim = (
+        attention.value_head_dim if isinstance(attention, LatentAttention) else attention.head_dim
+    )
     block = derived(
         "keys and values",
         Unit.BYTES,
@@ -113,7 +115,7 @@ def context_traffic(
         sequence=of(sequence, Unit.TOKENS),
         context=of(c, Unit.CHIPS),
         heads=of(heads, Unit.COUNT),
-        head_dim=of(it.head_dim, Unit.COUNT),
+        head_dim=of(attention.head_dim, Unit.COUNT),
         value_head_dim=of(value_dim, Unit.COUNT),
         itemsize=of(recipe.activation_bytes, Unit.BYTES_EACH),
         tensor=of(layout.tensor, Unit.CHIPS),

@@ -84,8 +84,14 @@ def _optimizer_s(
     p = layout.pipeline
     ends = here.head + (here.embedding if p == 1 else ())
     parts = {
-        "layers": ([it for it in here.layers if it.group is not Group.EXPERTS], shards * p),
-        "experts": ([it for it in here.layers if it.group is Group.EXPERTS], expert_shards * p),
+        "layers": (
+            [layer for layer in here.layers if layer.group is not Group.EXPERTS],
+            shards * p,
+        ),
+        "experts": (
+            [layer for layer in here.layers if layer.group is Group.EXPERTS],
+            expert_shards * p,
+        ),
         "ends": (list(ends), shards),
     }
     return total(

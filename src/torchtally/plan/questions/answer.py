@@ -35,7 +35,7 @@ class Answer:
 
     def _steps(self) -> Iterator[Quantity]:
         seen: set[Quantity] = set()
-        in_headline = [it for it in self.headline if isinstance(it, Quantity)]
+        in_headline = [quantity for quantity in self.headline if isinstance(quantity, Quantity)]
         for figure in (*in_headline, *self.figures):
             for step in figure.working():
                 if step not in seen:

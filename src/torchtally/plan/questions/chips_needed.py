@@ -83,7 +83,9 @@ def what_to_rent(request: Request) -> Answer:
     tokens = of(request.of_tokens, Unit.TOKENS).named("tokens")
     flops = training_flops_of(per_token, tokens)
     mfu = of(request.of_mfu, Unit.FRACTION).named("MFU")
-    offers = sorted(_offers(request, flops, mfu), key=lambda it: (it.cost.value, it.chip.name))
+    offers = sorted(
+        _offers(request, flops, mfu), key=lambda offer: (offer.cost.value, offer.chip.name)
+    )
     if not offers:
         raise UsageError(
             f"No chip of the table has both a price and a {request.recipe.products} peak. Name one "
@@ -158,12 +160,18 @@ def _offers_table(offers: list[_Offer], request: Request) -> Table:
     if request.deadline_s is not None:
         columns.insert(2, Column("chips", "chips", Unit.CHIPS))
 
-    def row(it: _Offer) -> tuple[Cell, ...]:
-        as_of = it.chip.price.as_of if it.chip.price is not None else ""
-        cells: list[Cell] = [it.chip.name, it.cost.value, it.hours.value, it.price.value,
-                             it.chip.memory_bytes, as_of]  # fmt: skip
-        if it.count is not None:
-            cells.insert(2, it.count.value)
+    def row(offer: _Offer) -> tuple[Cell, ...]:
+        as_of = offer.chip.price.as_of if offer.chip.price is not None else ""
+        cells: list[Cell] = [
+            offer.chip.name,
+            offer.cost.value,
+            offer.hours.value,
+            offer.price.value,
+            offer.chip.memory_bytes,
+            as_of,
+        ]
+        if offer.count is not None:
+            cells.insert(2, offer.count.value)
         return tuple(cells)
 
     return Table(

@@ -19,15 +19,15 @@ def compared(request: Request, names: Sequence[str], question: Question) -> Answ
     first = question(request)
     clusters = [request.of_cluster, *(_like(request.of_cluster, name) for name in names)]
     answers: dict[str, Answer | str] = {clusters[0].chip.name: first}
-    for it in clusters[1:]:
+    for cluster in clusters[1:]:
         # A price that the user gave is of the chip that was asked for.
-        other = replace(request, cluster=it, usd_per_hour=None)
+        other = replace(request, cluster=cluster, usd_per_hour=None)
         try:
-            answers[it.chip.name] = question(other)
+            answers[cluster.chip.name] = question(other)
         except UsageError as error:
-            answers[it.chip.name] = str(error)
-    missing = [f"{name}: {it}" for name, it in answers.items() if isinstance(it, str)]
-    found = {name: it for name, it in answers.items() if isinstance(it, Answer)}
+            answers[cluster.chip.name] = str(error)
+    missing = [f"{name}: {answer}" for name, answer in answers.items() if isinstance(answer, str)]
+    found = {name: answer for name, answer in answers.items() if isinstance(answer, Answer)}
     return replace(
         first,
         tables=(_table(found), *first.tables),
@@ -44,7 +44,10 @@ def _unknown(answers: dict[str, Answer], first: Answer) -> tuple[str, ...]:
     """What the others do not know beyond the first."""
     return tuple(
         dict.fromkeys(
-            it for answer in answers.values() for it in answer.unknown if it not in first.unknown
+            name
+            for answer in answers.values()
+            for name in answer.unknown
+            if name not in first.unknown
         )
     )
 
@@ -54,8 +57,8 @@ def _table(answers: dict[str, Answer]) -> Table:
     units: dict[str, Unit] = {}
     cells: dict[str, dict[str, Quantity]] = {}
     for chip_name, answer in answers.items():
-        cells[chip_name] = {it.name: it for it in answer.figures}
-        units |= {it.name: it.unit for it in answer.figures}
+        cells[chip_name] = {figure.name: figure for figure in answer.figures}
+        units |= {figure.name: figure.unit for figure in answer.figures}
     varying = [name for name in units if len({_value(row, name) for row in cells.values()}) > 1]
     columns = [
         Column(name.replace(" ", "_"), name, units[name], rank=n) for n, name in enumerate(varying)

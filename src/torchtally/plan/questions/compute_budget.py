@@ -68,7 +68,7 @@ def _on_chips(request: Request, flops: Quantity) -> tuple[Quantity, ...]:
 def _marks(flops: int) -> Table:
     """The budget among trainings that are known."""
     known = [(name, float(size), source) for name, size, source in MARKS]
-    rows = sorted([*known, ("this budget", float(flops), "")], key=lambda it: it[1])
+    rows = sorted([*known, ("this budget", float(flops), "")], key=lambda pair: pair[1])
     return Table(
         title="Among trainings that are known",
         columns=(

@@ -118,7 +118,7 @@ def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, .
 def memory_table(memory: ChipMemory) -> Table:
     """What the fullest chip holds, by category, largest first."""
     whole = memory.total.value
-    rows = sorted(_categories(memory), key=lambda it: -it[1].value)
+    rows = sorted(_categories(memory), key=lambda category: -category[1].value)
     return Table(
         title="Memory of the fullest chip, by category",
         columns=(
@@ -128,9 +128,9 @@ def memory_table(memory: ChipMemory) -> Table:
             Column("note", "what", Unit.TEXT, rank=1),
         ),
         rows=tuple(
-            (name, it.value, it.value / whole if whole else 0.0, it.note)
-            for name, it in rows
-            if it.value
+            (name, quantity.value, quantity.value / whole if whole else 0.0, quantity.note)
+            for name, quantity in rows
+            if quantity.value
         ),
         totals=(None, whole, 1.0, None),
     )
@@ -162,7 +162,7 @@ def time_table(step: Step) -> Table:
         "data parallel": parts.data,
         "optimizer": parts.optimizer,
     }
-    rows = sorted(named.items(), key=lambda it: -it[1].value)
+    rows = sorted(named.items(), key=lambda item: -item[1].value)
     return Table(
         title=f"Time of a step, bound by {step.bound}",
         columns=(
@@ -171,7 +171,9 @@ def time_table(step: Step) -> Table:
             Column("share", "share", Unit.FRACTION),
         ),
         rows=tuple(
-            (name, it.value, it.value / whole if whole else 0.0) for name, it in rows if it.value
+            (name, quantity.value, quantity.value / whole if whole else 0.0)
+            for name, quantity in rows
+            if quantity.value
         ),
         totals=(None, whole, 1.0),
         note="Network time is what nothing hides.",

@@ -88,7 +88,7 @@ def largest_batch(request: Request) -> Answer:
     def layout(size: int) -> Layout:
         return plain_layout(request, workload, micro_batch=size)
 
-    count = largest(lambda it: _fits(workload, layout(it)), most=1 << 24)
+    count = largest(lambda size: _fits(workload, layout(size)), most=1 << 24)
     if not count:
         raise UsageError(_nothing_fits(request, workload, layout(1)))
     step = step_of(workload, layout(count))
@@ -123,7 +123,9 @@ def largest_sequence(request: Request) -> Answer:
     request = replace(request, global_batch=None)
     workload, assumptions = workload_of(replace(request, sequence=request.sequence or 1))
     layout = plain_layout(request, workload)
-    count = largest(lambda it: _fits(replace(workload, sequence=it), layout), most=MOST_TOKENS)
+    count = largest(
+        lambda sequence: _fits(replace(workload, sequence=sequence), layout), most=MOST_TOKENS
+    )
     if not count:
         raise UsageError(_nothing_fits(request, replace(workload, sequence=1), layout))
     step = step_of(replace(workload, sequence=count), layout)

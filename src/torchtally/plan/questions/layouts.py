@@ -176,15 +176,15 @@ def _table(ranking: Ranking, rows: int) -> Table:
         ),
         rows=tuple(
             (
-                it.seconds.value,
-                it.mfu.value,
-                it.memory.total.value,
-                it.parts.bubble.value / it.seconds.value,
-                _network_s(it) / it.seconds.value,
-                bound_in_short(it.bound),
-                layout_in_short(it.layout),
+                step.seconds.value,
+                step.mfu.value,
+                step.memory.total.value,
+                step.parts.bubble.value / step.seconds.value,
+                _network_s(step) / step.seconds.value,
+                bound_in_short(step.bound),
+                layout_in_short(step.layout),
             )
-            for it in ranking.steps[:rows]
+            for step in ranking.steps[:rows]
         ),
         totals=(None,) * 7,
         left_out=ranking.fitting - min(rows, len(ranking.steps)),
@@ -192,7 +192,7 @@ def _table(ranking: Ranking, rows: int) -> Table:
     )
 
 
-def _network_s(it: Step) -> float:
-    parts = it.parts
+def _network_s(step: Step) -> float:
+    parts = step.parts
     sent = (parts.tensor, parts.context, parts.expert, parts.pipeline, parts.data)
     return float(sum(part.value for part in sent))

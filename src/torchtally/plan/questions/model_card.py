@@ -80,7 +80,7 @@ def _cache(request: Request) -> Iterator[Quantity]:
 
 def _left_out(request: Request) -> tuple[str, ...]:
     model = request.of_subject.model
-    return () if model is None else tuple(f"{it}: in no figure" for it in model.left_out)
+    return () if model is None else tuple(f"{part}: in no figure" for part in model.left_out)
 
 
 def _tables(request: Request) -> Iterator[Table]:
@@ -103,8 +103,8 @@ def _groups(request: Request) -> Table:
             Column("weights", "which", Unit.TEXT, rank=1),
         ),
         rows=tuple(
-            (it.name, it.value, it.value / whole, it.note)
-            for it in sorted(found.groups, key=lambda it: -it.value)
+            (group.name, group.value, group.value / whole, group.note)
+            for group in sorted(found.groups, key=lambda group: -group.value)
         ),
         totals=(None, whole, 1.0, None),
     )
@@ -123,7 +123,7 @@ def _token_flops(request: Request) -> Table:
             Column("flops", "FLOPs", Unit.FLOPS),
             Column("share", "share", Unit.FRACTION),
         ),
-        rows=tuple((it.name, it.value, it.value / whole) for it in parts),
+        rows=tuple((quantity.name, quantity.value, quantity.value / whole) for quantity in parts),
         totals=(None, whole, 1.0),
         note="The backward pass is twice that.",
     )
@@ -146,11 +146,12 @@ def _states_table(request: Request) -> Table:
         title="Parameters, gradients and optimizer state, by optimizer and recipe",
         columns=(
             Column("optimizer", "optimizer", Unit.NAME),
-            *(Column(it, it, Unit.BYTES) for it in SHOWN_RECIPES),
+            *(Column(recipe, recipe, Unit.BYTES) for recipe in SHOWN_RECIPES),
         ),
         rows=tuple(
-            (name, *(total_bytes(it, name) for it in SHOWN_RECIPES)) for name in SHOWN_OPTIMIZERS
+            (name, *(total_bytes(recipe, name) for recipe in SHOWN_RECIPES))
+            for name in SHOWN_OPTIMIZERS
         ),
         totals=(None,) * (1 + len(SHOWN_RECIPES)),
-        note="; ".join(f"{it}: {RECIPES[it].summary}" for it in SHOWN_RECIPES) + ".",
+        note="; ".join(f"{recipe}: {RECIPES[recipe].summary}" for recipe in SHOWN_RECIPES) + ".",
     )

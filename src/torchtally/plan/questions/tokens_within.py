@@ -75,4 +75,4 @@ def _seconds(request: Request, chips: Quantity) -> Quantity:
         raise UsageError(
             "For how long, or for how much money? Say it: --deadline 30d or --budget 1M."
         )
-    return min(limits, key=lambda it: it.value)
+    return min(limits, key=lambda limit: limit.value)

@@ -71,7 +71,7 @@ def reached_mfu(request: Request) -> tuple[Quantity, tuple[str, ...]]:
 
 def _beside_budget(request: Request, costs: tuple[Quantity, ...]) -> tuple[Part, ...]:
     """Whether the money suffices, where a budget and a price are known."""
-    cost = next((it for it in costs if it.unit is Unit.USD), None)
+    cost = next((quantity for quantity in costs if quantity.unit is Unit.USD), None)
     if request.budget_usd is None or cost is None:
         return ()
     budget = of(request.budget_usd, Unit.USD).named("budget")

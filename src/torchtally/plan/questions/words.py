@@ -46,22 +46,22 @@ SCHEDULES = {
 }
 
 
-def _short(it: Layout) -> Iterator[str]:
-    shared = "" if it.shard is Shard.NONE else f"/z{it.shard.stage}"
-    group = f":{it.shard_group}" if it.shard_group else ""
-    yield f"dp{it.data}{shared}{group}"
-    if it.tensor > 1:
-        yield f"tp{it.tensor}"
-    if it.pipeline > 1:
-        chunks = f"x{it.virtual_stages}" if it.virtual_stages > 1 else ""
-        yield f"pp{it.pipeline}{chunks}{SCHEDULES[it.schedule]}"
-    if it.context > 1:
-        yield f"cp{it.context}"
-    if it.expert > 1:
-        yield f"ep{it.expert}"
-    yield f"mb {it.micro_batch}x{it.micro_batches}"
-    if it.recompute is not Recompute.NONE:
-        yield str(it.recompute)
+def _short(layout: Layout) -> Iterator[str]:
+    shared = "" if layout.shard is Shard.NONE else f"/z{layout.shard.stage}"
+    group = f":{layout.shard_group}" if layout.shard_group else ""
+    yield f"dp{layout.data}{shared}{group}"
+    if layout.tensor > 1:
+        yield f"tp{layout.tensor}"
+    if layout.pipeline > 1:
+        chunks = f"x{layout.virtual_stages}" if layout.virtual_stages > 1 else ""
+        yield f"pp{layout.pipeline}{chunks}{SCHEDULES[layout.schedule]}"
+    if layout.context > 1:
+        yield f"cp{layout.context}"
+    if layout.expert > 1:
+        yield f"ep{layout.expert}"
+    yield f"mb {layout.micro_batch}x{layout.micro_batches}"
+    if layout.recompute is not Recompute.NONE:
+        yield str(layout.recompute)
 
 
 BOUNDS = {

@@ -43,7 +43,7 @@ def workload_of(request: Request) -> tuple[Workload, tuple[str, ...]]:
         optimizer=request.optimizer,
         attention=request.attention,
     )
-    return workload, tuple(it for it in (*assumptions, assumption) if it)
+    return workload, tuple(text for text in (*assumptions, assumption) if text)
 
 
 def plain_layout(request: Request, workload: Workload, micro_batch: int | None = None) -> Layout:

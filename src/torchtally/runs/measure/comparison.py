@@ -74,8 +74,8 @@ class Comparison:
     @property
     def lines(self) -> tuple[tuple[Line, Pair], ...]:
         """At the peak, the lines of either run, most bytes first."""
-        ours = {(it.file, it.line): it for it in self.measured.lines}
-        theirs = {(it.file, it.line): it for it in self.predicted.lines}
+        ours = {(line.file, line.line): line for line in self.measured.lines}
+        theirs = {(line.file, line.line): line for line in self.predicted.lines}
         pairs = [
             (
                 ours.get(key) or theirs[key],
@@ -86,14 +86,14 @@ class Comparison:
             for key in {**ours, **theirs}
         ]
         return tuple(
-            sorted(pairs, key=lambda it: -max(it[1].measured_bytes, it[1].predicted_bytes))
+            sorted(pairs, key=lambda pair: -max(pair[1].measured_bytes, pair[1].predicted_bytes))
         )
 
     @property
     def unexplained(self) -> Pair:
         """Of the peaks, what no line of the history explains."""
-        ours = sum(it.bytes for it in self.measured.lines)
-        theirs = sum(it.bytes for it in self.predicted.lines)
+        ours = sum(line.bytes for line in self.measured.lines)
+        theirs = sum(line.bytes for line in self.predicted.lines)
         return Pair(
             self.measured.peak_allocated_bytes - ours, self.predicted.peak_allocated_bytes - theirs
         )
@@ -106,7 +106,7 @@ class Comparison:
         if self.predicted.failure:
             return f"On the simulated GPU, and not on the real one: {self.predicted.failure}"
         runs = (self.measured, self.predicted)
-        if not any(it.peak_reserved_bytes or it.is_out_of_memory for it in runs):
+        if not any(run.peak_reserved_bytes or run.is_out_of_memory for run in runs):
             return "It put nothing on the GPU."
         return ""
 

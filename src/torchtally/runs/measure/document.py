@@ -100,8 +100,8 @@ class Measurement:
         if found["format"] != FORMAT:
             raise ValueError(f"a measurement of format {found['format']}, not {FORMAT}")
         facts = {name: value for name, value in found.items() if name != "format"}
-        facts["steps"] = tuple(Step(**it) for it in found["steps"])
-        facts["lines"] = tuple(Line(**it) for it in found["lines"])
+        facts["steps"] = tuple(Step(**step) for step in found["steps"])
+        facts["lines"] = tuple(Line(**line) for line in found["lines"])
         return Measurement(**facts)
 
 

@@ -89,7 +89,7 @@ def play(
         peak_allocated_bytes=peak,
         peak_reserved_bytes=max(top for _, top in tops),
         peak_step=peak_step,
-        at_peak=tuple((it, known.get(it.birth) or late.get(it.address)) for it in held),
+        at_peak=tuple((block, known.get(block.birth) or late.get(block.address)) for block in held),
     )
 
 

@@ -26,7 +26,7 @@ def lines(blocks: Iterable[Block]) -> tuple[Line, ...]:
         held[place] = held.get(place, 0) + block.bytes
     return tuple(
         Line(file, line, linecache.getline(file, line).strip(), size)
-        for (file, line), size in sorted(held.items(), key=lambda it: (-it[1], it[0]))
+        for (file, line), size in sorted(held.items(), key=lambda item: (-item[1], item[0]))
     )
 
 

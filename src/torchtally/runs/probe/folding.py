@@ -210,7 +210,7 @@ class Folding:
     ) -> Any:
         recorder = self.recorder
         before = attributes(module)
-        arguments = [it for it in tree_flatten((args, kwargs))[0] if isinstance(it, Tensor)]
+        arguments = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
         held = holders(arguments)
         looks, host = self._looks + recorder.values_read, recorder.host_operators
         self._first, self._operators, self._writes_outside = recorder.storage_count, 0, False
@@ -244,7 +244,7 @@ class Folding:
     def operator_ran(self, call: Invocation, outputs: Sequence[Tensor]) -> None:
         self._operators = hash((self._operators, call.signature))
         if call.operator.is_mutating:
-            numbers = [it.number for it in call.virtuals if it is not None]
+            numbers = [virtual.number for virtual in call.virtuals if virtual is not None]
             # of an in-place operator the first tensor is written; of others it might be any
             for number in numbers[:1] if call.operator.is_inplace else numbers:
                 self._writes_outside |= number < self._first
@@ -252,13 +252,13 @@ class Folding:
     def passed(self, kind: Kind, events: list[int], result: Any) -> Pass | None:
         """What the call did; None where it cannot be done again without running it."""
         first = self._first
-        numbers = [abs(it) - 1 - first for it in events]
+        numbers = [abs(event) - 1 - first for event in events]
         if numbers and min(numbers) < 0:
             return None  # something from before died in it
         born = self.recorder.storages_from(first)
-        if len(born) != sum(it > 0 for it in events):
+        if len(born) != sum(event > 0 for event in events):
             return None
-        if any(it[0] != "cuda:0" or it[3] for it in born):
+        if any(storage[0] != "cuda:0" or storage[3] for storage in born):
             return None  # on the host's side, or on another stream
         given: list[Any] = []
         leaves, spec = tree_flatten(result)
@@ -275,16 +275,18 @@ class Folding:
                 given.append(leaf)
             else:
                 return None
-        alive = {n for n, it in enumerate(born) if it[5] is None}
-        lent = sorted(alive - {it.storage for it in given if isinstance(it, Result)})
+        alive = {n for n, storage in enumerate(born) if storage[5] is None}
+        lent = sorted(
+            alive - {argument.storage for argument in given if isinstance(argument, Result)}
+        )
         if lent and not torch.is_autocast_enabled("cuda"):
             return None
         if lent:
             self._unproven.append((kind, [n + first for n in lent]))
         return Pass(
             operators=self._operators,
-            events=tuple(it - first if it > 0 else it + first for it in events),
-            sizes=tuple(it[1] for it in born),
+            events=tuple(event - first if event > 0 else event + first for event in events),
+            sizes=tuple(storage[1] for storage in born),
             lent=tuple(lent),
             spec=spec,
             leaves=tuple(given),
@@ -342,7 +344,7 @@ class Folding:
 
 def holders(tensors: list[Tensor]) -> list[tuple[int, int]]:
     """How many references there are to each tensor and to its storage: views hold the latter."""
-    return [(sys.getrefcount(it), private.storage_owners(it)) for it in tensors]
+    return [(sys.getrefcount(tensor), private.storage_owners(tensor)) for tensor in tensors]
 
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")

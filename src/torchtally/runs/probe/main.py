@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
         stack.enter_context(applied(stand_ins(tuple(asked["what_ifs"]))))
-        differences = Differences(gpu.chip, [tuple(it) for it in asked["capabilities"]])
+        differences = Differences(
+            gpu.chip, [tuple(capability) for capability in asked["capabilities"]]
+        )
         stack.enter_context(applied(differences.stand_ins()))
         folding = Folding(recorder, gpu.mode, gpu.mode.gpus[0])
         if asked["folds"]:
@@ -104,14 +106,16 @@ def answer(
         allocator_settings=gpu.mode.gpus[0].allocator.settings.text,
     )
     peaks = gpu.peak_allocated_bytes, gpu.peak_reserved_bytes
-    kept = [it for it in trace.storages if it.number not in folding.storages]
-    kept = [it for it in kept if it.device == "cuda:0" and it.name != SCRATCH.name]
+    kept = [storage for storage in trace.storages if storage.number not in folding.storages]
+    kept = [
+        storage for storage in kept if storage.device == "cuda:0" and storage.name != SCRATCH.name
+    ]
     return {
         "events": ordered(trace, kept, recorder.scratch),
-        "sizes": [it.requested_bytes for it in kept],
-        "blas": [n for n, it in enumerate(kept) if it.name == BLAS.name],
+        "sizes": [storage.requested_bytes for storage in kept],
+        "blas": [n for n, storage in enumerate(kept) if storage.name == BLAS.name],
         "calls": msgspec.to_builtins(recorder.scratch_calls),
-        "uses_streams": any(it.stream for it in kept),
+        "uses_streams": any(storage.stream for storage in kept),
         "ending": [ending.kind, ending.message],
         "steps": len(trace.step_ends),
         "peak_allocated_bytes": peaks[0],
@@ -127,7 +131,7 @@ def answer(
 
 def ordered(trace: Trace, kept: Sequence[Storage], scratch: Sequence[tuple[int, int]]) -> list[int]:
     """As `runs.allocations.Allocations.events`: births, deaths and calls that take scratch."""
-    numbers = {it.number: n for n, it in enumerate(kept, 1)}
+    numbers = {storage.number: n for n, storage in enumerate(kept, 1)}
     found: list[int] = []
     waiting = deque(scratch)
     for tick, order, storage in events(trace, "cuda:0"):

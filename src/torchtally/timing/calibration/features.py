@@ -59,7 +59,7 @@ def matrices(call: Call) -> tuple[TensorSpec, TensorSpec] | None:
         found = call.inputs[1:3]
     else:
         return None
-    if len(found) != 2 or min(len(it.shape) for it in found) < 2:
+    if len(found) != 2 or min(len(spec.shape) for spec in found) < 2:
         return None
     return found[0], found[1]
 
@@ -110,7 +110,9 @@ def recurrent(call: Call) -> Features | None:
     inputs, hidden = call.inputs[0], call.tensors("hx_") or call.tensors("hx")
     if not hidden or len(inputs.shape) < 2:
         return None
-    workspace = [it for it in (*call.inputs, *call.outputs) if it.dtype == "uint8" and it.elements]
+    workspace = [
+        spec for spec in (*call.inputs, *call.outputs) if spec.dtype == "uint8" and spec.elements
+    ]
     training = " training" if workspace else ""
     size = sizes(prod(inputs.shape[:-1]), inputs.shape[-1], hidden[0].shape[-1])
     return Features(call.name, f"{inputs.dtype}{training}", size)
@@ -125,7 +127,7 @@ def streaming(call: Call, cost: Cost) -> Features:
     if name.startswith(STACKED):
         name = f"aten.{name.removeprefix(STACKED)}"
     tensors = [*call.inputs, *call.outputs]
-    widest = max(tensors, key=lambda it: it.bytes, default=None)
+    widest = max(tensors, key=lambda tensor: tensor.bytes, default=None)
     dtype = widest.dtype if widest is not None else ""
     layout = " strided" if any(map(is_strided, call.inputs)) else ""
     operands = len({spec.argument for spec in call.inputs})

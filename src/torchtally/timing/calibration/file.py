@@ -62,7 +62,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def text(calibration: Calibration) -> str:
     """The document: a head, then a line for each sample."""
     head = msgspec.json.format(msgspec.json.encode(_head(calibration)), indent=1).decode()
-    lines = ",\n".join(msgspec.json.encode(_packed(it)).decode() for it in calibration.samples)
+    lines = ",\n".join(
+        msgspec.json.encode(_packed(sample)).decode() for sample in calibration.samples
+    )
     return f"{head.removesuffix('[]' + chr(10) + '}')}[\n{lines}\n]}}\n"
 
 
@@ -122,7 +124,7 @@ def implausible(found: _File) -> str:
         if not 0 < sample.seconds < 1e5:
             return f"samples: {number} ({sample.name}): took {sample.seconds} s"
     costs = [found.first_touch_s_per_byte, *msgspec.structs.astuple(found.issue)]
-    if not all(0 <= it < 1 for it in costs):
+    if not all(0 <= cost < 1 for cost in costs):
         return "issue: no host takes a second for an operator, or less than nothing"
     return ""
 
@@ -133,14 +135,28 @@ def file_name(device: str, threads: int | None) -> str:
     return f"{name}.json" if threads is None else f"{name}-{threads}-threads.json"
 
 
-def _head(it: Calibration) -> _File:
+def _head(calibration: Calibration) -> _File:
     return _File(
-        FORMAT, it.device, it.kind, it.torch_version, it.date, it.memory_bytes, it.threads,
-        dict(it.peak_flop_per_s), it.bandwidth_bytes_per_s, it.first_touch_s_per_byte,
-        _Issue(it.issue.forward_s, it.issue.backward_s, it.issue.optimizer_s, it.issue.view_s,
-               it.issue.launch_s),
-        dict(it.conditions), (),
-    )  # fmt: skip
+        FORMAT,
+        calibration.device,
+        calibration.kind,
+        calibration.torch_version,
+        calibration.date,
+        calibration.memory_bytes,
+        calibration.threads,
+        dict(calibration.peak_flop_per_s),
+        calibration.bandwidth_bytes_per_s,
+        calibration.first_touch_s_per_byte,
+        _Issue(
+            calibration.issue.forward_s,
+            calibration.issue.backward_s,
+            calibration.issue.optimizer_s,
+            calibration.issue.view_s,
+            calibration.issue.launch_s,
+        ),
+        dict(calibration.conditions),
+        (),
+    )
 
 
 def _packed(sample: Sample) -> _Sample:
@@ -156,11 +172,17 @@ def _packed(sample: Sample) -> _Sample:
     )
 
 
-def _packed_spec(it: TensorSpec) -> _Spec:
+def _packed_spec(spec: TensorSpec) -> _Spec:
     return _Spec(
-        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written,
-        it.is_pinned,
-    )  # fmt: skip
+        spec.argument,
+        spec.shape,
+        spec.stride,
+        spec.dtype,
+        spec.device,
+        spec.storage,
+        spec.is_written,
+        spec.is_pinned,
+    )
 
 
 def _calibration(found: _File) -> Calibration:
@@ -175,24 +197,30 @@ def _calibration(found: _File) -> Calibration:
         bandwidth_bytes_per_s=found.bandwidth_bytes_per_s,
         first_touch_s_per_byte=found.first_touch_s_per_byte,
         issue=Issue(*msgspec.structs.astuple(found.issue)),
-        samples=tuple(Sample(_call(it), it.seconds) for it in found.samples),
+        samples=tuple(Sample(_call(sample), sample.seconds) for sample in found.samples),
         conditions=found.conditions,
     )
 
 
-def _call(it: _Sample) -> Call:
+def _call(sample: _Sample) -> Call:
     return Call(
-        name=it.name,
-        overload=it.overload,
-        inputs=tuple(map(_spec, it.inputs)),
-        outputs=tuple(map(_spec, it.outputs)),
-        literals=it.literals,
-        is_mutating=it.is_mutating,
+        name=sample.name,
+        overload=sample.overload,
+        inputs=tuple(map(_spec, sample.inputs)),
+        outputs=tuple(map(_spec, sample.outputs)),
+        literals=sample.literals,
+        is_mutating=sample.is_mutating,
     )
 
 
-def _spec(it: _Spec) -> TensorSpec:
+def _spec(spec: _Spec) -> TensorSpec:
     return TensorSpec(
-        it.argument, it.shape, it.stride, it.dtype, it.device, it.storage, it.is_written,
-        it.is_pinned,
-    )  # fmt: skip
+        spec.argument,
+        spec.shape,
+        spec.stride,
+        spec.dtype,
+        spec.device,
+        spec.storage,
+        spec.is_written,
+        spec.is_pinned,
+    )

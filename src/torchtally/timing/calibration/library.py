@@ -42,11 +42,11 @@ def of_chip(target: Chip) -> Calibration | None:
 
 def of_host() -> Calibration | None:
     """The last one of a CPU that the user made, else the package's of a CPU of the same name."""
-    mine = [read(it) for it in _files(folder()) if title(it).kind == "cpu"]
+    mine = [read(file) for file in _files(folder()) if title(file).kind == "cpu"]
     if not mine and (name := processor_name()):
-        shipped = [(it, title(it)) for it in _files(SHIPPED)]
-        mine = [read(it) for it, of in shipped if (of.kind, of.device) == ("cpu", name)]
-    return max(mine, key=lambda it: it.date, default=None)
+        shipped = [(file, title(file)) for file in _files(SHIPPED)]
+        mine = [read(file) for file, of in shipped if (of.kind, of.device) == ("cpu", name)]
+    return max(mine, key=lambda calibration: calibration.date, default=None)
 
 
 def _files(place: Path) -> list[Path]:

@@ -53,41 +53,41 @@ class CopyRate:
 
 
 def product_rates(calibration: Calibration) -> Iterator[ProductRate]:
-    for it in calibration.samples:
-        kind, cost = cost_of(it.call)
-        operands = matrices(it.call) if kind is Kind.PRODUCT else None
+    for sample in calibration.samples:
+        kind, cost = cost_of(sample.call)
+        operands = matrices(sample.call) if kind is Kind.PRODUCT else None
         if operands is None or not cost.flops:
             continue
         left, right = operands
         (M, K), N = left.shape[-2:], right.shape[-1]
         yield ProductRate(
-            dtype="tf32" if is_tf32(it.call) else left.dtype,
+            dtype="tf32" if is_tf32(sample.call) else left.dtype,
             shape=(prod(left.shape[:-2]), M, N, K),
             layout=orientation(left) + orientation(right),
             flops=cost.flops,
-            flop_per_s=cost.flops / it.seconds,
+            flop_per_s=cost.flops / sample.seconds,
         )
 
 
 def attention_rates(calibration: Calibration) -> Iterator[AttentionRate]:
-    for it in calibration.samples:
-        kind, cost = cost_of(it.call)
+    for sample in calibration.samples:
+        kind, cost = cost_of(sample.call)
         if kind is not Kind.ATTENTION or not cost.flops:
             continue
-        query, key = it.call.tensor("query"), it.call.tensor("key")
+        query, key = sample.call.tensor("query"), sample.call.tensor("key")
         yield AttentionRate(
             dtype=query.dtype,
             shape=(prod(query.shape[:-2]), query.shape[-2], key.shape[-2], query.shape[-1]),
-            is_backward=it.call.name.endswith("_backward"),
-            is_causal=it.call.literal("is_causal") is True,
+            is_backward=sample.call.name.endswith("_backward"),
+            is_causal=sample.call.literal("is_causal") is True,
             flops=cost.flops,
-            flop_per_s=cost.flops / it.seconds,
+            flop_per_s=cost.flops / sample.seconds,
         )
 
 
 def copy_rates(calibration: Calibration) -> Iterator[CopyRate]:
-    for it in calibration.samples:
-        source, target = _ends(it.call)
+    for sample in calibration.samples:
+        source, target = _ends(sample.call)
         if source is None or target is None or source.is_on_device is target.is_on_device:
             continue
         host = target if source.is_on_device else source
@@ -96,7 +96,7 @@ def copy_rates(calibration: Calibration) -> Iterator[CopyRate]:
                 bytes=host.bytes,
                 is_to_device=target.is_on_device,
                 is_pinned=host.is_pinned,
-                bytes_per_s=host.bytes / it.seconds,
+                bytes_per_s=host.bytes / sample.seconds,
             )
 
 

@@ -90,15 +90,15 @@ def interpolated(points: list[Point], place: tuple[float, ...]) -> float:
     """
     if len(place) == 1:
         return on_line(points, place[0])
-    near = sorted((distance(it.place, place), it.correction) for it in points)[:NEAREST]
+    near = sorted((distance(point.place, place), point.correction) for point in points)[:NEAREST]
     if near[0][0] < 1e-12:
         return near[0][1]
-    weights = [1 / it for it, _ in near]
+    weights = [1 / distance for distance, _ in near]
     return sum(w * c for w, (_, c) in zip(weights, near, strict=True)) / sum(weights)
 
 
 def on_line(points: list[Point], place: float) -> float:
-    after = next((at for at, it in enumerate(points) if it.place[0] >= place), len(points))
+    after = next((at for at, point in enumerate(points) if point.place[0] >= place), len(points))
     if after == 0 or after == len(points):
         return points[min(after, len(points) - 1)].correction
     (low,), first = points[after - 1]

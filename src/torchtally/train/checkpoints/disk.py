@@ -124,9 +124,9 @@ class Directory:
     def remove(self, name: str) -> None:
         """A directory of plain files in this one, with what is in it."""
         with self.inner(name) as inner:
-            for it in inner.names():
-                with told(inner.path / it, "removed"):
-                    os.unlink(it, dir_fd=inner._handle)
+            for key in inner.names():
+                with told(inner.path / key, "removed"):
+                    os.unlink(key, dir_fd=inner._handle)
         with told(self.path / name, "removed"):
             os.rmdir(name, dir_fd=self._handle)
 
@@ -178,10 +178,10 @@ def is_there(path: Path) -> bool:
 
 def sync_way_to(path: Path) -> None:
     """The names of a path's directories are on the disk from now on, whoever made them."""
-    for it in path.resolve().parents:
+    for parent in path.resolve().parents:
         try:
-            with told(it, "flushed to the disk"):
-                _sync(it)
+            with told(parent, "flushed to the disk"):
+                _sync(parent)
         except CheckpointError as error:
             if isinstance(error.__cause__, PermissionError):
                 return  # where this user may not even read, it has made nothing

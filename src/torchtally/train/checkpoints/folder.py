@@ -68,7 +68,7 @@ class Checkpoints:
 
     def check(self, manifest: Manifest, *, part: int = 0, parts: int = 1) -> None:
         """Every byte of every file, or of each `parts`-th one, is as it was written."""
-        pieces: dict[str, list[Piece]] = {it: [] for it in manifest.files}
+        pieces: dict[str, list[Piece]] = {file: [] for file in manifest.files}
         for tensor in manifest.tensors.values():
             for piece in tensor.pieces:
                 pieces[piece.file].append(piece)
@@ -189,7 +189,9 @@ def name_of(step: int) -> str:
 
 def _steps(folder: Directory) -> list[int]:
     """The newest first."""
-    return sorted((int(it[1]) for it in map(NAMED.fullmatch, folder.names()) if it), reverse=True)
+    return sorted(
+        (int(match[1]) for match in map(NAMED.fullmatch, folder.names()) if match), reverse=True
+    )
 
 
 def _hidden(what: str, step: int) -> str:

@@ -130,7 +130,7 @@ def _first_contradiction(manifest: Manifest) -> str | None:
     for name in manifest.files:
         if not FILE.fullmatch(name):
             return f"{name!r} is no name of a file of tensors"
-    spans: dict[str, list[tuple[int, int]]] = {it: [] for it in manifest.files}
+    spans: dict[str, list[tuple[int, int]]] = {file: [] for file in manifest.files}
     for name, tensor in manifest.tensors.items():
         for piece in tensor.pieces:
             if piece.file not in spans:
@@ -151,18 +151,25 @@ def _is_filled(tensor: SavedTensor) -> bool:
     element_bytes, shape = ELEMENT_BYTES.get(tensor.dtype), tensor.shape
     if element_bytes is None or len(shape) > MOST_AXES or not tensor.pieces:
         return False
-    if min(shape, default=0) < 0 or prod(max(it, 1) for it in shape) * element_bytes > MOST_NUMBER:
+    if (
+        min(shape, default=0) < 0
+        or prod(max(size, 1) for size in shape) * element_bytes > MOST_NUMBER
+    ):
         return False
-    for it in tensor.pieces:
-        ends = [first + size for first, size in zip(it.offsets, it.sizes, strict=False)]
+    for piece in tensor.pieces:
+        ends = [first + size for first, size in zip(piece.offsets, piece.sizes, strict=False)]
         if not (
-            len(it.offsets) == len(it.sizes) == len(shape)
-            and min((*it.offsets, *it.sizes), default=0) >= 0
+            len(piece.offsets) == len(piece.sizes) == len(shape)
+            and min((*piece.offsets, *piece.sizes), default=0) >= 0
             and all(end <= whole for end, whole in zip(ends, shape, strict=True))
-            and it.size_bytes == prod(it.sizes) * element_bytes
+            and piece.size_bytes == prod(piece.sizes) * element_bytes
         ):
             return False
-    boxes = [tuple(zip(it.offsets, it.sizes, strict=True)) for it in tensor.pieces if it.size_bytes]
+    boxes = [
+        tuple(zip(piece.offsets, piece.sizes, strict=True))
+        for piece in tensor.pieces
+        if piece.size_bytes
+    ]
     return not prod(shape) or _fill(boxes, shape)
 
 
@@ -171,7 +178,7 @@ def _fill(boxes: Iterable[tuple[tuple[int, int], ...]], shape: tuple[int, ...]) 
     boxes = sorted(boxes)
     if not shape:
         return len(boxes) == 1
-    slabs = {slab: list(it) for slab, it in groupby(boxes, key=lambda box: box[0])}
+    slabs = {slab: list(group) for slab, group in groupby(boxes, key=lambda box: box[0])}
     return _tile(list(slabs), shape[0]) and all(
         _fill([box[1:] for box in slab], shape[1:]) for slab in slabs.values()
     )
@@ -198,7 +205,9 @@ def merged(found: Mapping[str, list[tuple[str, tuple[int, ...], Piece]]]) -> dic
         name: SavedTensor(
             dtype=pieces[0][0],
             shape=pieces[0][1],
-            pieces=tuple(sorted((it for _, _, it in pieces), key=lambda it: it.offsets)),
+            pieces=tuple(
+                sorted((piece for _, _, piece in pieces), key=lambda piece: piece.offsets)
+            ),
         )
         for name, pieces in sorted(found.items())
     }

@@ -114,7 +114,7 @@ def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Man
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in _OURS:
             raise
         wrong = str(error)
-    wrongs = [it for it in _everybodys(wrong, ranks) if it is not None]
+    wrongs = [mistake for mistake in _everybodys(wrong, ranks) if mistake is not None]
     if wrongs:
         return wrongs[0]
     assert found is not None
@@ -147,8 +147,12 @@ def differences(
 
 def _check_config(found: Manifest, trainer: Trainer, say: Say, *, allows_changes: bool) -> None:
     here = plain(as_json(trainer.config.document()))
-    changed = [it for it in differences(found.config, here) if not it[0].startswith(FREE)]
-    grave = [it for it in changed if not it[0].startswith(ROUNDING)]
+    changed = [
+        difference
+        for difference in differences(found.config, here)
+        if not difference[0].startswith(FREE)
+    ]
+    grave = [difference for difference in changed if not difference[0].startswith(ROUNDING)]
     text = "\n".join(
         f"  {key}: {was!r} when it was saved, {now!r} now" for key, was, now in changed
     )

@@ -138,7 +138,7 @@ class Saver:
         return path
 
     def _check_finite(self, step: int) -> None:
-        norm = global_norm(it.detach() for it in self._trainer.model.parameters())
+        norm = global_norm(parameter.detach() for parameter in self._trainer.model.parameters())
         if not bool(norm.isfinite()):
             raise CheckpointError(
                 f"Step {step}: weights are not finite, so no checkpoint of them is made. The last "

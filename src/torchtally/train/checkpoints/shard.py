@@ -52,11 +52,11 @@ def write_shard(directory: Directory, file: str, boxes: Sequence[Box]) -> Writte
     Raises CheckpointError where it cannot be written, and for a dtype that safetensors has not.
     """
     # Larger elements first, as the library does: then each tensor is aligned to its elements.
-    assert len({it.name for it in boxes}) == len(boxes)
-    boxes = sorted(boxes, key=lambda it: (-it.tensor.element_size(), it.name))
+    assert len({box.name for box in boxes}) == len(boxes)
+    boxes = sorted(boxes, key=lambda box: (-box.tensor.element_size(), box.name))
     header = _header(boxes)
-    numbers = [_bytes(it.tensor) for it in boxes]
-    size_bytes = len(header) + sum(len(it) for it in numbers)
+    numbers = [_bytes(box.tensor) for box in boxes]
+    size_bytes = len(header) + sum(len(view) for view in numbers)
     sums = [0] * len(boxes)
 
     def parts() -> Iterator[bytes | memoryview]:
@@ -85,7 +85,7 @@ def check_shard(directory: Directory, name: str, file: SavedFile, pieces: Iterab
             f"{place}: has {found_bytes} bytes and had {file.size_bytes} when it was written."
         )
     spans = [(0, file.header_bytes, file.header_crc32)]
-    spans += sorted((it.first_byte, it.size_bytes, it.crc32) for it in pieces)
+    spans += sorted((piece.first_byte, piece.size_bytes, piece.crc32) for piece in pieces)
     sums = _Sums(directory.chunks(name))
     end = 0
     for first, size_bytes, crc32 in spans:
@@ -138,11 +138,11 @@ class _Sums:
 def _header(boxes: Iterable[Box]) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for it in boxes:
-        start, end = end, end + it.tensor.numel() * it.tensor.element_size()
-        entries[it.name] = {
-            "dtype": _code(it),
-            "shape": list(it.tensor.shape),
+    for box in boxes:
+        start, end = end, end + box.tensor.numel() * box.tensor.element_size()
+        entries[box.name] = {
+            "dtype": _code(box),
+            "shape": list(box.tensor.shape),
             "data_offsets": [start, end],
         }
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()

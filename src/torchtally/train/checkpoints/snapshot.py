@@ -20,7 +20,7 @@ class Snapshot:
 
     @property
     def size_bytes(self) -> int:
-        return sum(it.numel() * it.element_size() for it in self._buffers.values())
+        return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())
 
     def take(self, tensors: Mapping[str, Tensor]) -> None:
         """The numbers of now. The former ones must not be in use any more.
@@ -29,19 +29,19 @@ class Snapshot:
         before that to come; the host does not wait for them.
         """
         devices: set[torch.device] = set()
-        for name, it in tensors.items():
-            local = (it.to_local() if isinstance(it, DTensor) else it).detach()
+        for name, tensor in tensors.items():
+            local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
             self._buffer(name, local).copy_(local, non_blocking=True)
             if local.device.type == "cuda":
                 devices.add(local.device)
         for name in self._buffers.keys() - tensors.keys():
             del self._buffers[name]
-        self._copied = [_event_on(it) for it in devices]
+        self._copied = [_event_on(device) for device in devices]
 
     def copies(self) -> dict[str, Tensor]:
         """The copies, once they are whole."""
-        for it in self._copied:
-            it.synchronize()
+        for event in self._copied:
+            event.synchronize()
         return dict(self._buffers)
 
     def _buffer(self, name: str, like: Tensor) -> Tensor:

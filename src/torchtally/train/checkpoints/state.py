@@ -36,7 +36,7 @@ def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
             for key, value in trainer.optimizer.state.get(parameter, {}).items()
             if value is not None  # torch's SGD before its first step
         },
-        **{_random(trainer.ranks.rank) + name: it for name, it in random_states().items()},
+        **{_random(trainer.ranks.rank) + name: state for name, state in random_states().items()},
     }
 
 
@@ -61,8 +61,8 @@ def restore(trainer: Trainer, checkpoints: Checkpoints, manifest: Manifest) -> b
     kept = _optimizer_targets(trainer.optimizer, manifest)
     prefix = _random(trainer.ranks.rank)
     random = {
-        name: torch.empty(it.shape, dtype=torch_dtype(it))
-        for name, it in manifest.tensors.items()
+        name: torch.empty(saved_tensor.shape, dtype=torch_dtype(saved_tensor))
+        for name, saved_tensor in manifest.tensors.items()
         if name.startswith(prefix)
     }
     ranks = trainer.ranks
@@ -72,7 +72,7 @@ def restore(trainer: Trainer, checkpoints: Checkpoints, manifest: Manifest) -> b
         _set_optimizer(trainer.optimizer, kept, manifest.state["groups"])
         trainer.stepper.load_state_dict(manifest.state["stepper"])
     if random:
-        set_random_states({name.removeprefix(prefix): it for name, it in random.items()})
+        set_random_states({name.removeprefix(prefix): state for name, state in random.items()})
     return bool(random)
 
 
@@ -90,15 +90,15 @@ def as_it_was_saved(manifest: Manifest) -> Iterator[None]:
 
 def _model(trainer: Trainer) -> dict[str, Tensor]:
     return {
-        MODEL + name: it
-        for name, it in trainer.model.state_dict().items()
-        if isinstance(it, Tensor)
+        MODEL + name: value
+        for name, value in trainer.model.state_dict().items()
+        if isinstance(value, Tensor)
     }
 
 
 def _check_names(model: Mapping[str, Tensor], manifest: Manifest) -> None:
     """The reader tells of what the checkpoint has not; this of what only the checkpoint has."""
-    left = [it for it in manifest.tensors if it.startswith(MODEL) and it not in model]
+    left = [name for name in manifest.tensors if name.startswith(MODEL) and name not in model]
     if left:
         raise CheckpointError(
             f"The checkpoint of step {manifest.step} has {left[0].removeprefix(MODEL)!r}, and this "

@@ -104,7 +104,7 @@ class Writer(StorageWriter):
         """On the coordinator: the directory is made, and every rank is told its name."""
         with self._checkpoints.begin(self._described.step) as new:
             self._new = new.path.name
-        return [SavePlan(it.items, self._new, it.planner_data, it.usable) for it in plans]
+        return [SavePlan(plan.items, self._new, plan.planner_data, plan.usable) for plan in plans]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         kinds: dict[str, list[WriteItem]] = defaultdict(list)
@@ -122,15 +122,15 @@ class Writer(StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         assert self._new is not None
-        found = [it for of_rank in results for it in of_rank]
+        found = [result for of_rank in results for result in of_rank]
         tensors: dict[str, list[tuple[str, tuple[int, ...], Piece]]] = defaultdict(list)
         files: dict[str, SavedFile] = {}
-        for it in found:
-            piece, saved = it.storage_data
-            whole = metadata.state_dict_metadata[it.index.fqn]
+        for result in found:
+            piece, saved = result.storage_data
+            whole = metadata.state_dict_metadata[result.index.fqn]
             assert isinstance(whole, TensorStorageMetadata)
             dtype = str(whole.properties.dtype).removeprefix("torch.")
-            tensors[it.index.fqn].append((dtype, tuple(whole.size), piece))
+            tensors[result.index.fqn].append((dtype, tuple(whole.size), piece))
             files[piece.file] = saved
         described = self._described
         manifest = Manifest(
@@ -165,15 +165,15 @@ class Writer(StorageWriter):
     ) -> list[WriteResult]:
         is_alone = self._described.ranks == 1
         file = f"{kind}.safetensors" if is_alone else f"{kind}-{self._rank:05}.safetensors"
-        written = write_shard(new, file, [_box(it, planner) for it in items])
+        written = write_shard(new, file, [_box(item, planner) for item in items])
         return [
             WriteResult(
-                index=it.index,
+                index=item.index,
                 size_in_bytes=piece.size_bytes,
                 storage_data=(piece, written.file),
             )
-            for it in items
-            for piece in [written.pieces[_key(it.index.fqn)]]
+            for item in items
+            for piece in [written.pieces[_key(item.index.fqn)]]
         ]
 
 
@@ -199,7 +199,9 @@ class Reader(StorageReader):
         pass
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        return Metadata({name: _metadata(it) for name, it in self._manifest.tensors.items()})
+        return Metadata(
+            {name: _metadata(tensor) for name, tensor in self._manifest.tensors.items()}
+        )
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -240,7 +242,7 @@ class Reader(StorageReader):
         pieces = self._manifest.tensors[index.fqn].pieces
         if index.offset is None:
             return pieces[0]
-        return next(it for it in pieces if it.offsets == tuple(index.offset))
+        return next(piece for piece in pieces if piece.offsets == tuple(index.offset))
 
 
 def torch_dtype(saved: SavedTensor) -> torch.dtype:
@@ -254,7 +256,10 @@ def _metadata(saved: SavedTensor) -> TensorStorageMetadata:
     return TensorStorageMetadata(
         TensorProperties(dtype=torch_dtype(saved)),
         torch.Size(saved.shape),
-        [ChunkStorageMetadata(torch.Size(it.offsets), torch.Size(it.sizes)) for it in saved.pieces],
+        [
+            ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes))
+            for piece in saved.pieces
+        ],
     )
 
 

@@ -124,7 +124,7 @@ def _sample(file: TokenFile, seed: tuple[int, int]) -> Iterator[int]:
     parts = min(parts, MOST_STRETCHES)
     edges = np.linspace(0, stretch_count, parts + 1).astype(np.int64)
     chosen = np.random.default_rng(seed).integers(edges[:-1], np.maximum(edges[1:], edges[:-1] + 1))
-    return (STRETCH * it for it in sorted({0, stretch_count - 1, *chosen.tolist()}))
+    return (STRETCH * number for number in sorted({0, stretch_count - 1, *chosen.tolist()}))
 
 
 def _complaint(file: TokenFile, first: int, ids: Ids, vocabulary_size: int) -> str:

@@ -40,7 +40,7 @@ class Split:
 
     @property
     def tokens(self) -> int:
-        return sum(it.tokens for it in self.shards)
+        return sum(shard.tokens for shard in self.shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,9 @@ def described_in(folder: str) -> Description | None:
 def described_dtype(path: str) -> str | None:
     """The dtype that the description beside a file gives for it."""
     found = described_in(os.path.dirname(path))
-    names = {it.name for split in found.splits.values() for it in split.shards} if found else ()
+    names = (
+        {shard.name for split in found.splits.values() for shard in split.shards} if found else ()
+    )
     return found.dtype if found and os.path.basename(path) in names else None
 
 
@@ -119,7 +121,7 @@ def _description(document: Mapping[str, Any]) -> Description:
         vocabulary_size=_count(document["vocabulary_size"], "'vocabulary_size'"),
         end_of_document=None if end is None else _count(end, "'end_of_document'"),
         dtype=document["dtype"],
-        splits={str(name): _split(it) for name, it in document["splits"].items()},
+        splits={str(name): _split(split) for name, split in document["splits"].items()},
     )
 
 
@@ -127,9 +129,9 @@ def _split(document: Mapping[str, Any]) -> Split:
     return Split(
         _count(document["documents"], "'documents'"),
         tuple(
-            Shard(_name(it["name"]), _count(it["tokens"], "'tokens'"),
-                  _count(it["bytes"], "'bytes'"), str(it["sha256"]))
-            for it in document["shards"]
+            Shard(_name(shard["name"]), _count(shard["tokens"], "'tokens'"),
+                  _count(shard["bytes"], "'bytes'"), str(shard["sha256"]))
+            for shard in document["shards"]
         ),
     )  # fmt: skip
 

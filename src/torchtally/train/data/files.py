@@ -73,7 +73,7 @@ def _files_of_folder(folder: str, split: str | None) -> list[TokenFile]:
     if split is not None and split not in description.splits:
         raise UsageError(f"{folder}: no split {split!r}; it has {', '.join(description.splits)}.")
     found = []
-    for shard in (it for name in names for it in description.splits[name].shards):
+    for shard in (shard for name in names for shard in description.splits[name].shards):
         file = token_file(str(Path(folder, shard.name)))
         if (file.tokens, file.dtype) != (shard.tokens, description.dtype):
             raise UsageError(

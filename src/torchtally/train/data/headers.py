@@ -66,7 +66,9 @@ def npy_file(path: str, start: bytes, size_bytes: int) -> TokenFile:
     """
     text, offset_bytes = _npy_header(path, start)
     descr, fortran_order, shape = _npy_fields(path, text)
-    dtype = next((it for it, code in LITTLE_ENDIAN.items() if descr in (code, f"|{code}")), None)
+    dtype = next(
+        (name for name, code in LITTLE_ENDIAN.items() if descr in (code, f"|{code}")), None
+    )
     if dtype is None:
         remedy = (
             "it is big-endian: save it again as little-endian, numpy.save(PATH, a.astype('<u4'))"
@@ -128,7 +130,7 @@ def _npy_fields(path: str, text: bytes) -> tuple[object, bool, tuple[int, ...]]:
     if not isinstance(fields, dict) or fields.keys() != NPY_KEYS:
         raise wrong
     order, shape = fields["fortran_order"], fields["shape"]
-    is_shape = isinstance(shape, tuple) and all(type(it) is int and it >= 0 for it in shape)
+    is_shape = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
     if not isinstance(order, bool) or not is_shape or math.prod(shape) >= 2**63:
         raise wrong
     return fields["descr"], order, shape

@@ -131,7 +131,7 @@ def _with_stdin(wanted: Wanted) -> Iterator[tuple[str, ...]]:
     path = os.path.join(wanted.out, temporary_name())
     try:
         spool(sys.stdin.buffer.read, path)
-        yield tuple(path if it == STDIN else it for it in wanted.inputs)
+        yield tuple(path if pattern == STDIN else pattern for pattern in wanted.inputs)
     finally:
         Path(path).unlink(missing_ok=True)
 
@@ -206,7 +206,7 @@ def _written(
 
 def _counted(spans: Sequence[Span], what: str, report: Report) -> Iterator[Iterator[bytes]]:
     """The chunks of each span; `report` is told of every one."""
-    all_bytes = sum(it.end - it.begin for it in spans)
+    all_bytes = sum(span.end - span.begin for span in spans)
     done_bytes = 0
 
     def told(span: Span) -> Iterator[bytes]:
@@ -216,7 +216,7 @@ def _counted(spans: Sequence[Span], what: str, report: Report) -> Iterator[Itera
             report(what, done_bytes, all_bytes)
             yield chunk
 
-    return (told(it) for it in spans)
+    return (told(span) for span in spans)
 
 
 def _commit(folder: Folder, description: Description) -> None:

@@ -18,8 +18,8 @@ SHARD = re.compile(r"(train|validation)(-b)?-\d{5,}\.bin")
 
 def free_series(before: Description | None) -> str:
     """What follows a split's name, such that no new shard has the name of an old one."""
-    used = {it[2] or "" for name in names_in(before) if (it := SHARD.fullmatch(name))}
-    return next(it for it in SERIES if it not in used)
+    used = {match[2] or "" for name in names_in(before) if (match := SHARD.fullmatch(name))}
+    return next(pattern for pattern in SERIES if pattern not in used)
 
 
 def tokenizer_name(folder: str, before: Description | None, content: str) -> tuple[str, bool]:
@@ -39,7 +39,7 @@ def remove_others(folder: str, before: Description | None, now: Description) -> 
 
     Raises UsageError where that cannot be done; `now` is whole all the same.
     """
-    strays = {it for it in os.listdir(folder) if before is not None and SHARD.fullmatch(it)}
+    strays = {name for name in os.listdir(folder) if before is not None and SHARD.fullmatch(name)}
     for name in sorted((names_in(before) | strays) - names_in(now)):
         path = Path(folder, name)
         try:
@@ -55,5 +55,5 @@ def names_in(description: Description | None) -> set[str]:
     """All files that a description names."""
     if description is None:
         return set()
-    shards = {it.name for split in description.splits.values() for it in split.shards}
+    shards = {shard.name for split in description.splits.values() for shard in split.shards}
     return shards | {description.tokenizer} - {BYTE_TOKENIZER}

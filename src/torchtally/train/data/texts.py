@@ -47,7 +47,7 @@ class Found:
 
     @property
     def size_bytes(self) -> int:
-        return sum(it.size_bytes for it in self.documents)
+        return sum(document.size_bytes for document in self.documents)
 
 
 def find_documents(inputs: Sequence[str], *, outside: str) -> Found:
@@ -92,18 +92,34 @@ def divide(
     if not 0 <= validation < 1:
         raise UsageError(f"validation {validation:g}: a fraction of all text, 0 or more, below 1.")
     if validation == 0:
-        return {TRAIN: tuple(Span(it, 0, it.size_bytes) for it in documents)}
-    wanted_bytes = validation * sum(it.size_bytes for it in documents)
+        return {TRAIN: tuple(Span(document, 0, document.size_bytes) for document in documents)}
+    wanted_bytes = validation * sum(document.size_bytes for document in documents)
     chosen = _drawn(documents, wanted_bytes, seed)
     if len(chosen) >= LEAST_VALIDATION_DOCUMENTS:
-        kept = [Span(it, 0, it.size_bytes) for at, it in enumerate(documents) if at in chosen]
-        rest = [Span(it, 0, it.size_bytes) for at, it in enumerate(documents) if at not in chosen]
+        kept = [
+            Span(document, 0, document.size_bytes)
+            for at, document in enumerate(documents)
+            if at in chosen
+        ]
+        rest = [
+            Span(document, 0, document.size_bytes)
+            for at, document in enumerate(documents)
+            if at not in chosen
+        ]
     else:
-        cuts = [_cut(it, round(it.size_bytes * (1 - validation))) for it in documents]
-        rest = [Span(it, 0, at) for it, at in zip(documents, cuts, strict=True)]
-        kept = [Span(it, at, it.size_bytes) for it, at in zip(documents, cuts, strict=True)]
+        cuts = [
+            _cut(document, round(document.size_bytes * (1 - validation))) for document in documents
+        ]
+        rest = [Span(document, 0, at) for document, at in zip(documents, cuts, strict=True)]
+        kept = [
+            Span(document, at, document.size_bytes)
+            for document, at in zip(documents, cuts, strict=True)
+        ]
     splits = {TRAIN: tuple(rest), VALIDATION: tuple(kept)}
-    return {name: tuple(it for it in spans if it.end > it.begin) for name, spans in splits.items()}
+    return {
+        name: tuple(span for span in spans if span.end > span.begin)
+        for name, spans in splits.items()
+    }
 
 
 def chunks(span: Span) -> Iterator[bytes]:
@@ -166,8 +182,8 @@ def _walk(folder: str) -> Iterator[str]:
         raise UsageError(f"{error.filename}: cannot be looked into ({error.strerror}).") from error
 
     for here, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [it for it in folders if not it.startswith(".")]
-        yield from (os.path.join(here, it) for it in names if not it.startswith("."))
+        folders[:] = [folder for folder in folders if not folder.startswith(".")]
+        yield from (os.path.join(here, name) for name in names if not name.startswith("."))
 
 
 def _is_regular(path: str) -> bool:

@@ -128,13 +128,15 @@ class TokenData:
         self.stride = sequence if stride is None else stride
         for file in self.files:
             check_length(file, sequence)
-        counts = [(it.tokens - self.width) // self.stride + 1 for it in self.files]
+        counts = [(file.tokens - self.width) // self.stride + 1 for file in self.files]
         self.windows = sum(counts)
         self._ends: np.ndarray[Any, np.dtype[np.int64]] = np.cumsum(counts, dtype=np.int64)
         self._begins = self._ends - counts
         self._opened: list[_Opened] = []
         try:
-            self._opened += (_Opened(it, read, self.width, vocabulary_size) for it in self.files)
+            self._opened += (
+                _Opened(file, read, self.width, vocabulary_size) for file in self.files
+            )
         except BaseException:
             self.close()
             raise
@@ -142,11 +144,11 @@ class TokenData:
     @property
     def tokens(self) -> int:
         """In all files, those outside of windows included."""
-        return sum(it.tokens for it in self.files)
+        return sum(file.tokens for file in self.files)
 
     def close(self) -> None:
-        for it in self._opened:
-            it.close()
+        for opened_file in self._opened:
+            opened_file.close()
 
     def __enter__(self) -> "TokenData":
         return self

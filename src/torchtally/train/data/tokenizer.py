@@ -32,11 +32,11 @@ class ByteTokenizer:
 
     def encode(self, chunks: Iterable[bytes]) -> Iterator[Ids]:
         """The ids of a document that comes in chunks, without its end."""
-        return (np.frombuffer(it, np.uint8) for it in chunks)
+        return (np.frombuffer(chunk, np.uint8) for chunk in chunks)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; bytes that are no UTF-8 become U+FFFD, ends of documents nothing."""
-        return bytes(it for it in ids if it < 256).decode("utf-8", "replace")
+        return bytes(token for token in ids if token < 256).decode("utf-8", "replace")
 
 
 class BytePairTokenizer:
@@ -82,8 +82,8 @@ class BytePairTokenizer:
         return text
 
     def _encoded(self, pieces: list[str]) -> Iterator[Ids]:
-        for it in self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False):
-            yield np.array(it.ids, np.uint32)
+        for encoding in self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False):
+            yield np.array(encoding.ids, np.uint32)
 
 
 Tokenizer = ByteTokenizer | BytePairTokenizer
@@ -148,7 +148,7 @@ def _end_id(ids: dict[str, int], place: str, name: str | None) -> int | None:
         if name not in ids:
             raise UsageError(f"{place}: has no token {name!r} to end documents with.")
         return ids[name]
-    found = next((it for it in END_NAMES if it in ids), None)
+    found = next((name for name in END_NAMES if name in ids), None)
     if found is None:
         raise UsageError(
             f"{place}: none of its tokens is known as the end of a document. Name it with "

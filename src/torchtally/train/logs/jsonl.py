@@ -41,7 +41,9 @@ class Logged:
     def series(self, name: str) -> tuple[tuple[int, float], ...]:
         """(step, value) of all records that have a number under this name."""
         found = ((step, values.get(name)) for step, values in self.records)
-        return tuple((step, float(it)) for step, it in found if isinstance(it, int | float))
+        return tuple(
+            (step, float(value)) for step, value in found if isinstance(value, int | float)
+        )
 
 
 class JsonLines:
@@ -143,10 +145,10 @@ def read_log(path: str | Path) -> Logged:
         if found is None or not isinstance(step, int):
             raise UsageError(f"{path}:{number}: not a record of a log. Is the file damaged?")
         if found.get("kind") == "resumed":
-            records = [it for it in records if it[0] < step]
+            records = [record for record in records if record[0] < step]
         else:
             found.pop("unix_s", None)
-            records.append((step, {name: from_json(it) for name, it in found.items()}))
+            records.append((step, {name: from_json(value) for name, value in found.items()}))
     return Logged(run, tuple(records))
 
 

@@ -88,11 +88,11 @@ def as_json(value: Any) -> Any:
         case None | bool() | int() | str():
             return value
         case Mapping():
-            return {str(key): as_json(it) for key, it in value.items()}
+            return {str(key): as_json(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [as_json(it) for it in value]
+            return [as_json(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {it.name: as_json(getattr(value, it.name)) for it in fields(value)}
+        return {member.name: as_json(getattr(value, member.name)) for member in fields(value)}
     return str(value)
 
 

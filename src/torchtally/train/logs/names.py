@@ -67,4 +67,4 @@ def memory_name(category: str) -> str:
 
 def units() -> dict[str, str]:
     """Names and units, as a log's first line has them."""
-    return {name: it.unit for name, it in MEANINGS.items()}
+    return {name: meaning.unit for name, meaning in MEANINGS.items()}

@@ -38,6 +38,6 @@ class StepRecord:
             names.STEP_S: self.step_s,
             names.WAIT_S: self.wait_s,
             names.SKIPPED_STEPS: self.skipped_steps,
-            **{names.memory_name(it): size for it, size in self.memory_bytes.items()},
+            **{names.memory_name(category): size for category, size in self.memory_bytes.items()},
         }
-        return {name: it for name, it in found.items() if it is not None}
+        return {name: value for name, value in found.items() if value is not None}

@@ -58,7 +58,7 @@ def logs(
 def _names(to: Iterable[LogName | str]) -> tuple[LogName, ...]:
     """Each once, in their order. Raises UsageError for one that there is not."""
     try:
-        return tuple(dict.fromkeys(LogName(it) for it in to))
+        return tuple(dict.fromkeys(LogName(log) for log in to))
     except ValueError as error:
         raise UsageError(f"log.to: {error}: give some of {', '.join(LogName)}.") from None
 
@@ -118,8 +118,8 @@ class _Together:
                     "steps are tried again, without another word."
                 )
             self._has_lost = True
-        for it in self._others:
-            it.write(step, values)
+        for log in self._others:
+            log.write(step, values)
 
     def close(self) -> None:
         self._close()

@@ -40,7 +40,7 @@ def attend(
     is_grouped = q.shape[1] != k.shape[1]
     if is_grouped and not _takes_groups(q, mask):
         group = q.shape[1] // k.shape[1]
-        k, v = (it.repeat_interleave(group, dim=1) for it in (k, v))
+        k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
         is_grouped = False
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, enable_gqa=is_grouped
@@ -72,7 +72,7 @@ class Attention(nn.Module):
         rotary: Rotary | None,
         mask: Bool[Tensor, "sequence sequence"] | None = None,
     ) -> Float[Tensor, "batch sequence width"]:
-        q, k, v = (it.transpose(1, 2) for it in self._projected(x, rotary))
+        q, k, v = (tensor.transpose(1, 2) for tensor in self._projected(x, rotary))
         dropout = self.dropout if self.training else 0.0
         if self.recomputes and torch.is_grad_enabled():
             seen = checkpoint(attend, q, k, v, mask, dropout, use_reentrant=False)

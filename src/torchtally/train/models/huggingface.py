@@ -62,13 +62,17 @@ def read_weights(model: Transformer, path: Path | str) -> None:
     """
     path = Path(path)
     parameters = dict(model.named_parameters())
-    if any(it.is_meta for it in parameters.values()):
+    if any(parameter.is_meta for parameter in parameters.values()):
         raise UsageError("The model is on the meta device: call to_empty(device=...) before.")
     checkpoint = read_checkpoint(path)
-    shapes = {it.name: it.shape for it in checkpoint.tensors if not NO_WEIGHTS.search(it.name)}
-    for it in checkpoint.tensors:
-        if it.name in shapes and it.dtype not in FLOATS:
-            raise UsageError(f"{path}: {it.name}: {it.dtype} is no float that can be trained.")
+    shapes = {
+        tensor.name: tensor.shape
+        for tensor in checkpoint.tensors
+        if not NO_WEIGHTS.search(tensor.name)
+    }
+    for part in checkpoint.tensors:
+        if part.name in shapes and part.dtype not in FLOATS:
+            raise UsageError(f"{path}: {part.name}: {part.dtype} is no float that can be trained.")
     wanted = _as_named_in(entries(model.config), shapes)
     _check(checkpoint.place, wanted, shapes, parameters, model.config)
     for name, tensor in _tensors(Path(checkpoint.place), wanted):
@@ -99,13 +103,15 @@ def _check(
     config: TransformerConfig,
 ) -> None:
     allowed = {*wanted, HEAD} if config.is_tied else set(wanted)
-    shapes = {name: tuple(_theirs(parameters[it.ours], it).shape) for name, it in wanted.items()}
+    shapes = {
+        name: tuple(_theirs(parameters[entry.ours], entry).shape) for name, entry in wanted.items()
+    }
     shapes.setdefault(HEAD, (config.vocabulary, config.width))
     wrong = [name for name in sorted({*allowed} & {*found}) if found[name] != shapes[name]]
     complaints = [
         _listed("missing", sorted({*wanted} - {*found})),
         _listed("not of this model", sorted({*found} - allowed)),
-        _listed("of another shape", [f"{it} {found[it]} for {shapes[it]}" for it in wrong]),
+        _listed("of another shape", [f"{name} {found[name]} for {shapes[name]}" for name in wrong]),
     ]
     if any(complaints):
         raise UsageError(

@@ -165,7 +165,7 @@ def _activation(file: Path, feed_forward: FeedForward) -> Activation:
 def _dropout(file: Path, model: Model) -> float:
     """GPT-2's three, which must be one."""
     others = (model.embedding_dropout, model.attention_dropout)
-    if any(it is not None and it != model.dropout for it in others):
+    if any(value is not None and value != model.dropout for value in others):
         raise _unlike(file, "embd_pdrop and attn_pdrop", others, f"resid_pdrop, {model.dropout}")
     return model.dropout
 

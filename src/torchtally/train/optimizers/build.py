@@ -60,9 +60,11 @@ def build(
     """
     trained = trained_parameters(parameters, is_hidden)
     values = config.hyperparameters()
-    devices = {it.parameter.device.type for it in trained}
+    devices = {trained_parameter.parameter.device.type for trained_parameter in trained}
     chosen = implementation(
-        config, devices, are_shards=any(is_shard(it.parameter) for it in trained)
+        config,
+        devices,
+        are_shards=any(is_shard(trained_parameter.parameter) for trained_parameter in trained),
     )
     if config.name == "muon":
         return Muon(_muon_groups(trained, config), **_without(values, "adamw_lr"))
@@ -113,7 +115,7 @@ def load_state(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) 
     optimizer's. Raises UsageError where the parameters are not those that were saved.
     """
     own, saved = optimizer.param_groups, state_dict["param_groups"]
-    if [len(it["params"]) for it in own] != [len(it["params"]) for it in saved]:
+    if [len(record["params"]) for record in own] != [len(record["params"]) for record in saved]:
         raise UsageError(
             f"The saved optimizer has groups of {_sizes(saved)} parameters, this one of "
             f"{_sizes(own)}. Resume with the model and the config that were saved."
@@ -139,14 +141,14 @@ def _resumed(here: ParameterGroup, there: ParameterGroup) -> ParameterGroup:
 
 
 def _muon_groups(trained: Sequence[Trained], config: OptimizerConfig) -> list[ParameterGroup]:
-    if any(it.name is None for it in trained):
+    if any(parameter.name is None for parameter in trained):
         raise UsageError(
             "The optimizer muon treats embeddings and heads unlike other matrices, and has to know "
             "them. Give the model, or model.named_parameters(), for model.parameters()."
         )
     values = config.hyperparameters()
-    hidden = [it for it in trained if it.is_hidden_matrix]
-    others = [it for it in trained if not it.is_hidden_matrix]
+    hidden = [parameter for parameter in trained if parameter.is_hidden_matrix]
+    others = [parameter for parameter in trained if not parameter.is_hidden_matrix]
     return [
         group
         for members, lr, is_hidden in (
@@ -163,4 +165,4 @@ def _without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _sizes(groups: Sequence[ParameterGroup]) -> str:
-    return " and ".join(str(len(it["params"])) for it in groups)
+    return " and ".join(str(len(group["params"])) for group in groups)

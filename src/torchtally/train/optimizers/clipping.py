@@ -29,7 +29,9 @@ def global_norm(tensors: Iterable[Float[Tensor, "..."]]) -> Float[Tensor, ""]:
     if not found:
         return torch.zeros(())
     norms = [norm for alike in _alike(found) for norm in torch._foreach_norm(alike, 2.0)]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack([it.to(found[0].device) for it in norms]))
+    norm: Tensor = torch.linalg.vector_norm(
+        torch.stack([tensor.to(found[0].device) for tensor in norms])
+    )
     return whole(norm)
 
 
@@ -50,7 +52,7 @@ def clip_by_norm(
     if error_if_nonfinite and not bool(norm.isfinite()):
         raise FloatingPointError(_nonfinite_text(gradients))
     scale = torch.clamp(limit / (norm + NORM_EPS), max=1.0)
-    for alike in _alike([held(it) for it in gradients]):
+    for alike in _alike([held(gradient) for gradient in gradients]):
         torch._foreach_mul_(alike, scale.to(alike[0].device))
     return norm
 
@@ -66,7 +68,7 @@ def scale_to_norm(parameters: Iterable[Tensor], norm: float, limit: float) -> No
     scale = limit / (norm + NORM_EPS)
     if scale >= 1:
         return
-    for alike in _alike([held(it) for it in _gradients(parameters)]):
+    for alike in _alike([held(gradient) for gradient in _gradients(parameters)]):
         torch._foreach_mul_(alike, scale)
 
 
@@ -80,7 +82,7 @@ def clip_by_value(parameters: Iterable[Float[Tensor, "..."]], limit: float) -> N
 
 
 def _gradients(parameters: Iterable[Float[Tensor, "..."]]) -> list[Float[Tensor, "..."]]:
-    return [it.grad for it in parameters if it.grad is not None]
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def _alike(tensors: Sequence[Float[Tensor, "..."]]) -> list[list[Float[Tensor, "..."]]]:
@@ -97,7 +99,7 @@ def _check_limit(limit: float) -> None:
 
 
 def _nonfinite_text(gradients: Sequence[Float[Tensor, "..."]]) -> str:
-    wrong = [at for at, it in enumerate(gradients) if not bool(it.isfinite().all())]
+    wrong = [at for at, gradient in enumerate(gradients) if not bool(gradient.isfinite().all())]
     if not wrong:
         return "The gradients' norm overflows their dtype, though each of them is finite."
     shapes = ", ".join(f"number {at} of shape {tuple(gradients[at].shape)}" for at in wrong[:5])

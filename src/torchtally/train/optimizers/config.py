@@ -89,7 +89,7 @@ class OptimizerConfig:
         return values
 
     def _given(self) -> dict[str, Any]:
-        values = {it.name: getattr(self, it.name) for it in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in values.items()

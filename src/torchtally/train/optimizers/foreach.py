@@ -59,7 +59,7 @@ class Member:
             yield self
             return
         for parameter, gradient, *moments in zip(
-            *(it.detach().view(-1).split(elements) for it in tensors), strict=True
+            *(tensor.detach().view(-1).split(elements) for tensor in tensors), strict=True
         ):
             yield Member(parameter, gradient, tuple(moments), self.step)
 
@@ -137,23 +137,24 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
 
     def _members(self, group: ParameterGroup, form: Form) -> list[Member]:
         """The group's parameters that have gradients; counts one more step of each."""
-        present = [at for at, it in enumerate(group["params"]) if it.grad is not None]
+        present = [at for at, param in enumerate(group["params"]) if param.grad is not None]
         for at in present:
             _check_dense(group, at)
         parameters = [group["params"][at] for at in present]
         moments = [
-            [self._kept(it, name, torch.zeros_like) for it in parameters] for name in form.moments
+            [self._kept(parameter, name, torch.zeros_like) for parameter in parameters]
+            for name in form.moments
         ]
         steps = [0.0] * len(parameters)
         if form.counts_steps and parameters:
-            counters = [self._kept(it, "step", _counter) for it in parameters]
+            counters = [self._kept(parameter, "step", _counter) for parameter in parameters]
             torch._foreach_add_(counters, _ONE, alpha=1)
-            steps = [float(it) for it in counters]
+            steps = [float(counter) for counter in counters]
         # By element, each rank updates what it holds of a shard, by plain operations.
         part = held if form.is_elementwise else _as_it_is
         return [
-            Member(part(it), part(it.grad), tuple(map(part, own)), step)
-            for it, step, *own in zip(parameters, steps, *moments, strict=True)
+            Member(part(weight), part(weight.grad), tuple(map(part, own)), step)
+            for weight, step, *own in zip(parameters, steps, *moments, strict=True)
         ]
 
     def _kept(
@@ -174,8 +175,8 @@ def scale(tensors: list[Float[Tensor, "..."]], factor: float) -> None:
     tensors' dtype: in bfloat16 a decay of 0.999 would be 1.
     """
     if tensors and tensors[0].device.type == "cpu":
-        for it in tensors:
-            it.mul_(factor)
+        for tensor in tensors:
+            tensor.mul_(factor)
     else:
         torch._foreach_mul_(tensors, factor)
 
@@ -194,13 +195,15 @@ def _counter(parameter: Tensor) -> Float[Tensor, ""]:
 def _batches(members: Iterable[Member], form: Form) -> Iterator[Batch]:
     """Members of one device and dtype together, as many as are good for the device."""
     kinds: dict[tuple[torch.device, torch.dtype, torch.dtype], list[Member]] = {}
-    for it in members:
-        kind = (it.parameter.device, it.parameter.dtype, it.gradient.dtype)
-        kinds.setdefault(kind, []).append(it)
+    for member in members:
+        kind = (member.parameter.device, member.parameter.dtype, member.gradient.dtype)
+        kinds.setdefault(kind, []).append(member)
     for (device, _, _), alike in kinds.items():
         limit = _batch_elements(device)
         pieces = (
-            (piece for it in alike for piece in it.pieces(limit)) if form.is_elementwise else alike
+            (piece for member in alike for piece in member.pieces(limit))
+            if form.is_elementwise
+            else alike
         )
         yield from _packed(pieces, limit)
 
@@ -209,22 +212,22 @@ def _packed(members: Iterable[Member], limit: int) -> Iterator[Batch]:
     """In order, batches of at most so many elements; a larger member is a batch by itself."""
     packed: list[Member] = []
     filled = 0
-    for it in members:
-        if packed and filled + it.parameter.numel() > limit:
+    for member in members:
+        if packed and filled + member.parameter.numel() > limit:
             yield _batch(packed)
             packed, filled = [], 0
-        packed.append(it)
-        filled += it.parameter.numel()
+        packed.append(member)
+        filled += member.parameter.numel()
     if packed:
         yield _batch(packed)
 
 
 def _batch(members: list[Member]) -> Batch:
     return Batch(
-        [it.parameter for it in members],
-        [it.gradient for it in members],
-        tuple(map(list, zip(*(it.moments for it in members), strict=True))),
-        [it.step for it in members],
+        [member.parameter for member in members],
+        [member.gradient for member in members],
+        tuple(map(list, zip(*(member.moments for member in members), strict=True))),
+        [member.step for member in members],
     )
 
 

@@ -71,13 +71,15 @@ def decay_groups(
     trained: Sequence[Trained], weight_decay: float, decayed_on: DecayedOn, **others: Any
 ) -> list[ParameterGroup]:
     """As `parameter_groups`; `others` are in both groups."""
-    if decayed_on == "matrices without embeddings" and any(it.name is None for it in trained):
+    if decayed_on == "matrices without embeddings" and any(
+        parameter.name is None for parameter in trained
+    ):
         raise UsageError(
             "decayed_on 'matrices without embeddings' needs to know the embeddings. Give the "
             "model, or model.named_parameters(), for model.parameters()."
         )
-    decayed = [it for it in trained if _decays(it, decayed_on)]
-    others_kept = [it for it in trained if not _decays(it, decayed_on)]
+    decayed = [parameter for parameter in trained if _decays(parameter, decayed_on)]
+    others_kept = [parameter for parameter in trained if not _decays(parameter, decayed_on)]
     return [
         {"params": _listed(members), "weight_decay": decay, **others}
         for members, decay in ((decayed, weight_decay), (others_kept, 0.0))
@@ -94,25 +96,28 @@ def _decays(trained: Trained, decayed_on: DecayedOn) -> bool:
 
 def _listed(members: Sequence[Trained]) -> list[Any]:
     """With names where there are names: torch then keeps them in its state dict."""
-    return [it.parameter if it.name is None else (it.name, it.parameter) for it in members]
+    return [
+        parameter.parameter if parameter.name is None else (parameter.name, parameter.parameter)
+        for parameter in members
+    ]
 
 
 def _named(source: Parameters) -> Iterable[tuple[str | None, torch.nn.Parameter]]:
     if isinstance(source, torch.nn.Module):
         yield from source.named_parameters()
         return
-    for it in source:
-        if isinstance(it, tuple):
-            yield it
+    for parameter in source:
+        if isinstance(parameter, tuple):
+            yield parameter
         else:
-            yield None, it
+            yield None, parameter
 
 
 def _embeddings(source: Parameters) -> set[int]:
     if not isinstance(source, torch.nn.Module):
         return set()
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-    return {id(it.weight) for it in source.modules() if isinstance(it, kinds)}
+    return {id(module.weight) for module in source.modules() if isinstance(module, kinds)}
 
 
 def _is_among(names: Sequence[str], parts: Sequence[str]) -> bool:

@@ -83,7 +83,7 @@ class Muon(ForeachOptimizer):
     def add_param_group(self, param_group: ParameterGroup) -> None:
         super().add_param_group(param_group)
         added = self.param_groups[-1]
-        wrong = [tuple(it.shape) for it in added["params"] if it.ndim != 2]
+        wrong = [tuple(param.shape) for param in added["params"] if param.ndim != 2]
         if added["orthogonalise"] and wrong:
             raise UsageError(
                 f"Muon makes matrices orthogonal, and {len(wrong)} of these parameters are none: "

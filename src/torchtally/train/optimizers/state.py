@@ -44,9 +44,9 @@ def planned_state_bytes(optimizer: torch.optim.Optimizer) -> int:
     torch.optim that it stands beside.
     """
     return sum(
-        len(_moments(optimizer, group)) * it.numel() * it.element_size()
+        len(_moments(optimizer, group)) * param.numel() * param.element_size()
         for group in optimizer.param_groups
-        for it in group["params"]
+        for param in group["params"]
     )
 
 
