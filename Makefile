@@ -1,7 +1,7 @@
 # A fresh machine needs Python 3.11 or newer and make; the environment, .venv, makes itself.
 
-PYTHON ?= $(shell for it in python3 python3.14 python3.13 python3.12 python3.11 python; do \
-	"$$it" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$it" && break; \
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; \
 	done)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,23 +14,33 @@ BENCHMARKS ?= start_up against_flop_counter allocator llama70b
 SCRIPT ?= examples/train_gpt.py
 GPU ?= H100-SXM
 
+# worksteal: an idle worker takes cases from the other one's queue, so that both finish together.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+NOT_CORE := train sweep plan cli/test_train.py cli/test_data.py cli/test_sweep.py cli/test_plan.py \
+	test_benchmarks.py test_docs.py
+
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs bench clean
+.PHONY: help run test test-core lint format docs bench clean
 
 help:
-	@echo "make run      tally run $(SCRIPT) --gpu $(GPU); others with SCRIPT=... GPU=..."
-	@echo "make test     everything that must hold: formatting, lint, types, tests, documented commands"
-	@echo "make lint     formatting, lint and types alone"
-	@echo "make format   format the code, and fix what lint can fix"
-	@echo "make docs     bring the output shown in the documents up to date"
-	@echo "make bench    the benchmarks, with the limits they must hold"
-	@echo "make clean    remove the environment and everything generated"
+	@echo "make run        tally run $(SCRIPT) --gpu $(GPU); others with SCRIPT=... GPU=..."
+	@echo "make test       everything that must hold: formatting, lint, types, tests, documented commands"
+	@echo "make test-core  the same without training, sweeps, plans and the documents"
+	@echo "make lint       formatting, lint and types alone"
+	@echo "make format     format the code, and fix what lint can fix"
+	@echo "make docs       bring the output and pictures in the documents up to date"
+	@echo "make bench      the benchmarks, with the limits they must hold"
+	@echo "make clean      remove the environment and everything generated"
 
 run: $(VENV)/installed
 	$(BIN)/tally run $(SCRIPT) --gpu $(GPU)
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(PYTEST)
+
+test-core: lint
+	$(PYTEST) $(addprefix --ignore=tests/,$(NOT_CORE))
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check
@@ -47,7 +57,7 @@ docs: $(VENV)/installed-dev
 	$(BIN)/python -m tests.documents --write
 
 bench: $(VENV)/installed-dev
-	for it in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$it || exit 1; done
+	for benchmark in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$benchmark || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -100,10 +100,10 @@ def measure(model: Model, repetitions: int) -> dict[str, Any]:
     )
     figures = {
         way: {
-            "first": middle(count.first for count in found),
-            "later": middle(count.later for count in found),
+            "first": middle(count.first for count in samples),
+            "later": middle(count.later for count in samples),
         }
-        for way, found in runs.items()
+        for way, samples in runs.items()
     }
     ratios = {
         f"{step}_{clock}": getattr(figures["torchtally"][step], clock)
@@ -121,10 +121,10 @@ def measure(model: Model, repetitions: int) -> dict[str, Any]:
             for way, by_step in figures.items()
         },
         "later_wall_s": {
-            way: [count.later.wall_s for count in found] for way, found in runs.items()
+            way: [count.later.wall_s for count in samples] for way, samples in runs.items()
         },
         "ratio": ratios,
-        "flops": {way: found[0].flops for way, found in runs.items() if way != "meta"},
+        "flops": {way: samples[0].flops for way, samples in runs.items() if way != "meta"},
     }
 
 
@@ -134,12 +134,12 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--layers", type=int, default=None, metavar="N", help="fewer layers")
     options.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     args = options.parse_args(argv)
-    found = []
+    records = []
     for key in args.models:
         model = MODELS[key].with_layers(args.layers)
         on_meta(model.with_layers(1), counts=True)  # torch's own first-use costs, for everybody
         figures = measure(model, args.repeat)
-        found.append(figures)
+        records.append(figures)
         show(
             f"{model.name}: seconds a step, wall (CPU), median of {args.repeat}",
             ("", "first step", "later step"),
@@ -161,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
             f" ({ratio['later_cpu_s']:.2f}); target {TARGET_RATIO}:"
             f" {against(ratio['later_wall_s'], TARGET_RATIO)}"
         )
-    write(args.json, {"target_ratio": TARGET_RATIO, "models": found})
+    write(args.json, {"target_ratio": TARGET_RATIO, "models": records})
     return 0
 
 

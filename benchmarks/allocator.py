@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
     options.set_defaults(repeat=5)
     options.add_argument("--layers", type=int, default=None, metavar="N", help="fewer layers")
     args = options.parse_args(argv)
-    found = []
+    records = []
     for whole in MODELS:
         model = whole.with_layers(args.layers)
         step(model.with_layers(1), CachingAllocator)  # torch's own first-use costs
@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
         )
         middles = {way: middle(spent) for way, spent in runs.items()}
         ratio = middles["with"].cpu_s / middles["without"].cpu_s
-        found.append(
+        records.append(
             {
                 "model": model.name,
                 "cpu_s": {way: [one_run.cpu_s for one_run in spent] for way, spent in runs.items()},
@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
             [(way, seconds(spent.wall_s), seconds(spent.cpu_s)) for way, spent in middles.items()],
         )
         print(f"  ratio {ratio:.2f}; target {TARGET_RATIO}: {against(ratio, TARGET_RATIO)}")
-    write(args.json, {"target_ratio": TARGET_RATIO, "models": found})
+    write(args.json, {"target_ratio": TARGET_RATIO, "models": records})
     return 0
 
 

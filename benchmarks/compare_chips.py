@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
             },
             args.repeat,
         )
-    figures = {name: middle(found) for name, found in runs.items()}
+    figures = {name: middle(samples) for name, samples in runs.items()}
     show(
         f"Chips compared, median of {args.repeat}; the trace is {megabytes(trace_bytes)}",
         ("", "wall", "fastest", "CPU", "peak RSS"),
@@ -73,8 +73,8 @@ def main(argv: list[str] | None = None) -> int:
             "trace_file_bytes": trace_bytes,
             "target_wall_s": TARGET_WALL_S,
             "runs": {
-                name: [{"wall_s": spent.wall_s, "cpu_s": spent.cpu_s} for spent in found]
-                for name, found in runs.items()
+                name: [{"wall_s": spent.wall_s, "cpu_s": spent.cpu_s} for spent in samples]
+                for name, samples in runs.items()
             },
         },
     )

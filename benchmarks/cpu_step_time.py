@@ -186,12 +186,12 @@ def measured_steps_s(workload: Workload, seconds: float) -> list[float]:
     step = workload.train(torch.device("cpu"))
     for _ in range(WARM_UPS):
         step()
-    found: list[float] = []
-    while len(found) < LEAST_STEPS or sum(found) < seconds:
+    steps_s: list[float] = []
+    while len(steps_s) < LEAST_STEPS or sum(steps_s) < seconds:
         started_s = time.perf_counter()
         step()
-        found.append(time.perf_counter() - started_s)
-    return found
+        steps_s.append(time.perf_counter() - started_s)
+    return steps_s
 
 
 def measured_operators_s(workload: Workload) -> dict[str, float]:
@@ -202,10 +202,10 @@ def measured_operators_s(workload: Workload) -> dict[str, float]:
     step = workload.train(torch.device("cpu"))
     for _ in range(WARM_UPS):
         step()
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step()
     return {
-        row.key.replace("::", "."): row.self_cpu_time_total / 1e6 for row in seen.key_averages()
+        row.key.replace("::", "."): row.self_cpu_time_total / 1e6 for row in profiler.key_averages()
     }
 
 
@@ -219,11 +219,11 @@ def predicted(workload: Workload) -> dict[str, Any]:
     from torchtally.tracer.session import recording
 
     cpu = roofline("cpu")
-    with recording(cpu.chip, script=workload.name) as made:
+    with recording(cpu.chip, script=workload.name) as session:
         step = workload.train(torch.device("cuda"))
         for _ in range(2):
             step()
-        ledger = account(made.trace(Ending("exit")), roofline=cpu)
+        ledger = account(session.trace(Ending("exit")), roofline=cpu)
     ledger.check()
     kernels: Counter[str] = Counter()
     for entry in ledger.steady:
@@ -272,9 +272,9 @@ def calibrate(folder: Path, *, is_quick: bool) -> float:
 HEADER = ("model", "measured ms", "range", "median", "predicted ms", "error", "calibrated")
 
 
-def rows_of(found: list[dict[str, Any]]) -> list[list[str]]:
+def rows_of(records: list[dict[str, Any]]) -> list[list[str]]:
     rows = []
-    for record in found:
+    for record in records:
         low, middle, high = record["fastest_s"], record["measured_s"], record["slowest_s"]
         rows.append([
             record["name"], f"{middle * 1e3:.1f}", f"{low * 1e3:.1f}-{high * 1e3:.1f}",
@@ -288,7 +288,7 @@ def rows_of(found: list[dict[str, Any]]) -> list[list[str]]:
 def compared(workload: Workload, environment: dict[str, str], seconds: float) -> dict[str, Any]:
     """Measured, predicted, and measured again: a machine that changed in between shows."""
     steps_s = in_child("measure", workload.name, environment, seconds)
-    told = in_child("predict", workload.name, environment)
+    prediction = in_child("predict", workload.name, environment)
     steps_s += in_child("measure", workload.name, environment, seconds)
     measured_s = undisturbed(steps_s)
     return {
@@ -298,59 +298,68 @@ def compared(workload: Workload, environment: dict[str, str], seconds: float) ->
         "fastest_s": min(steps_s),
         "slowest_s": max(steps_s),
         "steps": len(steps_s),
-        "predicted_s": told["step_s"],
-        "error": told["step_s"] / measured_s - 1,
-        "calibrated_share": told["calibrated_share"],
-        "by_operator_s": told["by_operator_s"],
+        "predicted_s": prediction["step_s"],
+        "error": prediction["step_s"] / measured_s - 1,
+        "calibrated_share": prediction["calibrated_share"],
+        "by_operator_s": prediction["by_operator_s"],
     }
 
 
 def show_operators(record: dict[str, Any], environment: dict[str, str]) -> None:
     """Where the time goes, predicted beside profiled: for finding what a model gets wrong."""
-    seen = in_child("profile", record["name"], environment)
+    profile_record = in_child("profile", record["name"], environment)
     names = sorted(
-        record["by_operator_s"], key=lambda n: -max(record["by_operator_s"][n], seen.get(n, 0))
+        record["by_operator_s"],
+        key=lambda n: -max(record["by_operator_s"][n], profile_record.get(n, 0)),
     )
     rows = [
-        [name, f"{record['by_operator_s'][name] * 1e3:.2f}", f"{seen.get(name, 0.0) * 1e3:.2f}"]
+        [
+            name,
+            f"{record['by_operator_s'][name] * 1e3:.2f}",
+            f"{profile_record.get(name, 0.0) * 1e3:.2f}",
+        ]
         for name in names[:14]
     ]
     show(record["name"], ["operator", "predicted ms", "profiled ms"], rows)
 
 
 def main() -> None:
-    made = parser(__doc__)
-    made.add_argument("--models", metavar="NAMES", help="only these, separated by semicolons")
-    made.add_argument("--calibration", metavar="FOLDER", help="one made before: not measured again")
-    made.add_argument("--quick", action="store_true", help="measure the machine roughly")
-    made.add_argument("--operators", action="store_true", help="by operator, too")
-    made.add_argument("--seconds", type=float, default=4.0, metavar="S",
+    options = parser(__doc__)
+    options.add_argument("--models", metavar="NAMES", help="only these, separated by semicolons")
+    options.add_argument(
+        "--calibration", metavar="FOLDER", help="one made before: not measured again"
+    )
+    options.add_argument("--quick", action="store_true", help="measure the machine roughly")
+    options.add_argument("--operators", action="store_true", help="by operator, too")
+    options.add_argument("--seconds", type=float, default=4.0, metavar="S",
                       help="measure steps for so long, before and after (default 4)")  # fmt: skip
-    made.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
-    args = made.parse_args()
+    options.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
+    args = options.parse_args()
     chosen = [workload(word) for word in args.models.split(";")] if args.models else list(WORKLOADS)
     if args.job:
         print(json.dumps(JOBS[args.job](chosen[0], args.seconds)))
         return
-    with tempfile.TemporaryDirectory() as made_folder:
-        folder = Path(args.calibration or made_folder)
+    with tempfile.TemporaryDirectory() as new_folder:
+        folder = Path(args.calibration or new_folder)
         bench_s = 0.0 if args.calibration else calibrate(folder, is_quick=args.quick)
         environment = {"TALLY_CALIBRATIONS": str(folder)}
-        found = []
+        records = []
         for job in chosen:
-            found.append(compared(job, environment, args.seconds))
+            records.append(compared(job, environment, args.seconds))
             show("", HEADER,
-                 rows_of(found[-1:]))  # fmt: skip
+                 rows_of(records[-1:]))  # fmt: skip
             if args.operators:
-                show_operators(found[-1], environment)
+                show_operators(records[-1], environment)
     show(f"Training steps on this CPU; tally bench took {bench_s:.0f} s",
          HEADER,
-         rows_of(found))  # fmt: skip
-    error = median(abs(record["error"]) for record in found)
+         rows_of(records))  # fmt: skip
+    error = median(abs(record["error"]) for record in records)
     verdict = "met" if error <= LIMIT else "missed"
-    print(f"\nmedian error {error * 100:.1f} % of {len(found)} models; target {LIMIT * 100:.0f} %: "
-          f"{verdict}")  # fmt: skip
-    write(args.json, {"bench_s": bench_s, "models": found, "median_error": error})
+    print(
+        f"\nmedian error {error * 100:.1f} % of {len(records)} models; "
+        f"target {LIMIT * 100:.0f} %: {verdict}"
+    )
+    write(args.json, {"bench_s": bench_s, "models": records, "median_error": error})
 
 
 if __name__ == "__main__":

@@ -32,12 +32,12 @@ def fit(checkout: Path, gpu: str, report: Path, *options: str) -> dict[str, Any]
     subprocess.run(command, cwd=checkout, check=True, stdout=subprocess.DEVNULL)
     wall_s = time.perf_counter() - started_s
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = json.loads(report.read_text())
+    report_json = json.loads(report.read_text())
     return {
         "wall_s": wall_s,
         "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-        "largest": found["chips"][0]["largest"],
-        "runs": len(found["runs"]),
+        "largest": report_json["chips"][0]["largest"],
+        "runs": len(report_json["runs"]),
     }
 
 
@@ -50,21 +50,21 @@ def main(argv: list[str] | None = None) -> int:
     checkout = Path(os.environ["NANOGPT"]).resolve()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "fit.json"
-        found = [fit(checkout, args.gpu, report) for _ in range(args.repeat)]
-    wall_s = median(fit["wall_s"] for fit in found)
+        fits = [fit(checkout, args.gpu, report) for _ in range(args.repeat)]
+    wall_s = median(fit["wall_s"] for fit in fits)
     show(
         f"tally fit, nanoGPT's train.py on {args.gpu}, each of {args.repeat}",
         ("", "wall", "CPU", "runs", "largest batch_size"),
         [
             (str(at), seconds(fit["wall_s"]), seconds(fit["cpu_s"]), str(fit["runs"]),
              str(fit["largest"]))
-            for at, fit in enumerate(found, 1)
+            for at, fit in enumerate(fits, 1)
         ],
     )  # fmt: skip
     print(
         f"  target {TARGET_WALL_S:g} s: median {seconds(wall_s)}, {against(wall_s, TARGET_WALL_S)}"
     )
-    write(args.json, {"target_s": TARGET_WALL_S, "searches": found})
+    write(args.json, {"target_s": TARGET_WALL_S, "searches": fits})
     return 0
 
 

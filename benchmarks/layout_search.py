@@ -43,14 +43,14 @@ def searched(model: str, chips: str, sequence: int, global_batch: int) -> dict[s
             recipe=recipe("mixed"),
             optimizer=optimizer("adamw"),
         )
-    with Stopwatch() as ranking:
-        found = search(work, global_batch)
+    with Stopwatch() as stopwatch:
+        ranking = search(work, global_batch)
     return {
         "imports": {"wall_s": imports.spent.wall_s, "cpu_s": imports.spent.cpu_s},
-        "search": {"wall_s": ranking.spent.wall_s, "cpu_s": ranking.spent.cpu_s},
+        "search": {"wall_s": stopwatch.spent.wall_s, "cpu_s": stopwatch.spent.cpu_s},
         "peak_rss_bytes": peak_rss_bytes(),
-        "tried": found.tried,
-        "fitting": found.fitting,
+        "tried": ranking.tried,
+        "fitting": ranking.fitting,
         "best": [
             {
                 "layout": step.layout.text,
@@ -59,7 +59,7 @@ def searched(model: str, chips: str, sequence: int, global_batch: int) -> dict[s
                 "memory_bytes": step.memory.total.value,
                 "bound": step.bound,
             }
-            for step in found.steps[:5]
+            for step in ranking.steps[:5]
         ],
     }
 
@@ -72,11 +72,11 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--batch", type=int, default=2048, metavar="SEQUENCES")
     options.add_argument("--once", action="store_true", help="one search here, as JSON on stdout")
     args = options.parse_args(argv)
-    found = searched(args.model, args.chips, args.sequence, args.batch) if args.once else None
-    if found is not None:
-        print(json.dumps(found))
+    result = searched(args.model, args.chips, args.sequence, args.batch) if args.once else None
+    if result is not None:
+        print(json.dumps(result))
         return 0
-    given = [
+    arguments = [
         "--model",
         args.model,
         "--chips",
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         "--batch",
         str(args.batch),
     ]
-    command = [sys.executable, "-m", "benchmarks.layout_search", "--once", *given]
+    command = [sys.executable, "-m", "benchmarks.layout_search", "--once", *arguments]
     runs = interleaved({"whole process": lambda: spent_on(command)}, args.repeat)
     whole = middle(runs["whole process"])
     one = searched(args.model, args.chips, args.sequence, args.batch)

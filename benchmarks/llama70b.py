@@ -89,8 +89,8 @@ def in_fresh_process(layers: int) -> dict[str, Any]:
     """`from_python` where nothing has been imported yet."""
     command = [sys.executable, "-m", "benchmarks.llama70b", "--layers", str(layers), "--parts"]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return result
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -117,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
         trace_bytes = (folder / "run.tally").stat().st_size
     parts = interleaved({"parts": lambda: in_fresh_process(model.layers)}, args.repeat)["parts"]
 
-    figures = {name: middle(found) for name, found in runs.items()}
+    figures = {name: middle(samples) for name, samples in runs.items()}
     show(
         f"{model.name}: one AdamW step, as a user runs it (median of {args.repeat})",
         ("", "wall", "fastest", "CPU", "peak RSS"),
@@ -162,9 +162,9 @@ def main(argv: list[str] | None = None) -> int:
                         "cpu_s": spent.cpu_s,
                         "peak_rss_bytes": spent.peak_rss_bytes,
                     }
-                    for spent in found
+                    for spent in samples
                 ]
-                for name, found in runs.items()
+                for name, samples in runs.items()
             },
             "trace_file_bytes": trace_bytes,
             "from_python": parts,

@@ -36,12 +36,12 @@ def spent_on(command: Sequence[str], *, cwd: Path | None = None) -> Spent:
         command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
-    said = process.stderr.read()
+    stderr = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     wall_s = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{said}")
+        raise SystemExit(f"{' '.join(command)} failed:\n{stderr}")
     cpu_s = usage.ru_utime + usage.ru_stime
     return Spent(wall_s, cpu_s, usage.ru_maxrss * RSS_UNIT_BYTES)
 
@@ -72,11 +72,11 @@ def middle(runs: Iterable[Spent]) -> Spent:
 
 def interleaved(work: dict[str, Callable[[], Any]], repetitions: int) -> dict[str, list[Any]]:
     """Every piece of work so many times, in turn: a busy minute then hits all of them."""
-    found: dict[str, list[Any]] = {name: [] for name in work}
+    samples: dict[str, list[Any]] = {name: [] for name in work}
     for _ in range(repetitions):
         for name, do in work.items():
-            found[name].append(do())
-    return found
+            samples[name].append(do())
+    return samples
 
 
 def machine() -> dict[str, str]:
@@ -98,12 +98,14 @@ def peak_rss_bytes() -> int:
 
 def parser(text: str | None) -> argparse.ArgumentParser:
     """The options every benchmark has."""
-    made = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--repeat", type=int, default=3, metavar="N", help="repetitions (default 3)")
-    made.add_argument("--json", metavar="FILE", help="write the figures here, too")
-    return made
+    options.add_argument(
+        "--repeat", type=int, default=3, metavar="N", help="repetitions (default 3)"
+    )
+    options.add_argument("--json", metavar="FILE", help="write the figures here, too")
+    return options
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

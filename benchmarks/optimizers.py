@@ -51,27 +51,27 @@ def shapes(size: Size) -> Iterator[tuple[str, tuple[int, ...]]]:
 def parameters(size: Size) -> list[tuple[str, torch.nn.Parameter]]:
     """With gradients, the same ones for everybody."""
     generator = torch.Generator().manual_seed(0)
-    made = []
+    parameters = []
     for name, shape in shapes(size):
         parameter = torch.nn.Parameter(0.02 * torch.randn(shape, generator=generator))
         parameter.grad = 0.001 * torch.randn(shape, generator=generator)
-        made.append((name, parameter))
-    return made
+        parameters.append((name, parameter))
+    return parameters
 
 
 def contestants(name: str, size: Size) -> dict[str, torch.optim.Optimizer]:
     """One optimizer in every implementation that there is; the for-loop first."""
-    found: dict[str, torch.optim.Optimizer] = {}
+    contestants: dict[str, torch.optim.Optimizer] = {}
     if name in TORCHS:
         values = OptimizerConfig(name=name).hyperparameters()
         values.pop("eps_inside_root", None)
-        found["for-loop"] = TORCHS[name](parameters(size), foreach=False, **values)
+        contestants["for-loop"] = TORCHS[name](parameters(size), foreach=False, **values)
     elif name == "muon":
-        found["for-loop"] = torch_muon(size)
+        contestants["for-loop"] = torch_muon(size)
     for kind in implementations(OptimizerConfig(name=name), {"cpu"}):
         config = OptimizerConfig(name=name, implementation=kind)
-        found[kind] = build(parameters(size), config)
-    return found
+        contestants[kind] = build(parameters(size), config)
+    return contestants
 
 
 class Pair(torch.optim.Optimizer):
@@ -141,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--names", default=",".join(NAMES), help="optimizers, comma-separated")
     args = options.parse_args(argv)
     size = Size(args.layers, args.vocabulary)
-    found = [measure(name, size, args.repeat) for name in args.names.split(",")]
+    records = [measure(name, size, args.repeat) for name in args.names.split(",")]
     elements = sum(parameter.numel() for _, parameter in parameters(size))
     show(
         f"a step over {elements / 1e6:.1f}M float32 parameters on the CPU, "
@@ -155,14 +155,14 @@ def main(argv: list[str] | None = None) -> int:
                 f"{ratio:.2f}",
                 f"x {model['auto_to_fastest']:.2f}" if kind == model["auto"] else "",
             )
-            for model in found
+            for model in records
             for kind, ratio in model["ratio"].items()
         ],
     )
-    worst = max(model["auto_to_fastest"] for model in found)
+    worst = max(model["auto_to_fastest"] for model in records)
     verdict = against(worst, TARGET_RATIO)
     print(f"  auto against the fastest, at most {worst:.2f}; target {TARGET_RATIO}: {verdict}")
-    write(args.json, {"target_ratio": TARGET_RATIO, "optimizers": found})
+    write(args.json, {"target_ratio": TARGET_RATIO, "optimizers": records})
     return 0
 
 

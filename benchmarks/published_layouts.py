@@ -214,15 +214,15 @@ def predicted(row: Row) -> Step:
 
 
 def chips(row: Row) -> Cluster:
-    found = cluster(row.chips)
+    chips = cluster(row.chips)
     if row.memory_bandwidth_bytes_per_s is None:
-        return found
+        return chips
     chip = replace(
-        found.chip, memory_bytes=96_000_000_000, program_memory_bytes=None,
+        chips.chip, memory_bytes=96_000_000_000, program_memory_bytes=None,
         memory_bandwidth_bytes_per_s=row.memory_bandwidth_bytes_per_s,
         achieved_bandwidth_bytes_per_s=None,
     )  # fmt: skip
-    return replace(found, chip=chip)
+    return replace(chips, chip=chip)
 
 
 def layouts(row: Row) -> Iterator[Layout]:
@@ -263,9 +263,9 @@ def compared(row: Row) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     args = parser(__doc__).parse_args(argv)
-    found = [compared(row) for row in ROWS]
+    comparisons = [compared(row) for row in ROWS]
     by_source: dict[str, list[dict[str, Any]]] = {}
-    for entry in found:
+    for entry in comparisons:
         by_source.setdefault(entry["source"], []).append(entry)
     for source, rows in by_source.items():
         show(
@@ -281,11 +281,11 @@ def main(argv: list[str] | None = None) -> int:
                 for row in rows
             ],
         )  # fmt: skip
-    errors = [abs(entry["error"]) for entry in found]
-    signed = median(entry["error"] for entry in found)
-    print(f"{len(found)} rows: median error {median(errors):.1%}, largest {max(errors):.1%},"
+    errors = [abs(entry["error"]) for entry in comparisons]
+    signed = median(entry["error"] for entry in comparisons)
+    print(f"{len(comparisons)} rows: median error {median(errors):.1%}, largest {max(errors):.1%},"
           f" median with its sign {signed:+.1%}")  # fmt: skip
-    write(args.json, {"rows": found, "median_error": median(errors)})
+    write(args.json, {"rows": comparisons, "median_error": median(errors)})
     return 0
 
 

@@ -79,12 +79,12 @@ def call(
 
 
 def product(M: int, N: int, K: int, dtype: str) -> Call:
-    held, literals = ("float32", {"allow_tf32": True}) if dtype == "tf32" else (dtype, {})
+    number_format, literals = ("float32", {"allow_tf32": True}) if dtype == "tf32" else (dtype, {})
     inputs = (
-        tensor(M, K, argument="self", dtype=held),
-        tensor(K, N, argument="mat2", dtype=held),
+        tensor(M, K, argument="self", dtype=number_format),
+        tensor(K, N, argument="mat2", dtype=number_format),
     )
-    return call("aten.mm", inputs, (tensor(M, N, dtype=held),), **literals)
+    return call("aten.mm", inputs, (tensor(M, N, dtype=number_format),), **literals)
 
 
 def flops_of(calls: Iterable[Call]) -> int:
@@ -246,14 +246,14 @@ def convolution_tensors(shape: tuple[int, ...]) -> tuple[TensorSpec, TensorSpec,
 
 
 def convolution(shape: tuple[int, ...]) -> Call:
-    given, weight, result = convolution_tensors(shape)
-    return call("aten.convolution", (given, weight), (result,), groups=1)
+    data, weight, result = convolution_tensors(shape)
+    return call("aten.convolution", (data, weight), (result,), groups=1)
 
 
 def convolution_backward(shape: tuple[int, ...], output_mask: tuple[bool, bool, bool]) -> Call:
-    given, weight, result = convolution_tensors(shape)
-    inputs = (replace(result, argument="grad_output"), given, weight)
-    outputs = [given] if output_mask[0] else [weight]
+    data, weight, result = convolution_tensors(shape)
+    inputs = (replace(result, argument="grad_output"), data, weight)
+    outputs = [data] if output_mask[0] else [weight]
     outputs = [replace(spec, argument="") for spec in outputs]
     return call("aten.convolution_backward", inputs, outputs, groups=1, output_mask=output_mask)
 
@@ -334,15 +334,15 @@ def attention(
     batch: int, heads: int, tokens: int, head: int, dtype: str, kernel: str, *, backward: bool
 ) -> Call:
     names = ("query", "key", "value")
-    given = [tensor(batch, heads, tokens, head, argument=name, dtype=dtype) for name in names]
+    specs = [tensor(batch, heads, tokens, head, argument=name, dtype=dtype) for name in names]
     result = tensor(batch, heads, tokens, head, dtype=dtype)
     name = f"aten._scaled_dot_product_{kernel}_attention"
     if not backward:
-        return call(name, given, (result,), is_causal=False)
+        return call(name, specs, (result,), is_causal=False)
     grad = replace(result, argument="grad_out")
     out = replace(result, argument="out")
     gradients = (result, result, result)
-    return call(f"{name}_backward", (grad, *given, out), gradients, is_causal=False)
+    return call(f"{name}_backward", (grad, *specs, out), gradients, is_causal=False)
 
 
 def attentions() -> Iterator[Row]:
@@ -456,9 +456,9 @@ ALL_REDUCES: tuple[tuple[int, float], ...] = ((2**30, 9306.7), (2**31, 18535.0),
 
 def all_reduces() -> Iterator[Row]:
     for moved, microseconds in ALL_REDUCES:
-        given = tensor(moved // 4, argument="input", dtype="float32")
-        result = replace(given, argument="")
-        one = call("_c10d_functional.all_reduce", (given,), (result,), group_size=2)
+        floats = tensor(moved // 4, argument="input", dtype="float32")
+        result = replace(floats, argument="")
+        one = call("_c10d_functional.all_reduce", (floats,), (result,), group_size=2)
         label = f"all-reduce of {moved >> 30} GiB, 2 ranks"
         source = "NVIDIA/nccl issue 1161"
         yield Row("collective", "H100-PCIe", label, (one,), microseconds * 1e-6, source)
@@ -525,21 +525,21 @@ def by_chip(row: Row) -> str:
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = defaultdict(list)
+    grouped: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        found[key(row)].append(row)
-    return found
+        grouped[key(row)].append(row)
+    return grouped
 
 
 def main() -> None:
     args = parser(__doc__).parse_args()
     rows = published()
     print("\n".join(lines(rows)))
-    held = independent(rows)
+    counted = independent(rows)
     write(args.json, {
         "rows": [{"kernel": row.label, "chip": row.chip, "published_s": row.published_s,
-                  "predicted_s": row.predicted_s} for row in held],
-        "median_error": median_error(held),
+                  "predicted_s": row.predicted_s} for row in counted],
+        "median_error": median_error(counted),
     })  # fmt: skip
 
 

@@ -57,8 +57,8 @@ def main(argv: list[str] | None = None) -> int:
             {name: lambda command=command: spent_on(command) for name, command in commands.items()},
             args.repeat,
         )
-    figures = {name: middle(found) for name, found in runs.items()}
-    fastest = {name: min(start.wall_s for start in found) for name, found in runs.items()}
+    figures = {name: middle(samples) for name, samples in runs.items()}
+    fastest = {name: min(start.wall_s for start in samples) for name, samples in runs.items()}
     show(
         f"Start-up, median of {args.repeat}; the trace is {megabytes(trace_bytes)}",
         ("", "wall", "fastest", "CPU", "peak RSS", "target"),
@@ -82,8 +82,8 @@ def main(argv: list[str] | None = None) -> int:
             "trace_file_bytes": trace_bytes,
             "targets_s": TARGETS_S,
             "runs": {
-                name: [{"wall_s": start.wall_s, "cpu_s": start.cpu_s} for start in found]
-                for name, found in runs.items()
+                name: [{"wall_s": start.wall_s, "cpu_s": start.cpu_s} for start in samples]
+                for name, samples in runs.items()
             },
         },
     )

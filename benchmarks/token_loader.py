@@ -64,7 +64,7 @@ def published_peer(path: str, batch: int) -> NextBatch:
 def cloned_peer(folder: Path, path: str, batch: int) -> NextBatch:
     """The function `get_batch` of a clone's train.py, and nothing else of it."""
     tree = ast.parse((folder / "train.py").read_text())
-    found = [
+    functions = [
         statement
         for statement in tree.body
         if isinstance(statement, ast.FunctionDef) and statement.name == "get_batch"
@@ -73,7 +73,7 @@ def cloned_peer(folder: Path, path: str, batch: int) -> NextBatch:
         "os": os, "np": np, "torch": torch, "data_dir": os.path.dirname(path),
         "block_size": SEQUENCE, "batch_size": batch, "device_type": "cpu", "device": "cpu",
     }  # fmt: skip
-    exec(compile(ast.Module(found, []), str(folder / "train.py"), "exec"), names)
+    exec(compile(ast.Module(functions, []), str(folder / "train.py"), "exec"), names)
     return lambda: names["get_batch"]("train")
 
 
@@ -99,8 +99,8 @@ def ours_per_s(path: str, batch: int, name: OrderName, seconds: float, read: Rea
         with batches(data, order) as ring:
 
             def next_batch() -> tuple[Tensor, Tensor]:
-                found = next(ring)
-                return found.inputs, found.targets
+                batch = next(ring)
+                return batch.inputs, batch.targets
 
             return tokens_per_s(next_batch, batch, seconds)
 
@@ -169,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
             for batch in BATCHES
             for kind, step in (("sleeps", lambda: time.sleep(STEP_S)), ("computes", work))
         }
-    ratios = {key: ratios_of(found) for key, found in speeds.items()}
+    ratios = {key: ratios_of(rates) for key, rates in speeds.items()}
     show_speeds(speeds, ratios, args.repeat)
     show(
         f"Steps of {1e3 * STEP_S:.0f} ms; targets: {TARGET_WAIT:.0%} waited, and within as much",
@@ -215,8 +215,8 @@ def compared(args: Any, path: str, batch: int) -> dict[str, list[float]]:
 def ratios_of(speeds: dict[str, list[float]]) -> dict[str, float]:
     """The median over pairs of turns: ours by the peer's."""
     return {
-        name: median(ours / peer for ours, peer in zip(found, speeds["get_batch"], strict=True))
-        for name, found in speeds.items()
+        name: median(ours / peer for ours, peer in zip(rates, speeds["get_batch"], strict=True))
+        for name, rates in speeds.items()
         if name != "get_batch"
     }
 

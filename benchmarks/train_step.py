@@ -140,10 +140,10 @@ def compare(name: str, words: str, layers: int, repeat: int) -> dict[str, Any]:
         for key, entrant in entrants.items()
     }
     interleaved(steps, 2)
-    found = interleaved(steps, repeat)
-    ratios = {key: ratio(found[key], found["peer"]) for key in list(found)[1:]}
+    samples = interleaved(steps, repeat)
+    ratios = {key: ratio(samples[key], samples["peer"]) for key in list(samples)[1:]}
     parameters = sizes.pop()
-    return {"peer": name, "vocabulary": words, "parameters": parameters, "steps": found,
+    return {"peer": name, "vocabulary": words, "parameters": parameters, "steps": samples,
             "ratio": ratios}  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
     options.set_defaults(repeat=9)
     args = options.parse_args(argv)
     warnings.filterwarnings("ignore")
-    found = [
+    comparisons = [
         compare(name, words, args.layers, args.repeat)
         for words in args.vocabulary or VOCABULARIES
         for name in PEERS
@@ -172,22 +172,22 @@ def main(argv: list[str] | None = None) -> int:
         f"a step of {BATCH} x {SEQUENCE} tokens, {torch.get_num_threads()} threads, "
         f"median of {args.repeat} (CPU in brackets)",
         ("", "words", "parameters", "peer", "ours", "ours, chunks", "ratio", "ratio, chunks"),
-        [row(compare) for compare in found],
+        [row(compare) for compare in comparisons],
     )
     for key in ("ours", "ours, chunks"):
-        worst = max(compare["ratio"][key]["wall"] for compare in found)
+        worst = max(compare["ratio"][key]["wall"] for compare in comparisons)
         print(
             f"  target {TARGET_RATIO:g}: {key}, worst {worst:.3f}: {against(worst, TARGET_RATIO)}"
         )
-    write(args.json, {"target_ratio": TARGET_RATIO, "pairs": found})
+    write(args.json, {"target_ratio": TARGET_RATIO, "pairs": comparisons})
     return 0
 
 
 def row(record: dict[str, Any]) -> tuple[str, ...]:
-    taken = (median(wall_s for wall_s, _ in record["steps"][key]) for key in record["steps"])
+    medians_s = (median(wall_s for wall_s, _ in record["steps"][key]) for key in record["steps"])
     ratios = (f"{of['wall']:.3f} ({of['cpu']:.3f})" for of in record["ratio"].values())
     return (record["peer"], record["vocabulary"], f"{record['parameters'] / 1e6:.1f}M",
-            *(milliseconds(each_s) for each_s in taken), *ratios)  # fmt: skip
+            *(milliseconds(each_s) for each_s in medians_s), *ratios)  # fmt: skip
 
 
 if __name__ == "__main__":

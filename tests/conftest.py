@@ -1,8 +1,11 @@
-"""What all tests share.
+"""What all tests share: checked annotations, hypothesis profiles, signals as a terminal gives them.
 
 Every annotation of `torchtally.train` is checked, shapes by jaxtyping and types by beartype, from
 whichever test imports it first. Outside of tests annotations are documentation and cost nothing.
 """
+
+import os
+import signal
 
 from hypothesis import settings
 from jaxtyping import install_import_hook
@@ -10,5 +13,25 @@ from jaxtyping import install_import_hook
 install_import_hook("torchtally.train", "beartype.beartype")
 
 # A busy machine is no failure: what a test may take is measured in benchmarks.
-settings.register_profile("no deadlines", deadline=None)
-settings.load_profile("no deadlines")
+settings.register_profile(
+    "torchtally", deadline=None, max_examples=int(os.environ.get("TALLY_EXAMPLES", "25"))
+)
+settings.load_profile("torchtally")
+
+
+def stop_passing_on_ignored_signals() -> None:
+    """Start every child process with default signal dispositions, as from a terminal.
+
+    `nohup` ignores SIGHUP, a shell's background job SIGINT, and an ignored signal stays ignored
+    across exec, while one with a handler is reset to its default. So a handler stands in here that
+    does what ignoring does. xdist's workers are children themselves, hence the variable.
+    """
+    for name in ("SIGHUP", "SIGINT"):
+        variable = f"TALLY_TESTS_IGNORE_{name}"
+        number = signal.Signals[name]
+        if signal.getsignal(number) is signal.SIG_IGN or variable in os.environ:
+            os.environ[variable] = "1"
+            signal.signal(number, lambda *_: None)
+
+
+stop_passing_on_ignored_signals()
