@@ -33,15 +33,15 @@ def account(
     with collection_paused():
         memory = replay(trace)
         prices = price(trace.ops, convention, roofline)
-        found = [prices[id(op.call)] for op in trace.ops]
+        op_prices = [prices[id(op.call)] for op in trace.ops]
         allocated, saved = _allocations(trace, memory)
-        slots = _slots(trace, found, roofline)
+        slots = _slots(trace, op_prices, roofline)
         entries = tuple(
             records(
                 Entry,
                 trace.ops,
-                [priced.kind for priced in found],
-                [priced.cost for priced in found],
+                [priced.kind for priced in op_prices],
+                [priced.cost for priced in op_prices],
                 [allocated.get(op.clock, 0) for op in trace.ops],
                 [saved.get(op.clock, 0) for op in trace.ops],
                 slots,
@@ -132,10 +132,10 @@ def _allocations(trace: Trace, memory: Memory) -> tuple[dict[int, int], dict[int
     saved: dict[int, int] = {}
     for storage, category in zip(memory.storages, memory.categories, strict=True):
         born = storage.born
-        held = allocated_bytes(storage.requested_bytes) + storage.spare_bytes
-        allocated[born] = allocated.get(born, 0) + held
+        size = allocated_bytes(storage.requested_bytes) + storage.spare_bytes
+        allocated[born] = allocated.get(born, 0) + size
         if category is activation and born in forward:
-            saved[born] = saved.get(born, 0) + held
+            saved[born] = saved.get(born, 0) + size
     return allocated, saved
 
 

@@ -42,13 +42,13 @@ def module_of(entry: Entry) -> Path:
 
 def once_per_site(key: Callable[[Entry], Key]) -> Callable[[Entry], Key]:
     """The same key, computed once for all entries that share a site: for keys of the site alone."""
-    known: dict[int, Key] = {}
+    key_by_site: dict[int, Key] = {}
 
     def of(entry: Entry) -> Key:
         site = id(entry.op.site)
-        if site not in known:
-            known[site] = key(entry)
-        return known[site]
+        if site not in key_by_site:
+            key_by_site[site] = key(entry)
+        return key_by_site[site]
 
     return of
 

@@ -141,8 +141,8 @@ def _time_broken(ledger: Ledger) -> Iterator[str]:
 
 def _coverage_broken(ledger: Ledger) -> Iterator[str]:
     coverage = ledger.coverage
-    known = coverage.counted + coverage.free + coverage.uncounted_ops
-    if known != ledger.total.count:
-        yield f"{known} operators are counted, free or uncounted, not all {ledger.total.count}"
+    classified = coverage.counted + coverage.free + coverage.uncounted_ops
+    if classified != ledger.total.count:
+        yield f"{classified} operators are counted, free or uncounted, not all {ledger.total.count}"
     if ledger.total.bytes_saved > ledger.total.bytes_allocated:
         yield "more bytes are saved than were allocated"

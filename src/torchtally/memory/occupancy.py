@@ -123,13 +123,16 @@ class Memory:
                 if storage.died is not None and storage.died < storage.born
             ),
             *(
-                f"{held} bytes are held at tick {tick}"
-                for tick, held in zip(self.timeline.ticks, self.timeline.live_bytes, strict=True)
-                if held < 0
+                f"{live_bytes} bytes are held at tick {tick}"
+                for tick, live_bytes in zip(
+                    self.timeline.ticks, self.timeline.live_bytes, strict=True
+                )
+                if live_bytes < 0
             ),
             *(
                 [f"the categories at the peak sum to {total}, not to {self.peak_bytes} bytes"]
-                if (total := sum(held for _, held in self.at_peak)) != self.peak_bytes
+                if (total := sum(category_bytes for _, category_bytes in self.at_peak))
+                != self.peak_bytes
                 else []
             ),
         ]
@@ -148,11 +151,11 @@ def replay(trace: Trace, device: str | None = None) -> Memory:
     kept = tuple(categories[storage.number] for storage in chosen)
     course = timeline(chosen)
     tick = course.peak_tick
-    held = dict.fromkeys(Category, 0)
+    bytes_by_category = dict.fromkeys(Category, 0)
     for storage, category in zip(chosen, kept, strict=True):
         if is_alive(storage, tick):
-            held[category] += storage.bytes
-    return Memory(device, chosen, kept, course, tuple(held.items()))
+            bytes_by_category[category] += storage.bytes
+    return Memory(device, chosen, kept, course, tuple(bytes_by_category.items()))
 
 
 def devices(trace: Trace) -> list[str]:
@@ -175,11 +178,11 @@ def timeline(storages: Iterable[Storage]) -> Timeline:
     """Live bytes of these storages, at every tick where they change."""
     change: dict[int, int] = {}
     for storage in storages:
-        held = allocated_bytes(storage.requested_bytes) + storage.spare_bytes
+        size = allocated_bytes(storage.requested_bytes) + storage.spare_bytes
         born, died = storage.born, storage.died
-        change[born] = change.get(born, 0) + held
+        change[born] = change.get(born, 0) + size
         if died is not None:
-            change[died] = change.get(died, 0) - held
+            change[died] = change.get(died, 0) - size
     ticks = sorted(change)
     return Timeline(tuple(ticks), tuple(accumulate(map(change.__getitem__, ticks))))
 

@@ -20,8 +20,8 @@ class Prediction:
         """Of the operators at first_tick <= t < end_tick, with the device's idle time for them."""
         calls = {id(op.call): op.call for op in trace.ops}
         prices = {key: self._price(call) for key, call in calls.items()}
-        found = [prices[id(op.call)] for op in trace.ops]
-        slots = Clock(self.roofline).run(trace.ops, found, trace.waits, trace.step_ends)
+        op_times = [prices[id(op.call)] for op in trace.ops]
+        slots = Clock(self.roofline).run(trace.ops, op_times, trace.waits, trace.step_ends)
         return fsum(
             slot.seconds
             for op, slot in zip(trace.ops, slots, strict=True)

@@ -70,9 +70,11 @@ class Clock:
     def _issued(self, ops: Sequence[Op], prices: Sequence[Price]) -> list[float]:
         """What the host takes to issue each operator."""
         distinct = {id(price): price for price in prices}
-        known = {key: issue_by_phase(self.issue, price) for key, price in distinct.items()}
+        issue_s_by_call = {
+            key: issue_by_phase(self.issue, price) for key, price in distinct.items()
+        }
         return [
-            known[id(price)][id(op.phase)] for op, price in zip(ops, prices, strict=True)
+            issue_s_by_call[id(price)][id(op.phase)] for op, price in zip(ops, prices, strict=True)
         ]  # fmt: skip
 
     def _in_line(self, issued: Sequence[float], prices: Sequence[Price]) -> list[Slot]:

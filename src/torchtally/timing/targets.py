@@ -19,8 +19,8 @@ def roofline(name: str) -> Roofline:
     if name.strip().upper() == CPU:
         measured = _measured_host()
         return Roofline(host_chip(measured), measured)
-    found = chip(name)
-    return Roofline(found, of_chip(found))
+    gpu = chip(name)
+    return Roofline(gpu, of_chip(gpu))
 
 
 def known_roofline(name: str) -> Roofline | None:
@@ -33,20 +33,20 @@ def known_roofline(name: str) -> Roofline | None:
         measured = of_host()
         return None if measured is None else Roofline(host_chip(measured), measured)
     try:
-        found = chip(name)
+        gpu = chip(name)
     except UnknownChipError:
         return None
-    return Roofline(found, of_chip(found))
+    return Roofline(gpu, of_chip(gpu))
 
 
 def _measured_host() -> Calibration:
-    found = of_host()
-    if found is None:
+    calibration = of_host()
+    if calibration is None:
         raise UsageError(
             "Nobody has measured this CPU yet: no table says how fast one is.\n"
             "Run `tally bench --device cpu` first; it takes about a minute."
         )
-    return found
+    return calibration
 
 
 def host_chip(measured: Calibration) -> Chip:

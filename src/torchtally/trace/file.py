@@ -232,13 +232,13 @@ class _Table(Generic[Value]):
 
     def number(self, value: Value) -> int:
         """The number of a value. Its identity is tried first: that spares hashing a whole call."""
-        found = self._number_of_id.get(id(value))
-        if found is None:
-            found = self._number_of_value.setdefault(value, len(self.values))
-            if found == len(self.values):
+        number = self._number_of_id.get(id(value))
+        if number is None:
+            number = self._number_of_value.setdefault(value, len(self.values))
+            if number == len(self.values):
                 self.values.append(value)
-            self._number_of_id[id(value)] = found
-        return found
+            self._number_of_id[id(value)] = number
+        return number
 
 
 def _pack(trace: Trace) -> _Body:
@@ -426,17 +426,17 @@ def _parse_header(name: str, header: bytes) -> tuple[int, int, bytes]:
     version = re.match(rb"format=([0-9]{1,6}) ", header[len(MAGIC) :])
     if version is not None:
         _check_version(name, int(version[1]))
-    found = HEADER.fullmatch(header)
-    if found is None and not header.endswith(b"\n") and len(header) < HEADER_LIMIT_BYTES:
+    match = HEADER.fullmatch(header)
+    if match is None and not header.endswith(b"\n") and len(header) < HEADER_LIMIT_BYTES:
         raise _cut_short(name, "its first line is not whole")
-    if found is None:
+    if match is None:
         raise _corrupted(name, "its first line is damaged")
-    packed_bytes, body_bytes = int(found[2]), int(found[3])
-    if header != _header(FORMAT, packed_bytes, body_bytes, found[4]):
+    packed_bytes, body_bytes = int(match[2]), int(match[3])
+    if header != _header(FORMAT, packed_bytes, body_bytes, match[4]):
         raise _corrupted(name, "its first line is damaged")
     if max(packed_bytes, body_bytes) > BODY_LIMIT_BYTES:
         raise _corrupted(name, f"it claims to hold more than {BODY_LIMIT_BYTES >> 20} MiB")
-    return packed_bytes, body_bytes, found[4]
+    return packed_bytes, body_bytes, match[4]
 
 
 def _check_version(name: str, version: int) -> None:

@@ -35,11 +35,11 @@ def stored(call: Call, *, elements: int, adds: bool = False, source: str = "sour
     table = call.tensor("self")
     flops = elements * add_flops(table) * adds
     rest = moved(call, flops=flops, unread=("self", source), unwritten=("self",))
-    taken = sum(rows_bytes(spec, elements) for spec in call.tensors(source))
+    source_bytes = sum(rows_bytes(spec, elements) for spec in call.tensors(source))
     if not table.is_written:
-        return rest + Cost(bytes_read=taken + rows_bytes(table, table.elements))
+        return rest + Cost(bytes_read=source_bytes + rows_bytes(table, table.elements))
     in_table = rows_bytes(table, elements)
-    return rest + Cost(bytes_read=taken + in_table * adds, bytes_written=in_table)
+    return rest + Cost(bytes_read=source_bytes + in_table * adds, bytes_written=in_table)
 
 
 @rule(*aten("embedding"), kind=Kind.INDEXING)

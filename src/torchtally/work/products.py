@@ -159,11 +159,11 @@ def einsum(call: Call) -> Cost:
             sizes[letter] = max(size, sizes.get(letter, 1))
     dots = {letter for letter in sizes if len(letter) > 1}
     kept_at_end = set(output) | dots if "->" in equation else set(sizes)
-    index_points, seen = 0, set(terms[0])
+    index_points, letters_so_far = 0, set(terms[0])
     for position, term in enumerate(terms[1:], start=2):
-        index_points += prod(sizes[letter] for letter in seen | set(term))
+        index_points += prod(sizes[letter] for letter in letters_so_far | set(term))
         later = kept_at_end.union(*terms[position:])
-        seen = (seen | set(term)) & later
+        letters_so_far = (letters_so_far | set(term)) & later
     return moved(call, flops=terms_flops(call, index_points))
 
 

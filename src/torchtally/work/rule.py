@@ -146,11 +146,11 @@ def rule_of(call: Call) -> Rule | None:
 
 def cost_of(call: Call) -> tuple[Kind, Cost]:
     """The kind and cost of a call. An operator without a rule is UNCOUNTED, never silently zero."""
-    found = rule_of(call)
+    rule = rule_of(call)
     # c10d's schemas do not say that a collective writes to the tensors it returns.
-    is_collective = found is not None and found.kind is Kind.COMMUNICATION
+    is_collective = rule is not None and rule.kind is Kind.COMMUNICATION
     if call.is_view and not is_collective:
         return Kind.VIEW, Cost()
-    if found is None:
+    if rule is None:
         return Kind.UNCOUNTED, Cost()
-    return found.kind, found.formula(call)
+    return rule.kind, rule.formula(call)

@@ -219,10 +219,10 @@ class CachingAllocator:
             return None
         settings = self.settings
         if blocks[place][2].segment is not None:
-            found = self._place_in_expandable(blocks, place)
-            if found is None:
+            expandable_place = self._place_in_expandable(blocks, place)
+            if expandable_place is None:
                 return None
-            place = found
+            place = expandable_place
         candidate = blocks[place][2]
         limit = settings.max_split_bytes
         if size < limit <= candidate.size:
@@ -397,19 +397,19 @@ class CachingAllocator:
         if limit == UNLIMITED:
             return False
         blocks = pool.free.get(stream, [])
-        wanted = max(size, limit)
-        place = bisect_left(blocks, (wanted,))
+        least_bytes = max(size, limit)
+        place = bisect_left(blocks, (least_bytes,))
         if place < len(blocks) and is_whole_segment(blocks[place][2]):
             self._release(blocks[place][2])
             return True
         released_bytes = 0
         for _, _, block in blocks[:place][::-1]:
-            if released_bytes >= wanted or block.size < limit:
+            if released_bytes >= least_bytes or block.size < limit:
                 break
             if is_whole_segment(block):
                 released_bytes += block.size
                 self._release(block)
-        return released_bytes >= wanted
+        return released_bytes >= least_bytes
 
     @property
     def _collects_garbage(self) -> bool:
@@ -561,12 +561,12 @@ def grown(block: Block) -> int:
 
 
 def has_room(block: Block, size: int) -> bool:
-    found = 0
+    available_bytes = 0
     neighbour: Block | None = block
-    while found < size and neighbour is not None and neighbour.is_available:
-        found += neighbour.size
+    while available_bytes < size and neighbour is not None and neighbour.is_available:
+        available_bytes += neighbour.size
         neighbour = neighbour.next
-    return found >= size
+    return available_bytes >= size
 
 
 def mapped_from(head: Block) -> Iterator[Block]:

@@ -81,7 +81,7 @@ DIED, EMPTIED, BORN = range(3)
 def events(trace: Trace, device: str) -> list[tuple[int, int, Storage | None]]:
     """(tick, what, storage) of a device, in the order in which they happened."""
     mine = [storage for storage in trace.storages if storage.device == device]
-    found = chain(
+    facts = chain(
         (
             (storage.born, BORN, storage.number, storage)
             for storage in mine
@@ -99,5 +99,5 @@ def events(trace: Trace, device: str) -> list[tuple[int, int, Storage | None]]:
         ),
     )
     return [
-        (tick, order, storage) for tick, order, _, storage in sorted(found, key=lambda row: row[:3])
+        (tick, order, storage) for tick, order, _, storage in sorted(facts, key=lambda row: row[:3])
     ]

@@ -63,10 +63,10 @@ class AllocatorSettings:
 
         Raises UsageError for an option torch does not know or a value it refuses.
         """
-        found = cls(text=text)
+        settings = cls(text=text)
         for option, value in options(text):
-            found = found.having(option, value)
-        return found
+            settings = settings.having(option, value)
+        return settings
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> "AllocatorSettings":
@@ -158,19 +158,19 @@ def mebibytes(option: str, value: str, *, at_least: int) -> int:
 
 def share(option: str, value: str) -> float:
     try:
-        found = float(value)
+        fraction = float(value)
     except ValueError:
-        found = -1.0
-    if not 0 <= found <= 1:
+        fraction = -1.0
+    if not 0 <= fraction <= 1:
         raise wrong(option, value, "a number between 0 and 1")
-    return found
+    return fraction
 
 
 def divisions(option: str, value: str) -> tuple[int, ...]:
     """One number for all sizes ("4"), or one for each power of two ("[256:1,512:2,>:4]")."""
     if not value.startswith("["):
         return (power_of_two(option, value),) * ROUNDED_INTERVALS
-    found = [0] * ROUNDED_INTERVALS
+    by_interval = [0] * ROUNDED_INTERVALS
     last = 0
     for number, pair in enumerate(value.strip("[]").split(",")):
         size, colon, count = pair.partition(":")
@@ -178,15 +178,15 @@ def divisions(option: str, value: str) -> tuple[int, ...]:
             raise wrong(option, value, "a list like [256:1,512:2,>:4]")
         parts = 0 if count == "0" else power_of_two(option, count)
         if size == ">":
-            found[last + 1 :] = [parts] * (ROUNDED_INTERVALS - last - 1)
+            by_interval[last + 1 :] = [parts] * (ROUNDED_INTERVALS - last - 1)
             continue
         # torch takes the logarithm of the number of MiB for the interval's place
         place = min(power_of_two(option, size).bit_length() - 1, ROUNDED_INTERVALS - 1)
         if number == 0:
-            found[:place] = [parts] * place
-        found[place] = parts
+            by_interval[:place] = [parts] * place
+        by_interval[place] = parts
         last = place
-    return tuple(found)
+    return tuple(by_interval)
 
 
 def power_of_two(option: str, value: str) -> int:
@@ -195,5 +195,5 @@ def power_of_two(option: str, value: str) -> int:
     return int(value)
 
 
-def wrong(option: str, value: str, wanted: str) -> UsageError:
-    return UsageError(f"{VARIABLES[1]}: {option}:{value} is not {wanted}.")
+def wrong(option: str, value: str, expected: str) -> UsageError:
+    return UsageError(f"{VARIABLES[1]}: {option}:{value} is not {expected}.")

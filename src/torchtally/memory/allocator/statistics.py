@@ -102,15 +102,17 @@ class PoolStatistics:
         self.count = count = self.count + 1
         if count > self.count_peak:
             self.count_peak = count
-        self.bytes = held = self.bytes + size
-        if held > self.bytes_peak:
-            self.bytes_peak = held
+        self.bytes = allocated_bytes = self.bytes + size
+        if allocated_bytes > self.bytes_peak:
+            self.bytes_peak = allocated_bytes
         self.requested = requested = self.requested + requested_bytes
         if requested > self.requested_peak:
             self.requested_peak = requested
         if self.pending:
             self.active_peak = max(self.active_peak, count + self.pending)
-            self.active_bytes_peak = max(self.active_bytes_peak, held + self.pending_bytes)
+            self.active_bytes_peak = max(
+                self.active_bytes_peak, allocated_bytes + self.pending_bytes
+            )
 
     def freed(self, size: int) -> None:
         """A block came back; it is active until it is available."""
@@ -128,9 +130,9 @@ class PoolStatistics:
         self.split = split = self.split + blocks
         if split > self.split_peak:
             self.split_peak = split
-        self.split_bytes = held = self.split_bytes + size
-        if held > self.split_bytes_peak:
-            self.split_bytes_peak = held
+        self.split_bytes = split_bytes = self.split_bytes + size
+        if split_bytes > self.split_bytes_peak:
+            self.split_bytes_peak = split_bytes
         if blocks > 0:
             self.split_total += blocks
         if size > 0:
@@ -160,7 +162,7 @@ class PoolStatistics:
         active, active_bytes = self.count + self.pending, self.bytes + self.pending_bytes
         active_peak = max(self.active_peak, self.count_peak)
         active_bytes_peak = max(self.active_bytes_peak, self.bytes_peak)
-        found = {
+        quantities = {
             "allocation": quantity(self.count, self.count_peak, self.count_total, count_0),
             "segment": self.segment.as_dict(),
             "active": quantity(active, active_peak, self.count_total, count_0),
@@ -175,8 +177,8 @@ class PoolStatistics:
                 self.requested, self.requested_peak, self.requested_total, requested_0
             ),
         }
-        assert tuple(found) == QUANTITIES
-        return found
+        assert tuple(quantities) == QUANTITIES
+        return quantities
 
 
 def quantity(current: int, peak: int, total: int, before: int) -> dict[str, int]:
@@ -217,7 +219,7 @@ class Statistics:
     def as_nested_dict(self, max_split_bytes: int) -> dict[str, Any]:
         """In the shape of `torch.cuda.memory_stats_as_nested_dict()`."""
         pools = {"all": self.all, "small_pool": self.small, "large_pool": self.large}
-        found = {place: pool.as_dicts() for place, pool in pools.items()}
+        by_pool = {place: pool.as_dicts() for place, pool in pools.items()}
         return {
             "num_alloc_retries": self.alloc_retries,
             "num_ooms": self.ooms,
@@ -225,7 +227,7 @@ class Statistics:
             "num_sync_all_streams": self.sync_all_streams,
             "num_device_alloc": self.device_allocs,
             "num_device_free": self.device_frees,
-            **{name: {place: found[place][name] for place in pools} for name in QUANTITIES},
+            **{name: {place: by_pool[place][name] for place in pools} for name in QUANTITIES},
             "oversize_allocations": self.oversize_allocations.as_dict(),
             "oversize_segments": self.oversize_segments.as_dict(),
         }

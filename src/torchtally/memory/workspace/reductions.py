@@ -57,10 +57,10 @@ class Reduction:
 def reduction_scratch(call: Call, chip: Chip) -> tuple[int, ...]:
     """Bytes of (partial results, semaphores) of a reduction; empty where one block does it all."""
     source = call.inputs[0]
-    found = reduction_of(source, reduced_dims(call, source))
-    if found is None or chip.multiprocessors is None:
+    reduction = reduction_of(source, reduced_dims(call, source))
+    if reduction is None or chip.multiprocessors is None:
         return ()
-    return buffers(found, accumulator_bytes(call, source), source.itemsize_bytes, chip)
+    return buffers(reduction, accumulator_bytes(call, source), source.itemsize_bytes, chip)
 
 
 def accumulator_bytes(call: Call, source: TensorSpec) -> int:
@@ -75,10 +75,10 @@ def accumulator_bytes(call: Call, source: TensorSpec) -> int:
 
 def reduced_dims(call: Call, source: TensorSpec) -> tuple[int, ...]:
     rank = len(source.shape)
-    given = call.literal("dim")
-    if given is None or given == ():
+    dim = call.literal("dim")
+    if dim is None or dim == ():
         return tuple(range(rank))
-    dims = given if isinstance(given, tuple) else (given,)
+    dims = dim if isinstance(dim, tuple) else (dim,)
     return tuple(int(dim) % rank for dim in dims if isinstance(dim, int))
 
 
@@ -107,60 +107,62 @@ def reduction_of(source: TensorSpec, dims: tuple[int, ...]) -> Reduction | None:
 
 def joined(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """(size, stride) of dimensions, fastest first, those that follow one another as one."""
-    found: list[tuple[int, int]] = []
+    dimensions: list[tuple[int, int]] = []
     for size, stride in sorted((pair for pair in pairs if pair[0] > 1), key=lambda pair: pair[1]):
-        if found and stride == found[-1][0] * found[-1][1]:
-            found[-1] = (found[-1][0] * size, found[-1][1])
+        if dimensions and stride == dimensions[-1][0] * dimensions[-1][1]:
+            dimensions[-1] = (dimensions[-1][0] * size, dimensions[-1][1])
         else:
-            found.append((size, stride))
-    return found
+            dimensions.append((size, stride))
+    return dimensions
 
 
 def buffers(
-    found: Reduction, accumulator_bytes: int, itemsize_bytes: int, chip: Chip
+    reduction: Reduction, accumulator_bytes: int, itemsize_bytes: int, chip: Chip
 ) -> tuple[int, ...]:
     """The launch configuration, and the buffers it needs."""
-    is_inner = found.outer_stride is None or found.inner_stride < found.outer_stride
-    across, along = (found.inputs, found.outputs) if is_inner else (found.outputs, found.inputs)
+    is_inner = reduction.outer_stride is None or reduction.inner_stride < reduction.outer_stride
+    across, along = (
+        (reduction.inputs, reduction.outputs) if is_inner else (reduction.outputs, reduction.inputs)
+    )
     vector = 1
     if is_inner:
-        if found.inner_stride == 1 and across > 128 and found.reduced_dims == 1:
+        if reduction.inner_stride == 1 and across > 128 and reduction.reduced_dims == 1:
             across //= VECTOR
-    elif found.outer_stride == 1:
-        vector = vector_of(found)
+    elif reduction.outer_stride == 1:
+        vector = vector_of(reduction)
         across //= vector
     most = MAX_THREADS // vector
     width_limit = power_of_two_below(across, most)
     height = min(power_of_two_below(along, most), most // min(width_limit, WARP))
     width = min(width_limit, most // height)
     step_input, step_output = (width, 1) if is_inner else (1, width)
-    values = -(-found.inputs // step_input)
+    values = -(-reduction.inputs // step_input)
     if values < height * MIN_VALUES_PER_THREAD and values < MAX_VALUES_PER_THREAD:
         return ()  # each row of threads makes a result of its own
-    values = -(-found.inputs // (step_input * height))
-    grid = -(-(found.outputs // vector) // step_output)
+    values = -(-reduction.inputs // (step_input * height))
+    grid = -(-(reduction.outputs // vector) // step_output)
     resident = THREADS_BY_CAPABILITY.get(
         chip.compute_capability or (0, 0), THREADS_PER_MULTIPROCESSOR
     )
-    wanted = (chip.multiprocessors or 0) * (resident // (width * height))
-    if values < MAX_VALUES_PER_THREAD or grid > wanted:
+    resident_blocks = (chip.multiprocessors or 0) * (resident // (width * height))
+    if values < MAX_VALUES_PER_THREAD or grid > resident_blocks:
         return ()
     blocks = max(
-        min(-(-wanted // grid), -(-values // MIN_VALUES_PER_THREAD)),
+        min(-(-resident_blocks // grid), -(-values // MIN_VALUES_PER_THREAD)),
         -(-values // MAX_VALUES_PER_THREAD),
     )
     if blocks <= 1:
         return ()
-    partial_bytes = accumulator_bytes * found.outputs * blocks
+    partial_bytes = accumulator_bytes * reduction.outputs * blocks
     if not is_inner:
         partial_bytes *= width * vector
     return partial_bytes, 4 * grid
 
 
-def vector_of(found: Reduction) -> int:
+def vector_of(reduction: Reduction) -> int:
     """How many results a thread makes at once: as many as all strides are multiples of."""
     vector = VECTOR
-    for number in (found.outer_size, *found.other_strides):
+    for number in (reduction.outer_size, *reduction.other_strides):
         while number % vector:
             vector //= 2
     return vector

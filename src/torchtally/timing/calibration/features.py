@@ -25,14 +25,14 @@ class Features(NamedTuple):
 
 def features(call: Call, kind: Kind, cost: Cost) -> Features:
     """Where a call stands among calls like it."""
-    if kind is Kind.PRODUCT and (found := product(call, cost)) is not None:
-        return found
+    if kind is Kind.PRODUCT and (position := product(call, cost)) is not None:
+        return position
     if kind is Kind.ATTENTION:
         return attention(call)
-    if kind is Kind.RECURRENT and (found := recurrent(call)) is not None:
-        return found
-    if kind is Kind.CONVOLUTION and (found := convolution(call, cost)) is not None:
-        return found
+    if kind is Kind.RECURRENT and (position := recurrent(call)) is not None:
+        return position
+    if kind is Kind.CONVOLUTION and (position := convolution(call, cost)) is not None:
+        return position
     return streaming(call, cost)
 
 
@@ -54,14 +54,14 @@ def matrices(call: Call) -> tuple[TensorSpec, TensorSpec] | None:
     """The two operands of a product of matrices."""
     name = call.name.removeprefix("aten.")
     if name in ("mm", "bmm", "_int_mm", "_scaled_mm"):
-        found = call.inputs[:2]
+        specs = call.inputs[:2]
     elif name in ("addmm", "baddbmm", "_addmm_activation"):
-        found = call.inputs[1:3]
+        specs = call.inputs[1:3]
     else:
         return None
-    if len(found) != 2 or min(len(spec.shape) for spec in found) < 2:
+    if len(specs) != 2 or min(len(spec.shape) for spec in specs) < 2:
         return None
-    return found[0], found[1]
+    return specs[0], specs[1]
 
 
 def orientation(spec: TensorSpec) -> str:

@@ -95,35 +95,35 @@ def title(path: Path) -> Title:
 def read(path: Path) -> Calibration:
     """Raises UsageError for what is no calibration, saying where it is wrong."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        document = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: is no calibration: {error}\n{REMEDY}") from error
-    if found.format != FORMAT:
+    if document.format != FORMAT:
         raise UsageError(
-            f"{path}: is a calibration of format {found.format}; this version reads {FORMAT}.\n"
+            f"{path}: is a calibration of format {document.format}; this version reads {FORMAT}.\n"
             f"{REMEDY}"
         )
-    if reason := implausible(found):
+    if reason := implausible(document):
         raise UsageError(f"{path}: {reason}.\n{REMEDY}")
-    return _calibration(found)
+    return _calibration(document)
 
 
 REMEDY = "`tally bench` makes a new one."
 
 
-def implausible(found: _File) -> str:
+def implausible(document: _File) -> str:
     """What cannot have been measured; "" when nothing."""
-    if "float32" not in found.peak_flop_per_s:
+    if "float32" not in document.peak_flop_per_s:
         return "peak_flop_per_s lacks float32"
-    for dtype, rate in found.peak_flop_per_s.items():
+    for dtype, rate in document.peak_flop_per_s.items():
         if not 0 < rate < 1e20:
             return f"peak_flop_per_s: {dtype}: {rate} FLOP/s is no rate"
-    if not 0 < found.bandwidth_bytes_per_s < 1e16:
-        return f"bandwidth_bytes_per_s: {found.bandwidth_bytes_per_s} is no rate"
-    for number, sample in enumerate(found.samples, 1):
+    if not 0 < document.bandwidth_bytes_per_s < 1e16:
+        return f"bandwidth_bytes_per_s: {document.bandwidth_bytes_per_s} is no rate"
+    for number, sample in enumerate(document.samples, 1):
         if not 0 < sample.seconds < 1e5:
             return f"samples: {number} ({sample.name}): took {sample.seconds} s"
-    costs = [found.first_touch_s_per_byte, *msgspec.structs.astuple(found.issue)]
+    costs = [document.first_touch_s_per_byte, *msgspec.structs.astuple(document.issue)]
     if not all(0 <= cost < 1 for cost in costs):
         return "issue: no host takes a second for an operator, or less than nothing"
     return ""
@@ -185,20 +185,20 @@ def _packed_spec(spec: TensorSpec) -> _Spec:
     )
 
 
-def _calibration(found: _File) -> Calibration:
+def _calibration(document: _File) -> Calibration:
     return Calibration(
-        device=found.device,
-        kind=found.kind,
-        torch_version=found.torch_version,
-        date=found.date,
-        memory_bytes=found.memory_bytes,
-        threads=found.threads,
-        peak_flop_per_s=found.peak_flop_per_s,
-        bandwidth_bytes_per_s=found.bandwidth_bytes_per_s,
-        first_touch_s_per_byte=found.first_touch_s_per_byte,
-        issue=Issue(*msgspec.structs.astuple(found.issue)),
-        samples=tuple(Sample(_call(sample), sample.seconds) for sample in found.samples),
-        conditions=found.conditions,
+        device=document.device,
+        kind=document.kind,
+        torch_version=document.torch_version,
+        date=document.date,
+        memory_bytes=document.memory_bytes,
+        threads=document.threads,
+        peak_flop_per_s=document.peak_flop_per_s,
+        bandwidth_bytes_per_s=document.bandwidth_bytes_per_s,
+        first_touch_s_per_byte=document.first_touch_s_per_byte,
+        issue=Issue(*msgspec.structs.astuple(document.issue)),
+        samples=tuple(Sample(_call(sample), sample.seconds) for sample in document.samples),
+        conditions=document.conditions,
     )
 
 

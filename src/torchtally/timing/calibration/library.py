@@ -34,8 +34,8 @@ def of_chip(target: Chip) -> Calibration | None:
     that is no calibration.
     """
     for path in (*_files(folder()), *_files(SHIPPED)):
-        found = title(path)
-        if found.kind == "cuda" and _names(found.device, target):
+        heading = title(path)
+        if heading.kind == "cuda" and _names(heading.device, target):
             return read(path)
     return None
 

@@ -46,35 +46,35 @@ class Corrections:
         modelled_s = model(sample.call, kind, cost).seconds
         if modelled_s <= 0 or sample.seconds <= 0:
             return
-        found = features(sample.call, kind, cost)
-        point = Point(tuple(map(log, found.size)), log(sample.seconds / modelled_s))
-        self._points.setdefault((found.family, found.variant), []).append(point)
+        position = features(sample.call, kind, cost)
+        point = Point(tuple(map(log, position.size)), log(sample.seconds / modelled_s))
+        self._points.setdefault((position.family, position.variant), []).append(point)
         families = self._families.setdefault(kind, [])
-        if found.family not in families:
-            families.append(found.family)
+        if position.family not in families:
+            families.append(position.family)
 
     def factor(self, call: Call, kind: Kind, cost: Cost) -> tuple[float, bool]:
         """(measured over modelled for a call of this size, calls like it were measured).
 
         Of an operator that was not: the middle of those of its kind. Of a kind that was not: 1.
         """
-        found = features(call, kind, cost)
-        place = tuple(map(log, found.size))
-        points = self._points_of(found, place)
+        position = features(call, kind, cost)
+        place = tuple(map(log, position.size))
+        points = self._points_of(position, place)
         if points:
             return exp(interpolated(points, place)), True
         near = [
             interpolated(points, place)
             for family in self._families.get(kind, ())
-            if (points := self._points_of(Features(family, found.variant, found.size), place))
+            if (points := self._points_of(Features(family, position.variant, position.size), place))
         ]
         return (exp(middle(near)), False) if near else (1.0, False)
 
-    def _points_of(self, found: Features, place: tuple[float, ...]) -> list[Point]:
+    def _points_of(self, position: Features, place: tuple[float, ...]) -> list[Point]:
         """Of the variant, else of the family's first: the same operator, in another layout."""
-        variants = self._variants.get(found.family, ())
-        variant = found.variant if found.variant in variants else next(iter(variants), "")
-        points = self._points.get((found.family, variant), [])
+        variants = self._variants.get(position.family, ())
+        variant = position.variant if position.variant in variants else next(iter(variants), "")
+        points = self._points.get((position.family, variant), [])
         return points if points and len(points[0].place) == len(place) else []
 
 

@@ -39,7 +39,7 @@ def collective_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
 def share_on_link(call: Call) -> float:
     """Of the payload, what crosses one device's link in one direction."""
     ranks = call.literal("group_size")
-    known = isinstance(ranks, int) and not isinstance(ranks, bool) and ranks > 0
-    part = (ranks - 1) / ranks if known and isinstance(ranks, int) else 1.0
+    is_count = isinstance(ranks, int) and not isinstance(ranks, bool) and ranks > 0
+    part = (ranks - 1) / ranks if is_count and isinstance(ranks, int) else 1.0
     is_all_reduce = "allreduce" in call.name or "all_reduce" in call.name
     return (2 if is_all_reduce else 1) * part

@@ -95,18 +95,18 @@ def wanted_gradients(call: Call) -> int:
 
 def implicit_products(call: Call, cost: Cost) -> tuple[Product, ...]:
     """The products that one call runs; their FLOPs add up to the call's."""
-    weight, given = call.tensor("weight"), forward_input(call)
+    weight, source = call.tensor("weight"), forward_input(call)
     count = wanted_gradients(call) if is_backward(call) else 1
     if count == 0 or cost.flops == 0:
         return ()
     flops = ceil(cost.flops / count * padding_factor(call, weight))
     if not is_backward(call):
-        result = call.outputs[0] if call.outputs else given
+        result = call.outputs[0] if call.outputs else source
         return (rows_by_channels(call, weight, result, flops),)
     products = []
     of_input, of_weight = gradient_flags(call)
     if of_input:
-        products.append(rows_by_channels(call, weight, given, flops))
+        products.append(rows_by_channels(call, weight, source, flops))
     if of_weight:
         products.append(filter_gradient(call, weight, flops))
     return tuple(products)
@@ -175,5 +175,5 @@ def needs_transposes(call: Call, weight: TensorSpec) -> bool:
     dtype, _ = product_dtype(call, weight)
     if dtype in ("float32", "float64"):
         return False
-    given = forward_input(call)
-    return len(given.shape) > 2 and given.shape[1] > 1 and given.stride[1] != 1
+    source = forward_input(call)
+    return len(source.shape) > 2 and source.shape[1] > 1 and source.stride[1] != 1

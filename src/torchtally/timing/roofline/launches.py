@@ -131,8 +131,8 @@ def list_launches(call: Call, name: str) -> int:
         return 1
     longest = max(lists, key=len)
     depth = len(lists) + writes_new_list(call, longest)
-    found = multi_tensor_launches((spec.elements for spec in longest), depth)
-    return found + (2 if name in ("_foreach_norm", "_foreach_max", "_foreach_powsum") else 0)
+    launches = multi_tensor_launches((spec.elements for spec in longest), depth)
+    return launches + (2 if name in ("_foreach_norm", "_foreach_max", "_foreach_powsum") else 0)
 
 
 SINGLE_TENSORS = frozenset({"found_inf", "inv_scale", "grad_scale", "lr", "alpha", "scalar"})
@@ -154,7 +154,7 @@ def writes_new_list(call: Call, longest: tuple[TensorSpec, ...]) -> bool:
 def multi_tensor_launches(elements: Iterable[int], depth: int) -> int:
     """Launches for tensors of these sizes: one ends when it is full of tensors or of blocks."""
     limit = FOREACH_TENSORS[min(depth, len(FOREACH_TENSORS)) - 1]
-    found = tensors = blocks = 0
+    launches = tensors = blocks = 0
     for size in elements:
         if size == 0:
             continue
@@ -162,10 +162,10 @@ def multi_tensor_launches(elements: Iterable[int], depth: int) -> int:
         blocks += ceil(size / FOREACH_CHUNK)
         full, rest = divmod(blocks, FOREACH_BLOCKS)
         if full:
-            found, blocks, tensors = found + full, rest, 1 if rest else 0
+            launches, blocks, tensors = launches + full, rest, 1 if rest else 0
         if tensors == limit:
-            found, blocks, tensors = found + 1, 0, 0
-    return found + (1 if blocks else 0)
+            launches, blocks, tensors = launches + 1, 0, 0
+    return launches + (1 if blocks else 0)
 
 
 def convolution_gradients(call: Call) -> int:

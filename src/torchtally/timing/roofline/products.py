@@ -106,10 +106,10 @@ class Product:
 def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """The products of one call, one behind the other."""
     compute_s = overhead_s = 0.0
-    found = products_of(call, cost)
+    products = products_of(call, cost)
     memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
-    for product in found:
-        found_s, found_launches = product_s(product, chip, memory_s / len(found))
+    for product in products:
+        found_s, found_launches = product_s(product, chip, memory_s / len(products))
         compute_s += found_s
         overhead_s += KERNEL_S * found_launches
     return bounded(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)

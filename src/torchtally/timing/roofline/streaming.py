@@ -121,17 +121,17 @@ def extra_bytes(call: Call) -> int:
     again = EXTRA_READS.get(name, ())
     if again and is_inference(call):
         again = ()
-    found = 0
+    extra_bytes = 0
     if again:
-        found = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
+        extra_bytes = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
     if name in LONG_ROW_EXTRA_READS and call.inputs:
         row = row_bytes(call)
         if row > ON_CHIP_ROW_BYTES:
-            found += LONG_ROW_EXTRA_READS[name] * call.inputs[0].bytes
+            extra_bytes += LONG_ROW_EXTRA_READS[name] * call.inputs[0].bytes
     if name in ("embedding_dense_backward", "embedding_backward"):
         # Zeros first, all of the table; then its rows are added to.
-        found += sum(spec.bytes for spec in call.outputs[:1])
-    return found
+        extra_bytes += sum(spec.bytes for spec in call.outputs[:1])
+    return extra_bytes
 
 
 def is_inference(call: Call) -> bool:
