@@ -33,16 +33,16 @@ class RunParser(argparse.ArgumentParser):
         """(tally's own arguments, the script and its arguments)."""
         ours: list[str] = []
         theirs: list[str] = []
-        seen: set[str] = set()
+        given: set[str] = set()
         rest = iter(args)
         for arg in rest:
-            has_started = bool(theirs) or "-m" in seen
+            has_started = bool(theirs) or "-m" in given
             option = self.own_option(arg, has_started)
             if arg == "--":
                 theirs += rest
             elif option is not None:
                 if not isinstance(self._option_string_actions[option], argparse._AppendAction):
-                    self.check_once(option, seen)
+                    self.check_once(option, given)
                 ours.append(arg)
                 if arg == option and self._option_string_actions[option].nargs is None:
                     ours += islice(rest, 1)
@@ -65,14 +65,14 @@ class RunParser(argparse.ArgumentParser):
             return None
         return None if has_started and name in ("-h", "--help", "-m") else name
 
-    def check_once(self, option: str, seen: set[str]) -> None:
+    def check_once(self, option: str, given: set[str]) -> None:
         """The second time is probably meant for the script, and must not undo the first."""
-        if option in seen:
+        if option in given:
             self.error(
                 f"{option} is given twice\n"
                 f"One that is meant for the script goes behind --: SCRIPT -- {option} ..."
             )
-        seen.add(option)
+        given.add(option)
 
 
 def positive(text: str) -> int:
@@ -142,12 +142,12 @@ def _wall_s(text: str) -> float | None:
 
 def duration(text: str) -> float:
     """Seconds of "30d", "24h", "90min", "2w" or "3600s"."""
-    found = _wall_s(text)
-    if found is None or not 0 < found < MOST:
+    wall_s = _wall_s(text)
+    if wall_s is None or not 0 < wall_s < MOST:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no length of time. These work: 30d, 24h, 90min, 2w, 3600s"
         )
-    return found
+    return wall_s
 
 
 def usd(text: str) -> float:

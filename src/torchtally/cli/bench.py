@@ -163,8 +163,8 @@ def stored(device: str, name: str) -> "Calibration":
     if name and Path(name).is_file():
         return read(Path(name))
     if name and name.strip().lower() not in DEVICES:
-        if (found := of_chip(chip(name))) is not None:
-            return found
+        if (calibration := of_chip(chip(name))) is not None:
+            return calibration
         raise UsageError(f"Nobody has measured {name} yet.\n{_places((folder(), SHIPPED))}")
     kind = name.strip().lower() or device
     own = [read(path) for path in _files(folder())]

@@ -164,7 +164,7 @@ def prepare(args: argparse.Namespace) -> int:
 
     if args.seed < 0:
         raise UsageError(f"--seed {args.seed}: a seed is 0 or more.")
-    wanted = Wanted(
+    preparation = Wanted(
         inputs=tuple(args.inputs),
         out=args.out,
         tokenizer=args.tokenizer,
@@ -177,26 +177,26 @@ def prepare(args: argparse.Namespace) -> int:
     )
     progress = _Progress(is_quiet=args.quiet)
     try:
-        made = make(wanted, progress.report)
+        prepared = make(preparation, progress.report)
     finally:
         progress.erase()
-    emit(prepared_text(args.out, made))
+    emit(prepared_text(args.out, prepared))
     return 0
 
 
-def prepared_text(folder: str, made: "Prepared") -> str:
+def prepared_text(folder: str, prepared: "Prepared") -> str:
     """What was made, and what happened to the text on the way."""
-    lines = [f"{folder}: {description_line(made.description)}"]
+    lines = [f"{folder}: {description_line(prepared.description)}"]
     lines += (
         f"  {name:<12}{format_count(split.tokens):>10} tokens in {len(split.shards)} "
         f"file{'s' * (len(split.shards) != 1)}, of {split.documents} "
         f"document{'s' * (split.documents != 1)}"
-        for name, split in made.description.splits.items()
+        for name, split in prepared.description.splits.items()
     )
-    if made.skipped:
-        lines.append(f"  {made.skipped} empty files or files that are not text left out")
-    if made.replaced:
-        lines.append(f"  {made.replaced} characters are U+FFFD: bytes that were no UTF-8")
+    if prepared.skipped:
+        lines.append(f"  {prepared.skipped} empty files or files that are not text left out")
+    if prepared.replaced:
+        lines.append(f"  {prepared.replaced} characters are U+FFFD: bytes that were no UTF-8")
     return "\n".join(lines) + "\n"
 
 
@@ -218,12 +218,12 @@ def show(args: argparse.Namespace) -> int:
 
     format = None if args.format is None else Format(args.format)
     files = token_files(args.files, dtype=args.dtype, format=format)
-    found = [file_document(file, args.vocabulary_size, is_whole=args.all) for file in files]
+    documents = [file_document(file, args.vocabulary_size, is_whole=args.all) for file in files]
     if args.json is not None:
-        document = {"format_version": 1, "files": found}
+        document = {"format_version": 1, "files": documents}
         write_or_emit(json.dumps(document, indent=1, ensure_ascii=False) + "\n", args.json)
     else:
-        emit("\n".join(file_text(file_document) for file_document in found))
+        emit("\n".join(file_text(file_document) for file_document in documents))
     return 0
 
 
@@ -250,16 +250,16 @@ def file_document(
     }
 
 
-def file_text(found: dict[str, Any]) -> str:
+def file_text(record: dict[str, Any]) -> str:
     """A paragraph about a file."""
-    seen, tokens = found["tokens_looked_at"], found["tokens"]
-    looked = "all" if seen == tokens else format_fraction(seen / tokens)
-    documents = "not counted by this format" if found["documents"] is None else found["documents"]
+    examined, tokens = record["tokens_looked_at"], record["tokens"]
+    looked = "all" if examined == tokens else format_fraction(examined / tokens)
+    documents = "not counted by this format" if record["documents"] is None else record["documents"]
     return (
-        f"{found['path']}\n"
-        f"  format     {found['format']}, {found['dtype']}, from byte {found['offset_bytes']}\n"
-        f"  tokens     {format_count(tokens)} ({tokens}), {format_bytes(found['token_bytes'])}\n"
-        f"  ids        {found['least_token']} to {found['greatest_token']}, of {looked} of them\n"
+        f"{record['path']}\n"
+        f"  format     {record['format']}, {record['dtype']}, from byte {record['offset_bytes']}\n"
+        f"  tokens     {format_count(tokens)} ({tokens}), {format_bytes(record['token_bytes'])}\n"
+        f"  ids        {record['least_token']} to {record['greatest_token']}, of {looked} of them\n"
         f"  documents  {documents}\n"
     )
 

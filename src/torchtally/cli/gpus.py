@@ -84,8 +84,8 @@ def command(args: argparse.Namespace) -> int:
         from torchtally.report.document import dumps
         from torchtally.report.json import chips_document
 
-        shown = known_chips() if args.chip is None else (args.chip,)
-        write_or_emit(dumps(chips_document(shown)), args.json)
+        chips = known_chips() if args.chip is None else (args.chip,)
+        write_or_emit(dumps(chips_document(chips)), args.json)
     elif args.chip is not None:
         from torchtally.report.chip import chip_text
 

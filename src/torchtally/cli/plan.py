@@ -245,16 +245,16 @@ def _ask(args: argparse.Namespace) -> "Answer":
         return _answered(args, replace(request(args), progress=progress))
 
 
-def _answered(args: argparse.Namespace, asked: "Request") -> "Answer":
-    question = question_of(args, asked)
+def _answered(args: argparse.Namespace, request: "Request") -> "Answer":
+    question = question_of(args, request)
     if args.compare is None:
-        return question(asked)
+        return question(request)
     from torchtally.plan.questions.compared import compared
 
     names = [word.strip() for word in args.compare.split(",") if word.strip()]
     if not names:
         raise UsageError("--compare names no chip: --compare A100-SXM,B200")
-    return compared(asked, names, question)
+    return compared(request, names, question)
 
 
 @contextmanager
@@ -278,20 +278,20 @@ def searching() -> "Iterator[Callable[[int], None] | None]":
         stream.flush()
 
 
-def question_of(args: argparse.Namespace, asked: "Request") -> "Callable[[Request], Answer]":
+def question_of(args: argparse.Namespace, request: "Request") -> "Callable[[Request], Answer]":
     """Which question the arguments ask: the options that name one first, then what is missing."""
     named = _named_question(args)
     if named is not None:
         return named
     is_limited = args.deadline is not None or args.budget is not None
-    if asked.subject is None:
+    if request.subject is None:
         raise UsageError(
             "Which model? Give a name (llama-3-70b), a config.json, a .safetensors file or a "
             "number of parameters (70B); or ask for the largest one: --largest model."
         )
-    if asked.tokens is None:
-        return _without_tokens(asked, is_limited)
-    if asked.cluster is None:
+    if request.tokens is None:
+        return _without_tokens(request, is_limited)
+    if request.cluster is None:
         from torchtally.plan.questions.chips_needed import what_to_rent
 
         return what_to_rent
@@ -305,7 +305,7 @@ def question_of(args: argparse.Namespace, asked: "Request") -> "Callable[[Reques
 
 
 def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | None":
-    asked = [
+    questions = [
         name
         for name, is_asked in (
             ("--largest", args.largest is not None),
@@ -315,8 +315,10 @@ def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | 
         )
         if is_asked
     ]
-    if len(asked) > 1:
-        raise UsageError(f"{' and '.join(asked)} are questions of their own: ask one at a time.")
+    if len(questions) > 1:
+        raise UsageError(
+            f"{' and '.join(questions)} are questions of their own: ask one at a time."
+        )
     if args.largest is not None:
         from torchtally.plan.questions.largest import LARGEST
 
@@ -336,13 +338,13 @@ def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | 
     return None
 
 
-def _without_tokens(asked: "Request", is_limited: bool) -> "Callable[[Request], Answer]":
-    if asked.cluster is None and is_limited:
+def _without_tokens(request: "Request", is_limited: bool) -> "Callable[[Request], Answer]":
+    if request.cluster is None and is_limited:
         raise UsageError(
             "--deadline and --budget need more: --tokens 1T (what should be rented?) or "
             "--gpus 8xH100-SXM (on how many tokens?)."
         )
-    if asked.cluster is None:
+    if request.cluster is None:
         from torchtally.plan.questions.model_card import model_card
 
         return model_card
@@ -402,13 +404,13 @@ def _cluster(args: argparse.Namespace) -> "Cluster | None":
     from torchtally.chips import cluster
     from torchtally.plan.recipes import recipe
 
-    found = cluster(args.gpus)
-    chip = found.chip
+    chips = cluster(args.gpus)
+    chip = chips.chip
     if args.memory is not None:
         chip = chip.with_memory(args.memory)
     if args.peak is not None:
         chip = chip.with_peak(recipe(args.recipe).products, args.peak)
-    return replace(found, chip=chip)
+    return replace(chips, chip=chip)
 
 
 SHAPE_OPTIONS = ("layers", "width", "heads", "kv_heads", "ffn", "vocabulary")
@@ -419,7 +421,7 @@ def _model(args: argparse.Namespace) -> "Model | int | None":
     by_hand = [
         shape_option for shape_option in SHAPE_OPTIONS if getattr(args, shape_option) is not None
     ]
-    said = [
+    sources = [
         what
         for what, is_said in (
             ("MODEL", args.model is not None),
@@ -428,8 +430,8 @@ def _model(args: argparse.Namespace) -> "Model | int | None":
         )
         if is_said
     ]
-    if len(said) > 1:
-        raise UsageError(f"{' and '.join(said)} both say what the model is: give one of them.")
+    if len(sources) > 1:
+        raise UsageError(f"{' and '.join(sources)} both say what the model is: give one of them.")
     if args.parameters is not None:
         return int(args.parameters)
     if args.model is not None:

@@ -164,11 +164,11 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
             stopper.steps_are_done()
 
     def leaving(outcome: Outcome) -> int:
-        made.recorder.is_stopped = True
+        recording_session.recorder.is_stopped = True
         progress.stop()
         os.chdir(started_in)
         try:
-            trace = made.trace(outcome.ending)
+            trace = recording_session.trace(outcome.ending)
             advisor = Advisor(script, target, steps=args.steps, run_s=time.monotonic() - started_s)
             report(trace, args, places, stderr, advisor)
         except TallyError as error:
@@ -188,10 +188,10 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
             memory_is_limited=not args.no_oom,
             what_ifs=tuple(args.what_if),
             elapsed=Prediction(roofline(target.name)),
-        ) as made,
+        ) as recording_session,
     ):
-        progress.operators = lambda: made.recorder.clock
-        progress.peak_bytes = lambda: made.gpu.peak_allocated_bytes
+        progress.operators = lambda: recording_session.recorder.clock
+        progress.peak_bytes = lambda: recording_session.gpu.peak_allocated_bytes
         code = leaving(run(script, stopper))
         leave_threads_behind(code)
     return code

@@ -302,10 +302,12 @@ def own_prices(given: "Sequence[tuple[str, float]]", names: "Sequence[str]") -> 
                 f"--price {usd_per_hour:g}: of which chip? Say it: "
                 f"--price {shown[-1]}={usd_per_hour:g}."
             )
-        known = shown[0] if not name else name if name in shown else chip(name).name
-        if known not in shown:
-            raise UsageError(f"--price {name}: {known} is not shown here; add --gpu {known}.")
-        prices[known] = usd_per_hour
+        chip_name = shown[0] if not name else name if name in shown else chip(name).name
+        if chip_name not in shown:
+            raise UsageError(
+                f"--price {name}: {chip_name} is not shown here; add --gpu {chip_name}."
+            )
+        prices[chip_name] = usd_per_hour
     return prices
 
 

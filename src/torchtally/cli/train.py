@@ -196,13 +196,13 @@ def _traced_rows(ledger: "Ledger") -> "list[Row]":
     from torchtally.train.display import Row
     from torchtally.units import Unit
 
-    held: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     for storage, category in ledger.memory.alive_at_peak:
-        held[str(category).replace("_", " ")] += storage.requested_bytes
+        sizes[str(category).replace("_", " ")] += storage.requested_bytes
     # Blocks are rounded up; what tensors take stands beside what is measured on tensors.
     peak_bytes = ledger.memory.peak_bytes
-    held["rounded up by the allocator"] = peak_bytes - held.total()
-    rows = [Row(name, size, Unit.BYTES) for name, size in held.most_common() if size]
+    sizes["rounded up by the allocator"] = peak_bytes - sizes.total()
+    rows = [Row(name, size, Unit.BYTES) for name, size in sizes.most_common() if size]
     peak = Row("peak", peak_bytes, Unit.BYTES, is_total=True)
     return [*rows, peak, Row("step", ledger.step_s, Unit.SECONDS)]
 
@@ -213,13 +213,13 @@ def _closed_rows(config: "TrainConfig") -> "list[Row]":
     from torchtally.train.precision import precision
     from torchtally.units import Unit
 
-    held = plan_of(config, precision(config.precision).recipe).states
+    states = plan_of(config, precision(config.precision).recipe).states
     return [
-        Row("parameters", held.parameters.value, Unit.BYTES),
-        Row("gradients", held.gradients.value, Unit.BYTES),
-        Row("master weights", held.master.value, Unit.BYTES),
-        Row("optimizer state", held.optimizer.value, Unit.BYTES),
-        Row("held from step to step", held.total.value, Unit.BYTES, is_total=True),
+        Row("parameters", states.parameters.value, Unit.BYTES),
+        Row("gradients", states.gradients.value, Unit.BYTES),
+        Row("master weights", states.master.value, Unit.BYTES),
+        Row("optimizer state", states.optimizer.value, Unit.BYTES),
+        Row("held from step to step", states.total.value, Unit.BYTES, is_total=True),
     ]
 
 
@@ -245,9 +245,9 @@ def _plan_text(
         )
     elif own.size > 1:
         text += "  The time that ranks take to talk to each other is left out.\n"
-    found = precision(config.precision)
+    mode = precision(config.precision)
     text += textwrap.fill(
-        f"{found.name}: {found.effect}", 78, initial_indent="  ", subsequent_indent="  "
+        f"{mode.name}: {mode.effect}", 78, initial_indent="  ", subsequent_indent="  "
     )
     text += "\n"
     if roofline is None:

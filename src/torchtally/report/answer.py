@@ -93,10 +93,10 @@ def _working(steps: Sequence[Quantity], width: int) -> Iterator[Text]:
         for n, source in enumerate(dict.fromkeys(step.source for step in steps if step.source), 1)
     }
     # A plain number stands in the formula that takes it; what was published or assumed, here.
-    given = [step for step in steps if step.is_given and (step.source or step.note)]
-    if given:
+    givens = [step for step in steps if step.is_given and (step.source or step.note)]
+    if givens:
         yield Text("Given", style="bold")
-        yield from _givens(given, sources, width)
+        yield from _givens(givens, sources, width)
         yield Text()
     yield Text("Working", style="bold")
     for step in steps:
@@ -109,13 +109,13 @@ def _working(steps: Sequence[Quantity], width: int) -> Iterator[Text]:
             yield from _hanging(f"[{number}] ", source, width)
 
 
-def _givens(given: Sequence[Quantity], sources: dict[str, int], width: int) -> Iterator[Text]:
-    shown = dict.fromkeys(
+def _givens(givens: Sequence[Quantity], sources: dict[str, int], width: int) -> Iterator[Text]:
+    facts = dict.fromkeys(
         (quantity.name, quantity.value, quantity.unit, quantity.source, quantity.note)
-        for quantity in given
+        for quantity in givens
     )
-    name_width = min(max(len(printable(pair[0])) for pair in shown), NAME_WIDTH)
-    for name, value, unit, source, note in shown:
+    name_width = min(max(len(printable(pair[0])) for pair in facts), NAME_WIDTH)
+    for name, value, unit, source, note in facts:
         marks = " ".join(
             remark for remark in (f"[{sources[source]}]" if source else "", note) if remark
         )
@@ -145,9 +145,9 @@ def with_numbers(step: Quantity) -> str:
     """The formula with numbers for its terms, each in its unit."""
     terms = dict(step.terms)
 
-    def number(found: re.Match[str]) -> str:
-        term = terms.get(found[0])
-        return found[0] if term is None else format_number(term.value, term.unit)
+    def number(match: re.Match[str]) -> str:
+        term = terms.get(match[0])
+        return match[0] if term is None else format_number(term.value, term.unit)
 
     return WORD.sub(number, step.formula)
 
@@ -156,11 +156,11 @@ def with_numbers(step: Quantity) -> str:
 
 
 def _listed(title: str, items: Sequence[str], width: int) -> Iterator[Text]:
-    found = [part for part in dict.fromkeys(items) if part]
-    if found:
+    parts = [part for part in dict.fromkeys(items) if part]
+    if parts:
         yield Text()
         yield Text(title, style="bold")
-        for part in found:
+        for part in parts:
             yield from (Text(line) for line in wrapped(part, width))
 
 

@@ -29,12 +29,10 @@ WIDEST_NUMBER = 14
 
 def chip_text(chip: Chip, *, width: int = 80) -> str:
     """A page about one chip: names, numbers, what to know about them, and sources."""
-    found = facts(chip)
-    numbers = {
-        source: n for n, source in enumerate(dict.fromkeys(fact.source for fact in found), 1)
-    }
+    rows = facts(chip)
+    numbers = {source: n for n, source in enumerate(dict.fromkeys(fact.source for fact in rows), 1)}
     lines = [*_heading(chip, width), ""]
-    for fact in found:
+    for fact in rows:
         lines += _row(fact, numbers[fact.source], width)
     if chip.note:
         lines += ["", *wrapped(chip.note, width)]

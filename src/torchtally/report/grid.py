@@ -26,10 +26,10 @@ def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Tex
 
     A brief one has totals only where all rows are shown, and no notes.
     """
-    shown = _shown(table, width)
-    fixed = [place for place in shown if not _is_flexible(table, place)]
+    places_shown = _shown(table, width)
+    fixed = [place for place in places_shown if not _is_flexible(table, place)]
     fixed.sort(key=lambda place: table.columns[place].unit is not Unit.NAME)
-    flexible = [place for place in shown if _is_flexible(table, place)]
+    flexible = [place for place in places_shown if _is_flexible(table, place)]
     widths = {place: _fixed_width(table, place) for place in fixed}
     room = width - len(INDENT) - sum(widths.values()) - len(GAP) * len(fixed)
     widths |= _flexible_widths(table, flexible, max(room, 1))
@@ -49,7 +49,7 @@ def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Tex
     hidden = (
         []
         if is_brief
-        else [column.title for n, column in enumerate(table.columns) if n not in shown]
+        else [column.title for n, column in enumerate(table.columns) if n not in places_shown]
     )
     return [*lines, *_remarks(table, hidden, "" if is_brief else table.note, width)]
 

@@ -33,13 +33,13 @@ def element(name: str, /, *children: str, **attributes: str | float) -> Html:
 
     `class_` is the attribute class, and `viewBox` keeps its case; "_" elsewhere becomes "-".
     """
-    given = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
         for key, value in attributes.items()
     )
     if name in VOID:
-        return Html(f"<{name}{given}>")
-    return Html(f"<{name}{given}>{joined(children)}</{name}>")
+        return Html(f"<{name}{written}>")
+    return Html(f"<{name}{written}>{joined(children)}</{name}>")
 
 
 VOID = frozenset({"meta"})
@@ -308,13 +308,13 @@ def _hover(mark: Mark, plot: Plot) -> Html:
 
 def _letters(plot: Plot) -> Iterator[Html]:
     """Each in its mark, or beside it where another letter stands."""
-    taken: list[tuple[float, float]] = []
+    spots: list[tuple[float, float]] = []
     for mark in plot.listed:
         x, y = _x(mark.x, plot.x), _y(mark.y, plot.y)
         near = [(x + LETTER * dx, y + LETTER * dy) for dx, dy in BESIDE]
-        free = (at for at in near if all(_is_apart(at, other) for other in taken))
+        free = (at for at in near if all(_is_apart(at, other) for other in spots))
         place = next(free, near[0])
-        taken.append(place)
+        spots.append(place)
         yield element("text", mark.symbol, x=place[0], y=place[1], class_="letter")
 
 

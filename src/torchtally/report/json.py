@@ -222,13 +222,13 @@ def _time(ledger: Ledger) -> Document | None:
 
 def _calibration(ledger: Ledger) -> Document | None:
     """What the times were corrected by; null for those from the data sheet alone."""
-    found = None if ledger.roofline is None else ledger.roofline.calibration
-    if found is None:
+    calibration = None if ledger.roofline is None else ledger.roofline.calibration
+    if calibration is None:
         return None
     return {
-        "device": found.device,
-        "date": found.date,
-        "torch_version": found.torch_version,
+        "device": calibration.device,
+        "date": calibration.date,
+        "torch_version": calibration.torch_version,
         "share_of_kernel_s": calibrated_share(ledger),
     }
 
@@ -249,26 +249,26 @@ def _utilisation(utilisation: Utilisation) -> Document:
     }
 
 
-def _throughput(found: Throughput | None) -> Document | None:
-    if found is None:
+def _throughput(rates: Throughput | None) -> Document | None:
+    if rates is None:
         return None
     return {
-        "steps_per_s": found.steps_per_s,
-        "tokens_per_s": found.tokens_per_s,
-        "samples_per_s": found.samples_per_s,
-        "tokens": _batch(found.tokens),
-        "samples": _batch(found.samples),
+        "steps_per_s": rates.steps_per_s,
+        "tokens_per_s": rates.tokens_per_s,
+        "samples_per_s": rates.samples_per_s,
+        "tokens": _batch(rates.tokens),
+        "samples": _batch(rates.samples),
     }
 
 
-def _batch(found: Batch | None) -> Document | None:
+def _batch(batch: Batch | None) -> Document | None:
     """How many there are in a step, and the operators that tell."""
-    if found is None:
+    if batch is None:
         return None
-    line = found.line
+    line = batch.line
     return {
-        "per_step": found.size,
-        "op": found.op,
+        "per_step": batch.size,
+        "op": batch.op,
         "file": line.file if line else None,
         "line": line.line if line else None,
     }
@@ -343,18 +343,18 @@ def _part_order(part: str) -> tuple[int, int, str]:
 
 
 def _memory(ledger: Ledger) -> Document:
-    memory, found = ledger.memory, judge(ledger)
+    memory, verdict = ledger.memory, judge(ledger)
     return {
         "device": memory.device,
         "peak_allocated_bytes": memory.peak_bytes,
         "peak_tick": memory.peak_tick,
-        "at_peak": {str(category): held for category, held in memory.at_peak},
-        "peak_reserved_bytes": found.reserved_bytes,
-        "context_bytes": found.context_bytes,
+        "at_peak": {str(category): size for category, size in memory.at_peak},
+        "peak_reserved_bytes": verdict.reserved_bytes,
+        "context_bytes": verdict.context_bytes,
         "context_trust": str(Trust.ESTIMATED),
         "workspaces": _workspaces(ledger),
-        "capacity_bytes": found.capacity_bytes,
-        "fits": found.fits,
+        "capacity_bytes": verdict.capacity_bytes,
+        "fits": verdict.fits,
         "out_of_memory": _shortage(ledger),
         "refused_requests": len(ledger.trace.refusals),
     }
@@ -362,10 +362,10 @@ def _memory(ledger: Ledger) -> Document:
 
 def _workspaces(ledger: Ledger) -> list[Document]:
     """Device memory at the peak that is no tensor's, and how far each figure can be trusted."""
-    held: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     for storage, category in ledger.memory.alive_at_peak:
         if category is Category.WORKSPACES:
-            held[storage.name] += storage.bytes
+            sizes[storage.name] += storage.bytes
     return [
         {
             "name": name,
@@ -373,16 +373,16 @@ def _workspaces(ledger: Ledger) -> list[Document]:
             "trust": str(KINDS[name].trust) if name in KINDS else None,
             "source": KINDS[name].source if name in KINDS else None,
         }
-        for name, size in held.most_common()
+        for name, size in sizes.most_common()
     ]
 
 
 def _shortage(ledger: Ledger) -> Document | None:
     """The request that ended the run, and who held the memory."""
-    found = shortage_of(ledger)
-    if found is None:
+    shortage = shortage_of(ledger)
+    if shortage is None:
         return None
-    refusal, line = found.refusal, found.refusal.site.line
+    refusal, line = shortage.refusal, shortage.refusal.site.line
     return {
         "requested_bytes": refusal.requested_bytes,
         "allocated_bytes": refusal.allocated_bytes,
@@ -393,7 +393,7 @@ def _shortage(ledger: Ledger) -> Document | None:
         "source": line.text if line else None,
         "module": refusal.site.module,
         "message": refusal.message,
-        "holders": rows_of(found.holders),
+        "holders": rows_of(shortage.holders),
     }
 
 

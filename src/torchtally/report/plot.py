@@ -139,15 +139,17 @@ def _cells(plot: Plot, rows: int, columns: int, is_ascii: bool) -> Cells:
 
 def _put_marks(plot: Plot, cells: Cells, rows: int, columns: int, is_ascii: bool) -> None:
     """Letters first. One whose place is taken stands beside it; a dot is left out there."""
-    taken: set[Place] = set()
+    occupied: set[Place] = set()
     plain = "o" if is_ascii else "•"
     for mark in sorted(plot.marks, key=lambda mark: not mark.symbol):
         row, column = _row(plot.y, mark.y, rows), _column(plot.x, mark.x, columns)
         near = [(row + up, column + right) for up, right in (BESIDE if mark.symbol else BESIDE[:1])]
-        free = (at for at in near if at not in taken and 0 <= at[0] < rows and 0 <= at[1] < columns)
+        free = (
+            at for at in near if at not in occupied and 0 <= at[0] < rows and 0 <= at[1] < columns
+        )
         place = next(free, None)
         if place is not None:
-            taken.add(place)
+            occupied.add(place)
             cells[place] = (mark.symbol or plain, _style(mark, plot))
 
 
@@ -181,10 +183,10 @@ def _limits(plot: Plot, is_ascii: bool) -> Iterator[str]:
     """What the curves are: "promised 3.35 TB/s, bfloat16 989.40 TFLOP/s"."""
     solid, dotted = ("--", "..") if is_ascii else ("⠒⠒", "⠐⠐")
     for basis in Basis:
-        found = [_limit(curve) for curve in plot.curves if curve.basis is basis]
-        if found:
+        limits = [_limit(curve) for curve in plot.curves if curve.basis is basis]
+        if limits:
             key = solid if basis is Basis.PROMISED else dotted
-            yield f"{key} {basis} {', '.join(found)}"
+            yield f"{key} {basis} {', '.join(limits)}"
 
 
 def _limit(curve: Curve) -> str:
@@ -200,7 +202,7 @@ def _braille_curves(plot: Plot, rows: int, columns: int) -> dict[Place, str]:
         for y, x in list(_steps(curve, plot, 4 * rows, 2 * columns))[::step]:
             place = (y // 4, x // 2)
             bits[place] = bits.get(place, 0) | DOTS[y % 4][x % 2]
-    return {place: chr(BRAILLE + found) for place, found in bits.items()}
+    return {place: chr(BRAILLE + bit) for place, bit in bits.items()}
 
 
 def _ascii_curves(plot: Plot, rows: int, columns: int) -> dict[Place, str]:

@@ -80,29 +80,32 @@ def _prose(text: str, width: int, style: str = "") -> Iterator[Text]:
         yield Text(line if number else line.strip(), style=style)
 
 
-def verdict(found: Verdict) -> str:
+def verdict(outcome: Verdict) -> str:
     """One line: does it fit."""
-    chip = printable(found.chip)
-    if not found.device:
+    chip = printable(outcome.chip)
+    if not outcome.device:
         return f"nothing was put on the {chip}"
-    peak = f"peak {format_bytes(found.reserved_bytes)}"
-    if found.capacity_bytes is None:
+    peak = f"peak {format_bytes(outcome.reserved_bytes)}"
+    if outcome.capacity_bytes is None:
         return f"{peak} on {chip}, whose memory is not known"
-    claim = "fits" if found.fits else "does not fit"
-    return f"{claim} {chip}: {peak} of {format_bytes(found.capacity_bytes)}"
+    claim = "fits" if outcome.fits else "does not fit"
+    return f"{claim} {chip}: {peak} of {format_bytes(outcome.capacity_bytes)}"
 
 
 def _verdict(summary: Summary, width: int) -> Iterator[Text]:
-    found = summary.verdict
-    style = {True: "bold green", False: "bold red", None: "bold"}[found.fits]
-    yield from _prose(verdict(found), width, style if found.device else "bold red")
-    if found.device:
+    outcome = summary.verdict
+    style = {True: "bold green", False: "bold red", None: "bold"}[outcome.fits]
+    yield from _prose(verdict(outcome), width, style if outcome.device else "bold red")
+    if outcome.device:
+        allocated = format_bytes(outcome.peak_bytes)
         text = (
-            f"Reserved by the allocator; {format_bytes(found.peak_bytes)} of it allocated at most, "
-            f"in {found.peak_moment}. "
+            f"Reserved by the allocator; {allocated} of it allocated at most, "
+            f"in {outcome.peak_moment}. "
         )
-        if found.context_bytes:
-            text += f"The CUDA context takes {format_bytes(found.context_bytes)} more (estimated)."
+        if outcome.context_bytes:
+            text += (
+                f"The CUDA context takes {format_bytes(outcome.context_bytes)} more (estimated)."
+            )
     elif summary.ending.kind in ("steps", "exit"):
         text = (
             "The script kept all its tensors on the CPU. Ask it for the GPU: many scripts have an "
@@ -115,54 +118,55 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
 
 def _time(summary: Summary, width: int) -> Iterator[Text]:
     """How long a step takes, what for, and what helps."""
-    found = summary.time
-    if found is None:
+    step_time = summary.time
+    if step_time is None:
         yield from _prose(summary.no_time, width)
         return
     what = {0: "Whole run", 1: "Step 1, with all before it"}.get(summary.steps, "Step")
-    shares = ", ".join(f"{format_fraction(share)} {bound}" for bound, share in found.shares)
-    text = f"{what}: {format_seconds(found.step_s)} {_trust(found)}"
+    shares = ", ".join(f"{format_fraction(share)} {bound}" for bound, share in step_time.shares)
+    text = f"{what}: {format_seconds(step_time.step_s)} {_trust(step_time)}"
     yield from _prose(f"{text}: {shares}" if shares else text, width)
     figures = (
-        _mfu(found.utilisation),
-        _throughput(found.throughput, summary.own_root),
-        _overhead(found) if found.is_overhead_bound else "",
+        _mfu(step_time.utilisation),
+        _throughput(step_time.throughput, summary.own_root),
+        _overhead(step_time) if step_time.is_overhead_bound else "",
     )
     yield from map(Text, wrapped(" ".join(figure for figure in figures if figure), width))
 
 
-def _trust(found: StepTime) -> str:
-    if found.calibration is None:
+def _trust(step_time: StepTime) -> str:
+    if step_time.calibration is None:
         return "predicted from the data sheet (not calibrated)"
-    share = format_fraction(found.calibrated_share)
+    share = format_fraction(step_time.calibrated_share)
     return (
-        f"predicted, calibrated (measured on {found.calibration.device[:80]}, "
-        f"{found.calibration.date[:20]}; operators measured there make {share} of kernels' time)"
+        f"predicted, calibrated (measured on {step_time.calibration.device[:80]}, "
+        f"{step_time.calibration.date[:20]}; operators measured there make {share} "
+        "of kernels' time)"
     )
 
 
-def _mfu(found: Utilisation | None) -> str:
+def _mfu(utilisation: Utilisation | None) -> str:
     """Nothing without matrix products, or where the chip has no peak for them."""
-    if found is None or found.fraction is None or found.peak_per_s is None:
+    if utilisation is None or utilisation.fraction is None or utilisation.peak_per_s is None:
         return ""
-    peak = f"{format_flop_per_s(found.peak_per_s)} {found.of}"
-    return f"{found.name}: {format_fraction(found.fraction)} of {peak}."
+    peak = f"{format_flop_per_s(utilisation.peak_per_s)} {utilisation.of}"
+    return f"{utilisation.name}: {format_fraction(utilisation.fraction)} of {peak}."
 
 
-def _throughput(found: Throughput | None, root: str) -> str:
+def _throughput(throughput: Throughput | None, root: str) -> str:
     """Tokens and samples a second, and the operators that tell how many there are in a step."""
-    if found is None:
+    if throughput is None:
         return ""
-    told = [
+    rates_told = [
         (per_s, name, batch)
         for per_s, name, batch in (
-            (found.tokens_per_s, "tokens", found.tokens),
-            (found.samples_per_s, "samples", found.samples),
+            (throughput.tokens_per_s, "tokens", throughput.tokens),
+            (throughput.samples_per_s, "samples", throughput.samples),
         )
         if per_s is not None and batch is not None
     ]
-    sources = dict.fromkeys(_source(batch, root) for _, _, batch in told)
-    rates = ", ".join(f"{_rate(per_s)} {name}/s" for per_s, name, _ in told)
+    sources = dict.fromkeys(_source(batch, root) for _, _, batch in rates_told)
+    rates = ", ".join(f"{_rate(per_s)} {name}/s" for per_s, name, _ in rates_told)
     return f"{rates} (by {' and '.join(sources)})."
 
 
@@ -177,12 +181,12 @@ def _source(batch: Batch, root: str) -> str:
     return f"{batch.op[:80]} in {cut_left(place, NAME_WIDTH)}"
 
 
-def _overhead(found: StepTime) -> str:
+def _overhead(step_time: StepTime) -> str:
     helps = "a larger batch, a fused optimizer, torch.compile or CUDA graphs help."
-    if found.is_host:
+    if step_time.is_host:
         return f"Much of the time goes into issuing small operators: {helps}"
-    if found.is_waiting_for_host:
-        idle = format_fraction(found.idle_share)
+    if step_time.is_waiting_for_host:
+        idle = format_fraction(step_time.idle_share)
         return (
             f"The GPU stands idle {idle} of the time, since the host issues operators slower than "
             f"the GPU runs them: {helps}"
@@ -190,26 +194,26 @@ def _overhead(found: StepTime) -> str:
     return f"Many kernels are too small to fill the GPU: {helps}"
 
 
-def _untimed(found: StepTime | None, width: int) -> Iterator[Text]:
-    if found is None or not found.untimed:
+def _untimed(step_time: StepTime | None, width: int) -> Iterator[Text]:
+    if step_time is None or not step_time.untimed:
         return
-    text = f"Time NOT known, in no total, of {found.untimed_ops} operators:"
+    text = f"Time NOT known, in no total, of {step_time.untimed_ops} operators:"
     yield from _prose(text, width, "yellow")
-    for untimed in found.untimed[:MOST_LISTED]:
+    for untimed in step_time.untimed[:MOST_LISTED]:
         name = cut_left(untimed.op, NAME_WIDTH)
         yield from map(Text, wrapped(f"{name} x {untimed.count} ({untimed.reason[:200]})", width))
-    yield from _more(len(found.untimed))
+    yield from _more(len(step_time.untimed))
 
 
-def _shortage(found: Shortage, width: int) -> Iterator[Text]:
+def _shortage(shortage: Shortage, width: int) -> Iterator[Text]:
     """Where it ran out, and of what."""
-    refusal = found.refusal
-    asked, free = format_bytes(refusal.requested_bytes), format_bytes(refusal.free_bytes)
+    refusal = shortage.refusal
+    requested, free = format_bytes(refusal.requested_bytes), format_bytes(refusal.free_bytes)
     allocated = format_bytes(refusal.allocated_bytes)
     unused = format_bytes(refusal.reserved_bytes - refusal.allocated_bytes)
     yield from _prose(
-        f"Out of memory in {found.moment}: it asked for {asked}, with {allocated} allocated, "
-        f"{unused} reserved but unusable for it, and {free} of the chip free.",
+        f"Out of memory in {shortage.moment}: it asked for {requested}, with {allocated} "
+        f"allocated, {unused} reserved but unusable for it, and {free} of the chip free.",
         width,
         "yellow",
     )
@@ -217,7 +221,7 @@ def _shortage(found: Shortage, width: int) -> Iterator[Text]:
     if line is not None and line.text:
         yield Text(f"{INDENT}{cut_right(printable(line.text), width - len(INDENT))}")
     yield Text()
-    yield from table_lines(found.holders.top(TOP_HOLDERS), width, is_brief=True)
+    yield from table_lines(shortage.holders.top(TOP_HOLDERS), width, is_brief=True)
 
 
 def _ending(summary: Summary, width: int) -> Iterator[Text]:
@@ -244,14 +248,16 @@ def _heading(summary: Summary, width: int) -> Iterator[Text]:
 
 
 def _coverage(summary: Summary, width: int) -> Iterator[Text]:
-    found = summary.coverage
-    if not found.uncounted:
-        text = f"Operators counted: {found.counted}; {found.free} more are views or metadata."
+    coverage = summary.coverage
+    if not coverage.uncounted:
+        text = f"Operators counted: {coverage.counted}; {coverage.free} more are views or metadata."
         yield from _prose(f"{text} None is uncounted.", width)
         return
-    text = f"Operators counted: {found.counted}; {found.free} are views or metadata."
-    yield from _prose(f"{text} NOT counted, in no total: {found.uncounted_ops}.", width, "yellow")
-    for uncounted in found.uncounted[:MOST_LISTED]:
+    text = f"Operators counted: {coverage.counted}; {coverage.free} are views or metadata."
+    yield from _prose(
+        f"{text} NOT counted, in no total: {coverage.uncounted_ops}.", width, "yellow"
+    )
+    for uncounted in coverage.uncounted[:MOST_LISTED]:
         yield from map(
             Text,
             wrapped(
@@ -260,15 +266,17 @@ def _coverage(summary: Summary, width: int) -> Iterator[Text]:
                 width,
             ),
         )
-    yield from _more(len(found.uncounted))
+    yield from _more(len(coverage.uncounted))
 
 
 def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
-    found = summary.placeholders
-    if not found:
+    placeholders = summary.placeholders
+    if not placeholders:
         return
     yield from _prose("Values that no virtual tensor has, and what the script got:", width)
-    for placeholder in sorted(found, key=lambda placeholder: -placeholder.count)[:MOST_LISTED]:
+    for placeholder in sorted(placeholders, key=lambda placeholder: -placeholder.count)[
+        :MOST_LISTED
+    ]:
         place = "(no line)"
         if placeholder.frame:
             place = (
@@ -283,7 +291,7 @@ def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
             f"{_times(placeholder.count)})"
         )
         yield from map(Text, wrapped(text, width))
-    yield from _more(len(found))
+    yield from _more(len(placeholders))
 
 
 def _notes(summary: Summary, width: int) -> Iterator[Text]:

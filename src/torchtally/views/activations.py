@@ -20,7 +20,7 @@ FIGURES = (
 def activation_modules(ledger: Ledger) -> Table:
     """Activations by the module that made them, repeated modules as one row."""
     tick = fullest_tick(ledger)
-    held = activations(ledger, tick)
+    saved = activations(ledger, tick)
     owner = owner_of(ledger)
 
     def key(holding: Holding) -> Path:
@@ -28,38 +28,38 @@ def activation_modules(ledger: Ledger) -> Table:
 
     rows = tuple(
         (
-            *_figures(part, held),
+            *_figures(part, saved),
             len({owner(holding).module for holding in part}),
             *module_texts(path),
         )
-        for path, part in grouped(held, key)
+        for path, part in grouped(saved, key)
     )
     return Table(
         title="Activations, by module, repeated ones together",
         columns=(*FIGURES, Column("modules", "times", Unit.COUNT), *MODULE_TEXTS),
         rows=rows,
-        totals=(*_figures(held, held), None, None, None),
-        note=_note(ledger, tick, held),
+        totals=(*_figures(saved, saved), None, None, None),
+        note=_note(ledger, tick, saved),
     )
 
 
 def activation_lines(ledger: Ledger) -> Table:
     """Activations by the line that made them."""
     tick = fullest_tick(ledger)
-    held = activations(ledger, tick)
+    saved = activations(ledger, tick)
     root = own_root(
-        {line.file for activation in held if (line := activation.line) is not None and line.is_own}
+        {line.file for activation in saved if (line := activation.line) is not None and line.is_own}
     )
     rows = tuple(
-        (*_figures(part, held), *line_texts(line, root))
-        for line, part in grouped(held, lambda activation: activation.line)
+        (*_figures(part, saved), *line_texts(line, root))
+        for line, part in grouped(saved, lambda activation: activation.line)
     )
     return Table(
         title="Activations, by the line that made them",
         columns=(*FIGURES, *TEXTS),
         rows=rows,
-        totals=(*_figures(held, held), None, None),
-        note=_note(ledger, tick, held),
+        totals=(*_figures(saved, saved), None, None),
+        note=_note(ledger, tick, saved),
     )
 
 
@@ -77,13 +77,13 @@ def activations(ledger: Ledger, tick: int) -> list[Holding]:
     ]
 
 
-def _figures(part: list[Holding], held: list[Holding]) -> tuple[int, float, int]:
-    size, whole = bytes_of(part), bytes_of(held)
+def _figures(part: list[Holding], saved: list[Holding]) -> tuple[int, float, int]:
+    size, whole = bytes_of(part), bytes_of(saved)
     return size, size / whole if whole else 0.0, len(part)
 
 
-def _note(ledger: Ledger, tick: int, held: list[Holding]) -> str:
-    if not held:
+def _note(ledger: Ledger, tick: int, saved: list[Holding]) -> str:
+    if not saved:
         return "No activations were held: nothing was made that a backward pass read."
     period = "the steady-state step" if ledger.trace.step_ends else "the run"
     is_peak = tick == ledger.memory.peak_tick

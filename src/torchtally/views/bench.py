@@ -94,10 +94,10 @@ def known_chip(calibration: Calibration) -> Chip | None:
 
 def ordered(dtypes: Iterable[str]) -> list[str]:
     """Those of DTYPES first."""
-    found = dict.fromkeys(dtypes)
+    measured = dict.fromkeys(dtypes)
     return [
-        *(dtype for dtype in DTYPES if dtype in found),
-        *(dtype for dtype in found if dtype not in DTYPES),
+        *(dtype for dtype in DTYPES if dtype in measured),
+        *(dtype for dtype in measured if dtype not in DTYPES),
     ]
 
 
@@ -127,9 +127,9 @@ def product_table(
     }
     rows: list[tuple[Cell, ...]] = []
     for dtype in ordered([*calibration.peak_flop_per_s, *best]):
-        found = best.get(dtype)
-        rate = found.flop_per_s if found else calibration.peak_flop_per_s[dtype]
-        shape = f"{sides(found)} ({found.layout})" if found else ""
+        product = best.get(dtype)
+        rate = product.flop_per_s if product else calibration.peak_flop_per_s[dtype]
+        shape = f"{sides(product)} ({product.layout})" if product else ""
         limit = limits.flop_per_s(dtype)
         rows.append((dtype, rate, limit, limits.share(rate, dtype), shape))
     has_estimate = limits.chip is None and limits.estimated_float32 is not None
@@ -144,7 +144,7 @@ def product_table(
 
 
 def bandwidth_table(
-    calibration: Calibration, copies: Sequence[CopyRate], known: Chip | None
+    calibration: Calibration, copies: Sequence[CopyRate], gpu: Chip | None
 ) -> Table:
     """Memory, and the ways between host and device, each at its best."""
     columns = (
@@ -153,17 +153,17 @@ def bandwidth_table(
         Column("promised_bytes_per_s", "promised", Unit.BYTE_PER_S),
         Column("share", "share", Unit.FRACTION),
     )
-    link = known.host_link.bytes_per_s_per_direction if known and known.host_link else None
-    found = [
+    link = gpu.host_link.bytes_per_s_per_direction if gpu and gpu.host_link else None
+    paths = [
         ("memory, read and written", calibration.bandwidth_bytes_per_s,
-         known.memory_bandwidth_bytes_per_s if known else None)
+         gpu.memory_bandwidth_bytes_per_s if gpu else None)
     ]  # fmt: skip
     for name, is_to_device, is_pinned in WAYS:
         rates = [copy.bytes_per_s for copy in copies
                  if (copy.is_to_device, copy.is_pinned) == (is_to_device, is_pinned)]  # fmt: skip
         if rates:
-            found.append((name, max(rates), link))
-    rows = [(name, rate, limit, rate / limit if limit else None) for name, rate, limit in found]
+            paths.append((name, max(rates), link))
+    rows = [(name, rate, limit, rate / limit if limit else None) for name, rate, limit in paths]
     return _table("Bandwidth: achieved against promised", columns, rows)
 
 
@@ -245,22 +245,22 @@ def attention_table(rates: Sequence[AttentionRate], limits: Limits) -> Table:
         *(Column(name, title, Unit.FLOP_PER_S, rank) for name, title, rank, *_ in PASSES),
         *([Column("mfu", "best MFU", Unit.FRACTION, 1)] if has_limit else []),
     )
-    found: dict[AttentionKey, dict[tuple[bool, bool], float]] = {}
+    by_shape: dict[AttentionKey, dict[tuple[bool, bool], float]] = {}
     work: dict[AttentionKey, int] = {}
     for rate in rates:
         key, way = (rate.shape, rate.dtype), (rate.is_backward, rate.is_causal)
         work[key] = max(work.get(key, 0), rate.flops)
-        row = found.setdefault(key, {})
+        row = by_shape.setdefault(key, {})
         row[way] = max(row.get(way, 0.0), rate.flop_per_s)
     places = {dtype: n for n, dtype in enumerate(ordered(rate.dtype for rate in rates))}
     rows = [
         (
             _attention_sides(key[0]),
             key[1],
-            *(found[key].get((is_backward, is_causal)) for *_, is_backward, is_causal in PASSES),
-            *([limits.share(_best_of_full(found[key]), key[1])] if has_limit else []),
+            *(by_shape[key].get((is_backward, is_causal)) for *_, is_backward, is_causal in PASSES),
+            *([limits.share(_best_of_full(by_shape[key]), key[1])] if has_limit else []),
         )
-        for key in sorted(found, key=lambda pair: (places[pair[1]], -work[pair]))
+        for key in sorted(by_shape, key=lambda pair: (places[pair[1]], -work[pair]))
     ]
     note = (
         "Batch times heads, length (of queries/keys where they differ), head dim. Causal attention "
@@ -317,14 +317,14 @@ def issue_table(calibration: Calibration) -> Table:
         Column("seconds", "each", Unit.SECONDS),
         Column("per_s", "per second", Unit.COUNT),
     )
-    found = (
+    stages = (
         ("forward", issue.forward_s),
         ("backward", issue.backward_s),
         ("optimizer", issue.optimizer_s),
         ("view", issue.view_s),
         ("each further kernel", issue.launch_s),
     )
-    rows = [(name, seconds, round(1 / seconds)) for name, seconds in found if seconds > 0]
+    rows = [(name, seconds, round(1 / seconds)) for name, seconds in stages if seconds > 0]
     return _table("Issue rate: what the host takes for an operator", columns, rows,
                   "A step of short kernels takes no less than this.")  # fmt: skip
 
@@ -332,7 +332,7 @@ def issue_table(calibration: Calibration) -> Table:
 def conditions_table(calibration: Calibration) -> Table:
     """What may matter to somebody who measures again."""
     columns = (Column("name", "condition", Unit.NAME), Column("value", "", Unit.TEXT))
-    known = {
+    conditions = {
         "device": calibration.device,
         "date": calibration.date,
         "torch": calibration.torch_version,
@@ -340,7 +340,9 @@ def conditions_table(calibration: Calibration) -> Table:
         "samples": str(len(calibration.samples)),
         **calibration.conditions,
     }
-    return _table("Conditions", columns, [(name, value) for name, value in known.items() if value])
+    return _table(
+        "Conditions", columns, [(name, value) for name, value in conditions.items() if value]
+    )
 
 
 def _table(

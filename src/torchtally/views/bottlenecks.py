@@ -22,8 +22,8 @@ def bound_cells(ledger: Ledger, key: Callable[[Entry], Key]) -> Callable[[Key], 
     """For each group its cell of that column; "" where it takes no time."""
     if ledger.roofline is None:
         return lambda group: ()
-    found = dominant_bounds(ledger, key)
-    return lambda group: (str(found.get(group, "")),)
+    bounds = dominant_bounds(ledger, key)
+    return lambda group: (str(bounds.get(group, "")),)
 
 
 def dominant_bounds(ledger: Ledger, key: Callable[[Entry], Key]) -> dict[Key, Bound]:

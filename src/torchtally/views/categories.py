@@ -22,9 +22,9 @@ def categories(ledger: Ledger) -> Table:
     count = Counter(category for _, category in memory.alive_at_peak)
     largest_first = sorted(memory.at_peak, key=lambda pair: -pair[1])
     rows = [
-        (held, held / peak if peak else 0.0, count[category], title_of(category))
-        for category, held in largest_first
-        if held
+        (size, size / peak if peak else 0.0, count[category], title_of(category))
+        for category, size in largest_first
+        if size
     ]
     return Table(
         title="Memory at the peak, by category",

@@ -80,16 +80,16 @@ def comparison(
     }
     ledgers = [ledger, *(retimed(ledger, roofline) for roofline in others.values())]
     step = _step(ledger)
-    found = [_candidate(step, variant, length, prices) for variant in ledgers]
+    candidates = [_candidate(step, variant, length, prices) for variant in ledgers]
     columns = COLUMNS if until is None else TRAINING_COLUMNS
-    rows = [_row(candidate, found[0], columns) for candidate in found]
+    rows = [_row(candidate, candidates[0], columns) for candidate in candidates]
     return with_something(
         Table(
             title=f"Chips compared, with cost and energy of {length}",
             columns=columns,
             rows=tuple(rows),
             totals=(None,) * len(columns),
-            note=" ".join(_remarks(ledger, found)),
+            note=" ".join(_remarks(ledger, candidates)),
         ),
         optional=("tokens_per_s", "calibrated_share", "missing"),
     )
@@ -143,7 +143,7 @@ def _candidate(step: _Step, ledger: Ledger, until: Until, prices: Mapping[str, f
     chip = roofline.chip if roofline else known_chip(traced.trace.chip)
     own = own_price_of(chip, prices) if chip else None
     step_s = None if why_no_time(ledger) else ledger.total.seconds
-    found = bill(ledger, until, own, step.tokens)
+    charge = bill(ledger, until, own, step.tokens)
     peak = peak_of(ledger, chip) if chip else None
     fits, why_no_fits = fits_on(traced, chip) if chip else (None, "")
     return Candidate(
@@ -157,9 +157,9 @@ def _candidate(step: _Step, ledger: Ledger, until: Until, prices: Mapping[str, f
         capacity_bytes=chip.total_memory_bytes if chip else None,
         fits=fits,
         calibrated_share=calibrated_share(ledger) if step_s else None,
-        bill=found,
+        bill=charge,
         missing=tuple(
-            reason for reason in (_why_no_mfu(peak, step_s), *found.missing, why_no_fits) if reason
+            reason for reason in (_why_no_mfu(peak, step_s), *charge.missing, why_no_fits) if reason
         ),
     )
 
@@ -208,35 +208,39 @@ TRAINING_COLUMNS = (
 """Where somebody said how long."""
 
 
-def _row(found: Candidate, traced: Candidate, columns: Iterable[Column]) -> tuple[Cell, ...]:
-    price, lasting = found.bill.price, found.bill.training
+def _row(candidate: Candidate, traced: Candidate, columns: Iterable[Column]) -> tuple[Cell, ...]:
+    price, lasting = candidate.bill.price, candidate.bill.training
     cells: dict[str, Cell] = {
-        "chip": found.chip,
-        "traced": TRACED if found.is_traced else "",
-        "step_s": found.step_s,
-        "relative": found.step_s / traced.step_s if found.step_s and traced.step_s else None,
-        "tokens_per_s": round(found.tokens_per_s) if found.tokens_per_s is not None else None,
-        "mfu": found.mfu,
-        "bound": found.bound,
-        "calibrated_share": found.calibrated_share,
-        "capacity_bytes": found.capacity_bytes,
-        "fits": {True: "yes", False: "no", None: ""}[found.fits],
+        "chip": candidate.chip,
+        "traced": TRACED if candidate.is_traced else "",
+        "step_s": candidate.step_s,
+        "relative": candidate.step_s / traced.step_s
+        if candidate.step_s and traced.step_s
+        else None,
+        "tokens_per_s": round(candidate.tokens_per_s)
+        if candidate.tokens_per_s is not None
+        else None,
+        "mfu": candidate.mfu,
+        "bound": candidate.bound,
+        "calibrated_share": candidate.calibrated_share,
+        "capacity_bytes": candidate.capacity_bytes,
+        "fits": {True: "yes", False: "no", None: ""}[candidate.fits],
         "usd_per_hour": price.usd_per_hour if price else None,
         "price_as_of": dated(price),
-        "usd": found.bill.cost_usd,
-        "energy_joules": found.bill.energy_joules,
+        "usd": candidate.bill.cost_usd,
+        "energy_joules": candidate.bill.energy_joules,
         "price_source": price.source if price else "",
-        "missing": "; ".join(found.missing),
+        "missing": "; ".join(candidate.missing),
         "seconds": lasting.seconds if lasting else None,
         "steps": lasting.steps if lasting else None,
     }
     return tuple(cells[column.name] for column in columns)
 
 
-def _remarks(ledger: Ledger, found: Sequence[Candidate]) -> Iterator[str]:
+def _remarks(ledger: Ledger, candidates: Sequence[Candidate]) -> Iterator[str]:
     """What a reader must know; first what is missing where there is "-"."""
     yield f"Time and MFU per {ledger.period}."
-    for candidate in found:
+    for candidate in candidates:
         if candidate.missing:
             yield f"{candidate.chip}: {'; '.join(candidate.missing)}."
     yield (
@@ -245,34 +249,34 @@ def _remarks(ledger: Ledger, found: Sequence[Candidate]) -> Iterator[str]:
     )
     if len(ledger.trace.step_ends) == 1:
         yield FIRST_STEP_NOTE
-    yield from _bases(found)
-    peaks = dict.fromkeys(candidate.mfu_of for candidate in found if candidate.mfu is not None)
+    yield from _bases(candidates)
+    peaks = dict.fromkeys(candidate.mfu_of for candidate in candidates if candidate.mfu is not None)
     if peaks:
         yield (
             f"MFU: products of the forward and backward pass, {ledger.attention.description}, over "
             f"the {' or the '.join(peaks)} peak."
         )
-    yield from _prices(found)
-    if any(candidate.bill.energy_joules is not None for candidate in found):
+    yield from _prices(candidates)
+    if any(candidate.bill.energy_joules is not None for candidate in candidates):
         yield ENERGY_NOTE
 
 
-def _bases(found: Sequence[Candidate]) -> Iterator[str]:
+def _bases(candidates: Sequence[Candidate]) -> Iterator[str]:
     """Which times are by the data sheet, and which were corrected by measurements."""
     for basis, is_calibrated in (("data sheet", False), ("calibration", True)):
         chips = [
             candidate.chip
-            for candidate in found
+            for candidate in candidates
             if candidate.step_s and bool(candidate.calibrated_share) == is_calibrated
         ]
         if chips:
             yield f"Times by {basis}: {', '.join(chips)}."
 
 
-def _prices(found: Sequence[Candidate]) -> Iterator[str]:
+def _prices(candidates: Sequence[Candidate]) -> Iterator[str]:
     """Each source once, with the chips it is of."""
     sources: dict[str, list[str]] = {}
-    for candidate in found:
+    for candidate in candidates:
         if (price := candidate.bill.price) is not None:
             dated_source = f"{price.source}, {price.as_of}" if price.as_of else price.source
             sources.setdefault(dated_source, []).append(candidate.chip)

@@ -80,18 +80,18 @@ def growth(ledger: Ledger) -> Table:
 
 def held_at_end(ledger: Ledger, step: int) -> dict[Line | None, Held]:
     """What is held at the last operator of a completed step, by line; nothing before the first."""
-    held: dict[Line | None, Held] = {}
+    kept: dict[Line | None, Held] = {}
     if step < 1:
-        return held
+        return kept
     tick = ledger.trace.step_ends[step - 1] - 1
     entry_at = {entry.op.clock: entry for entry in ledger.entries}
     for storage in ledger.memory.storages:
         if is_alive(storage, tick):
             entry = entry_at.get(storage.born)
             line = None if entry is None else line_of(entry)
-            size, count = held.get(line, NOTHING)
-            held[line] = size + storage.bytes, count + 1
-    return held
+            size, count = kept.get(line, NOTHING)
+            kept[line] = size + storage.bytes, count + 1
+    return kept
 
 
 def _change(
@@ -118,11 +118,11 @@ def _note(ledger: Ledger, before: int, grown: int) -> str:
         f"More is held {span}. A line that grows with every step has tensors of past steps kept "
         "alive: by a list of them, or a sum without .item() or .detach()."
     )
-    left = _steps_left(ledger, grown / (steps - before))
+    steps_left = _steps_left(ledger, grown / (steps - before))
     return (
         hint
-        if left is None
-        else f"{hint} At this rate the chip is full after about {left:,} more steps."
+        if steps_left is None
+        else f"{hint} At this rate the chip is full after about {steps_left:,} more steps."
     )
 
 

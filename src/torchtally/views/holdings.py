@@ -58,14 +58,14 @@ def owner_of(ledger: Ledger) -> Callable[[Holding], Path]:
 
 
 def grouped(
-    held: Iterable[Holding], key: Callable[[Holding], Key]
+    holdings: Iterable[Holding], key: Callable[[Holding], Key]
 ) -> list[tuple[Key, list[Holding]]]:
     """The holdings in groups, the one of most bytes first."""
     groups: dict[Key, list[Holding]] = {}
-    for holding in held:
+    for holding in holdings:
         groups.setdefault(key(holding), []).append(holding)
     return sorted(groups.items(), key=lambda group: -bytes_of(group[1]))
 
 
-def bytes_of(held: Iterable[Holding]) -> int:
-    return sum(holding.storage.bytes for holding in held)
+def bytes_of(holdings: Iterable[Holding]) -> int:
+    return sum(holding.storage.bytes for holding in holdings)

@@ -53,8 +53,8 @@ class Work:
     @property
     def operand(self) -> TensorSpec:
         """An input that is multiplied, rather than added, scaled by or looked at."""
-        if self.kind is Kind.PRODUCT and (found := matrices(self.call)) is not None:
-            return found[0]
+        if self.kind is Kind.PRODUCT and (specs := matrices(self.call)) is not None:
+            return specs[0]
         named = self.call.tensors("query") or self.call.tensors("weight")
         return named[0] if named else self.call.inputs[0]
 
@@ -65,9 +65,9 @@ _MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)
 
 def works_of(entries: Iterable[Entry]) -> list[Work]:
     """The matrix work among them."""
-    found = [entry for entry in entries if id(entry.kind) in _MATMUL_IDS and entry.cost.flops]
-    times = Counter((id(entry.op.call), id(entry.op.phase)) for entry in found)
-    first = {(id(entry.op.call), id(entry.op.phase)): entry for entry in found}
+    products = [entry for entry in entries if id(entry.kind) in _MATMUL_IDS and entry.cost.flops]
+    times = Counter((id(entry.op.call), id(entry.op.phase)) for entry in products)
+    first = {(id(entry.op.call), id(entry.op.phase)): entry for entry in products}
     return [
         Work(entry.op.call, entry.kind, entry.op.phase, times[key]) for key, entry in first.items()
     ]

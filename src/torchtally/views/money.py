@@ -123,8 +123,8 @@ def why_no_time(ledger: Ledger) -> str:
 
 def tokens_of_step(ledger: Ledger) -> int | None:
     """What one training step works on; None where nothing tells."""
-    found = tokens_of(ledger) if ledger.trace.step_ends else None
-    return None if found is None else found.size
+    batch = tokens_of(ledger) if ledger.trace.step_ends else None
+    return None if batch is None else batch.size
 
 
 def _why_no_steps(ledger: Ledger, until: Until) -> str:
@@ -204,29 +204,29 @@ def money(
     Raises UsageError for tokens where a step's are not known.
     """
     tokens_per_step = tokens_of_step(ledger)
-    found = bill(ledger, until, own_price, tokens_per_step)
-    lasting, price = found.training, found.price
+    charge = bill(ledger, until, own_price, tokens_per_step)
+    lasting, price = charge.training, charge.price
     steps = lasting.steps if lasting else None
     name = ledger.trace.chip if ledger.roofline is None else ledger.roofline.chip.name
     row: tuple[Cell, ...] = (
         name,
         lasting.seconds if lasting else None,
         lasting.seconds / SECONDS_PER_HOUR if lasting else None,
-        found.cost_usd,
+        charge.cost_usd,
         price.usd_per_hour if price else None,
         dated(price),
-        found.energy_joules,
+        charge.energy_joules,
         steps,
         steps * tokens_per_step if steps and tokens_per_step else None,
         price.source if price else "",
-        "; ".join(found.missing),
+        "; ".join(charge.missing),
     )
     table = Table(
         title=f"Training for {until}",
         columns=COLUMNS,
         rows=(row,),
         totals=(None,) * len(COLUMNS),
-        note=" ".join(_remarks(ledger, found, name)),
+        note=" ".join(_remarks(ledger, charge, name)),
     )
     return with_something(table, optional=("tokens", "missing"))
 
@@ -246,18 +246,18 @@ def with_something(table: Table, *, optional: Collection[str]) -> Table:
     )
 
 
-def _remarks(ledger: Ledger, found: Bill, name: str) -> list[str]:
-    remarks = [f"{name}: {'; '.join(found.missing)}."] if found.missing else []
-    if found.training is not None:
+def _remarks(ledger: Ledger, bill: Bill, name: str) -> list[str]:
+    remarks = [f"{name}: {'; '.join(bill.missing)}."] if bill.missing else []
+    if bill.training is not None:
         remarks.append(
             f"Every step takes what {ledger.period} does by prediction, on one GPU, with nothing "
             "between them: no evaluation, no checkpoint, no start."
         )
         if len(ledger.trace.step_ends) == 1:
             remarks.append(FIRST_STEP_NOTE)
-    if found.price is not None:
-        remarks.append(f"Price of the GPU's time alone: {said(found.price)}.")
-    if found.energy_joules is not None:
+    if bill.price is not None:
+        remarks.append(f"Price of the GPU's time alone: {price_text(bill.price)}.")
+    if bill.energy_joules is not None:
         remarks.append(ENERGY_NOTE)
     return remarks
 
@@ -276,7 +276,7 @@ def dated(price: Price | None) -> str:
     return "" if price is None else price.as_of or price.source
 
 
-def said(price: Price) -> str:
+def price_text(price: Price) -> str:
     """Who says so, and when."""
     if price.source == OWN:
         return "yours"

@@ -19,21 +19,21 @@ CATEGORY = Column("category", "held for", Unit.NAME)
 
 def peak_lines(ledger: Ledger) -> Table:
     """Bytes held at the peak by the line that allocated them, and what they are held for."""
-    held = _at_peak(ledger)
-    root = _root(held)
+    at_peak = _at_peak(ledger)
+    root = _root(at_peak)
 
     def key(holding: Holding) -> tuple[Line | None, Category]:
         return holding.line, holding.category
 
     rows = tuple(
         (title_of(category), *_figures(ledger, part), len(part), *line_texts(line, root))
-        for (line, category), part in grouped(held, key)
+        for (line, category), part in grouped(at_peak, key)
     )
     return Table(
         title="Memory at the peak, by the line that allocated it",
         columns=(CATEGORY, BYTES, FRACTION, Column("count", "storages", Unit.COUNT, 1), *TEXTS),
         rows=rows,
-        totals=(None, *_figures(ledger, held), len(held), None, None),
+        totals=(None, *_figures(ledger, at_peak), len(at_peak), None, None),
         note=f"{_peak_note(ledger)}A gradient is allocated by its forward line's backward.",
     )
 
@@ -50,7 +50,7 @@ def peak_repeated_modules(ledger: Ledger) -> Table:
 
 
 def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
-    held = _at_peak(ledger)
+    at_peak = _at_peak(ledger)
     owner = owner_of(ledger)
     largest_first = sorted(ledger.memory.at_peak, key=lambda pair: -pair[1])
     categories = [category for category, size in largest_first if size]
@@ -66,7 +66,7 @@ def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
 
     times = [Column("modules", "times", Unit.COUNT)] if is_folded else []
     rows = []
-    for path, part in grouped(held, key):
+    for path, part in grouped(at_peak, key):
         modules: list[Cell] = (
             [len({owner(holding).module for holding in part})] if is_folded else []
         )
@@ -86,8 +86,8 @@ def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
         ),
         rows=tuple(rows),
         totals=(
-            *_figures(ledger, held),
-            *by_category(held),
+            *_figures(ledger, at_peak),
+            *by_category(at_peak),
             *([None] if is_folded else []),
             None,
             None,
@@ -114,8 +114,8 @@ STORAGE_COLUMNS = (
 
 def peak_storages(ledger: Ledger) -> Table:
     """Every storage that is alive at the peak, largest first."""
-    held = _at_peak(ledger)
-    root = _root(held)
+    at_peak = _at_peak(ledger)
+    root = _root(at_peak)
     tick = ledger.memory.peak_tick
 
     def row(holding: Holding) -> tuple[Cell, ...]:
@@ -138,8 +138,8 @@ def peak_storages(ledger: Ledger) -> Table:
     return Table(
         title="Memory at the peak, storage by storage",
         columns=STORAGE_COLUMNS,
-        rows=tuple(map(row, held)),
-        totals=(None, *_figures(ledger, held), *[None] * 8),
+        rows=tuple(map(row, at_peak)),
+        totals=(None, *_figures(ledger, at_peak), *[None] * 8),
         note=f"{_peak_note(ledger)}'since' is the training step in which a storage was allocated.",
     )
 
@@ -168,9 +168,9 @@ def _figures(ledger: Ledger, part: list[Holding]) -> tuple[int, float]:
     return size, size / peak if peak else 0.0
 
 
-def _root(held: list[Holding]) -> str:
+def _root(at_peak: list[Holding]) -> str:
     return own_root(
-        {line.file for holding in held if (line := holding.line) is not None and line.is_own}
+        {line.file for holding in at_peak if (line := holding.line) is not None and line.is_own}
     )
 
 

@@ -44,8 +44,8 @@ class Axis:
         """Round values along the axis: powers of ten, with 2 and 5 times them on a short one."""
         powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
         steps = (1, 2, 5) if self.high < 1000 * self.low else (1,)
-        found = (step * 10.0**power for power in powers for step in steps)
-        return tuple(value for value in found if self.low <= value <= self.high)
+        ticks = (step * 10.0**power for power in powers for step in steps)
+        return tuple(value for value in ticks if self.low <= value <= self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ class Plot:
 
 def span(values: Iterable[float], margin: float = 1.6) -> tuple[float, float]:
     """From below the least to above the greatest, and at least two decades: an axis' ends."""
-    known = [value for value in values if 0 < value < inf]
-    if not known:
+    positive = [value for value in values if 0 < value < inf]
+    if not positive:
         return 1.0, 100.0
-    low, high = min(known) / margin, max(known) * margin
+    low, high = min(positive) / margin, max(positive) * margin
     widening = max(1.0, 100.0 * low / high) ** 0.5
     return low / widening, high * widening

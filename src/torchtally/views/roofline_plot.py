@@ -125,8 +125,8 @@ def _marks(groups: Sequence[Group], step_s: float) -> Iterator[Mark]:
 
 def operands(call: Call) -> str:
     """The call's first tensors as a reader knows them: "(16384, 768) (768, 3072) bfloat16"."""
-    shown = call.inputs[:3] or call.outputs[:1]
-    shapes = " ".join(f"({', '.join(map(str, spec.shape))})" for spec in shown)
+    specs = call.inputs[:3] or call.outputs[:1]
+    shapes = " ".join(f"({', '.join(map(str, spec.shape))})" for spec in specs)
     return f"{shapes} {dtype_of(call)}"
 
 

@@ -35,11 +35,11 @@ COLUMNS = (
 
 def holders(ledger: Ledger, tick: int) -> Table:
     """Bytes held at a tick: by the line that allocated them, what for, and how long already."""
-    held = holdings(ledger, tick)
+    allocated = holdings(ledger, tick)
     owner = owner_of(ledger)
-    whole = bytes_of(held)
+    whole = bytes_of(allocated)
     groups = grouped(
-        held,
+        allocated,
         lambda holding: (
             holding.line,
             holding.category,
@@ -47,7 +47,9 @@ def holders(ledger: Ledger, tick: int) -> Table:
         ),
     )
     root = own_root(
-        holding.line.file for holding in held if holding.line is not None and holding.line.is_own
+        holding.line.file
+        for holding in allocated
+        if holding.line is not None and holding.line.is_own
     )
     rows = tuple(
         (
@@ -65,7 +67,7 @@ def holders(ledger: Ledger, tick: int) -> Table:
         title="Who held the memory when it ran out",
         columns=COLUMNS,
         rows=rows,
-        totals=(None, whole, 1.0 if whole else 0.0, len(held), None, None, None, None),
+        totals=(None, whole, 1.0 if whole else 0.0, len(allocated), None, None, None, None),
         note="A gradient is allocated by its forward line's backward.",
     )
 

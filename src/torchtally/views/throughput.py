@@ -125,6 +125,6 @@ def _first_dimension(entry: Entry, makers: dict[int, Op]) -> int | None:
     left = operands[0]
     number = entry.op.inputs[next(n for n, spec in enumerate(call.inputs) if spec is left)]
     maker = makers.get(number)
-    made = None if maker is None else maker.call.outputs[maker.outputs.index(number)]
-    is_whole = made is not None and made.elements == left.elements and bool(made.shape)
-    return made.shape[0] if made is not None and is_whole else left.shape[0]
+    spec = None if maker is None else maker.call.outputs[maker.outputs.index(number)]
+    is_whole = spec is not None and spec.elements == left.elements and bool(spec.shape)
+    return spec.shape[0] if spec is not None and is_whole else left.shape[0]

@@ -40,7 +40,7 @@ def timeline(ledger: Ledger) -> Table:
     peak_bytes, peak_tick = memory.peak_bytes, memory.peak_tick
     reserved = [reserved for reserved in ledger.trace.reserved if reserved.device == memory.device]
     ticks = [memory.timeline.peak_tick_between(*stretch) for stretch in stretches(ledger)]
-    held = {category: part for category, part in parts.items() if any(map(part.at, ticks))}
+    courses = {category: part for category, part in parts.items() if any(map(part.at, ticks))}
     moments = {tick: moment_at(ledger, tick) for tick in ticks}
     places = [
         moment.line for moment in moments.values() if moment is not None and moment.line is not None
@@ -49,7 +49,7 @@ def timeline(ledger: Ledger) -> Table:
 
     def row(tick: int) -> tuple[Cell, ...]:
         moment = moments[tick]
-        at = {category: part.at(tick) for category, part in held.items()}
+        at = {category: part.at(tick) for category, part in courses.items()}
         last = bisect_right(reserved, tick, key=lambda reserved: reserved.tick) - 1
         return (
             f"{moment.step} {moment.phase}" if moment is not None else "1",
@@ -61,7 +61,7 @@ def timeline(ledger: Ledger) -> Table:
             tick,
         )
 
-    largest_first = sorted(held, key=lambda category: -held[category].peak_bytes)
+    largest_first = sorted(courses, key=lambda category: -courses[category].peak_bytes)
     columns = (
         Column("moment", "step, phase", Unit.NAME),
         Column("bytes", "total", Unit.BYTES),
@@ -74,23 +74,23 @@ def timeline(ledger: Ledger) -> Table:
                 Unit.BYTES,
                 rank=2 + largest_first.index(category),
             )
-            for category in held
+            for category in courses
         ),
         TEXTS[0],
         Column(MODULE_TEXTS[0].name, "module", Unit.PLACE, rank=2),
         Column("tick", "tick", Unit.COUNT, rank=20),
     )
     legend = ", ".join(
-        f"{initial(category)} {title_of(category)}" for category in BAR_ORDER if category in held
+        f"{initial(category)} {title_of(category)}" for category in BAR_ORDER if category in courses
     )
     return Table(
         title="Memory over the run",
         columns=columns,
-        rows=tuple(map(row, ticks)) if held else (),
+        rows=tuple(map(row, ticks)) if courses else (),
         totals=(None,) * len(columns),
         note=f"A row is the moment of most bytes in its stretch of the run, and what is held while "
         f"its line runs. {PEAK_MARK} marks the peak. {legend}."
-        if held
+        if courses
         else "Nothing was put on the device.",
     )
 

@@ -120,9 +120,9 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
 
 def model_utilisation(ledger: Ledger) -> Utilisation | None:
     """MFU by the ledger's own convention of attention; None without matrix products."""
-    found = {utilisation.key: utilisation for utilisation in utilisations(ledger)}
-    is_causal = ledger.attention is Attention.CAUSAL and "mfu_causal" in found
-    return found.get("mfu_causal" if is_causal else "mfu_full")
+    by_key = {utilisation.key: utilisation for utilisation in utilisations(ledger)}
+    is_causal = ledger.attention is Attention.CAUSAL and "mfu_causal" in by_key
+    return by_key.get("mfu_causal" if is_causal else "mfu_full")
 
 
 def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, str, int]]:
@@ -265,7 +265,7 @@ DEFINITIONS = {
 
 def utilisation(ledger: Ledger) -> Table:
     """MFU by every convention, HFU and MBU of the steady-state step at its predicted time."""
-    found = utilisations(ledger)
+    figures = utilisations(ledger)
     return Table(
         title="How much of the chip a step uses",
         columns=COLUMNS,
@@ -277,10 +277,10 @@ def utilisation(ledger: Ledger) -> Table:
                 utilisation.of,
                 utilisation.convention,
             )
-            for utilisation in found
+            for utilisation in figures
         ),
         totals=(None,) * len(COLUMNS),
-        note=" ".join(_note(ledger, found)) if found else NO_TIMES,
+        note=" ".join(_note(ledger, figures)) if figures else NO_TIMES,
     )
 
 
@@ -306,13 +306,16 @@ def peak_note(ledger: Ledger, flops: list[Utilisation]) -> str:
     return f"Peak: the {chip}'s {of}, in which most products are."
 
 
-def _note(ledger: Ledger, found: tuple[Utilisation, ...]) -> Iterator[str]:
+def _note(ledger: Ledger, utilisations: tuple[Utilisation, ...]) -> Iterator[str]:
     """What a reader must know: the peak, what each figure counts, and why a rule is missing."""
-    flops = [utilisation for utilisation in found if not utilisation.is_bytes]
-    keys = {utilisation.key for utilisation in found}
+    flops = [utilisation for utilisation in utilisations if not utilisation.is_bytes]
+    keys = {utilisation.key for utilisation in utilisations}
     yield peak_note(ledger, flops)
     yield from (text for key, text in DEFINITIONS.items() if key in keys)
-    if any("attention" in utilisation.name for utilisation in found) and "mfu_causal" not in keys:
+    if (
+        any("attention" in utilisation.name for utilisation in utilisations)
+        and "mfu_causal" not in keys
+    ):
         yield "No attention operator says that it is causal, so none counts by half."
     if flops and "mfu_6n" not in keys:
         yield "No token ids are looked up and trained on, so there is no rule by parameters."
