@@ -189,10 +189,10 @@ class Chip:
     def with_peak(self, dtype: str, flop_per_s: float) -> "Chip":
         """The same chip with another promise for one dtype, at its user's word."""
         plain = SAME_RATE.get(dtype, dtype)
-        known = self.peaks.get(plain)
+        promised = self.peaks.get(plain)
         peak = (
-            replace(known, flop_per_s=flop_per_s, source="yours")
-            if known
+            replace(promised, flop_per_s=flop_per_s, source="yours")
+            if promised
             else Peak(flop_per_s, "yours")
         )
         return replace(self, peaks={**self.peaks, plain: peak})

@@ -89,8 +89,8 @@ def cluster(text: str, among: Sequence[Chip] | None = None) -> Cluster:
             f"{text!r} names no chips. These work: H100-SXM, 8xH100-SXM, "
             "4x2xH100-SXM (4 nodes of 2)."
         )
-    found = chip(match[2], among)
+    gpu = chip(match[2], among)
     if len(counts) == 2:
         nodes, gpus_per_node = counts
-        return Cluster(found, nodes * gpus_per_node, gpus_per_node)
-    return Cluster(found, *counts)
+        return Cluster(gpu, nodes * gpus_per_node, gpus_per_node)
+    return Cluster(gpu, *counts)

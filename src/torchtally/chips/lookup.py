@@ -33,16 +33,16 @@ def chip(name: str, among: Sequence[Chip] | None = None) -> Chip:
 
     Raises UnknownChipError with the near matches.
     """
-    known = known_chips() if among is None else among
-    wanted = essence(name)
-    for candidate in known:
-        if wanted in essences(candidate):
+    chips = known_chips() if among is None else among
+    bare_name = essence(name)
+    for candidate in chips:
+        if bare_name in essences(candidate):
             return candidate
-    raise UnknownChipError(_unknown(name, known))
+    raise UnknownChipError(_unknown(name, chips))
 
 
-def _unknown(name: str, known: Sequence[Chip]) -> str:
-    near = near_matches(name, known)
+def _unknown(name: str, chips: Sequence[Chip]) -> str:
+    near = near_matches(name, chips)
     guess = f" Did you mean {_either(near)}?" if near else ""
     return f"No chip is called {name!r}.{guess} `tally gpus` lists them all."
 

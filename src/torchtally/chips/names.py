@@ -25,15 +25,15 @@ def essences(chip: Chip) -> frozenset[str]:
     return frozenset(map(essence, (chip.name, *chip.aliases, *chip.driver_names)))
 
 
-def near_matches(name: str, known: Sequence[Chip], limit: int = 5) -> tuple[str, ...]:
+def near_matches(name: str, chips: Sequence[Chip], limit: int = 5) -> tuple[str, ...]:
     """Names of chips that begin with this name, or else share all of it, or else resemble it."""
-    wanted = essence(name)
-    if not wanted:
+    bare_name = essence(name)
+    if not bare_name:
         return ()
-    owner = {bare: chip.name for chip in known for bare in sorted(essences(chip))}
-    begins = [bare for bare in owner if bare.startswith(wanted)]
-    contains = [bare for bare in owner if wanted in bare or bare in wanted]
+    owner = {bare: chip.name for chip in chips for bare in sorted(essences(chip))}
+    begins = [bare for bare in owner if bare.startswith(bare_name)]
+    contains = [bare for bare in owner if bare_name in bare or bare in bare_name]
     contains.sort(key=len, reverse=True)
-    alike = get_close_matches(wanted, owner, n=limit, cutoff=0.6)
+    alike = get_close_matches(bare_name, owner, n=limit, cutoff=0.6)
     nearest = begins or contains or alike
     return tuple(dict.fromkeys(owner[bare] for bare in nearest))[:limit]

@@ -34,13 +34,13 @@ def estimated_flop_per_s(cpuinfo: str, threads: int | None = None) -> float | No
     Of `threads` cores at most. The clock is the fastest that a core shows at this moment: not the
     highest it may rise to for a while.
     """
-    found = _processors(cpuinfo)
+    processors = _processors(cpuinfo)
     cores = {
         (processor.get("physical id", ""), processor.get("core id", str(n)))
-        for n, processor in enumerate(found)
+        for n, processor in enumerate(processors)
     }
-    clocks_hz = [_number(processor.get("cpu MHz", "")) * 1e6 for processor in found]
-    flags = set(found[0].get("flags", "").split()) if found else set()
+    clocks_hz = [_number(processor.get("cpu MHz", "")) * 1e6 for processor in processors]
+    flags = set(processors[0].get("flags", "").split()) if processors else set()
     per_cycle = next((flops for flag, flops in FLOPS_PER_CYCLE if flag in flags), None)
     clock_hz = max(clocks_hz, default=0.0)
     if per_cycle is None or clock_hz <= 0:

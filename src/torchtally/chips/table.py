@@ -66,12 +66,12 @@ class _Row:
     def wrong(self, key: str, complaint: str) -> UsageError:
         return UsageError(f"{self.path}: {self.place}: {key}: {complaint}")
 
-    def only(self, known: Sequence[str]) -> None:
+    def only(self, allowed: Sequence[str]) -> None:
         """Refuses keys that mean nothing, so that a misspelt one is not silently dropped."""
         for key in self.values:
-            if key not in known:
-                near = get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
+            if key not in allowed:
+                near = get_close_matches(key, allowed, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(allowed)}."
                 raise self.wrong(key, f"no such key; {hint}")
 
     def text(self, key: str, default: str | None = None) -> str:

@@ -92,10 +92,10 @@ def deep_linear_memory(
     width: int, layers: int, batch: Amount, recipe: Recipe, optimizer: Optimizer
 ) -> DeepLinearMemory:
     """Everything that a training step holds but for the batch."""
-    held = states(deep_linear_weights(width, layers), recipe, optimizer)
+    state = states(deep_linear_weights(width, layers), recipe, optimizer)
     kept = deep_linear_activation_bytes(width, layers, batch, recipe)
-    parts = {"states": held.total, "activations": kept}
-    return DeepLinearMemory(held, kept, total("training", Unit.BYTES, parts))
+    parts = {"states": state.total, "activations": kept}
+    return DeepLinearMemory(state, kept, total("training", Unit.BYTES, parts))
 
 
 def deep_linear_flops(width: Amount, layers: Amount, batch: Amount) -> DeepLinearFlops:

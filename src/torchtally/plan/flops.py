@@ -82,8 +82,8 @@ def weight_flops(model: Model) -> Quantity:
 
     Of a mixture, through the experts that are chosen for it. Exact where the batch's tokens are.
     """
-    found = (weight for weight in weights_of(model) if weight.name not in OF_THE_VOCABULARY)
-    met = sum(weight.active_elements for weight in found)
+    matrices = (weight for weight in weights_of(model) if weight.name not in OF_THE_VOCABULARY)
+    met = sum(weight.active_elements for weight in matrices)
     return derived(
         "weights",
         PER_TOKEN,
@@ -127,7 +127,7 @@ def layer_attention_flops(layer: Layer, sequence: Amount, attention: Attention) 
     window, is_chunked = None, False
     if isinstance(mixer, SelfAttention):
         window, is_chunked = mixer.window, mixer.is_chunked
-    seen = keys_seen(S, window, attention, is_chunked=is_chunked)
+    keys = keys_seen(S, window, attention, is_chunked=is_chunked)
     return derived(
         "attention",
         PER_TOKEN,
@@ -137,7 +137,7 @@ def layer_attention_flops(layer: Layer, sequence: Amount, attention: Attention) 
         heads=of(mixer.heads, Unit.COUNT),
         head_dim=of(mixer.head_dim, Unit.COUNT),
         value_head_dim=of(value_dim, Unit.COUNT),
-        keys_seen=seen,
+        keys_seen=keys,
     )
 
 

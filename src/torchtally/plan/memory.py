@@ -28,9 +28,9 @@ class States:
 
 def states(weights: Iterable[Weight], recipe: Recipe, optimizer: Optimizer) -> States:
     """Of a model whose weights are known one by one: exact for every optimizer."""
-    found = tuple(weights)
-    count = of(sum(weight.elements for weight in found), Unit.PARAMETERS, "parameters")
-    return _states(count, recipe, state_bytes(optimizer, found, recipe.state_bytes))
+    tensors = tuple(weights)
+    count = of(sum(weight.elements for weight in tensors), Unit.PARAMETERS, "parameters")
+    return _states(count, recipe, state_bytes(optimizer, tensors, recipe.state_bytes))
 
 
 def states_of_count(parameters: Amount, recipe: Recipe, optimizer: Optimizer) -> States:
@@ -60,7 +60,7 @@ def bytes_per_parameter(recipe: Recipe, optimizer: Optimizer) -> Quantity:
     16 for AdamW in float32, and for AdamW in mixed precision (ZeRO, arXiv 1910.02054, section 3.1).
     Raises UsageError for an optimizer that must know the tensors' shapes.
     """
-    found = states_of_count(1, recipe, optimizer)
+    state = states_of_count(1, recipe, optimizer)
     unit = Unit.BYTES_PER_PARAMETER
     return derived(
         "bytes a parameter",
@@ -68,10 +68,10 @@ def bytes_per_parameter(recipe: Recipe, optimizer: Optimizer) -> Quantity:
         "weights + gradients + master + optimizer_state",
         "",
         f"{recipe.name}, {optimizer.name}",
-        weights=of(found.parameters.value, unit),
-        gradients=of(found.gradients.value, unit),
-        master=of(found.master.value, unit),
-        optimizer_state=of(found.optimizer.value, unit),
+        weights=of(state.parameters.value, unit),
+        gradients=of(state.gradients.value, unit),
+        master=of(state.master.value, unit),
+        optimizer_state=of(state.optimizer.value, unit),
     )
 
 

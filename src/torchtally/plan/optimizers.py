@@ -39,11 +39,11 @@ class Optimizer:
 
 def state_bytes(optimizer: Optimizer, weights: Iterable[Weight], itemsize_bytes: int) -> Quantity:
     """Optimizer state of a model, whose weights are known one by one."""
-    found = tuple(weights)
-    parameters = of(sum(weight.elements for weight in found), Unit.PARAMETERS)
+    tensors = tuple(weights)
+    parameters = of(sum(weight.elements for weight in tensors), Unit.PARAMETERS)
     if optimizer.moments is not None:
         return uniform_state_bytes(optimizer, parameters, itemsize_bytes)
-    size = optimizer.state_bytes(found, itemsize_bytes)
+    size = optimizer.state_bytes(tensors, itemsize_bytes)
     return derived(
         "optimizer state",
         Unit.BYTES,
@@ -140,7 +140,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = {listed.name: listed for listed in _LISTED
 
 def optimizer(name: str) -> Optimizer:
     """The optimizer of this name. Raises UsageError for any other."""
-    found = OPTIMIZERS.get(name.lower())
-    if found is None:
+    optimizer = OPTIMIZERS.get(name.lower())
+    if optimizer is None:
         raise UsageError(f"There is no optimizer {name!r}. There are: {', '.join(OPTIMIZERS)}.")
-    return found
+    return optimizer

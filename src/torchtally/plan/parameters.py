@@ -65,16 +65,16 @@ def parameters(model: Model) -> Parameters:
 
 def group_parameters(group: Group, weights: tuple[Weight, ...]) -> Quantity:
     """The parameters of one group: every shape by how many there are of it."""
-    found = [weight for weight in weights if weight.group is group]
+    members = [weight for weight in weights if weight.group is group]
     formula = " + ".join(
-        f"{weight.count} * {' * '.join(map(str, weight.shape))}" for weight in found
+        f"{weight.count} * {' * '.join(map(str, weight.shape))}" for weight in members
     )
     return derived(
         str(group),
         PARAMETERS,
         formula or "0",
         "",
-        ", ".join(dict.fromkeys(weight.name for weight in found)),
+        ", ".join(dict.fromkeys(weight.name for weight in members)),
     )
 
 

@@ -113,10 +113,10 @@ def _spoken(word: str) -> str:
     return word.replace("_", " ")
 
 
-def _steps(quantity: Quantity, seen: set[int]) -> Iterator[Quantity]:
-    if id(quantity) in seen:
+def _steps(quantity: Quantity, visited: set[int]) -> Iterator[Quantity]:
+    if id(quantity) in visited:
         return
-    seen.add(id(quantity))
+    visited.add(id(quantity))
     for _, term in quantity.terms:
-        yield from _steps(term, seen)
+        yield from _steps(term, visited)
     yield quantity

@@ -132,7 +132,7 @@ RECIPES: Mapping[str, Recipe] = {listed.name: listed for listed in _LISTED}
 
 def recipe(name: str) -> Recipe:
     """The recipe of this name. Raises UsageError for any other."""
-    found = RECIPES.get(name.lower())
-    if found is None:
+    recipe = RECIPES.get(name.lower())
+    if recipe is None:
         raise UsageError(f"There is no recipe {name!r}. There are: {', '.join(RECIPES)}.")
-    return found
+    return recipe

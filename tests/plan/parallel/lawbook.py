@@ -298,7 +298,7 @@ MEMORY = [
         states.parameters_of_stage,
         Unit.PARAMETERS,
         {
-            "held": either(MODELS.map(shards.held)),
+            "weights": either(MODELS.map(shards.held)),
             "layout": either(LAYOUTS),
             "stage": either(st.just(0)),
             "of_experts": either(st.booleans()),
@@ -314,7 +314,7 @@ MEMORY = [
         chip_memory.stage_activations,
         Unit.BYTES,
         {
-            "found": either(LAYOUTS.map(layer_activations)),
+            "activations": either(LAYOUTS.map(layer_activations)),
             "stages": either(st.integers(2, 8)),
             "stage": either(st.just(0)),
         },
@@ -400,7 +400,7 @@ STEP = [
         stage.stage_time,
         Unit.SECONDS,
         {
-            "found": either(
+            "pieces": either(
                 LAYOUTS.map(lambda mesh: stage.pieces(works(mesh), mesh, overlap.Overlap()))
             ),
             "stages": either(st.integers(1, 8)),
@@ -426,7 +426,7 @@ STEP = [
         {
             "layout": either(LAYOUTS),
             "stage": either(LAYOUTS.map(stage_time)),
-            "found": either(
+            "updates": either(
                 LAYOUTS.map(lambda mesh: updates.updates(MODEL, mesh, MIXED, ADAMW, H100, NET))
             ),
             "overlap": either(SHARE.map(lambda data: overlap.Overlap(data=data))),

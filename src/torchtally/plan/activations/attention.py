@@ -92,8 +92,8 @@ def _latent_saved(at: Setting, latent_attention: LatentAttention) -> Iterator[Sa
                 "keys' part with positions", f"{TOKENS} * rotary_head_dim", at.inner_bytes,
                 why="one tensor with the compressed keys", rotary_head_dim=beside,
             )  # fmt: skip
-        given = norm_result_bytes(at, at.inner_bytes)
-        yield from products_saved(at, f"normed {name}", elements, given, rank=rank)
+        result_bytes = norm_result_bytes(at, at.inner_bytes)
+        yield from products_saved(at, f"normed {name}", elements, result_bytes, rank=rank)
 
 
 def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iterator[Saved]:

@@ -212,19 +212,19 @@ def head_saved(at: Setting) -> list[Saved]:
 
 def _layer_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
     stream = at.stream_bytes
-    given = norm_result_bytes(at, stream) if kind.norms else stream
+    input_bytes = norm_result_bytes(at, stream) if kind.norms else stream
     if kind.norms:
         yield from norm_saved(at, "attention's norm", stream, is_input=True)
-    yield from attention_saved(at, kind.attention, given)
+    yield from attention_saved(at, kind.attention, input_bytes)
     if at.dropout:
         yield from dropout_saved(at, "attention")
     if kind.norms >= 2:
         yield from _second_norm_saved(at, kind)
     has_input = kind.norms == 1 and kind.is_parallel
     if isinstance(kind.feed_forward, FeedForward):
-        yield from feed_forward_saved(at, kind.feed_forward, given, is_input_kept=has_input)
+        yield from feed_forward_saved(at, kind.feed_forward, input_bytes, is_input_kept=has_input)
     else:
-        yield from experts_saved(at, kind.feed_forward, given)
+        yield from experts_saved(at, kind.feed_forward, input_bytes)
     if at.dropout:
         yield from dropout_saved(at, "feed-forward")
     for n in range(2, kind.norms):
@@ -271,11 +271,11 @@ def _turned_head_dim(kind: Layer) -> int:
 
 
 def _head_saved(at: Setting) -> Iterator[Saved]:
-    given = at.stream_bytes
+    input_bytes = at.stream_bytes
     if at.model.has_final_norm:
-        yield from norm_saved(at, "last norm", given)
-        given = norm_result_bytes(at, given)
-    yield from products_saved(at, "input of the head", STREAM, given)
+        yield from norm_saved(at, "last norm", input_bytes)
+        input_bytes = norm_result_bytes(at, input_bytes)
+    yield from products_saved(at, "input of the head", STREAM, input_bytes)
     why = "softmax of the loss: the logits' gradient"
     yield at.saved("log-probabilities", f"{TOKENS} * vocabulary", FLOAT32_BYTES, Region.INNER, why,
                    vocabulary=at.model.vocabulary)  # fmt: skip
@@ -294,17 +294,17 @@ def _made_again(at: Setting, kind: Layer, options: Options) -> Quantity:
         return of(0, Unit.BYTES, "made again")
     kept = layer_saved(at, kind)
     names = ("whole", "kept")
-    whole, left = (
+    whole, selective = (
         saved_bytes(n, saveds) for n, saveds in zip(names, (everything, kept), strict=True)
     )
-    return derived("made again", Unit.BYTES, "max(whole - kept, 0)", whole=whole, kept=left)
+    return derived("made again", Unit.BYTES, "max(whole - kept, 0)", whole=whole, kept=selective)
 
 
 def _matrix_elements(at: Setting, kind: Layer) -> int:
-    found = layer_weights(replace(kind, count=1), at.model)
+    weights = layer_weights(replace(kind, count=1), at.model)
     return sum(
         layer_weight.elements
-        for layer_weight in found
+        for layer_weight in weights
         if layer_weight.uses and not (layer_weight.group is Group.EXPERTS and at.is_mixed_eagerly)
     )
 

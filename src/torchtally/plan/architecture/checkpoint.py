@@ -119,10 +119,10 @@ def _within(folder: Path) -> Path:
     for name in (INDEX, WHOLE):
         if (folder / name).is_file():
             return folder / name
-    found = sorted(folder.glob("*.safetensors"))
-    if len(found) == 1:
-        return found[0]
-    number = "no" if not found else f"{len(found)}"
+    paths = sorted(folder.glob("*.safetensors"))
+    if len(paths) == 1:
+        return paths[0]
+    number = "no" if not paths else f"{len(paths)}"
     raise UsageError(
         f"{folder}: holds {number} .safetensors files and no {INDEX}: name one file instead."
     )
@@ -140,14 +140,14 @@ def _read_index(path: Path) -> Checkpoint:
         )
     tensors: list[Tensor] = []
     for shard in dict.fromkeys(_shard_name(path, key, shard) for key, shard in shard_of.items()):
-        held = _read_header(path.with_name(shard))
+        shard_tensors = _read_header(path.with_name(shard))
         named = {key for key, value in shard_of.items() if value == shard}
-        if odd := named.symmetric_difference(tensor.name for tensor in held):
+        if odd := named.symmetric_difference(tensor.name for tensor in shard_tensors):
             raise UsageError(
                 f"{path}: {shown(min(odd))}: is in only one of the index and {shard}. One of them "
                 "is of another checkpoint, or was not written to its end."
             )
-        tensors += held
+        tensors += shard_tensors
     return Checkpoint(str(path), tuple(tensors))
 
 

@@ -76,8 +76,8 @@ def _model_type(config: Config) -> str:
 
 
 def _unknown(config: Config, model_type: str) -> str:
-    known = sorted({*FAMILIES, *WRAPPERS})
-    near = get_close_matches(model_type, known, n=3)
+    names = sorted({*FAMILIES, *WRAPPERS})
+    near = get_close_matches(model_type, names, n=3)
     hint = f" Near it are {', '.join(near)}." if near else ""
     why = (
         "its meaning is in code of its own (auto_map), which is never run"

@@ -89,13 +89,13 @@ def _alone(rows: tuple[KnownModel, ...]) -> KnownModel | None:
 
 def near_names(name: str) -> tuple[str, ...]:
     """Names that begin with this one, or else hold it, or else resemble it."""
-    wanted = _dotless(name)
-    if not wanted:
+    bare_name = _dotless(name)
+    if not bare_name:
         return ()
     rows = _rows_without_dots()
-    begins = [bare for bare in rows if bare.startswith(wanted)]
-    holds = [bare for bare in rows if wanted in bare or bare in wanted]
-    alike = get_close_matches(wanted, rows, n=5, cutoff=0.6)
+    begins = [bare for bare in rows if bare.startswith(bare_name)]
+    holds = [bare for bare in rows if bare_name in bare or bare in bare_name]
+    alike = get_close_matches(bare_name, rows, n=5, cutoff=0.6)
     return tuple(
         dict.fromkeys(
             known_model.name for bare in begins or holds or alike for known_model in rows[bare]

@@ -47,11 +47,11 @@ def by_hand(
 
     Raises UsageError for sizes that are not above zero, or do not divide.
     """
-    given = {
+    sizes = {
         "layers": layers, "width": width, "heads": heads, "vocabulary": vocabulary,
         "kv heads": kv_heads, "head dim": head_dim, "feed-forward width": feed_forward,
     }  # fmt: skip
-    _check_sizes(given)
+    _check_sizes(sizes)
     if layers > MOST_LAYERS:
         raise UsageError(f"{layers} layers are no model's.")
     inner = _inner_width(width, feed_forward, is_gated)
@@ -186,8 +186,8 @@ def _count(model: Model) -> int:
     return sum(weight.elements for weight in weights_of(model))
 
 
-def _check_sizes(given: dict[str, int | None]) -> None:
-    for name, size in given.items():
+def _check_sizes(sizes: dict[str, int | None]) -> None:
+    for name, size in sizes.items():
         if size is not None and size < 1:
             raise UsageError(f"{name} cannot be {size}: give a whole number above zero.")
 

@@ -90,13 +90,13 @@ def chip_memory(
     with one, gradients come as activations go, and this is an upper bound. What an optimizer of
     many operators needs while it runs is less than the activations that are gone then.
     """
-    found = []
+    memories = []
     layers = layer_activations(model, layout, sequence, recipe)
     for stage in ends(layout):
         states = chip_states(model, layout, recipe, optimizer, stage=stage)
         activations = stage_activations(layers, layout.pipeline, stage=stage)
-        found.append(memory_of_stage(layout, states, activations, outside(layout, chip), stage))
-    return max(found, key=lambda chip_memory: chip_memory.total.value)
+        memories.append(memory_of_stage(layout, states, activations, outside(layout, chip), stage))
+    return max(memories, key=lambda chip_memory: chip_memory.total.value)
 
 
 def ends(layout: Layout) -> tuple[int, ...]:
@@ -188,20 +188,22 @@ def layer_activations(
     )
 
 
-def stage_activations(found: LayerActivations, stages: int, *, stage: int) -> StageActivations:
+def stage_activations(
+    activations: LayerActivations, stages: int, *, stage: int
+) -> StageActivations:
     """Of one micro-batch on a chip of this stage; layers of every kind are spread evenly."""
     terms = {"stages": of(stages, Unit.COUNT)}
     sums = []
-    for n, (count, each) in enumerate(found.layers):
+    for n, (count, each) in enumerate(activations.layers):
         terms |= {f"layers_{n}": of(count, Unit.COUNT), f"each_{n}_bytes": each}
         sums.append(f"layers_{n} * each_{n}_bytes")
     formula = f"({' + '.join(sums)}) / stages"
     if stage == 0:
-        terms["embedding_bytes"] = found.embedding
+        terms["embedding_bytes"] = activations.embedding
         formula += " + embedding_bytes"
     layers = derived("activations of a micro-batch", Unit.BYTES, formula, **terms)
-    head = found.head if stage == stages - 1 else derived("logits", Unit.BYTES, "0")
-    return StageActivations(layers, head, found.working)
+    head = activations.head if stage == stages - 1 else derived("logits", Unit.BYTES, "0")
+    return StageActivations(layers, head, activations.working)
 
 
 def outside(layout: Layout, chip: Chip) -> Quantity:

@@ -263,14 +263,14 @@ def _timed(
 
 def _speeds(network: Network, group: Group) -> dict[str, Quantity]:
     """Of the wires that the group uses."""
-    found = {}
+    speeds = {}
     if group.in_node > 1:
         assert network.in_node is not None
-        found["in_node"] = network.in_node
+        speeds["in_node"] = network.in_node
     if group.nodes > 1:
         assert network.between_nodes is not None
-        found["between_nodes"] = network.between_nodes
-    return found
+        speeds["between_nodes"] = network.between_nodes
+    return speeds
 
 
 @lru_cache(maxsize=4096)

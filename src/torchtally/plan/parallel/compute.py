@@ -118,14 +118,14 @@ def optimizer_s(
     At least its state, the updated weights and the gradients once each way; operators over lists
     of tensors move more. Products of Muon's orthogonalisation are not in it.
     """
-    found = tuple(weights)
-    numbers = sum(weight.elements for weight in found)
+    tensors = tuple(weights)
+    numbers = sum(weight.elements for weight in tensors)
     updated = recipe.master_bytes or recipe.weight_bytes
     copies = recipe.weight_bytes if recipe.master else 0
     cast = recipe.gradient_bytes + updated if recipe.gradient_bytes != updated else 0
     accesses = passes.optimizer_accesses(implementation, optimizer.name)
     if accesses is None:
-        state = 2 * optimizer.state_bytes(found, recipe.state_bytes)
+        state = 2 * optimizer.state_bytes(tensors, recipe.state_bytes)
         size = state + numbers * (2 * updated + copies + recipe.gradient_bytes)
     else:
         size = numbers * (accesses * max(updated, recipe.state_bytes) + copies + cast)
@@ -147,7 +147,7 @@ def _products(
 ) -> tuple[Quantity, Quantity, Quantity]:
     """All products with the layer's weights: forward, inputs' gradients, weights' gradients."""
     block = kind.feed_forward
-    found = []
+    products = []
     for weight in weights:
         if not weight.uses:
             continue
@@ -155,17 +155,17 @@ def _products(
         if weight.group is Group.EXPERTS and isinstance(block, Experts):
             # Chips of expert parallelism bring their tokens: experts are chosen equally often.
             rows = max(1, tokens * layout.expert * block.active // block.experts)
-        found.append(tuple(work.products(weight, rows)))
-    return _sums(found)
+        products.append(tuple(work.products(weight, rows)))
+    return _sums(products)
 
 
-def _sums(found: list[tuple[Quantity, ...]]) -> tuple[Quantity, Quantity, Quantity]:
+def _sums(products: list[tuple[Quantity, ...]]) -> tuple[Quantity, Quantity, Quantity]:
     """Of products with several matrices: forward, inputs' gradients, weights' gradients."""
     forward, inputs, gradients = (
         total(name, Unit.SECONDS, {f"product_{n}": value for n, value in enumerate(each)})
         for name, each in zip(
             ("products", "gradients of inputs", "gradients of weights"),
-            zip(*found, strict=True),
+            zip(*products, strict=True),
             strict=True,
         )
     )
@@ -184,12 +184,12 @@ def _streams(
     recipe, how, size = work.recipe, layout.implementation, work.recipe.activation_bytes
     whole = tokens * model.width
     split = whole // layout.tensor if layout.is_sequence_parallel else whole
-    found = [
+    streams = [
         work.stream("norms", kind.norms * split, passes.norm(model.norm, how, size)),
         work.stream("residuals", 2 * split, passes.residual(how, size)),
     ]
     if model.dropout:
-        found.append(work.stream("dropouts", 2 * whole, passes.dropout(how, size)))
+        streams.append(work.stream("dropouts", 2 * whole, passes.dropout(how, size)))
     attention, block = kind.attention, kind.feed_forward
     heads = (
         attention.heads
@@ -198,32 +198,32 @@ def _streams(
     )
     rotated = tokens * heads * attention.head_dim // layout.tensor
     if isinstance(attention, LatentAttention) or attention.is_rotary:
-        found.append(work.stream("rotation", rotated, passes.rotation(how, size)))
+        streams.append(work.stream("rotation", rotated, passes.rotation(how, size)))
     is_gated = block.is_gated
     forks = (0 if isinstance(attention, LatentAttention) or attention.is_fused else 2) + is_gated
     if forks:
-        found.append(work.stream("branches", forks * whole, passes.branches(how, size)))
+        streams.append(work.stream("branches", forks * whole, passes.branches(how, size)))
     width = block.width
     if isinstance(block, Experts):
         width = block.active * block.width + block.shared_width
         # Tokens are sorted by expert and back: a copy each way.
         routed = Passes(4 * size, 4 * size, 2, 2)
-        found.append(work.stream("routing", block.active * whole, routed))
+        streams.append(work.stream("routing", block.active * whole, routed))
     inner = tokens * width // layout.tensor
-    found.append(
+    streams.append(
         work.stream("activation", inner, passes.activation(block.activation, is_gated, how, size))
     )
     parameters = sum(weight.elements for weight in weights)
     if recipe.is_autocast:
         casts = recipe.weight_bytes + DTYPE_BYTES[recipe.products]
         cast = Passes(casts, casts, len(weights), len(weights))
-        found.append(work.stream("casts of weights", parameters, cast))
+        streams.append(work.stream("casts of weights", parameters, cast))
     if layout.micro_batches > 1:
         # Added to the gradient that is there; a fused product reads and writes that one alone.
         reads = 3 if how is Implementation.EAGER else 1
         added = Passes(0, reads * recipe.gradient_bytes, 0, len(weights))
-        found.append(work.stream("gradients added up", parameters, added))
-    return found
+        streams.append(work.stream("gradients added up", parameters, added))
+    return streams
 
 
 def _work(

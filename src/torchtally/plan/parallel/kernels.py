@@ -49,10 +49,10 @@ class Bench:
         is_aligned = all(side * size % ALIGNMENT_BYTES == 0 for side in (N, K))
         product = Product(batch, M, N, K, self.recipe.products, size, is_aligned)
         compute_s, launches = product_s(product, self.chip, memory_s)
-        found = bounded(compute_s=compute_s, memory_s=memory_s, overhead_s=KERNEL_S * launches)
+        kernel = bounded(compute_s=compute_s, memory_s=memory_s, overhead_s=KERNEL_S * launches)
         times = f"{batch} x " if batch > 1 else ""
-        shapes = f"{times}({M}, {K}) @ ({K}, {N}) in {self.recipe.products}: {found.bound}-bound"
-        return Quantity(name, found.seconds, Unit.SECONDS, source=ROOFLINE, note=shapes)
+        shapes = f"{times}({M}, {K}) @ ({K}, {N}) in {self.recipe.products}: {kernel.bound}-bound"
+        return Quantity(name, kernel.seconds, Unit.SECONDS, source=ROOFLINE, note=shapes)
 
     def stream(self, name: str, count: int, moved: Passes) -> Pair:
         """Over so many elements, forward and backward."""

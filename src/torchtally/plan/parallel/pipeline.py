@@ -42,7 +42,7 @@ def bubble_s(
     input, and those of its weights.
     """
     formula, source = _BUBBLES[schedule]
-    given = {
+    terms = {
         "stages": of(stages, Unit.COUNT),
         "forward_s": of(forward_s, Unit.SECONDS),
         "input_s": of(input_s, Unit.SECONDS),
@@ -50,7 +50,7 @@ def bubble_s(
         "virtual_stages": of(virtual_stages, Unit.COUNT),
     }
     used = {
-        word: quantity for word, quantity in given.items() if re.search(rf"\b{word}\b", formula)
+        word: quantity for word, quantity in terms.items() if re.search(rf"\b{word}\b", formula)
     }
     return derived("bubble", Unit.SECONDS, formula, source, str(schedule), **used)
 
@@ -109,13 +109,13 @@ def in_flight(
 ) -> Quantity:
     """For how many micro-batches a stage, counted from 0, keeps its layers' activations at most."""
     formula, source, note = _IN_FLIGHT[schedule]
-    given = {
+    terms = {
         "stages": of(stages, Unit.COUNT),
         "stage": of(stage, Unit.COUNT),
         "micro_batches": of(micro_batches, Unit.COUNT),
         "virtual_stages": of(virtual_stages, Unit.COUNT),
     }
     used = {
-        word: quantity for word, quantity in given.items() if re.search(rf"\b{word}\b", formula)
+        word: quantity for word, quantity in terms.items() if re.search(rf"\b{word}\b", formula)
     }
     return derived("micro-batches in flight", Unit.NUMBER, formula, source, note, **used)

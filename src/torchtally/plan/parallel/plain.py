@@ -10,7 +10,7 @@ def plain_number(formula: str, *words: str) -> Callable[..., float]:
 
     Not rounded to a whole number.
     """
-    made: Callable[..., float] = eval(
+    function: Callable[..., float] = eval(
         f"lambda {', '.join(words)}: {formula}", {"__builtins__": {}, **FUNCTIONS}
     )
-    return made
+    return function

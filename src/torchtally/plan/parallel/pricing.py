@@ -127,7 +127,7 @@ class Pricing:
 
     def parts(self, layout: Layout) -> Parts:
         """Where the step's seconds go."""
-        found = self._parts(layout)
+        parts = self._parts(layout)
         streaming = derived(
             "passes over memory",
             Unit.SECONDS,
@@ -135,7 +135,7 @@ class Pricing:
             micro_batches=of(layout.micro_batches, Unit.COUNT),
             each=self._stage(layout).streaming,
         )
-        return Parts(**found, total=total("step", Unit.SECONDS, found), streaming=streaming)
+        return Parts(**parts, total=total("step", Unit.SECONDS, parts), streaming=streaming)
 
     def _parts(self, layout: Layout) -> dict[str, Quantity]:
         return {
@@ -281,10 +281,10 @@ class Pricing:
         )
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        found: T | None = self._known.get(key)
-        if found is None:
-            found = self._known[key] = make()
-        return found
+        value: T | None = self._known.get(key)
+        if value is None:
+            value = self._known[key] = make()
+        return value
 
 
 _KEPT_BYTES = plain_number(KEPT, "per_micro_batch_bytes", "in_flight")

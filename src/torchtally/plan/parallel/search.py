@@ -119,10 +119,10 @@ def _tried(
     progress: Callable[[int], None] | None,
 ) -> _Tried:
     """States depend on what is shared, all else on how the mesh is run: each is counted once."""
-    found = _Tried()
+    trials = _Tried()
     capacity = pricing.workload.cluster.chip.total_memory_bytes
     for mesh in meshes:
-        held = {
+        states_by_recompute = {
             recompute: [
                 (
                     sharing,
@@ -134,16 +134,16 @@ def _tried(
         }
         for run in _runs(mesh, pricing.workload, choices, global_batch):
             beside = pricing.beside_bytes(run)
-            for sharing, states in held[run.recompute]:
+            for sharing, states in states_by_recompute[run.recompute]:
                 size = max(map(add, beside, states))
-                found.count += 1
-                if found.smallest is None or size < found.least_bytes:
-                    found.smallest, found.least_bytes = _sharing(run, sharing), size
+                trials.count += 1
+                if trials.smallest is None or size < trials.least_bytes:
+                    trials.smallest, trials.least_bytes = _sharing(run, sharing), size
                 if size <= capacity:
-                    found.fitting.append((size, run, sharing))
+                    trials.fitting.append((size, run, sharing))
         if progress is not None:
-            progress(found.count)
-    return found
+            progress(trials.count)
+    return trials
 
 
 def _sharing(run: Layout, sharing: Sharing) -> Layout:
@@ -187,7 +187,7 @@ def _meshes(workload: Workload, choices: Choices, global_batch: int) -> tuple[li
     """Degrees that are possible, and how many combinations are not."""
     model, cluster, sequence = workload.model, workload.cluster, workload.sequence
     chips = cluster.count
-    found, invalid = [], 0
+    meshes, invalid = [], 0
     most = chips if choices.is_tensor_across_nodes else min(chips, cluster.node_size)
     for tensor in (divisor for divisor in _divisors(chips) if divisor <= most):
         for pipeline in _divisors(chips // tensor):
@@ -208,8 +208,8 @@ def _meshes(workload: Workload, choices: Choices, global_batch: int) -> tuple[li
                     if reasons or global_batch % data:
                         invalid += 1
                     else:
-                        found.append(mesh)
-    return found, invalid
+                        meshes.append(mesh)
+    return meshes, invalid
 
 
 def _runs(

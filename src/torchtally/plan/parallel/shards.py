@@ -53,8 +53,8 @@ def held(model: Model, *, tensor: int = 1, expert: int = 1, pipeline: int = 1) -
         ]
     return Held(
         *(
-            tuple(on_chip(weight, tensor, expert) for weight in found)
-            for found in (layers, embedding, head)
+            tuple(on_chip(weight, tensor, expert) for weight in group)
+            for group in (layers, embedding, head)
         )
     )
 

@@ -121,20 +121,20 @@ def works(
     model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip, network: Network
 ) -> Works:
     """One chip's, after tensor, context and expert parallelism."""
-    given = (model, layout, sequence, recipe)
+    workload = (model, layout, sequence, recipe)
     layers = []
     for kind in model.kinds:
         sends = Sends(
-            tensor_traffic(kind, *given, network).seconds,
-            context_traffic(kind, *given, network).seconds,
-            expert_traffic(kind, *given, network).seconds,
+            tensor_traffic(kind, *workload, network).seconds,
+            context_traffic(kind, *workload, network).seconds,
+            expert_traffic(kind, *workload, network).seconds,
         )
-        layers.append((kind, layer_work(kind, *given, chip), sends))
+        layers.append((kind, layer_work(kind, *workload, chip), sends))
     return Works(
         tuple(layers),
-        head_work(*given, chip),
-        embedding_work(*given, chip),
-        outer_tensor_traffic(*given, network).seconds,
+        head_work(*workload, chip),
+        embedding_work(*workload, chip),
+        outer_tensor_traffic(*workload, network).seconds,
     )
 
 
@@ -151,24 +151,24 @@ def pieces(works: Works, layout: Layout, overlap: Overlap) -> Pieces:
     )
 
 
-def stage_time(found: Pieces, stages: int) -> StageTime:
+def stage_time(pieces: Pieces, stages: int) -> StageTime:
     """Layers of every kind are spread evenly over the stages."""
-    works = [layer.work for layer in found.layers]
-    kinds = tuple(layer.kind for layer in found.layers)
+    works = [layer.work for layer in pieces.layers]
+    kinds = tuple(layer.kind for layer in pieces.layers)
 
     def spread(name: str, each: list[Quantity]) -> Quantity:
         return _spread(name, kinds, each, stages)
 
-    ends = {"head": found.head}
+    ends = {"head": pieces.head}
     if stages == 1:
-        ends["embedding"] = found.embedding
+        ends["embedding"] = pieces.embedding
     streaming = {"layers": spread("passes", [work.streaming for work in works])}
     streaming |= {word: ending.streaming for word, ending in ends.items()}
     forward = spread("forward", [work.forward for work in works])
-    inputs = spread("backward to the input", [_backward(layer) for layer in found.layers])
+    inputs = spread("backward to the input", [_backward(layer) for layer in pieces.layers])
     weights = spread("backward to the weights", [work.weight_gradients for work in works])
-    there = _spread_waits([layer.waits_forward for layer in found.layers], kinds, stages)
-    back = _spread_waits([layer.waits_backward for layer in found.layers], kinds, stages)
+    there = _spread_waits([layer.waits_forward for layer in pieces.layers], kinds, stages)
+    back = _spread_waits([layer.waits_backward for layer in pieces.layers], kinds, stages)
     return StageTime(
         forward=forward,
         input_gradients=inputs,
@@ -191,7 +191,7 @@ def stage_time(found: Pieces, stages: int) -> StageTime:
         ),
         waits_forward=there,
         waits_backward=back,
-        ends_tensor=found.outer_tensor,
+        ends_tensor=pieces.outer_tensor,
         streaming=total("passes over memory", Unit.SECONDS, streaming),
     )
 

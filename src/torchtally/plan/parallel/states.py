@@ -60,9 +60,9 @@ def chip_states(
     return ChipStates(**parts, total=total("states", Unit.BYTES, parts))
 
 
-def parameters_of_stage(held: Held, layout: Layout, stage: int, *, of_experts: bool) -> Quantity:
+def parameters_of_stage(weights: Held, layout: Layout, stage: int, *, of_experts: bool) -> Quantity:
     """Parameters on a chip of this stage before any sharing: experts', or all others."""
-    return _count(held, layout, stage, of_experts)
+    return _count(weights, layout, stage, of_experts)
 
 
 def _count(here: Held, layout: Layout, stage: int, of_experts: bool) -> Quantity:
@@ -112,10 +112,10 @@ def _optimizer(
     is_shared = layout.shard is not Shard.NONE
 
     def state(weights: tuple[Weight, ...], of_experts: bool) -> int:
-        found = [
+        tensors = [
             weight for weight in weights if bool(elements((weight,), of_experts=True)) is of_experts
         ]
-        return optimizer.state_bytes(found, recipe.state_bytes)
+        return optimizer.state_bytes(tensors, recipe.state_bytes)
 
     return derived(
         "optimizer state",

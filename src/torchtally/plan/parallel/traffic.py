@@ -181,18 +181,18 @@ def gradient_traffic(
     All-reduced; where states are shared, reduce-scattered in the group that shares them, and the
     shares all-reduced across groups.
     """
-    found = groups(layout, network)
+    among = groups(layout, network)
     size = _bytes("gradients", parameters, recipe.gradient_bytes)
     if layout.shard is Shard.NONE:
         copies = group(
             layout.replicas // (layout.expert if of_experts else 1), layout.tensor, network
         )
         return all_reduce(size, copies, network)
-    shards = found.expert_shards if of_experts else found.shards
+    shards = among.expert_shards if of_experts else among.shards
     parts = {"in_group": reduce_scatter(size, shards, network)}
-    if found.copies.ranks > 1:
+    if among.copies.ranks > 1:
         share = _part("share", size, shards.ranks)
-        parts["across"] = all_reduce(share, found.copies, network)
+        parts["across"] = all_reduce(share, among.copies, network)
     return summed("gradients", parts)
 
 
@@ -207,9 +207,9 @@ def gather_traffic(
     """
     if layout.shard is Shard.NONE:
         return all_gather(0, Group(1, 1), network)
-    found = groups(layout, network)
+    among = groups(layout, network)
     size = _bytes("weights", parameters, gathered_itemsize_bytes(recipe))
-    return all_gather(size, found.expert_shards if of_experts else found.shards, network)
+    return all_gather(size, among.expert_shards if of_experts else among.shards, network)
 
 
 def gathered_itemsize_bytes(recipe: Recipe) -> int:

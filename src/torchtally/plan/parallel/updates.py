@@ -104,7 +104,7 @@ def _optimizer_s(
     )
 
 
-def data_wait(layout: Layout, stage: StageTime, found: Updates, overlap: Overlap) -> Quantity:
+def data_wait(layout: Layout, stage: StageTime, updates: Updates, overlap: Overlap) -> Quantity:
     """Seconds of a step that data parallelism costs: what does not hide behind work.
 
     Gradients that are not shared are sent once, behind the last micro-batch's backward pass;
@@ -112,9 +112,9 @@ def data_wait(layout: Layout, stage: StageTime, found: Updates, overlap: Overlap
     else, where the optimizer's state is shared, once, behind the first forward pass.
     """
     m = of(layout.micro_batches, Unit.COUNT)
-    sent, fetched = found.gradients.seconds, found.gathered.seconds
+    sent, fetched = updates.gradients.seconds, updates.gathered.seconds
     forward, backward = stage.forward, stage.backward
-    share, units = overlap.data, found.units
+    share, units = overlap.data, updates.units
     level = layout.shard.stage
     if level == 3:
         both = total("fetched and sent", Unit.SECONDS, {"fetched": fetched, "sent": sent})

@@ -34,10 +34,10 @@ class Answer:
         return tuple(self._steps())
 
     def _steps(self) -> Iterator[Quantity]:
-        seen: set[Quantity] = set()
+        shown: set[Quantity] = set()
         in_headline = [quantity for quantity in self.headline if isinstance(quantity, Quantity)]
         for figure in (*in_headline, *self.figures):
             for step in figure.working():
-                if step not in seen:
-                    seen.add(step)
+                if step not in shown:
+                    shown.add(step)
                     yield step

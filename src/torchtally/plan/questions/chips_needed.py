@@ -38,9 +38,9 @@ def fewest_chips(request: Request) -> Answer:
     mfu = of(request.of_mfu, Unit.FRACTION).named("MFU")
     peak = peak_flop_per_s(request, chip)
     in_time = chips_needed(flops, deadline, peak, mfu).named("chips for the deadline")
-    held = chips_to_hold(request)
+    for_memory = chips_to_hold(request)
     count = derived(
-        "chips", Unit.CHIPS, "max(for_time, for_memory)", for_time=in_time, for_memory=held
+        "chips", Unit.CHIPS, "max(for_time, for_memory)", for_time=in_time, for_memory=for_memory
     )
     seconds = training_s(flops, count, peak, mfu)
     return Answer(
@@ -55,7 +55,7 @@ def fewest_chips(request: Request) -> Answer:
             mfu,
             " MFU",
         ),
-        figures=(count, in_time, held, seconds, flops, *bill(request, count, seconds, chip)),
+        figures=(count, in_time, for_memory, seconds, flops, *bill(request, count, seconds, chip)),
         assumptions=(*counted, ANY_NUMBER),
         unknown=unpriced(request, chip),
     )

@@ -27,11 +27,11 @@ def compared(request: Request, names: Sequence[str], question: Question) -> Answ
         except UsageError as error:
             answers[cluster.chip.name] = str(error)
     missing = [f"{name}: {answer}" for name, answer in answers.items() if isinstance(answer, str)]
-    found = {name: answer for name, answer in answers.items() if isinstance(answer, Answer)}
+    answered = {name: answer for name, answer in answers.items() if isinstance(answer, Answer)}
     return replace(
         first,
-        tables=(_table(found), *first.tables),
-        unknown=(*first.unknown, *missing, *_unknown(found, first)),
+        tables=(_table(answered), *first.tables),
+        unknown=(*first.unknown, *missing, *_unknown(answered, first)),
     )
 
 

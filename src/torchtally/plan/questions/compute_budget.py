@@ -67,8 +67,8 @@ def _on_chips(request: Request, flops: Quantity) -> tuple[Quantity, ...]:
 
 def _marks(flops: int) -> Table:
     """The budget among trainings that are known."""
-    known = [(name, float(size), source) for name, size, source in MARKS]
-    rows = sorted([*known, ("this budget", float(flops), "")], key=lambda pair: pair[1])
+    marks = [(name, float(size), source) for name, size, source in MARKS]
+    rows = sorted([*marks, ("this budget", float(flops), "")], key=lambda pair: pair[1])
     return Table(
         title="Among trainings that are known",
         columns=(

@@ -20,23 +20,23 @@ def implied_mfu(request: Request) -> Answer:
     observed = of(request.tokens_per_s, Unit.TOKEN_PER_S).named("observed tokens/s")
     chips = of(cluster.count, Unit.CHIPS).named("chips")
     peak = peak_flop_per_s(request, cluster.chip)
-    found = mfu(observed, per_token, chips, peak)
-    if found.value > 1:
+    implied = mfu(observed, per_token, chips, peak)
+    if implied.value > 1:
         raise UsageError(
-            f"{request.tokens_per_s:g} tokens/s would be {100 * found.value:.0f} % of what "
+            f"{request.tokens_per_s:g} tokens/s would be {100 * implied.value:.0f} % of what "
             f"{cluster.count} {cluster.chip.name} promise. Is it tokens per second of all chips "
             f"together, and are products in {request.recipe.products}?"
         )
     return Answer(
         question="implied-mfu",
         headline=(
-            found,
+            implied,
             f" MFU: {subject_named(request)} at ",
             observed,
             " tokens on ",
             *chips_named(cluster),
         ),
-        figures=(found, *_others(request, observed, chips, peak)),
+        figures=(implied, *_others(request, observed, chips, peak)),
         assumptions=(*counted, f"Of the promised dense {request.recipe.products} peak."),
     )
 

@@ -25,13 +25,13 @@ def known_models() -> Table:
     )
 
 
-def _row(known: KnownModel) -> tuple[Cell, ...]:
-    model = known.model()
-    found = parameters(model)
+def _row(row: KnownModel) -> tuple[Cell, ...]:
+    model = row.model()
+    size = parameters(model)
     return (
-        known.name,
-        found.total.value,
-        found.active.value if model.is_mixture else None,
+        row.name,
+        size.total.value,
+        size.active.value if model.is_mixture else None,
         model.layers,
         model.width,
         model.vocabulary,

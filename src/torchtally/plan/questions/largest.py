@@ -60,16 +60,16 @@ def largest_model(request: Request) -> Answer:
                 "activations and the CUDA context: --sequence 4096 (and --micro-batch) counts them",
             ),
         )
-    found, step = _largest_with_activations(request, int(bound.value))
+    size, step = _largest_with_activations(request, int(bound.value))
     return Answer(
         question="largest-model",
         headline=(
-            found,
+            size,
             " parameters fit ",
             *chips_named(cluster),
             f" with {how} and sequences of {request.sequence} tokens",
         ),
-        figures=(found, bound.named("before activations"), each, step.memory.total, capacity),
+        figures=(size, bound.named("before activations"), each, step.memory.total, capacity),
         tables=(memory_table(step.memory),),
         assumptions=(
             *_made_up(step),
@@ -161,7 +161,7 @@ def _fits(workload: Workload, layout: Layout) -> bool:
 
 
 def _memory_bytes(workload: Workload, layout: Layout) -> int:
-    found = chip_memory(
+    memory = chip_memory(
         workload.model,
         workload.cluster.chip,
         layout,
@@ -169,7 +169,7 @@ def _memory_bytes(workload: Workload, layout: Layout) -> int:
         recipe=workload.recipe,
         optimizer=workload.optimizer,
     )
-    return int(found.total.value)
+    return int(memory.total.value)
 
 
 def _largest_with_activations(request: Request, bound: int) -> tuple[Quantity, Step]:
@@ -191,8 +191,10 @@ def _largest_with_activations(request: Request, bound: int) -> tuple[Quantity, S
         smallest = workload(first * STEP_PARAMETERS)
         raise UsageError(_nothing_fits(request, smallest, plain_layout(request, smallest)))
     fitting = workload((first + count) * STEP_PARAMETERS)
-    found: Subject = subject(fitting.model)
-    return found.parameters.named("largest model"), step_of(fitting, plain_layout(request, fitting))
+    biggest: Subject = subject(fitting.model)
+    return biggest.parameters.named("largest model"), step_of(
+        fitting, plain_layout(request, fitting)
+    )
 
 
 def _made_up(step: Step) -> tuple[str, ...]:

@@ -25,29 +25,29 @@ SHOWN_OPTIMIZERS = ("sgd", "momentum", "adamw", "adamw-8bit", "adafactor", "lion
 
 def model_card(request: Request) -> Answer:
     """Parameters by group, FLOPs of a token, states by recipe and optimizer, tokens it deserves."""
-    found = request.of_subject
-    held = states_of(request)
+    subject = request.of_subject
+    state = states_of(request)
     per_token, counted = flops_per_token(request)
-    tokens = optimal_tokens(found.active)
+    tokens = optimal_tokens(subject.active)
     return Answer(
         question="model",
         headline=(
             f"{subject_named(request)}: ",
-            held.total,
+            state.total,
             f" to train with {request.optimizer.name} ({request.recipe.name}) before activations, ",
             per_token,
         ),
         figures=(
-            found.parameters,
-            *((found.active,) if found.active is not found.parameters else ()),
+            subject.parameters,
+            *((subject.active,) if subject.active is not subject.parameters else ()),
             per_token.named("training FLOPs"),
-            held.total,
-            checkpoint_bytes(held),
+            state.total,
+            checkpoint_bytes(state),
             *_cache(request),
             tokens,
             training_flops_of(per_token, tokens).named("compute-optimal training"),
             *(
-                loss(found.active, tokens, law).named(f"loss by then, {law.name} law")
+                loss(subject.active, tokens, law).named(f"loss by then, {law.name} law")
                 for law in LOSS_LAWS.values()
             ),
         ),
@@ -65,10 +65,10 @@ _losses = ("Losses are estimates by published fits, in nats per token of those a
 
 def states_of(request: Request) -> States:
     """What is held for parameters from step to step, of the whole model."""
-    found = request.of_subject
-    if found.model is None:
-        return states_of_count(found.parameters, request.recipe, request.optimizer)
-    return states(weights_of(found.model), request.recipe, request.optimizer)
+    subject = request.of_subject
+    if subject.model is None:
+        return states_of_count(subject.parameters, request.recipe, request.optimizer)
+    return states(weights_of(subject.model), request.recipe, request.optimizer)
 
 
 def _cache(request: Request) -> Iterator[Quantity]:
@@ -92,8 +92,8 @@ def _tables(request: Request) -> Iterator[Table]:
 
 def _groups(request: Request) -> Table:
     """Parameters by what they are for."""
-    found = parameters(request.of_model)
-    whole = found.total.value
+    size = parameters(request.of_model)
+    whole = size.total.value
     return Table(
         title="Parameters",
         columns=(
@@ -104,7 +104,7 @@ def _groups(request: Request) -> Table:
         ),
         rows=tuple(
             (group.name, group.value, group.value / whole, group.note)
-            for group in sorted(found.groups, key=lambda group: -group.value)
+            for group in sorted(size.groups, key=lambda group: -group.value)
         ),
         totals=(None, whole, 1.0, None),
     )
@@ -131,14 +131,14 @@ def _token_flops(request: Request) -> Table:
 
 def _states_table(request: Request) -> Table:
     """What is held for parameters, by optimizer and recipe."""
-    found = request.of_subject
+    subject = request.of_subject
 
     def total_bytes(recipe: str, optimizer: str) -> int | None:
         chosen = (RECIPES[recipe], OPTIMIZERS[optimizer])
         try:
-            if found.model is None:
-                return int(states_of_count(found.parameters, *chosen).total.value)
-            return int(states(weights_of(found.model), *chosen).total.value)
+            if subject.model is None:
+                return int(states_of_count(subject.parameters, *chosen).total.value)
+            return int(states(weights_of(subject.model), *chosen).total.value)
         except UsageError:
             return None
 

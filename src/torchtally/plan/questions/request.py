@@ -36,8 +36,8 @@ def subject(model: Model | int) -> Subject:
     if isinstance(model, int):
         size = of(model, Unit.PARAMETERS).named("parameters")
         return Subject(size, size)
-    found = parameters(model)
-    return Subject(found.total, found.active if model.is_mixture else found.total, model)
+    counted = parameters(model)
+    return Subject(counted.total, counted.active if model.is_mixture else counted.total, model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +173,10 @@ def flops_per_token(request: Request) -> tuple[Quantity, tuple[str, ...]]:
     From the model's shape: products of every matrix and of attention. From its size: six for each
     parameter.
     """
-    found = request.of_subject
+    subject = request.of_subject
     length, assumption = sequence_of(request)
-    if found.model is not None and length is not None:
-        flops = token_flops(found.model, length, attention=request.attention)
+    if subject.model is not None and length is not None:
+        flops = token_flops(subject.model, length, attention=request.attention)
         counted = f"{request.attention.description.capitalize()} (--convention)."
         return flops.model, (*((assumption,) if assumption else ()), counted)
     six = derived(
@@ -185,6 +185,6 @@ def flops_per_token(request: Request) -> tuple[Quantity, tuple[str, ...]]:
         "6 * parameters",
         "Kaplan et al. 2020, arXiv 2001.08361, section 2.1",
         "2 forward, 4 backward; attention's scores are not in it",
-        parameters=found.active,
+        parameters=subject.active,
     )
     return six, ("Six FLOPs for each parameter and token; attention's scores are not in it.",)

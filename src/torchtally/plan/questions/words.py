@@ -13,9 +13,9 @@ from torchtally.units import Unit, format_count
 
 def subject_named(request: Request) -> str:
     """The model: "llama-3-70b (70.55 B parameters)"."""
-    found = request.of_subject
-    size = f"{format_count(int(found.parameters.value))} parameters"
-    return f"{found.name} ({size})" if found.name else size
+    subject = request.of_subject
+    size = f"{format_count(int(subject.parameters.value))} parameters"
+    return f"{subject.name} ({size})" if subject.name else size
 
 
 def chips_named(cluster: Cluster) -> tuple[Part, ...]:

@@ -15,10 +15,10 @@ USUAL_VOCABULARY = 128_256
 
 def shape_of(request: Request) -> tuple[Model, tuple[str, ...]]:
     """The model's shape, and what is taken for granted where only its size is known."""
-    found = request.of_subject
-    if found.model is not None:
-        return found.model, found.model.notes
-    model = scaled_to(int(found.parameters.value), vocabulary=USUAL_VOCABULARY)
+    subject = request.of_subject
+    if subject.model is not None:
+        return subject.model, subject.model.notes
+    model = scaled_to(int(subject.parameters.value), vocabulary=USUAL_VOCABULARY)
     return model, (
         *model.notes,
         f"A vocabulary of {USUAL_VOCABULARY}. A name (llama-3-70b), a config.json or --layers, "
