@@ -14,12 +14,12 @@ from typing import Any
 
 from benchmarks.measuring import parser, show, write
 from torchtally.chips.clusters import Cluster, cluster
-from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.activations import AttentionKernel, Implementation
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import optimizer
-from torchtally.plan.parallel.layout import Layout, Schedule, Shard
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.overlap import Overlap
 from torchtally.plan.parallel.pricing import Pricing
 from torchtally.plan.parallel.step import Step, Workload
@@ -103,7 +103,7 @@ TABLE_5 = (
 """Name, heads, width, layers, tensor, pipeline, chips, sequences, micro-batch, chunks, seconds with
 full recomputation, seconds with selective recomputation and sequence parallelism."""
 
-OLD_MEGATRON = {"kernel": Kernel.MATH, "implementation": Implementation.FUSED}
+OLD_MEGATRON = {"kernel": AttentionKernel.MATH, "implementation": Implementation.FUSED}
 """Before flash attention; kernels of its own for scale, mask and softmax, and for GeLU."""
 
 
@@ -150,7 +150,7 @@ def llama3() -> Iterator[Row]:
         yield Row(
             f"Llama 3 405B, {chips} chips, {sequence} tokens", LLAMA, model, f"{chips}xH100-SXM",
             Layout(data=data, tensor=8, is_sequence_parallel=True, pipeline=16, context=context,
-                   shard=Shard.ZERO2, micro_batches=batch, implementation=Implementation.FUSED,
+                   shard=Sharding.ZERO2, micro_batches=batch, implementation=Implementation.FUSED,
                    schedule=Schedule.ONE_F_ONE_B),
             flops * tokens / chips / flop_per_s, sequence, "megatron",
             are_chunks_known=False,
@@ -171,14 +171,14 @@ def torchtitan() -> Iterator[Row]:
         for chips, speed in zip((8, 128), speeds, strict=True):
             yield Row(
                 f"Llama 3 8B, {chips} chips, {how}", TITAN, small, f"{chips}xH100-SXM",
-                Layout(data=chips, shard=Shard.ZERO3, micro_batch=2,
+                Layout(data=chips, shard=Sharding.ZERO3, micro_batch=2,
                        implementation=implementation),
                 2 * 8192 / speed, 8192, "amp", memory_bandwidth_bytes_per_s=2.4e12, note="500 W",
             )  # fmt: skip
     yield Row(
         "Llama 3 70B, 256 chips", "pytorch/torchtitan benchmarks/asyncTP_llama3_h100_2025-06",
         middle, "256xH100-SXM",
-        Layout(data=32, tensor=8, is_sequence_parallel=True, shard=Shard.ZERO3, micro_batch=16,
+        Layout(data=32, tensor=8, is_sequence_parallel=True, shard=Sharding.ZERO3, micro_batch=16,
                recompute=Recompute.FULL, implementation=fused),
         16 * 8192 / (597.3 * 8), 8192, "amp", memory_bandwidth_bytes_per_s=2.4e12, note="500 W",
     )  # fmt: skip
@@ -189,7 +189,7 @@ def torchtitan() -> Iterator[Row]:
     ):
         yield Row(
             f"{model}, 64 chips", TITAN_A100, known_model(model), "64xA100-SXM",
-            Layout(data=64, shard=Shard.ZERO3, micro_batch=batch, recompute=how,
+            Layout(data=64, shard=Sharding.ZERO3, micro_batch=batch, recompute=how,
                    implementation=fused),
             batch * sequence / speed, sequence, "amp",
         )  # fmt: skip

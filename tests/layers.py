@@ -84,6 +84,16 @@ def breach(layer: str, module: str, is_lazy: bool, package: str) -> str:
     return f"{layer} imports {target}"
 
 
+def classes_with_two_homes(package: Path) -> dict[str, list[str]]:
+    """Public classes that several modules define, by name: {"Price": ["chips/chip.py", ...]}."""
+    homes: dict[str, list[str]] = {}
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(package)))
+    return {name: places for name, places in homes.items() if len(places) > 1}
+
+
 def imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str, bool]]:
     """(line, module, inside a function or for type checkers alone) of everything imported."""
     lazy = {

@@ -8,7 +8,7 @@ import pytest
 
 import torchtally
 from tests.builders import TraceBuilder, frame, mm_call, site
-from tests.layers import LAYERS, breaches
+from tests.layers import LAYERS, breaches, classes_with_two_homes
 from torchtally.trace.file import write_trace
 
 PACKAGE = Path(torchtally.__file__).parent
@@ -80,6 +80,28 @@ def test_what_keeps_to_the_layers_is_not_a_breach(tmp_path: Path, place: str, so
     file.parent.mkdir(parents=True)
     file.write_text(source)
     assert breaches(tmp_path / "torchtally") == []
+
+
+STILL_SHARED = (
+    "Allocations Attention Axis Batch Block Clock Command Ending Entry Family Found Group Inside "
+    "Kernel Kind Layer Line Moment Observer Outcome Passes Peak Point Price Progress Quantity "
+    "Recipe Result Runs Signals Step Stream Trained Training Untimed Verdict Work"
+)
+
+
+def test_one_class_name_has_one_home() -> None:
+    shared = classes_with_two_homes(PACKAGE)
+    assert {name: homes for name, homes in shared.items() if name not in STILL_SHARED.split()} == {}
+
+
+def test_a_second_home_is_found(tmp_path: Path) -> None:
+    """Private classes, and classes within classes or functions, may share a name."""
+    for name in ("one.py", "other.py"):
+        inner = (
+            "class Price:\n    class Inner: ...\nclass _Row: ...\ndef f():\n    class Local: ...\n"
+        )
+        (tmp_path / name).write_text(inner)
+    assert classes_with_two_homes(tmp_path) == {"Price": ["one.py", "other.py"]}
 
 
 LIGHT = {

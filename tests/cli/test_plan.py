@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from torchtally.cli import main, plan
-from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.activations import AttentionKernel, Implementation
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import OPTIMIZERS
 from torchtally.plan.quantity import FUNCTIONS, of
@@ -259,7 +259,7 @@ def test_the_choices_are_those_of_the_library() -> None:
     assert tuple(OPTIMIZERS) == plan.OPTIMIZERS
     options = plan_options()
     assert tuple(options["--recompute"]) == tuple(Recompute)
-    assert tuple(options["--attention"]) == tuple(Kernel)
+    assert tuple(options["--attention"]) == tuple(AttentionKernel)
     assert tuple(options["--kernels"]) == tuple(Implementation)
     assert tuple(options["--largest"]) == tuple(LARGEST)
 

@@ -34,7 +34,7 @@ MICRO_BATCH: dict[str, Argument] = {
     "sequence": rises(SEQUENCE),
     "recipe": RECIPE,
     "recompute": either(st.sampled_from(list(Recompute))),
-    "kernel": either(st.sampled_from(list(setting.Kernel))),
+    "kernel": either(st.sampled_from(list(setting.AttentionKernel))),
     "implementation": either(st.sampled_from(list(setting.Implementation))),
     "tensor": CHIPS,
     "is_sequence_parallel": either(st.booleans()),

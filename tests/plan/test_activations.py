@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.plan.models import models
 from torchtally.errors import UsageError
 from torchtally.plan.activations import (
+    AttentionKernel,
     Implementation,
-    Kernel,
     activations,
     embedding_activation_bytes,
     first_stage_activation_bytes,
@@ -58,7 +58,7 @@ def korthikanti(h: int, a: int, layers: int = 1, v: int = 51200) -> Model:
     )  # fmt: skip
 
 
-MEGATRON: dict[str, Any] = {"kernel": Kernel.MATH, "implementation": Implementation.FUSED}
+MEGATRON: dict[str, Any] = {"kernel": AttentionKernel.MATH, "implementation": Implementation.FUSED}
 SIZES = ((2048, 1, 12288, 96), (2048, 4, 6144, 64), (1024, 2, 1024, 16))
 
 
@@ -168,16 +168,18 @@ def test_scores_that_are_kept() -> None:
     """
     flash = 2 * (8 + 2 + 2) * 8 + 4 * 8
     math = 3 * 4 * 8 * 8 + 4 * 8 * 32
-    difference = of_layer(llama(), "bf16", kernel=Kernel.MATH) - of_layer(llama(), "bf16")
+    difference = of_layer(llama(), "bf16", kernel=AttentionKernel.MATH) - of_layer(llama(), "bf16")
     assert difference == math - flash
 
 
 def test_selectively_made_again_attention_keeps_what_a_fused_kernel_keeps() -> None:
-    selective = of_layer(llama(), "bf16", kernel=Kernel.MATH, recompute=Recompute.SELECTIVE)
+    selective = of_layer(
+        llama(), "bf16", kernel=AttentionKernel.MATH, recompute=Recompute.SELECTIVE
+    )
     assert selective == of_layer(llama(), "bf16") - 4 * 8  # but the log-sum-exp
-    how: dict[str, Any] = {"kernel": Kernel.MATH, "recompute": Recompute.SELECTIVE}
+    how: dict[str, Any] = {"kernel": AttentionKernel.MATH, "recompute": Recompute.SELECTIVE}
     again = working_activation_bytes(llama(), 4, 32, recipe("bf16"), **how)
-    everything = of_layer(llama(), "bf16", kernel=Kernel.MATH)
+    everything = of_layer(llama(), "bf16", kernel=AttentionKernel.MATH)
     assert again.value == 128 * (everything - selective)
 
 
@@ -258,7 +260,7 @@ RECIPE = st.sampled_from(list(RECIPES.values()))
 SMALL = st.integers(1, 64)
 OPTIONS = st.fixed_dictionaries(
     {
-        "kernel": st.sampled_from(list(Kernel)),
+        "kernel": st.sampled_from(list(AttentionKernel)),
         "implementation": st.sampled_from(list(Implementation)),
         "recompute": st.sampled_from(list(Recompute)),
     }
@@ -306,12 +308,12 @@ def test_which_kernel_pytorch_takes() -> None:
     """Float32 with grouped heads has no fused kernel; half precision, or Megatron's, always has."""
     grouped, own = known_model("Llama 3 8B"), known_model("GPT-2 124M")
     eager, fused = Implementation.EAGER, Implementation.FUSED
-    assert usual_kernel(grouped, recipe("fp32"), 1024, eager) is Kernel.MATH
-    assert usual_kernel(grouped, recipe("fp32"), 1024, fused) is Kernel.FLASH
-    assert usual_kernel(grouped, recipe("amp"), 1024, eager) is Kernel.FLASH
-    assert usual_kernel(own, recipe("fp32"), 1024, eager) is Kernel.FLASH
+    assert usual_kernel(grouped, recipe("fp32"), 1024, eager) is AttentionKernel.MATH
+    assert usual_kernel(grouped, recipe("fp32"), 1024, fused) is AttentionKernel.FLASH
+    assert usual_kernel(grouped, recipe("amp"), 1024, eager) is AttentionKernel.FLASH
+    assert usual_kernel(own, recipe("fp32"), 1024, eager) is AttentionKernel.FLASH
     windowed = known_model("Mistral 7B")
     window = windowed.kinds[0].attention.window
     assert window is not None
-    assert usual_kernel(windowed, recipe("fp32"), window, eager) is Kernel.MATH
-    assert usual_kernel(windowed, recipe("fp32"), 2 * window, eager) is Kernel.FLASH
+    assert usual_kernel(windowed, recipe("fp32"), window, eager) is AttentionKernel.MATH
+    assert usual_kernel(windowed, recipe("fp32"), 2 * window, eager) is AttentionKernel.FLASH

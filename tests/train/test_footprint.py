@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import torchtally
 from torchtally.memory import Category, is_alive
-from torchtally.plan.activations import Kernel, activations
+from torchtally.plan.activations import AttentionKernel, activations
 from torchtally.plan.architecture.weights import weights_of
 from torchtally.plan.memory import states
 from torchtally.plan.optimizers import optimizer as known_optimizer
@@ -100,7 +100,7 @@ def test_a_transformer_beside_its_closed_forms(name: str, changes: dict[str, obj
     assert found.parameters_bytes == planned.parameters.value
     assert found.gradients_bytes == planned.gradients.value
     assert found.optimizer_state_bytes == planned.optimizer.value
-    closed = activations(config.model(), ROWS, SEQUENCE, how.recipe, kernel=Kernel.FLASH)
+    closed = activations(config.model(), ROWS, SEQUENCE, how.recipe, kernel=AttentionKernel.FLASH)
     assert 0.85 < kept_bytes / closed.total.value < 0.91
 
 

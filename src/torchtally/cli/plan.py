@@ -359,7 +359,7 @@ def _without_tokens(request: "Request", is_limited: bool) -> "Callable[[Request]
 
 def request(args: argparse.Namespace) -> "Request":
     """What the arguments say. Raises UsageError where they contradict each other."""
-    from torchtally.plan.activations import Implementation, Kernel
+    from torchtally.plan.activations import AttentionKernel, Implementation
     from torchtally.plan.flops import Recompute
     from torchtally.plan.optimizers import optimizer
     from torchtally.plan.questions import Request, subject
@@ -388,7 +388,7 @@ def request(args: argparse.Namespace) -> "Request":
         optimizer=optimizer(args.optimizer),
         recompute=None if args.recompute is None else Recompute(args.recompute),
         attention=Attention(args.convention),
-        kernel=None if args.attention is None else Kernel(args.attention),
+        kernel=None if args.attention is None else AttentionKernel(args.attention),
         implementation=None if args.kernels is None else Implementation(args.kernels),
         rows=args.top,
     )

@@ -12,7 +12,7 @@ import torch
 import transformers as hf
 from torch import nn
 
-from torchtally.plan.activations import Kernel
+from torchtally.plan.activations import AttentionKernel
 from torchtally.plan.architecture.config import from_values
 from torchtally.plan.architecture.model import Model
 
@@ -33,7 +33,7 @@ class Reference:
     make: Callable[[], nn.Module]
     batch: int = 4
     sequence: int = 96
-    kernel: Kernel | None = None
+    kernel: AttentionKernel | None = None
     """Which transformers takes; None: PyTorch's best."""
     is_exact: bool = True
     """Activations agree to the scalars of an operator; else within the promised 2 %."""
@@ -138,13 +138,13 @@ OTHERS = {
         made("FalconForCausalLM", "FalconConfig", vocab_size=VOCABULARY, hidden_size=160,
              num_hidden_layers=LAYERS, num_attention_heads=5, ffn_hidden_size=424,
              bos_token_id=1, eos_token_id=2),
-        kernel=Kernel.MATH,  # one head of keys for all, which it broadcasts
+        kernel=AttentionKernel.MATH,  # one head of keys for all, which it broadcasts
         is_exact=False,  # two indices a layer
     ),
     "bloom": Reference(
         made("BloomForCausalLM", "BloomConfig", vocab_size=VOCABULARY, hidden_size=160,
              n_layer=LAYERS, n_head=5),
-        kernel=Kernel.MATH,  # its own code
+        kernel=AttentionKernel.MATH,  # its own code
     ),
     "qwen3-moe": Reference(
         made("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **GROUPED, **EIGHTHS,

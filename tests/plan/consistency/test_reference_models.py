@@ -12,8 +12,8 @@ from tests.plan.consistency.references import LARGE, OTHERS, REFERENCES, Referen
 from tests.plan.consistency.traced import Traced, train
 from torchtally.plan.activations import (
     Activations,
+    AttentionKernel,
     Implementation,
-    Kernel,
     activations,
     usual_kernel,
 )
@@ -38,7 +38,7 @@ def closed(
     model: Model,
     recipe: Recipe,
     recompute: Recompute,
-    kernel: Kernel | None = None,
+    kernel: AttentionKernel | None = None,
 ) -> Activations:
     chosen = (
         kernel
@@ -76,7 +76,7 @@ def is_told_causal(reference: Reference, model: Model, recipe: Recipe) -> bool:
     window = getattr(model.kinds[0].attention, "window", None)
     is_masked = window is not None and window < reference.sequence
     kernel = usual_kernel(model, recipe, reference.sequence, Implementation.EAGER)
-    return kernel is Kernel.FLASH and not is_masked
+    return kernel is AttentionKernel.FLASH and not is_masked
 
 
 def kept(found: Activations) -> int:
@@ -146,7 +146,10 @@ def test_attention_that_keeps_its_scores(name: str, recipe_name: str) -> None:
     reference, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
     traced = train(reference, how, is_math=True)
     check_activations(
-        traced, reference, model, closed(reference, model, how, Recompute.NONE, Kernel.MATH)
+        traced,
+        reference,
+        model,
+        closed(reference, model, how, Recompute.NONE, AttentionKernel.MATH),
     )
 
 
@@ -246,6 +249,6 @@ def test_one_term_too_much_or_too_little_is_seen(llama: Traced, wrong: Model) ->
 
 def test_scores_that_are_not_kept_are_seen(llama: Traced) -> None:
     reference, model = REFERENCES["llama"], model_of("llama")
-    found = closed(reference, model, recipe("bf16"), Recompute.NONE, Kernel.MATH)
+    found = closed(reference, model, recipe("bf16"), Recompute.NONE, AttentionKernel.MATH)
     with pytest.raises(AssertionError):
         check_activations(llama, reference, model, found)

@@ -10,7 +10,7 @@ from tests.plan.parallel.builders import llama, mixture, workload
 from torchtally.chips import chip
 from torchtally.chips.chip import Link
 from torchtally.chips.clusters import cluster
-from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.activations import AttentionKernel, Implementation
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import OPTIMIZERS, optimizer
 from torchtally.plan.parallel import (
@@ -33,7 +33,7 @@ from torchtally.plan.parallel import (
     traffic,
     updates,
 )
-from torchtally.plan.parallel.layout import Layout, Schedule, Shard
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.recipes import RECIPES, recipe
 from torchtally.units import Unit
@@ -44,7 +44,9 @@ KIND = MODEL.kinds[0]
 SEQUENCE = 2048
 
 NETWORKS = st.sampled_from([NET, communication.network(cluster("64xA100-SXM"))])
-GROUPS = st.sampled_from([communication.Group(*pair) for pair in ((1, 1), (8, 8), (16, 8), (8, 1))])
+GROUPS = st.sampled_from(
+    [communication.RankGroup(*pair) for pair in ((1, 1), (8, 8), (16, 8), (8, 1))]
+)
 BYTES = whole(0, 10**13)
 COUNT = whole(1, 1000)
 SECONDS = real(0, 1e6)
@@ -58,7 +60,7 @@ TOKENS = st.sampled_from([512, 1024, 2048, 4096])
 LAYOUTS = st.builds(
     Layout,
     data=st.sampled_from([4, 8]),
-    shard=st.sampled_from(list(Shard)),
+    shard=st.sampled_from(list(Sharding)),
     tensor=st.sampled_from([1, 2]),
     is_sequence_parallel=st.booleans(),
     pipeline=st.sampled_from([1, 2]),
@@ -67,7 +69,7 @@ LAYOUTS = st.builds(
     micro_batch=st.sampled_from([1, 2]),
     micro_batches=st.sampled_from([1, 4]),
     recompute=st.sampled_from(list(Recompute)),
-    kernel=st.sampled_from(list(Kernel)),
+    kernel=st.sampled_from(list(AttentionKernel)),
     implementation=st.sampled_from(list(Implementation)),
 )
 
@@ -81,7 +83,7 @@ def given(number: float, unit: Unit) -> Quantity:
     return of(number, unit, "given")
 
 
-def works(mesh: Layout) -> stage.Works:
+def works(mesh: Layout) -> stage.LayerWorks:
     return stage.works(MODEL, mesh, SEQUENCE, MIXED, H100, NET)
 
 
@@ -135,7 +137,7 @@ COMMUNICATION = [
             "transfer": either(
                 BYTES.map(
                     lambda payload: communication.all_gather(
-                        payload, communication.Group(8, 8), NET
+                        payload, communication.RankGroup(8, 8), NET
                     )
                 )
             ),
@@ -151,7 +153,9 @@ COMMUNICATION = [
             "transfers": either(
                 BYTES.map(
                     lambda payload: {
-                        "first": communication.all_gather(payload, communication.Group(8, 8), NET)
+                        "first": communication.all_gather(
+                            payload, communication.RankGroup(8, 8), NET
+                        )
                     }
                 )
             ),
@@ -270,7 +274,7 @@ WORK = [
             "model": either(st.just(MODEL)),
             "sequence": rises(TOKENS),
             "layout": either(LAYOUTS),
-            "work": either(CHIPS.map(lambda gpu: kernels.Bench(gpu, MIXED))),
+            "work": either(CHIPS.map(lambda gpu: kernels.KernelTimes(gpu, MIXED))),
         },
         lambda found: found[0],
     ),

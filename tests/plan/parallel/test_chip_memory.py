@@ -10,7 +10,7 @@ from torchtally.plan.activations import Implementation
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import OPTIMIZERS, optimizer
 from torchtally.plan.parallel.chip_memory import ChipMemory, chip_memory
-from torchtally.plan.parallel.layout import Layout, Schedule, Shard
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.states import ChipStates, chip_states
 from torchtally.plan.recipes import recipe
 
@@ -54,7 +54,9 @@ def held_bytes(found: ChipStates) -> float:
 @pytest.mark.parametrize("chips", [1, 4, 16, 64, 256, 1024])
 def test_zero_table_1(parameters: int, chips: int) -> None:
     for shard, published in zip(
-        (Shard.ZERO1, Shard.ZERO2, Shard.ZERO3), ZERO_TABLE_1[parameters][chips], strict=True
+        (Sharding.ZERO1, Sharding.ZERO2, Sharding.ZERO3),
+        ZERO_TABLE_1[parameters][chips],
+        strict=True,
     ):
         layout = Layout(data=chips, shard=shard)
         found = chip_states(bare(parameters), layout, MIXED, ADAMW, stage=0)
@@ -71,8 +73,8 @@ def test_nothing_shared_is_16_bytes_a_parameter() -> None:
 
 def test_groups_that_share_are_counted_by_their_size() -> None:
     """HSDP: 64 chips in groups of 8 hold what 8 chips hold."""
-    whole = chip_states(bare(10**9), Layout(data=8, shard=Shard.ZERO3), MIXED, ADAMW, stage=0)
-    groups = Layout(data=64, shard=Shard.ZERO3, shard_group=8)
+    whole = chip_states(bare(10**9), Layout(data=8, shard=Sharding.ZERO3), MIXED, ADAMW, stage=0)
+    groups = Layout(data=64, shard=Sharding.ZERO3, shard_group=8)
     assert chip_states(bare(10**9), groups, MIXED, ADAMW, stage=0) == whole
 
 
@@ -85,7 +87,7 @@ def test_experts_are_shared_by_those_who_have_them() -> None:
     assert all_here.parameters.value - fourth.parameters.value == 2 * experts * 3 // 4
     one, shared = (
         chip_states(model, Layout(data=8, expert=4, shard=shard), MIXED, ADAMW, stage=0)
-        for shard in (Shard.NONE, Shard.ZERO1)
+        for shard in (Sharding.NONE, Sharding.ZERO1)
     )
     others = one.parameters.value // 2 - experts // 4
     assert one.master.value == 4 * (others + experts // 4)
@@ -141,12 +143,12 @@ def test_large_logits_make_the_last_stage_the_fullest() -> None:
     assert found.stage == 1
 
 
-shards = st.sampled_from(list(Shard))
+shards = st.sampled_from(list(Sharding))
 
 
 @settings(deadline=None)
 @given(shards, shards, st.sampled_from([2, 8, 64]), st.sampled_from(list(OPTIMIZERS.values())))
-def test_sharing_more_never_holds_more(a: Shard, b: Shard, data: int, it: object) -> None:
+def test_sharing_more_never_holds_more(a: Sharding, b: Sharding, data: int, it: object) -> None:
     few, many = sorted((a, b), key=lambda shard: shard.stage)
     held = [
         held_bytes(chip_states(llama(), Layout(data=data, shard=shard), MIXED, it, stage=0))  # type: ignore[arg-type]

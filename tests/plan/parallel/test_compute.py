@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import torchtally
 from tests.plan.parallel.builders import llama, mixture, workload
 from torchtally.chips import chip
-from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.activations import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
 from torchtally.plan.parallel.compute import head_work, layer_work
 from torchtally.plan.parallel.layout import Layout
@@ -91,11 +91,11 @@ def test_silu_and_its_gate_by_their_operators() -> None:
 @given(
     st.sampled_from([llama(), mixture(), MODEL]),
     st.sampled_from(["H100-SXM", "A100-SXM", "V100-SXM2-32GB"]),
-    st.sampled_from(list(Kernel)),
+    st.sampled_from(list(AttentionKernel)),
     st.sampled_from(list(Implementation)),
 )
 def test_a_larger_micro_batch_never_takes_less_time(
-    model: Model, name: str, kernel: Kernel, implementation: Implementation
+    model: Model, name: str, kernel: AttentionKernel, implementation: Implementation
 ) -> None:
     seconds = []
     for batch in (1, 2, 4, 8):
@@ -126,7 +126,7 @@ def test_fused_kernels_are_never_slower(model: Model, tensor: int) -> None:
 def test_attention_that_keeps_its_scores_is_slower() -> None:
     flash, math = (
         layer_work(MODEL.kinds[0], MODEL, Layout(kernel=kernel), 4096, BF16, H100)
-        for kernel in (Kernel.FLASH, Kernel.MATH)
+        for kernel in (AttentionKernel.FLASH, AttentionKernel.MATH)
     )
     assert math.attention.value > 3 * flash.attention.value
 

@@ -7,7 +7,7 @@ import pytest
 from tests.plan.parallel.builders import llama, mixture
 from torchtally.chips.clusters import cluster
 from torchtally.plan.flops import Recompute
-from torchtally.plan.parallel.layout import Layout, Schedule, Shard, invalidities
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding, invalidities
 
 GOOD = Layout(data=4, tensor=2, is_sequence_parallel=True)
 
@@ -30,7 +30,7 @@ def test_degrees_multiply() -> None:
 
 
 def test_a_group_that_shares_may_be_smaller_than_all() -> None:
-    layout = Layout(data=64, shard=Shard.ZERO3, shard_group=8, expert=4)
+    layout = Layout(data=64, shard=Sharding.ZERO3, shard_group=8, expert=4)
     assert (layout.shards, layout.expert_shards) == (8, 2)
 
 
@@ -59,7 +59,7 @@ BAD = {
     "the sequence": (Layout(context=3), "2048 tokens do not divide into 6 pieces"),
     "experts of a dense model": (Layout(data=8, expert=2), "ep 2 of a model without experts"),
     "groups": (
-        Layout(data=8, shard=Shard.ZERO3, shard_group=3),
+        Layout(data=8, shard=Sharding.ZERO3, shard_group=3),
         "groups of 3 for zero-3 do not divide",
     ),
     "groups without sharing": (Layout(data=8, shard_group=4), "groups of 4 that share nothing"),
@@ -84,7 +84,7 @@ def test_a_step_has_as_many_sequences_as_asked() -> None:
 
 def test_a_layout_says_what_it_is() -> None:
     layout = Layout(
-        data=16, shard=Shard.ZERO1, tensor=8, is_sequence_parallel=True, pipeline=4,
+        data=16, shard=Sharding.ZERO1, tensor=8, is_sequence_parallel=True, pipeline=4,
         schedule=Schedule.INTERLEAVED, virtual_stages=5, micro_batches=32,
         recompute=Recompute.FULL,
     )  # fmt: skip

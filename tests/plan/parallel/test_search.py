@@ -8,7 +8,7 @@ from tests.plan.parallel.builders import llama, mixture, workload
 from torchtally.chips.clusters import cluster
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.known import known_model
-from torchtally.plan.parallel.layout import Schedule, Shard, invalidities
+from torchtally.plan.parallel.layout import Schedule, Sharding, invalidities
 from torchtally.plan.parallel.pricing import Pricing
 from torchtally.plan.parallel.search import (
     Choices,
@@ -100,9 +100,11 @@ def test_a_batch_that_no_layout_can_have() -> None:
 
 
 def test_choices_are_kept_to() -> None:
-    only = Choices(shards=(Shard.ZERO1,), schedules=(Schedule.ZB_H1,), most_micro_batch=1)
+    only = Choices(shards=(Sharding.ZERO1,), schedules=(Schedule.ZB_H1,), most_micro_batch=1)
     found = search(SMALL, 32, choices=only, keep=100)
-    assert {step.layout.shard for step in found.steps if step.layout.replicas > 1} == {Shard.ZERO1}
+    assert {step.layout.shard for step in found.steps if step.layout.replicas > 1} == {
+        Sharding.ZERO1
+    }
     assert {step.layout.micro_batch for step in found.steps} == {1}
 
 

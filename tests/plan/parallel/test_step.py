@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.plan.dimensions import check_units
 from tests.plan.parallel.builders import faster, llama, mixture, workload
 from torchtally.chips.clusters import cluster
-from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.activations import AttentionKernel, Implementation
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.flops import Recompute
-from torchtally.plan.parallel.layout import Layout, Schedule, Shard
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.overlap import Overlap
 from torchtally.plan.parallel.pricing import Pricing, step
 from torchtally.plan.parallel.step import Parts, Step, Workload
@@ -31,7 +31,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     context = draw(st.sampled_from([1, 2]))
     data = 16 // tensor // pipeline // context if tensor * pipeline * context <= 16 else 1
     schedule = draw(st.sampled_from(list(Schedule))) if pipeline > 1 else Schedule.ONE_F_ONE_B
-    shard = draw(st.sampled_from(list(Shard)))
+    shard = draw(st.sampled_from(list(Sharding)))
     return Layout(
         data=data,
         tensor=tensor,
@@ -41,11 +41,11 @@ def layouts(draw: st.DrawFn) -> Layout:
         schedule=schedule,
         virtual_stages=2 if schedule is Schedule.INTERLEAVED else 1,
         shard=shard,
-        shard_group=draw(st.sampled_from([None, 1])) if shard is not Shard.NONE else None,
+        shard_group=draw(st.sampled_from([None, 1])) if shard is not Sharding.NONE else None,
         micro_batch=draw(st.sampled_from([1, 2])),
         micro_batches=draw(st.sampled_from([1, 4, 8])),
         recompute=draw(st.sampled_from(list(Recompute))),
-        kernel=draw(st.sampled_from(list(Kernel))),
+        kernel=draw(st.sampled_from(list(AttentionKernel))),
         implementation=draw(st.sampled_from(list(Implementation))),
     )
 
@@ -164,7 +164,7 @@ def test_full_recomputation_does_the_layers_forward_again() -> None:
 def test_shared_parameters_are_fetched_for_every_micro_batch() -> None:
     job = workload(overlap=Overlap(data=0.0))
     one, four = (
-        step(job, Layout(data=8, shard=Shard.ZERO3, micro_batches=m)).parts.data.value
+        step(job, Layout(data=8, shard=Sharding.ZERO3, micro_batches=m)).parts.data.value
         for m in (1, 4)
     )
     assert four == pytest.approx(4 * one)
@@ -177,7 +177,7 @@ def test_sharing_the_optimizer_sends_no_more_and_sharing_all_half_as_much_again(
     pricing = Pricing(workload())
     plain, one, three = (
         pricing._updates(Layout(data=8, shard=shard))
-        for shard in (Shard.NONE, Shard.ZERO1, Shard.ZERO3)
+        for shard in (Sharding.NONE, Sharding.ZERO1, Sharding.ZERO3)
     )
     once = one.gradients.sent.value + one.gathered.sent.value
     assert plain.gradients.sent.value == pytest.approx(once, rel=1e-6)
@@ -198,7 +198,7 @@ def test_what_bounds_a_step_is_said_in_words() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_has_a_step(name: str) -> None:
-    found = step(workload(recipe=RECIPES[name]), Layout(data=8, shard=Shard.ZERO3))
+    found = step(workload(recipe=RECIPES[name]), Layout(data=8, shard=Sharding.ZERO3))
     assert found.seconds.value > 0
 
 
@@ -206,7 +206,9 @@ def test_every_recipe_has_a_step(name: str) -> None:
 def test_unusual_models_have_a_step(name: str) -> None:
     model = known_model(name)
     expert = 8 if model.is_mixture else 1
-    layout = Layout(data=8, shard=Shard.ZERO3, expert=expert, implementation=Implementation.FUSED)
+    layout = Layout(
+        data=8, shard=Sharding.ZERO3, expert=expert, implementation=Implementation.FUSED
+    )
     found = step(workload(model, sequence=4096), layout)
     assert (found.parts.expert.value > 0) is model.is_mixture
     check_units(found.tokens_per_s)

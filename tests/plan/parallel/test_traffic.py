@@ -4,8 +4,8 @@ import pytest
 
 from tests.plan.parallel.builders import llama, mixture
 from torchtally.chips.clusters import cluster
-from torchtally.plan.parallel.communication import Group, network
-from torchtally.plan.parallel.layout import Layout, Shard
+from torchtally.plan.parallel.communication import RankGroup, network
+from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.traffic import (
     context_traffic,
     expert_traffic,
@@ -68,7 +68,7 @@ def test_gradients_are_all_reduced_or_scattered() -> None:
     """A billion parameters among 8: twice 7/8 of 2 GB, or once."""
     whole = gradient_traffic(10**9, Layout(data=8), MIXED, NET, of_experts=False)
     assert whole.sent.value == 2 * 2 * 10**9 * 7 // 8
-    shared = Layout(data=8, shard=Shard.ZERO2)
+    shared = Layout(data=8, shard=Sharding.ZERO2)
     assert gradient_traffic(10**9, shared, MIXED, NET, of_experts=False).sent.value == (
         2 * 10**9 * 7 // 8
     )
@@ -80,14 +80,14 @@ def test_gradients_are_all_reduced_or_scattered() -> None:
 
 def test_groups_reduce_their_shares_across() -> None:
     """HSDP, 64 chips in groups of 8: scatter 7/8 in the group, then an eighth among 8 groups."""
-    layout = Layout(data=64, shard=Shard.ZERO3, shard_group=8)
+    layout = Layout(data=64, shard=Sharding.ZERO3, shard_group=8)
     found = gradient_traffic(10**9, layout, MIXED, NET, of_experts=False)
     size = 2 * 10**9
     assert found.sent.value == pytest.approx(size * 7 / 8 + 2 * 7 / 8 * size / 8)
 
 
 def test_autocast_gathers_its_weights_in_16_bits() -> None:
-    layout = Layout(data=8, shard=Shard.ZERO3)
+    layout = Layout(data=8, shard=Sharding.ZERO3)
     found = gather_traffic(8 * 10**9, layout, recipe("amp"), NET, of_experts=False)
     assert found.sent.value == 2 * 7 * 10**9
 
@@ -95,10 +95,10 @@ def test_autocast_gathers_its_weights_in_16_bits() -> None:
 def test_who_stands_where() -> None:
     """Tensor-parallel chips are neighbours; 8 of them fill a node of the data-parallel ring."""
     found = groups(Layout(data=4, tensor=8, pipeline=2), NET)
-    assert found.tensor == Group(8, 8)
-    assert found.replicas == Group(4, 1)
+    assert found.tensor == RankGroup(8, 8)
+    assert found.replicas == RankGroup(4, 1)
     assert found.stages_cross_nodes
     near = groups(Layout(data=8, tensor=2, context=2, pipeline=2), NET)
-    assert near.context == Group(2, 2)
-    assert near.replicas == Group(16, 4)
+    assert near.context == RankGroup(2, 2)
+    assert near.replicas == RankGroup(16, 4)
     assert not groups(Layout(pipeline=8), NET).stages_cross_nodes

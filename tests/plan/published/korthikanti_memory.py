@@ -6,8 +6,8 @@ from tests.plan.published.korthikanti import KORTHIKANTI
 from tests.plan.published.models import gpt
 from tests.plan.published.row import BYTES, GIB, PERCENT, Row, Source
 from torchtally.plan.activations import (
+    AttentionKernel,
     Implementation,
-    Kernel,
     Options,
     layer_activation_bytes,
 )
@@ -82,7 +82,7 @@ def layer_bytes(
         batch,
         S,
         recipe("mixed"),
-        kernel=Kernel.MATH,
+        kernel=AttentionKernel.MATH,
         implementation=Implementation.FUSED,
         **options,
     )

@@ -17,8 +17,8 @@ from torchtally.plan.activations.kernel import usual_kernel
 from torchtally.plan.activations.pipeline import first_stage_activation_bytes
 from torchtally.plan.activations.saved import Region, Saved
 from torchtally.plan.activations.setting import (
+    AttentionKernel,
     Implementation,
-    Kernel,
     Options,
     Setting,
     setting_of,
@@ -26,8 +26,8 @@ from torchtally.plan.activations.setting import (
 
 __all__ = [
     "Activations",
+    "AttentionKernel",
     "Implementation",
-    "Kernel",
     "Options",
     "Region",
     "Saved",

@@ -20,7 +20,7 @@ from torchtally.plan.activations.setting import (
     BOOL_BYTES,
     FLOAT32_BYTES,
     INT64_BYTES,
-    Kernel,
+    AttentionKernel,
     Setting,
 )
 from torchtally.plan.architecture.model import LatentAttention, SelfAttention
@@ -99,11 +99,11 @@ def _latent_saved(at: Setting, latent_attention: LatentAttention) -> Iterator[Sa
 def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iterator[Saved]:
     """Queries, keys, values, scores where they are kept, and what becomes of them."""
     sizes = _sizes(attention)
-    if at.kernel is Kernel.MATH and at.recompute is not Recompute.SELECTIVE:
+    if at.kernel is AttentionKernel.MATH and at.recompute is not Recompute.SELECTIVE:
         yield from _math_saved(at, attention)
     else:
         yield from _operands_saved(at, attention)
-    if at.kernel is Kernel.FLASH:
+    if at.kernel is AttentionKernel.FLASH:
         yield at.saved("log-sum-exp", f"{TOKENS} * heads", FLOAT32_BYTES, INNER,
                        "scores made again", heads=attention.heads)  # fmt: skip
         yield at.saved("random state", "2", INT64_BYTES, Region.WHOLE, "dropout within attention")
@@ -115,7 +115,7 @@ def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
         yield at.saved("result", VALUES, at.inner_bytes, INNER, "attention's backward", **sizes)
     yield from products_saved(
         at, "input of the output projection", VALUES, at.inner_bytes, region=INNER,
-        is_kept_already=at.kernel is Kernel.FLASH, **sizes,
+        is_kept_already=at.kernel is AttentionKernel.FLASH, **sizes,
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from torchtally.plan.activations.setting import (
     BOOL_BYTES,
     FLOAT32_BYTES,
     INT64_BYTES,
-    Kernel,
+    AttentionKernel,
     Options,
     Setting,
     setting_of,
@@ -290,7 +290,7 @@ def _made_again(at: Setting, kind: Layer, options: Options) -> Quantity:
         again = saved_bytes("made again", [saved for saved in everything if not saved.is_input])
         casts = layer_cast_bytes(kind, at.model, at.recipe, **options)
         return total("made again", Unit.BYTES, {"tensors": again, "weight_casts": casts})
-    if at.kernel is not Kernel.MATH:
+    if at.kernel is not AttentionKernel.MATH:
         return of(0, Unit.BYTES, "made again")
     kept = layer_saved(at, kind)
     names = ("whole", "kept")

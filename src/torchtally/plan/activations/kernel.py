@@ -1,6 +1,6 @@
 """Which attention kernel PyTorch takes on a GPU where nobody chooses one."""
 
-from torchtally.plan.activations.setting import Implementation, Kernel
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import Model, SelfAttention
 from torchtally.plan.recipes import Recipe
 
@@ -12,7 +12,7 @@ ALIGNED_ELEMENTS = 4
 
 def usual_kernel(
     model: Model, recipe: Recipe, sequence: int, implementation: Implementation
-) -> Kernel:
+) -> AttentionKernel:
     """MATH where no fused kernel of PyTorch takes what transformers gives it, else FLASH.
 
     In half precision one always does. In float32 there is the memory-efficient kernel alone, which
@@ -21,13 +21,13 @@ def usual_kernel(
     grouped. Kernels of Megatron's kind are fused by name.
     """
     if implementation is Implementation.FUSED or recipe.activation_bytes < 4:
-        return Kernel.FLASH
+        return AttentionKernel.FLASH
     attentions = (kind.attention for kind in model.kinds)
     is_math = any(
         isinstance(attention, SelfAttention) and _is_refused(attention, sequence)
         for attention in attentions
     )
-    return Kernel.MATH if is_math else Kernel.FLASH
+    return AttentionKernel.MATH if is_math else AttentionKernel.FLASH
 
 
 def _is_refused(self_attention: SelfAttention, sequence: int) -> bool:

@@ -18,7 +18,7 @@ from torchtally.units import Unit
 FLOAT32_BYTES, INT64_BYTES, BOOL_BYTES = 4, 8, 1
 
 
-class Kernel(StrEnum):
+class AttentionKernel(StrEnum):
     """How attention is computed."""
 
     FLASH = "flash"
@@ -44,7 +44,7 @@ class Options(TypedDict, total=False):
     """What may be said besides the model, the micro-batch and the recipe; defaults in `Setting`."""
 
     recompute: Recompute
-    kernel: Kernel
+    kernel: AttentionKernel
     implementation: Implementation
     tensor: int
     """Chips that share each layer's matrices (tensor parallelism)."""
@@ -63,7 +63,7 @@ class Setting:
     words: Mapping[str, Quantity]
     """What formulas call batch, sequence (on this chip), keys (of the whole sequence), width."""
     recompute: Recompute = Recompute.NONE
-    kernel: Kernel = Kernel.FLASH
+    kernel: AttentionKernel = AttentionKernel.FLASH
     implementation: Implementation = Implementation.EAGER
     tensor: int = 1
     is_sequence_parallel: bool = False

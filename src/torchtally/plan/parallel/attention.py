@@ -7,11 +7,11 @@ from dataclasses import replace
 from math import ceil
 
 from torchtally.chips import Chip
-from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.activations import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import LatentAttention, Layer, Model
 from torchtally.plan.flops import keys_seen
 from torchtally.plan.parallel import passes
-from torchtally.plan.parallel.kernels import ROOFLINE, Bench, Pair, word_of
+from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, Pair, word_of
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.quantity import Quantity, total
 from torchtally.timing.roofline.attention import attention_kernel
@@ -21,7 +21,9 @@ from torchtally.work import cost_of
 from torchtally.work.convention import Attention
 
 
-def attention_s(kind: Layer, model: Model, sequence: int, layout: Layout, work: Bench) -> Pair:
+def attention_s(
+    kind: Layer, model: Model, sequence: int, layout: Layout, work: KernelTimes
+) -> Pair:
     """Scores and their products with values, forward and backward, causal.
 
     Chips of context parallelism have pieces of the front and of the back, so each does an equal
@@ -40,7 +42,7 @@ def attention_s(kind: Layer, model: Model, sequence: int, layout: Layout, work: 
     # A causal kernel over T keys does half of them: T is twice what a token sees.
     T = ceil(2 * keys_seen(sequence, window, Attention.CAUSAL).value)
     S, b = sequence // layout.context, layout.micro_batch
-    if layout.kernel is Kernel.MATH:
+    if layout.kernel is AttentionKernel.MATH:
         dropped = model.dropout if model.attention_dropout is None else model.attention_dropout
         return _math_attention(
             (b * heads, S, sequence, attention.head_dim, value_dim), dropped > 0, layout, work
@@ -76,7 +78,7 @@ def attention_s(kind: Layer, model: Model, sequence: int, layout: Layout, work: 
 
 
 def _math_attention(
-    shape: tuple[int, int, int, int, int], is_dropped: bool, layout: Layout, work: Bench
+    shape: tuple[int, int, int, int, int], is_dropped: bool, layout: Layout, work: KernelTimes
 ) -> Pair:
     """As plain products, with the scores in memory between them; masked or not."""
     (heads, S, T, D, E), size = shape, work.recipe.activation_bytes

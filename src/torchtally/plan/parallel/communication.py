@@ -63,7 +63,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RankGroup:
     """Chips that communicate: how many, and how many of them stand in one node."""
 
     ranks: int
@@ -96,15 +96,15 @@ def network(cluster: Cluster) -> Network:
     )
 
 
-def group(ranks: int, stride: int, network: Network) -> Group:
+def group(ranks: int, stride: int, network: Network) -> RankGroup:
     """So many chips, each `stride` away from the next: as many of them in a node as fit evenly."""
     room = max(1, network.node_size // stride)
-    return Group(
+    return RankGroup(
         ranks, max(number for number in range(1, min(room, ranks) + 1) if ranks % number == 0)
     )
 
 
-def all_reduce(payload: Amount, group: Group, network: Network) -> Transfer:
+def all_reduce(payload: Amount, group: RankGroup, network: Network) -> Transfer:
     """The sum of all ranks' payload, on every rank: ring, tree or by levels, the fastest."""
     if group.ranks == 1:
         return _nothing("all-reduce")
@@ -116,17 +116,17 @@ def all_reduce(payload: Amount, group: Group, network: Network) -> Transfer:
     return _fastest(ways)
 
 
-def all_gather(payload: Amount, group: Group, network: Network) -> Transfer:
+def all_gather(payload: Amount, group: RankGroup, network: Network) -> Transfer:
     """Every rank's piece on all of them; the payload is all pieces together."""
     return _around("all-gather", payload, group, network)
 
 
-def reduce_scatter(payload: Amount, group: Group, network: Network) -> Transfer:
+def reduce_scatter(payload: Amount, group: RankGroup, network: Network) -> Transfer:
     """The sum of all ranks' payload, of which each rank keeps its piece."""
     return _around("reduce-scatter", payload, group, network)
 
 
-def all_to_all(payload: Amount, group: Group, network: Network) -> Transfer:
+def all_to_all(payload: Amount, group: RankGroup, network: Network) -> Transfer:
     """From every rank to every other; the payload is what one rank has for all.
 
     Within the node and between nodes at once; as many steps as there are partners, which is the
@@ -188,7 +188,7 @@ def send(payload: Amount, *, crosses_nodes: bool, network: Network) -> Transfer:
 LATENCY = "base_s + steps_in_node * hop_in_node_s + steps_between * hop_between_s"
 
 
-def _around(name: str, payload: Amount, group: Group, network: Network) -> Transfer:
+def _around(name: str, payload: Amount, group: RankGroup, network: Network) -> Transfer:
     if group.ranks == 1:
         return _nothing(name)
     size = of(payload, Unit.BYTES, "payload")
@@ -196,7 +196,12 @@ def _around(name: str, payload: Amount, group: Group, network: Network) -> Trans
 
 
 def _ring(
-    name: str, payload: Quantity, rounds: int, group: Group, network: Network, protocol: Protocol
+    name: str,
+    payload: Quantity,
+    rounds: int,
+    group: RankGroup,
+    network: Network,
+    protocol: Protocol,
 ) -> Transfer:
     """Once round for a gather or a scatter, twice for both, which is an all-reduce."""
     sent = _pieces("sent", payload, rounds * (group.ranks - 1), group)
@@ -206,7 +211,7 @@ def _ring(
     return Transfer(sent, _timed(name, note, sent, protocol.share, terms, group, network))
 
 
-def _tree(payload: Quantity, group: Group, network: Network, protocol: Protocol) -> Transfer:
+def _tree(payload: Quantity, group: RankGroup, network: Network, protocol: Protocol) -> Transfer:
     """Up a tree and down again: in a node a chain, between nodes two binary trees at once."""
     sent = derived("sent", Unit.BYTES, "2 * payload", "Sanders et al. 2009", payload=payload)
     depth = (group.nodes - 1).bit_length()
@@ -215,12 +220,12 @@ def _tree(payload: Quantity, group: Group, network: Network, protocol: Protocol)
     return Transfer(sent, _timed("all-reduce", note, sent, protocol.share, terms, group, network))
 
 
-def _by_levels(payload: Quantity, group: Group, network: Network) -> Transfer:
+def _by_levels(payload: Quantity, group: RankGroup, network: Network) -> Transfer:
     """Reduce-scatter in the node, all-reduce of the pieces between nodes, all-gather in the node.
 
     Every chip does its piece over its own wire.
     """
-    inner, outer = Group(group.in_node, group.in_node), Group(group.nodes, 1)
+    inner, outer = RankGroup(group.in_node, group.in_node), RankGroup(group.nodes, 1)
     piece = _pieces("piece", payload, 1, inner)
     scatter, gather = (_around(word, payload, inner, network) for word in ("scatter", "gather"))
     middle = _fastest([_ring("all-reduce", piece, 2, outer, network, ring) for ring in RINGS])
@@ -242,7 +247,7 @@ def _timed(
     sent: Quantity,
     share: float,
     terms: Mapping[str, Quantity],
-    group: Group,
+    group: RankGroup,
     network: Network,
 ) -> Quantity:
     speeds = _speeds(network, group)
@@ -261,7 +266,7 @@ def _timed(
     )
 
 
-def _speeds(network: Network, group: Group) -> dict[str, Quantity]:
+def _speeds(network: Network, group: RankGroup) -> dict[str, Quantity]:
     """Of the wires that the group uses."""
     speeds = {}
     if group.in_node > 1:
@@ -287,7 +292,7 @@ def _latencies(
     }
 
 
-def _pieces(name: str, payload: Quantity, pieces: int, group: Group) -> Quantity:
+def _pieces(name: str, payload: Quantity, pieces: int, group: RankGroup) -> Quantity:
     """So many of the payload's n pieces."""
     return derived(
         name,

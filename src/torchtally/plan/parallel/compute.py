@@ -13,16 +13,16 @@ from math import ceil
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
-from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.activations import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model
 from torchtally.plan.architecture.weights import Group, Weight
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel import passes
 from torchtally.plan.parallel.attention import attention_s
-from torchtally.plan.parallel.kernels import ROOFLINE, Bench, Pair, word_of
+from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, Pair, word_of
 from torchtally.plan.parallel.layout import Layout
-from torchtally.plan.parallel.passes import Passes
+from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.parallel.shards import layer_on_chip
 from torchtally.plan.quantity import Quantity, derived, of, total
 from torchtally.plan.recipes import Recipe
@@ -31,7 +31,7 @@ from torchtally.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ChipWork:
     """One chip's seconds for one micro-batch."""
 
     forward: Quantity
@@ -47,34 +47,34 @@ class Work:
 
 def layer_work(
     kind: Layer, model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip
-) -> Work:
+) -> ChipWork:
     """One layer of this kind. Raises UsageError where the chip lacks a number it depends on."""
     weights = layer_on_chip(kind, model, layout.tensor, layout.expert)
     tokens = layout.micro_batch * sequence // layout.context
-    work = Bench(chip, recipe)
+    work = KernelTimes(chip, recipe)
     forward, inputs, gradients = _products(weights, kind, tokens, layout, work)
     attention = attention_s(kind, model, sequence, layout, work)
     moved = _streams(kind, model, weights, tokens, layout, work)
     return _work((forward, inputs, gradients), moved, attention)
 
 
-def made_again(work: Work, layout: Layout) -> Quantity:
+def made_again(work: ChipWork, layout: Layout) -> Quantity:
     """Seconds of a layer's forward pass that its backward pass does once more.
 
     Selectively it is attention's scores, which fused attention makes again in any case.
     """
     if layout.recompute is Recompute.FULL:
         return work.forward.named("made again")
-    if layout.recompute is Recompute.SELECTIVE and layout.kernel is Kernel.MATH:
+    if layout.recompute is Recompute.SELECTIVE and layout.kernel is AttentionKernel.MATH:
         return work.attention.named("made again")
     return derived("made again", Unit.SECONDS, "0")
 
 
-def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip) -> Work:
+def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip) -> ChipWork:
     """The last norm, the logits and their loss."""
     tokens = layout.micro_batch * sequence // layout.context
     vocabulary = ceil(model.vocabulary / layout.tensor)
-    work = Bench(chip, recipe)
+    work = KernelTimes(chip, recipe)
     inner = model.embedding_width or model.width
     matrices = [Weight("head", Group.HEAD, (vocabulary, inner))]
     if inner != model.width:
@@ -94,13 +94,15 @@ def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip:
     return _work(products, streams)
 
 
-def embedding_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip) -> Work:
+def embedding_work(
+    model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip
+) -> ChipWork:
     """Rows looked up, and their gradients added up in zeros of the table's size."""
     tokens = layout.micro_batch * sequence // layout.context
-    work, size = Bench(chip, recipe), recipe.activation_bytes
-    rows = work.stream("rows", tokens * model.width, Passes(2 * size, 3 * size))
+    work, size = KernelTimes(chip, recipe), recipe.activation_bytes
+    rows = work.stream("rows", tokens * model.width, MemoryPasses(2 * size, 3 * size))
     table = ceil(model.vocabulary / layout.tensor) * model.width
-    zeros = work.stream("table", table, Passes(0, 2 * recipe.gradient_bytes, 0, 1))
+    zeros = work.stream("table", table, MemoryPasses(0, 2 * recipe.gradient_bytes, 0, 1))
     nothing = of(0.0, Unit.SECONDS)
     return _work((nothing, nothing, nothing), [rows, zeros])
 
@@ -143,7 +145,7 @@ def optimizer_s(
 
 
 def _products(
-    weights: tuple[Weight, ...], kind: Layer, tokens: int, layout: Layout, work: Bench
+    weights: tuple[Weight, ...], kind: Layer, tokens: int, layout: Layout, work: KernelTimes
 ) -> tuple[Quantity, Quantity, Quantity]:
     """All products with the layer's weights: forward, inputs' gradients, weights' gradients."""
     block = kind.feed_forward
@@ -178,7 +180,7 @@ def _streams(
     weights: tuple[Weight, ...],
     tokens: int,
     layout: Layout,
-    work: Bench,
+    work: KernelTimes,
 ) -> list[Pair]:
     """What is neither a product nor attention."""
     recipe, how, size = work.recipe, layout.implementation, work.recipe.activation_bytes
@@ -207,7 +209,7 @@ def _streams(
     if isinstance(block, Experts):
         width = block.active * block.width + block.shared_width
         # Tokens are sorted by expert and back: a copy each way.
-        routed = Passes(4 * size, 4 * size, 2, 2)
+        routed = MemoryPasses(4 * size, 4 * size, 2, 2)
         streams.append(work.stream("routing", block.active * whole, routed))
     inner = tokens * width // layout.tensor
     streams.append(
@@ -216,19 +218,19 @@ def _streams(
     parameters = sum(weight.elements for weight in weights)
     if recipe.is_autocast:
         casts = recipe.weight_bytes + DTYPE_BYTES[recipe.products]
-        cast = Passes(casts, casts, len(weights), len(weights))
+        cast = MemoryPasses(casts, casts, len(weights), len(weights))
         streams.append(work.stream("casts of weights", parameters, cast))
     if layout.micro_batches > 1:
         # Added to the gradient that is there; a fused product reads and writes that one alone.
         reads = 3 if how is Implementation.EAGER else 1
-        added = Passes(0, reads * recipe.gradient_bytes, 0, len(weights))
+        added = MemoryPasses(0, reads * recipe.gradient_bytes, 0, len(weights))
         streams.append(work.stream("gradients added up", parameters, added))
     return streams
 
 
 def _work(
     products: tuple[Quantity, ...], streams: list[Pair], attention: Pair | None = None
-) -> Work:
+) -> ChipWork:
     none = of(0.0, Unit.SECONDS)
     forward_products, inputs, gradients = products
     core, core_back = attention or (none, none)
@@ -251,4 +253,4 @@ def _work(
         {"products": inputs, "attention": core_back, "passes": back},
     )
     streaming = total("passes", Unit.SECONDS, {"forward": there, "backward": back})
-    return Work(forward, backward, gradients, core, core_back, streaming)
+    return ChipWork(forward, backward, gradients, core, core_back, streaming)

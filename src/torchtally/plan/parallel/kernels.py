@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.architecture.weights import Weight
-from torchtally.plan.parallel.passes import Passes
+from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.quantity import Quantity, derived, of
 from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.limits import KERNEL_S, bounded
@@ -24,7 +24,7 @@ Pair = tuple[Quantity, Quantity]
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class KernelTimes:
     """One chip with one recipe: what single kernels take on it."""
 
     chip: Chip
@@ -54,7 +54,7 @@ class Bench:
         shapes = f"{times}({M}, {K}) @ ({K}, {N}) in {self.recipe.products}: {kernel.bound}-bound"
         return Quantity(name, kernel.seconds, Unit.SECONDS, source=ROOFLINE, note=shapes)
 
-    def stream(self, name: str, count: int, moved: Passes) -> Pair:
+    def stream(self, name: str, count: int, moved: MemoryPasses) -> Pair:
         """Over so many elements, forward and backward."""
         rate = normalization_bytes_per_s if moved.is_normalization else bandwidth_bytes_per_s
         speed = of(rate(self.chip), Unit.BYTE_PER_S)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchtally.chips import Cluster
-from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.activations import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import Experts, FeedForward, Model, SelfAttention
 from torchtally.plan.flops import Recompute
 
 
-class Shard(StrEnum):
+class Sharding(StrEnum):
     """What data-parallel chips share instead of each holding all (ZeRO, arXiv 1910.02054)."""
 
     NONE = "none"
@@ -28,7 +28,7 @@ class Shard(StrEnum):
 
     @property
     def stage(self) -> int:
-        return list(Shard).index(self)
+        return list(Sharding).index(self)
 
 
 class Schedule(StrEnum):
@@ -51,7 +51,7 @@ class Layout:
     """One way to spread a training over chips."""
 
     data: int = 1
-    shard: Shard = Shard.NONE
+    shard: Sharding = Sharding.NONE
     shard_group: int | None = None
     """States are shared within groups of so many chips and replicated across (HSDP). None: by all
     that have the same weights, `replicas`."""
@@ -71,7 +71,7 @@ class Layout:
     micro_batches: int = 1
     """Of them in a step, one after the other."""
     recompute: Recompute = Recompute.NONE
-    kernel: Kernel = Kernel.FLASH
+    kernel: AttentionKernel = AttentionKernel.FLASH
     implementation: Implementation = Implementation.EAGER
 
     @property
@@ -108,7 +108,7 @@ def _words(layout: Layout) -> Iterator[str]:
     group = f" in groups of {layout.shard_group}" if layout.shard_group else ""
     if layout.replicas > 1:
         yield f"dp {layout.data}" + (
-            f" {layout.shard}{group}" if layout.shard is not Shard.NONE else ""
+            f" {layout.shard}{group}" if layout.shard is not Sharding.NONE else ""
         )
     if layout.tensor > 1:
         yield f"tp {layout.tensor}" + (" with sp" if layout.is_sequence_parallel else "")
@@ -209,7 +209,7 @@ def _of_experts(layout: Layout, model: Model, cluster: Cluster, sequence: int) -
 def _of_shards(layout: Layout, model: Model, cluster: Cluster, sequence: int) -> Iterator[str]:
     if layout.shard_group is None:
         return
-    if layout.shard is Shard.NONE:
+    if layout.shard is Sharding.NONE:
         yield f"groups of {layout.shard_group} that share nothing"
     if layout.replicas % layout.shard_group or layout.shard_group % layout.expert:
         yield (

@@ -13,7 +13,7 @@ from torchtally.plan.activations import Implementation
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
+class MemoryPasses:
     """Bytes moved for each element, and kernels launched, forward and backward."""
 
     forward: int
@@ -24,7 +24,7 @@ class Passes:
     """Rows are summed up: slower than plain copies (`roofline/rates.py`)."""
 
 
-def norm(kind: str, implementation: Implementation, itemsize: int) -> Passes:
+def norm(kind: str, implementation: Implementation, itemsize: int) -> MemoryPasses:
     """Of a norm's input. "rms", "layer" or "plain".
 
     Layer norms have a kernel of their own in PyTorch. An RMS norm of Hugging Face's is a cast to
@@ -32,53 +32,55 @@ def norm(kind: str, implementation: Implementation, itemsize: int) -> Passes:
     6 + 8 + 4 + 8 + 6 + 4 bytes, backward 92.
     """
     if implementation is Implementation.FUSED or kind != "rms":
-        return Passes(2 * itemsize, 5 * itemsize, 1, 2, is_normalization=True)
+        return MemoryPasses(2 * itemsize, 5 * itemsize, 1, 2, is_normalization=True)
     casts = 2 * (itemsize + 4) if itemsize != 4 else 0
-    return Passes(20 + 2 * itemsize + casts, 68 + 6 * itemsize + casts, 8, 16)
+    return MemoryPasses(20 + 2 * itemsize + casts, 68 + 6 * itemsize + casts, 8, 16)
 
 
-def residual(implementation: Implementation, itemsize: int) -> Passes:
+def residual(implementation: Implementation, itemsize: int) -> MemoryPasses:
     """Of one residual addition. Fused, the norm behind it reads what is in registers still."""
     if implementation is Implementation.FUSED:
-        return Passes(2 * itemsize, itemsize, 0, 0)
-    return Passes(3 * itemsize, 3 * itemsize)
+        return MemoryPasses(2 * itemsize, itemsize, 0, 0)
+    return MemoryPasses(3 * itemsize, 3 * itemsize)
 
 
-def rotation(implementation: Implementation, itemsize: int) -> Passes:
+def rotation(implementation: Implementation, itemsize: int) -> MemoryPasses:
     """Of queries or keys: `q * cos + rotate_half(q) * sin` is five operators, their backward nine,
     and a copy for the heads' order.
     """
     if implementation is Implementation.FUSED:
-        return Passes(2 * itemsize, 2 * itemsize)
-    return Passes(10 * itemsize, 16 * itemsize, 5, 9)
+        return MemoryPasses(2 * itemsize, 2 * itemsize)
+    return MemoryPasses(10 * itemsize, 16 * itemsize, 5, 9)
 
 
-def dropout(implementation: Implementation, itemsize: int) -> Passes:
+def dropout(implementation: Implementation, itemsize: int) -> MemoryPasses:
     """Of what is dropped from: a mask of one byte for each element, written and read again. On the
     residual stream fused with the addition; on scores always a kernel of its own.
     """
     if implementation is Implementation.FUSED:
-        return Passes(1, 1, 0, 0)
-    return Passes(2 * itemsize + 1, 2 * itemsize + 1)
+        return MemoryPasses(1, 1, 0, 0)
+    return MemoryPasses(2 * itemsize + 1, 2 * itemsize + 1)
 
 
-def branches(implementation: Implementation, itemsize: int) -> Passes:
+def branches(implementation: Implementation, itemsize: int) -> MemoryPasses:
     """Of the input of several projections: their gradients are added up, one addition each."""
     if implementation is Implementation.FUSED:
-        return Passes(0, 0, 0, 0)
-    return Passes(0, 3 * itemsize, 0, 1)
+        return MemoryPasses(0, 0, 0, 0)
+    return MemoryPasses(0, 3 * itemsize, 0, 1)
 
 
-def activation(name: str, is_gated: bool, implementation: Implementation, itemsize: int) -> Passes:
+def activation(
+    name: str, is_gated: bool, implementation: Implementation, itemsize: int
+) -> MemoryPasses:
     """Of the inner layer of a feed-forward, by the name that transformers gives the function.
 
     Fused it is one kernel, with the gate. GPT-2's `gelu_new` is eight operators in Python.
     """
     gate = (3, 6) if is_gated else (0, 0)
     if implementation is Implementation.FUSED:
-        return Passes((2 + is_gated) * itemsize, (3 + 2 * is_gated) * itemsize)
+        return MemoryPasses((2 + is_gated) * itemsize, (3 + 2 * is_gated) * itemsize)
     forward, backward, kernels = _COMPOSED.get(name, (2, 3, 1))
-    return Passes(
+    return MemoryPasses(
         (forward + gate[0]) * itemsize,
         (backward + gate[1]) * itemsize,
         kernels + is_gated,
@@ -98,24 +100,24 @@ _COMPOSED = {
 backward, and kernels forward. All others are one."""
 
 
-def loss(implementation: Implementation, itemsize: int) -> Passes:
+def loss(implementation: Implementation, itemsize: int) -> MemoryPasses:
     """Of logits. In PyTorch they are cast to float32, whose log-softmax reads a long row three
     times and writes it once; backward it reads three tensors and writes one, from zeros, and casts
     back (SoftMax.cu). Fused, the gradient takes the place of the logits.
     """
     if implementation is Implementation.FUSED:
-        return Passes(2 * itemsize, itemsize, 1, 1, is_normalization=True)
+        return MemoryPasses(2 * itemsize, itemsize, 1, 1, is_normalization=True)
     casts = itemsize + 4 if itemsize != 4 else 0
-    return Passes(16 + casts, 20 + casts, 3, 3, is_normalization=True)
+    return MemoryPasses(16 + casts, 20 + casts, 3, 3, is_normalization=True)
 
 
-def scores(implementation: Implementation, itemsize: int) -> Passes:
+def scores(implementation: Implementation, itemsize: int) -> MemoryPasses:
     """Of attention's scores where a kernel of its own does not keep them on chip: written, masked,
     normalised, read again; backward twice the reads. Fused: scale, mask and softmax in one.
     """
     if implementation is Implementation.FUSED:
-        return Passes(4 * itemsize, 6 * itemsize, 1, 1)
-    return Passes(8 * itemsize, 12 * itemsize, 4, 4)
+        return MemoryPasses(4 * itemsize, 6 * itemsize, 1, 1)
+    return MemoryPasses(8 * itemsize, 12 * itemsize, 4, 4)
 
 
 def optimizer_accesses(implementation: Implementation, name: str) -> int | None:

@@ -28,7 +28,7 @@ from torchtally.plan.parallel.communication import Network, Transfer, network
 from torchtally.plan.parallel.layout import Layout, Schedule
 from torchtally.plan.parallel.pipeline import bubble_s
 from torchtally.plan.parallel.plain import plain_number
-from torchtally.plan.parallel.stage import Pieces, StageTime, Works, pieces, stage_time, works
+from torchtally.plan.parallel.stage import LayerWorks, Pieces, StageTime, pieces, stage_time, works
 from torchtally.plan.parallel.states import ChipStates, chip_states
 from torchtally.plan.parallel.step import Parts, Step, Workload
 from torchtally.plan.parallel.traffic import pipeline_traffic
@@ -89,7 +89,7 @@ class Pricing:
         return float(sum(quantity.value for quantity in self._parts(layout).values()))
 
     def least_s(self, layout: Layout) -> float:
-        """Work and waits of the layers alone: no step takes less."""
+        """ChipWork and waits of the layers alone: no step takes less."""
         a_stage_s = self._layers_s(layout) / layout.pipeline
         return layout.micro_batches * a_stage_s
 
@@ -148,7 +148,7 @@ class Pricing:
 
     # Each is computed once for all layouts that agree on what it depends on.
 
-    def _works(self, layout: Layout) -> Works:
+    def _works(self, layout: Layout) -> LayerWorks:
         w = self.workload
         return self._once(
             ("works", *_of_work(layout), layout.micro_batches > 1),
@@ -175,7 +175,7 @@ class Pricing:
         )
 
     def _work(self, layout: Layout) -> dict[str, Quantity]:
-        """Work and waits, of all micro-batches one after the other."""
+        """ChipWork and waits, of all micro-batches one after the other."""
         return self._once(
             ("work", layout.pipeline, layout.micro_batches, *_of_layer(layout)),
             lambda: _all_micro_batches(self._stage(layout), of(layout.micro_batches, Unit.COUNT)),

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from operator import add
 
 from torchtally.errors import UsageError
-from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.activations import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import Experts, Model
 from torchtally.plan.flops import Recompute
-from torchtally.plan.parallel.layout import Layout, Schedule, Shard, invalidities
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding, invalidities
 from torchtally.plan.parallel.pricing import Pricing
 from torchtally.plan.parallel.step import Step, Workload
 
@@ -32,13 +32,13 @@ SCHEDULES = (
 class Choices:
     """What a search may choose from."""
 
-    shards: tuple[Shard, ...] = tuple(Shard)
+    shards: tuple[Sharding, ...] = tuple(Sharding)
     schedules: tuple[Schedule, ...] = SCHEDULES
     recomputes: tuple[Recompute, ...] = (Recompute.NONE, Recompute.FULL)
     """Selective recomputation is what flash attention does by itself."""
     most_micro_batch: int = 16
     is_tensor_across_nodes: bool = False
-    kernel: Kernel = Kernel.FLASH
+    kernel: AttentionKernel = AttentionKernel.FLASH
     implementation: Implementation = Implementation.FUSED
 
 
@@ -96,7 +96,7 @@ def search(
         )
 
 
-Sharing = tuple[Shard, int | None]
+Sharing = tuple[Sharding, int | None]
 """What is shared, and in groups of how many."""
 
 
@@ -235,12 +235,12 @@ def _runs(
 def _sharings(mesh: Layout, workload: Workload, choices: Choices) -> Iterator[Sharing]:
     """What is shared, among all; for FSDP also among those of one node (HSDP)."""
     for shard in choices.shards:
-        if shard is Shard.NONE or mesh.replicas > 1:
+        if shard is Sharding.NONE or mesh.replicas > 1:
             yield shard, None
     near = workload.cluster.node_size // mesh.tensor
     is_possible = near > 1 and mesh.replicas % near == 0 and near % mesh.expert == 0
-    if Shard.ZERO3 in choices.shards and is_possible and near < mesh.replicas:
-        yield Shard.ZERO3, near
+    if Sharding.ZERO3 in choices.shards and is_possible and near < mesh.replicas:
+        yield Sharding.ZERO3, near
 
 
 def _schedules(

@@ -28,7 +28,7 @@ EXPERTS_BY_OUTPUTS = frozenset(("experts in", "experts in bias"))
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ChipWeights:
     """The weights of one chip, by where they stand in a pipeline."""
 
     layers: tuple[Weight, ...]
@@ -41,7 +41,7 @@ class Held:
 
 
 @lru_cache(maxsize=1024)
-def held(model: Model, *, tensor: int = 1, expert: int = 1, pipeline: int = 1) -> Held:
+def held(model: Model, *, tensor: int = 1, expert: int = 1, pipeline: int = 1) -> ChipWeights:
     """What a chip holds of the model when so many share it."""
     layers = [layer_weight for kind in model.kinds for layer_weight in layer_weights(kind, model)]
     outside = [weight for weight in weights_of(model) if weight not in layers]
@@ -51,7 +51,7 @@ def held(model: Model, *, tensor: int = 1, expert: int = 1, pipeline: int = 1) -
         head += [
             replace(weight, group=Group.HEAD) for weight in embedding if weight.name == "embedding"
         ]
-    return Held(
+    return ChipWeights(
         *(
             tuple(on_chip(weight, tensor, expert) for weight in group)
             for group in (layers, embedding, head)

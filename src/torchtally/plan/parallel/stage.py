@@ -10,7 +10,7 @@ from torchtally.plan.architecture.model import Layer, Model
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.communication import Network
 from torchtally.plan.parallel.compute import (
-    Work,
+    ChipWork,
     embedding_work,
     head_work,
     layer_work,
@@ -43,7 +43,7 @@ class StageTime:
     """The stage's layers, and what only the last stage does: head and loss."""
 
     forward: Quantity
-    """Work alone, of the stage's layers, as the next two."""
+    """ChipWork alone, of the stage's layers, as the next two."""
     input_gradients: Quantity
     """With what is made again."""
     weight_gradients: Quantity
@@ -52,7 +52,7 @@ class StageTime:
     forward_with_waits: Quantity
     input_with_waits: Quantity
     ends: Quantity
-    """Work of the head; where there is one stage, of the embedding too."""
+    """ChipWork of the head; where there is one stage, of the embedding too."""
     waits_forward: Waits
     waits_backward: Waits
     ends_tensor: Quantity
@@ -65,11 +65,11 @@ class LayerTime:
     """One layer of one kind: its work and its waits."""
 
     kind: Layer
-    work: Work
+    work: ChipWork
     waits_forward: Waits
     waits_backward: Waits
     again: Quantity
-    """Work of the forward pass that is done once more."""
+    """ChipWork of the forward pass that is done once more."""
 
     @property
     def seconds(self) -> float:
@@ -86,8 +86,8 @@ class Pieces:
 
     layers: tuple[LayerTime, ...]
     """One of each kind."""
-    head: Work
-    embedding: Work
+    head: ChipWork
+    embedding: ChipWork
     outer_tensor: Quantity
     """Seconds that embedding and head wait for tensor parallelism."""
 
@@ -107,19 +107,19 @@ class Sends:
 
 
 @dataclass(frozen=True, slots=True)
-class Works:
+class LayerWorks:
     """A micro-batch through one layer of each kind and both ends: work and sends, done once."""
 
-    layers: tuple[tuple[Layer, Work, Sends], ...]
-    head: Work
-    embedding: Work
+    layers: tuple[tuple[Layer, ChipWork, Sends], ...]
+    head: ChipWork
+    embedding: ChipWork
     outer: Quantity
     """Seconds that embedding and head send for tensor parallelism."""
 
 
 def works(
     model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip, network: Network
-) -> Works:
+) -> LayerWorks:
     """One chip's, after tensor, context and expert parallelism."""
     workload = (model, layout, sequence, recipe)
     layers = []
@@ -130,7 +130,7 @@ def works(
             expert_traffic(kind, *workload, network).seconds,
         )
         layers.append((kind, layer_work(kind, *workload, chip), sends))
-    return Works(
+    return LayerWorks(
         tuple(layers),
         head_work(*workload, chip),
         embedding_work(*workload, chip),
@@ -138,7 +138,7 @@ def works(
     )
 
 
-def pieces(works: Works, layout: Layout, overlap: Overlap) -> Pieces:
+def pieces(works: LayerWorks, layout: Layout, overlap: Overlap) -> Pieces:
     """With what is done again, and what does not hide behind work."""
     return Pieces(
         tuple(
@@ -211,7 +211,7 @@ def _backward(layer: LayerTime) -> Quantity:
     return total("backward to the input", Unit.SECONDS, parts)
 
 
-def _waits(work: Work, sends: Sends, layout: Layout, overlap: Overlap) -> tuple[Waits, Waits]:
+def _waits(work: ChipWork, sends: Sends, layout: Layout, overlap: Overlap) -> tuple[Waits, Waits]:
     """Of one layer, forward and backward; what is made again sends its sums again."""
     sums, ring, routed = sends.tensor, sends.context, sends.expert
     twice = derived("keys, values and their gradients", Unit.SECONDS, "2 * forward", forward=ring)

@@ -12,8 +12,8 @@ from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.weights import Weight
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import Optimizer
-from torchtally.plan.parallel.layout import Layout, Shard
-from torchtally.plan.parallel.shards import Held, elements, held, layer_on_chip
+from torchtally.plan.parallel.layout import Layout, Sharding
+from torchtally.plan.parallel.shards import ChipWeights, elements, held, layer_on_chip
 from torchtally.plan.parallel.traffic import gathered_itemsize_bytes
 from torchtally.plan.quantity import Quantity, derived, of, total
 from torchtally.plan.recipes import Recipe
@@ -60,12 +60,14 @@ def chip_states(
     return ChipStates(**parts, total=total("states", Unit.BYTES, parts))
 
 
-def parameters_of_stage(weights: Held, layout: Layout, stage: int, *, of_experts: bool) -> Quantity:
+def parameters_of_stage(
+    weights: ChipWeights, layout: Layout, stage: int, *, of_experts: bool
+) -> Quantity:
     """Parameters on a chip of this stage before any sharing: experts', or all others."""
     return _count(weights, layout, stage, of_experts)
 
 
-def _count(here: Held, layout: Layout, stage: int, of_experts: bool) -> Quantity:
+def _count(here: ChipWeights, layout: Layout, stage: int, of_experts: bool) -> Quantity:
     ends = _outside_layers(here, layout, stage)
     return derived(
         "experts" if of_experts else "parameters on the chip",
@@ -77,7 +79,7 @@ def _count(here: Held, layout: Layout, stage: int, of_experts: bool) -> Quantity
     )
 
 
-def _outside_layers(here: Held, layout: Layout, stage: int) -> tuple[Weight, ...]:
+def _outside_layers(here: ChipWeights, layout: Layout, stage: int) -> tuple[Weight, ...]:
     first = here.embedding if stage == 0 else ()
     return first + (here.head if stage == layout.pipeline - 1 else ())
 
@@ -105,11 +107,11 @@ def _shared(
 
 
 def _optimizer(
-    here: Held, layout: Layout, recipe: Recipe, optimizer: Optimizer, stage: int
+    here: ChipWeights, layout: Layout, recipe: Recipe, optimizer: Optimizer, stage: int
 ) -> Quantity:
     """By the optimizer's own rule for each tensor, as it is on the chip before it is shared."""
     ends = _outside_layers(here, layout, stage)
-    is_shared = layout.shard is not Shard.NONE
+    is_shared = layout.shard is not Sharding.NONE
 
     def state(weights: tuple[Weight, ...], of_experts: bool) -> int:
         tensors = [
@@ -132,7 +134,7 @@ def _optimizer(
     )
 
 
-def _gathered(model: Model, here: Held, layout: Layout, recipe: Recipe) -> Quantity:
+def _gathered(model: Model, here: ChipWeights, layout: Layout, recipe: Recipe) -> Quantity:
     if layout.shard.stage < 2 or layout.shards == 1:
         return derived("gathered", Unit.BYTES, "0")
     units = [
@@ -142,7 +144,7 @@ def _gathered(model: Model, here: Held, layout: Layout, recipe: Recipe) -> Quant
     largest = max(
         *units, *(sum(weight.elements for weight in end) for end in (here.embedding, here.head))
     )
-    is_gathered = layout.shard is Shard.ZERO3
+    is_gathered = layout.shard is Sharding.ZERO3
     return derived(
         "gathered",
         Unit.BYTES,
@@ -162,7 +164,7 @@ def _casts(model: Model, layout: Layout, recipe: Recipe) -> Quantity:
     """Autocast's copies until the forward pass is over, where layers are made again; else they are
     among the activations. Parameters that are shared are gathered in the products' dtype.
     """
-    if layout.recompute is Recompute.NONE or layout.shard is Shard.ZERO3:
+    if layout.recompute is Recompute.NONE or layout.shard is Sharding.ZERO3:
         return derived("casts", Unit.BYTES, "0")
     return derived(
         "casts",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model
 from torchtally.plan.parallel.communication import (
-    Group,
     Network,
+    RankGroup,
     Transfer,
     all_gather,
     all_reduce,
@@ -20,7 +20,7 @@ from torchtally.plan.parallel.communication import (
     send,
     summed,
 )
-from torchtally.plan.parallel.layout import Layout, Shard
+from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.quantity import Amount, Quantity, derived, of
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
@@ -35,16 +35,16 @@ ZERO = "ZeRO, arXiv 1910.02054, section 7"
 class Groups:
     """Who talks with whom: chips of one kind of parallelism, and how near they stand."""
 
-    tensor: Group
-    context: Group
-    replicas: Group
+    tensor: RankGroup
+    context: RankGroup
+    replicas: RankGroup
     """All that hold the same weights."""
-    shards: Group
+    shards: RankGroup
     """Those that share their states."""
-    copies: Group
+    copies: RankGroup
     """Those that hold the same share of them, one in each group of `shards`."""
-    expert: Group
-    expert_shards: Group
+    expert: RankGroup
+    expert_shards: RankGroup
     stages_cross_nodes: bool
 
 
@@ -159,7 +159,7 @@ def pipeline_traffic(
     the same, and every chunk of an interleaved schedule does.
     """
     if layout.pipeline == 1:
-        return all_gather(0, Group(1, 1), network)
+        return all_gather(0, RankGroup(1, 1), network)
     passed = _tokens_bytes(model, layout, sequence, recipe)
     part = derived(
         "passed on",
@@ -183,7 +183,7 @@ def gradient_traffic(
     """
     among = groups(layout, network)
     size = _bytes("gradients", parameters, recipe.gradient_bytes)
-    if layout.shard is Shard.NONE:
+    if layout.shard is Sharding.NONE:
         copies = group(
             layout.replicas // (layout.expert if of_experts else 1), layout.tensor, network
         )
@@ -205,8 +205,8 @@ def gather_traffic(
     only the optimizer's state, once in a step, after it. They travel in the dtype of products'
     operands before any cast to 8 bits.
     """
-    if layout.shard is Shard.NONE:
-        return all_gather(0, Group(1, 1), network)
+    if layout.shard is Sharding.NONE:
+        return all_gather(0, RankGroup(1, 1), network)
     among = groups(layout, network)
     size = _bytes("weights", parameters, gathered_itemsize_bytes(recipe))
     return all_gather(size, among.expert_shards if of_experts else among.shards, network)

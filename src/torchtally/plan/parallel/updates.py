@@ -11,7 +11,7 @@ from torchtally.plan.architecture.weights import Group
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.communication import Network, Transfer, repeated, summed
 from torchtally.plan.parallel.compute import optimizer_s
-from torchtally.plan.parallel.layout import Layout, Shard
+from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.overlap import Overlap, exposed_by_layers
 from torchtally.plan.parallel.shards import held
 from torchtally.plan.parallel.stage import StageTime
@@ -78,7 +78,7 @@ def _optimizer_s(
     model: Model, layout: Layout, recipe: Recipe, optimizer: Optimizer, chip: Chip
 ) -> Quantity:
     here = held(model, tensor=layout.tensor, expert=layout.expert, pipeline=layout.pipeline)
-    is_shared = layout.shard is not Shard.NONE
+    is_shared = layout.shard is not Sharding.NONE
     shards = layout.shards if is_shared else 1
     expert_shards = layout.expert_shards if is_shared else 1
     p = layout.pipeline

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from torchtally.plan.activations import Kernel
+from torchtally.plan.activations import AttentionKernel
 from torchtally.plan.parallel.chip_memory import ChipMemory
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pricing import step as step_of
@@ -94,7 +94,7 @@ def implementation_in_words(layout: Layout) -> str:
 
 def kernel_in_words(layout: Layout) -> str:
     """Said only where it is not the usual one."""
-    if layout.kernel is Kernel.FLASH:
+    if layout.kernel is AttentionKernel.FLASH:
         return ""
     return "Attention keeps its scores: no fused kernel of PyTorch takes it so (--attention flash)."
 

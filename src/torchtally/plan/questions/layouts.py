@@ -1,7 +1,7 @@
 """Every parallel layout of these chips, the fastest first, with what bounds each."""
 
 from torchtally.errors import UsageError
-from torchtally.plan.activations import Implementation, Kernel, usual_kernel
+from torchtally.plan.activations import AttentionKernel, Implementation, usual_kernel
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.search import Choices, Ranking, search
 from torchtally.plan.parallel.step import Step, Workload
@@ -119,7 +119,7 @@ def choices_of(request: Request, workload: Workload) -> Choices:
     how = request.implementation or Implementation.FUSED
     model, sequence = workload.model, workload.sequence
     kernel = request.kernel or usual_kernel(model, request.recipe, sequence, how)
-    if kernel is Kernel.MATH:
+    if kernel is AttentionKernel.MATH:
         # Fused attention makes its scores again by itself.
         every.insert(1, Recompute.SELECTIVE)
     recomputes = tuple(every) if request.recompute is None else (request.recompute,)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torchtally.chips import Chip, Cluster
 from torchtally.errors import UsageError
-from torchtally.plan.activations import Implementation, Kernel
+from torchtally.plan.activations import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.optimizers import Optimizer
@@ -67,7 +67,7 @@ class Request:
     """None: nobody said; a search tries them all, everything else takes none."""
     attention: Attention = Attention.FULL
     """How attention's FLOPs are counted."""
-    kernel: Kernel | None = None
+    kernel: AttentionKernel | None = None
     """Of attention. None: nobody said; what PyTorch takes."""
     implementation: Implementation | None = None
     """None: nobody said; a search takes fused kernels, everything else transformers' own."""

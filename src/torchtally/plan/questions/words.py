@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from torchtally.chips import Cluster
 from torchtally.plan.flops import Recompute
-from torchtally.plan.parallel.layout import Layout, Schedule, Shard
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.quantity import of
 from torchtally.plan.questions.answer import Part
 from torchtally.plan.questions.request import Request
@@ -47,7 +47,7 @@ SCHEDULES = {
 
 
 def _short(layout: Layout) -> Iterator[str]:
-    shared = "" if layout.shard is Shard.NONE else f"/z{layout.shard.stage}"
+    shared = "" if layout.shard is Sharding.NONE else f"/z{layout.shard.stage}"
     group = f":{layout.shard_group}" if layout.shard_group else ""
     yield f"dp{layout.data}{shared}{group}"
     if layout.tensor > 1:

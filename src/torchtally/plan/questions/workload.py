@@ -5,7 +5,7 @@ from torchtally.plan.activations import Implementation, usual_kernel
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.shapes import scaled_to
 from torchtally.plan.flops import Recompute
-from torchtally.plan.parallel.layout import Layout, Shard
+from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.step import Workload
 from torchtally.plan.questions.request import Request, sequence_of
 
@@ -63,7 +63,7 @@ def plain_layout(request: Request, workload: Workload, micro_batch: int | None =
         )
     return Layout(
         data=chips,
-        shard=Shard.ZERO3 if chips > 1 else Shard.NONE,
+        shard=Sharding.ZERO3 if chips > 1 else Sharding.NONE,
         micro_batch=size,
         micro_batches=batch // (chips * size),
         recompute=request.recompute or Recompute.NONE,
