@@ -18,7 +18,7 @@ def measured():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "effort", lambda device, is_quick: SMALL)
         found = run.bench(
-            "cpu", is_quick=False, said=lambda name, done: stages.append((name, done))
+            "cpu", is_quick=False, report=lambda name, done: stages.append((name, done))
         )
     return found, stages
 
@@ -77,4 +77,4 @@ def test_work_is_recorded_as_the_tracer_would():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
     with pytest.raises(UsageError, match="--device cpu"):
-        run.bench("cuda", is_quick=False, said=lambda name, done: None)
+        run.bench("cuda", is_quick=False, report=lambda name, done: None)

@@ -63,10 +63,10 @@ def backward(
 ) -> Work:
     image, weight = operands(layer, B, dtype, device, format)
     out = aten.convolution.default(image, weight, None, *settings(layer))
-    wanted = [layer.I > 3, True, False]  # nobody wants an image's gradient
+    needs_gradient = [layer.I > 3, True, False]  # nobody wants an image's gradient
     return work(
         aten.convolution_backward.default,
-        torch.ones_like(out), image, weight, None, *settings(layer), wanted,
+        torch.ones_like(out), image, weight, None, *settings(layer), needs_gradient,
     )  # fmt: skip
 
 

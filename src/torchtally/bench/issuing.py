@@ -112,11 +112,11 @@ def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: C
 
 def traced(build: Callable[[], nn.Module], chip: Chip) -> Trace:
     """Two steps of the same loop, as facts."""
-    with recording(chip, script="bench") as made:
+    with recording(chip, script="bench") as session:
         loop = Loop(build, torch.device("cuda"))
         for _ in range(2):
             loop.step(lambda: 0.0)
-        return made.trace(Ending("exit"))
+        return session.trace(Ending("exit"))
 
 
 def issuing(
@@ -128,7 +128,7 @@ def issuing(
     kernel_s: KernelSeconds,
 ) -> Issue:
     """Seconds per operator by phase: what is left of each model's step, over its operators."""
-    found: dict[Phase, list[float]] = {phase: [] for phase in Phase}
+    seconds_of: dict[Phase, list[float]] = {phase: [] for phase in Phase}
     for build in MODELS:
         step = measured_step(build, device, clock)
         counts, views, kernels_s = contents(traced(build, chip), kernel_s)
@@ -138,11 +138,11 @@ def issuing(
             (Phase.OPTIMIZER, step.optimizer_s),
         ):
             left_s = seconds - views[phase] * view_s - kernels_s[phase]
-            found[phase].append(max(left_s, 0.0) / counts[phase])
+            seconds_of[phase].append(max(left_s, 0.0) / counts[phase])
     return Issue(
-        forward_s=mean(found[Phase.FORWARD]),
-        backward_s=mean(found[Phase.BACKWARD]),
-        optimizer_s=mean(found[Phase.OPTIMIZER]),
+        forward_s=mean(seconds_of[Phase.FORWARD]),
+        backward_s=mean(seconds_of[Phase.BACKWARD]),
+        optimizer_s=mean(seconds_of[Phase.OPTIMIZER]),
         view_s=view_s,
         launch_s=launch_s,
     )

@@ -26,18 +26,18 @@ def memory_bytes(device: torch.device) -> int:
 def conditions(device: torch.device) -> dict[str, str]:
     """Versions, clocks, limits: whatever is known and may matter."""
     system = f"{platform.system()} {platform.machine()}"
-    found = {"platform": system, "python": platform.python_version()}
+    conditions = {"platform": system, "python": platform.python_version()}
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        found |= {
+        conditions |= {
             "compute_capability": f"{major}.{minor}",
             "cuda": str(torch.version.cuda),
             "cudnn": str(torch.backends.cudnn.version()),
             **gpu_conditions(device.index or 0),
         }
     else:
-        found["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
-    return found
+        conditions["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
+    return conditions
 
 
 QUERIED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit",
@@ -46,8 +46,8 @@ QUERIED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.
 
 def gpu_conditions(index: int) -> dict[str, str]:
     """As nvidia-smi says; nothing where it is not there."""
-    wanted = ",".join(QUERIED)
-    line = said("nvidia-smi", f"--query-gpu={wanted}", "--format=csv,noheader", "-i", str(index))
+    query = ",".join(QUERIED)
+    line = said("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "-i", str(index))
     values = [value.strip() for value in line.split(",")]
     if len(values) != len(QUERIED):
         return {}

@@ -113,8 +113,8 @@ def softmax(n: int, make: Make) -> Work:
 
 
 def softmax_backward(n: int, make: Make) -> Work:
-    made = make(*rows(n))
-    return work(aten._softmax_backward_data.default, made, made.softmax(-1), -1, made.dtype)
+    tensor = make(*rows(n))
+    return work(aten._softmax_backward_data.default, tensor, tensor.softmax(-1), -1, tensor.dtype)
 
 
 def log_softmax(n: int, make: Make) -> Work:
@@ -122,30 +122,32 @@ def log_softmax(n: int, make: Make) -> Work:
 
 
 def log_softmax_backward(n: int, make: Make) -> Work:
-    made = make(*rows(n))
-    return work(aten._log_softmax_backward_data.default, made, made.log_softmax(-1), -1, made.dtype)
+    tensor = make(*rows(n))
+    return work(
+        aten._log_softmax_backward_data.default, tensor, tensor.log_softmax(-1), -1, tensor.dtype
+    )
 
 
 def nll_loss_backward(n: int, make: Make) -> Work:
-    made = make(*rows(n))
-    target = torch.zeros(made.shape[0], dtype=torch.int64, device=made.device)
-    total = torch.ones((), dtype=made.dtype, device=made.device)
-    return work(aten.nll_loss_backward.default, total, made, target, None, 1, -100, total)
+    tensor = make(*rows(n))
+    target = torch.zeros(tensor.shape[0], dtype=torch.int64, device=tensor.device)
+    total = torch.ones((), dtype=tensor.dtype, device=tensor.device)
+    return work(aten.nll_loss_backward.default, total, tensor, target, None, 1, -100, total)
 
 
 def layer_norm(n: int, make: Make) -> Work:
-    made = make(*rows(n))
-    scale, shift = make(made.shape[1]), make(made.shape[1])
-    return work(aten.native_layer_norm.default, made, [made.shape[1]], scale, shift, 1e-5)
+    tensor = make(*rows(n))
+    scale, shift = make(tensor.shape[1]), make(tensor.shape[1])
+    return work(aten.native_layer_norm.default, tensor, [tensor.shape[1]], scale, shift, 1e-5)
 
 
 def layer_norm_backward(n: int, make: Make) -> Work:
-    made = make(*rows(n))
-    shape, scale, shift = [made.shape[1]], make(made.shape[1]), make(made.shape[1])
-    _, mean, rstd = aten.native_layer_norm.default(made, shape, scale, shift, 1e-5)
+    tensor = make(*rows(n))
+    shape, scale, shift = [tensor.shape[1]], make(tensor.shape[1]), make(tensor.shape[1])
+    _, mean, rstd = aten.native_layer_norm.default(tensor, shape, scale, shift, 1e-5)
     return work(
         aten.native_layer_norm_backward.default,
-        torch.ones_like(made), made, shape, mean, rstd, scale, shift, [True, True, True],
+        torch.ones_like(tensor), tensor, shape, mean, rstd, scale, shift, [True, True, True],
     )  # fmt: skip
 
 
@@ -156,20 +158,22 @@ def images(n: int) -> tuple[int, int, int, int]:
 
 
 def batch_norm(n: int, make: Make) -> Work:
-    made = make(*images(n))
+    tensor = make(*images(n))
     scale, mean, variance = make(64), make(64), make(64).abs()
-    return work(aten.native_batch_norm.default, made, scale, scale, mean, variance, True, 0.1, 1e-5)
+    return work(
+        aten.native_batch_norm.default, tensor, scale, scale, mean, variance, True, 0.1, 1e-5
+    )
 
 
 def batch_norm_backward(n: int, make: Make) -> Work:
-    made = make(*images(n))
+    tensor = make(*images(n))
     scale, mean, variance = make(64), make(64), make(64).abs()
     _, saved_mean, saved_rstd = aten.native_batch_norm.default(
-        made, scale, scale, mean, variance, True, 0.1, 1e-5
+        tensor, scale, scale, mean, variance, True, 0.1, 1e-5
     )
     return work(
         aten.native_batch_norm_backward.default,
-        torch.ones_like(made), made, scale, mean, variance, saved_mean, saved_rstd,
+        torch.ones_like(tensor), tensor, scale, mean, variance, saved_mean, saved_rstd,
         True, 1e-5, [True, True, True],
     )  # fmt: skip
 
@@ -179,11 +183,11 @@ def max_pool(n: int, make: Make) -> Work:
 
 
 def max_pool_backward(n: int, make: Make) -> Work:
-    made = make(*images(n))
+    tensor = make(*images(n))
     window = ([3, 3], [2, 2], [1, 1])
-    out, indices = aten.max_pool2d_with_indices.default(made, *window)
+    out, indices = aten.max_pool2d_with_indices.default(tensor, *window)
     return work(
-        aten.max_pool2d_with_indices_backward.default, out, made, *window, [1, 1], False, indices
+        aten.max_pool2d_with_indices_backward.default, out, tensor, *window, [1, 1], False, indices
     )
 
 
@@ -225,14 +229,14 @@ def transposed_copy(n: int, make: Make) -> Work:
 
 def heads_copy(n: int, make: Make) -> Work:
     """Attention's: heads and positions change places, the numbers of one head stay together."""
-    made = make(4, max(1, n // (4 * 8 * 64)), 8, 64).transpose(1, 2)
-    return work(aten.clone.default, made, memory_format=torch.contiguous_format)
+    tensor = make(4, max(1, n // (4 * 8 * 64)), 8, 64).transpose(1, 2)
+    return work(aten.clone.default, tensor, memory_format=torch.contiguous_format)
 
 
 def cast(n: int, make: Make) -> Work:
-    made = make(n)
-    other = torch.bfloat16 if made.dtype is torch.float32 else torch.float32
-    return work(aten._to_copy.default, made, dtype=other)
+    tensor = make(n)
+    other = torch.bfloat16 if tensor.dtype is torch.float32 else torch.float32
+    return work(aten._to_copy.default, tensor, dtype=other)
 
 
 def fused_adamw(n: int, make: Make) -> Work:

@@ -47,10 +47,10 @@ def arguments(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Input and states; weights as small as `nn.LSTM` makes them."""
     T, B, I, H = shape  # noqa: E741
-    made = (torch.randn(shape, device=device).to(dtype) for shape in ((T, B, I), (B, H), (B, H)))
+    tensors = (torch.randn(shape, device=device).to(dtype) for shape in ((T, B, I), (B, H), (B, H)))
     shapes: tuple[tuple[int, ...], ...] = ((4 * H, I), (4 * H, H), (4 * H,), (4 * H,))
     weights = (torch.randn(shape, device=device).mul_(H**-0.5).to(dtype) for shape in shapes)
-    return [*made], [*weights]
+    return [*tensors], [*weights]
 
 
 def inference(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> Work:

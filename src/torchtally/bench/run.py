@@ -52,16 +52,16 @@ def effort(device: torch.device, *, is_quick: bool) -> Effort:
     """What fits in a minute: a GPU does in a millisecond what a CPU does in a second."""
     if device.type == "cuda":
         dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float32, torch.float16)
-        found = Effort(dtypes, 3e12, 1e8, 2**28, 2**28)
+        effort = Effort(dtypes, 3e12, 1e8, 2**28, 2**28)
     else:
         dtypes = (torch.float32, torch.bfloat16)
-        found = Effort(dtypes, 4e9, 0.0, 2**25, 80 * 2**20)
+        effort = Effort(dtypes, 4e9, 0.0, 2**25, 80 * 2**20)
     if is_quick:
         return replace(
-            found, dtypes=dtypes[:1], most_flops=found.most_flops / 10, most_elements=2**20,
+            effort, dtypes=dtypes[:1], most_flops=effort.most_flops / 10, most_elements=2**20,
             seconds_each=0.005,
         )  # fmt: skip
-    return found
+    return effort
 
 
 SECOND_SHARE = 0.1
@@ -69,14 +69,14 @@ SECOND_SHARE = 0.1
 in them is not different, and a CPU without a unit for bfloat16 takes ten times as long."""
 
 
-def bench(device: str, *, is_quick: bool, said: Said) -> Calibration:
+def bench(device: str, *, is_quick: bool, report: Said) -> Calibration:
     """Measure the machine's "cuda" or "cpu". Raises UsageError where there is no such device."""
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UsageError("There is no GPU here that torch can use.\nMeasure the CPU: --device cpu.")
     work = effort(place, is_quick=is_quick)
     stopwatch = Stopwatch(place, work.seconds_each)
-    said("memory", 0.0)
+    report("memory", 0.0)
     calibration = Calibration(
         device=machine.name(place),
         kind=place.type,
@@ -90,21 +90,21 @@ def bench(device: str, *, is_quick: bool, said: Said) -> Calibration:
         issue=Issue(0.0, 0.0, 0.0, 0.0, 0.0),
         samples=(),
     )
-    samples = tuple(_samples(place, stopwatch, work, said))
+    samples = tuple(_samples(place, stopwatch, work, report))
     calibration = replace(calibration, samples=samples, peak_flop_per_s=best_rates(samples))
-    said("issuing", 0.97)
+    report("issuing", 0.97)
     issue = _issue(place, stopwatch, calibration)
     return replace(calibration, issue=issue, conditions=machine.conditions(place))
 
 
 def _samples(
-    device: torch.device, stopwatch: Stopwatch, work: Effort, said: Said
+    device: torch.device, stopwatch: Stopwatch, work: Effort, report: Said
 ) -> Iterator[Sample]:
     """Everything that is measured one operator at a time."""
     called_s = 0.0 if stopwatch.is_gpu else calling_s(device, stopwatch)
     stages = list(_stages(device, work))
     for number, (name, ladders, cold_bytes) in enumerate(stages):
-        said(name, 0.05 + 0.9 * number / len(stages))
+        report(name, 0.05 + 0.9 * number / len(stages))
         yield from climbed(ladders, stopwatch, called_s, cold_bytes)
 
 

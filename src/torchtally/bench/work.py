@@ -32,12 +32,12 @@ class Work:
         """What the recorder would write of it."""
         invocation = Invocation(learn(self.overload), self.args, self.kwargs)
         outputs = tensors_in(self())
-        found = described(invocation, outputs)
+        call = described(invocation, outputs)
         is_mixed = any(tensor.is_cuda for tensor in (*invocation.inputs, *outputs))
         return replace(
-            found,
-            inputs=placed(found.inputs, invocation.inputs, is_mixed=is_mixed),
-            outputs=placed(found.outputs, outputs, is_mixed=is_mixed),
+            call,
+            inputs=placed(call.inputs, invocation.inputs, is_mixed=is_mixed),
+            outputs=placed(call.outputs, outputs, is_mixed=is_mixed),
         )
 
 

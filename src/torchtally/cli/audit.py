@@ -136,7 +136,7 @@ def chip_of(wanted: str | None, device: "Device") -> "Chip":
         raise UsageError(
             "there is no CUDA GPU here: tally audit runs the script on one, to compare.\n"
             "tally run needs none: `tally run SCRIPT --gpu NAME` predicts alone."
-            + (f"\ntorch said: {device.said}" if device.said else "")
+            + (f"\ntorch said: {device.remark}" if device.remark else "")
         )
     try:
         return chip(wanted or device.name)

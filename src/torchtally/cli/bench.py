@@ -93,11 +93,11 @@ def _measured(device: str, *, is_quick: bool) -> "Calibration":
     progress = Progress(sys.stderr)
     try:
         try:
-            return bench("cuda" if device == "auto" else device, is_quick=is_quick, said=progress)
+            return bench("cuda" if device == "auto" else device, is_quick=is_quick, report=progress)
         except UsageError:
             if device != "auto" or progress.has_begun:
                 raise
-        return bench("cpu", is_quick=is_quick, said=progress)
+        return bench("cpu", is_quick=is_quick, report=progress)
     finally:
         progress.stop()
 

@@ -42,12 +42,12 @@ class Advisor:
         singles = candidates(ledger, self.script.arguments)
         as_it_is = Change("", 0)
         with Runs() as runs:
-            found = self._tried(runs, (as_it_is, *singles), stream)
-            base = found.get(as_it_is)
+            outcomes = self._tried(runs, (as_it_is, *singles), stream)
+            base = outcomes.get(as_it_is)
             if base is None:
                 return
             self.needed_bytes = base.peak_reserved_bytes
-            self._keep(found)
+            self._keep(outcomes)
             together: tuple[Change, ...] = ()
             helpful = sorted(
                 (result for result in self.results if result.saved_bytes > 0),
@@ -64,8 +64,8 @@ class Advisor:
                 if self.results[-1].fits:
                     return
 
-    def _keep(self, found: "dict[Change, Outcome]") -> None:
-        for change, outcome in found.items():
+    def _keep(self, outcomes: "dict[Change, Outcome]") -> None:
+        for change, outcome in outcomes.items():
             if change.text:
                 verdict = outcome.verdicts[0]
                 peak_bytes = verdict.peak_reserved_bytes
@@ -76,7 +76,7 @@ class Advisor:
         self, runs: Runs, changes: tuple[Change, ...], stream: TextIO | None
     ) -> "dict[Change, Outcome]":
         """The outcome of a run with each change; those that failed are left out, and noted."""
-        waiting, found = list(changes), dict.fromkeys(changes)
+        waiting, outcomes = list(changes), dict.fromkeys(changes)
         done = 0
         while waiting or runs.running:
             while waiting and len(runs.running) < (os.cpu_count() or 1):
@@ -93,8 +93,8 @@ class Advisor:
             if outcome.failure:
                 self.failures.append(f"{change.text or AS_IT_IS}: {outcome.failure}")
             else:
-                found[change] = outcome
-        return {change: outcome for change, outcome in found.items() if outcome is not None}
+                outcomes[change] = outcome
+        return {change: outcome for change, outcome in outcomes.items() if outcome is not None}
 
     def _command(self, change: Change) -> Command:
         script = self.script

@@ -20,10 +20,6 @@ class Argument:
         first = self.words[0]
         return first.split("=", 1)[0] if HOLE not in first or "=" in first else ""
 
-    @property
-    def is_one_word(self) -> bool:
-        return len(self.words) == 1
-
     def with_value(self, value: int) -> tuple[str, ...]:
         return tuple(word.replace(HOLE, str(value)) for word in self.words)
 

@@ -45,21 +45,21 @@ class Change:
 
 def candidates(ledger: Ledger, arguments: tuple[str, ...]) -> tuple[Change, ...]:
     """Single changes for a run that ran out of memory, the smallest first."""
-    found = []
+    changes = []
     if "expandable_segments:True" not in ledger.trace.allocator_settings:
         setting = "expandable_segments:True"
-        found.append(Change(f"PYTORCH_CUDA_ALLOC_CONF={setting}", 0, settings=setting))
-    found.append(Change("fused=True for the optimizer", 1, what_ifs=("optimizer=fused",)))
-    found.append(Change("foreach=False for the optimizer", 2, what_ifs=("optimizer=single",)))
-    found += smaller_batches(arguments)
+        changes.append(Change(f"PYTORCH_CUDA_ALLOC_CONF={setting}", 0, settings=setting))
+    changes.append(Change("fused=True for the optimizer", 1, what_ifs=("optimizer=fused",)))
+    changes.append(Change("foreach=False for the optimizer", 2, what_ifs=("optimizer=single",)))
+    changes += smaller_batches(arguments)
     if multiplies_in_float32(ledger):
         text = "torch.autocast(dtype=bfloat16) around the model"
-        found.append(Change(text, 4, what_ifs=("autocast=bfloat16",)))
-    found += [
+        changes.append(Change(text, 4, what_ifs=("autocast=bfloat16",)))
+    changes += [
         Change(f"torch.utils.checkpoint around each {name}", 5, what_ifs=(f"checkpoint={name}",))
         for name in classes_worth_checkpointing(ledger)
     ]
-    return tuple(found)
+    return tuple(changes)
 
 
 def combined(changes: tuple[Change, ...], environment_settings: str) -> Change:
@@ -115,26 +115,26 @@ def classes_worth_checkpointing(ledger: Ledger) -> list[str]:
     class_of = {op.site.module: op.site.module_class for op in ledger.trace.ops}
     refusal = ledger.trace.final_refusal
     tick = ledger.memory.peak_tick if refusal is None else refusal.tick
-    held: Counter[str] = Counter()
+    bytes_of: Counter[str] = Counter()
     paths: dict[str, set[str]] = {}
     whole = 0
     for holding in holdings(ledger, tick):
         if holding.category is not Category.ACTIVATIONS or holding.entry is None:
             continue
         whole += holding.storage.bytes
-        seen: set[str] = set()
+        names: set[str] = set()
         parts = holding.entry.op.site.module.split(".")
         for depth in range(1, len(parts) + 1):
             path = ".".join(parts[:depth])
             name = class_of.get(path, "")
             if name:
                 paths.setdefault(name, set()).add(path)
-                seen.add(name)
-        for name in seen:
-            held[name] += holding.storage.bytes
+                names.add(name)
+        for name in names:
+            bytes_of[name] += holding.storage.bytes
     several = [
         name
-        for name, size in held.most_common()
+        for name, size in bytes_of.most_common()
         if len(paths[name]) > 1 and size >= LEAST_SHARE * whole
     ]
     return several[:CLASSES]

@@ -140,14 +140,18 @@ def replayed(
         blas_bytes = blas_workspace(chip.compute_capability, environment).bytes
         for place in allocations.blas:
             sizes[place] = blas_bytes
-    taken = [[workspace.bytes for workspace in scratch(call, chip)] for call in allocations.calls]
+    scratch_sizes = [
+        [workspace.bytes for workspace in scratch(call, chip)] for call in allocations.calls
+    ]
     blocks = dict[int, Block]()
     fits = True
     try:
         for event in allocations.events:
             if event > storages:
-                held = [allocator.allocate(size, 0) for size in taken[event - storages - 1]]
-                for block in held:
+                blocks_of_call = [
+                    allocator.allocate(size, 0) for size in scratch_sizes[event - storages - 1]
+                ]
+                for block in blocks_of_call:
                     allocator.free(block)
             elif event > 0:
                 if sizes[event - 1]:

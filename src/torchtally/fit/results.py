@@ -33,7 +33,7 @@ def results_table(results: Sequence[Result], needed_bytes: int) -> Table:
     ordered = sorted(
         results, key=lambda result: (not result.fits, result.change.rank, -result.saved_bytes)
     )
-    shown = [result for result in ordered if result.fits or result.saved_bytes > 0]
+    listed = [result for result in ordered if result.fits or result.saved_bytes > 0]
     return Table(
         title="Changes that were tried, each by a run of its own",
         columns=COLUMNS,
@@ -44,9 +44,9 @@ def results_table(results: Sequence[Result], needed_bytes: int) -> Table:
                 result.saved_bytes,
                 result.change.text,
             )
-            for result in shown
+            for result in listed
         ),
         totals=(None, needed_bytes, None, "as it is"),
         note="Peaks are reserved bytes, of the run with no end of memory where it does not fit."
-        + (" What saved nothing is not listed." if len(shown) < len(results) else ""),
+        + (" What saved nothing is not listed." if len(listed) < len(results) else ""),
     )

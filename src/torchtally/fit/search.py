@@ -92,31 +92,35 @@ class Search:
         """The answer by other means than this search."""
         self._rounds = 0
 
-    def learn(self, seen: Seen) -> None:
-        self.seen[seen.value] = seen
+    def learn(self, trial: Seen) -> None:
+        self.seen[trial.value] = trial
 
     # What is known.
 
     @property
     def smallest_too_large(self) -> int | None:
-        return min((seen.value for seen in self.seen.values() if seen.fits is False), default=None)
+        return min(
+            (trial.value for trial in self.seen.values() if trial.fits is False), default=None
+        )
 
     @property
     def largest_fitting(self) -> int | None:
         """Below everything that does not fit."""
         end = self.smallest_too_large
-        fitting = (seen.value for seen in self.seen.values() if seen.fits)
+        fitting = (trial.value for trial in self.seen.values() if trial.fits)
         return max((value for value in fitting if end is None or value < end), default=None)
 
     @property
     def is_monotone(self) -> bool:
         """No value fits that is larger than one that does not."""
         end = self.smallest_too_large
-        return end is None or not any(seen.fits and seen.value > end for seen in self.seen.values())
+        return end is None or not any(
+            trial.fits and trial.value > end for trial in self.seen.values()
+        )
 
     @property
     def failed(self) -> tuple[int, ...]:
-        return tuple(sorted(seen.value for seen in self.seen.values() if seen.fits is None))
+        return tuple(sorted(trial.value for trial in self.seen.values() if trial.fits is None))
 
     @property
     def found(self) -> Found | None:
@@ -153,14 +157,14 @@ class Search:
         if self.found is not None:
             return ()
         self._rounds += 1
-        asked: dict[int, None] = {}
+        places: dict[int, None] = {}
         for target in self._targets():
-            place = self._nearest_open(target, asked)
+            place = self._nearest_open(target, places)
             if place is not None:
-                asked[place] = None
-            if len(asked) == how_many:
+                places[place] = None
+            if len(places) == how_many:
                 break
-        return tuple(asked)
+        return tuple(places)
 
     def _targets(self) -> Iterator[int]:
         """Values one would like to try, best first."""
@@ -188,15 +192,15 @@ class Search:
             if first + offset * step > last:
                 return
 
-    def _nearest_open(self, target: int, asked: Mapping[int, None]) -> int | None:
+    def _nearest_open(self, target: int, places: Mapping[int, None]) -> int | None:
         """The open value nearest to the target, rather above than below."""
         low, high = self.largest_fitting, self.smallest_too_large
         values, step = self.values, self.values.multiple
-        for distance in range(FAILURES + len(asked) + 2):
+        for distance in range(FAILURES + len(places) + 2):
             for place in (target + distance * step, target - distance * step):
                 if (
                     place not in self.seen
-                    and place not in asked
+                    and place not in places
                     and values.first <= place <= values.last
                     and (low is None or place > low)
                     and (high is None or place < high)
@@ -206,7 +210,9 @@ class Search:
 
     def _points(self) -> Sequence[tuple[int, int]]:
         """(value, needed bytes), by value: of this search, with hints where there are too few."""
-        own = {seen.value: seen.needed_bytes for seen in self.seen.values() if seen.needed_bytes}
+        own = {
+            trial.value: trial.needed_bytes for trial in self.seen.values() if trial.needed_bytes
+        }
         points = own if len(own) > 1 else {**self.hints, **own}
         return sorted(points.items())
 

@@ -31,7 +31,7 @@ class Family:
     probes: dict[int, Probe] = field(default_factory=dict)
     check_value: int | None = None
     growth: Growth | None = None
-    found: dict[str, Found] = field(default_factory=dict)
+    answers: dict[str, Found] = field(default_factory=dict)
     verdicts: dict[str, dict[int, Verdict]] = field(default_factory=dict)
     """Computed, by chip."""
     is_done: bool = False
@@ -171,15 +171,15 @@ class Survey:
             return
         points = [(probe.value, probe.outcome.peak_reserved_bytes) for probe in (small, large)]
         for each in family.chips:
-            found = largest(each, growth, points)
-            family.found[each.chip.name] = found
-            if found.largest is not None:
-                peaks = growth.replayed(found.largest, each.capacity_bytes, each.chip)
+            answer = largest(each, growth, points)
+            family.answers[each.chip.name] = answer
+            if answer.largest is not None:
+                peaks = growth.replayed(answer.largest, each.capacity_bytes, each.chip)
                 verdict = Verdict(True, peaks.peak_allocated_bytes, peaks.peak_reserved_bytes)
-                family.verdicts[each.chip.name] = {found.largest: verdict}
+                family.verdicts[each.chip.name] = {answer.largest: verdict}
         values = family.simulated.search.values
         least = values.nearest(large.value * CHECKED_FROM)
-        most = max((found.largest or 0) for found in family.found.values())
+        most = max((answer.largest or 0) for answer in family.answers.values())
         family.check_value = max(least, most)
         if family.check_value in family.probes:
             family.why_not = "there are too few values to try"
@@ -198,7 +198,7 @@ class Survey:
         family.is_done = True
         for each in family.chips:
             each.verdicts.update(family.verdicts.get(each.chip.name, {}))
-            each.search.settled = family.found[each.chip.name]
+            each.search.settled = family.answers[each.chip.name]
 
     @property
     def computed(self) -> list[Family]:
@@ -257,7 +257,7 @@ def largest(each: ChipSearch, growth: Growth, points: list[tuple[int, int]]) -> 
         reach *= 2
         if low >= values.first and high <= values.last and high - low <= reach:
             place, reach = values.nearest((low + high) / 2), step
-    found = Found(low if low >= values.first else None, high if high <= values.last else None)
-    if found.largest is not None:
-        points.append((found.largest, each.capacity_bytes))
-    return found
+    answer = Found(low if low >= values.first else None, high if high <= values.last else None)
+    if answer.largest is not None:
+        points.append((answer.largest, each.capacity_bytes))
+    return answer

@@ -37,18 +37,18 @@ def run(
     Whatever `function` raises is raised here. Raises UnknownChipError for a GPU nobody knows.
     """
     name = getattr(function, "__qualname__", repr(function))
-    known = Roofline(gpu) if isinstance(gpu, Chip) else roofline(gpu)
+    roofline_of_chip = Roofline(gpu) if isinstance(gpu, Chip) else roofline(gpu)
     with recording(
-        known.chip,
+        roofline_of_chip.chip,
         script=name,
         steps=steps,
         nonzero_fraction=nonzero_fraction,
         memory_is_limited=memory_is_limited,
-        elapsed=elapsed or Prediction(known),
-    ) as made:
+        elapsed=elapsed or Prediction(roofline_of_chip),
+    ) as recording_:
         ending = Ending("exit")
         try:
             function()
         except StepsDone:
             ending = Ending("steps")
-        return made.trace(ending)
+        return recording_.trace(ending)

@@ -34,7 +34,7 @@ class Device:
 
     name: str
     total_memory_bytes: int
-    said: str = ""
+    remark: str = ""
     """What torch had to say about it."""
 
 

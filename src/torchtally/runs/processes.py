@@ -119,15 +119,15 @@ class Processes:
         self._running.append(_Running(job.name, place, process, time.monotonic()))
 
     def ended(self) -> list[Exit]:
-        found = []
+        exits = []
         for each in list(self._running):
             if each.process.poll() is not None:
                 self._running.remove(each)
                 self._free.append(each.place)
                 _signal_group(each.process.pid, signal.SIGKILL)  # what it has left behind
                 wall_s = time.monotonic() - each.started_s
-                found.append(Exit(each.name, each.process.returncode, wall_s))
-        return found
+                exits.append(Exit(each.name, each.process.returncode, wall_s))
+        return exits
 
     def stop(self) -> None:
         # The training alone: what it has started serves it until it has saved.

@@ -90,11 +90,11 @@ class RayTasks:
     def _exit(self, ref: Any) -> Exit:
         name = self._refs.pop(ref)
         try:
-            found = self._ray.get(ref)
+            exit_ = self._ray.get(ref)
         except Exception as error:  # Ray's own, of a lost machine, say
             return Exit(name, -1, 0.0, f"Ray lost the run: {type(error).__name__}: {error}")
-        assert isinstance(found, Exit)
-        return found
+        assert isinstance(exit_, Exit)
+        return exit_
 
 
 def made(job: Job, environment: Mapping[str, str], stop: str) -> Exit:
@@ -114,8 +114,8 @@ def made(job: Job, environment: Mapping[str, str], stop: str) -> Exit:
         processes.start(job)
         deadline_s: float | None = None
         while True:
-            if found := processes.ended():
-                return found[0]
+            if exits := processes.ended():
+                return exits[0]
             if deadline_s is None and Path(stop).exists():
                 processes.stop()
                 deadline_s = time.monotonic() + SAVING_S

@@ -154,8 +154,8 @@ def last_logged(log: Path) -> tuple[int, float] | None:
         return None
     for line in reversed(lines[:-1]):
         try:
-            found = json.loads(line)
-            return int(found["step"]), float(from_json(found[names.LOSS]))
+            record = json.loads(line)
+            return int(record["step"]), float(from_json(record[names.LOSS]))
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return None

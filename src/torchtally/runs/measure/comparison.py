@@ -69,7 +69,7 @@ class Comparison:
     def held(self) -> tuple[tuple[Held, Pair], ...]:
         """At the peak, by what is held."""
         ours, theirs = self.measured.held, self.predicted.held
-        return tuple((held, Pair(ours[held], theirs[held])) for held in Held)
+        return tuple((held_for, Pair(ours[held_for], theirs[held_for])) for held_for in Held)
 
     @property
     def lines(self) -> tuple[tuple[Line, Pair], ...]:
@@ -114,18 +114,18 @@ class Comparison:
     def disagreements(self) -> tuple[str, ...]:
         """What is outside of the tolerances, in words; empty where all is within."""
         ours, theirs = self.measured, self.predicted
-        found = []
+        disagreements = []
         if ours.is_out_of_memory != theirs.is_out_of_memory:
             where = "on the GPU" if ours.is_out_of_memory else "on the simulated GPU"
-            found.append(f"it ran out of memory {where} alone")
+            disagreements.append(f"it ran out of memory {where} alone")
         if len(ours.steps) != len(theirs.steps):
             counts = f"{len(ours.steps)} on the GPU, {len(theirs.steps)} simulated"
-            found.append(f"training steps: {counts}")
+            disagreements.append(f"training steps: {counts}")
         if not self.allocated.is_within(self.tolerance):
-            found.append("peak allocated is off by more than its tolerance")
+            disagreements.append("peak allocated is off by more than its tolerance")
         if not self.reserved.is_within(self.reserved_tolerance):
-            found.append("peak reserved is off by more than its tolerance")
-        return tuple(found)
+            disagreements.append("peak reserved is off by more than its tolerance")
+        return tuple(disagreements)
 
     @property
     def verdict(self) -> Verdict:

@@ -95,13 +95,13 @@ class Measurement:
         return {"format": FORMAT, **asdict(self)}
 
     @staticmethod
-    def from_json(found: Json) -> "Measurement":
+    def from_json(document: Json) -> "Measurement":
         """Raises TypeError, KeyError or ValueError for what is no measurement."""
-        if found["format"] != FORMAT:
-            raise ValueError(f"a measurement of format {found['format']}, not {FORMAT}")
-        facts = {name: value for name, value in found.items() if name != "format"}
-        facts["steps"] = tuple(Step(**step) for step in found["steps"])
-        facts["lines"] = tuple(Line(**line) for line in found["lines"])
+        if document["format"] != FORMAT:
+            raise ValueError(f"a measurement of format {document['format']}, not {FORMAT}")
+        facts = {name: value for name, value in document.items() if name != "format"}
+        facts["steps"] = tuple(Step(**step) for step in document["steps"])
+        facts["lines"] = tuple(Line(**line) for line in document["lines"])
         return Measurement(**facts)
 
 

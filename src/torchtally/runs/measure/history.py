@@ -59,7 +59,7 @@ def play(
         roles: what optimizers held at the end of each completed step, by address.
         unfinished: what they held in the step that was not completed.
     """
-    known: dict[int, Role] = {}
+    role_of_birth: dict[int, Role] = {}
     """Roles by the birth of their block."""
     alive: dict[int, Block] = {}
     allocated = reserved = peak = peak_at = peak_step = 0
@@ -70,7 +70,7 @@ def play(
         while len(tops) <= min(count, len(roles)):
             for address, role in roles[len(tops) - 1].items():
                 if address in alive:
-                    known.setdefault(alive[address].birth, role)
+                    role_of_birth.setdefault(alive[address].birth, role)
             tops.append((allocated, reserved))
 
     for number, entry in enumerate(entries):
@@ -82,22 +82,24 @@ def play(
         if allocated > peak:
             peak, peak_at, peak_step = allocated, number, len(tops) - 1
     complete_steps(len(roles))
-    held = _alive_after(entries[: peak_at + 1])
+    blocks = _alive_after(entries[: peak_at + 1])
     late = unfinished or {} if peak_step == len(roles) else {}
     return Played(
         step_peaks=tuple(tops),
         peak_allocated_bytes=peak,
         peak_reserved_bytes=max(top for _, top in tops),
         peak_step=peak_step,
-        at_peak=tuple((block, known.get(block.birth) or late.get(block.address)) for block in held),
+        at_peak=tuple(
+            (block, role_of_birth.get(block.birth) or late.get(block.address)) for block in blocks
+        ),
     )
 
 
 def _completed(entry: Entry) -> int:
     """Training steps that an event says were completed; other threads' events do not say."""
-    said = str(entry.get("user_metadata", ""))
-    number = said.removeprefix(STEP_MARK)
-    return int(number) if number != said and number.isdecimal() else 0
+    metadata = str(entry.get("user_metadata", ""))
+    number = metadata.removeprefix(STEP_MARK)
+    return int(number) if number != metadata and number.isdecimal() else 0
 
 
 def _apply(entry: Entry, number: int, alive: dict[int, Block]) -> int:

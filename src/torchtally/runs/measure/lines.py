@@ -20,13 +20,13 @@ Place = tuple[str, int]
 
 def lines(blocks: Iterable[Block]) -> tuple[Line, ...]:
     """Bytes by line, most first."""
-    held: dict[Place, int] = {}
+    bytes_at: dict[Place, int] = {}
     for block in blocks:
         place = place_of(block.frames)
-        held[place] = held.get(place, 0) + block.bytes
+        bytes_at[place] = bytes_at.get(place, 0) + block.bytes
     return tuple(
         Line(file, line, linecache.getline(file, line).strip(), size)
-        for (file, line), size in sorted(held.items(), key=lambda item: (-item[1], item[0]))
+        for (file, line), size in sorted(bytes_at.items(), key=lambda item: (-item[1], item[0]))
     )
 
 

@@ -74,11 +74,11 @@ class Meter:
         self._read()
         played = self._played()
         peak = max(self._peaks[0], played.peak_allocated_bytes)
-        held = dict.fromkeys(Held, 0)
+        bytes_of = dict.fromkeys(Held, 0)
         for block, role in played.at_peak:
             if role is not None and role in HELD_OF_ROLE:
-                held[HELD_OF_ROLE[role]] += block.bytes
-        held[Held.REST] = peak - sum(held.values())
+                bytes_of[HELD_OF_ROLE[role]] += block.bytes
+        bytes_of[Held.REST] = peak - sum(bytes_of.values())
         name, total_bytes = device()
         return Measurement(
             device=name,
@@ -94,7 +94,7 @@ class Meter:
                 Step(*peaks, *at_end)
                 for peaks, at_end in zip(played.step_peaks, self._at_end, strict=False)
             ),
-            held={str(name): size for name, size in held.items()},
+            held={str(name): size for name, size in bytes_of.items()},
             lines=lines(block for block, _ in played.at_peak),
         )
 
@@ -114,5 +114,5 @@ def device() -> tuple[str, int]:
     """The current GPU's name and memory in bytes; ("", 0) where there is none."""
     if not torch.cuda.is_available():
         return "", 0
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return str(found.name), int(found.total_memory)
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return str(properties.name), int(properties.total_memory)

@@ -84,7 +84,7 @@ class Allocations(Recorder):
     def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
         """What a storage is for does not matter here."""
 
-    def placeholder_given(self, operator: str, given: str) -> None:
+    def placeholder_given(self, operator: str, name: str) -> None:
         self.values_read += 1
 
     def memory_refused(

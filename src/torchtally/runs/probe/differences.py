@@ -37,7 +37,7 @@ class Differences:
         """What the script asked the chip, in its words."""
 
     def stand_ins(self) -> list[StandIn]:
-        asked = [
+        questions = [
             StandIn(owner, name, self.noticed(owner, name))
             for owner in (torch.cuda, torch.cuda.memory, torch.accelerator)
             for name in QUESTIONS
@@ -52,7 +52,7 @@ class Differences:
             return answer
 
         return [
-            *asked,
+            *questions,
             StandIn(torch.cuda, "is_bf16_supported", is_bf16_supported),
             StandIn(attention, "choose", self.choose(attention.choose)),
         ]
@@ -71,16 +71,16 @@ class Differences:
             self.questions.append(question)
 
     def choose(self, native: Callable[[Chip, Query], Backend]) -> Callable[[Chip, Query], Backend]:
-        def chosen(chip: Chip, asked: Query) -> Backend:
-            found = native(chip, asked)
+        def chosen(chip: Chip, query: Query) -> Backend:
+            backend = native(chip, query)
             for other in tuple(self.alike):
                 if other != chip.compute_capability:
                     try:
-                        is_same = native(replace(chip, compute_capability=other), asked) is found
+                        is_same = native(replace(chip, compute_capability=other), query) is backend
                     except RuntimeError:  # no kernel at all there
                         is_same = False
                     if not is_same:
                         self.alike.discard(other)
-            return found
+            return backend
 
         return chosen

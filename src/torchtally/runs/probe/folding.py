@@ -198,10 +198,10 @@ class Folding:
             torch.is_inference_mode_enabled(), torch.get_default_dtype(),
             torch.get_default_device(),
         )  # fmt: skip
-        seen = (id(module), spec, tuple(described), state)
-        order = self._since_clear.get(seen, 0)
-        self._since_clear[seen] = order + 1
-        return (*seen, min(order, 2)) if state[0] else seen
+        key = (id(module), spec, tuple(described), state)
+        order = self._since_clear.get(key, 0)
+        self._since_clear[key] = order + 1
+        return (*key, min(order, 2)) if state[0] else key
 
     # Learning.
 
@@ -211,7 +211,7 @@ class Folding:
         recorder = self.recorder
         before = attributes(module)
         arguments = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
-        held = holders(arguments)
+        owners = holders(arguments)
         looks, host = self._looks + recorder.values_read, recorder.host_operators
         self._first, self._operators, self._writes_outside = recorder.storage_count, 0, False
         recorder.log = []
@@ -221,24 +221,24 @@ class Folding:
         finally:
             events, recorder.log = recorder.log, None
             recorder.listeners.remove(self.operator_ran)
-        found: Pass | None = None
+        this: Pass | None = None
         is_pure = (
             before is not None
             and attributes(module) == before
-            and holders(arguments) == held
+            and holders(arguments) == owners
             and looks == self._looks + recorder.values_read
             and host == recorder.host_operators
             and not self._writes_outside
         )
         if is_pure:
-            found = self.passed(kind, events, result)
-        if found is not None and found == kind.last:
+            this = self.passed(kind, events, result)
+        if this is not None and this == kind.last:
             kind.alike += 1
         else:
             kind.surprises += 1
             kind.is_hopeless = kind.surprises > PATIENCE or kind.alike >= PATIENCE
             kind.alike = 1
-        kind.last = found
+        kind.last = this
         return result
 
     def operator_ran(self, call: Invocation, outputs: Sequence[Tensor]) -> None:
@@ -260,24 +260,24 @@ class Folding:
             return None
         if any(storage[0] != "cuda:0" or storage[3] for storage in born):
             return None  # on the host's side, or on another stream
-        given: list[Any] = []
+        contents: list[Any] = []
         leaves, spec = tree_flatten(result)
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 virtual = virtual_of(leaf)
                 if virtual is None or virtual.number < first or virtual.value is not None:
                     return None
-                given.append(
+                contents.append(
                     Result(virtual.number - first, leaf.shape, leaf.stride(), leaf.dtype,
                            int(leaf.storage_offset()))
                 )  # fmt: skip
             elif isinstance(leaf, PLAIN):
-                given.append(leaf)
+                contents.append(leaf)
             else:
                 return None
         alive = {n for n, storage in enumerate(born) if storage[5] is None}
         lent = sorted(
-            alive - {argument.storage for argument in given if isinstance(argument, Result)}
+            alive - {argument.storage for argument in contents if isinstance(argument, Result)}
         )
         if lent and not torch.is_autocast_enabled("cuda"):
             return None
@@ -289,7 +289,7 @@ class Folding:
             sizes=tuple(storage[1] for storage in born),
             lent=tuple(lent),
             spec=spec,
-            leaves=tuple(given),
+            leaves=tuple(contents),
         )
 
     def cleared(self) -> None:
@@ -303,38 +303,38 @@ class Folding:
 
     # Folding.
 
-    def fold(self, known: Pass) -> Any:
+    def fold(self, pattern: Pass) -> Any:
         """The same births and deaths, and the same results."""
         recorder, memory = self.recorder, self.memory
         alive: dict[int, VirtualStorage] = {}
         first = recorder.storage_count
-        self.storages.update(range(first, first + len(known.sizes)))
-        for event in known.events:
+        self.storages.update(range(first, first + len(pattern.sizes)))
+        for event in pattern.events:
             recorder.clock += 1
             if event > 0:
-                alive[event - 1] = VirtualStorage(memory, known.sizes[event - 1])
+                alive[event - 1] = VirtualStorage(memory, pattern.sizes[event - 1])
             else:
                 del alive[-event - 1]
-        self._lent += [alive[n] for n in known.lent]
+        self._lent += [alive[n] for n in pattern.lent]
         storages: dict[int, torch.UntypedStorage] = {}
         leaves: list[Any] = []
         with _disable_current_modes():
-            for leaf in known.leaves:
-                leaves.append(self.made(leaf, alive, known, storages))
-        return tree_unflatten(leaves, known.spec)
+            for leaf in pattern.leaves:
+                leaves.append(self.made(leaf, alive, pattern, storages))
+        return tree_unflatten(leaves, pattern.spec)
 
     def made(
         self,
         leaf: Any,
         alive: dict[int, VirtualStorage],
-        known: Pass,
+        pattern: Pass,
         storages: dict[int, torch.UntypedStorage],
     ) -> Any:
         if not isinstance(leaf, Result):
             return leaf
         storage = storages.get(leaf.storage)
         if storage is None:
-            storage = torch.UntypedStorage(known.sizes[leaf.storage], device=META)
+            storage = torch.UntypedStorage(pattern.sizes[leaf.storage], device=META)
             storage.virtual = alive[leaf.storage]  # type: ignore[attr-defined]
             storages[leaf.storage] = storage
         tensor = torch.empty(0, dtype=leaf.dtype, device=META)
@@ -352,15 +352,15 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 def attributes(module: nn.Module) -> list[Any] | None:
     """What all modules have, by identity, and how long their containers are; None with hooks."""
-    found: list[Any] = []
+    identities: list[Any] = []
     for each in module.modules():
         state = vars(each)
         if any(state.get(name) for name in HOOKS):
             return None
         for value in state.values():
-            found.append(id(value))
+            identities.append(id(value))
             if isinstance(value, dict):
-                found += map(id, value.values())
+                identities += map(id, value.values())
             elif isinstance(value, (list, set)):
-                found.append(len(value))
-    return found
+                identities.append(len(value))
+    return identities

@@ -160,11 +160,11 @@ def verdict(
     if peaks[1] <= capacity_bytes or refused:
         return {"fits": not refused, "peak_allocated_bytes": peaks[0],
                 "peak_reserved_bytes": peaks[1]}  # fmt: skip
-    found = replay(trace, capacity_bytes=capacity_bytes, total_bytes=total_bytes)
-    if not found.fits:
+    replayed = replay(trace, capacity_bytes=capacity_bytes, total_bytes=total_bytes)
+    if not replayed.fits:
         return {"fits": False, "peak_allocated_bytes": peaks[0], "peak_reserved_bytes": peaks[1]}
-    return {"fits": True, "peak_allocated_bytes": found.peak_allocated_bytes,
-            "peak_reserved_bytes": found.peak_reserved_bytes}  # fmt: skip
+    return {"fits": True, "peak_allocated_bytes": replayed.peak_allocated_bytes,
+            "peak_reserved_bytes": replayed.peak_reserved_bytes}  # fmt: skip
 
 
 def write(path: str, document: dict[str, Any]) -> None:
