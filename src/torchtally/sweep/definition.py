@@ -103,10 +103,10 @@ def config_at(toml: str, place: str, values: Values) -> TrainConfig:
 def read_definition(text: str, place: str) -> Definition:
     """A sweep that was written by `as_text`. Raises UsageError for anything else."""
     try:
-        found = json.loads(text)
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        document = json.loads(text)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise UsageError(f"{place}: is no sweep. Move it away, or give another --out.")
-        version = found["format_version"]
+        version = document["format_version"]
         if not isinstance(version, int) or version > VERSION:
             raise UsageError(
                 f"{place}: format version {version}; this torchtally knows {VERSION}. Use a newer "
@@ -118,13 +118,13 @@ def read_definition(text: str, place: str) -> Definition:
                 tuple((key, typed(key, from_json(_hashable(value))))
                       for key, value in run["values"].items()),
             )
-            for run in found["runs"]
+            for run in document["runs"]
         ]  # fmt: skip
         return Definition(
-            config=str(found["config"]),
-            toml=str(found["toml"]),
+            config=str(document["config"]),
+            toml=str(document["toml"]),
             points=tuple(runs),
-            keeps_checkpoints=bool(found["keeps_checkpoints"]),
+            keeps_checkpoints=bool(document["keeps_checkpoints"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{place}: is damaged ({error!r}). Move it away.") from error
@@ -139,24 +139,24 @@ def _hashable(value: Any) -> Any:
 
 def varying(points: Sequence[Values]) -> tuple[str, ...]:
     """Keys that do not have the same value everywhere, in their order."""
-    seen: dict[str, set[str]] = {}
+    values_by_key: dict[str, set[str]] = {}
     for values in points:
         for key, value in values:
-            seen.setdefault(key, set()).add(repr(value))
-    return tuple(key for key, found in seen.items() if len(found) > 1)
+            values_by_key.setdefault(key, set()).add(repr(value))
+    return tuple(key for key, texts in values_by_key.items() if len(texts) > 1)
 
 
 def short_names(keys: Sequence[str]) -> Mapping[str, str]:
     """For each key its last parts, as many as tell it from the others: `lr`, `adamw.lr`."""
-    found = {}
+    names = {}
     for key in keys:
         parts = key.split(".")
         ends = (".".join(parts[-n:]) for n in range(1, len(parts) + 1))
-        found[key] = next(
+        names[key] = next(
             (ending for ending in ends if not any(_ends_in(k, ending) for k in keys if k != key)),
             key,
         )
-    return found
+    return names
 
 
 def _ends_in(key: str, end: str) -> bool:
@@ -167,7 +167,7 @@ def _names(points: Sequence[Values]) -> list[str]:
     """Such as `lr=0.01,layers=2`: folders that a shell and a file system take as they are."""
     short = short_names(varying(points))
     names: list[str] = []
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for n, values in enumerate(points):
         parts = (
             f"{short[key]}={NOT_IN_NAMES.sub('_', value_text(value)).strip('_') or '_'}"
@@ -179,9 +179,9 @@ def _names(points: Sequence[Values]) -> list[str]:
         # so are those that a file system without upper and lower case takes for one.
         if len(name) > LONGEST_NAME:
             name = f"{name[:LONGEST_NAME]}-{n}"
-        while name.casefold() in taken:
+        while name.casefold() in used_names:
             name += f"-{n}"
-        taken.add(name.casefold())
+        used_names.add(name.casefold())
         names.append(name)
     return names
 

@@ -56,10 +56,10 @@ class SweepFolder:
     def result(self, point: Point) -> Mapping[str, Any] | None:
         """How the run ended, as it was noted; None where it has not, or the note is damaged."""
         try:
-            found = json.loads((self.run(point) / RESULT).read_bytes())
+            result = json.loads((self.run(point) / RESULT).read_bytes())
         except (OSError, ValueError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
+        return result if isinstance(result, dict) else None
 
     def note(self, point: Point, result: Mapping[str, Any]) -> None:
         """Keep how the run ended."""
@@ -99,12 +99,12 @@ def opened(path: Path, definition: Definition | None, *, resumes: bool) -> Itera
         with _locked(path):
             kept = _kept(there)
             _check(path, kept, definition, resumes)
-            wanted = definition or kept
-            assert wanted is not None
-            _write(path / CONFIG, wanted.toml)
+            chosen = definition or kept
+            assert chosen is not None
+            _write(path / CONFIG, chosen.toml)
             if kept is None:
-                _write(there, wanted.as_text())
-            yield SweepFolder(path, kept or wanted)
+                _write(there, chosen.as_text())
+            yield SweepFolder(path, kept or chosen)
     except OSError as error:
         where = error.filename or path
         raise UsageError(f"{where}: the sweep cannot be kept there ({error.strerror}).") from error
@@ -120,7 +120,9 @@ def _kept(there: Path) -> Definition | None:
     return read_definition(text, str(there))
 
 
-def _check(path: Path, kept: Definition | None, wanted: Definition | None, resumes: bool) -> None:
+def _check(
+    path: Path, kept: Definition | None, definition: Definition | None, resumes: bool
+) -> None:
     if kept is None:
         begun = (CONFIG,)  # by a sweep that was killed before its definition was whole
         others = [
@@ -136,7 +138,7 @@ def _check(path: Path, kept: Definition | None, wanted: Definition | None, resum
             f"{path}: holds a sweep of {len(kept.points)} runs. Go on with it by --resume, or give "
             "another --out."
         )
-    if wanted is not None and (text := difference(kept, wanted)):
+    if definition is not None and (text := difference(kept, definition)):
         raise UsageError(f"{path}: holds another sweep. Give another --out.\n{text}")
 
 

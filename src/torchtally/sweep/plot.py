@@ -78,7 +78,7 @@ def _over_a_value(definition: Definition, results: Sequence[Result]) -> Chart | 
     others = [name for name in definition.varying if name != key]
     short = short_names(definition.varying)
     by_validation = is_validated(results)
-    found: dict[str, list[XY]] = {}
+    points_by_series: dict[str, list[XY]] = {}
     diverged: list[float] = []
     for each in ranked(results):
         values = dict(each.point.values)
@@ -89,16 +89,16 @@ def _over_a_value(definition: Definition, results: Sequence[Result]) -> Chart | 
             diverged.append(float(values[key]))
         elif loss is not None and _is_drawable(loss):
             name = ", ".join(f"{short[name]}={value_text(values[name])}" for name in others)
-            found.setdefault(name, []).append((float(values[key]), loss))
-    if sum(map(len, found.values())) < 2:
+            points_by_series.setdefault(name, []).append((float(values[key]), loss))
+    if sum(map(len, points_by_series.values())) < 2:
         return None
-    if len(found) > MOST_SERIES:
-        found = {"": [pair for each in found.values() for pair in each]}
-    top = max(loss for points in found.values() for _, loss in points)
-    letters = ["o"] if len(found) == 1 else ascii_lowercase
+    if len(points_by_series) > MOST_SERIES:
+        points_by_series = {"": [pair for each in points_by_series.values() for pair in each]}
+    top = max(loss for points in points_by_series.values() for _, loss in points)
+    letters = ["o"] if len(points_by_series) == 1 else ascii_lowercase
     series = [
         Series(letter, tuple(sorted(points)), name)
-        for letter, (name, points) in zip(letters, found.items(), strict=False)
+        for letter, (name, points) in zip(letters, points_by_series.items(), strict=False)
     ]
     if diverged:
         series.append(Series("X", tuple((value, top) for value in sorted(diverged)), "diverged"))

@@ -76,18 +76,18 @@ class Ending:
 
 def ending(exited: Exit, output: Path, *, is_stopping: bool) -> Ending:
     """What a process's exit means. `is_stopping`: runs were asked to end."""
-    said = exited.problem or last_lines(output)
-    status = _status(exited, said, is_stopping)
+    output_text = exited.problem or last_lines(output)
+    status = _status(exited, output_text, is_stopping)
     if exited.code < 0 and status is Status.FAILED:
-        said = f"{said}\nIt was killed by signal {-exited.code}." + (
+        output_text = f"{output_text}\nIt was killed by signal {-exited.code}." + (
             " The kernel does that where the host's memory is short." if exited.code == -9 else ""
         )
-    message = "" if status in (Status.ENDED, Status.STOPPED) else said.strip()
+    message = "" if status in (Status.ENDED, Status.STOPPED) else output_text.strip()
     wall_s = round(exited.wall_s, 3)
     return Ending(status=status, exit_code=exited.code, wall_s=wall_s, message=message)
 
 
-def _status(exited: Exit, said: str, is_stopping: bool) -> Status:
+def _status(exited: Exit, output_text: str, is_stopping: bool) -> Status:
     if exited.problem:
         return Status.FAILED
     if exited.code == 0:
@@ -96,7 +96,7 @@ def _status(exited: Exit, said: str, is_stopping: bool) -> Status:
         return Status.DIVERGED
     if exited.code in STOPPED or is_stopping:
         return Status.STOPPED
-    return Status.OUT_OF_MEMORY if OUT_OF_MEMORY.search(said) else Status.FAILED
+    return Status.OUT_OF_MEMORY if OUT_OF_MEMORY.search(output_text) else Status.FAILED
 
 
 def kept_ending(result: Mapping[str, Any] | None) -> Ending:
@@ -189,16 +189,16 @@ def _least(losses: Losses) -> float | None:
 
 def result_of(folder: SweepFolder, point: Point) -> Result:
     """What the run's folder says. A log that cannot be read is none."""
-    found = kept_ending(folder.result(point))
+    run_ending = kept_ending(folder.result(point))
     try:
         log: Logged | None = read_log(folder.run(point))
     except UsageError:
         log = None
     if log is None:
-        return Result(point=point, ending=found)
+        return Result(point=point, ending=run_ending)
     return Result(
         point=point,
-        ending=found,
+        ending=run_ending,
         training=log.series(names.LOSS),
         validation=log.series(names.EVAL_LOSS),
         records=log.records,

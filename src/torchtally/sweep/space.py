@@ -54,12 +54,12 @@ class Interval:
         """The value that has this share, from 0 to below 1, of all values before it."""
         low, high = self.low, self.high + self.is_whole
         if self.is_logarithmic:
-            found = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+            value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
         else:
-            found = low + share * (high - low)
+            value = low + share * (high - low)
         if self.is_whole:
-            return min(max(math.floor(found), int(self.low)), int(self.high))
-        return min(max(float(f"{found:.{DIGITS}g}"), self.low), self.high)
+            return min(max(math.floor(value), int(self.low)), int(self.high))
+        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
 
 def grid(text: str) -> Choice:
@@ -106,19 +106,19 @@ def _interval(key: str, text: str) -> Interval:
 
 def split(text: str, key: str) -> list[str]:
     """The values between commas, but for commas within brackets and quotes."""
-    found, begun, inside = [], 0, ""
+    parts, begun, inside = [], 0, ""
     for at, char in enumerate(text):
         if inside:
             inside = "" if char == inside else inside
         elif char in CLOSING and not text[begun:at].strip():
             inside = CLOSING[char]
         elif char == ",":
-            found.append(text[begun:at].strip())
+            parts.append(text[begun:at].strip())
             begun = at + 1
-    found.append(text[begun:].strip())
-    if "" in found:
+    parts.append(text[begun:].strip())
+    if "" in parts:
         raise UsageError(f"{key}: {text}: there is nothing between two commas.")
-    return found
+    return parts
 
 
 def points(
@@ -135,12 +135,12 @@ def points(
     count = math.prod(len(choice.values) for choice in grids) * (draws if randoms else 1)
     if count > MOST_POINTS:
         raise UsageError(f"{count} runs: a sweep has {MOST_POINTS} at most.")
-    found = (
+    values_of_points = (
         (*at, *draw)
         for draw in _draws(randoms, draws, seed)
         for at in product(*([(choice.key, value) for value in choice.values] for choice in grids))
     )
-    return tuple({repr(values): values for values in found}.values())
+    return tuple({repr(values): values for values in values_of_points}.values())
 
 
 def _draws(randoms: Sequence[Choice | Interval], draws: int, seed: int) -> Iterator[Values]:

@@ -48,20 +48,20 @@ class ModelConfig:
     def transformer(self) -> TransformerConfig:
         """The decoder's config. Raises UsageError where a size is missing or cannot be."""
         sizes = {member.name for member in fields(TransformerConfig)}
-        given = {
+        values = {
             member.name: value
             for member in fields(self)
             if member.name in sizes and (value := getattr(self, member.name)) is not None
         }
         if self.preset is not None:
-            return preset(self.preset, **given)
+            return preset(self.preset, **values)
         needed = ("layers", "width", "heads", "ffn", "vocabulary", "context")
-        if missing := [name for name in needed if name not in given]:
+        if missing := [name for name in needed if name not in values]:
             raise UsageError(
                 f"model.{missing[0]}: is missing. Give a preset (llama-1m), or all of "
                 f"{', '.join(needed)}."
             )
-        return TransformerConfig(**{"kv_heads": given["heads"], **given})
+        return TransformerConfig(**{"kv_heads": values["heads"], **values})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +103,8 @@ class LearningRateConfig:
 
     def schedule(self, steps: int) -> ScheduleConfig:
         """Of a run of so many steps."""
-        given = {member.name: getattr(self, member.name) for member in fields(self)}
-        return ScheduleConfig(**given, steps=None if self.shape == "constant" else steps)
+        values = {member.name: getattr(self, member.name) for member in fields(self)}
+        return ScheduleConfig(**values, steps=None if self.shape == "constant" else steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,9 +288,9 @@ def read_config(path: Path | str) -> TrainConfig:
 
 def config_of(values: Mapping[str, Any], place: str) -> TrainConfig:
     """The config of plain values. Raises UsageError that names place and key."""
-    for key, known in unknown_keys(values, TrainConfig):
-        near = get_close_matches(key.rpartition(".")[2], known, n=1)
-        guess = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(known)}."
+    for key, valid_keys in unknown_keys(values, TrainConfig):
+        near = get_close_matches(key.rpartition(".")[2], valid_keys, n=1)
+        guess = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(valid_keys)}."
         raise UsageError(f"{place}: {key}: no such key.{guess}")
     try:
         return msgspec.convert(values, TrainConfig)
@@ -308,10 +308,10 @@ def unknown_keys(
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """(a key that the config does not have, those it has there)."""
     hints = get_type_hints(kind)
-    known = tuple(member.name for member in fields(kind))
+    valid_keys = tuple(member.name for member in fields(kind))
     for key, value in values.items():
-        if key not in known:
-            yield before + key, known
+        if key not in valid_keys:
+            yield before + key, valid_keys
         elif is_dataclass(hints[key]) and isinstance(value, Mapping):
             inner = hints[key]
             assert isinstance(inner, type)

@@ -185,13 +185,13 @@ def progress_line(
     A wait is shown where the loop waited for data for half a percent of the step or more.
     """
     head = f"{moment.step}/{steps}{GAP}loss {loss_text(moment.loss)}"
-    shown: dict[int, str] = {}
+    fitting: dict[int, str] = {}
     room = width - len(head)
     for place, text in _by_importance(moment, left_s):
         if text and len(GAP) + len(text) <= room:
-            shown[place] = text
+            fitting[place] = text
             room -= len(GAP) + len(text)
-    return GAP.join([head, *(shown[place] for place in sorted(shown))])[:width]
+    return GAP.join([head, *(fitting[place] for place in sorted(fitting))])[:width]
 
 
 def _by_importance(moment: Moment, left_s: float | None) -> Iterator[tuple[int, str]]:
@@ -209,11 +209,11 @@ def _by_importance(moment: Moment, left_s: float | None) -> Iterator[tuple[int, 
 
 def _memory_text(measured_bytes: int | None, predicted_bytes: int | None) -> str:
     """1.25/1.20 GiB, or with both units where they are not the same."""
-    known = [format_bytes(size) for size in (measured_bytes, predicted_bytes) if size is not None]
-    if len(known) < 2:
-        return "".join(known)
-    (measured, unit), (predicted, other) = (text.split() for text in known)
-    return f"{measured}/{predicted} {unit}" if unit == other else "/".join(known)
+    sizes = [format_bytes(size) for size in (measured_bytes, predicted_bytes) if size is not None]
+    if len(sizes) < 2:
+        return "".join(sizes)
+    (measured, unit), (predicted, other) = (text.split() for text in sizes)
+    return f"{measured}/{predicted} {unit}" if unit == other else "/".join(sizes)
 
 
 def loss_text(loss: float) -> str:

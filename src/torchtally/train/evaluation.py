@@ -52,15 +52,15 @@ class Evaluation:
 
     def values(self) -> dict[str, Value]:
         """As they are logged."""
-        known: dict[str, Value] = {
+        values: dict[str, Value] = {
             names.EVAL_LOSS: self.loss_nats,
             names.EVAL_PERPLEXITY: self.perplexity,
             names.EVAL_TOKENS: self.tokens,
             names.EVAL_S: self.seconds,
         }
         if self.bits_per_byte is not None:
-            known[names.EVAL_BITS_PER_BYTE] = self.bits_per_byte
-        return known
+            values[names.EVAL_BITS_PER_BYTE] = self.bits_per_byte
+        return values
 
 
 def evaluate(
@@ -95,8 +95,8 @@ def evaluate(
             lengths = _bytes_of(targets, counted, token_bytes)
             # Of no target the mean is 0 / 0.
             nats = torch.where(count > 0, mean * count, 0.0)
-            found = torch.stack([nats, count.double(), lengths.double()])
-            totals = found if totals is None else totals + found
+            sums = torch.stack([nats, count.double(), lengths.double()])
+            totals = sums if totals is None else totals + sums
     own = (0.0, 0.0, 0.0) if totals is None else totals.tolist()
     nats_of_all, count_of_all, text_bytes = ranks.added(own)
     if not count_of_all:
@@ -132,8 +132,10 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def _cuda_devices(model: nn.Module) -> list[int]:
-    held = (*model.parameters(), *model.buffers())
-    return sorted({parameter.device.index for parameter in held if parameter.device.type == "cuda"})
+    tensors = (*model.parameters(), *model.buffers())
+    return sorted(
+        {parameter.device.index for parameter in tensors if parameter.device.type == "cuda"}
+    )
 
 
 def _counted(targets: Tensor) -> Tensor:

@@ -294,14 +294,14 @@ class _Run:
                     raise _StoppedError
                 yield row
 
-        found = self.trainer.evaluate(until_stopped())
-        self.history.validation.append((step, found.loss_nats))
-        self.log.write(step, found.values())
-        self.observer.evaluated(step, found)
+        evaluation = self.trainer.evaluate(until_stopped())
+        self.history.validation.append((step, evaluation.loss_nats))
+        self.log.write(step, evaluation.values())
+        self.observer.evaluated(step, evaluation)
 
     def _sample(self, step: int) -> None:
-        wanted = self.config.sampling
-        if not wanted.tokens:
+        sampling = self.config.sampling
+        if not sampling.tokens:
             return
         task = self.task
         if not isinstance(task, Language) or task.tokenizer is None:
@@ -309,7 +309,7 @@ class _Run:
                 "sampling.tokens: there is no text to sample: the data says no tokenizer. Prepare "
                 "it with `tally data prepare`, or leave sampling out."
             )
-        encoded = task.tokenizer.encode([wanted.prompt.encode()])
+        encoded = task.tokenizer.encode([sampling.prompt.encode()])
         ids = torch.tensor([[int(token) for chunk in encoded for token in chunk]])
         trainer = self.trainer
         # Sharded weights are gathered by all ranks, so all of them draw the same sample.
@@ -317,9 +317,9 @@ class _Run:
             drawn = sample(
                 task.model,
                 ids,
-                tokens=wanted.tokens,
-                temperature=wanted.temperature,
-                top_k=wanted.top_k,
+                tokens=sampling.tokens,
+                temperature=sampling.temperature,
+                top_k=sampling.top_k,
                 seed=seed_of(Source.SAMPLING, self.config.seed),
                 precision_context=lambda: trainer.precision.autocast(trainer.device),
             )

@@ -163,7 +163,7 @@ def _braille(points: Sequence[Point], axes: Axes, rows: int, columns: int) -> di
     for y, x in _line(points, axes, 4 * rows, 2 * columns):
         place = (y // 4, x // 2)
         bits[place] = bits.get(place, 0) | DOTS[y % 4][x % 2]
-    return {place: chr(BRAILLE + found) for place, found in bits.items()}
+    return {place: chr(BRAILLE + dots) for place, dots in bits.items()}
 
 
 def _letters(points: Sequence[Point], axes: Axes, rows: int, columns: int) -> dict[Place, str]:

@@ -43,18 +43,18 @@ def shortage_together_note(size: int, inputs: Tensor, ranks: Ranks) -> str:
     )
 
 
-def spike_text(found: Passes) -> str:
-    return f"the loss spiked to {found.loss:.6g}, with a gradient norm of {found.grad_norm:.6g}."
+def spike_text(passes: Passes) -> str:
+    return f"the loss spiked to {passes.loss:.6g}, with a gradient norm of {passes.grad_norm:.6g}."
 
 
-def nonfinite_text(found: Passes, size: int, rows: int, model: nn.Module, ranks: Ranks) -> str:
+def nonfinite_text(passes: Passes, size: int, rows: int, model: nn.Module, ranks: Ranks) -> str:
     """What was not finite first: weights, a micro-batch's loss, or gradients alone. The same text
     on all ranks.
     """
     weights = list(model.named_parameters())
     bad_weight = _first(not bool(held(parameter).isfinite().all()) for _, parameter in weights)
-    bad_part = _first(not isfinite(number) for number in found.micro_losses.tolist())
-    text = f"the loss is {found.loss}, the gradient norm {found.grad_norm}"
+    bad_part = _first(not isfinite(number) for number in passes.micro_losses.tolist())
+    text = f"the loss is {passes.loss}, the gradient norm {passes.grad_norm}"
     every = [(int(weight), int(part)) for weight, part in ranks.gathered((bad_weight, bad_part))]
     for weight, _ in every:
         if weight >= 0:
@@ -65,7 +65,7 @@ def nonfinite_text(found: Passes, size: int, rows: int, model: nn.Module, ranks:
             first, end = part * size, min((part + 1) * size, rows)
             whose = "" if ranks.size == 1 else f" of rank {rank}"
             return f"{text}, first in rows {first} to {end - 1} of {rows}{whose}."
-    return f"{text}, at a loss scale of {found.loss_scale:g}."
+    return f"{text}, at a loss scale of {passes.loss_scale:g}."
 
 
 def _first(claims: Iterable[bool]) -> int:

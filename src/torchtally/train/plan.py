@@ -22,8 +22,8 @@ class Plan:
 
 def plan_of(config: TrainConfig, recipe: Recipe) -> Plan:
     """Of all ranks together, in the formats of this recipe."""
-    held = states(weights(config), recipe, optimizer(config.optimizer.name))
-    return Plan(held, step_flops(config))
+    held_bytes = states(weights(config), recipe, optimizer(config.optimizer.name))
+    return Plan(held_bytes, step_flops(config))
 
 
 def weights(config: TrainConfig) -> tuple[Weight, ...]:

@@ -93,10 +93,10 @@ class Precision:
 
 def precision(name: str) -> Precision:
     """The precision of this name. Raises UsageError for any other."""
-    found = PRECISIONS.get(name)
-    if found is None:
+    listed = PRECISIONS.get(name)
+    if listed is None:
         raise UsageError(f"There is no precision {name!r}. There are: {', '.join(PRECISIONS)}.")
-    return found
+    return listed
 
 
 _LISTED = (
@@ -179,12 +179,12 @@ def with_fp8_products(model: nn.Module, *, is_emulated: bool = False) -> nn.Modu
             "The precision fp8 found no linear layer whose sides are multiples of "
             f"{FP8_MULTIPLE}. Choose such widths, or the precision bf16."
         )
-    made: nn.Module = float8.convert_to_float8_training(  # type: ignore[attr-defined]
+    converted: nn.Module = float8.convert_to_float8_training(  # type: ignore[attr-defined]
         model,
         config=float8.Float8LinearConfig(emulate=is_emulated),  # type: ignore[attr-defined]
         module_filter_fn=lambda module, _: is_fp8_shaped(module),
     )
-    return made
+    return converted
 
 
 def _torchao_float8() -> object:

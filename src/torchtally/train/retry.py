@@ -44,8 +44,8 @@ def shortage_explained(remedy: str) -> Iterator[None]:
         whose = _whose_memory(error)
         if whose is None:
             raise
-        said = str(error).strip() or type(error).__name__
-        raise MemoryShortageError(f"{whose} out of memory: {said}\n{remedy}") from error
+        message = str(error).strip() or type(error).__name__
+        raise MemoryShortageError(f"{whose} out of memory: {message}\n{remedy}") from error
 
 
 def _whose_memory(error: BaseException) -> str | None:

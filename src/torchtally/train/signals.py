@@ -44,8 +44,8 @@ class Signals:
 
     def takes_save(self) -> bool:
         """Whether somebody asked for a checkpoint since the last time."""
-        asked, self._saves = self._saves, 0
-        return asked > 0
+        asked_saves, self._saves = self._saves, 0
+        return asked_saves > 0
 
     def heard(self, number: int) -> None:
         """One signal came."""
@@ -73,15 +73,15 @@ def listening(say: Callable[[str], None], *, is_launched: bool = False) -> Itera
 
     For the main thread alone. `say` tells a user, and is called by another thread.
     """
-    found = Signals(say, is_launched)
+    signals = Signals(say, is_launched)
     reading, writing = socket.socketpair()
     writing.setblocking(False)
-    thread = threading.Thread(target=_listen, args=(reading, found), daemon=True)
+    thread = threading.Thread(target=_listen, args=(reading, signals), daemon=True)
     thread.start()
     former_fd = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     former = {signum: signal.signal(signum, _ignore) for signum in (*_STOPPING, _SAVING)}
     try:
-        yield found
+        yield signals
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
@@ -97,10 +97,10 @@ def _ignore(number: int, frame: object) -> None:
     """The thread hears of it."""
 
 
-def _listen(reading: socket.socket, found: Signals) -> None:
+def _listen(reading: socket.socket, signals: Signals) -> None:
     while numbers := reading.recv(64):
         for number in numbers:
             if number == _END[0]:
                 return
             if number in (*_STOPPING, _SAVING):
-                found.heard(number)
+                signals.heard(number)

@@ -99,24 +99,24 @@ class Stepper:
         """One step. `step` is its number, for errors alone."""
         inputs, targets = _inputs_and_targets(batch, self.device)
         began_with = min(self.micro_batch, len(inputs))
-        size, found = self._passes_that_fit(inputs, targets)
+        size, passes = self._passes_that_fit(inputs, targets)
         is_spike = (
-            self.spikes is not None and found.is_finite and self.spikes.sees_spike(found.loss)
+            self.spikes is not None and passes.is_finite and self.spikes.sees_spike(passes.loss)
         )
-        outcome = self._outcome(found, is_spike=is_spike)
+        outcome = self._outcome(passes, is_spike=is_spike)
         if outcome is Outcome.UPDATED:
             self._update()
         else:
             self.optimizer.zero_grad(set_to_none=True)
-            self._count_skip(outcome, found, size, step, (inputs, targets))
+            self._count_skip(outcome, passes, size, step, (inputs, targets))
         return StepResult(
-            loss=found.loss,
-            grad_norm=found.grad_norm,
+            loss=passes.loss,
+            grad_norm=passes.grad_norm,
             outcome=outcome,
             is_spike=is_spike,
             micro_batch=size,
-            micro_batches=len(found.micro_losses),
-            loss_scale=found.loss_scale,
+            micro_batches=len(passes.micro_losses),
+            loss_scale=passes.loss_scale,
             lowered_from=began_with if size < began_with else None,
         )
 
@@ -146,7 +146,7 @@ class Stepper:
         began_with = min(self.micro_batch, len(inputs))
         if self.parallel.ranks.size > 1:
             return began_with, self._passes_together(inputs, targets, began_with)
-        size, found = halved_until_it_fits(
+        size, passes = halved_until_it_fits(
             lambda size: self._passes(inputs, targets, size),
             began_with,
             least=min(self.least_micro_batch, began_with),
@@ -156,7 +156,7 @@ class Stepper:
         )
         if size < began_with:
             self.micro_batch = size
-        return size, found
+        return size, passes
 
     def _discard(self) -> None:
         """The attempt's gradients, and that the scaler has unscaled them already."""
@@ -240,9 +240,9 @@ class Stepper:
             parameter.grad for parameter in self.model.parameters() if parameter.grad is not None
         )
 
-    def _outcome(self, found: Passes, *, is_spike: bool) -> Outcome:
-        if not found.is_finite and self.on_nonfinite != "take":
-            is_overflow = isfinite(found.loss) and self._lowered_scale(found.loss_scale)
+    def _outcome(self, passes: Passes, *, is_spike: bool) -> Outcome:
+        if not passes.is_finite and self.on_nonfinite != "take":
+            is_overflow = isfinite(passes.loss) and self._lowered_scale(passes.loss_scale)
             return Outcome.SCALE_LOWERED if is_overflow else Outcome.NONFINITE
         assert self.spikes is not None or not is_spike
         is_left_out = is_spike and self.spikes is not None and self.spikes.config.on_spike != "note"
@@ -266,7 +266,7 @@ class Stepper:
             self.scaler.update()
 
     def _count_skip(
-        self, outcome: Outcome, found: Passes, size: int, step: int, batch: tuple[Tensor, Tensor]
+        self, outcome: Outcome, passes: Passes, size: int, step: int, batch: tuple[Tensor, Tensor]
     ) -> None:
         """Raises where such a step is not to be skipped, or one too many in a row."""
         if outcome is Outcome.SCALE_LOWERED:
@@ -278,9 +278,9 @@ class Stepper:
         if outcome is Outcome.SPIKE:
             assert self.spikes is not None
             if is_over or self.spikes.config.on_spike == "stop":
-                raise SpikeError(self._text(spike_text(found), step), step=step, batch=batch)
+                raise SpikeError(self._text(spike_text(passes), step), step=step, batch=batch)
         elif is_over or self.on_nonfinite == "stop":
-            text = nonfinite_text(found, size, len(batch[0]), self.model, self.parallel.ranks)
+            text = nonfinite_text(passes, size, len(batch[0]), self.model, self.parallel.ranks)
             raise NonFiniteError(self._text(text, step), step=step, batch=batch)
 
     def _text(self, what: str, step: int) -> str:

@@ -265,9 +265,9 @@ class Language(Decoder):
 
     def _opened_validation(self, paths: Iterable[str], sequence: int) -> TokenData | None:
         """The files that the config names, else the validation split of a prepared folder."""
-        given = self._config.data.validation
-        if given:
-            return self._opened(given, "validation", sequence)
+        files = self._config.data.validation
+        if files:
+            return self._opened(files, "validation", sequence)
         folders = [path for path in paths if _has_validation(path)]
         return self._opened(folders, "validation", sequence) if folders else None
 
@@ -309,17 +309,17 @@ def stdlib() -> list[str]:
 
 
 def _has_validation(path: str) -> bool:
-    found = described_in(path) if Path(path).is_dir() else None
-    return found is not None and "validation" in found.splits
+    description = described_in(path) if Path(path).is_dir() else None
+    return description is not None and "validation" in description.splits
 
 
 def _tokenizer(paths: Iterable[str]) -> Tokenizer | None:
     """What turns ids into text again; None where nothing says."""
     for path in paths:
-        found = described_in(path) if Path(path).is_dir() else None
-        if found is not None and found.tokenizer == BYTE_TOKENIZER:
+        description = described_in(path) if Path(path).is_dir() else None
+        if description is not None and description.tokenizer == BYTE_TOKENIZER:
             return ByteTokenizer()
-        if found is not None:
-            file = str(Path(path, found.tokenizer))
+        if description is not None:
+            file = str(Path(path, description.tokenizer))
             return BytePairTokenizer(tokenizer_text(file), place=file)
     return None

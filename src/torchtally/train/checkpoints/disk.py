@@ -77,9 +77,9 @@ class Directory:
         """Of a plain file. Raises CheckpointError for anything else."""
         path = self.path / name
         with told(path, "read"):
-            found = os.stat(name, dir_fd=self._handle, follow_symlinks=False)
-        _check_plain(path, found)
-        return found.st_size
+            status = os.stat(name, dir_fd=self._handle, follow_symlinks=False)
+        _check_plain(path, status)
+        return status.st_size
 
     def write(self, name: str, parts: Iterable[Bytes], size_bytes: int) -> None:
         """A new file, on the disk when this returns. `size_bytes` is for the error's text."""
@@ -213,8 +213,8 @@ def _reason(error: OSError, size_bytes: int) -> str:
     return f"{why}."
 
 
-def _check_plain(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check_plain(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise CheckpointError(f"{path}: is no plain file.")
 
 

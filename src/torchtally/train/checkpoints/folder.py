@@ -61,10 +61,10 @@ class Checkpoints:
             place = inner.path / MANIFEST
             if inner.size_bytes(MANIFEST) > MOST_BYTES:
                 raise CheckpointError(f"{place}: is too large for a manifest.")
-            found = read_manifest(b"".join(inner.chunks(MANIFEST)), str(place))
-        if found.step != step:
-            raise CheckpointError(f"{place}: is of step {found.step}.")
-        return found
+            manifest = read_manifest(b"".join(inner.chunks(MANIFEST)), str(place))
+        if manifest.step != step:
+            raise CheckpointError(f"{place}: is of step {manifest.step}.")
+        return manifest
 
     def check(self, manifest: Manifest, *, part: int = 0, parts: int = 1) -> None:
         """Every byte of every file, or of each `parts`-th one, is as it was written."""

@@ -108,12 +108,12 @@ def read_manifest(content: bytes, place: str) -> Manifest:
                 f"{place}: has format version {version}, and this torchtally knows "
                 f"{FORMAT_VERSION}. Go on with the version that wrote it, or a newer one."
             )
-        found = msgspec.json.decode(body, type=Manifest)
+        manifest = msgspec.json.decode(body, type=Manifest)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise CheckpointError(f"{place}: is no manifest of a checkpoint ({error}).") from error
-    if wrong := _first_contradiction(found):
+    if wrong := _first_contradiction(manifest):
         raise CheckpointError(f"{place}: contradicts itself: {wrong}.")
-    return found
+    return manifest
 
 
 class NewerFormatError(CheckpointError):
@@ -199,7 +199,9 @@ def plain(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def merged(found: Mapping[str, list[tuple[str, tuple[int, ...], Piece]]]) -> dict[str, SavedTensor]:
+def merged(
+    pieces_by_name: Mapping[str, list[tuple[str, tuple[int, ...], Piece]]],
+) -> dict[str, SavedTensor]:
     """Tensors of their pieces: by name, (dtype, shape of the whole, piece) of each."""
     return {
         name: SavedTensor(
@@ -209,5 +211,5 @@ def merged(found: Mapping[str, list[tuple[str, tuple[int, ...], Piece]]]) -> dic
                 sorted((piece for _, _, piece in pieces), key=lambda piece: piece.offsets)
             ),
         )
-        for name, pieces in sorted(found.items())
+        for name, pieces in sorted(pieces_by_name.items())
     }

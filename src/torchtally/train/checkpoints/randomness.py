@@ -24,7 +24,7 @@ def random_states() -> dict[str, Tensor]:
     version, words, kept_back = random.getstate()
     assert version == 3  # since Python 2.6
     legacy: dict[str, Any] = np.random.get_state(legacy=False)
-    found = {
+    random_states = {
         "python": torch.tensor(words, dtype=torch.int64),
         "python_normal": _normal(kept_back is not None, kept_back),
         "numpy": torch.tensor(
@@ -34,8 +34,8 @@ def random_states() -> dict[str, Tensor]:
         "torch": torch.get_rng_state(),
     }
     for index in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0):
-        found[f"cuda/{index}"] = torch.cuda.get_rng_state(index)
-    return found
+        random_states[f"cuda/{index}"] = torch.cuda.get_rng_state(index)
+    return random_states
 
 
 def seed_all(seed: int) -> None:

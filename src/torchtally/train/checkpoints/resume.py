@@ -56,24 +56,24 @@ def resume(
     CheckpointError where none is whole, UsageError for a config that trains something else, unless
     changes are allowed.
     """
-    found = newest(checkpoints, trainer.ranks, say)
-    if found is None:
+    manifest = newest(checkpoints, trainer.ranks, say)
+    if manifest is None:
         return None
-    _check_config(found, trainer, say, allows_changes=allows_changes)
-    _check_versions(found, say)
-    goes_on = restore(trainer, checkpoints, found)
+    _check_config(manifest, trainer, say, allows_changes=allows_changes)
+    _check_versions(manifest, say)
+    goes_on = restore(trainer, checkpoints, manifest)
     ranks = trainer.ranks
     if not goes_on:
         seed = seed_of(Source.DROPOUT, trainer.config.seed)
-        seed_all(ranks.seed(seed) + found.step)
-    if ranks.size != found.ranks:
+        seed_all(ranks.seed(seed) + manifest.step)
+    if ranks.size != manifest.ranks:
         say(
-            f"step {found.step} was saved by {found.ranks} ranks, and {ranks.size} go on: losses "
+            f"step {manifest.step} was saved by {manifest.ranks} ranks, and {ranks.size} go on: losses "
             "are the same to rounding, but for dropout, which draws other numbers."
         )
-    with as_it_was_saved(found):
-        loop = found.state["loop"]
-        return Resumed(found.step, int(loop["skipped"]), bool(loop["is_evaluated"]))
+    with as_it_was_saved(manifest):
+        loop = manifest.state["loop"]
+        return Resumed(manifest.step, int(loop["skipped"]), bool(loop["is_evaluated"]))
 
 
 def newest(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
@@ -84,16 +84,16 @@ def newest(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
     steps = ranks.done_by_first(checkpoints.steps, "look for checkpoints")
     refused: list[str] = []
     for step in steps:
-        found = _manifest_if_whole(checkpoints, step, ranks)
-        if isinstance(found, Manifest):
-            return found
-        refused.append(found)
+        manifest = _manifest_if_whole(checkpoints, step, ranks)
+        if isinstance(manifest, Manifest):
+            return manifest
+        refused.append(manifest)
         if step != steps[-1]:
             aside = ranks.done_by_first(
                 lambda: checkpoints.set_aside(step).name,  # noqa: B023 - called at once
                 "set a damaged checkpoint aside",
             )
-            say(f"{found} It is kept as {aside}; trying the checkpoint before.")
+            say(f"{manifest} It is kept as {aside}; trying the checkpoint before.")
     if refused:
         raise CheckpointError(
             f"{checkpoints.path}: no checkpoint is whole. {refused[-1]} Start again with --replace."
@@ -104,10 +104,10 @@ def newest(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
 def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Manifest | str:
     """What is wrong with it, on any rank, where something is."""
     wrong: str | None = None
-    found: Manifest | None = None
+    manifest: Manifest | None = None
     try:
-        found = checkpoints.manifest(step)
-        checkpoints.check(found, part=ranks.rank, parts=ranks.size)
+        manifest = checkpoints.manifest(step)
+        checkpoints.check(manifest, part=ranks.rank, parts=ranks.size)
     except NewerFormatError:
         raise
     except CheckpointError as error:
@@ -117,17 +117,17 @@ def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Man
     wrongs = [mistake for mistake in _everybodys(wrong, ranks) if mistake is not None]
     if wrongs:
         return wrongs[0]
-    assert found is not None
-    return found
+    assert manifest is not None
+    return manifest
 
 
 def _everybodys(text: str | None, ranks: Ranks) -> list[str | None]:
     """In the order of ranks."""
     if ranks.size == 1:
         return [text]
-    found: list[str | None] = [None] * ranks.size
-    dist.all_gather_object(found, text, group=ranks.group)
-    return found
+    texts: list[str | None] = [None] * ranks.size
+    dist.all_gather_object(texts, text, group=ranks.group)
+    return texts
 
 
 # The config --------------------------------------------------------------------------------------
@@ -145,11 +145,11 @@ def differences(
             yield before + key, was, now
 
 
-def _check_config(found: Manifest, trainer: Trainer, say: Say, *, allows_changes: bool) -> None:
+def _check_config(manifest: Manifest, trainer: Trainer, say: Say, *, allows_changes: bool) -> None:
     here = plain(as_json(trainer.config.document()))
     changed = [
         difference
-        for difference in differences(found.config, here)
+        for difference in differences(manifest.config, here)
         if not difference[0].startswith(FREE)
     ]
     grave = [difference for difference in changed if not difference[0].startswith(ROUNDING)]
@@ -158,14 +158,14 @@ def _check_config(found: Manifest, trainer: Trainer, say: Say, *, allows_changes
     )
     if grave and not allows_changes:
         raise UsageError(
-            f"The checkpoint of step {found.step} is of another training:\n{text}\nResume with the "
+            f"The checkpoint of step {manifest.step} is of another training:\n{text}\nResume with the "
             "config that was saved, or with --allow-changes, or start again with --replace."
         )
     if changed:
-        say(f"going on from step {found.step} with changes:\n{text}")
+        say(f"going on from step {manifest.step} with changes:\n{text}")
 
 
-def _check_versions(found: Manifest, say: Say) -> None:
+def _check_versions(manifest: Manifest, say: Say) -> None:
     """Other versions may compute other bits."""
-    for name, was, now in differences(found.versions, versions()):
-        say(f"step {found.step} was saved with {name} {was}; this is {now}: bits may differ.")
+    for name, was, now in differences(manifest.versions, versions()):
+        say(f"step {manifest.step} was saved with {name} {was}; this is {now}: bits may differ.")

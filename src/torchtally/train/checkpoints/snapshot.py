@@ -45,12 +45,12 @@ class Snapshot:
         return dict(self._buffers)
 
     def _buffer(self, name: str, like: Tensor) -> Tensor:
-        found = self._buffers.get(name)
-        if found is None or (found.shape, found.dtype) != (like.shape, like.dtype):
+        buffer = self._buffers.get(name)
+        if buffer is None or (buffer.shape, buffer.dtype) != (like.shape, like.dtype):
             is_pinned = like.device.type == "cuda"
-            found = torch.empty(like.shape, dtype=like.dtype, pin_memory=is_pinned)
-            self._buffers[name] = found
-        return found
+            buffer = torch.empty(like.shape, dtype=like.dtype, pin_memory=is_pinned)
+            self._buffers[name] = buffer
+        return buffer
 
 
 def _event_on(device: torch.device) -> "torch.cuda.Event":

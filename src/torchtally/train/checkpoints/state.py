@@ -46,8 +46,8 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         {key: value for key, value in group.items() if key not in ("params", "param_names")}
         for group in trainer.optimizer.param_groups
     ]
-    found: dict[str, Any] = plain({"stepper": trainer.stepper.state_dict(), "groups": groups})
-    return found
+    data: dict[str, Any] = plain({"stepper": trainer.stepper.state_dict(), "groups": groups})
+    return data
 
 
 def restore(trainer: Trainer, checkpoints: Checkpoints, manifest: Manifest) -> bool:
@@ -98,10 +98,12 @@ def _model(trainer: Trainer) -> dict[str, Tensor]:
 
 def _check_names(model: Mapping[str, Tensor], manifest: Manifest) -> None:
     """The reader tells of what the checkpoint has not; this of what only the checkpoint has."""
-    left = [name for name in manifest.tensors if name.startswith(MODEL) and name not in model]
-    if left:
+    extra_names = [
+        name for name in manifest.tensors if name.startswith(MODEL) and name not in model
+    ]
+    if extra_names:
         raise CheckpointError(
-            f"The checkpoint of step {manifest.step} has {left[0].removeprefix(MODEL)!r}, and this "
+            f"The checkpoint of step {manifest.step} has {extra_names[0].removeprefix(MODEL)!r}, and this "
             "model has not. Resume with the model that was saved."
         )
 
@@ -118,7 +120,7 @@ def _random(rank: int) -> str:
 def _optimizer_targets(optimizer: torch.optim.Optimizer, manifest: Manifest) -> dict[str, Tensor]:
     """Room for everything that was kept: optimizers have none before their first step."""
     parameters = dict(_parameters(optimizer))
-    found: dict[str, Tensor] = {}
+    targets: dict[str, Tensor] = {}
     for full, saved in manifest.tensors.items():
         if not full.startswith(OPTIMIZER):
             continue
@@ -130,10 +132,12 @@ def _optimizer_targets(optimizer: torch.optim.Optimizer, manifest: Manifest) -> 
                 "not trained here. Resume with the config that was saved."
             )
         if tuple(parameter.shape) == saved.shape:  # a shard of it, where the parameter is one
-            found[full] = torch.empty_like(parameter, dtype=torch_dtype(saved), requires_grad=False)
+            targets[full] = torch.empty_like(
+                parameter, dtype=torch_dtype(saved), requires_grad=False
+            )
         else:
-            found[full] = torch.empty(saved.shape, dtype=torch_dtype(saved))
-    return found
+            targets[full] = torch.empty(saved.shape, dtype=torch_dtype(saved))
+    return targets
 
 
 def _set_optimizer(

@@ -122,10 +122,10 @@ class Writer(StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         assert self._new is not None
-        found = [result for of_rank in results for result in of_rank]
+        all_results = [result for of_rank in results for result in of_rank]
         tensors: dict[str, list[tuple[str, tuple[int, ...], Piece]]] = defaultdict(list)
         files: dict[str, SavedFile] = {}
-        for result in found:
+        for result in all_results:
             piece, saved = result.storage_data
             whole = metadata.state_dict_metadata[result.index.fqn]
             assert isinstance(whole, TensorStorageMetadata)

@@ -90,11 +90,11 @@ class _Halves:
 
 def extremes(file: TokenFile, *, seed: int, is_whole: bool = False) -> Extremes:
     """The least and the greatest id of a sample as above, or of all. Raises UsageError."""
-    found = [
+    extremes_by_stretch = [
         (len(ids), int(ids.min()), int(ids.max()))
         for _, ids in _read(file, _all_places(file) if is_whole else _sample(file, (seed, 0)))
     ]
-    tokens, least, most = zip(*found, strict=True)
+    tokens, least, most = zip(*extremes_by_stretch, strict=True)
     return Extremes(sum(tokens), min(least), max(most))
 
 

@@ -84,11 +84,13 @@ def described_in(folder: str) -> Description | None:
 
 def described_dtype(path: str) -> str | None:
     """The dtype that the description beside a file gives for it."""
-    found = described_in(os.path.dirname(path))
+    description = described_in(os.path.dirname(path))
     names = (
-        {shard.name for split in found.splits.values() for shard in split.shards} if found else ()
+        {shard.name for split in description.splits.values() for shard in split.shards}
+        if description
+        else ()
     )
-    return found.dtype if found and os.path.basename(path) in names else None
+    return description.dtype if description and os.path.basename(path) in names else None
 
 
 def read_description(path: str) -> Description:

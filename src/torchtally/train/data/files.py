@@ -53,13 +53,13 @@ def token_files(
 
     Raises UsageError for what cannot be read, see `sniff.token_file`.
     """
-    found: list[TokenFile] = []
+    files: list[TokenFile] = []
     for path in paths:
         if os.path.isdir(path):
-            found += _files_of_folder(path, split)
+            files += _files_of_folder(path, split)
         else:
-            found.append(token_file(path, dtype=dtype, format=format))
-    return tuple(found)
+            files.append(token_file(path, dtype=dtype, format=format))
+    return tuple(files)
 
 
 def _files_of_folder(folder: str, split: str | None) -> list[TokenFile]:
@@ -72,7 +72,7 @@ def _files_of_folder(folder: str, split: str | None) -> list[TokenFile]:
     names = list(description.splits) if split is None else [split]
     if split is not None and split not in description.splits:
         raise UsageError(f"{folder}: no split {split!r}; it has {', '.join(description.splits)}.")
-    found = []
+    files = []
     for shard in (shard for name in names for shard in description.splits[name].shards):
         file = token_file(str(Path(folder, shard.name)))
         if (file.tokens, file.dtype) != (shard.tokens, description.dtype):
@@ -80,5 +80,5 @@ def _files_of_folder(folder: str, split: str | None) -> list[TokenFile]:
                 f"{file.path}: {file.tokens} tokens of {file.dtype}; {NAME} says {shard.tokens} of "
                 f"{description.dtype}. The folder is mixed of two: prepare it again."
             )
-        found.append(file)
-    return found
+        files.append(file)
+    return files

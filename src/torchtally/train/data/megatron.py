@@ -141,10 +141,10 @@ class _Tables:
         """(number of the first, entries), so many at a time."""
         dtype: np.dtype[Any] = np.dtype(code)
         for first in range(0, count, PIECE):
-            wanted = min(PIECE, count - first) * dtype.itemsize
+            wanted_bytes = min(PIECE, count - first) * dtype.itemsize
             at = begin + first * dtype.itemsize
-            read = bytes_at(self._path, self._handle, at, wanted)
-            if len(read) < wanted:
+            read = bytes_at(self._path, self._handle, at, wanted_bytes)
+            if len(read) < wanted_bytes:
                 raise UsageError(
                     f"{self._path}: byte {at + len(read)}: ends here while it is read."
                 )

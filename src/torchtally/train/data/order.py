@@ -61,8 +61,8 @@ class Order:
     def windows_of(self, step: int, steps: int = 1) -> Int64[np.ndarray, "steps batch"]:
         """The windows of `steps` steps from `step` on, each in [0, windows)."""
         positions = np.arange(step * self.batch, (step + steps) * self.batch, dtype=np.uint64)
-        found = self._windows_at(positions).astype(np.int64)
-        return found.reshape(steps, self.batch)
+        windows = self._windows_at(positions).astype(np.int64)
+        return windows.reshape(steps, self.batch)
 
     def epoch_of(self, step: int) -> float:
         """Epochs that are over when the step begins."""
@@ -95,12 +95,12 @@ def rows_of_rank(batch: int, rank: int, ranks: int) -> slice:
 def permuted(places: Words, count: int, keys: Words) -> Words:
     """Each place in [0, count) by the permutation that its key chooses."""
     bits = (count - 1).bit_length()
-    found = feistel(places, bits, keys)
-    outside = np.flatnonzero(found >= count)
+    permuted_places = feistel(places, bits, keys)
+    outside = np.flatnonzero(permuted_places >= count)
     while outside.size:
-        found[outside] = feistel(found[outside], bits, keys[outside])
-        outside = outside[found[outside] >= count]
-    return found
+        permuted_places[outside] = feistel(permuted_places[outside], bits, keys[outside])
+        outside = outside[permuted_places[outside] >= count]
+    return permuted_places
 
 
 def feistel(places: Words, bits: int, keys: Words) -> Words:

@@ -87,73 +87,73 @@ class Prepared:
     """Characters U+FFFD among the text: as a rule, bytes that were no UTF-8."""
 
 
-def prepare(wanted: Wanted, report: Report = lambda *_: None) -> Prepared:
+def prepare(request: Wanted, report: Report = lambda *_: None) -> Prepared:
     """Make the folder. Raises UsageError; the folder is then as it was."""
-    if wanted.vocabulary_size is not None and wanted.tokenizer != BYTE_TOKENIZER:
+    if request.vocabulary_size is not None and request.tokenizer != BYTE_TOKENIZER:
         raise UsageError(
             "A vocabulary size trains a tokenizer of our own; a tokenizer.json has its size "
             "already. Give one of the two."
         )
     with ExitStack() as stack:
-        folder = stack.enter_context(folder_to_write(wanted.out))
-        before = _before(wanted)
-        inputs = stack.enter_context(_with_stdin(wanted))
-        found = find_documents(inputs, outside=wanted.out)
-        splits = divide(found.documents, validation=wanted.validation, seed=wanted.seed)
-        tokenizer, content = _tokenizer(wanted, splits[TRAIN], report)
-        description = _write(wanted, folder, before, tokenizer, content, splits, report)
+        folder = stack.enter_context(folder_to_write(request.out))
+        before = _before(request)
+        inputs = stack.enter_context(_with_stdin(request))
+        corpus = find_documents(inputs, outside=request.out)
+        splits = divide(corpus.documents, validation=request.validation, seed=request.seed)
+        tokenizer, content = _tokenizer(request, splits[TRAIN], report)
+        description = _write(request, folder, before, tokenizer, content, splits, report)
         _commit(folder, description)
         remove_others(folder.path, before, description)
-        return Prepared(description, found.size_bytes, found.skipped, tokenizer.replaced)
+        return Prepared(description, corpus.size_bytes, corpus.skipped, tokenizer.replaced)
 
 
-def _before(wanted: Wanted) -> Description | None:
+def _before(request: Wanted) -> Description | None:
     """What is in the folder already. Raises UsageError if it is not to be replaced."""
     try:
-        before = described_in(wanted.out)
+        before = described_in(request.out)
     except UsageError:
-        if wanted.is_overwriting:  # it is damaged: nothing that could be lost
+        if request.is_overwriting:  # it is damaged: nothing that could be lost
             return None
         raise
-    if before is not None and not wanted.is_overwriting:
+    if before is not None and not request.is_overwriting:
         raise UsageError(
-            f"{wanted.out}: has a {NAME} already. Say --overwrite to replace its files."
+            f"{request.out}: has a {NAME} already. Say --overwrite to replace its files."
         )
     return before
 
 
 @contextmanager
-def _with_stdin(wanted: Wanted) -> Iterator[tuple[str, ...]]:
+def _with_stdin(request: Wanted) -> Iterator[tuple[str, ...]]:
     """The inputs, with standard input in a file of its own as long as this lasts."""
-    if STDIN not in wanted.inputs:
-        yield wanted.inputs
+    if STDIN not in request.inputs:
+        yield request.inputs
         return
-    path = os.path.join(wanted.out, temporary_name())
+    path = os.path.join(request.out, temporary_name())
     try:
         spool(sys.stdin.buffer.read, path)
-        yield tuple(path if pattern == STDIN else pattern for pattern in wanted.inputs)
+        yield tuple(path if pattern == STDIN else pattern for pattern in request.inputs)
     finally:
         Path(path).unlink(missing_ok=True)
 
 
 def _tokenizer(
-    wanted: Wanted, spans: Sequence[Span], report: Report
+    request: Wanted, spans: Sequence[Span], report: Report
 ) -> tuple[Tokenizer, str | None]:
     """The tokenizer, and the text of its tokenizer.json."""
-    if wanted.vocabulary_size is not None:
+    if request.vocabulary_size is not None:
         documents = _counted(spans, "training the tokenizer", report)
-        text = train_byte_pairs(documents, wanted.vocabulary_size)
+        text = train_byte_pairs(documents, request.vocabulary_size)
         place = "the trained tokenizer"
-    elif wanted.tokenizer == BYTE_TOKENIZER:
+    elif request.tokenizer == BYTE_TOKENIZER:
         return ByteTokenizer(), None
     else:
-        place = wanted.tokenizer
+        place = request.tokenizer
         text = tokenizer_text(place)
-    return BytePairTokenizer(text, place=place, end_of_document=wanted.end_of_document), text
+    return BytePairTokenizer(text, place=place, end_of_document=request.end_of_document), text
 
 
 def _write(
-    wanted: Wanted,
+    request: Wanted,
     folder: Folder,
     before: Description | None,
     tokenizer: Tokenizer,
@@ -163,11 +163,11 @@ def _write(
 ) -> Description:
     """The files, whole but not under their names yet."""
     dtype, series = dtype_for(tokenizer.vocabulary_size), free_series(before)
-    made = {
+    written_splits = {
         name: Split(
             len(spans),
             _written(
-                SplitWriter(folder, name + series, dtype, shard_tokens=wanted.shard_tokens),
+                SplitWriter(folder, name + series, dtype, shard_tokens=request.shard_tokens),
                 _counted(spans, name, report),
                 tokenizer,
             ),
@@ -184,7 +184,7 @@ def _write(
         vocabulary_size=tokenizer.vocabulary_size,
         end_of_document=tokenizer.end_of_document,
         dtype=dtype,
-        splits=made,
+        splits=written_splits,
     )
 
 

@@ -150,12 +150,12 @@ class Ring:
     def _first_of_next_chunk(self) -> Tensor:
         if self._is_over:
             raise StopIteration
-        found = self._lane.ready.get()
-        if isinstance(found, _Ended):
+        arrival = self._lane.ready.get()
+        if isinstance(arrival, _Ended):
             self.close()
-            raise StopIteration if found.error is None else found.error
+            raise StopIteration if arrival.error is None else arrival.error
         self._lane.permits.put(None)
-        self._chunk, self._copied = iter(found.tokens.unbind(0)), found.copied
+        self._chunk, self._copied = iter(arrival.tokens.unbind(0)), arrival.copied
         return next(self._chunk)
 
     def close(self) -> None:

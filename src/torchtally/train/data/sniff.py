@@ -98,18 +98,18 @@ def _read_as(
 
 def _raw_file(path: str, size_bytes: int, dtype: str | None) -> TokenFile:
     name = os.path.basename(path)
-    said = DTYPE_IN_NAME.search(name.lower())
-    found = dtype or described_dtype(path) or (said[1] if said else None)
-    if found is None:
+    match = DTYPE_IN_NAME.search(name.lower())
+    id_dtype = dtype or described_dtype(path) or (match[1] if match else None)
+    if id_dtype is None:
         raise UsageError(
             f"{path}: byte 0: no header tells how wide its token ids are. Say it with --dtype: "
             "uint16 for nanoGPT's files, uint16 or uint32 for OLMo's, by the vocabulary's size."
         )
-    file = TokenFile(path, Format.RAW, found, 0)
+    file = TokenFile(path, Format.RAW, id_dtype, 0)
     tokens, rest_bytes = divmod(size_bytes, file.token_bytes)
     if rest_bytes:
         raise UsageError(
             f"{path}: byte {size_bytes - rest_bytes}: {rest_bytes} bytes are left over behind "
-            f"{tokens} ids of {found}. It was cut short, or has another --dtype."
+            f"{tokens} ids of {id_dtype}. It was cut short, or has another --dtype."
         )
-    return TokenFile(path, Format.RAW, found, tokens)
+    return TokenFile(path, Format.RAW, id_dtype, tokens)

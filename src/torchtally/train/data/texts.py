@@ -58,11 +58,11 @@ def find_documents(inputs: Sequence[str], *, outside: str) -> Found:
     """
     documents: dict[str, Document] = {}
     skipped = 0
-    for given in inputs:
-        named = _is_file(given)
-        paths = [given] if named else sorted(_paths_of(given, os.path.abspath(outside)))
+    for pattern in inputs:
+        named = _is_file(pattern)
+        paths = [pattern] if named else sorted(_paths_of(pattern, os.path.abspath(outside)))
         if not paths:
-            raise UsageError(f"{given}: no such file or folder, and no file matches it.")
+            raise UsageError(f"{pattern}: no such file or folder, and no file matches it.")
         for path in paths:
             start, size_bytes = beginning(path, LOOKED_AT_BYTES)
             if size_bytes == 0 or (not named and b"\0" in start):
@@ -145,34 +145,34 @@ def _drawn(documents: Sequence[Document], wanted_bytes: float, seed: int) -> set
     return chosen
 
 
-def _cut(document: Document, wanted: int) -> int:
+def _cut(document: Document, begin: int) -> int:
     """The end of the line that byte `wanted` is in; where lines are long, of its character."""
     handle = opened(document.path)
     try:
-        text = bytes_at(document.path, handle, wanted, CUT_LOOK_BYTES)
+        text = bytes_at(document.path, handle, begin, CUT_LOOK_BYTES)
     finally:
         os.close(handle)
     line_end = text.find(b"\n") + 1
-    if line_end and wanted + line_end < document.size_bytes:
-        return wanted + line_end
+    if line_end and begin + line_end < document.size_bytes:
+        return begin + line_end
     in_character = next((at for at, byte in enumerate(text[:4]) if byte & 0xC0 != 0x80), 0)
-    return wanted + in_character
+    return begin + in_character
 
 
-def _paths_of(given: str, outside: str) -> Iterator[str]:
+def _paths_of(pattern: str, outside: str) -> Iterator[str]:
     """The regular files of a folder or a glob that are not below `outside`."""
-    for path in _walk(given) if os.path.isdir(given) else glob.iglob(given, recursive=True):
+    for path in _walk(pattern) if os.path.isdir(pattern) else glob.iglob(pattern, recursive=True):
         is_outside = os.path.commonpath([os.path.abspath(path), outside]) != outside
         if is_outside and _is_regular(path):
             yield path
 
 
-def _is_file(given: str) -> bool:
+def _is_file(path: str) -> bool:
     """Whether a path names a file outright, and not a folder or a pattern."""
     try:
-        return stat.S_ISREG(os.stat(given).st_mode)
+        return stat.S_ISREG(os.stat(path).st_mode)
     except PermissionError as error:
-        raise UsageError(f"{given}: cannot be looked at ({error.strerror}).") from error
+        raise UsageError(f"{path}: cannot be looked at ({error.strerror}).") from error
     except (OSError, ValueError):  # a pattern, or nothing
         return False
 

@@ -229,9 +229,9 @@ def cut_short(file: TokenFile, handle: int, byte: int) -> UsageError:
 def stretches(file: TokenFile, handle: int, begins: Iterable[tuple[int, int]]) -> Iterable[Ids]:
     """Stretches (first token, tokens) of an open file by reads. Raises UsageError."""
     for first, count in begins:
-        wanted = count * file.token_bytes
+        wanted_bytes = count * file.token_bytes
         at_byte = file.byte_of(first)
-        read = bytes_at(file.path, handle, at_byte, wanted)
-        if len(read) < wanted:
+        read = bytes_at(file.path, handle, at_byte, wanted_bytes)
+        if len(read) < wanted_bytes:
             raise cut_short(file, handle, at_byte + len(read))
         yield np.frombuffer(read, file.numpy_dtype)

@@ -148,13 +148,13 @@ def _end_id(ids: dict[str, int], place: str, name: str | None) -> int | None:
         if name not in ids:
             raise UsageError(f"{place}: has no token {name!r} to end documents with.")
         return ids[name]
-    found = next((name for name in END_NAMES if name in ids), None)
-    if found is None:
+    end_name = next((name for name in END_NAMES if name in ids), None)
+    if end_name is None:
         raise UsageError(
             f"{place}: none of its tokens is known as the end of a document. Name it with "
             "--end-of-document TOKEN, or say --end-of-document none."
         )
-    return ids[found]
+    return ids[end_name]
 
 
 def _library() -> ModuleType:

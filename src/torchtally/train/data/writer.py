@@ -120,24 +120,24 @@ def folder_to_write(path: str) -> Iterator[Folder]:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise UsageError(f"{path}: not a folder to write in ({error.strerror}).") from error
-    made = Folder(path, handle)
+    folder = Folder(path, handle)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        made.sweep()
-        yield made
+        folder.sweep()
+        yield folder
     except BlockingIOError as error:
         raise UsageError(f"{path}: another `tally data prepare` writes there.") from error
     except OSError as error:
         state = (
             "The new data is whole, though a power cut may undo it."
-            if made.is_committed
+            if folder.is_committed
             else f"What {path} held before is as it was."
         )
         raise UsageError(
             f"{error.filename or path}: cannot be written ({error.strerror}). {state}"
         ) from error
     finally:
-        made.discard()
+        folder.discard()
         os.close(handle)
 
 

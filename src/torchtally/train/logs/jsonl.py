@@ -40,9 +40,9 @@ class Logged:
 
     def series(self, name: str) -> tuple[tuple[int, float], ...]:
         """(step, value) of all records that have a number under this name."""
-        found = ((step, values.get(name)) for step, values in self.records)
+        logged_values = ((step, values.get(name)) for step, values in self.records)
         return tuple(
-            (step, float(value)) for step, value in found if isinstance(value, int | float)
+            (step, float(value)) for step, value in logged_values if isinstance(value, int | float)
         )
 
 
@@ -140,15 +140,15 @@ def read_log(path: str | Path) -> Logged:
     run = _checked(path, lines[0] if lines else b"")
     records: list[tuple[int, Mapping[str, Value]]] = []
     for number, line in enumerate(lines[1:], 2):
-        found = _object(line)
-        step = None if found is None else found.pop("step", None)
-        if found is None or not isinstance(step, int):
+        record = _object(line)
+        step = None if record is None else record.pop("step", None)
+        if record is None or not isinstance(step, int):
             raise UsageError(f"{path}:{number}: not a record of a log. Is the file damaged?")
-        if found.get("kind") == "resumed":
+        if record.get("kind") == "resumed":
             records = [record for record in records if record[0] < step]
         else:
-            found.pop("unix_s", None)
-            records.append((step, {name: from_json(value) for name, value in found.items()}))
+            record.pop("unix_s", None)
+            records.append((step, {name: from_json(value) for name, value in record.items()}))
     return Logged(run, tuple(records))
 
 
@@ -182,29 +182,29 @@ def _end_of_lines(file: int) -> int:
 
 
 def _first_line(file: int) -> bytes:
-    found, at = b"", 0
-    while b"\n" not in found and (block := os.pread(file, BLOCK_BYTES, at)):
-        found, at = found + block, at + len(block)
-    return found.partition(b"\n")[0]
+    content, at = b"", 0
+    while b"\n" not in content and (block := os.pread(file, BLOCK_BYTES, at)):
+        content, at = content + block, at + len(block)
+    return content.partition(b"\n")[0]
 
 
 def _checked(path: Path, line: bytes) -> dict[str, Any]:
     """The run's line. Raises UsageError for anything else, or a schema yet to come."""
-    found = _object(line)
-    if found is None or found.get("kind") != "run":
+    header = _object(line)
+    if header is None or header.get("kind") != "run":
         raise UsageError(f"{path}:1: not the log of a training run.")
-    schema = found.get("schema_version")
+    schema = header.get("schema_version")
     if not isinstance(schema, int) or schema > SCHEMA_VERSION:
         raise UsageError(
             f"{path}:1: schema version {schema}; this torchtally knows {SCHEMA_VERSION}. Use a "
             "newer one."
         )
-    return found
+    return header
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None

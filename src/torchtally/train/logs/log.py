@@ -64,13 +64,13 @@ class RunHeader:
 
 def versions() -> dict[str, str]:
     """Of what decides how a training goes."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    packages = {"python": platform.python_version(), "platform": platform.platform()}
     for name in ("torchtally", "torch", "numpy"):
         try:
-            found[name] = version(name)
+            packages[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return {**found, "cuda": str(torch.version.cuda)}
+            packages[name] = "not installed"
+    return {**packages, "cuda": str(torch.version.cuda)}
 
 
 def as_json(value: Any) -> Any:

@@ -27,7 +27,7 @@ class StepRecord:
     """Measured, by category."""
 
     def values(self) -> dict[str, Value]:
-        found: dict[str, Value | None] = {
+        values: dict[str, Value | None] = {
             names.LOSS: self.loss,
             names.GRAD_NORM: self.grad_norm,
             names.LEARNING_RATE: self.learning_rate,
@@ -40,4 +40,4 @@ class StepRecord:
             names.SKIPPED_STEPS: self.skipped_steps,
             **{names.memory_name(category): size for category, size in self.memory_bytes.items()},
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}

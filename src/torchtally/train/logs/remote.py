@@ -43,11 +43,11 @@ def run_of(folder: Path, name: LogName, *, is_resumed: bool, make: Callable[[], 
     path = folder / f"{name}.run"
     if is_resumed and path.is_file():
         return path.read_text("utf-8").strip()
-    found = make()
+    run_name = make()
     written = path.with_name(f".{path.name}.{os.getpid()}")
-    written.write_text(f"{found}\n", "utf-8")
+    written.write_text(f"{run_name}\n", "utf-8")
     written.replace(path)
-    return found
+    return run_name
 
 
 def _line(error: Exception) -> str:

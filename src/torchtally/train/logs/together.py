@@ -38,12 +38,12 @@ def logs(
     record, any other is left out from its first failure on, and each is reported once.
     """
     folder, say = Path(folder), say or _to_stderr
-    wanted = _names(to)
+    log_names = _names(to)
     with ExitStack() as stack:
         lines = JsonLines(folder, resumed_at=resumed_at, replaces=replaces, say=say)
         stack.callback(lines.close)
         opened: list[_Guarded] = []
-        for name in wanted:
+        for name in log_names:
             log = _opened(name, folder, header, project, resumed_at)
             opened.append(_Guarded(name, log, say))
             stack.callback(opened[-1].close)

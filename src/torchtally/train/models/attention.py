@@ -75,10 +75,10 @@ class Attention(nn.Module):
         q, k, v = (tensor.transpose(1, 2) for tensor in self._projected(x, rotary))
         dropout = self.dropout if self.training else 0.0
         if self.recomputes and torch.is_grad_enabled():
-            seen = checkpoint(attend, q, k, v, mask, dropout, use_reentrant=False)
+            attended = checkpoint(attend, q, k, v, mask, dropout, use_reentrant=False)
         else:
-            seen = attend(q, k, v, mask, dropout)
-        joined: Tensor = self.output(seen.transpose(1, 2).flatten(2))
+            attended = attend(q, k, v, mask, dropout)
+        joined: Tensor = self.output(attended.transpose(1, 2).flatten(2))
         return joined
 
     def _projected(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, ...]:

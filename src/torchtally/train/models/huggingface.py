@@ -73,10 +73,10 @@ def read_weights(model: Transformer, path: Path | str) -> None:
     for part in checkpoint.tensors:
         if part.name in shapes and part.dtype not in FLOATS:
             raise UsageError(f"{path}: {part.name}: {part.dtype} is no float that can be trained.")
-    wanted = _as_named_in(entries(model.config), shapes)
-    _check(checkpoint.place, wanted, shapes, parameters, model.config)
-    for name, tensor in _tensors(Path(checkpoint.place), wanted):
-        entry = wanted[name]
+    named_entries = _as_named_in(entries(model.config), shapes)
+    _check(checkpoint.place, named_entries, shapes, parameters, model.config)
+    for name, tensor in _tensors(Path(checkpoint.place), named_entries):
+        entry = named_entries[name]
         _theirs(parameters[entry.ours], entry).copy_(tensor)
     _check_tied_head(Path(checkpoint.place), model, shapes)
 
@@ -87,31 +87,37 @@ def _theirs(parameter: Tensor, entry: Entry) -> Tensor:
     return part.T if entry.is_transposed else part
 
 
-def _as_named_in(wanted: Iterable[Entry], found: Iterable[str]) -> dict[str, Entry]:
+def _as_named_in(listed: Iterable[Entry], names: Iterable[str]) -> dict[str, Entry]:
     """By their names, as this checkpoint has them: GPT-2's own on the Hub is of the bare model."""
-    is_bare = not any(name.startswith(GPT2_BASE) for name in found)
+    is_bare = not any(name.startswith(GPT2_BASE) for name in names)
     return {
-        entry.theirs.removeprefix(GPT2_BASE) if is_bare else entry.theirs: entry for entry in wanted
+        entry.theirs.removeprefix(GPT2_BASE) if is_bare else entry.theirs: entry for entry in listed
     }
 
 
 def _check(
     place: str,
-    wanted: Mapping[str, Entry],
-    found: Mapping[str, tuple[int, ...]],
+    expected: Mapping[str, Entry],
+    found_shapes: Mapping[str, tuple[int, ...]],
     parameters: Mapping[str, Tensor],
     config: TransformerConfig,
 ) -> None:
-    allowed = {*wanted, HEAD} if config.is_tied else set(wanted)
+    allowed = {*expected, HEAD} if config.is_tied else set(expected)
     shapes = {
-        name: tuple(_theirs(parameters[entry.ours], entry).shape) for name, entry in wanted.items()
+        name: tuple(_theirs(parameters[entry.ours], entry).shape)
+        for name, entry in expected.items()
     }
     shapes.setdefault(HEAD, (config.vocabulary, config.width))
-    wrong = [name for name in sorted({*allowed} & {*found}) if found[name] != shapes[name]]
+    wrong = [
+        name for name in sorted({*allowed} & {*found_shapes}) if found_shapes[name] != shapes[name]
+    ]
     complaints = [
-        _listed("missing", sorted({*wanted} - {*found})),
-        _listed("not of this model", sorted({*found} - allowed)),
-        _listed("of another shape", [f"{name} {found[name]} for {shapes[name]}" for name in wrong]),
+        _listed("missing", sorted({*expected} - {*found_shapes})),
+        _listed("not of this model", sorted({*found_shapes} - allowed)),
+        _listed(
+            "of another shape",
+            [f"{name} {found_shapes[name]} for {shapes[name]}" for name in wrong],
+        ),
     ]
     if any(complaints):
         raise UsageError(
@@ -127,9 +133,9 @@ def _listed(what: str, names: list[str]) -> str:
     return f"{what}: {', '.join(names[:NAMED])}{more}"
 
 
-def _tensors(place: Path, wanted: Iterable[str]) -> Iterable[tuple[str, Tensor]]:
+def _tensors(place: Path, wanted_names: Iterable[str]) -> Iterable[tuple[str, Tensor]]:
     """One at a time, so that no second model is in memory."""
-    for file, names in _files(place, wanted).items():
+    for file, names in _files(place, wanted_names).items():
         try:
             with safe_open(file, framework="pt", device="cpu") as tensors:
                 for name in names:
@@ -138,20 +144,20 @@ def _tensors(place: Path, wanted: Iterable[str]) -> Iterable[tuple[str, Tensor]]
             raise UsageError(f"{file}: cannot be read: {error}") from error
 
 
-def _files(place: Path, wanted: Iterable[str]) -> dict[Path, list[str]]:
+def _files(place: Path, wanted_names: Iterable[str]) -> dict[Path, list[str]]:
     """Which tensors are in which file. The index was checked when its headers were read."""
     if place.suffix != ".json":
-        return {place: list(wanted)}
+        return {place: list(wanted_names)}
     shard_of = json.loads(place.read_bytes())["weight_map"]
     files: dict[Path, list[str]] = {}
-    for name in wanted:
+    for name in wanted_names:
         files.setdefault(place.with_name(shard_of[name]), []).append(name)
     return files
 
 
-def _check_tied_head(place: Path, model: Transformer, found: Iterable[str]) -> None:
+def _check_tied_head(place: Path, model: Transformer, names: Iterable[str]) -> None:
     """A head that is there although it is tied must be the embedding."""
-    if not model.config.is_tied or HEAD not in found:
+    if not model.config.is_tied or HEAD not in names:
         return
     ((_, head),) = _tensors(place, [HEAD])
     weight = model.embedding.weight

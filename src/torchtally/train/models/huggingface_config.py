@@ -157,8 +157,8 @@ def _activation(file: Path, feed_forward: FeedForward) -> Activation:
     if feed_forward.is_gated:
         return "swiglu"
     if feed_forward.activation not in ACTIVATIONS:
-        known = "one of " + ", ".join(ACTIVATIONS)
-        raise _unlike(file, "activation_function", feed_forward.activation, known)
+        choices = "one of " + ", ".join(ACTIVATIONS)
+        raise _unlike(file, "activation_function", feed_forward.activation, choices)
     return ACTIVATIONS[feed_forward.activation]
 
 
@@ -214,5 +214,5 @@ def _number(file: Path, key: str, value: Any) -> float:
     return float(value)
 
 
-def _unlike(file: Path, key: str, found: Any, wanted: Any) -> UsageError:
-    return UsageError(f"{file}: {key}: {shown(found)} is not built here: it must be {wanted}.")
+def _unlike(file: Path, key: str, value: Any, expected: Any) -> UsageError:
+    return UsageError(f"{file}: {key}: {shown(value)} is not built here: it must be {expected}.")

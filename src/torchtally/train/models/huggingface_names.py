@@ -56,8 +56,8 @@ def kind_of(config: TransformerConfig) -> Kind:
 
 def entries(config: TransformerConfig) -> tuple[Entry, ...]:
     """Every tensor of a checkpoint, in the model's order. Raises UsageError as `kind_of` does."""
-    found = _gpt2(config) if kind_of(config) == "gpt2" else _llama(config)
-    return tuple(found)
+    listed = _gpt2(config) if kind_of(config) == "gpt2" else _llama(config)
+    return tuple(listed)
 
 
 def _gpt2(config: TransformerConfig) -> Iterator[Entry]:

@@ -70,7 +70,9 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
     if name not in PRESETS:
         near = get_close_matches(name.lower(), PRESETS, n=3, cutoff=0.4) or list(PRESETS)
         raise UsageError(f"There is no preset {name!r}. Near it: {', '.join(near)}.")
-    known = TransformerConfig.__dataclass_fields__
-    if unknown := sorted(set(changes) - set(known)):
-        raise UsageError(f"{unknown[0]}: no key of a transformer. Keys are: {', '.join(known)}.")
+    valid_keys = TransformerConfig.__dataclass_fields__
+    if unknown := sorted(set(changes) - set(valid_keys)):
+        raise UsageError(
+            f"{unknown[0]}: no key of a transformer. Keys are: {', '.join(valid_keys)}."
+        )
     return replace(PRESETS[name], **changes)

@@ -136,8 +136,10 @@ _OF_THE_IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable", "m
 
 
 def _resumed(here: ParameterGroup, there: ParameterGroup) -> ParameterGroup:
-    taken = {key: there[key] for key in here if key in there and key not in _OF_THE_IMPLEMENTATION}
-    return {**here, **taken, "params": there["params"]}
+    saved_values = {
+        key: there[key] for key in here if key in there and key not in _OF_THE_IMPLEMENTATION
+    }
+    return {**here, **saved_values, "params": there["params"]}
 
 
 def _muon_groups(trained: Sequence[Trained], config: OptimizerConfig) -> list[ParameterGroup]:

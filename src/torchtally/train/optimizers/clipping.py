@@ -25,12 +25,12 @@ def global_norm(tensors: Iterable[Float[Tensor, "..."]]) -> Float[Tensor, ""]:
     The norm of no tensors is 0. Computed in the tensors' dtype, as torch.nn.utils.get_total_norm.
     Of sharded tensors it is that of the whole ones, on every rank, all of which ask for it.
     """
-    found = list(tensors)
-    if not found:
+    vectors = list(tensors)
+    if not vectors:
         return torch.zeros(())
-    norms = [norm for alike in _alike(found) for norm in torch._foreach_norm(alike, 2.0)]
+    norms = [norm for alike in _alike(vectors) for norm in torch._foreach_norm(alike, 2.0)]
     norm: Tensor = torch.linalg.vector_norm(
-        torch.stack([tensor.to(found[0].device) for tensor in norms])
+        torch.stack([tensor.to(vectors[0].device) for tensor in norms])
     )
     return whole(norm)
 

@@ -66,11 +66,11 @@ class OptimizerConfig:
         _check_choice("optimizer", self.name, tuple(DEFAULTS))
         _check_choice("implementation", self.implementation, get_args(Implementation))
         _check_choice("value for decayed_on", self.decayed_on, get_args(DecayedOn))
-        known = DEFAULTS[self.name]
+        defaults = DEFAULTS[self.name]
         for key in self._given():
-            if key not in known:
+            if key not in defaults:
                 raise UsageError(
-                    f"The optimizer {self.name} has no {key}. It has: {', '.join(known)}."
+                    f"The optimizer {self.name} has no {key}. It has: {', '.join(defaults)}."
                 )
         check_hyperparameters(f"The optimizer {self.name}", self.hyperparameters())
         if self.adjust_lr_fn == "original" and self.adamw_lr is None:

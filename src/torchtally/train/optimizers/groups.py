@@ -38,23 +38,23 @@ def trained_parameters(source: Parameters, is_hidden: IsHidden | None = None) ->
     Without names, every matrix is hidden. Raises UsageError where there is nothing to train.
     """
     embeddings = _embeddings(source)
-    found: dict[int, Trained] = {}
+    trained: dict[int, Trained] = {}
     for name, parameter in _named(source):
-        if parameter.requires_grad and id(parameter) not in found:
+        if parameter.requires_grad and id(parameter) not in trained:
             parts = (name or "").split(".")
             is_embedding = id(parameter) in embeddings or _is_among(EMBEDDING_NAMES, parts)
             is_inside = not is_embedding and not _is_among(HEAD_NAMES, parts)
             if is_hidden is not None:
                 is_inside = is_hidden(name or "", parameter)
-            found[id(parameter)] = Trained(
+            trained[id(parameter)] = Trained(
                 name, parameter, is_embedding, is_inside and parameter.ndim == 2
             )
-    if not found:
+    if not trained:
         raise UsageError(
             "There is nothing to train: no parameter requires a gradient. Give the model before it "
             "is frozen, or model.parameters() that was not used up before."
         )
-    return list(found.values())
+    return list(trained.values())
 
 
 def parameter_groups(
