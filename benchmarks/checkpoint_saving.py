@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.measuring import against, interleaved, megabytes, milliseconds, parser, show, write
 from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.resume import Resumed
+from torchtally.train.checkpoints.resume import ResumePoint
 from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.checkpoints.state import state_of, tensors_of
 from torchtally.train.config import TrainConfig, config_of
@@ -100,7 +100,7 @@ def ways(
     saved = iter(range(1, 1_000_000))
 
     def save_by(saver: Saver) -> Callable[[], None]:
-        return lambda: saver.save(Resumed(next(saved)))
+        return lambda: saver.save(ResumePoint(next(saved)))
 
     def torchs() -> None:
         state = {"model": trainer.model.state_dict(), "optimizer": trainer.optimizer.state_dict()}

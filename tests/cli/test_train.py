@@ -114,7 +114,7 @@ def test_ctrl_c_keeps_what_was_reached_and_it_goes_on(tmp_path: Path) -> None:
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     path = config(tmp_path, steps=2)
-    with Checkpoints(tmp_path / "run").locked():
+    with Checkpoints(tmp_path / "run").lock():
         second = tally(path, cwd=tmp_path)
     assert second.returncode == 2
     assert "another run is training there" in second.stderr

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from torchtally.sweep.definition import Definition, Point, define
-from torchtally.sweep.results import Ending, Losses, Result, Status
+from torchtally.sweep.definition import Definition, SweepPoint, define
+from torchtally.sweep.results import LossSeries, RunEnding, RunResult, Status
 from torchtally.sweep.space import grid, points
 
 TEACHER = """\
@@ -30,15 +30,15 @@ def definition(*grids: str, toml: str = TEACHER, **changes: Any) -> Definition:
 
 
 def result(
-    point: Point,
-    training: Losses = (),
+    point: SweepPoint,
+    training: LossSeries = (),
     status: Status = Status.ENDED,
-    validation: Losses = (),
+    validation: LossSeries = (),
     message: str = "",
-) -> Result:
-    return Result(
+) -> RunResult:
+    return RunResult(
         point=point,
-        ending=Ending(status=status, exit_code=0, wall_s=1.5, message=message),
+        ending=RunEnding(status=status, exit_code=0, wall_s=1.5, message=message),
         training=training,
         validation=validation,
         records=tuple((step, {"train/loss": loss}) for step, loss in training),

@@ -93,7 +93,7 @@ def test_names_say_what_varies() -> None:
         "lr=0.01,weight_decay=none", "lr=0.01,weight_decay=0.9", "lr=1e-05,weight_decay=none",
         "lr=1e-05,weight_decay=0.9",
     ]  # fmt: skip
-    assert found.varying == ("optimizer.lr", "optimizer.weight_decay")
+    assert found.varying_keys == ("optimizer.lr", "optimizer.weight_decay")
     assert [point.name for point in definition("steps=10").points] == ["run"]
 
 

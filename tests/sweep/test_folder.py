@@ -11,7 +11,7 @@ import pytest
 
 from tests.sweep.sweeps import definition
 from torchtally.errors import UsageError
-from torchtally.sweep.folder import opened
+from torchtally.sweep.folder import open_folder
 
 TWO = ("optimizer.lr=0.01,0.1",)
 HOLDS = """
@@ -26,35 +26,35 @@ with opened(Path(sys.argv[1]), definition(*sys.argv[2:]), resumes=False):
 
 
 def test_a_sweep_is_kept_and_resumed(tmp_path: Path) -> None:
-    with opened(tmp_path / "out", definition(*TWO), resumes=False) as folder:
+    with open_folder(tmp_path / "out", definition(*TWO), resumes=False) as folder:
         point = folder.definition.points[0]
         assert folder.result(point) is None
         folder.begin(point)
         folder.note(point, {"status": "ended"})
     for wanted in (definition(*TWO), None):
-        with opened(tmp_path / "out", wanted, resumes=True) as folder:
+        with open_folder(tmp_path / "out", wanted, resumes=True) as folder:
             assert folder.definition == definition(*TWO)
             assert folder.result(point) == {"status": "ended"}
 
 
 def test_a_new_one_may_be_asked_to_resume(tmp_path: Path) -> None:
     """The same command line for the first time and after each kill."""
-    with opened(tmp_path, definition(*TWO), resumes=True) as folder:
+    with open_folder(tmp_path, definition(*TWO), resumes=True) as folder:
         assert folder.config.read_text() == definition(*TWO).toml
 
 
 def test_a_sweep_is_not_written_over(tmp_path: Path) -> None:
-    with opened(tmp_path, definition(*TWO), resumes=False):
+    with open_folder(tmp_path, definition(*TWO), resumes=False):
         pass
     before = sorted(tmp_path.iterdir())
     with (
         pytest.raises(UsageError, match=r"holds a sweep of 2 runs. Go on with it by --resume"),
-        opened(tmp_path, definition(*TWO), resumes=False),
+        open_folder(tmp_path, definition(*TWO), resumes=False),
     ):
         pass
     with (
         pytest.raises(UsageError, match=r"(?s)another sweep.*a run here alone: optimizer.lr=0.5"),
-        opened(tmp_path, definition("optimizer.lr=0.01,0.1,0.5"), resumes=True),
+        open_folder(tmp_path, definition("optimizer.lr=0.01,0.1,0.5"), resumes=True),
     ):
         pass
     assert sorted(tmp_path.iterdir()) == before
@@ -64,12 +64,12 @@ def test_other_things_are_let_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with (
         pytest.raises(UsageError, match=r"holds no sweep \(thesis.txt\)"),
-        opened(tmp_path, definition(*TWO), resumes=True),
+        open_folder(tmp_path, definition(*TWO), resumes=True),
     ):
         pass
     with (
         pytest.raises(UsageError, match="no sweep to resume"),
-        opened(tmp_path, None, resumes=True),
+        open_folder(tmp_path, None, resumes=True),
     ):
         pass
 
@@ -78,7 +78,7 @@ def test_one_that_was_killed_at_its_very_beginning(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("half")
     (tmp_path / ".lock").touch()
     (tmp_path / ".tally-0.tmp").touch()
-    with opened(tmp_path, definition(*TWO), resumes=False) as folder:
+    with open_folder(tmp_path, definition(*TWO), resumes=False) as folder:
         assert folder.config.read_text() == definition(*TWO).toml
 
 
@@ -94,13 +94,13 @@ def test_two_at_a_time_are_refused_and_a_killed_one_gives_it_free(tmp_path: Path
         assert other.stdout.readline() == b"held\n"
         with (
             pytest.raises(UsageError, match="another sweep goes on there"),
-            opened(tmp_path, definition(*TWO), resumes=True),
+            open_folder(tmp_path, definition(*TWO), resumes=True),
         ):
             pass
     finally:
         other.kill()
         other.communicate()
-    with opened(tmp_path, definition(*TWO), resumes=True):
+    with open_folder(tmp_path, definition(*TWO), resumes=True):
         pass
 
 
@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(UsageError, match="cannot be kept there"),
-        opened(tmp_path / "file" / "out", definition(*TWO), resumes=False),
+        open_folder(tmp_path / "file" / "out", definition(*TWO), resumes=False),
     ):
         pass
 
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_leaves_the_old_definition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(tmp_path, definition(*TWO), resumes=False):
+    with open_folder(tmp_path, definition(*TWO), resumes=False):
         pass
     before = (tmp_path / "sweep.json").read_bytes()
 
@@ -127,7 +127,7 @@ def test_a_full_disk_is_said_and_leaves_the_old_definition(
         patch.setattr(os, "fsync", full)
         with (
             pytest.raises(UsageError, match="No space left on device"),
-            opened(tmp_path, definition(*TWO), resumes=True),
+            open_folder(tmp_path, definition(*TWO), resumes=True),
         ):
             pass
     assert (tmp_path / "sweep.json").read_bytes() == before
@@ -136,7 +136,7 @@ def test_a_full_disk_is_said_and_leaves_the_old_definition(
 
 @pytest.mark.parametrize("text", ["", "[]", '{"status":', "[" * 100_000])
 def test_a_damaged_result_is_none(tmp_path: Path, text: str) -> None:
-    with opened(tmp_path, definition(*TWO), resumes=False) as folder:
+    with open_folder(tmp_path, definition(*TWO), resumes=False) as folder:
         point = folder.definition.points[0]
         folder.note(point, {})
         (folder.run(point) / "result.json").write_text(text)
@@ -148,19 +148,19 @@ def test_checkpoints_are_let_go_but_not_through_a_link(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "weights").touch()
-    with opened(tmp_path / "out", definition(*TWO), resumes=False) as folder:
+    with open_folder(tmp_path / "out", definition(*TWO), resumes=False) as folder:
         first, second = folder.definition.points
         for point in (first, second):
             folder.begin(point)
         (folder.run(first) / "checkpoints" / "step-1").mkdir(parents=True)
         (folder.run(second) / "checkpoints").symlink_to(elsewhere)
-        folder.let_go(first)
-        folder.let_go(second)
+        folder.remove_checkpoints(first)
+        folder.remove_checkpoints(second)
         assert not (folder.run(first) / "checkpoints").exists()
     assert (elsewhere / "weights").exists()
 
 
 def test_results_are_json(tmp_path: Path) -> None:
-    with opened(tmp_path, definition(*TWO), resumes=False) as folder:
+    with open_folder(tmp_path, definition(*TWO), resumes=False) as folder:
         folder.write_results({"runs": []})
     assert json.loads((tmp_path / "results.json").read_text()) == {"runs": []}

@@ -13,10 +13,17 @@ from tests.sweep.sweeps import definition, result
 from torchtally.errors import UsageError
 from torchtally.report.terminal import table_text
 from torchtally.runs.processes import Exit
-from torchtally.sweep.folder import opened
+from torchtally.sweep.folder import open_folder
 from torchtally.sweep.parquet import check_parquet, steps_file, write_parquet
 from torchtally.sweep.plot import chart, chart_text
-from torchtally.sweep.results import Status, ending, kept_ending, last_lines, ranked, result_of
+from torchtally.sweep.results import (
+    Status,
+    ending,
+    last_lines,
+    rank_results,
+    read_ending,
+    result_of,
+)
 from torchtally.sweep.rows import document, results_table
 
 DOWN = ((1, 10.0), (5, 2.0), (10, 1.0))
@@ -49,7 +56,7 @@ def test_what_an_exit_means(tmp_path: Path, code: int, said: str, status: Status
     (tmp_path / "output").write_text(said)
     found = ending(Exit("it", code, 1.0), tmp_path / "output", is_stopping=False)
     assert found.status is status
-    assert kept_ending(json.loads(json.dumps(found.as_json()))) == found
+    assert read_ending(json.loads(json.dumps(found.as_json()))) == found
     assert found.message.startswith("" if status in (Status.ENDED, Status.STOPPED) else said)
 
 
@@ -83,11 +90,11 @@ def test_the_end_of_a_long_output(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [None, {}, {"status": "odd", "wall_s": 1, "exit_code": 0}])
 def test_a_run_that_nothing_is_known_of_has_not_ended(kept: dict[str, object] | None) -> None:
-    assert kept_ending(kept).status is Status.WAITING
+    assert read_ending(kept).status is Status.WAITING
 
 
 def test_a_run_is_read_from_its_folder(tmp_path: Path) -> None:
-    with opened(tmp_path, definition("optimizer.lr=0.01,0.1"), resumes=False) as folder:
+    with open_folder(tmp_path, definition("optimizer.lr=0.01,0.1"), resumes=False) as folder:
         first, second = folder.definition.points
         folder.begin(first)
         lines = [
@@ -121,7 +128,7 @@ def test_best_first_and_what_did_not_end_behind() -> None:
         result(points[4], DOWN),
         result(points[5], status=Status.FAILED),
     ]
-    assert [outcome.point.values[0][1] for outcome in ranked(results)] == [5, 3, 4, 1, 6, 2]
+    assert [outcome.point.values[0][1] for outcome in rank_results(results)] == [5, 3, 4, 1, 6, 2]
 
 
 def test_by_validation_where_all_that_ended_have_it() -> None:
@@ -129,8 +136,8 @@ def test_by_validation_where_all_that_ended_have_it() -> None:
     a = result(points[0], DOWN, validation=((10, 5.0),))
     b = result(points[1], UP, validation=((5, 1.0), (10, 2.0)))
     c = result(points[2], DOWN, Status.DIVERGED)
-    assert ranked([a, b, c]) == [b, a, c]
-    assert ranked([a, b, result(points[2], DOWN)])[0] != b
+    assert rank_results([a, b, c]) == [b, a, c]
+    assert rank_results([a, b, result(points[2], DOWN)])[0] != b
 
 
 def test_a_loss_that_rose_is_marked() -> None:

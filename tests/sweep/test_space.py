@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
-from torchtally.sweep.space import Choice, Interval, drawn_from, fixed, grid, points, split
+from torchtally.sweep.space import (
+    Choice,
+    Interval,
+    fixed_choice,
+    grid,
+    points,
+    random_choice,
+    split,
+)
 
 
 def test_a_grid_has_values_of_its_fields_type() -> None:
@@ -21,7 +29,7 @@ def test_a_grid_has_values_of_its_fields_type() -> None:
 
 
 def test_a_fixed_value_keeps_its_commas() -> None:
-    assert fixed("sampling.prompt=one, two") == Choice("sampling.prompt", ("one, two",))
+    assert fixed_choice("sampling.prompt=one, two") == Choice("sampling.prompt", ("one, two",))
 
 
 def test_all_combinations_in_order() -> None:
@@ -35,7 +43,7 @@ def test_all_combinations_in_order() -> None:
 
 
 def test_each_draw_is_at_each_point_of_the_grid() -> None:
-    found = points([grid("seed=1,2")], [drawn_from("optimizer.lr=log:1e-5..1e-1")], 3, 7)
+    found = points([grid("seed=1,2")], [random_choice("optimizer.lr=log:1e-5..1e-1")], 3, 7)
     assert len(found) == 6
     of_seed = {
         seed: [dict(each)["optimizer.lr"] for each in found if each[0] == ("seed", seed)]
@@ -47,7 +55,7 @@ def test_each_draw_is_at_each_point_of_the_grid() -> None:
 
 def test_the_same_point_is_run_once() -> None:
     assert len(points([grid("seed=1,1,2")], [], 0, 1)) == 2
-    assert len(points([], [drawn_from("batch=8,16")], 50, 1)) == 2
+    assert len(points([], [random_choice("batch=8,16")], 50, 1)) == 2
 
 
 def test_one_is_not_true() -> None:
@@ -55,28 +63,30 @@ def test_one_is_not_true() -> None:
 
 
 def test_more_draws_and_other_keys_leave_those_there_were() -> None:
-    rates = drawn_from("optimizer.lr=0..1")
+    rates = random_choice("optimizer.lr=0..1")
     few = points([], [rates], 3, 1)
     assert points([], [rates], 5, 1)[:3] == few
-    both = points([], [rates, drawn_from("batch=1..1000000")], 3, 1)
+    both = points([], [rates, random_choice("batch=1..1000000")], 3, 1)
     assert [point[:1] for point in both] == list(few)
     assert points([], [rates], 3, 2) != few
 
 
 def test_draws_are_as_they_have_always_been() -> None:
     """A sweep's seed means the same draws in every version."""
-    found = points([], [drawn_from("optimizer.lr=log:1e-5..1e-1")], 2, 1)
+    found = points([], [random_choice("optimizer.lr=log:1e-5..1e-1")], 2, 1)
     assert found == ((("optimizer.lr", 0.0003148),), (("optimizer.lr", 0.0004341),))
 
 
 def test_draws_are_even() -> None:
-    rates = drawn_from("optimizer.lr=log:1e-4..1")
+    rates = random_choice("optimizer.lr=log:1e-4..1")
     found = [dict(point)["optimizer.lr"] for point in points([], [rates], 4000, 1)]
     decades = Counter(int(-log10(each)) for each in found if each < 1)
     assert all(850 < decades[number] < 1100 for number in range(4))
-    whole = [dict(point) for point in points([grid("seed=1")], [drawn_from("batch=1..4")], 4000, 1)]
+    whole = [
+        dict(point) for point in points([grid("seed=1")], [random_choice("batch=1..4")], 4000, 1)
+    ]
     assert {point["batch"] for point in whole} == {1, 2, 3, 4}
-    shares = Counter(drawn_from("batch=1..4").drawn(n / 1000) for n in range(1000))
+    shares = Counter(random_choice("batch=1..4").draw(n / 1000) for n in range(1000))
     assert set(shares.values()) == {250}
 
 
@@ -86,14 +96,14 @@ def test_draws_are_even() -> None:
 def test_a_draw_is_within_its_ends(
     low: float, factor: float, share: float, is_logarithmic: bool
 ) -> None:
-    drawn = Interval("optimizer.lr", low, low * factor, is_logarithmic, False).drawn(share)
+    drawn = Interval("optimizer.lr", low, low * factor, is_logarithmic, False).draw(share)
     assert low <= drawn <= low * factor
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000), st.floats(0, 1, exclude_max=True))
 def test_a_whole_draw_is_within_its_ends(low: int, more: int, share: float) -> None:
     for is_logarithmic in (True, False):
-        drawn = Interval("batch", low, low + more, is_logarithmic, True).drawn(share)
+        drawn = Interval("batch", low, low + more, is_logarithmic, True).draw(share)
         assert isinstance(drawn, int)
         assert low <= drawn <= low + more
 
@@ -143,13 +153,13 @@ def test_a_value_that_cannot_be_names_key_and_value(text: str, said: str) -> Non
 )
 def test_an_interval_that_cannot_be(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        drawn_from(text)
+        random_choice(text)
     assert said in str(caught.value)
 
 
 def test_a_key_asked_for_twice_and_too_many_runs() -> None:
     with pytest.raises(UsageError, match="seed: is asked for twice"):
-        points([grid("seed=1")], [drawn_from("seed=1..2")], 1, 1)
+        points([grid("seed=1")], [random_choice("seed=1..2")], 1, 1)
     many = "seed=" + ",".join(map(str, range(400)))
     with pytest.raises(UsageError, match="160000 runs"):
         points([grid(many), grid(many.replace("seed", "batch"))], [], 0, 1)

@@ -43,7 +43,7 @@ def stepper(
     torch.manual_seed(0)
     how = precision(name)
     model = how.prepare(Transformer(CONFIG) if model is None else model, "cpu")
-    wrapped = how.wrapped(build(model, optimizer))
+    wrapped = how.wrap(build(model, optimizer))
     return Stepper(
         model, loss, wrapped, precision=how, device="cpu", micro_batch=micro_batch, **options
     )

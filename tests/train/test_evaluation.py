@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from torchtally.errors import UsageError
-from torchtally.train.evaluation import Evaluation, Rows, evaluate, undisturbed
+from torchtally.train.evaluation import Evaluation, Rows, evaluate, evaluation_mode
 from torchtally.train.logs import names
 from torchtally.train.models import Transformer, TransformerConfig
 from torchtally.train.models.loss import IGNORED
@@ -158,7 +158,7 @@ def test_modes_and_states_come_back_also_when_it_raises(fails: bool) -> None:
 def test_the_gpus_random_state_comes_back() -> None:
     decoder = model().cuda()
     state = torch.cuda.get_rng_state()
-    with undisturbed(decoder):
+    with evaluation_mode(decoder):
         torch.rand(3, device="cuda")
     assert torch.equal(torch.cuda.get_rng_state(), state)
 

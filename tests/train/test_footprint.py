@@ -15,8 +15,8 @@ from torchtally.plan.optimizers import optimizer as known_optimizer
 from torchtally.trace import Phase, Role
 from torchtally.train.footprint import (
     footprint,
-    measured_activation_bytes,
-    saving,
+    measure_activation_bytes,
+    record_saved_tensors,
     storage_bytes,
 )
 from torchtally.train.models.cruncher import Cruncher
@@ -42,7 +42,7 @@ def test_the_deep_linear_model_by_hand() -> None:
     model = Cruncher(D, LAYERS)
     optimizer = build(model, OptimizerConfig(name="adamw", implementation="own"))
     x = torch.randn(B, D)
-    kept_bytes = measured_activation_bytes(lambda: model(x).mean(), model, [x])
+    kept_bytes = measure_activation_bytes(lambda: model(x).mean(), model, [x])
     assert kept_bytes == LAYERS * B * D * 4
     before = footprint(model, optimizer)
     assert (before.gradients_bytes, before.optimizer_state_bytes) == (0, 0)
@@ -61,14 +61,14 @@ def test_the_deep_linear_model_by_hand() -> None:
 def test_measuring_draws_no_random_numbers_and_leaves_no_gradients() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
     before = torch.get_rng_state()
-    measured_activation_bytes(lambda: model(torch.ones(2, 4)).sum(), model)
+    measure_activation_bytes(lambda: model(torch.ones(2, 4)).sum(), model)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_what_autograd_drops_is_not_kept() -> None:
     weight = torch.ones(1000, requires_grad=True)
-    with saving() as saved:
+    with record_saved_tensors() as saved:
         dropped = (weight.exp() * weight.sin()).sum()
         assert len(saved) > 0
         del dropped
@@ -92,7 +92,7 @@ def test_a_transformer_beside_its_closed_forms(name: str, changes: dict[str, obj
         with how.autocast("cpu"):
             return model.loss(ids, targets)
 
-    kept_bytes = measured_activation_bytes(forward, model, [ids, targets])
+    kept_bytes = measure_activation_bytes(forward, model, [ids, targets])
     forward().backward()
     optimizer.step()
     found = footprint(model, optimizer, activations_bytes=kept_bytes)
@@ -113,11 +113,11 @@ def test_a_traced_step_holds_the_same(name: str) -> None:
     def script() -> None:
         config = preset(PRESET, context=SEQUENCE)
         model = how.prepare(Transformer(config), "cuda")
-        optimizer = how.wrapped(build(model, OptimizerConfig(name="adamw")))
+        optimizer = how.wrap(build(model, OptimizerConfig(name="adamw")))
         for _ in range(2):
             ids, targets = torch.randint(0, 256, (2, ROWS, SEQUENCE), device="cuda")
             optimizer.zero_grad()
-            with saving() as saved, how.autocast("cuda"):
+            with record_saved_tensors() as saved, how.autocast("cuda"):
                 loss = model.loss(ids, targets)
             apart = {
                 id(parameter.untyped_storage())

@@ -12,7 +12,7 @@ from torchtally.errors import UsageError
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.linear import Linear
 from torchtally.train.optimizers import OptimizerConfig, build
-from torchtally.train.precision import PRECISIONS, precision, with_fp8_products
+from torchtally.train.precision import PRECISIONS, convert_to_fp8, precision
 
 NAMES = ("fp32", "tf32", "bf16", "fp16", "bf16-master", "pure-bf16", "fp8")
 ADAMW = OptimizerConfig(name="adamw", lr=1e-3)
@@ -38,7 +38,7 @@ def test_products_and_weights_have_their_dtypes(name: str) -> None:
     assert result.dtype == getattr(torch, how.recipe.products)
     assert (how.scaler("cpu") is not None) == (name == "fp16")
     optimizer = build(model, ADAMW)
-    assert (how.wrapped(optimizer) is optimizer) == (how.keeping is None)
+    assert (how.wrap(optimizer) is optimizer) == (how.keeping is None)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_fp8_rounds_products_and_keeps_parameters() -> None:
     model = nn.Sequential(Linear(32, 48), Linear(48, 5))
     exact = model(x := torch.randn(64, 32))
     parameters = list(model.parameters())
-    model = with_fp8_products(model, is_emulated=True)
+    model = convert_to_fp8(model, is_emulated=True)
     assert [id(parameter) for parameter in model.parameters()] == [
         id(parameter) for parameter in parameters
     ]
@@ -95,7 +95,7 @@ def test_fp8_rounds_products_and_keeps_parameters() -> None:
     error = (model(x) - exact).norm() / exact.norm()
     assert 0.001 < error.item() < 0.1
     with pytest.raises(UsageError, match="multiples of 16"):
-        with_fp8_products(nn.Sequential(Linear(5, 5)), is_emulated=True)
+        convert_to_fp8(nn.Sequential(Linear(5, 5)), is_emulated=True)
 
 
 def test_tf32_is_set_and_taken_back() -> None:

@@ -26,7 +26,7 @@ from torchtally.train.checkpoints.randomness import (
     seed_all,
     set_random_states,
 )
-from torchtally.train.checkpoints.resume import Resumed, resume
+from torchtally.train.checkpoints.resume import ResumePoint, resume
 from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.checkpoints.state import tensors_of
 from torchtally.train.config import TrainConfig
@@ -44,7 +44,7 @@ class Killed(Witness):
 
     after: int | None = None
 
-    def stepped(self, step: int, record: Any, footprint: Any) -> None:
+    def on_step(self, step: int, record: Any, footprint: Any) -> None:
         if step == self.after:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -55,11 +55,11 @@ def run(config: TrainConfig, *, kill_after: int | None = None) -> tuple[History,
     trainer = trainer_of(config)
     checkpoints = Checkpoints(config.log.folder)
     witness = Killed(after=kill_after)
-    with checkpoints.locked():
-        resumed = resume(trainer, checkpoints, witness.noted)
+    with checkpoints.lock():
+        resumed = resume(trainer, checkpoints, witness.on_note)
         header = RunHeader(config=config.document())
         resumed_at = 0 if resumed is None else resumed.step + 1
-        with logs(config.log.folder, header, resumed_at=resumed_at, say=witness.noted) as log:
+        with logs(config.log.folder, header, resumed_at=resumed_at, say=witness.on_note) as log:
             checkpoints.clean()
             history = train(trainer, log, witness, checkpoints=checkpoints, resumed=resumed)
     return history, trainer
@@ -340,7 +340,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     checkpoints = Checkpoints(config.log.folder)
     saver = Saver(trainer, checkpoints, config.checkpoint)
     with pytest.raises(CheckpointError, match="not finite"):
-        saver.save(Resumed(3))
+        saver.save(ResumePoint(3))
     assert checkpoints.steps() == [2]
 
 

@@ -140,7 +140,7 @@ def test_the_simulated_allocator_refuses_and_the_step_is_done_in_parts() -> None
             how = precision("bf16")
             model = how.prepare(Transformer(config), "cuda")
             train_step = Stepper(
-                model, language_loss, how.wrapped(build(model, ADAMW)), precision=how,
+                model, language_loss, how.wrap(build(model, ADAMW)), precision=how,
                 device="cuda", micro_batch=rows,
             )  # fmt: skip
             for step in range(2):

@@ -80,7 +80,7 @@ def weights_and_targets(rows: int = 48) -> tuple[nn.Linear, torch.Tensor]:
     return nn.Linear(32, rows, bias=False), torch.randn(rows, 32)
 
 
-def stepped(
+def on_step(
     layer: nn.Linear, target: torch.Tensor, optimizer: torch.optim.Optimizer, steps: int
 ) -> torch.Tensor:
     """The gradient pulls to the target; each step's is bfloat16, so that all have the same."""
@@ -109,7 +109,7 @@ def test_master_weights_are_float32_training(config: OptimizerConfig) -> None:
     wide_layer.weight.data = wide_layer.weight.data.bfloat16().float()
     narrow = nn.Linear(32, 48, bias=False).bfloat16()
     narrow.load_state_dict({"weight": wide_layer.weight.bfloat16()})
-    optimizer = precision("bf16-master").wrapped(build(narrow, config))
+    optimizer = precision("bf16-master").wrap(build(narrow, config))
     master_rounded = stepped(narrow, target, optimizer, 100)
     expected = stepped(wide_layer, target, build(wide_layer, config), 100)
     assert torch.equal(optimizer.state[narrow.weight]["master"], expected)
@@ -125,7 +125,7 @@ def test_small_updates_are_lost_in_bfloat16_and_not_by_chance() -> None:
         weight = nn.Parameter(torch.ones(4096, 4, dtype=torch.bfloat16))
         optimizer = build([weight], config)
         if wraps:
-            optimizer = precision("pure-bf16").wrapped(optimizer, seed=1)
+            optimizer = precision("pure-bf16").wrap(optimizer, seed=1)
         for _ in range(100):
             weight.grad = torch.ones_like(weight)
             optimizer.step()
@@ -139,7 +139,7 @@ def test_state_of_stochastic_rounding_is_bfloat16_and_moves() -> None:
     """β₂ = 0.999 moves v by a thousandth of the way, which nearest rounding never does."""
     layer, _ = weights_and_targets()
     layer = layer.bfloat16()
-    optimizer = precision("pure-bf16").wrapped(build(layer, CONFIGS["adamw, own"]))
+    optimizer = precision("pure-bf16").wrap(build(layer, CONFIGS["adamw, own"]))
     for _ in range(300):
         layer.weight.grad = torch.ones_like(layer.weight)
         optimizer.step()
@@ -188,7 +188,7 @@ def test_learning_rates_of_the_wrapper_count() -> None:
     layer, target = weights_and_targets()
     layer = layer.bfloat16()
     before = layer.weight.detach().clone()
-    optimizer = precision("bf16-master").wrapped(build(layer, CONFIGS["adamw, own"]))
+    optimizer = precision("bf16-master").wrap(build(layer, CONFIGS["adamw, own"]))
     optimizer.param_groups[0]["lr"] = 0.0
     stepped(layer, target, optimizer, 2)
     assert torch.equal(layer.weight, before)
@@ -202,7 +202,7 @@ def test_state_is_what_was_planned_and_what_the_closed_form_says(
     how = precision(name)
     model = how.prepare(Cruncher(16, 3), "cpu")
     config = replace(ADAMW, implementation=implementation)
-    optimizer = how.wrapped(build(model, config))
+    optimizer = how.wrap(build(model, config))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
@@ -214,16 +214,14 @@ def test_state_is_what_was_planned_and_what_the_closed_form_says(
 
 def test_weights_in_float32_are_refused_by_a_wide_update() -> None:
     with pytest.raises(UsageError, match="Prepare the model before"):
-        precision("pure-bf16").wrapped(build(Cruncher(4, 1), ADAMW))
+        precision("pure-bf16").wrap(build(Cruncher(4, 1), ADAMW))
 
 
 def test_saved_state_without_masters_is_refused() -> None:
     model = Cruncher(4, 1).bfloat16()
-    optimizer = precision("pure-bf16").wrapped(build(model, ADAMW))
+    optimizer = precision("pure-bf16").wrap(build(model, ADAMW))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     with pytest.raises(UsageError, match="no float32 master"):
-        precision("bf16-master").wrapped(build(model, ADAMW)).load_state_dict(
-            optimizer.state_dict()
-        )
+        precision("bf16-master").wrap(build(model, ADAMW)).load_state_dict(optimizer.state_dict())

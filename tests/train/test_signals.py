@@ -26,7 +26,7 @@ from torchtally.train.checkpoints.resume import resume
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs import RunHeader, logs, read_log
 from torchtally.train.loop import train
-from torchtally.train.signals import EXIT_CODE, SAME_S, Signals, listening
+from torchtally.train.signals import EXIT_CODE, SAME_S, Signals, listen
 from torchtally.train.trainer import Trainer, trainer_of
 
 STEPS = 6
@@ -53,12 +53,12 @@ def training(config: TrainConfig, place: str, pipe: Connection) -> None:
     torch.set_num_threads(1)
     held = Held(place, pipe)
     witness = Witness()
-    with listening(witness.noted) as signals:
+    with listen(witness.on_note) as signals:
         held.here("before")
         trainer = trainer_of(config)
         hold(trainer, held)
         checkpoints = Checkpoints(config.log.folder)
-        resumed = resume(trainer, checkpoints, witness.noted)
+        resumed = resume(trainer, checkpoints, witness.on_note)
         resumed_at = 0 if resumed is None else resumed.step + 1
         header = RunHeader(config=config.document())
         commit = checkpoints.commit
@@ -68,8 +68,8 @@ def training(config: TrainConfig, place: str, pipe: Connection) -> None:
             return commit(new, manifest)
 
         checkpoints.commit = held_commit  # type: ignore[method-assign]
-        with logs(config.log.folder, header, resumed_at=resumed_at, say=witness.noted) as log:
-            witness.stepped = lambda *_: None  # type: ignore[method-assign]
+        with logs(config.log.folder, header, resumed_at=resumed_at, say=witness.on_note) as log:
+            witness.on_step = lambda *_: None  # type: ignore[method-assign]
             history = train(
                 trainer, log, witness, checkpoints=checkpoints, resumed=resumed, signals=signals
             )
@@ -216,7 +216,7 @@ def test_before_the_first_step_there_is_nothing_to_save(number: int, tmp_path: P
 
 def test_what_the_terminal_and_torchrun_both_send_is_one_signal() -> None:
     said: list[str] = []
-    with listening(said.append, is_launched=True) as signals:
+    with listen(said.append, is_launched=True) as signals:
         signals.is_training = True
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -233,14 +233,14 @@ def test_afterwards_signals_are_what_they_were() -> None:
         signum: signal.getsignal(signum)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     }
-    with listening(lambda text: None):
+    with listen(lambda text: None):
         assert all(signal.getsignal(signum) != handler for signum, handler in before.items())
     assert {getsignal: signal.getsignal(getsignal) for getsignal in before} == before
 
 
 def test_a_request_to_save_is_taken_once() -> None:
     signals = Signals(lambda text: None)
-    assert not signals.takes_save()
-    signals.heard(signal.SIGUSR1)
-    assert signals.takes_save()
-    assert not signals.takes_save()
+    assert not signals.take_save_request()
+    signals.hear(signal.SIGUSR1)
+    assert signals.take_save_request()
+    assert not signals.take_save_request()

@@ -311,7 +311,7 @@ def test_a_step_runs_on_the_simulated_gpu(name: str) -> None:
         how = precision(name)
         model = how.prepare(Transformer(CONFIG), "cuda")
         train_step = Stepper(
-            model, language_loss, how.wrapped(build(model, ADAMW)), precision=how, device="cuda",
+            model, language_loss, how.wrap(build(model, ADAMW)), precision=how, device="cuda",
             micro_batch=4, clip_norm=1.0,
         )  # fmt: skip
         for step in range(2):

@@ -64,18 +64,18 @@ class Witness:
     evaluations: list[Evaluation] = field(default_factory=list)
     samples: list[str] = field(default_factory=list)
 
-    def stepped(self, step: int, record: StepRecord, footprint: Footprint | None) -> None:
+    def on_step(self, step: int, record: StepRecord, footprint: Footprint | None) -> None:
         assert step == len(self.records) + 1
         self.records.append(record)
         self.footprints.append(footprint)
 
-    def noted(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         self.notes.append(text)
 
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+    def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
 
-    def sampled(self, step: int, text: str) -> None:
+    def on_sample(self, step: int, text: str) -> None:
         self.samples.append(text)
 
 
@@ -83,6 +83,6 @@ def run(config: TrainConfig, trainer: Trainer | None = None) -> tuple[History, W
     """A training from its first step to its last."""
     witness = Witness()
     header = RunHeader(config=config.document())
-    with logs(config.log.folder, header, replaces=True, say=witness.noted) as log:
+    with logs(config.log.folder, header, replaces=True, say=witness.on_note) as log:
         history = train(trainer or trainer_of(config), log, witness)
     return history, witness

@@ -10,7 +10,7 @@ from torchtally.units import format_bytes, format_count, format_fraction, parse_
 
 if TYPE_CHECKING:
     from torchtally.train.data.description import Description
-    from torchtally.train.data.prepare import Prepared
+    from torchtally.train.data.prepare import PreparedData
     from torchtally.train.data.token_file import TokenFile
 
 NAME = "data"
@@ -159,12 +159,12 @@ def count(text: str) -> int:
 def prepare(args: argparse.Namespace) -> int:
     """Make the folder, and say what is in it."""
     from torchtally.cli.output import emit
-    from torchtally.train.data.prepare import Wanted
+    from torchtally.train.data.prepare import PrepareRequest
     from torchtally.train.data.prepare import prepare as make
 
     if args.seed < 0:
         raise UsageError(f"--seed {args.seed}: a seed is 0 or more.")
-    preparation = Wanted(
+    preparation = PrepareRequest(
         inputs=tuple(args.inputs),
         out=args.out,
         tokenizer=args.tokenizer,
@@ -184,7 +184,7 @@ def prepare(args: argparse.Namespace) -> int:
     return 0
 
 
-def prepared_text(folder: str, prepared: "Prepared") -> str:
+def prepared_text(folder: str, prepared: "PreparedData") -> str:
     """What was made, and what happened to the text on the way."""
     lines = [f"{folder}: {description_line(prepared.description)}"]
     lines += (

@@ -12,9 +12,9 @@ from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
     from torchtally.runs.processes import Executor, Exit, Job
-    from torchtally.sweep.definition import Definition, Point
+    from torchtally.sweep.definition import Definition, SweepPoint
     from torchtally.sweep.folder import SweepFolder
-    from torchtally.sweep.results import Result
+    from torchtally.sweep.results import RunResult
     from torchtally.train.config import TrainConfig
 
 NAME = "sweep"
@@ -106,9 +106,9 @@ def command(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _dry_run(args, definition)
     _check(args)
-    from torchtally.sweep.folder import opened
+    from torchtally.sweep.folder import open_folder
 
-    with opened(_out(args, definition), definition, resumes=args.resume) as folder:
+    with open_folder(_out(args, definition), definition, resumes=args.resume) as folder:
         number = _conducted(args, folder)
         return _tell(args, folder, number)
 
@@ -137,7 +137,7 @@ def _definition(args: argparse.Namespace) -> "Definition | None":
             )
         return None
     from torchtally.sweep.definition import define
-    from torchtally.sweep.space import drawn_from, fixed, grid, points
+    from torchtally.sweep.space import fixed_choice, grid, points, random_choice
 
     if bool(args.random) != bool(args.runs):
         raise UsageError(
@@ -149,8 +149,10 @@ def _definition(args: argparse.Namespace) -> "Definition | None":
         toml = Path(args.config).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{args.config}: cannot be read ({error}).") from error
-    grids = [*map(fixed, args.set), *map(grid, args.grid)]
-    found = points(grids, [drawn_from(option) for option in args.random], args.runs or 0, args.seed)
+    grids = [*map(fixed_choice, args.set), *map(grid, args.grid)]
+    found = points(
+        grids, [random_choice(option) for option in args.random], args.runs or 0, args.seed
+    )
     return define(args.config, toml, found, keeps_checkpoints=args.keep_checkpoints)
 
 
@@ -185,7 +187,7 @@ def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
     return 0
 
 
-def job(folder: "SweepFolder", point: "Point") -> "Job":
+def job(folder: "SweepFolder", point: "SweepPoint") -> "Job":
     """A run as a process: `tally train` with its values; going on where it has begun before."""
     from torchtally.runs.processes import Job
     from torchtally.sweep.keys import flags
@@ -236,7 +238,7 @@ def _conducted(args: argparse.Namespace, folder: "SweepFolder") -> int:
         found = ending(exited, folder.output(point), is_stopping=bool(signals.number))
         folder.note(point, found.as_json())
         if found.status.is_final and not folder.definition.keeps_checkpoints:
-            folder.let_go(point)
+            folder.remove_checkpoints(point)
         progress.ended(result_of(folder, point))
 
     with executor, Signals() as signals:
@@ -310,7 +312,7 @@ def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
     return SOME_FAILED if any(result.status.is_failure for result in results) else 0
 
 
-def report(definition: "Definition", results: "list[Result]", folder: str) -> str:
+def report(definition: "Definition", results: "list[RunResult]", folder: str) -> str:
     """A table, a plot, and where to look on."""
     from torchtally.cli.output import is_coloured, width
     from torchtally.report.plain import printable

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from torchtally.ledger import Ledger
     from torchtally.timing.roofline import Roofline
     from torchtally.train.checkpoints.folder import Checkpoints
-    from torchtally.train.checkpoints.resume import Resumed
+    from torchtally.train.checkpoints.resume import ResumePoint
     from torchtally.train.config import PrecisionName, TrainConfig
     from torchtally.train.display import Row
     from torchtally.train.evaluation import Evaluation
     from torchtally.train.footprint import Footprint
     from torchtally.train.logs import Log, StepRecord
-    from torchtally.train.loop import History, Observer
+    from torchtally.train.loop import History, TrainingObserver
     from torchtally.train.loss_plot import LossCurve
     from torchtally.train.ranks import Ranks
     from torchtally.train.signals import Signals
@@ -86,18 +86,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def command(args: argparse.Namespace) -> int:
     """Plan, train and tell; one of several ranks where torchrun says so."""
-    from torchtally.train.failing import failing_together
-    from torchtally.train.ranks import launched, ranks
-    from torchtally.train.retry import shortage_explained
+    from torchtally.train.failing import fail_together
+    from torchtally.train.ranks import join_ranks, launched_rank
+    from torchtally.train.retry import explain_shortage
     from torchtally.train.trainer import device_of
 
     _check(args)
     # A file that shrinks while it is mapped ends the process by a signal: this says where.
     if sys.stderr is sys.__stderr__:
         faulthandler.enable()
-    with failing_together(), shortage_explained(WHEN_SHORT):
+    with fail_together(), explain_shortage(WHEN_SHORT):
         config = _config(args)
-        own = launched()
+        own = launched_rank()
         roofline = _roofline(args.gpu, config)
         rows: list[Row] = []
         if own.is_first:
@@ -106,7 +106,7 @@ def command(args: argparse.Namespace) -> int:
             print(_plan_text(planned, roofline, rows, own), end="", flush=True)
         if args.plan:
             return 0
-        with ranks(device_of(config, own).type) as together:
+        with join_ranks(device_of(config, own).type) as together:
             return _train(config, together, roofline, rows, args)
 
 
@@ -266,15 +266,15 @@ def _train(
     args: argparse.Namespace,
 ) -> int:
     from torchtally.train.checkpoints.folder import Checkpoints
-    from torchtally.train.loop import Unobserved
-    from torchtally.train.signals import EXIT_CODE, listening
+    from torchtally.train.loop import SilentObserver
+    from torchtally.train.signals import EXIT_CODE, listen
     from torchtally.train.trainer import trainer_of
 
-    show = Show(config, rows) if own.is_first else Unobserved()
+    show = Show(config, rows) if own.is_first else SilentObserver()
     checkpoints = Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
-    with listening(show.noted, is_launched=own.size > 1) as signals:
+    with listen(show.on_note, is_launched=own.size > 1) as signals:
         trainer = trainer_of(config, own)
-        with checkpoints.locked() if own.is_first else nullcontext():
+        with checkpoints.lock() if own.is_first else nullcontext():
             past, history = _trained(trainer, checkpoints, show, signals, roofline, rows, args)
         if isinstance(show, Show):
             show.close()
@@ -287,7 +287,7 @@ def _train(
 def _trained(
     trainer: "Trainer",
     checkpoints: "Checkpoints",
-    show: "Observer",
+    show: "TrainingObserver",
     signals: "Signals",
     roofline: "Roofline | None",
     rows: "list[Row]",
@@ -299,16 +299,16 @@ def _trained(
     from torchtally.train.plan import step_flops
 
     own, config = trainer.ranks, trainer.config
-    own.done_by_first(lambda: _check_past(checkpoints, args), "look for an earlier run")
+    own.run_on_first(lambda: _check_past(checkpoints, args), "look for an earlier run")
     resumed = None
     if args.resume:
-        resumed = resume(trainer, checkpoints, show.noted, allows_changes=args.allow_changes)
+        resumed = resume(trainer, checkpoints, show.on_note, allows_changes=args.allow_changes)
     if resumed is not None:
-        show.noted(f"going on from step {resumed.step}")
+        show.on_note(f"going on from step {resumed.step}")
     peak_flop_per_s = _peak(trainer, roofline)
     flops = step_flops(config) / own.size
     with _log(trainer, roofline, rows, show, resumed, args) as log:
-        own.done_by_first(lambda: _tidy(checkpoints, args), "remove old checkpoints")
+        own.run_on_first(lambda: _tidy(checkpoints, args), "remove old checkpoints")
         past = _past(config, resumed)
         history = train(
             trainer,
@@ -341,16 +341,16 @@ def _log(
     trainer: "Trainer",
     roofline: "Roofline | None",
     rows: "list[Row]",
-    show: "Observer",
-    resumed: "Resumed | None",
+    show: "TrainingObserver",
+    resumed: "ResumePoint | None",
     args: argparse.Namespace,
 ) -> "AbstractContextManager[Log]":
     """The first rank's logs; the others write none."""
-    from torchtally.train.logs import RunHeader, Unlogged, logs
+    from torchtally.train.logs import NoLog, RunHeader, logs
 
     config = trainer.config
     if not trainer.ranks.is_first:
-        return nullcontext(Unlogged())
+        return nullcontext(NoLog())
     header = RunHeader(
         config=config.document(),
         mfu_convention=_mfu_convention(trainer, roofline) if _peak(trainer, roofline) else None,
@@ -364,11 +364,11 @@ def _log(
         project=config.log.project,
         resumed_at=first_step if args.resume else None,
         replaces=args.replace,
-        say=show.noted,
+        say=show.on_note,
     )
 
 
-def _past(config: "TrainConfig", resumed: "Resumed | None") -> "LossCurve":
+def _past(config: "TrainConfig", resumed: "ResumePoint | None") -> "LossCurve":
     """Of the run's log, the losses before it goes on."""
     from torchtally.train.logs import names, read_log
     from torchtally.train.loss_plot import LossCurve
@@ -419,7 +419,7 @@ class Show:
         self._predicted = next((row.predicted for row in rows if row.name == "peak"), None)
         self._has_compared = False
 
-    def stepped(self, step: int, record: "StepRecord", footprint: "Footprint | None") -> None:
+    def on_step(self, step: int, record: "StepRecord", footprint: "Footprint | None") -> None:
         from torchtally.train.display import Moment
 
         self._rate.lap()
@@ -455,10 +455,10 @@ class Show:
         rows = [replace(row, measured=measured.get(row.name)) for row in self._rows]
         self._progress.say(plan_table("Predicted beside measured", rows))
 
-    def noted(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         self._progress.say(f"tally: {text}")
 
-    def evaluated(self, step: int, evaluation: "Evaluation") -> None:
+    def on_evaluation(self, step: int, evaluation: "Evaluation") -> None:
         from torchtally.train.display import loss_text
 
         self._progress.say(
@@ -466,7 +466,7 @@ class Show:
             f"({evaluation.tokens} targets)"
         )
 
-    def sampled(self, step: int, text: str) -> None:
+    def on_sample(self, step: int, text: str) -> None:
         self._progress.say(f"step {step}, a sample:")
         self._progress.say(text)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.sweep.keys import typed, value_text
-from torchtally.sweep.space import Values
+from torchtally.sweep.keys import typed_value, value_text
+from torchtally.sweep.space import PointValues
 from torchtally.train.config import TrainConfig, config_of
 from torchtally.train.logs.log import as_json, from_json
 
@@ -24,12 +24,12 @@ ALONE = "run"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """One run."""
 
     name: str
     """Of its folder; no two are alike."""
-    values: Values
+    values: PointValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +40,15 @@ class Definition:
     """Where the TOML came from, for messages."""
     toml: str
     """All of it: what is edited later changes no run."""
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
     keeps_checkpoints: bool
 
     @property
-    def varying(self) -> tuple[str, ...]:
+    def varying_keys(self) -> tuple[str, ...]:
         """Keys that have more than one value."""
-        return varying([point.values for point in self.points])
+        return varying_keys([point.values for point in self.points])
 
-    def train_config(self, point: Point) -> TrainConfig:
+    def train_config(self, point: SweepPoint) -> TrainConfig:
         """The config of a run. Raises UsageError that names key and value."""
         return config_at(self.toml, self.config, point.values)
 
@@ -68,7 +68,7 @@ class Definition:
 
 
 def define(
-    config: str, toml: str, points: Sequence[Values], *, keeps_checkpoints: bool
+    config: str, toml: str, points: Sequence[PointValues], *, keeps_checkpoints: bool
 ) -> Definition:
     """The sweep, every run's config checked. Raises UsageError for the first that cannot be."""
     names = _names(points)
@@ -77,12 +77,12 @@ def define(
     return Definition(
         config=config,
         toml=toml,
-        points=tuple(Point(*pair) for pair in zip(names, points, strict=True)),
+        points=tuple(SweepPoint(*pair) for pair in zip(names, points, strict=True)),
         keeps_checkpoints=keeps_checkpoints,
     )
 
 
-def config_at(toml: str, place: str, values: Values) -> TrainConfig:
+def config_at(toml: str, place: str, values: PointValues) -> TrainConfig:
     """The TOML's config with other values for some keys. Raises UsageError that names them."""
     try:
         document = tomllib.loads(toml)
@@ -113,9 +113,9 @@ def read_definition(text: str, place: str) -> Definition:
                 "one."
             )
         runs = [
-            Point(
+            SweepPoint(
                 str(run["name"]),
-                tuple((key, typed(key, from_json(_hashable(value))))
+                tuple((key, typed_value(key, from_json(_hashable(value))))
                       for key, value in run["values"].items()),
             )
             for run in document["runs"]
@@ -137,7 +137,7 @@ def _hashable(value: Any) -> Any:
 # Names ------------------------------------------------------------------------------------------
 
 
-def varying(points: Sequence[Values]) -> tuple[str, ...]:
+def varying_keys(points: Sequence[PointValues]) -> tuple[str, ...]:
     """Keys that do not have the same value everywhere, in their order."""
     values_by_key: dict[str, set[str]] = {}
     for values in points:
@@ -163,9 +163,9 @@ def _ends_in(key: str, end: str) -> bool:
     return key == end or key.endswith(f".{end}")
 
 
-def _names(points: Sequence[Values]) -> list[str]:
+def _names(points: Sequence[PointValues]) -> list[str]:
     """Such as `lr=0.01,layers=2`: folders that a shell and a file system take as they are."""
-    short = short_names(varying(points))
+    short = short_names(varying_keys(points))
     names: list[str] = []
     used_names: set[str] = set()
     for n, values in enumerate(points):

@@ -21,7 +21,7 @@ from typing import Any
 
 from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
-from torchtally.sweep.definition import Definition, Point, difference, read_definition
+from torchtally.sweep.definition import Definition, SweepPoint, difference, read_definition
 
 DEFINITION = "sweep.json"
 CONFIG = "config.toml"
@@ -34,7 +34,7 @@ LOG = "log.jsonl"
 
 
 class SweepFolder:
-    """Made by `opened`, which holds the lock."""
+    """Made by `open_folder`, which holds the lock."""
 
     def __init__(self, path: Path, definition: Definition) -> None:
         self.path, self.definition = path, definition
@@ -43,17 +43,17 @@ class SweepFolder:
     def config(self) -> Path:
         return self.path / CONFIG
 
-    def run(self, point: Point) -> Path:
+    def run(self, point: SweepPoint) -> Path:
         return self.path / point.name
 
-    def output(self, point: Point) -> Path:
+    def output(self, point: SweepPoint) -> Path:
         return self.run(point) / OUTPUT
 
-    def has_log(self, point: Point) -> bool:
+    def has_log(self, point: SweepPoint) -> bool:
         """Whether the run has begun at some time."""
         return (self.run(point) / LOG).exists()
 
-    def result(self, point: Point) -> Mapping[str, Any] | None:
+    def result(self, point: SweepPoint) -> Mapping[str, Any] | None:
         """How the run ended, as it was noted; None where it has not, or the note is damaged."""
         try:
             result = json.loads((self.run(point) / RESULT).read_bytes())
@@ -61,17 +61,17 @@ class SweepFolder:
             return None
         return result if isinstance(result, dict) else None
 
-    def note(self, point: Point, result: Mapping[str, Any]) -> None:
+    def note(self, point: SweepPoint, result: Mapping[str, Any]) -> None:
         """Keep how the run ended."""
         self.run(point).mkdir(exist_ok=True)
         _write(self.run(point) / RESULT, _json(result))
 
-    def begin(self, point: Point) -> None:
+    def begin(self, point: SweepPoint) -> None:
         """The run is to be made, maybe again: it has not ended."""
         self.run(point).mkdir(exist_ok=True)
         (self.run(point) / RESULT).unlink(missing_ok=True)
 
-    def let_go(self, point: Point) -> None:
+    def remove_checkpoints(self, point: SweepPoint) -> None:
         """Remove the checkpoints of a run that will not go on. One behind a link stays."""
         checkpoints = self.run(point) / CHECKPOINTS
         if checkpoints.is_dir() and not checkpoints.is_symlink():
@@ -82,7 +82,9 @@ class SweepFolder:
 
 
 @contextmanager
-def opened(path: Path, definition: Definition | None, *, resumes: bool) -> Iterator[SweepFolder]:
+def open_folder(
+    path: Path, definition: Definition | None, *, resumes: bool
+) -> Iterator[SweepFolder]:
     """The sweep's folder while it goes on: a new one, or with `resumes` one that there is.
 
     Without a definition, that of the folder. Raises UsageError where another process has it, where
@@ -97,7 +99,7 @@ def opened(path: Path, definition: Definition | None, *, resumes: bool) -> Itera
     try:
         path.mkdir(parents=True, exist_ok=True)
         with _locked(path):
-            kept = _kept(there)
+            kept = _read_kept(there)
             _check(path, kept, definition, resumes)
             chosen = definition or kept
             assert chosen is not None
@@ -110,7 +112,7 @@ def opened(path: Path, definition: Definition | None, *, resumes: bool) -> Itera
         raise UsageError(f"{where}: the sweep cannot be kept there ({error.strerror}).") from error
 
 
-def _kept(there: Path) -> Definition | None:
+def _read_kept(there: Path) -> Definition | None:
     try:
         text = there.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -88,7 +88,7 @@ def read_value(key: str, text: str) -> Any:
         raise UsageError(f"{key}: {text!r} is none of its values: {_wanted(hint)}.") from error
 
 
-def typed(key: str, value: Any) -> Any:
+def typed_value(key: str, value: Any) -> Any:
     """A value read from JSON in its field's own type. Raises UsageError."""
     try:
         return msgspec.convert(value, hint_of(key), strict=False)

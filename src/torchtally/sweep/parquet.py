@@ -15,7 +15,7 @@ from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
 from torchtally.sweep.definition import Definition
 from torchtally.sweep.keys import hint_of, members
-from torchtally.sweep.results import Result, ranked
+from torchtally.sweep.results import RunResult, rank_results
 from torchtally.sweep.rows import VERSION, record
 
 SCALARS = {int: "int64", float: "float64", bool: "bool_", str: "string"}
@@ -39,9 +39,9 @@ def check_parquet(path: Path) -> None:
         raise UsageError(f"{path}: its folder is not there. Make it first.")
 
 
-def write_parquet(path: Path, definition: Definition, results: Sequence[Result]) -> None:
+def write_parquet(path: Path, definition: Definition, results: Sequence[RunResult]) -> None:
     """Both files, best run first. Raises UsageError where they cannot be written."""
-    best_first = ranked(results)
+    best_first = rank_results(results)
     runs = [
         {
             "run": result.point.name,
@@ -69,7 +69,7 @@ def write_parquet(path: Path, definition: Definition, results: Sequence[Result])
     )  # fmt: skip
 
 
-def _values(result: Result) -> dict[str, Any]:
+def _values(result: RunResult) -> dict[str, Any]:
     return {f"config.{key}": value for key, value in result.point.values}
 
 

@@ -10,7 +10,7 @@ from string import ascii_lowercase
 
 from torchtally.sweep.definition import Definition, short_names
 from torchtally.sweep.keys import hint_of, is_number, value_text
-from torchtally.sweep.results import Result, Status, is_validated, ranked
+from torchtally.sweep.results import RunResult, Status, is_validated, rank_results
 from torchtally.train.display import loss_text
 from torchtally.units import format_count
 
@@ -50,9 +50,9 @@ class Chart:
     note: str = ""
 
 
-def chart(definition: Definition, results: Sequence[Result]) -> Chart | None:
+def chart(definition: Definition, results: Sequence[RunResult]) -> Chart | None:
     """What says most of these results; None where there is nothing to compare."""
-    drawn = [result for result in ranked(results) if _is_drawable(result.final_loss)]
+    drawn = [result for result in rank_results(results) if _is_drawable(result.final_loss)]
     if len(drawn) < 2:
         return None
     return _over_a_value(definition, results) or _over_steps(drawn)
@@ -62,25 +62,25 @@ def _is_drawable(loss: float | None) -> bool:
     return loss is not None and abs(loss) < LARGEST
 
 
-def _over_a_value(definition: Definition, results: Sequence[Result]) -> Chart | None:
+def _over_a_value(definition: Definition, results: Sequence[RunResult]) -> Chart | None:
     """The final loss over the number with the most values, a letter for each of the others'.
 
     What diverged is at the upper edge.
     """
     counts = {
         key: len({dict(result.point.values)[key] for result in results})
-        for key in definition.varying
+        for key in definition.varying_keys
         if is_number(hint_of(key))
     }
     key = max(counts, key=lambda name: counts[name], default=None)
     if key is None or counts[key] < LEAST_VALUES:
         return None
-    others = [name for name in definition.varying if name != key]
-    short = short_names(definition.varying)
+    others = [name for name in definition.varying_keys if name != key]
+    short = short_names(definition.varying_keys)
     by_validation = is_validated(results)
     points_by_series: dict[str, list[XY]] = {}
     diverged: list[float] = []
-    for each in ranked(results):
+    for each in rank_results(results):
         values = dict(each.point.values)
         loss = each.validation_loss if by_validation else each.final_loss
         if values[key] is None:
@@ -106,7 +106,7 @@ def _over_a_value(definition: Definition, results: Sequence[Result]) -> Chart | 
     return Chart(f"Last {which} loss by {key}", short[key], tuple(series))
 
 
-def _over_steps(drawn: Sequence[Result]) -> Chart:
+def _over_steps(drawn: Sequence[RunResult]) -> Chart:
     """The losses of the best runs, each with a letter that the table has, too."""
     best = drawn[:MOST_CURVES]
     left_out = len(drawn) - len(best)
@@ -129,7 +129,7 @@ def _over_steps(drawn: Sequence[Result]) -> Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ChartAxis:
     """From low to high; a place on it is a share from 0 to 1."""
 
     low: float
@@ -150,13 +150,13 @@ class Axis:
         return math.log(value) if self.is_logarithmic else value
 
 
-def axis(values: Sequence[float], *, may_be_logarithmic: bool = True) -> Axis:
+def axis(values: Sequence[float], *, may_be_logarithmic: bool = True) -> ChartAxis:
     """For all values: logarithmic where they are positive and span more than a decade."""
     low, high = min(values), max(values)
     if low == high:
         half = abs(low) / 2 or 0.5
-        return Axis(low - half, high + half, False)
-    return Axis(low, high, may_be_logarithmic and low > 0 and high > DECADE * low)
+        return ChartAxis(low - half, high + half, False)
+    return ChartAxis(low, high, may_be_logarithmic and low > 0 and high > DECADE * low)
 
 
 def chart_text(drawn: Chart, *, width: int = WIDTH, rows: int = ROWS) -> str:
@@ -181,7 +181,7 @@ def chart_text(drawn: Chart, *, width: int = WIDTH, rows: int = ROWS) -> str:
     return "".join(f"{line}\n" for line in [*lines, *([drawn.note] if drawn.note else [])])
 
 
-def _x_axis(drawn: Chart, x: Axis, columns: int, margin: int) -> Iterator[str]:
+def _x_axis(drawn: Chart, x: ChartAxis, columns: int, margin: int) -> Iterator[str]:
     def text(value: float) -> str:
         return format_count(round(value)) if drawn.x_is_whole else f"{value:.4g}"
 
@@ -194,7 +194,7 @@ def _x_axis(drawn: Chart, x: Axis, columns: int, margin: int) -> Iterator[str]:
 
 
 def _cells(
-    series: Sequence[Series], x: Axis, y: Axis, rows: int, columns: int
+    series: Sequence[Series], x: ChartAxis, y: ChartAxis, rows: int, columns: int
 ) -> dict[tuple[int, int], str]:
     cells: dict[tuple[int, int], str] = {}
     for each in reversed(series):
@@ -203,12 +203,12 @@ def _cells(
             for point in each.points
         ]
         for a, b in zip(places, places[1:] if each.is_joined else (), strict=False):
-            cells |= dict.fromkeys(_joined(a, b), each.letter)
+            cells |= dict.fromkeys(_places_between(a, b), each.letter)
         cells |= dict.fromkeys(places, each.letter)
     return cells
 
 
-def _joined(a: tuple[int, int], b: tuple[int, int]) -> Iterator[tuple[int, int]]:
+def _places_between(a: tuple[int, int], b: tuple[int, int]) -> Iterator[tuple[int, int]]:
     """Places from one to the other, without gaps."""
     count = max(abs(b[0] - a[0]), abs(b[1] - a[1]), 1)
     for n in range(count + 1):

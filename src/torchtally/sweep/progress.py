@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchtally.sweep.folder import LOG
-from torchtally.sweep.results import Result, Status
+from torchtally.sweep.results import RunResult, Status
 from torchtally.train.display import CLEAR_LINE, Stream, is_terminal, loss_text, plain
 from torchtally.train.logs import names
 from torchtally.train.logs.log import from_json
@@ -58,7 +58,7 @@ class Progress:
         self._shown_s = clock() if not self._moves else -math.inf
         self._is_drawn = False
 
-    def ended(self, result: Result) -> None:
+    def ended(self, result: RunResult) -> None:
         """A run has ended: a line of its own."""
         self.going.pop(result.point.name, None)
         self._done += 1

@@ -11,10 +11,10 @@ from typing import Any
 
 from torchtally.errors import UsageError
 from torchtally.runs.processes import Exit
-from torchtally.sweep.definition import Point
+from torchtally.sweep.definition import SweepPoint
 from torchtally.sweep.folder import SweepFolder
 from torchtally.train.logs import names, read_log
-from torchtally.train.logs.jsonl import Logged
+from torchtally.train.logs.jsonl import LogContents
 from torchtally.train.outcome import StepError
 
 DIVERGED = StepError.exit_code
@@ -53,7 +53,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class RunEnding:
     """How a run's process ended, as it is kept in the run's folder."""
 
     status: Status
@@ -74,7 +74,7 @@ class Ending:
         return {"format_version": 1, **asdict(self)}
 
 
-def ending(exited: Exit, output: Path, *, is_stopping: bool) -> Ending:
+def ending(exited: Exit, output: Path, *, is_stopping: bool) -> RunEnding:
     """What a process's exit means. `is_stopping`: runs were asked to end."""
     output_text = exited.problem or last_lines(output)
     status = _status(exited, output_text, is_stopping)
@@ -84,7 +84,7 @@ def ending(exited: Exit, output: Path, *, is_stopping: bool) -> Ending:
         )
     message = "" if status in (Status.ENDED, Status.STOPPED) else output_text.strip()
     wall_s = round(exited.wall_s, 3)
-    return Ending(status=status, exit_code=exited.code, wall_s=wall_s, message=message)
+    return RunEnding(status=status, exit_code=exited.code, wall_s=wall_s, message=message)
 
 
 def _status(exited: Exit, output_text: str, is_stopping: bool) -> Status:
@@ -99,19 +99,19 @@ def _status(exited: Exit, output_text: str, is_stopping: bool) -> Status:
     return Status.OUT_OF_MEMORY if OUT_OF_MEMORY.search(output_text) else Status.FAILED
 
 
-def kept_ending(result: Mapping[str, Any] | None) -> Ending:
+def read_ending(result: Mapping[str, Any] | None) -> RunEnding:
     """That of a run's folder; WAITING where there is none that can be read."""
     try:
         assert result is not None
         wall_s = result["wall_s"]
-        return Ending(
+        return RunEnding(
             status=Status(result["status"]),
             exit_code=result["exit_code"],
             wall_s=None if wall_s is None else float(wall_s),
             message=str(result["message"]),
         )
     except (AssertionError, KeyError, ValueError, TypeError):
-        return Ending(status=Status.WAITING)
+        return RunEnding(status=Status.WAITING)
 
 
 def last_lines(path: Path, count: int = LINES) -> str:
@@ -127,18 +127,18 @@ def last_lines(path: Path, count: int = LINES) -> str:
 
 # Results ----------------------------------------------------------------------------------------
 
-Losses = tuple[tuple[int, float], ...]
+LossSeries = tuple[tuple[int, float], ...]
 """(step, loss), the steps ascending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class RunResult:
     """A run: its values, how it ended, and its losses so far."""
 
-    point: Point
-    ending: Ending
-    training: Losses = ()
-    validation: Losses = ()
+    point: SweepPoint
+    ending: RunEnding
+    training: LossSeries = ()
+    validation: LossSeries = ()
     records: tuple[tuple[int, Mapping[str, Any]], ...] = ()
     """(step, values) of all that is logged."""
 
@@ -183,20 +183,20 @@ class Result:
         return f"{self.status}, loss rose" if self.has_risen else str(self.status)
 
 
-def _least(losses: Losses) -> float | None:
+def _least(losses: LossSeries) -> float | None:
     return min((value for _, value in losses if math.isfinite(value)), default=None)
 
 
-def result_of(folder: SweepFolder, point: Point) -> Result:
+def result_of(folder: SweepFolder, point: SweepPoint) -> RunResult:
     """What the run's folder says. A log that cannot be read is none."""
-    run_ending = kept_ending(folder.result(point))
+    run_ending = read_ending(folder.result(point))
     try:
-        log: Logged | None = read_log(folder.run(point))
+        log: LogContents | None = read_log(folder.run(point))
     except UsageError:
         log = None
     if log is None:
-        return Result(point=point, ending=run_ending)
-    return Result(
+        return RunResult(point=point, ending=run_ending)
+    return RunResult(
         point=point,
         ending=run_ending,
         training=log.series(names.LOSS),
@@ -205,7 +205,7 @@ def result_of(folder: SweepFolder, point: Point) -> Result:
     )
 
 
-def ranked(results: Sequence[Result]) -> list[Result]:
+def rank_results(results: Sequence[RunResult]) -> list[RunResult]:
     """Best first: what ended, by its loss; then what did not, as far as it came.
 
     By the last loss on validation data where every run that ended has one, else by the last one in
@@ -214,7 +214,7 @@ def ranked(results: Sequence[Result]) -> list[Result]:
     return sorted(results, key=lambda result: _rank(result, is_validated(results)))
 
 
-def is_validated(results: Sequence[Result]) -> bool:
+def is_validated(results: Sequence[RunResult]) -> bool:
     """Whether the runs that ended can all be judged by validation data."""
     ended = [result for result in results if result.status is Status.ENDED]
     return bool(ended) and all(result.validation for result in ended)
@@ -224,7 +224,7 @@ ORDER = (Status.ENDED, Status.STOPPED, Status.DIVERGED, Status.OUT_OF_MEMORY, St
          Status.WAITING)  # fmt: skip
 
 
-def _rank(result: Result, by_validation: bool) -> tuple[int, float]:
+def _rank(result: RunResult, by_validation: bool) -> tuple[int, float]:
     loss = result.validation_loss if by_validation else result.final_loss
     place = ORDER.index(result.status)
     return place, loss if loss is not None and math.isfinite(loss) else math.inf

@@ -5,7 +5,7 @@ from typing import Any
 
 from torchtally.sweep.definition import Definition, short_names
 from torchtally.sweep.keys import hint_of, is_number, value_text
-from torchtally.sweep.results import Result, is_validated, ranked
+from torchtally.sweep.results import RunResult, is_validated, rank_results
 from torchtally.table import Cell, Column, Table
 from torchtally.train.display import loss_text
 from torchtally.train.logs.log import as_json
@@ -16,15 +16,15 @@ KEYS_NEVER_LEFT_OUT = 3
 
 
 def results_table(
-    definition: Definition, results: Sequence[Result], marks: Mapping[str, str]
+    definition: Definition, results: Sequence[RunResult], marks: Mapping[str, str]
 ) -> Table:
     """A row a run, best first, with what varies. `marks`: letters of a plot, by a run's name."""
-    short = short_names(definition.varying)
-    best_first = ranked(results)
+    short = short_names(definition.varying_keys)
+    best_first = rank_results(results)
     by_validation = is_validated(results)
     columns = [
         *([Column("mark", "", Unit.WORD)] if marks else []),
-        *(_key_column(n, key, short[key]) for n, key in enumerate(definition.varying)),
+        *(_key_column(n, key, short[key]) for n, key in enumerate(definition.varying_keys)),
         *([Column("validation", "validation", Unit.WORD)] if _has_validation(results) else []),
         Column("final", "final loss", Unit.WORD, rank=0 if not by_validation else 2),
         Column("best", "best loss", Unit.WORD, rank=3),
@@ -42,7 +42,7 @@ def results_table(
     )
 
 
-def _has_validation(results: Sequence[Result]) -> bool:
+def _has_validation(results: Sequence[RunResult]) -> bool:
     return any(result.validation for result in results)
 
 
@@ -52,7 +52,7 @@ def _key_column(n: int, key: str, title: str) -> Column:
 
 
 def _row(
-    definition: Definition, result: Result, columns: Sequence[Column], marks: Mapping[str, str]
+    definition: Definition, result: RunResult, columns: Sequence[Column], marks: Mapping[str, str]
 ) -> tuple[Cell, ...]:
     values = dict(result.point.values)
     cells: dict[str, Cell] = {
@@ -64,7 +64,7 @@ def _row(
         "wall_s": result.ending.wall_s,
         "status": result.remark,
     }
-    for key in definition.varying:
+    for key in definition.varying_keys:
         value = values[key]
         is_shown_as_number = is_number(hint_of(key)) and value is not None
         cells[key] = value if is_shown_as_number else value_text(value)
@@ -75,19 +75,19 @@ def _loss(loss: float | None) -> str:
     return "-" if loss is None else loss_text(loss)
 
 
-def document(definition: Definition, results: Sequence[Result]) -> dict[str, Any]:
+def document(definition: Definition, results: Sequence[RunResult]) -> dict[str, Any]:
     """All results as JSON has them, best first. What nobody knows is null."""
     by_validation = is_validated(results)
     return {
         "format_version": VERSION,
         "config": definition.config,
-        "varying": list(definition.varying),
+        "varying": list(definition.varying_keys),
         "ranked_by": "validation_loss" if by_validation else "final_loss",
-        "runs": [as_json(record(result)) for result in ranked(results)],
+        "runs": [as_json(record(result)) for result in rank_results(results)],
     }
 
 
-def record(result: Result) -> dict[str, Any]:
+def record(result: RunResult) -> dict[str, Any]:
     """A run's results. Losses are nats per token of a language model; times are seconds."""
     return {
         "name": result.point.name,

@@ -25,7 +25,7 @@ DIGITS = 4
 MOST_POINTS = 100_000
 CLOSING = {"[": "]", '"': '"', "'": "'"}
 
-Values = tuple[tuple[str, Any], ...]
+PointValues = tuple[tuple[str, Any], ...]
 """(key, value) of one run, in the order they were asked for."""
 
 
@@ -36,7 +36,7 @@ class Choice:
     key: str
     values: tuple[Any, ...]
 
-    def drawn(self, share: float) -> Any:
+    def draw(self, share: float) -> Any:
         return self.values[int(share * len(self.values))]
 
 
@@ -50,7 +50,7 @@ class Interval:
     is_logarithmic: bool
     is_whole: bool
 
-    def drawn(self, share: float) -> float | int:
+    def draw(self, share: float) -> float | int:
         """The value that has this share, from 0 to below 1, of all values before it."""
         low, high = self.low, self.high + self.is_whole
         if self.is_logarithmic:
@@ -68,13 +68,13 @@ def grid(text: str) -> Choice:
     return Choice(key, tuple(read_value(key, part) for part in split(rest, key)))
 
 
-def fixed(text: str) -> Choice:
+def fixed_choice(text: str) -> Choice:
     """Of KEY=VALUE, where a comma is part of the value."""
     key, rest = _key(text, "--set steps=100")
     return Choice(key, (read_value(key, rest),))
 
 
-def drawn_from(text: str) -> Choice | Interval:
+def random_choice(text: str) -> Choice | Interval:
     """Of KEY=A..B, KEY=log:A..B or KEY=VALUE,VALUE. Raises UsageError that names key and value."""
     key, rest = _key(text, "--random optimizer.lr=log:1e-5..1e-1")
     if rest.startswith(LOG) or (TO in rest and is_number(hint_of(key))):
@@ -123,7 +123,7 @@ def split(text: str, key: str) -> list[str]:
 
 def points(
     grids: Sequence[Choice], randoms: Sequence[Choice | Interval], draws: int, seed: int
-) -> tuple[Values, ...]:
+) -> tuple[PointValues, ...]:
     """Every draw at every point of the grid, each once; all of the grid for the first draw first.
 
     Raises UsageError for a key that is named twice, and for more points than a sweep can be meant
@@ -143,12 +143,12 @@ def points(
     return tuple({repr(values): values for values in values_of_points}.values())
 
 
-def _draws(randoms: Sequence[Choice | Interval], draws: int, seed: int) -> Iterator[Values]:
+def _draws(randoms: Sequence[Choice | Interval], draws: int, seed: int) -> Iterator[PointValues]:
     if not randoms:
         yield ()
         return
     for n in range(draws):
-        yield tuple((choice.key, choice.drawn(_share(seed, choice.key, n))) for choice in randoms)
+        yield tuple((choice.key, choice.draw(_share(seed, choice.key, n))) for choice in randoms)
 
 
 def _share(seed: int, key: str, n: int) -> float:

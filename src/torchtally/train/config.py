@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -316,8 +316,3 @@ def unknown_keys(
             inner = hints[key]
             assert isinstance(inner, type)
             yield from unknown_keys(value, inner, f"{before}{key}.")
-
-
-def with_folder(config: TrainConfig, folder: str) -> TrainConfig:
-    """The same training, written down elsewhere."""
-    return replace(config, log=replace(config.log, folder=folder))

@@ -18,17 +18,17 @@ from torch import Tensor, nn
 
 from torchtally.errors import UsageError
 from torchtally.train.logs import names
-from torchtally.train.logs.log import Value
+from torchtally.train.logs.log import LogValue
 from torchtally.train.models.loss import IGNORED
 from torchtally.train.ranks import ALONE, Ranks
-from torchtally.train.shards import settle
+from torchtally.train.shards import reshard
 
 LARGEST_EXPONENT = math.log(1.7e308)
 
 
 Rows = tuple[Tensor, Tensor]
 """Inputs and targets, of as many rows."""
-Precision = Callable[[], AbstractContextManager[object]]
+PrecisionContext = Callable[[], AbstractContextManager[object]]
 """Makes the context in which a forward pass runs: autocast, or none."""
 
 
@@ -50,9 +50,9 @@ class Evaluation:
         """e to the loss; infinity where that is no number of float64."""
         return math.inf if self.loss_nats > LARGEST_EXPONENT else math.exp(self.loss_nats)
 
-    def values(self) -> dict[str, Value]:
+    def values(self) -> dict[str, LogValue]:
         """As they are logged."""
-        values: dict[str, Value] = {
+        values: dict[str, LogValue] = {
             names.EVAL_LOSS: self.loss_nats,
             names.EVAL_PERPLEXITY: self.perplexity,
             names.EVAL_TOKENS: self.tokens,
@@ -68,7 +68,7 @@ def evaluate(
     loss: Callable[[Tensor, Tensor], Float[Tensor, ""]],
     batches: Iterable[Rows],
     *,
-    precision_context: Precision = nullcontext,
+    precision_context: PrecisionContext = nullcontext,
     token_bytes: Int[Tensor, " vocabulary"] | None = None,
     ranks: Ranks = ALONE,
     clock: Callable[[], float] = time.perf_counter,
@@ -86,11 +86,11 @@ def evaluate(
     """
     start_s = clock()
     totals: Tensor | None = None
-    with undisturbed(model):
+    with evaluation_mode(model):
         for inputs, targets in batches:
             with precision_context():
                 mean = loss(inputs, targets).double()
-            counted = _counted(targets)
+            counted = _counts(targets)
             count = counted.sum()
             lengths = _bytes_of(targets, counted, token_bytes)
             # Of no target the mean is 0 / 0.
@@ -98,7 +98,7 @@ def evaluate(
             sums = torch.stack([nats, count.double(), lengths.double()])
             totals = sums if totals is None else totals + sums
     own = (0.0, 0.0, 0.0) if totals is None else totals.tolist()
-    nats_of_all, count_of_all, text_bytes = ranks.added(own)
+    nats_of_all, count_of_all, text_bytes = ranks.sum(own)
     if not count_of_all:
         raise UsageError("The validation data has no targets: give it more, or longer windows.")
     return Evaluation(
@@ -110,7 +110,7 @@ def evaluate(
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode and without gradients; afterwards all is as it was.
 
     Weights that were shards are shards again.
@@ -128,7 +128,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         finally:
             for module, is_training in modes:
                 module.training = is_training
-            settle(model)
+            reshard(model)
 
 
 def _cuda_devices(model: nn.Module) -> list[int]:
@@ -138,7 +138,7 @@ def _cuda_devices(model: nn.Module) -> list[int]:
     )
 
 
-def _counted(targets: Tensor) -> Tensor:
+def _counts(targets: Tensor) -> Tensor:
     """1 where a target counts."""
     if targets.is_floating_point():
         return torch.ones_like(targets, dtype=torch.bool)

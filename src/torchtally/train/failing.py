@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from torchtally.errors import TallyError
-from torchtally.train.ranks import LostRanksError, launched
+from torchtally.train.ranks import LostRanksError, launched_rank
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where torchrun looks for a rank's error; the form is that of
@@ -33,14 +33,14 @@ LOST_SIGNS = (
 
 
 @contextmanager
-def failing_together() -> Iterator[None]:
+def fail_together() -> Iterator[None]:
     """Around a command that may be one rank of several: its exceptions end the process.
 
     Not by unwinding the interpreter, which could wait for collectives that never end. A TallyError
     is told by its message and exits with its code, any other with its traceback and 1. Alone, and
     for what is no error (SystemExit, KeyboardInterrupt), nothing is done.
     """
-    own = launched()
+    own = launched_rank()
     try:
         yield
     except Exception as error:

@@ -14,7 +14,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from torchtally.train.shards import held, settle
+from torchtally.train.shards import local_part, reshard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def footprint(
     )
 
 
-def measured_activation_bytes(
+def measure_activation_bytes(
     forward: Callable[[], Tensor], model: nn.Module, inputs: Iterable[Tensor] = ()
 ) -> int:
     """What a forward pass keeps for its backward pass: runs it once, and frees it.
@@ -79,14 +79,14 @@ def measured_activation_bytes(
     """
     apart = [*model.parameters(), *model.buffers(), *inputs]
     cuda = {parameter.device.index for parameter in apart if parameter.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(cuda)), saving() as saved:
+    with torch.random.fork_rng(devices=sorted(cuda)), record_saved_tensors() as saved:
         result = forward()
         kept = _storages(packed.tensor for packed in saved)
         # Weights that were gathered for the pass are weights, too.
         apart += model.parameters()
         size_bytes = sum(storage.nbytes() for storage in (kept - _storages(apart)))
     del result
-    settle(model)
+    reshard(model)
     return size_bytes
 
 
@@ -105,7 +105,7 @@ class _Saved:
 
 
 @contextmanager
-def saving() -> Iterator["WeakSet[Any]"]:
+def record_saved_tensors() -> Iterator["WeakSet[Any]"]:
     """Everything that autograd saves within, as long as it is saved; each has `tensor`."""
     alive: WeakSet[Any] = WeakSet()
 
@@ -126,7 +126,7 @@ class _Storage:
     """A storage that is equal to itself alone; torch's compare by their values."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.storage = held(tensor).untyped_storage()
+        self.storage = local_part(tensor).untyped_storage()
 
     def nbytes(self) -> int:
         return self.storage.nbytes()

@@ -15,45 +15,45 @@ from torch import Tensor
 from torchtally.errors import UsageError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.randomness import seed_all
-from torchtally.train.checkpoints.resume import Resumed
+from torchtally.train.checkpoints.resume import ResumePoint
 from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.evaluation import Evaluation
-from torchtally.train.footprint import Footprint, footprint, measured_activation_bytes
+from torchtally.train.footprint import Footprint, footprint, measure_activation_bytes
 from torchtally.train.logs import Log, StepRecord
 from torchtally.train.outcome import StepError
 from torchtally.train.ranks import Ranks
 from torchtally.train.sampling import sample
 from torchtally.train.signals import Signals
 from torchtally.train.tasks import Language, Rows, TrainBatch
-from torchtally.train.trainer import Trained, Trainer
+from torchtally.train.trainer import TrainedStep, Trainer
 
 Clock = Callable[[], float]
 
 
 @runtime_checkable
-class Observer(Protocol):
+class TrainingObserver(Protocol):
     """Who looks on while it trains. Nothing it does changes the training."""
 
-    def stepped(self, step: int, record: StepRecord, footprint: Footprint | None) -> None:
+    def on_step(self, step: int, record: StepRecord, footprint: Footprint | None) -> None:
         """A step is over; `step` of them are. The footprint is measured once, after the first."""
 
-    def noted(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Something that a user must know: a skipped step, a micro-batch that was lowered."""
 
-    def evaluated(self, step: int, evaluation: Evaluation) -> None: ...
+    def on_evaluation(self, step: int, evaluation: Evaluation) -> None: ...
 
-    def sampled(self, step: int, text: str) -> None: ...
+    def on_sample(self, step: int, text: str) -> None: ...
 
 
-class Unobserved:
+class SilentObserver:
     """Nobody looks on: all ranks but the first."""
 
-    def stepped(self, step: int, record: StepRecord, footprint: Footprint | None) -> None: ...
-    def noted(self, text: str) -> None: ...
-    def evaluated(self, step: int, evaluation: Evaluation) -> None: ...
-    def sampled(self, step: int, text: str) -> None: ...
+    def on_step(self, step: int, record: StepRecord, footprint: Footprint | None) -> None: ...
+    def on_note(self, text: str) -> None: ...
+    def on_evaluation(self, step: int, evaluation: Evaluation) -> None: ...
+    def on_sample(self, step: int, text: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -71,10 +71,10 @@ class History:
 def train(
     trainer: Trainer,
     log: Log,
-    observer: Observer,
+    observer: TrainingObserver,
     *,
     checkpoints: Checkpoints | None = None,
-    resumed: Resumed | None = None,
+    resumed: ResumePoint | None = None,
     signals: Signals | None = None,
     mfu_of: Callable[[float], float | None] = lambda step_s: None,
     clock: Clock = time.perf_counter,
@@ -96,7 +96,7 @@ def train(
             saved_step=None if resumed is None else resumed.step,
         )
     )
-    run = _Run(trainer, log, observer, saver, signals or Signals(observer.noted), mfu_of, clock)
+    run = _Run(trainer, log, observer, saver, signals or Signals(observer.on_note), mfu_of, clock)
     return run.all_steps(resumed)
 
 
@@ -111,7 +111,7 @@ class _Run:
         self,
         trainer: Trainer,
         log: Log,
-        observer: Observer,
+        observer: TrainingObserver,
         saver: Saver | None,
         signals: Signals,
         mfu_of: Callable[[float], float | None],
@@ -125,7 +125,7 @@ class _Run:
         self.footprint: Footprint | None = None
         self.began_s = clock()
 
-    def all_steps(self, resumed: Resumed | None) -> History:
+    def all_steps(self, resumed: ResumePoint | None) -> History:
         config = self.config
         first = 0 if resumed is None else resumed.step
         self.history.steps = first
@@ -147,7 +147,7 @@ class _Run:
             self._end()
         return self.history
 
-    def _begin(self, resumed: Resumed | None) -> None:
+    def _begin(self, resumed: ResumePoint | None) -> None:
         if resumed is None:
             # Dropout draws from the process's own generators: every run from the same numbers.
             seed = seed_of(Source.DROPOUT, self.config.seed)
@@ -161,25 +161,25 @@ class _Run:
 
     def _is_over(self, step: int) -> bool:
         """After a step: evaluate, save what is due, and see whether to go on."""
-        stop, is_asked = self._asked(step)
+        stop, is_asked = self._gather_requests(step)
         is_evaluated = False
         if not stop:
             try:
                 self._now_and_then(step)
                 is_evaluated = True
             except _StoppedError:
-                stop, is_asked = self._asked(step)
+                stop, is_asked = self._gather_requests(step)
         if stop or is_asked:
             self._save(step, is_evaluated=is_evaluated)
         return bool(stop)
 
-    def _asked(self, step: int) -> tuple[int, bool]:
+    def _gather_requests(self, step: int) -> tuple[int, bool]:
         """(the signal to stop by, whether to save now): the same on all ranks."""
         signals, saver = self.signals, self.saver
         is_due = saver is not None and saver.is_due(step)
         has_failed = saver is not None and saver.has_failed
-        stop, saves, fails = self.trainer.ranks.most(
-            signals.stop, signals.takes_save() or is_due, has_failed
+        stop, saves, fails = self.trainer.ranks.max(
+            signals.stop, signals.take_save_request() or is_due, has_failed
         )
         if saver is not None and fails:
             saver.wait()
@@ -189,7 +189,7 @@ class _Run:
         if self.saver is None:
             return
         before_s = self.clock()
-        self.saver.save(Resumed(step, self.skipped, is_evaluated))
+        self.saver.save(ResumePoint(step, self.skipped, is_evaluated))
         self.began_s += self.clock() - before_s
 
     def _end(self) -> None:
@@ -197,32 +197,32 @@ class _Run:
             if self.config.checkpoint.at_end and self.history.steps == self.config.steps:
                 self._save(self.config.steps, is_evaluated=True)
             self.saver.wait()
-        self.history.stopped_by = self.trainer.ranks.most(self.signals.stop)[0]
+        self.history.stopped_by = self.trainer.ranks.max(self.signals.stop)[0]
 
     def _step(self, batch: TrainBatch) -> None:
-        trained = self._trained(batch)
+        trained = self._train_step(batch)
         ended_s = self.clock()
         step_s, self.began_s = ended_s - self.began_s, ended_s
         self.history.steps = done = batch.step + 1
         self.history.training.append((done, trained.result.loss))
         self._note(done, trained)
         if self.footprint is None and not trained.result.is_skipped:
-            self.footprint = self._measured(batch, trained.result.micro_batch)
+            self.footprint = self._measure_footprint(batch, trained.result.micro_batch)
             self.began_s = self.clock()
         record = self._record(batch, trained, step_s)
         if done % self.config.log.every == 0 or done in (1, self.config.steps):
             self.log.write(done, record.values())
-        self.observer.stepped(done, record, self.footprint)
+        self.observer.on_step(done, record, self.footprint)
 
-    def _trained(self, batch: TrainBatch) -> Trained:
+    def _train_step(self, batch: TrainBatch) -> TrainedStep:
         """The step; where the config says stop, with what it was fed kept in the run's folder."""
         try:
             return self.trainer.step(batch)
         except StepError as error:
-            message = f"{error}\n{self._kept(error)}"
+            message = f"{error}\n{self._keep_batch(error)}"
             raise type(error)(message, step=error.step, batch=error.batch) from error
 
-    def _kept(self, error: StepError) -> str:
+    def _keep_batch(self, error: StepError) -> str:
         """Writes down what the step was fed, and says where that is."""
         ranks = self.trainer.ranks
         of_rank = f"-rank-{ranks.rank}" if ranks.size > 1 else ""
@@ -234,7 +234,7 @@ class _Run:
             return f"What the step was fed could not be written to {path} ({failure})."
         return f"What the step was fed is in {path}."
 
-    def _measured(self, batch: TrainBatch, rows: int) -> Footprint:
+    def _measure_footprint(self, batch: TrainBatch, rows: int) -> Footprint:
         """What is held, and what one micro-batch keeps for its backward pass: measured once."""
         trainer = self.trainer
         inputs, targets = batch.inputs[:rows], batch.targets[:rows]
@@ -243,10 +243,10 @@ class _Run:
             with trainer.precision.autocast(trainer.device):
                 return trainer.loss(inputs, targets)
 
-        kept = measured_activation_bytes(forward, trainer.model, (inputs, targets))
+        kept = measure_activation_bytes(forward, trainer.model, (inputs, targets))
         return footprint(trainer.model, trainer.optimizer, activations_bytes=kept)
 
-    def _record(self, batch: TrainBatch, trained: Trained, step_s: float) -> StepRecord:
+    def _record(self, batch: TrainBatch, trained: TrainedStep, step_s: float) -> StepRecord:
         tokens = self.task.tokens_of_step or 0
         return StepRecord(
             loss=trained.result.loss,
@@ -258,18 +258,18 @@ class _Run:
             skipped_steps=self.skipped,
             grad_norm=trained.result.grad_norm,
             mfu=self.mfu_of(step_s),
-            memory_bytes=_memory(self.footprint),
+            memory_bytes=_memory_by_category(self.footprint),
         )
 
-    def _note(self, step: int, trained: Trained) -> None:
+    def _note(self, step: int, trained: TrainedStep) -> None:
         result = trained.result
         self.skipped += result.is_skipped
         if result.is_skipped:
-            self.observer.noted(f"step {step} {result.outcome} (loss {result.loss:.4g})")
+            self.observer.on_note(f"step {step} {result.outcome} (loss {result.loss:.4g})")
         elif result.is_spike:
-            self.observer.noted(f"step {step}: the loss jumped to {result.loss:.4g}")
+            self.observer.on_note(f"step {step}: the loss jumped to {result.loss:.4g}")
         if result.lowered_from is not None:
-            self.observer.noted(
+            self.observer.on_note(
                 f"step {step}: out of memory with micro-batches of {result.lowered_from}; "
                 f"going on with {result.micro_batch}, the batch as it was"
             )
@@ -290,14 +290,14 @@ class _Run:
 
         def until_stopped() -> Iterator[Rows]:
             for row in rows:
-                if self.trainer.ranks.most(self.signals.stop)[0]:
+                if self.trainer.ranks.max(self.signals.stop)[0]:
                     raise _StoppedError
                 yield row
 
         evaluation = self.trainer.evaluate(until_stopped())
         self.history.validation.append((step, evaluation.loss_nats))
         self.log.write(step, evaluation.values())
-        self.observer.evaluated(step, evaluation)
+        self.observer.on_evaluation(step, evaluation)
 
     def _sample(self, step: int) -> None:
         sampling = self.config.sampling
@@ -323,14 +323,14 @@ class _Run:
                 seed=seed_of(Source.SAMPLING, self.config.seed),
                 precision_context=lambda: trainer.precision.autocast(trainer.device),
             )
-        self.observer.sampled(step, task.tokenizer.decode(drawn[0].tolist()))
+        self.observer.on_sample(step, task.tokenizer.decode(drawn[0].tolist()))
 
 
 def _is_due(step: int, every: int | None, steps: int) -> bool:
     return step == steps or (every is not None and step % every == 0)
 
 
-def _memory(found: Footprint | None) -> dict[str, int]:
+def _memory_by_category(found: Footprint | None) -> dict[str, int]:
     if found is None:
         return {}
     return {

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from torchtally.train.display import WIDTH, loss_text, plain
 from torchtally.units import format_count
 
-Point = tuple[int, float]
+LossPoint = tuple[int, float]
 """(step, loss)"""
-Place = tuple[int, int]
+GridPlace = tuple[int, int]
 """(row, column), from the top and from the left."""
 
 HEIGHT = 16
@@ -32,8 +32,8 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 class LossCurve:
     """What a run's losses were."""
 
-    training: tuple[Point, ...]
-    validation: tuple[Point, ...] = ()
+    training: tuple[LossPoint, ...]
+    validation: tuple[LossPoint, ...] = ()
     title: str = "Loss"
 
 
@@ -97,11 +97,11 @@ def loss_plot(
     return "".join(f"{line[:width]}\n" for line in [*lines, *([remark] if remark else [])])
 
 
-def _finite(points: Iterable[Point]) -> list[Point]:
+def _finite(points: Iterable[LossPoint]) -> list[LossPoint]:
     return [point for point in points if abs(point[1]) < LARGEST]
 
 
-def _axes(points: Sequence[Point]) -> Axes:
+def _axes(points: Sequence[LossPoint]) -> Axes:
     steps, losses = [point[0] for point in points], [point[1] for point in points]
     low, high = min(losses), max(losses)
     is_logarithmic = low > 0 and high > DECADE * low
@@ -130,43 +130,47 @@ def _x_axis(axes: Axes, columns: int, margin: int, is_ascii: bool) -> Iterator[s
     )
 
 
-def _place(axes: Axes, point: Point, rows: int, columns: int) -> Place:
+def _place(axes: Axes, point: LossPoint, rows: int, columns: int) -> GridPlace:
     """Where a point falls in a grid of so many rows and columns."""
     step, loss = point
     row, column = int((1 - axes.up(loss)) * rows), int(axes.right(step) * columns)
     return min(max(row, 0), rows - 1), min(max(column, 0), columns - 1)
 
 
-def _line(points: Sequence[Point], axes: Axes, rows: int, columns: int) -> Iterator[Place]:
+def _line(points: Sequence[LossPoint], axes: Axes, rows: int, columns: int) -> Iterator[GridPlace]:
     """The places of the line: each column's mean loss, joined by the rows between them."""
     of_column: dict[int, list[float]] = {}
     for step, loss in points:
         column = _place(axes, (step, loss), rows, columns)[1]
         of_column.setdefault(column, []).append(axes.up(loss))
-    before: Place | None = None
+    before: GridPlace | None = None
     for column in sorted(of_column):
         ups = of_column[column]
         row = min(max(int((1 - sum(ups) / len(ups)) * rows), 0), rows - 1)
-        yield from _joined(before or (row, column), (row, column))
+        yield from _places_between(before or (row, column), (row, column))
         before = (row, column)
 
 
-def _joined(a: Place, b: Place) -> Iterator[Place]:
+def _places_between(a: GridPlace, b: GridPlace) -> Iterator[GridPlace]:
     """Places from one to the other, without gaps."""
     count = max(abs(b[0] - a[0]), abs(b[1] - a[1]), 1)
     for n in range(count + 1):
         yield round(a[0] + (b[0] - a[0]) * n / count), round(a[1] + (b[1] - a[1]) * n / count)
 
 
-def _braille(points: Sequence[Point], axes: Axes, rows: int, columns: int) -> dict[Place, str]:
-    bits: dict[Place, int] = {}
+def _braille(
+    points: Sequence[LossPoint], axes: Axes, rows: int, columns: int
+) -> dict[GridPlace, str]:
+    bits: dict[GridPlace, int] = {}
     for y, x in _line(points, axes, 4 * rows, 2 * columns):
         place = (y // 4, x // 2)
         bits[place] = bits.get(place, 0) | DOTS[y % 4][x % 2]
     return {place: chr(BRAILLE + dots) for place, dots in bits.items()}
 
 
-def _letters(points: Sequence[Point], axes: Axes, rows: int, columns: int) -> dict[Place, str]:
+def _letters(
+    points: Sequence[LossPoint], axes: Axes, rows: int, columns: int
+) -> dict[GridPlace, str]:
     return dict.fromkeys(_line(points, axes, rows, columns), "*")
 
 

@@ -21,7 +21,7 @@ from torchtally.errors import UsageError
 from torchtally.train.config import ParallelConfig
 from torchtally.train.precision import Precision
 from torchtally.train.ranks import ALONE, Ranks
-from torchtally.train.shards import settle
+from torchtally.train.shards import reshard
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """(model, inputs, targets) to the mean over the targets: those other than -100, if integers."""
@@ -85,13 +85,13 @@ def parallel(
     if not is_sharded(config, ranks):
         loss = torch.compile(loss) if is_compiled else loss
         alone = Losses(loss, loss), BY_ITSELF
-        return alone if ranks.size == 1 else _replicated(model, loss, device, ranks)
+        return alone if ranks.size == 1 else _replicate(model, loss, device, ranks)
     if precision.name not in SHARDED_PRECISIONS:
         raise UsageError(
             f"precision: {precision.name} does not go with parallel.strategy fsdp, which takes "
             f"{', '.join(SHARDED_PRECISIONS)}. With ddp every precision goes."
         )
-    return Losses(loss, loss), _sharded(model, config, precision, device, ranks, is_compiled)
+    return Losses(loss, loss), _shard(model, config, precision, device, ranks, is_compiled)
 
 
 class _LossOf(nn.Module):
@@ -106,7 +106,7 @@ class _LossOf(nn.Module):
         return self._loss(self.model, inputs, targets)
 
 
-def _replicated(
+def _replicate(
     model: nn.Module, loss: Loss, device: torch.device, ranks: Ranks
 ) -> tuple[Losses, Parallel]:
     # Buffers are tables that no pass writes: the same everywhere from the beginning.
@@ -130,7 +130,7 @@ def _replicated(
     return Losses(loss_of_replica, loss), Parallel(ranks, around_pass=around_pass)
 
 
-def _sharded(
+def _shard(
     model: nn.Module,
     config: ParallelConfig,
     precision: Precision,
@@ -178,7 +178,7 @@ def _sharded(
         try:
             yield
         finally:
-            settle(model)
+            reshard(model)
 
     return Parallel(ranks, True, around_pass, whole_weights)
 

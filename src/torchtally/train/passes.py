@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtally.train.ranks import Ranks
-from torchtally.train.shards import held
+from torchtally.train.shards import local_part
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
+class StepPasses:
     """Gradients are there, and these numbers on the host."""
 
     loss: float
@@ -43,19 +43,21 @@ def shortage_together_note(size: int, inputs: Tensor, ranks: Ranks) -> str:
     )
 
 
-def spike_text(passes: Passes) -> str:
+def spike_text(passes: StepPasses) -> str:
     return f"the loss spiked to {passes.loss:.6g}, with a gradient norm of {passes.grad_norm:.6g}."
 
 
-def nonfinite_text(passes: Passes, size: int, rows: int, model: nn.Module, ranks: Ranks) -> str:
+def nonfinite_text(passes: StepPasses, size: int, rows: int, model: nn.Module, ranks: Ranks) -> str:
     """What was not finite first: weights, a micro-batch's loss, or gradients alone. The same text
     on all ranks.
     """
     weights = list(model.named_parameters())
-    bad_weight = _first(not bool(held(parameter).isfinite().all()) for _, parameter in weights)
+    bad_weight = _first(
+        not bool(local_part(parameter).isfinite().all()) for _, parameter in weights
+    )
     bad_part = _first(not isfinite(number) for number in passes.micro_losses.tolist())
     text = f"the loss is {passes.loss}, the gradient norm {passes.grad_norm}"
-    every = [(int(weight), int(part)) for weight, part in ranks.gathered((bad_weight, bad_part))]
+    every = [(int(weight), int(part)) for weight, part in ranks.gather((bad_weight, bad_part))]
     for weight, _ in every:
         if weight >= 0:
             name = weights[weight][0]

@@ -12,7 +12,7 @@ from torchtally.train.config import TrainConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """Before anything is built: exact for what is held from step to step."""
 
     states: States
@@ -20,10 +20,10 @@ class Plan:
     """Matrix products of a step, forward and backward, attention in full: what MFU counts."""
 
 
-def plan_of(config: TrainConfig, recipe: Recipe) -> Plan:
+def plan_of(config: TrainConfig, recipe: Recipe) -> TrainingPlan:
     """Of all ranks together, in the formats of this recipe."""
     held_bytes = states(weights(config), recipe, optimizer(config.optimizer.name))
-    return Plan(held_bytes, step_flops(config))
+    return TrainingPlan(held_bytes, step_flops(config))
 
 
 def weights(config: TrainConfig) -> tuple[Weight, ...]:

@@ -69,7 +69,7 @@ class Precision:
         self.check(device)
         torch.set_float32_matmul_precision("high" if self.name == "tf32" else "highest")
         model = model.to(device=device if moves else None, dtype=self.weight_dtype)
-        return with_fp8_products(model) if self.is_fp8 else model
+        return convert_to_fp8(model) if self.is_fp8 else model
 
     def autocast(self, device: torch.device | str) -> AbstractContextManager[object]:
         """Around each forward pass with its loss; backward stands outside."""
@@ -77,7 +77,7 @@ class Precision:
             return nullcontext()
         return torch.autocast(torch.device(device).type, dtype=self.autocast_dtype)
 
-    def wrapped(self, optimizer: torch.optim.Optimizer, *, seed: int = 0) -> torch.optim.Optimizer:
+    def wrap(self, optimizer: torch.optim.Optimizer, *, seed: int = 0) -> torch.optim.Optimizer:
         """The optimizer to step: the one given, or one that updates its weights in float32.
 
         `seed` is the run's; rounding has a seed of its own made from it.
@@ -167,7 +167,7 @@ def is_fp8_shaped(module: nn.Module) -> bool:
     )
 
 
-def with_fp8_products(model: nn.Module, *, is_emulated: bool = False) -> nn.Module:
+def convert_to_fp8(model: nn.Module, *, is_emulated: bool = False) -> nn.Module:
     """Linear layers of fitting shape multiply in float8; the same parameters, by torchao.
 
     Emulated, float8's rounding on any device, and no speed. Raises UsageError without torchao, and

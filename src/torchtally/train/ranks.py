@@ -57,7 +57,7 @@ class Ranks:
         """The same ranks, for the thread that writes checkpoints."""
         return replace(self, group=self.saving_group)
 
-    def gathered(self, numbers: Sequence[float | int]) -> list[list[float]]:
+    def gather(self, numbers: Sequence[float | int]) -> list[list[float]]:
         """Every rank's numbers, in the order of ranks; as many from each. Exact in float64."""
         own = [float(number) for number in numbers]
         if self.size == 1:
@@ -67,7 +67,7 @@ class Ranks:
         dist.all_gather(theirs, mine, group=self.group)
         return [theirs_here.tolist() for theirs_here in theirs]
 
-    def gathered_on_device(
+    def gather_on_device(
         self, numbers: Shaped[Tensor, " numbers"]
     ) -> Shaped[Tensor, "ranks numbers"]:
         """The same for numbers on the training's device; the host waits for nothing."""
@@ -77,12 +77,12 @@ class Ranks:
         dist.all_gather(theirs, numbers)
         return torch.stack(theirs)
 
-    def most(self, *numbers: int) -> tuple[int, ...]:
+    def max(self, *numbers: int) -> tuple[int, ...]:
         """The largest of all ranks, one by one; below 2**53."""
-        columns = zip(*self.gathered([float(number) for number in numbers]), strict=True)
+        columns = zip(*self.gather([float(number) for number in numbers]), strict=True)
         return tuple(int(max(column)) for column in columns)
 
-    def from_first(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """Rank 0's value: None, booleans, numbers, strings, bytes, and lists and dicts of them.
 
         Tuples come as lists, with one rank too. The other ranks' values do not matter.
@@ -96,7 +96,7 @@ class Ranks:
             sent = content.tobytes()
         return msgspec.msgpack.decode(sent)
 
-    def done_by_first(self, work: Callable[[], Any], what: str) -> Any:
+    def run_on_first(self, work: Callable[[], Any], what: str) -> Any:
         """Rank 0 works, the others wait for it; its result, as `from_first`, on every rank.
 
         Where it fails, rank 0 raises what it raised and the others LostRanksError: none hangs.
@@ -105,25 +105,25 @@ class Ranks:
         if self.size == 1:
             return work()
         if not self.is_first:
-            is_done, result = self.from_first(None)
+            is_done, result = self.broadcast(None)
             if not is_done:
                 raise LostRanksError(f"rank 0 has failed to {what}")
             return result
         try:
             result = work()
         except BaseException:
-            self.from_first((False, None))
+            self.broadcast((False, None))
             raise
-        return self.from_first((True, result))[1]
+        return self.broadcast((True, result))[1]
 
     def wait(self) -> None:
         """Until every rank is here."""
         if self.size > 1:
             dist.barrier(group=self.group)
 
-    def added(self, numbers: Sequence[float | int]) -> list[float]:
+    def sum(self, numbers: Sequence[float | int]) -> list[float]:
         """Sums over the ranks, in their order: the same bits on every rank."""
-        return [reduce(add, column) for column in zip(*self.gathered(numbers), strict=True)]
+        return [reduce(add, column) for column in zip(*self.gather(numbers), strict=True)]
 
     def seed(self, seed: int) -> int:
         """A rank's own from one of all: the same for rank 0, another for every other.
@@ -139,7 +139,7 @@ class Ranks:
 ALONE = Ranks()
 
 
-def launched() -> Ranks:
+def launched_rank() -> Ranks:
     """Which rank the environment says that this process is, before any talks; ALONE without one.
 
     Raises UsageError for an environment that is none of torchrun's.
@@ -161,13 +161,13 @@ def launched() -> Ranks:
 
 
 @contextmanager
-def ranks(device_type: str) -> Iterator[Ranks]:
+def join_ranks(device_type: str) -> Iterator[Ranks]:
     """The ranks that torchrun started, ready to talk; ALONE without it, or where it starts one.
 
     Ends the process group, but not after an exception: that could wait for ranks that are gone, and
     `failing_together` ends the process.
     """
-    own = launched()
+    own = launched_rank()
     if own.size == 1:
         yield own
         return

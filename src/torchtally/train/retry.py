@@ -19,7 +19,7 @@ from torchtally.errors import TallyError
 HOST_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
 """What its error says: c10/core/impl/alloc_cpu.cpp."""
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class MemoryShortageError(TallyError, torch.OutOfMemoryError):
@@ -30,7 +30,7 @@ class MemoryShortageError(TallyError, torch.OutOfMemoryError):
 
 
 @contextmanager
-def shortage_explained(remedy: str) -> Iterator[None]:
+def explain_shortage(remedy: str) -> Iterator[None]:
     """Whatever fails in here for want of memory raises MemoryShortageError, with the remedy.
 
     For the whole of a run: what is raised within is the device's torch.OutOfMemoryError, Python's
@@ -56,15 +56,15 @@ def _whose_memory(error: BaseException) -> str | None:
     return "The host is" if is_host else None
 
 
-def halved_until_it_fits(
-    attempt: Callable[[int], Result],
+def halve_until_it_fits(
+    attempt: Callable[[int], T],
     size: int,
     *,
     least: int,
     device: torch.device,
     discard: Callable[[], None],
     note: Callable[[int], str],
-) -> tuple[int, Result]:
+) -> tuple[int, T]:
     """The size that fits, and the result of `attempt` with it; `size` is tried first.
 
     After torch.OutOfMemoryError, and no other error, `discard` undoes the attempt, caches are

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from torchtally.errors import UsageError
-from torchtally.train.evaluation import Precision, undisturbed
+from torchtally.train.evaluation import PrecisionContext, evaluation_mode
 from torchtally.train.models.transformer import Transformer
 
 
@@ -28,7 +28,7 @@ def sample(
     temperature: float = 1.0,
     top_k: int | None = None,
     seed: int,
-    precision_context: Precision = nullcontext,
+    precision_context: PrecisionContext = nullcontext,
 ) -> Int[Tensor, "batch total"]:
     """The prompts with `tokens` more tokens each, on the model's device.
 
@@ -45,7 +45,7 @@ def sample(
     weight = model.head_weight
     generator = torch.Generator(weight.device).manual_seed(seed)
     ids = prompt_ids.to(weight.device, torch.int64)
-    with undisturbed(model):
+    with evaluation_mode(model):
         for _ in range(tokens):
             with precision_context():
                 last = model.hidden(ids[:, -model.config.context :])[:, -1]
@@ -68,15 +68,13 @@ def next_ids(
     if temperature == 0:
         return logits.argmax(dim=-1)
     if top_k is None or top_k >= logits.shape[-1]:
-        return _drawn(logits / temperature, generator)
+        return _draw(logits / temperature, generator)
     kept, places = logits.topk(top_k, dim=-1)
-    chosen = _drawn(kept / temperature, generator)
+    chosen = _draw(kept / temperature, generator)
     return places.gather(-1, chosen[:, None])[:, 0]
 
 
-def _drawn(
-    scores: Float[Tensor, "batch kept"], generator: torch.Generator
-) -> Int[Tensor, " batch"]:
+def _draw(scores: Float[Tensor, "batch kept"], generator: torch.Generator) -> Int[Tensor, " batch"]:
     shares = torch.softmax(scores, dim=-1)
     return torch.multinomial(shares, 1, generator=generator)[:, 0]
 

@@ -14,7 +14,7 @@ def is_shard(tensor: Tensor) -> bool:
     return hasattr(tensor, "to_local")
 
 
-def held(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """What this rank holds: its part of a sharded tensor, in the same memory; any other whole."""
     if not is_shard(tensor):
         return tensor
@@ -23,7 +23,7 @@ def held(tensor: Tensor) -> Tensor:
     return part
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather_whole(tensor: Tensor) -> Tensor:
     """A sharded tensor gathered from all ranks, each of which asks for it; any other as it is."""
     if not is_shard(tensor):
         return tensor
@@ -41,10 +41,10 @@ def part_like(tensor: Tensor, shard: Tensor) -> Tensor:
     like: Any = shard
     everywhere = [Replicate()] * like.device_mesh.ndim
     replicated = DTensor.from_local(tensor, like.device_mesh, everywhere, run_check=False)
-    return held(replicated.redistribute(placements=like.placements))
+    return local_part(replicated.redistribute(placements=like.placements))
 
 
-def settle(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """Lets go of whole weights that a forward pass without a backward pass has gathered.
 
     Until then the model's parameters are not the shards that the optimizer knows.

@@ -42,12 +42,12 @@ class Signals:
     _saves: int = 0
     _stopped_s: float = field(default=0.0)
 
-    def takes_save(self) -> bool:
+    def take_save_request(self) -> bool:
         """Whether somebody asked for a checkpoint since the last time."""
         asked_saves, self._saves = self._saves, 0
         return asked_saves > 0
 
-    def heard(self, number: int) -> None:
+    def hear(self, number: int) -> None:
         """One signal came."""
         if number == _SAVING:
             self._saves += 1
@@ -68,7 +68,7 @@ class Signals:
 
 
 @contextmanager
-def listening(say: Callable[[str], None], *, is_launched: bool = False) -> Iterator[Signals]:
+def listen(say: Callable[[str], None], *, is_launched: bool = False) -> Iterator[Signals]:
     """Signals are heard within, and mean again what they meant before afterwards.
 
     For the main thread alone. `say` tells a user, and is called by another thread.
@@ -103,4 +103,4 @@ def _listen(reading: socket.socket, signals: Signals) -> None:
             if number == _END[0]:
                 return
             if number in (*_STOPPING, _SAVING):
-                signals.heard(number)
+                signals.hear(number)

@@ -21,7 +21,7 @@ from torchtally.train.optimizers.clipping import clip_by_norm, global_norm, scal
 from torchtally.train.outcome import NonFiniteError, Outcome, SpikeError, StepResult
 from torchtally.train.parallel import BY_ITSELF, Loss, Parallel
 from torchtally.train.passes import (
-    Passes,
+    StepPasses,
     nonfinite_text,
     shortage_note,
     shortage_together_note,
@@ -29,11 +29,11 @@ from torchtally.train.passes import (
 )
 from torchtally.train.precision import Precision
 from torchtally.train.ranks import Ranks
-from torchtally.train.retry import MemoryShortageError, halved_until_it_fits
-from torchtally.train.shards import held
+from torchtally.train.retry import MemoryShortageError, halve_until_it_fits
+from torchtally.train.shards import local_part
 from torchtally.train.spikes import SpikeDetector
 
-Batch = Tensor | tuple[Tensor, Tensor]
+StepBatch = Tensor | tuple[Tensor, Tensor]
 """Tokens, each the target of those before it; or inputs and targets. Rows come first."""
 OnNonfinite = Literal["stop", "skip", "take"]
 """To take it all the same is for rehearsals, whose numbers mean nothing."""
@@ -95,7 +95,7 @@ class Stepper:
         self.parallel = parallel
         self.skipped_in_a_row = 0
 
-    def __call__(self, batch: Batch, *, step: int) -> StepResult:
+    def __call__(self, batch: StepBatch, *, step: int) -> StepResult:
         """One step. `step` is its number, for errors alone."""
         inputs, targets = _inputs_and_targets(batch, self.device)
         began_with = min(self.micro_batch, len(inputs))
@@ -141,12 +141,12 @@ class Stepper:
         if self.spikes is not None and state_dict["spikes"] is not None:
             self.spikes.state = type(self.spikes.state).from_dict(state_dict["spikes"])
 
-    def _passes_that_fit(self, inputs: Tensor, targets: Tensor) -> tuple[int, Passes]:
+    def _passes_that_fit(self, inputs: Tensor, targets: Tensor) -> tuple[int, StepPasses]:
         """The micro-batch that fits, and its passes; from now on, no larger one is tried."""
         began_with = min(self.micro_batch, len(inputs))
         if self.parallel.ranks.size > 1:
             return began_with, self._passes_together(inputs, targets, began_with)
-        size, passes = halved_until_it_fits(
+        size, passes = halve_until_it_fits(
             lambda size: self._passes(inputs, targets, size),
             began_with,
             least=min(self.least_micro_batch, began_with),
@@ -171,14 +171,14 @@ class Stepper:
         fresh.load_state_dict(scaler.state_dict())
         return fresh
 
-    def _passes(self, inputs: Tensor, targets: Tensor, size: int) -> Passes:
+    def _passes(self, inputs: Tensor, targets: Tensor, size: int) -> StepPasses:
         """Forward and backward of all micro-batches, clipping, and the one wait of the step."""
         micro_losses = self._micro_losses(inputs, targets, size)
-        numbers = self._numbers(micro_losses, self._clipped_norm())
+        numbers = self._numbers(micro_losses, self._clip())
         loss, grad_norm, loss_scale = numbers.tolist()
-        return Passes(loss, grad_norm, loss_scale, micro_losses)
+        return StepPasses(loss, grad_norm, loss_scale, micro_losses)
 
-    def _passes_together(self, inputs: Tensor, targets: Tensor, size: int) -> Passes:
+    def _passes_together(self, inputs: Tensor, targets: Tensor, size: int) -> StepPasses:
         """The same with other ranks. Clipping comes after the wait, by the norm that all know."""
         try:
             micro_losses = self._micro_losses(inputs, targets, size)
@@ -187,10 +187,10 @@ class Stepper:
             raise MemoryShortageError(f"{note}\n{error}") from error
         parameters = list(self.model.parameters())
         own_norm = global_norm(
-            held(parameter.grad) for parameter in parameters if parameter.grad is not None
+            local_part(parameter.grad) for parameter in parameters if parameter.grad is not None
         )
         numbers = self._numbers(micro_losses, own_norm)
-        every = self.parallel.ranks.gathered_on_device(numbers).tolist()
+        every = self.parallel.ranks.gather_on_device(numbers).tolist()
         loss = 0.0
         for part, _, _ in every:
             loss += part
@@ -199,7 +199,7 @@ class Stepper:
         grad_norm = sqrt(sum(norm * norm for _, norm, _ in every)) if is_sharded else every[0][1]
         if self.clip_norm is not None:
             scale_to_norm(parameters, grad_norm, self.clip_norm)
-        return Passes(loss, grad_norm, every[0][2], micro_losses)
+        return StepPasses(loss, grad_norm, every[0][2], micro_losses)
 
     def _micro_losses(
         self, inputs: Tensor, targets: Tensor, size: int
@@ -227,28 +227,28 @@ class Stepper:
         with self.precision.autocast(self.device):
             mean = self.loss(self.model, *part)
         # bfloat16's three digits are few for a loss, and fewer for a sum of them.
-        loss = _weighted(mean.float(), share)
+        loss = _weight(mean.float(), share)
         ranks = self.parallel.ranks.size
         summed = loss if ranks == 1 else loss * ranks  # gradients are averaged over the ranks
         (summed if self.scaler is None else self.scaler.scale(summed)).backward()
         return loss.detach()
 
-    def _clipped_norm(self) -> Float[Tensor, ""]:
+    def _clip(self) -> Float[Tensor, ""]:
         if self.clip_norm is not None:
             return clip_by_norm(self.model.parameters(), self.clip_norm)
         return global_norm(
             parameter.grad for parameter in self.model.parameters() if parameter.grad is not None
         )
 
-    def _outcome(self, passes: Passes, *, is_spike: bool) -> Outcome:
+    def _outcome(self, passes: StepPasses, *, is_spike: bool) -> Outcome:
         if not passes.is_finite and self.on_nonfinite != "take":
-            is_overflow = isfinite(passes.loss) and self._lowered_scale(passes.loss_scale)
+            is_overflow = isfinite(passes.loss) and self._lower_scale(passes.loss_scale)
             return Outcome.SCALE_LOWERED if is_overflow else Outcome.NONFINITE
         assert self.spikes is not None or not is_spike
         is_left_out = is_spike and self.spikes is not None and self.spikes.config.on_spike != "note"
         return Outcome.SPIKE if is_left_out else Outcome.UPDATED
 
-    def _lowered_scale(self, scale: float) -> bool:
+    def _lower_scale(self, scale: float) -> bool:
         """Lowers the loss scale because gradients overflowed; False where that cannot help."""
         if self.scaler is None or scale <= LEAST_LOSS_SCALE:
             return False
@@ -266,7 +266,12 @@ class Stepper:
             self.scaler.update()
 
     def _count_skip(
-        self, outcome: Outcome, passes: Passes, size: int, step: int, batch: tuple[Tensor, Tensor]
+        self,
+        outcome: Outcome,
+        passes: StepPasses,
+        size: int,
+        step: int,
+        batch: tuple[Tensor, Tensor],
     ) -> None:
         """Raises where such a step is not to be skipped, or one too many in a row."""
         if outcome is Outcome.SCALE_LOWERED:
@@ -293,7 +298,7 @@ class Stepper:
         )
 
 
-def _inputs_and_targets(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
+def _inputs_and_targets(batch: StepBatch, device: torch.device) -> tuple[Tensor, Tensor]:
     inputs, targets = (batch[:, :-1], batch[:, 1:]) if isinstance(batch, Tensor) else batch
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise UsageError(
@@ -313,11 +318,11 @@ def _shares(targets: Tensor, size: int, ranks: Ranks) -> Sequence[Tensor | float
     if targets.is_floating_point():
         return [len(part) / (len(targets) * ranks.size) for part in parts]
     counts = torch.stack([(part != IGNORED).sum() for part in parts])
-    total = ranks.gathered_on_device(counts.sum()[None]).sum()
+    total = ranks.gather_on_device(counts.sum()[None]).sum()
     return list((counts / total).unbind())
 
 
-def _weighted(mean: Float[Tensor, ""], share: Float[Tensor, ""] | float) -> Float[Tensor, ""]:
+def _weight(mean: Float[Tensor, ""], share: Float[Tensor, ""] | float) -> Float[Tensor, ""]:
     """The mean times its share; 0 for a share of 0, where the mean is 0 / 0."""
     if isinstance(share, float):
         return mean if share == 1.0 else mean * share

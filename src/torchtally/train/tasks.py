@@ -19,7 +19,7 @@ from torchtally.train.data.batches import batch_at, batches, order_of
 from torchtally.train.data.description import BYTE_TOKENIZER, described_in
 from torchtally.train.data.files import open_tokens
 from torchtally.train.data.order import OrderName, rows_of_rank
-from torchtally.train.data.prepare import Wanted, prepare
+from torchtally.train.data.prepare import PrepareRequest, prepare
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.tokenizer import (
@@ -105,7 +105,7 @@ class Teacher:
         self._part = rows_of_rank(config.batch, ranks.rank, ranks.size)
         dim = config.teacher.dim
         self._weights = torch.arange(dim, dtype=torch.float32, device=device)
-        with seeded(config, Source.INITIALISATION):
+        with seed_generator(config, Source.INITIALISATION):
             self.model: nn.Module = Cruncher(dim, config.teacher.num_layers)
         if not is_sharded(config.parallel, ranks):
             self.model.to(device)
@@ -147,7 +147,7 @@ class Decoder:
         self._part = rows_of_rank(config.batch, ranks.rank, ranks.size)
         self._chunk_tokens = config.chunk_tokens(device.type)
         self.tokens_of_step: int | None = config.batch * config.tokens_of_sequence
-        with seeded(config, Source.INITIALISATION):
+        with seed_generator(config, Source.INITIALISATION):
             self.model = Transformer(config.model.transformer(), recompute=config.model.recompute)
         if config.model.weights is not None:
             read_weights(self.model, config.model.weights)
@@ -190,11 +190,11 @@ class Language(Decoder):
         self._config = config
         rows_of_rank(config.batch, ranks.rank, ranks.size)
         sequence = config.tokens_of_sequence
-        paths = (prepared(config, ranks),) if config.data.text else config.data.train
+        paths = (prepare_data(config, ranks),) if config.data.text else config.data.train
         try:
             # Data before the model: a bad file is told of before minutes of initialisation.
-            self._train = self._opened(paths, "train", sequence)
-            self._validation = self._opened_validation(paths, sequence)
+            self._train = self._open(paths, "train", sequence)
+            self._validation = self._open_validation(paths, sequence)
             self.tokenizer = _tokenizer(paths)
             super().__init__(config, device, ranks)
         except BaseException:
@@ -236,7 +236,7 @@ class Language(Decoder):
             batch=rows,
             seed=seed_of(Source.VALIDATION_ORDER, config.seed),
         )
-        part = rows_shared_out(rows, self._ranks)
+        part = share_rows(rows, self._ranks)
         # No window twice: an epoch of the validation data is all there is.
         for step in range(min(config.evaluation.batches, self._validation.windows // rows)):
             # With no row of its own a rank takes part all the same, with one that does not count.
@@ -247,7 +247,7 @@ class Language(Decoder):
     def close(self) -> None:
         self._closing.close()
 
-    def _opened(self, paths: Iterable[str], split: str, sequence: int) -> TokenData:
+    def _open(self, paths: Iterable[str], split: str, sequence: int) -> TokenData:
         """Checked to the last file, before anything is computed."""
         data = self._config.data
         return self._closing.enter_context(
@@ -263,24 +263,24 @@ class Language(Decoder):
             )
         )
 
-    def _opened_validation(self, paths: Iterable[str], sequence: int) -> TokenData | None:
+    def _open_validation(self, paths: Iterable[str], sequence: int) -> TokenData | None:
         """The files that the config names, else the validation split of a prepared folder."""
         files = self._config.data.validation
         if files:
-            return self._opened(files, "validation", sequence)
+            return self._open(files, "validation", sequence)
         folders = [path for path in paths if _has_validation(path)]
-        return self._opened(folders, "validation", sequence) if folders else None
+        return self._open(folders, "validation", sequence) if folders else None
 
 
 @contextmanager
-def seeded(config: TrainConfig, source: Source) -> Iterator[None]:
+def seed_generator(config: TrainConfig, source: Source) -> Iterator[None]:
     """torch's generator of the host as this source of randomness has it; then as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(source, config.seed))
         yield
 
 
-def prepared(config: TrainConfig, ranks: Ranks = ALONE) -> str:
+def prepare_data(config: TrainConfig, ranks: Ranks = ALONE) -> str:
     """The folder of tokens made of the config's texts, below the run's own; made once, by the
     first rank, while the others wait.
     """
@@ -290,13 +290,13 @@ def prepared(config: TrainConfig, ranks: Ranks = ALONE) -> str:
         if described_in(str(folder)) is None:
             texts = [stdlib() if path == STDLIB else [path] for path in config.data.text]
             inputs = tuple(path for paths in texts for path in paths)
-            prepare(Wanted(inputs=inputs, out=str(folder)))
+            prepare(PrepareRequest(inputs=inputs, out=str(folder)))
 
-    ranks.done_by_first(prepare_text, "prepare the text")
+    ranks.run_on_first(prepare_text, "prepare the text")
     return str(folder)
 
 
-def rows_shared_out(rows: int, ranks: Ranks) -> slice | None:
+def share_rows(rows: int, ranks: Ranks) -> slice | None:
     """A rank's part of rows that need not divide; None where it has none."""
     part = slice(ranks.rank * rows // ranks.size, (ranks.rank + 1) * rows // ranks.size)
     return part if part.stop > part.start else None

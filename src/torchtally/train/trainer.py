@@ -22,7 +22,7 @@ from torchtally.train.tasks import Rehearsal, Rows, Task, Teacher, TrainBatch, t
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedStep:
     """What one step did."""
 
     result: StepResult
@@ -47,7 +47,7 @@ class Trainer:
         self.model: nn.Module = self.precision.prepare(task.model, device, moves=moves)
         self._losses, self.parallel = self._parallel()
         optimizer = build(self.model, config.optimizer)
-        self.optimizer = self.precision.wrapped(optimizer, seed=config.seed)
+        self.optimizer = self.precision.wrap(optimizer, seed=config.seed)
         self._schedule = config.learning_rate.schedule(config.steps)
         self._full_rates = learning_rates(self.optimizer)
         self.stepper = Stepper(
@@ -63,11 +63,11 @@ class Trainer:
             parallel=self.parallel,
         )
 
-    def step(self, batch: TrainBatch) -> Trained:
+    def step(self, batch: TrainBatch) -> TrainedStep:
         """One optimizer step. Raises StepError where the config says stop."""
         set_learning_rate(self.optimizer, self._full_rates, self._schedule.factor(batch.step))
         result = self.stepper((batch.inputs, batch.targets), step=batch.step)
-        return Trained(result, learning_rates(self.optimizer)[0])
+        return TrainedStep(result, learning_rates(self.optimizer)[0])
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Of this rank's rows, as training computes it; for a look, without a backward pass."""

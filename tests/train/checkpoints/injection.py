@@ -27,8 +27,8 @@ def failing(
 
     def doomed(name: str, native: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
-            faults.made += 1
-            at = faults.made - 1
+            faults.make += 1
+            at = faults.make - 1
             if at == number or (ever_after and at > number):
                 faults.failed.append(name)
                 raise OSError(error, os.strerror(error))

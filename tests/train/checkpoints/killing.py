@@ -159,7 +159,7 @@ def end(process: BaseProcess, answer: Connection) -> list[str]:
 def _saving(way: str, run: Path, to_answer: Connection) -> None:
     """Goes on from what is there, and saves one step after the other until it is killed."""
     kind = WAYS[way]
-    with Checkpoints(run).locked():
+    with Checkpoints(run).lock():
         if way == "torchtally":
             Checkpoints(run).clean()
         for step in count(_first_step(way, run)):

@@ -15,7 +15,7 @@ from torchtally.errors import CheckpointError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.snapshot import Snapshot
 from torchtally.train.checkpoints.storage import read, write
-from torchtally.train.ranks import ranks
+from torchtally.train.ranks import join_ranks
 
 SHAPES: dict[str, tuple[tuple[int, ...], int | None]] = {
     "model/even": ((8, 3), 0),
@@ -53,13 +53,13 @@ def _write(run: Path, step: int, rank: int, size: int, group: Any) -> None:
 
 
 def save_on_ranks(run: Path, step: int) -> None:
-    with ranks("cpu") as own:
+    with join_ranks("cpu") as own:
         _write(run, step, own.rank, own.size, own.saving_group)
 
 
 def read_on_ranks(run: Path, step: int) -> int:
     """How many tensors were read, each of them as it was saved."""
-    with ranks("cpu") as own:
+    with join_ranks("cpu") as own:
         checkpoints, found = Checkpoints(run), whole(run, step)
         targets = {
             name: torch.zeros_like(tensor)
@@ -78,7 +78,7 @@ def read_on_ranks(run: Path, step: int) -> int:
 
 def fail_on_rank(run: Path, step: int, failing: int, how: str) -> str:
     """What this rank is told when one of them cannot write, or is killed."""
-    with ranks("cpu") as own:
+    with join_ranks("cpu") as own:
         native = os.write
 
         def fault(handle: int, part: Any) -> int:

@@ -8,8 +8,8 @@ from torch import Tensor
 from torchtally.errors import CheckpointError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import Manifest
-from torchtally.train.checkpoints.resume import newest
-from torchtally.train.checkpoints.storage import Described, read, torch_dtype, write
+from torchtally.train.checkpoints.resume import newest_whole
+from torchtally.train.checkpoints.storage import ManifestFields, read, torch_dtype, write
 from torchtally.train.ranks import ALONE
 
 KEEP_LAST = 2
@@ -29,8 +29,8 @@ def tensors_of(step: int, elements: int = 300) -> dict[str, Tensor]:
     }
 
 
-def described(step: int, ranks: int = 1) -> Described:
-    return Described(
+def described(step: int, ranks: int = 1) -> ManifestFields:
+    return ManifestFields(
         step=step,
         ranks=ranks,
         versions={"torch": str(torch.__version__)},
@@ -90,7 +90,7 @@ def names(run: Path) -> list[str]:
 def taken(run: Path) -> tuple[int | None, list[str]]:
     """The step that a resumed training begins with, and what is said on the way to it."""
     said: list[str] = []
-    found = newest(Checkpoints(run), ALONE, said.append)
+    found = newest_whole(Checkpoints(run), ALONE, said.append)
     return (None if found is None else found.step), said
 
 

@@ -239,7 +239,7 @@ def test_a_step_that_was_being_replaced_is_put_back(own: Path, has_new: bool) ->
     shutil.copytree(own, was)
     if not has_new:
         shutil.rmtree(own)
-    with Checkpoints(run).locked():
+    with Checkpoints(run).lock():
         assert taken(run) == (2, [])
     check_contents(run, 2)
     assert names(run) == ["step-00000001", "step-00000002"]

@@ -42,7 +42,7 @@ def _by_nobody(run: Path) -> dict[str, str]:
         "clear": lambda: Checkpoints(run).clear(),
         "steps": lambda: Checkpoints(run).steps(),
         "manifest": lambda: Checkpoints(run).manifest(1),
-        "lock": lambda: Checkpoints(run).locked().__enter__(),
+        "lock": lambda: Checkpoints(run).lock().__enter__(),
     }
     found = {}
     for name, use in uses.items():
@@ -116,14 +116,14 @@ def test_a_directory_that_vanishes(
 
 def _lock(run: Path) -> str:
     try:
-        with Checkpoints(run).locked():
+        with Checkpoints(run).lock():
             return ""
     except UsageError as error:
         return str(error)
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
-    with Checkpoints(tmp_path).locked():
+    with Checkpoints(tmp_path).lock():
         assert "another run is training there" in answer_of(_lock, tmp_path)
         save(tmp_path, 1)
     assert answer_of(_lock, tmp_path) == ""
@@ -137,12 +137,12 @@ def test_a_link_to_the_folder_is_followed_where_that_is_asked_for(tmp_path: Path
     elsewhere.mkdir()
     run.mkdir()
     (run / "checkpoints").symlink_to(elsewhere)
-    for use in (lambda: save(run, 1), lambda: taken(run), Checkpoints(run).locked().__enter__):
+    for use in (lambda: save(run, 1), lambda: taken(run), Checkpoints(run).lock().__enter__):
         with pytest.raises(CheckpointError, match="follows_links"):
             use()
     assert list(elsewhere.iterdir()) == []
     followed = Checkpoints(run, follows_links=True)
-    with followed.locked():
+    with followed.lock():
         assert followed.steps() == []
 
 

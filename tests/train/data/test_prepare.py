@@ -21,8 +21,8 @@ from torchtally.errors import UsageError
 from torchtally.train.data import texts, tokenizer, writer
 from torchtally.train.data.description import NAME, read_description
 from torchtally.train.data.files import token_files
-from torchtally.train.data.prepare import Wanted, prepare
-from torchtally.train.data.texts import Document, divide
+from torchtally.train.data.prepare import PrepareRequest, prepare
+from torchtally.train.data.texts import TextDocument, divide
 from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.tokenizer import BytePairTokenizer, ByteTokenizer, train_byte_pairs
 
@@ -39,8 +39,8 @@ def ids_in(folder: Path, split: str | None = None) -> list[int]:
     ]
 
 
-def wanted(folder: Path, *inputs: str, **fields: object) -> Wanted:
-    return Wanted(inputs, str(folder / "out"), **fields)  # type: ignore[arg-type]
+def wanted(folder: Path, *inputs: str, **fields: object) -> PrepareRequest:
+    return PrepareRequest(inputs, str(folder / "out"), **fields)  # type: ignore[arg-type]
 
 
 def test_bytes_to_the_byte(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_inputs_are_files_folders_and_globs_each_once(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no such file or folder"):
             prepare(wanted(tmp_path, wrong, is_overwriting=True))
     with pytest.raises(UsageError, match=r"no text in there .2 files are not text"):
-        prepare(Wanted((str(tmp_path / "[be]*y"),), str(tmp_path / "new")))
+        prepare(PrepareRequest((str(tmp_path / "[be]*y"),), str(tmp_path / "new")))
 
 
 def test_a_named_file_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_cut_is_between_characters(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 1000), min_size=40, max_size=80), st.integers(0, 99))
 def test_of_many_documents_whole_ones_validate(sizes: list[int], seed: int) -> None:
-    documents = [Document(f"/none/{at}", size) for at, size in enumerate(sizes)]
+    documents = [TextDocument(f"/none/{at}", size) for at, size in enumerate(sizes)]
     splits = divide(documents, validation=0.2, seed=seed)
     spans = [*splits["train"], *splits["validation"]]
     assert sorted(span.document.path for span in spans) == sorted(
@@ -180,7 +180,7 @@ def test_a_mixed_folder_is_seen(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(TEXT)
     prepare(wanted(tmp_path, str(tmp_path / "a")))
     (tmp_path / "b").write_bytes(TEXT[:100])
-    prepare(Wanted((str(tmp_path / "b"),), str(tmp_path / "other")))
+    prepare(PrepareRequest((str(tmp_path / "b"),), str(tmp_path / "other")))
     os.replace(tmp_path / "other" / "train-00000.bin", tmp_path / "out" / "train-00000.bin")
     with pytest.raises(UsageError, match="The folder is mixed of two"):
         token_files([str(tmp_path / "out")])
@@ -271,7 +271,7 @@ def test_byte_pairs_of_our_own(tmp_path: Path) -> None:
     assert ids[-1] == description.end_of_document == again.end_of_document
     assert again.decode(ids).encode() == (tmp_path / "a").read_bytes()
     assert len(ids) < 0.6 * len(TEXT)
-    other = prepare(Wanted((str(tmp_path / "a"),), str(tmp_path / "two"), validation=0.0,
+    other = prepare(PrepareRequest((str(tmp_path / "a"),), str(tmp_path / "two"), validation=0.0,
                            tokenizer=str(tmp_path / "out" / "tokenizer.json")))  # fmt: skip
     assert ids_in(tmp_path / "two") == ids
     assert other.description == description

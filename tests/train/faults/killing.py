@@ -25,7 +25,7 @@ from torchtally.errors import UsageError
 from torchtally.train.data import prepare as prepare_module
 from torchtally.train.data.description import NAME
 from torchtally.train.data.files import token_files
-from torchtally.train.data.prepare import Wanted, prepare
+from torchtally.train.data.prepare import PrepareRequest, prepare
 
 RANDOM_KILLS = 20
 CALLS = ("open", "replace", "fsync", "unlink", "listdir", "lstat")
@@ -103,7 +103,7 @@ class Trial:
 
     def prepare(self, text: Path) -> None:
         out, shard_tokens = str(self.out), self.shard_tokens
-        prepare(Wanted((str(text),), out, shard_tokens=shard_tokens, is_overwriting=True))
+        prepare(PrepareRequest((str(text),), out, shard_tokens=shard_tokens, is_overwriting=True))
 
     def kill(self, how: Callable[[Callable[[], None]], int]) -> tuple[int, str]:
         """(exit status, which data set is there): "old", "new" or "none". All is whole."""

@@ -21,10 +21,10 @@ from torchtally.errors import UsageError
 from torchtally.train.data import batches
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData
-from torchtally.train.data.token_file import Format, TokenFile, beginning
+from torchtally.train.data.token_file import Format, TokenFile, read_beginning
 from torchtally.train.logs import names, read_log
 from torchtally.train.tasks import TrainBatch
-from torchtally.train.trainer import Trained, trainer_of
+from torchtally.train.trainer import TrainedStep, trainer_of
 
 IDS = [number % 257 for number in range(3000)]
 VOCABULARY, SEQUENCE = 257, 32
@@ -89,7 +89,7 @@ def windows(data: TokenData, *numbers: int) -> list[list[int]]:
     return out.tolist()
 
 
-def opened(path: Path, read: Read, vocabulary_size: int | None = VOCABULARY) -> TokenData:
+def open(path: Path, read: Read, vocabulary_size: int | None = VOCABULARY) -> TokenData:
     file = token_file(str(path), dtype="uint16")
     return TokenData([file], sequence=4, read=read, vocabulary_size=vocabulary_size)
 
@@ -152,7 +152,7 @@ def test_ids_are_held_to_the_vocabulary_as_by_hand(
 def test_a_disk_that_fails() -> None:
     """The one file of every Linux that fails with a real EIO: nothing is mapped at address 0."""
     with pytest.raises(UsageError, match=r"/proc/self/mem: byte 0: cannot be read .Input/output"):
-        beginning("/proc/self/mem", 4)
+        read_beginning("/proc/self/mem", 4)
 
 
 SHRINKING = """\
@@ -236,7 +236,7 @@ def test_a_training_whose_data_shrinks_ends_with_its_log_whole(
     trainer = trainer_of(config)
     step = trainer.step
 
-    def shrinking(batch: TrainBatch) -> Trained:
+    def shrinking(batch: TrainBatch) -> TrainedStep:
         if batch.step == 3:
             os.truncate(path, 10)
         return step(batch)

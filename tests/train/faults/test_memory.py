@@ -27,8 +27,8 @@ from torchtally.train.precision import precision
 from torchtally.train.retry import (
     HOST_ALLOCATOR,
     MemoryShortageError,
-    halved_until_it_fits,
-    shortage_explained,
+    explain_shortage,
+    halve_until_it_fits,
 )
 from torchtally.train.step import Stepper
 
@@ -40,7 +40,7 @@ MIB = 2**20
 
 
 def halved(size: int, least: int, attempt: Any) -> tuple[int, Any]:
-    return halved_until_it_fits(
+    return halve_until_it_fits(
         attempt, size, least=least, device=CPU, discard=lambda: None, note="{} rows".format
     )
 
@@ -113,7 +113,7 @@ def micro_batches_of_steps(memory_bytes: int, least: int = 1) -> list[int]:
         how = precision("fp32")
         model = how.prepare(Transformer(MODEL), "cuda")
         stepper = Stepper(
-            model, language_loss, how.wrapped(build(model, ADAMW)), precision=how, device="cuda",
+            model, language_loss, how.wrap(build(model, ADAMW)), precision=how, device="cuda",
             micro_batch=ROWS, least_micro_batch=least, clip_norm=1.0,
         )  # fmt: skip
         for step in range(2):
@@ -218,7 +218,7 @@ def test_memory_of_the_host_ends_the_run_in_words() -> None:
     ],
 )
 def test_what_is_no_shortage_of_memory_or_told_already_passes(error: BaseException) -> None:
-    with pytest.raises(type(error)) as caught, shortage_explained("Take smaller batches."):
+    with pytest.raises(type(error)) as caught, explain_shortage("Take smaller batches."):
         raise error
     assert caught.value is error
 
@@ -226,6 +226,6 @@ def test_what_is_no_shortage_of_memory_or_told_already_passes(error: BaseExcepti
 def test_a_devices_shortage_is_explained_too() -> None:
     with (
         pytest.raises(MemoryShortageError, match="The device is out of memory: 2 GiB\nShrink"),
-        shortage_explained("Shrink."),
+        explain_shortage("Shrink."),
     ):
         raise torch.OutOfMemoryError("2 GiB")

@@ -17,7 +17,7 @@ import pytest
 from tests.train.faults.killing import files_of, text_in
 from torchtally.errors import UsageError
 from torchtally.train.data.description import NAME
-from torchtally.train.data.prepare import Wanted, prepare
+from torchtally.train.data.prepare import PrepareRequest, prepare
 
 OLD, NEW = b"the old text of it\n" * 60, b"and a newer one\n" * 90
 LIMIT_S = 120
@@ -64,8 +64,8 @@ def texts(tmp_path: Path) -> tuple[Path, Path]:
     return old, new
 
 
-def wanted(text: Path, out: Path) -> Wanted:
-    return Wanted((str(text),), str(out), shard_tokens=600, is_overwriting=True)
+def wanted(text: Path, out: Path) -> PrepareRequest:
+    return PrepareRequest((str(text),), str(out), shard_tokens=600, is_overwriting=True)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -83,7 +83,7 @@ def failing(native: Callable[..., Any], calls: "count[int]", at: int) -> Callabl
     return call
 
 
-def refusal(wanted: Wanted) -> str:
+def refusal(wanted: PrepareRequest) -> str:
     try:
         prepare(wanted)
     except UsageError as error:
@@ -191,7 +191,7 @@ def test_a_damaged_description_can_be_overwritten(tmp_path: Path, texts: tuple[P
     prepare(wanted(old, out))
     (out / NAME).write_bytes((out / NAME).read_bytes()[:-20])
     with pytest.raises(UsageError, match="not JSON"):
-        prepare(Wanted((str(new),), str(out)))
+        prepare(PrepareRequest((str(new),), str(out)))
     prepare(wanted(new, out))
     assert text_in(out) == NEW
     assert files_of(out) <= set(os.listdir(out))

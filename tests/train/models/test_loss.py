@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtally.errors import UsageError
 from torchtally.train.models import linear_cross_entropy
-from torchtally.train.models.loss import IGNORED, Implementation
+from torchtally.train.models.loss import IGNORED, LossImplementation
 
 HAS_TORCHS = hasattr(F, "linear_cross_entropy")
 needs_torchs = pytest.mark.skipif(not HAS_TORCHS, reason="torch has no linear_cross_entropy")
@@ -29,7 +29,7 @@ def inputs(
 
 def loss_and_gradients(
     hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int | None,
-    implementation: Implementation = "chunks", scale: float = 3.0,
+    implementation: LossImplementation = "chunks", scale: float = 3.0,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     hidden, weight = (tensor.detach().clone().requires_grad_() for tensor in (hidden, weight))
     loss = linear_cross_entropy(
@@ -65,7 +65,7 @@ def test_chunks_equal_the_whole_in_float64(
 
 
 @pytest.mark.parametrize("implementation", ["chunks", pytest.param("torch", marks=needs_torchs)])
-def test_chunks_equal_the_whole_in_float32(implementation: Implementation) -> None:
+def test_chunks_equal_the_whole_in_float32(implementation: LossImplementation) -> None:
     hidden, weight, targets = inputs(100, 32, 500, torch.float32)
     targets[::7] = IGNORED
     whole = loss_and_gradients(hidden, weight, targets, None)

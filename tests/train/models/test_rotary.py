@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchtally.train.models.config import RopeStretch
-from torchtally.train.models.rotary import Rotary, stretched
+from torchtally.train.models.rotary import Rotary, stretch_rates
 
 
 def test_angles_by_hand() -> None:
@@ -40,6 +40,6 @@ def test_a_stretch_slows_what_turns_slowly() -> None:
     """Turns in 100 tokens: from 4 on none is slowed, up to 1 all are, by 10."""
     turns = torch.tensor([8.0, 4.0, 2.5, 1.0, 0.5])
     rates = turns * 2 * math.pi / 100
-    slowed = stretched(rates, RopeStretch(factor=10.0, original_context=100))
+    slowed = stretch_rates(rates, RopeStretch(factor=10.0, original_context=100))
     shares = (slowed / rates).tolist()
     assert shares == pytest.approx([1, 1, (1 + 0.1) / 2, 0.1, 0.1])

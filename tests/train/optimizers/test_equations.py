@@ -25,7 +25,7 @@ from torchtally.train.optimizers import (
     Lion,
     Muon,
     RMSProp,
-    orthogonalised,
+    newton_schulz,
 )
 from torchtally.train.optimizers import foreach as foreach_module
 
@@ -136,7 +136,7 @@ def test_a_batch_holds_no_more_than_it_should(monkeypatch: pytest.MonkeyPatch) -
     sizes: list[int] = []
 
     class Counting(SGD):
-        def _update(self, batch: foreach_module.Batch, group: dict[str, Any]) -> None:
+        def _update(self, batch: foreach_module.ParameterBatch, group: dict[str, Any]) -> None:
             sizes.append(sum(parameter.numel() for parameter in batch.parameters))
 
     trained_by(Counting, steps=1)
@@ -242,7 +242,7 @@ def test_newton_schulz_brings_singular_values_near_one(rows: int, columns: int, 
     left = torch.linalg.qr(torch.randn(rows, rank, generator=generator))[0]
     right = torch.linalg.qr(torch.randn(columns, rank, generator=generator))[0]
     values = torch.linspace(0.2, 1.0, rank)
-    found = orthogonalised(left @ torch.diag(values) @ right.T).float()
+    found = newton_schulz(left @ torch.diag(values) @ right.T).float()
     inner = left.T @ found @ right
     assert inner.diagonal().min() > 0.6
     assert inner.diagonal().max() < 1.3

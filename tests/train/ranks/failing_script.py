@@ -6,8 +6,8 @@ import sys
 import time
 
 from torchtally.errors import TallyError
-from torchtally.train.failing import failing_together
-from torchtally.train.ranks import Ranks, ranks
+from torchtally.train.failing import fail_together
+from torchtally.train.ranks import Ranks, join_ranks
 
 
 def fail(how: str) -> None:
@@ -20,10 +20,10 @@ def count(own: Ranks, how: str) -> None:
     for turn in range(1000):
         if turn == 3 and own.rank == 1:
             fail(how)
-        own.gathered([turn])
+        own.gather([turn])
         time.sleep(0.01)
 
 
 if __name__ == "__main__":
-    with failing_together(), ranks("cpu") as own:
+    with fail_together(), join_ranks("cpu") as own:
         count(own, sys.argv[1])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.train.ranks.processes import RankDied, on_ranks
 from torchtally.errors import UsageError
-from torchtally.train.failing import failing_together
+from torchtally.train.failing import fail_together
 
 SCRIPT = Path(__file__).with_name("failing_script.py")
 LIMIT_S = 120.0
@@ -23,7 +23,7 @@ def mistaken(error_file: str) -> None:
     os.environ["TORCHELASTIC_ERROR_FILE"] = error_file
     if os.environ["RANK"] == "1":
         time.sleep(LIMIT_S)
-    with failing_together():
+    with fail_together():
         raise ZeroDivisionError("a mistake of ours")
 
 
@@ -80,5 +80,5 @@ def test_a_mistake_of_ours_is_told_with_its_traceback(tmp_path: Path) -> None:
 
 def test_alone_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(UsageError), failing_together():
+    with pytest.raises(UsageError), fail_together():
         raise UsageError("as always")

@@ -14,14 +14,14 @@ from tests.train.ranks.trainings import trained_on_ranks
 from tests.train.training import TINY, teacher
 from torchtally.errors import UsageError
 from torchtally.train.config import TrainConfig
-from torchtally.train.evaluation import undisturbed
-from torchtally.train.footprint import Footprint, footprint, measured_activation_bytes
+from torchtally.train.evaluation import evaluation_mode
+from torchtally.train.footprint import Footprint, footprint, measure_activation_bytes
 from torchtally.train.optimizers import global_norm
 from torchtally.train.outcome import NonFiniteError, StepError
-from torchtally.train.ranks import Ranks, ranks
+from torchtally.train.ranks import Ranks, join_ranks
 from torchtally.train.retry import MemoryShortageError
 from torchtally.train.sampling import sample
-from torchtally.train.tasks import TrainBatch, rows_shared_out, task_of
+from torchtally.train.tasks import TrainBatch, share_rows, task_of
 from torchtally.train.trainer import device_of, trainer_of
 
 
@@ -35,7 +35,7 @@ def poisoned(batch: TrainBatch, own: Ranks) -> TrainBatch:
 
 def texts_of_error(config: TrainConfig) -> str:
     """What a rank says of the step that must not be taken."""
-    with ranks("cpu") as own:
+    with join_ranks("cpu") as own:
         trainer = trainer_of(config, own)
         with trainer.task.batches(0, config.steps, trainer.device) as batches:
             try:
@@ -71,7 +71,7 @@ def test_all_ranks_name_the_rank_whose_rows_were_bad(kind: Any, tmp_path: Path) 
 
 def short_of_memory(config: TrainConfig) -> tuple[str, int]:
     """Rank 1 has no memory: what it raises, and how often it tried."""
-    with ranks("cpu") as own:
+    with join_ranks("cpu") as own:
         trainer = trainer_of(config, own)
         tries = 0
 
@@ -114,14 +114,14 @@ def test_a_batch_that_ranks_cannot_share_out_is_refused(tmp_path: Path) -> None:
 
 def looked_at(config: TrainConfig) -> dict[str, Any]:
     """A trainer between its steps, after everything that runs forward passes without backward."""
-    with ranks("cpu") as own:
+    with join_ranks("cpu") as own:
         trainer = trainer_of(config, own)
         with trainer.task.batches(0, 2, trainer.device) as batches:
             rows = iter(batches)
             batch = next(rows)
             trainer.step(batch)
             trainer.evaluate(list(trainer.task.validation(trainer.device)))
-            kept = measured_activation_bytes(
+            kept = measure_activation_bytes(
                 lambda: trainer.loss(batch.inputs, batch.targets), trainer.model, batch.inputs[None]
             )
             found = footprint(trainer.model, trainer.optimizer, activations_bytes=kept)
@@ -153,10 +153,10 @@ def test_looking_changes_no_step_and_counts_what_each_rank_holds(tmp_path: Path)
 
 
 def test_sampling_leaves_weights_as_they_were() -> None:
-    """`undisturbed` asks what is no shard for nothing."""
+    """`evaluation_mode` asks what is no shard for nothing."""
     model = torch.nn.Linear(1, 1)
     before = [parameter.clone() for parameter in model.parameters()]
-    with undisturbed(model):
+    with evaluation_mode(model):
         assert not model.training
     assert all(map(torch.equal, before, model.parameters()))
 
@@ -164,7 +164,7 @@ def test_sampling_leaves_weights_as_they_were() -> None:
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 20])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_validation_rows_are_shared_out_once(rows: int, size: int) -> None:
-    parts = [rows_shared_out(rows, Ranks(rank, size)) for rank in range(size)]
+    parts = [share_rows(rows, Ranks(rank, size)) for rank in range(size)]
     found = [row for part in parts if part is not None for row in range(rows)[part]]
     assert found == list(range(rows))
 

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from tests.train.ranks.processes import on_ranks
 from torchtally.errors import UsageError
 from torchtally.train.failing import is_loss
-from torchtally.train.ranks import ALONE, LostRanksError, Ranks, launched, ranks
+from torchtally.train.ranks import ALONE, LostRanksError, Ranks, join_ranks, launched_rank
 
 TOLD = {"steps": [10, 20], "text": "ä", "bytes": b"\0", "none": None, "nested": {"x": 0.1}}
 
 
 def talk() -> dict[str, Any]:
-    with ranks("cpu") as own:
+    with join_ranks("cpu") as own:
         found = {
-            "gathered": own.gathered((own.rank + 0.1, math.inf)),
-            "on device": own.gathered_on_device(torch.tensor([own.rank, 7])),
-            "most": own.most(own.rank, -own.rank, 2**52 + own.rank),
-            "added": own.added((0.1 * 10**own.rank,)),
-            "told": own.from_first(TOLD if own.is_first else None),
-            "done": own.done_by_first(lambda: own.rank + 1, "count"),
-            "saving": own.saving.gathered([own.rank]),
+            "gathered": own.gather((own.rank + 0.1, math.inf)),
+            "on device": own.gather_on_device(torch.tensor([own.rank, 7])),
+            "most": own.max(own.rank, -own.rank, 2**52 + own.rank),
+            "added": own.sum((0.1 * 10**own.rank,)),
+            "told": own.broadcast(TOLD if own.is_first else None),
+            "done": own.run_on_first(lambda: own.rank + 1, "count"),
+            "saving": own.saving.gather([own.rank]),
         }
         own.wait()
         return found
@@ -35,9 +35,9 @@ def work_that_fails() -> str:
     def work() -> None:
         raise UsageError("no text there")
 
-    with ranks("cpu") as own:
+    with join_ranks("cpu") as own:
         try:
-            own.done_by_first(work, "prepare the text")
+            own.run_on_first(work, "prepare the text")
         except Exception as error:
             return f"{type(error).__name__}: {error}, {is_loss(error)}"
     return "nothing"
@@ -45,12 +45,12 @@ def work_that_fails() -> str:
 
 def peer_that_goes() -> bool:
     """Whether a collective without rank 1 says that it is lost."""
-    with ranks("cpu") as own:
+    with join_ranks("cpu") as own:
         if own.rank == 1:
             return False  # and the process ends
         try:
             while True:
-                own.gathered([1.0])
+                own.gather([1.0])
         except RuntimeError as error:
             return is_loss(error)
 
@@ -84,10 +84,10 @@ def test_a_peer_that_has_ended_is_told_from_a_failure() -> None:
 @given(st.lists(st.floats(allow_nan=False), max_size=4), st.integers(0, 2**62))
 def test_alone_nothing_is_asked_of_anybody(numbers: list[float], seed: int) -> None:
     assert not torch.distributed.is_initialized()
-    assert ALONE.gathered(numbers) == [numbers]
-    assert ALONE.added(numbers) == numbers
-    assert ALONE.from_first((1, "x")) == [1, "x"]
-    assert ALONE.done_by_first(lambda: numbers, "wait") is numbers
+    assert ALONE.gather(numbers) == [numbers]
+    assert ALONE.sum(numbers) == numbers
+    assert ALONE.broadcast((1, "x")) == [1, "x"]
+    assert ALONE.run_on_first(lambda: numbers, "wait") is numbers
     assert ALONE.seed(seed) == seed
     ALONE.wait()
 
@@ -114,7 +114,7 @@ def test_the_environment_says_which_rank(
     monkeypatch.delenv("RANK", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert launched() == expected
+    assert launched_rank() == expected
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_half_an_environment_is_refused(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="torchrun"):
-        launched()
+        launched_rank()
 
 
 def test_a_lost_peer_is_known_by_its_error() -> None:

@@ -18,9 +18,9 @@ from torchtally.errors import CheckpointError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.resume import resume
 from torchtally.train.config import TrainConfig
-from torchtally.train.logs import Log, RunHeader, Unlogged, logs
+from torchtally.train.logs import Log, NoLog, RunHeader, logs
 from torchtally.train.loop import train
-from torchtally.train.ranks import ranks
+from torchtally.train.ranks import join_ranks
 from torchtally.train.signals import Signals
 from torchtally.train.trainer import trainer_of
 
@@ -39,12 +39,12 @@ class Disturbed(Witness):
     step: int = -1
     number: int = 0
 
-    def stepped(self, step: int, record: Any, footprint: Any) -> None:
+    def on_step(self, step: int, record: Any, footprint: Any) -> None:
         if step == self.step and int(os.environ["RANK"]) == self.rank:
             if self.number == signal.SIGKILL:
                 os.kill(os.getpid(), self.number)
             assert self.signals is not None
-            self.signals.heard(self.number)
+            self.signals.hear(self.number)
 
 
 @dataclass
@@ -58,17 +58,17 @@ class Ended:
 
 def run(config: TrainConfig, rank: int = -1, step: int = -1, number: int = 0) -> Ended:
     """The rest of a training on the ranks of which this process is one; one of them disturbed."""
-    with ranks("cpu") as own:
+    with join_ranks("cpu") as own:
         trainer = trainer_of(config, own)
         checkpoints = Checkpoints(config.log.folder)
         witness = Disturbed(rank=rank, step=step, number=number)
-        witness.signals = Signals(witness.noted)
-        resumed = resume(trainer, checkpoints, witness.noted)
+        witness.signals = Signals(witness.on_note)
+        resumed = resume(trainer, checkpoints, witness.on_note)
         header = RunHeader(config=config.document())
         resumed_at = 0 if resumed is None else resumed.step + 1
-        log: AbstractContextManager[Log] = nullcontext(Unlogged())
+        log: AbstractContextManager[Log] = nullcontext(NoLog())
         if own.is_first:
-            log = logs(config.log.folder, header, resumed_at=resumed_at, say=witness.noted)
+            log = logs(config.log.folder, header, resumed_at=resumed_at, say=witness.on_note)
         with log as opened:
             history = train(
                 trainer, opened, witness,

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from tests.train.ranks.processes import on_ranks
 from torchtally.train.optimizers import clip_by_norm, global_norm
 from torchtally.train.optimizers.clipping import scale_to_norm
-from torchtally.train.ranks import ranks
-from torchtally.train.shards import held, is_shard, part_like, settle, whole
+from torchtally.train.ranks import join_ranks
+from torchtally.train.shards import gather_whole, is_shard, local_part, part_like, reshard
 
 SHAPES = ((5, 3), (1, 4), (7,))
 """Three ranks hold unequal parts of them, or none."""
@@ -35,7 +35,7 @@ def with_gradients(weights: list[Tensor], gradients: list[Tensor]) -> list[nn.Pa
 
 
 def in_shards() -> dict[str, list[Tensor]]:
-    with ranks("cpu"):
+    with join_ranks("cpu"):
         cut = shards_of(tensors(0))
         clipped, scaled = (
             with_gradients(shards_of(tensors(1)), shards_of(tensors(2))) for _ in "ab"
@@ -44,14 +44,16 @@ def in_shards() -> dict[str, list[Tensor]]:
         scale_to_norm(scaled, norm.item(), 0.5)
         return {
             "are shards": [torch.tensor([is_shard(shard) for shard in cut])],
-            "held": [held(shard) for shard in cut],
+            "held": [local_part(shard) for shard in cut],
             "parts": [part_like(one, shard) for one, shard in zip(tensors(0), cut, strict=True)],
-            "whole": [whole(shard) for shard in cut],
+            "whole": [gather_whole(shard) for shard in cut],
             "norm": [norm, global_norm(cut)],
             "clipped": [
-                whole(parameter.grad) for parameter in clipped if parameter.grad is not None
+                gather_whole(parameter.grad) for parameter in clipped if parameter.grad is not None
             ],
-            "scaled": [whole(parameter.grad) for parameter in scaled if parameter.grad is not None],
+            "scaled": [
+                gather_whole(parameter.grad) for parameter in scaled if parameter.grad is not None
+            ],
         }
 
 
@@ -78,10 +80,12 @@ def test_parts_make_up_the_whole() -> None:
             assert torch.equal(found["whole"][at], tensor)
 
 
-@pytest.mark.parametrize("function", [held, whole, lambda tensor: part_like(tensor, torch.ones(2))])
+@pytest.mark.parametrize(
+    "function", [local_part, gather_whole, lambda tensor: part_like(tensor, torch.ones(2))]
+)
 def test_what_is_no_shard_stays_as_it_is(function: object) -> None:
     tensor = torch.ones(2)
     assert callable(function)
     assert function(tensor) is tensor
     assert not is_shard(tensor)
-    settle(nn.Linear(1, 1))
+    reshard(nn.Linear(1, 1))

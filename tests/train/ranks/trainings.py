@@ -8,8 +8,8 @@ from torch import Tensor
 
 from torchtally.train.config import TrainConfig
 from torchtally.train.outcome import StepResult
-from torchtally.train.ranks import Ranks, ranks
-from torchtally.train.shards import whole
+from torchtally.train.ranks import Ranks, join_ranks
+from torchtally.train.shards import gather_whole
 from torchtally.train.tasks import TrainBatch
 from torchtally.train.trainer import Trainer, trainer_of
 
@@ -62,7 +62,7 @@ def validated(trainer: Trainer) -> float:
 
 def whole_weights(trainer: Trainer) -> dict[str, Tensor]:
     return {
-        name: whole(param.detach()).clone()
+        name: gather_whole(param.detach()).clone()
         for group in trainer.optimizer.param_groups
         for name, param in zip(group["param_names"], group["params"], strict=True)
     }
@@ -70,5 +70,5 @@ def whole_weights(trainer: Trainer) -> dict[str, Tensor]:
 
 def trained_on_ranks(configs: list[TrainConfig], change: Change = as_it_is) -> list[Trained]:
     """One training after the other, on the rank that this process is."""
-    with ranks("cpu") as own:
+    with join_ranks("cpu") as own:
         return [trained(config, own, change) for config in configs]

@@ -30,18 +30,18 @@ class Directory:
         self._handle = handle
 
     @classmethod
-    def opened(cls, path: Path, *, follows_links: bool = False) -> "Directory":
+    def open(cls, path: Path, *, follows_links: bool = False) -> "Directory":
         """The directory at this path; its parents may be links."""
-        with told(path, "opened"):
+        with explain_os_errors(path, "opened"):
             return cls(path, os.open(path, _DIRECTORY if follows_links else _OWN_DIRECTORY))
 
     @classmethod
-    def ensured(cls, path: Path, *, follows_links: bool = False) -> "Directory":
+    def ensure(cls, path: Path, *, follows_links: bool = False) -> "Directory":
         """The same, made if there is none. Its name is on the disk after `sync_way_to`."""
-        with told(path, "made"):
+        with explain_os_errors(path, "made"):
             if not os.path.lexists(path):
                 path.mkdir(parents=True, exist_ok=True)
-        return cls.opened(path, follows_links=follows_links)
+        return cls.open(path, follows_links=follows_links)
 
     def lock(self) -> bool:
         """For this process, until it is closed; whether no other process has it."""
@@ -56,27 +56,27 @@ class Directory:
                 ) from error
         return True
 
-    def made(self, name: str) -> "Directory":
+    def make(self, name: str) -> "Directory":
         """A new directory in this one."""
         path = self.path / name
-        with told(path, "made"):
+        with explain_os_errors(path, "made"):
             os.mkdir(name, dir_fd=self._handle)
             return self.inner(name)
 
     def inner(self, name: str) -> "Directory":
         """A directory in this one, never a link to one."""
         path = self.path / name
-        with told(path, "opened"):
+        with explain_os_errors(path, "opened"):
             return Directory(path, os.open(name, _OWN_DIRECTORY, dir_fd=self._handle))
 
     def names(self) -> list[str]:
-        with told(self.path, "read"):
+        with explain_os_errors(self.path, "read"):
             return sorted(os.listdir(self._handle))
 
     def size_bytes(self, name: str) -> int:
         """Of a plain file. Raises CheckpointError for anything else."""
         path = self.path / name
-        with told(path, "read"):
+        with explain_os_errors(path, "read"):
             status = os.stat(name, dir_fd=self._handle, follow_symlinks=False)
         _check_plain(path, status)
         return status.st_size
@@ -84,7 +84,7 @@ class Directory:
     def write(self, name: str, parts: Iterable[Bytes], size_bytes: int) -> None:
         """A new file, on the disk when this returns. `size_bytes` is for the error's text."""
         path = self.path / name
-        with told(path, "written", size_bytes):
+        with explain_os_errors(path, "written", size_bytes):
             handle = os.open(name, _NEW_FILE, 0o666, dir_fd=self._handle)
             try:
                 for part in parts:
@@ -112,28 +112,28 @@ class Directory:
 
     def rename(self, old: str, new: str) -> None:
         """Within this directory; on the disk when this returns."""
-        with told(self.path / new, "put in place"):
+        with explain_os_errors(self.path / new, "put in place"):
             os.rename(old, new, src_dir_fd=self._handle, dst_dir_fd=self._handle)
         self.sync()
 
     def sync(self) -> None:
         """Names made or changed in this directory are on the disk from now on."""
-        with told(self.path, "flushed to the disk"):
+        with explain_os_errors(self.path, "flushed to the disk"):
             _sync_handle(self._handle)
 
     def remove(self, name: str) -> None:
         """A directory of plain files in this one, with what is in it."""
         with self.inner(name) as inner:
             for key in inner.names():
-                with told(inner.path / key, "removed"):
+                with explain_os_errors(inner.path / key, "removed"):
                     os.unlink(key, dir_fd=inner._handle)
-        with told(self.path / name, "removed"):
+        with explain_os_errors(self.path / name, "removed"):
             os.rmdir(name, dir_fd=self._handle)
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[int]:
         path = self.path / name
-        with told(path, "read"):
+        with explain_os_errors(path, "read"):
             handle = os.open(name, _OWN_FILE, dir_fd=self._handle)
             try:
                 _check_plain(path, os.fstat(handle))
@@ -168,7 +168,7 @@ _NO_LOCKS = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)
 
 def is_there(path: Path) -> bool:
     """Whether there is anything of this name, be it a link to nothing."""
-    with told(path, "read"):
+    with explain_os_errors(path, "read"):
         try:
             os.lstat(path)
         except FileNotFoundError:
@@ -180,7 +180,7 @@ def sync_way_to(path: Path) -> None:
     """The names of a path's directories are on the disk from now on, whoever made them."""
     for parent in path.resolve().parents:
         try:
-            with told(parent, "flushed to the disk"):
+            with explain_os_errors(parent, "flushed to the disk"):
                 _sync(parent)
         except CheckpointError as error:
             if isinstance(error.__cause__, PermissionError):
@@ -189,7 +189,7 @@ def sync_way_to(path: Path) -> None:
 
 
 @contextmanager
-def told(path: Path, what: str, size_bytes: int = 0) -> Iterator[None]:
+def explain_os_errors(path: Path, what: str, size_bytes: int = 0) -> Iterator[None]:
     """An OSError as a CheckpointError: which path, what could not be done, why, what now."""
     try:
         yield

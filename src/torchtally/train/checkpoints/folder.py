@@ -37,9 +37,9 @@ class Checkpoints:
         self._is_way_synced = False
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """For one process at a time. Raises UsageError while another trains here."""
-        with self._ensured() as folder:
+        with self._ensure() as folder:
             if not folder.lock():
                 raise UsageError(
                     f"{self.path}: another run is training there. Give this one a folder of its "
@@ -52,12 +52,12 @@ class Checkpoints:
         """Of the checkpoints there are, damaged or not; the newest first."""
         if not is_there(self.path):
             return []
-        with self._opened() as folder:
+        with self._open() as folder:
             return _steps(folder)
 
     def manifest(self, step: int) -> Manifest:
         """Of a checkpoint. Its tensors may be damaged all the same."""
-        with self._opened() as folder, folder.inner(name_of(step)) as inner:
+        with self._open() as folder, folder.inner(name_of(step)) as inner:
             place = inner.path / MANIFEST
             if inner.size_bytes(MANIFEST) > MOST_BYTES:
                 raise CheckpointError(f"{place}: is too large for a manifest.")
@@ -72,7 +72,7 @@ class Checkpoints:
         for tensor in manifest.tensors.values():
             for piece in tensor.pieces:
                 pieces[piece.file].append(piece)
-        with self._opened() as folder, folder.inner(name_of(manifest.step)) as inner:
+        with self._open() as folder, folder.inner(name_of(manifest.step)) as inner:
             unknown = set(inner.names()) - {MANIFEST, *manifest.files}
             if unknown:
                 raise CheckpointError(
@@ -83,15 +83,15 @@ class Checkpoints:
 
     def begin(self, step: int) -> Directory:
         """A directory for a new checkpoint, under a name that nobody takes for one."""
-        with self._ensured() as folder:
+        with self._ensure() as folder:
             if not self._is_way_synced:
                 sync_way_to(self.path)
                 self._is_way_synced = True
-            return folder.made(_hidden("new", step))
+            return folder.make(_hidden("new", step))
 
     def join(self, name: str) -> Directory:
         """One that is there already: another rank began it, or it is whole."""
-        with self._opened() as folder:
+        with self._open() as folder:
             return folder.inner(name)
 
     def commit(self, new: str, manifest: Manifest) -> Path:
@@ -102,7 +102,7 @@ class Checkpoints:
         """
         name = name_of(manifest.step)
         content = manifest.to_bytes()
-        with self._opened() as folder:
+        with self._open() as folder:
             with folder.inner(new) as inner:
                 inner.write(MANIFEST, [content], len(content))
                 inner.sync()
@@ -114,12 +114,12 @@ class Checkpoints:
 
     def discard(self, new: str) -> None:
         """Take back what was begun."""
-        with self._opened() as folder:
+        with self._open() as folder:
             folder.remove(new)
 
     def prune(self, keep_last: int, keep_every: int | None) -> None:
         """Remove all but the newest ones and those of steps that are kept for good."""
-        with self._opened() as folder:
+        with self._open() as folder:
             for step in _steps(folder)[keep_last:]:
                 if keep_every is None or step % keep_every:
                     self._remove(folder, step)
@@ -127,7 +127,7 @@ class Checkpoints:
     def set_aside(self, step: int) -> Path:
         """A checkpoint that is not to be found again, kept under another name."""
         aside = f"damaged-{step:08}-{secrets.token_hex(4)}"
-        with self._opened() as folder:
+        with self._open() as folder:
             folder.rename(name_of(step), aside)
         return self.path / aside
 
@@ -135,7 +135,7 @@ class Checkpoints:
         """Remove what a crash left behind. Nobody else may write here meanwhile."""
         if not is_there(self.path):
             return
-        with self._opened() as folder:
+        with self._open() as folder:
             self._put_back(folder)
             for name in folder.names():
                 if UNFINISHED.fullmatch(name):
@@ -145,7 +145,7 @@ class Checkpoints:
         """Remove every checkpoint: those of a run that another one takes the place of."""
         self.clean()
         for step in self.steps():
-            with self._opened() as folder:
+            with self._open() as folder:
                 self._remove(folder, step)
 
     def _remove(self, folder: Directory, step: int) -> None:
@@ -176,11 +176,11 @@ class Checkpoints:
                 else:
                     folder.rename(name, own)
 
-    def _opened(self) -> Directory:
-        return Directory.opened(self.path, follows_links=self._follows_links)
+    def _open(self) -> Directory:
+        return Directory.open(self.path, follows_links=self._follows_links)
 
-    def _ensured(self) -> Directory:
-        return Directory.ensured(self.path, follows_links=self._follows_links)
+    def _ensure(self) -> Directory:
+        return Directory.ensure(self.path, follows_links=self._follows_links)
 
 
 def name_of(step: int) -> str:

@@ -194,12 +194,12 @@ def _tile(spans: Sequence[tuple[int, int]], whole: int) -> bool:
     return end == whole
 
 
-def plain(value: Any) -> Any:
+def as_plain_json(value: Any) -> Any:
     """The value as JSON gives it back: tuples are lists, and keys are text."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def merged(
+def merge_pieces(
     pieces_by_name: Mapping[str, list[tuple[str, tuple[int, ...], Piece]]],
 ) -> dict[str, SavedTensor]:
     """Tensors of their pieces: by name, (dtype, shape of the whole, piece) of each."""

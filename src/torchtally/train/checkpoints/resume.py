@@ -9,9 +9,9 @@ import torch.distributed as dist
 
 from torchtally.errors import CheckpointError, UsageError
 from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import Manifest, NewerFormatError, plain
+from torchtally.train.checkpoints.manifest import Manifest, NewerFormatError, as_plain_json
 from torchtally.train.checkpoints.randomness import seed_all
-from torchtally.train.checkpoints.state import as_it_was_saved, restore
+from torchtally.train.checkpoints.state import explain_damaged_state, restore
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.logs.log import as_json, versions
 from torchtally.train.ranks import Ranks
@@ -33,7 +33,7 @@ ROUNDING = ("device", "compile", "micro_batch", "loss_chunk_tokens", "parallel."
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class ResumePoint:
     """Where a training goes on."""
 
     step: int
@@ -49,14 +49,14 @@ class Resumed:
 
 def resume(
     trainer: Trainer, checkpoints: Checkpoints, say: Say, *, allows_changes: bool = False
-) -> Resumed | None:
+) -> ResumePoint | None:
     """The trainer as the newest whole checkpoint has it; None where there is no checkpoint.
 
     Damaged ones are told of and kept under another name, so that nobody finds them again. Raises
     CheckpointError where none is whole, UsageError for a config that trains something else, unless
     changes are allowed.
     """
-    manifest = newest(checkpoints, trainer.ranks, say)
+    manifest = newest_whole(checkpoints, trainer.ranks, say)
     if manifest is None:
         return None
     _check_config(manifest, trainer, say, allows_changes=allows_changes)
@@ -68,20 +68,20 @@ def resume(
         seed_all(ranks.seed(seed) + manifest.step)
     if ranks.size != manifest.ranks:
         say(
-            f"step {manifest.step} was saved by {manifest.ranks} ranks, and {ranks.size} go on: losses "
-            "are the same to rounding, but for dropout, which draws other numbers."
+            f"step {manifest.step} was saved by {manifest.ranks} ranks and resumes on {ranks.size}: "
+            "losses agree to rounding, except that dropout draws other numbers."
         )
-    with as_it_was_saved(manifest):
+    with explain_damaged_state(manifest):
         loop = manifest.state["loop"]
-        return Resumed(manifest.step, int(loop["skipped"]), bool(loop["is_evaluated"]))
+        return ResumePoint(manifest.step, int(loop["skipped"]), bool(loop["is_evaluated"]))
 
 
-def newest(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
+def newest_whole(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
     """The newest checkpoint of which every byte is as it was written; the ranks share the work.
 
     Raises CheckpointError where there are some, and none is.
     """
-    steps = ranks.done_by_first(checkpoints.steps, "look for checkpoints")
+    steps = ranks.run_on_first(checkpoints.steps, "look for checkpoints")
     refused: list[str] = []
     for step in steps:
         manifest = _manifest_if_whole(checkpoints, step, ranks)
@@ -89,7 +89,7 @@ def newest(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
             return manifest
         refused.append(manifest)
         if step != steps[-1]:
-            aside = ranks.done_by_first(
+            aside = ranks.run_on_first(
                 lambda: checkpoints.set_aside(step).name,  # noqa: B023 - called at once
                 "set a damaged checkpoint aside",
             )
@@ -114,14 +114,14 @@ def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Man
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in _OURS:
             raise
         wrong = str(error)
-    wrongs = [mistake for mistake in _everybodys(wrong, ranks) if mistake is not None]
+    wrongs = [mistake for mistake in _gather_texts(wrong, ranks) if mistake is not None]
     if wrongs:
         return wrongs[0]
     assert manifest is not None
     return manifest
 
 
-def _everybodys(text: str | None, ranks: Ranks) -> list[str | None]:
+def _gather_texts(text: str | None, ranks: Ranks) -> list[str | None]:
     """In the order of ranks."""
     if ranks.size == 1:
         return [text]
@@ -146,7 +146,7 @@ def differences(
 
 
 def _check_config(manifest: Manifest, trainer: Trainer, say: Say, *, allows_changes: bool) -> None:
-    here = plain(as_json(trainer.config.document()))
+    here = as_plain_json(as_json(trainer.config.document()))
     changed = [
         difference
         for difference in differences(manifest.config, here)
@@ -158,8 +158,8 @@ def _check_config(manifest: Manifest, trainer: Trainer, say: Say, *, allows_chan
     )
     if grave and not allows_changes:
         raise UsageError(
-            f"The checkpoint of step {manifest.step} is of another training:\n{text}\nResume with the "
-            "config that was saved, or with --allow-changes, or start again with --replace."
+            f"The checkpoint of step {manifest.step} belongs to another training:\n{text}\nResume with "
+            "the saved config, add --allow-changes, or start over with --replace."
         )
     if changed:
         say(f"going on from step {manifest.step} with changes:\n{text}")

@@ -11,10 +11,10 @@ from typing import Any
 
 from torchtally.errors import CheckpointError, TallyError
 from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.resume import Resumed
+from torchtally.train.checkpoints.resume import ResumePoint
 from torchtally.train.checkpoints.snapshot import Snapshot
 from torchtally.train.checkpoints.state import state_of, tensors_of
-from torchtally.train.checkpoints.storage import Described, write
+from torchtally.train.checkpoints.storage import ManifestFields, write
 from torchtally.train.config import CheckpointConfig
 from torchtally.train.logs.log import as_json, versions
 from torchtally.train.optimizers.clipping import global_norm
@@ -62,7 +62,7 @@ class Saver:
             minutes is not None and self._clock() - self._saved_s >= 60 * minutes
         )
 
-    def save(self, at: Resumed) -> None:
+    def save(self, at: ResumePoint) -> None:
         """The state of now, of a training that goes on as `at` says.
 
         Returns once the copy is taken, or where the config says so, once it is written. Waits for
@@ -76,7 +76,7 @@ class Saver:
         self._check_finite(step)
         tensors = tensors_of(trainer)
         self._snapshot.take(tensors)
-        described = Described(
+        described = ManifestFields(
             step=step,
             ranks=trainer.ranks.size,
             versions=versions(),
@@ -128,7 +128,7 @@ class Saver:
         except (TallyError, OSError) as failure:
             error.add_note(f"The checkpoint that was being written failed, too: {failure}")
 
-    def _write(self, tensors: dict[str, Any], described: Described) -> Path | None:
+    def _write(self, tensors: dict[str, Any], described: ManifestFields) -> Path | None:
         ranks = self._trainer.ranks
         path = write(
             tensors, self._snapshot.copies(), self._checkpoints, described, ranks.saving_group

@@ -38,7 +38,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenShard:
     """A file, and where each of its boxes is in it."""
 
     file: SavedFile
@@ -46,7 +46,7 @@ class Written:
     """By the boxes' names."""
 
 
-def write_shard(directory: Directory, file: str, boxes: Sequence[Box]) -> Written:
+def write_shard(directory: Directory, file: str, boxes: Sequence[Box]) -> WrittenShard:
     """A new file with these tensors, on the disk when this returns.
 
     Raises CheckpointError where it cannot be written, and for a dtype that safetensors has not.
@@ -73,7 +73,7 @@ def write_shard(directory: Directory, file: str, boxes: Sequence[Box]) -> Writte
         sizes = tuple(box.tensor.shape)
         pieces[box.name] = Piece(file, first, len(whole), box.offsets, sizes, crc32)
         first += len(whole)
-    return Written(SavedFile(size_bytes, len(header), zlib.crc32(header)), pieces)
+    return WrittenShard(SavedFile(size_bytes, len(header), zlib.crc32(header)), pieces)
 
 
 def check_shard(directory: Directory, name: str, file: SavedFile, pieces: Iterable[Piece]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchtally.errors import CheckpointError
 from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import Manifest, plain
+from torchtally.train.checkpoints.manifest import Manifest, as_plain_json
 from torchtally.train.checkpoints.randomness import random_states, set_random_states
 from torchtally.train.checkpoints.storage import read, torch_dtype
 from torchtally.train.optimizers import load_state
@@ -46,7 +46,9 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         {key: value for key, value in group.items() if key not in ("params", "param_names")}
         for group in trainer.optimizer.param_groups
     ]
-    data: dict[str, Any] = plain({"stepper": trainer.stepper.state_dict(), "groups": groups})
+    data: dict[str, Any] = as_plain_json(
+        {"stepper": trainer.stepper.state_dict(), "groups": groups}
+    )
     return data
 
 
@@ -68,7 +70,7 @@ def restore(trainer: Trainer, checkpoints: Checkpoints, manifest: Manifest) -> b
     ranks = trainer.ranks
     targets = {**model, **kept, **random}
     read(targets, checkpoints, manifest, ranks=ranks.size, group=ranks.group)
-    with as_it_was_saved(manifest):
+    with explain_damaged_state(manifest):
         _set_optimizer(trainer.optimizer, kept, manifest.state["groups"])
         trainer.stepper.load_state_dict(manifest.state["stepper"])
     if random:
@@ -77,7 +79,7 @@ def restore(trainer: Trainer, checkpoints: Checkpoints, manifest: Manifest) -> b
 
 
 @contextmanager
-def as_it_was_saved(manifest: Manifest) -> Iterator[None]:
+def explain_damaged_state(manifest: Manifest) -> Iterator[None]:
     """What its plain data lacks, or has in another form, is a CheckpointError."""
     try:
         yield
@@ -102,9 +104,10 @@ def _check_names(model: Mapping[str, Tensor], manifest: Manifest) -> None:
         name for name in manifest.tensors if name.startswith(MODEL) and name not in model
     ]
     if extra_names:
+        name = extra_names[0].removeprefix(MODEL)
         raise CheckpointError(
-            f"The checkpoint of step {manifest.step} has {extra_names[0].removeprefix(MODEL)!r}, and this "
-            "model has not. Resume with the model that was saved."
+            f"The checkpoint of step {manifest.step} has a tensor {name!r} that this model lacks. "
+            "Resume with the model that was saved."
         )
 
 
@@ -156,7 +159,7 @@ def _set_optimizer(
         state.setdefault(indices[name], {})[key] = value
     groups = [
         {
-            **{key: _as(value, here.get(key)) for key, value in there.items()},
+            **{key: _like(value, here.get(key)) for key, value in there.items()},
             "params": [indices[name] for name in here["param_names"]],
             "param_names": list(here["param_names"]),
         }
@@ -165,6 +168,6 @@ def _set_optimizer(
     load_state(optimizer, {"state": state, "param_groups": groups})
 
 
-def _as(saved: Any, here: Any) -> Any:
+def _like(saved: Any, here: Any) -> Any:
     """JSON has no tuples, and optimizers have."""
     return tuple(saved) if isinstance(here, tuple) and isinstance(saved, list) else saved

@@ -51,7 +51,7 @@ from torchtally.train.checkpoints.manifest import (
     Piece,
     SavedFile,
     SavedTensor,
-    merged,
+    merge_pieces,
 )
 from torchtally.train.checkpoints.shard import Box, read_piece, write_shard
 
@@ -60,7 +60,7 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavai
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class ManifestFields:
     """What a manifest says beside the tensors."""
 
     step: int
@@ -84,7 +84,7 @@ class CopyPlanner(DefaultSavePlanner):
 class Writer(StorageWriter):
     """Writes a checkpoint; the coordinator's `finish` makes it one, or it is none."""
 
-    def __init__(self, checkpoints: Checkpoints, described: Described, rank: int = 0) -> None:
+    def __init__(self, checkpoints: Checkpoints, described: ManifestFields, rank: int = 0) -> None:
         self._checkpoints, self._described, self._rank = checkpoints, described, rank
         self._is_coordinator = True
         self._new: str | None = None
@@ -113,7 +113,7 @@ class Writer(StorageWriter):
         results: list[WriteResult] = []
         with self._checkpoints.join(plan.storage_data) as new:
             for kind, items in sorted(kinds.items()):
-                results += self._written(new, kind, items, planner)
+                results += self._write_kind(new, kind, items, planner)
             if not self._is_coordinator:  # which does it for itself when it commits
                 new.sync()
         done: Future[list[WriteResult]] = Future()
@@ -142,7 +142,7 @@ class Writer(StorageWriter):
             config=described.config,
             state=described.state,
             files=dict(sorted(files.items())),
-            tensors=merged(tensors),
+            tensors=merge_pieces(tensors),
         )
         self.path = self._checkpoints.commit(self._new, manifest)
         self._new = None
@@ -160,7 +160,7 @@ class Writer(StorageWriter):
     def storage_meta(self) -> StorageMeta | None:
         return None
 
-    def _written(
+    def _write_kind(
         self, new: Directory, kind: str, items: list[WriteItem], planner: SavePlanner
     ) -> list[WriteResult]:
         is_alone = self._described.ranks == 1
@@ -267,7 +267,7 @@ def write(
     tensors: Mapping[str, Tensor],
     copies: Mapping[str, Tensor],
     checkpoints: Checkpoints,
-    described: Described,
+    described: ManifestFields,
     group: Any = None,
 ) -> Path | None:
     """A whole checkpoint of these tensors, of all ranks of the group; its path on the first one.

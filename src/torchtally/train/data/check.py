@@ -13,7 +13,7 @@ import numpy as np
 
 from torchtally.errors import UsageError
 from torchtally.train.data.token_data import Ids, stretches
-from torchtally.train.data.token_file import Format, TokenFile, opened
+from torchtally.train.data.token_file import Format, TokenFile, open_file
 
 STRETCH = 4096
 """Tokens looked at in one place: few enough to see many places, enough for a disk's read."""
@@ -100,7 +100,7 @@ def extremes(file: TokenFile, *, seed: int, is_whole: bool = False) -> Extremes:
 
 def _read(file: TokenFile, places: Iterator[int]) -> Iterator[tuple[int, Ids]]:
     """(number of the first token, ids) of the stretches that begin at these places."""
-    handle = opened(file.path)
+    handle = open_file(file.path)
     try:
         for first in places:
             count = min(STRETCH, file.tokens - first)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.train.data.token_file import LITTLE_ENDIAN, beginning
+from torchtally.train.data.token_file import LITTLE_ENDIAN, read_beginning
 
 NAME = "tokens.json"
 FORMAT = "torchtally tokens"
@@ -22,7 +22,7 @@ MOST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class TokenShard:
     """One file of a split."""
 
     name: str
@@ -36,7 +36,7 @@ class Shard:
 class Split:
     documents: int
     """Those that have a part in it."""
-    shards: tuple[Shard, ...]
+    shards: tuple[TokenShard, ...]
 
     @property
     def tokens(self) -> int:
@@ -95,7 +95,7 @@ def described_dtype(path: str) -> str | None:
 
 def read_description(path: str) -> Description:
     """Raises UsageError if the file is not one, is damaged, or of a later version."""
-    text, size_bytes = beginning(path, MOST_BYTES)
+    text, size_bytes = read_beginning(path, MOST_BYTES)
     try:
         document = json.loads(text) if size_bytes <= MOST_BYTES else None
     except (ValueError, RecursionError) as error:
@@ -131,7 +131,7 @@ def _split(document: Mapping[str, Any]) -> Split:
     return Split(
         _count(document["documents"], "'documents'"),
         tuple(
-            Shard(_name(shard["name"]), _count(shard["tokens"], "'tokens'"),
+            TokenShard(_name(shard["name"]), _count(shard["tokens"], "'tokens'"),
                   _count(shard["bytes"], "'bytes'"), str(shard["sha256"]))
             for shard in document["shards"]
         ),

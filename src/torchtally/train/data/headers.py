@@ -56,7 +56,7 @@ def llm_c_file(path: str, start: bytes, size_bytes: int) -> TokenFile:
             f"data into files of at most {LLM_C_MOST_TOKENS} tokens."
         )
     file = TokenFile(path, Format.LLM_C, dtype, tokens, LLM_C_HEADER.size)
-    return counted(file, size_bytes, "byte 8: the header")
+    return check_token_count(file, size_bytes, "byte 8: the header")
 
 
 def npy_file(path: str, start: bytes, size_bytes: int) -> TokenFile:
@@ -82,10 +82,10 @@ def npy_file(path: str, start: bytes, size_bytes: int) -> TokenFile:
             "Save it again: numpy.save(PATH, numpy.ascontiguousarray(a))."
         )
     file = TokenFile(path, Format.NPY, dtype, math.prod(shape), offset_bytes)
-    return counted(file, size_bytes, "byte 10: the header")
+    return check_token_count(file, size_bytes, "byte 10: the header")
 
 
-def counted(file: TokenFile, size_bytes: int, who: str) -> TokenFile:
+def check_token_count(file: TokenFile, size_bytes: int, who: str) -> TokenFile:
     """The file, if it is as large as its tokens. Raises UsageError."""
     if file.end_bytes == size_bytes:
         return file

@@ -23,14 +23,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from torchtally.errors import UsageError
-from torchtally.train.data.headers import counted
+from torchtally.train.data.headers import check_token_count
 from torchtally.train.data.token_file import (
     LITTLE_ENDIAN,
     Format,
     TokenFile,
-    beginning,
-    bytes_at,
-    opened,
+    open_file,
+    read_beginning,
+    read_bytes,
 )
 
 MAGIC = b"MMIDIDX\0\0"
@@ -49,12 +49,12 @@ def index_beside(path: str) -> str | None:
     index = str(Path(path).with_suffix(".idx"))
     if not os.path.isfile(index):
         return None
-    return index if beginning(index, len(MAGIC))[0] == MAGIC else None
+    return index if read_beginning(index, len(MAGIC))[0] == MAGIC else None
 
 
 def megatron_file(index: str) -> TokenFile:
     """The .bin that an .idx describes, every entry of it checked. Raises UsageError."""
-    start, index_bytes = beginning(index, HEADER.size)
+    start, index_bytes = read_beginning(index, HEADER.size)
     if len(start) < HEADER.size:
         raise UsageError(f"{index}: byte {len(start)}: the file ends inside its header.")
     magic, version, code, sequences, entries = HEADER.unpack(start)
@@ -76,9 +76,9 @@ def megatron_file(index: str) -> TokenFile:
     finally:
         tables.close()
     path = str(Path(index).with_suffix(".bin"))
-    _, size_bytes = beginning(path, 0)
+    _, size_bytes = read_beginning(path, 0)
     file = TokenFile(path, Format.MEGATRON, CODES[code], tokens, documents=max(entries - 1, 0))
-    return counted(file, size_bytes, f"its index {index}")
+    return check_token_count(file, size_bytes, f"its index {index}")
 
 
 class _Tables:
@@ -88,7 +88,7 @@ class _Tables:
         self._path = path
         self._sequences = sequences
         self._entries = entries
-        self._handle = opened(path)
+        self._handle = open_file(path)
         self._lengths_at = HEADER.size
         self._pointers_at = self._lengths_at + 4 * sequences
         self._documents_at = self._pointers_at + 8 * sequences
@@ -143,7 +143,7 @@ class _Tables:
         for first in range(0, count, PIECE):
             wanted_bytes = min(PIECE, count - first) * dtype.itemsize
             at = begin + first * dtype.itemsize
-            read = bytes_at(self._path, self._handle, at, wanted_bytes)
+            read = read_bytes(self._path, self._handle, at, wanted_bytes)
             if len(read) < wanted_bytes:
                 raise UsageError(
                     f"{self._path}: byte {at + len(read)}: ends here while it is read."

@@ -75,10 +75,10 @@ class Order:
                 return positions % count
             case OrderName.RANDOM:
                 # The modulo favours small windows by one part in 2**64 / N: nobody can measure it.
-                return mixed(positions * GOLDEN + mixed(_word(self.seed))) % count
+                return mix(positions * GOLDEN + mix(_word(self.seed))) % count
             case OrderName.SHUFFLED:
-                keys = mixed(positions // count * GOLDEN + mixed(_word(self.seed)))
-                return permuted(positions % count, self.windows, keys)
+                keys = mix(positions // count * GOLDEN + mix(_word(self.seed)))
+                return permute(positions % count, self.windows, keys)
 
 
 def rows_of_rank(batch: int, rank: int, ranks: int) -> slice:
@@ -92,7 +92,7 @@ def rows_of_rank(batch: int, rank: int, ranks: int) -> slice:
     return slice(rank * rows, (rank + 1) * rows)
 
 
-def permuted(places: Words, count: int, keys: Words) -> Words:
+def permute(places: Words, count: int, keys: Words) -> Words:
     """Each place in [0, count) by the permutation that its key chooses."""
     bits = (count - 1).bit_length()
     permuted_places = feistel(places, bits, keys)
@@ -110,13 +110,13 @@ def feistel(places: Words, bits: int, keys: Words) -> Words:
     high_mask = np.uint64((1 << bits // 2) - 1)
     low, high = places & low_mask, places >> low_bits
     for _ in range(SMALL_ROUNDS if bits <= SMALL_BITS else ROUNDS):
-        keys = mixed(keys + GOLDEN)
-        low = low ^ (mixed(high + keys) & low_mask)
-        high = high ^ (mixed(low ^ keys) & high_mask)
+        keys = mix(keys + GOLDEN)
+        low = low ^ (mix(high + keys) & low_mask)
+        high = high ^ (mix(low ^ keys) & high_mask)
     return high << low_bits | low
 
 
-def mixed(words: Words) -> Words:
+def mix(words: Words) -> Words:
     """splitmix64's finaliser: every bit of the result depends on every bit of the word."""
     words = (words ^ (words >> np.uint64(30))) * MIX_1
     words = (words ^ (words >> np.uint64(27))) * MIX_2

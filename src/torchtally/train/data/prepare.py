@@ -21,15 +21,15 @@ from torchtally.train.data.description import (
     BYTE_TOKENIZER,
     NAME,
     Description,
-    Shard,
     Split,
+    TokenShard,
     described_in,
 )
 from torchtally.train.data.replacing import free_series, remove_others, tokenizer_name
 from torchtally.train.data.texts import (
     STDIN,
     TRAIN,
-    Span,
+    TextSpan,
     chunks,
     divide,
     find_documents,
@@ -58,7 +58,7 @@ Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PrepareRequest:
     """What `tally data prepare` is asked for."""
 
     inputs: tuple[str, ...]
@@ -78,7 +78,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedData:
     description: Description
     text_bytes: int
     skipped: int
@@ -87,7 +87,7 @@ class Prepared:
     """Characters U+FFFD among the text: as a rule, bytes that were no UTF-8."""
 
 
-def prepare(request: Wanted, report: Report = lambda *_: None) -> Prepared:
+def prepare(request: PrepareRequest, report: Report = lambda *_: None) -> PreparedData:
     """Make the folder. Raises UsageError; the folder is then as it was."""
     if request.vocabulary_size is not None and request.tokenizer != BYTE_TOKENIZER:
         raise UsageError(
@@ -96,7 +96,7 @@ def prepare(request: Wanted, report: Report = lambda *_: None) -> Prepared:
         )
     with ExitStack() as stack:
         folder = stack.enter_context(folder_to_write(request.out))
-        before = _before(request)
+        before = _existing_description(request)
         inputs = stack.enter_context(_with_stdin(request))
         corpus = find_documents(inputs, outside=request.out)
         splits = divide(corpus.documents, validation=request.validation, seed=request.seed)
@@ -104,10 +104,10 @@ def prepare(request: Wanted, report: Report = lambda *_: None) -> Prepared:
         description = _write(request, folder, before, tokenizer, content, splits, report)
         _commit(folder, description)
         remove_others(folder.path, before, description)
-        return Prepared(description, corpus.size_bytes, corpus.skipped, tokenizer.replaced)
+        return PreparedData(description, corpus.size_bytes, corpus.skipped, tokenizer.replaced)
 
 
-def _before(request: Wanted) -> Description | None:
+def _existing_description(request: PrepareRequest) -> Description | None:
     """What is in the folder already. Raises UsageError if it is not to be replaced."""
     try:
         before = described_in(request.out)
@@ -123,7 +123,7 @@ def _before(request: Wanted) -> Description | None:
 
 
 @contextmanager
-def _with_stdin(request: Wanted) -> Iterator[tuple[str, ...]]:
+def _with_stdin(request: PrepareRequest) -> Iterator[tuple[str, ...]]:
     """The inputs, with standard input in a file of its own as long as this lasts."""
     if STDIN not in request.inputs:
         yield request.inputs
@@ -137,11 +137,11 @@ def _with_stdin(request: Wanted) -> Iterator[tuple[str, ...]]:
 
 
 def _tokenizer(
-    request: Wanted, spans: Sequence[Span], report: Report
+    request: PrepareRequest, spans: Sequence[TextSpan], report: Report
 ) -> tuple[Tokenizer, str | None]:
     """The tokenizer, and the text of its tokenizer.json."""
     if request.vocabulary_size is not None:
-        documents = _counted(spans, "training the tokenizer", report)
+        documents = _read_reporting(spans, "training the tokenizer", report)
         text = train_byte_pairs(documents, request.vocabulary_size)
         place = "the trained tokenizer"
     elif request.tokenizer == BYTE_TOKENIZER:
@@ -153,12 +153,12 @@ def _tokenizer(
 
 
 def _write(
-    request: Wanted,
+    request: PrepareRequest,
     folder: Folder,
     before: Description | None,
     tokenizer: Tokenizer,
     content: str | None,
-    splits: Mapping[str, Sequence[Span]],
+    splits: Mapping[str, Sequence[TextSpan]],
     report: Report,
 ) -> Description:
     """The files, whole but not under their names yet."""
@@ -166,9 +166,9 @@ def _write(
     written_splits = {
         name: Split(
             len(spans),
-            _written(
+            _write_split(
                 SplitWriter(folder, name + series, dtype, shard_tokens=request.shard_tokens),
-                _counted(spans, name, report),
+                _read_reporting(spans, name, report),
                 tokenizer,
             ),
         )
@@ -188,9 +188,9 @@ def _write(
     )
 
 
-def _written(
+def _write_split(
     writer: SplitWriter, documents: Iterator[Iterator[bytes]], tokenizer: Tokenizer
-) -> tuple[Shard, ...]:
+) -> tuple[TokenShard, ...]:
     end = tokenizer.end_of_document
     try:
         for document in documents:
@@ -204,12 +204,14 @@ def _written(
     return tuple(writer.shards)
 
 
-def _counted(spans: Sequence[Span], what: str, report: Report) -> Iterator[Iterator[bytes]]:
+def _read_reporting(
+    spans: Sequence[TextSpan], what: str, report: Report
+) -> Iterator[Iterator[bytes]]:
     """The chunks of each span; `report` is told of every one."""
     all_bytes = sum(span.end - span.begin for span in spans)
     done_bytes = 0
 
-    def told(span: Span) -> Iterator[bytes]:
+    def told(span: TextSpan) -> Iterator[bytes]:
         nonlocal done_bytes
         for chunk in chunks(span):
             done_bytes += len(chunk)

@@ -34,7 +34,7 @@ Fill = Callable[[int, Int64[np.ndarray, "steps rows width"]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TokenBatch:
     """The windows of one step. Inputs and targets are views of the same tokens."""
 
     step: int
@@ -128,10 +128,10 @@ class Ring:
         self._release = weakref.finalize(self, self._lane.close)
         self._thread.start()
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[TokenBatch]:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> TokenBatch:
         asked_s = time.perf_counter()
         tokens = next(self._chunk, None)
         if tokens is None:
@@ -145,7 +145,7 @@ class Ring:
             tokens.record_stream(stream)
         self.waited_s += wait_s
         self._step += 1
-        return Batch(self._step - 1, tokens, wait_s)
+        return TokenBatch(self._step - 1, tokens, wait_s)
 
     def _first_of_next_chunk(self) -> Tensor:
         if self._is_over:
@@ -177,12 +177,17 @@ class Ring:
         self.close()
 
 
-Make = Callable[[int, int, Fill], _Chunk]
+MakeChunk = Callable[[int, int, Fill], _Chunk]
 """The chunk of (first step, steps)."""
 
 
 def _make_ahead(
-    lane: _Lane, fill: Fill, make: Make, first_step: int, end_step: int | None, chunk_steps: int
+    lane: _Lane,
+    fill: Fill,
+    make: MakeChunk,
+    first_step: int,
+    end_step: int | None,
+    chunk_steps: int,
 ) -> None:
     """The thread: a chunk for every permit, until there are no more steps or it is closed."""
     try:
@@ -199,7 +204,7 @@ def _make_ahead(
         lane.ready.put(_Ended(error))
 
 
-def _on_host(shape: tuple[int, int, int]) -> Make:
+def _on_host(shape: tuple[int, int, int]) -> MakeChunk:
     def make(step: int, steps: int, fill: Fill) -> _Chunk:
         tokens = torch.empty((steps, *shape[1:]), dtype=torch.int64)
         fill(step, tokens.numpy())

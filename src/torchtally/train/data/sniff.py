@@ -21,7 +21,7 @@ from torchtally.train.data.headers import (
 )
 from torchtally.train.data.megatron import MAGIC as MEGATRON_MAGIC
 from torchtally.train.data.megatron import index_beside, megatron_file
-from torchtally.train.data.token_file import LITTLE_ENDIAN, Format, TokenFile, beginning
+from torchtally.train.data.token_file import LITTLE_ENDIAN, Format, TokenFile, read_beginning
 
 OTHERS = {
     b"PAR1": "a Parquet file, of text as a rule. Turn its text into tokens: tally data prepare",
@@ -45,7 +45,7 @@ def token_file(path: str, *, dtype: str | None = None, format: Format | None = N
         raise UsageError(
             f"{dtype!r} is no dtype of token ids; these are: {', '.join(LITTLE_ENDIAN)}."
         )
-    start, size_bytes = beginning(path, SHORT_HEADER_BYTES)
+    start, size_bytes = read_beginning(path, SHORT_HEADER_BYTES)
     if size_bytes == 0:
         raise UsageError(f"{path}: byte 0: the file is empty. Make it again, or leave it out.")
     file = _read_as(format or _format(path, start, dtype), path, start, size_bytes, dtype)
@@ -86,7 +86,7 @@ def _read_as(
         case Format.LLM_C:
             return llm_c_file(path, start, size_bytes)
         case Format.NPY:
-            return npy_file(path, beginning(path, NPY_MOST_HEADER_BYTES + 12)[0], size_bytes)
+            return npy_file(path, read_beginning(path, NPY_MOST_HEADER_BYTES + 12)[0], size_bytes)
         case Format.MEGATRON:
             index = index_beside(path)
             if index is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchtally.errors import UsageError
-from torchtally.train.data.token_file import beginning, bytes_at, opened
+from torchtally.train.data.token_file import open_file, read_beginning, read_bytes
 
 STDIN = "-"
 CHUNK_BYTES = 1 << 20
@@ -25,23 +25,23 @@ TRAIN, VALIDATION = "train", "validation"
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class TextDocument:
     path: str
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TextSpan:
     """A stretch of a document: bytes [begin, end)."""
 
-    document: Document
+    document: TextDocument
     begin: int
     end: int
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    documents: tuple[Document, ...]
+class Corpus:
+    documents: tuple[TextDocument, ...]
     skipped: int
     """Files in folders that are empty or not text."""
 
@@ -50,13 +50,13 @@ class Found:
         return sum(document.size_bytes for document in self.documents)
 
 
-def find_documents(inputs: Sequence[str], *, outside: str) -> Found:
+def find_documents(inputs: Sequence[str], *, outside: str) -> Corpus:
     """Files, those in folders, those of globs, in order, each once; none below `outside`.
 
     In folders, hidden files and what is not text are left out; a file that is named is taken as
     it is. Raises UsageError for an input that names nothing.
     """
-    documents: dict[str, Document] = {}
+    documents: dict[str, TextDocument] = {}
     skipped = 0
     for pattern in inputs:
         named = _is_file(pattern)
@@ -64,14 +64,14 @@ def find_documents(inputs: Sequence[str], *, outside: str) -> Found:
         if not paths:
             raise UsageError(f"{pattern}: no such file or folder, and no file matches it.")
         for path in paths:
-            start, size_bytes = beginning(path, LOOKED_AT_BYTES)
+            start, size_bytes = read_beginning(path, LOOKED_AT_BYTES)
             if size_bytes == 0 or (not named and b"\0" in start):
                 skipped += 1
             else:
-                documents.setdefault(os.path.abspath(path), Document(path, size_bytes))
+                documents.setdefault(os.path.abspath(path), TextDocument(path, size_bytes))
     if not documents:
         raise UsageError(f"{' '.join(inputs)}: no text in there ({skipped} files are not text).")
-    return Found(tuple(documents.values()), skipped)
+    return Corpus(tuple(documents.values()), skipped)
 
 
 def spool(read: Callable[[int], bytes], path: str) -> None:
@@ -82,8 +82,8 @@ def spool(read: Callable[[int], bytes], path: str) -> None:
 
 
 def divide(
-    documents: Sequence[Document], *, validation: float, seed: int
-) -> Mapping[str, tuple[Span, ...]]:
+    documents: Sequence[TextDocument], *, validation: float, seed: int
+) -> Mapping[str, tuple[TextSpan, ...]]:
     """The spans of training and of validation, about this fraction of all bytes.
 
     Whole documents, drawn at random, are kept for validation where at least two would be: what a
@@ -92,17 +92,17 @@ def divide(
     if not 0 <= validation < 1:
         raise UsageError(f"validation {validation:g}: a fraction of all text, 0 or more, below 1.")
     if validation == 0:
-        return {TRAIN: tuple(Span(document, 0, document.size_bytes) for document in documents)}
+        return {TRAIN: tuple(TextSpan(document, 0, document.size_bytes) for document in documents)}
     wanted_bytes = validation * sum(document.size_bytes for document in documents)
-    chosen = _drawn(documents, wanted_bytes, seed)
+    chosen = _draw(documents, wanted_bytes, seed)
     if len(chosen) >= LEAST_VALIDATION_DOCUMENTS:
         kept = [
-            Span(document, 0, document.size_bytes)
+            TextSpan(document, 0, document.size_bytes)
             for at, document in enumerate(documents)
             if at in chosen
         ]
         rest = [
-            Span(document, 0, document.size_bytes)
+            TextSpan(document, 0, document.size_bytes)
             for at, document in enumerate(documents)
             if at not in chosen
         ]
@@ -110,9 +110,9 @@ def divide(
         cuts = [
             _cut(document, round(document.size_bytes * (1 - validation))) for document in documents
         ]
-        rest = [Span(document, 0, at) for document, at in zip(documents, cuts, strict=True)]
+        rest = [TextSpan(document, 0, at) for document, at in zip(documents, cuts, strict=True)]
         kept = [
-            Span(document, at, document.size_bytes)
+            TextSpan(document, at, document.size_bytes)
             for document, at in zip(documents, cuts, strict=True)
         ]
     splits = {TRAIN: tuple(rest), VALIDATION: tuple(kept)}
@@ -122,20 +122,20 @@ def divide(
     }
 
 
-def chunks(span: Span) -> Iterator[bytes]:
+def chunks(span: TextSpan) -> Iterator[bytes]:
     """The bytes of a span, some at a time. Raises UsageError where they cannot be read."""
     path = span.document.path
-    with os.fdopen(opened(path), "rb", buffering=0) as file:
+    with os.fdopen(open_file(path), "rb", buffering=0) as file:
         at = span.begin
         while at < span.end:
-            read = bytes_at(path, file.fileno(), at, min(CHUNK_BYTES, span.end - at))
+            read = read_bytes(path, file.fileno(), at, min(CHUNK_BYTES, span.end - at))
             if not read:
                 raise UsageError(f"{path}: byte {at}: ends here now; it had {span.end} bytes.")
             yield read
             at += len(read)
 
 
-def _drawn(documents: Sequence[Document], wanted_bytes: float, seed: int) -> set[int]:
+def _draw(documents: Sequence[TextDocument], wanted_bytes: float, seed: int) -> set[int]:
     """Documents at random, as many as fit into these bytes."""
     chosen: set[int] = set()
     for at in np.random.default_rng(seed).permutation(len(documents)).tolist():
@@ -145,11 +145,11 @@ def _drawn(documents: Sequence[Document], wanted_bytes: float, seed: int) -> set
     return chosen
 
 
-def _cut(document: Document, begin: int) -> int:
+def _cut(document: TextDocument, begin: int) -> int:
     """The end of the line that byte `wanted` is in; where lines are long, of its character."""
-    handle = opened(document.path)
+    handle = open_file(document.path)
     try:
-        text = bytes_at(document.path, handle, begin, CUT_LOOK_BYTES)
+        text = read_bytes(document.path, handle, begin, CUT_LOOK_BYTES)
     finally:
         os.close(handle)
     line_end = text.find(b"\n") + 1

@@ -24,11 +24,11 @@ from torchtally.errors import UsageError
 from torchtally.train.data.token_file import (
     LITTLE_ENDIAN,
     TokenFile,
-    bytes_at,
     check_size,
-    mapped,
-    opened,
-    unreadable,
+    map_tokens,
+    open_file,
+    read_bytes,
+    unreadable_error,
 )
 
 Ids = Integer[np.ndarray, " tokens"]
@@ -58,7 +58,7 @@ class _Opened:
         self.file = file
         self._width = width
         self._vocabulary_size = vocabulary_size
-        self._handle = opened(file.path)
+        self._handle = open_file(file.path)
         try:
             check_size(file, self._handle)
             self._windows = self._views() if read is Read.MAP else None
@@ -67,7 +67,7 @@ class _Opened:
             raise
 
     def _views(self) -> Integer[np.ndarray, "starts width"] | None:
-        tokens = mapped(self.file, self._handle)
+        tokens = map_tokens(self.file, self._handle)
         return np.lib.stride_tricks.sliding_window_view(tokens, self._width)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class _Opened:
     def take(self, starts: Int64[np.ndarray, " rows"]) -> Integer[np.ndarray, "rows width"]:
         """The windows that begin at these tokens."""
         if self._windows is None:
-            rows = self._copied(starts)
+            rows = self._copy(starts)
         else:
             check_size(self.file, self._handle)
             rows = self._windows[starts]
@@ -87,16 +87,16 @@ class _Opened:
             check_ids(self.file, starts, rows, self._vocabulary_size)
         return rows
 
-    def _copied(self, starts: Int64[np.ndarray, " rows"]) -> Integer[np.ndarray, "rows width"]:
+    def _copy(self, starts: Int64[np.ndarray, " rows"]) -> Integer[np.ndarray, "rows width"]:
         rows = np.empty((len(starts), self._width), self.file.numpy_dtype)
         for row, start in zip(rows, starts.tolist(), strict=True):
             at_byte = self.file.byte_of(start)
             try:
                 read = os.preadv(self._handle, [row], at_byte)
             except OSError as error:
-                raise unreadable(self.file.path, at_byte, error) from error
+                raise unreadable_error(self.file.path, at_byte, error) from error
             if read < row.nbytes:
-                raise cut_short(self.file, self._handle, at_byte + read)
+                raise cut_short_error(self.file, self._handle, at_byte + read)
         return rows
 
 
@@ -214,7 +214,7 @@ def check_ids(
     )
 
 
-def cut_short(file: TokenFile, handle: int, byte: int) -> UsageError:
+def cut_short_error(file: TokenFile, handle: int, byte: int) -> UsageError:
     """What to raise where a read ended before its last byte."""
     try:
         check_size(file, handle)
@@ -231,7 +231,7 @@ def stretches(file: TokenFile, handle: int, begins: Iterable[tuple[int, int]]) -
     for first, count in begins:
         wanted_bytes = count * file.token_bytes
         at_byte = file.byte_of(first)
-        read = bytes_at(file.path, handle, at_byte, wanted_bytes)
+        read = read_bytes(file.path, handle, at_byte, wanted_bytes)
         if len(read) < wanted_bytes:
-            raise cut_short(file, handle, at_byte + len(read))
+            raise cut_short_error(file, handle, at_byte + len(read))
         yield np.frombuffer(read, file.numpy_dtype)

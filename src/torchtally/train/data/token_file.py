@@ -68,7 +68,7 @@ class TokenFile:
         return self.offset_bytes + token * self.token_bytes
 
 
-def opened(path: str) -> int:
+def open_file(path: str) -> int:
     """A descriptor of a regular file, to read. Raises UsageError where there is none."""
     try:
         # Opening a pipe would wait for its writer; what it is, is asked right afterwards.
@@ -82,24 +82,24 @@ def opened(path: str) -> int:
     return handle
 
 
-def beginning(path: str, size_bytes: int) -> tuple[bytes, int]:
+def read_beginning(path: str, size_bytes: int) -> tuple[bytes, int]:
     """(the first bytes of a file, the size of all of it). Raises UsageError."""
-    handle = opened(path)
+    handle = open_file(path)
     try:
-        return bytes_at(path, handle, 0, size_bytes), os.fstat(handle).st_size
+        return read_bytes(path, handle, 0, size_bytes), os.fstat(handle).st_size
     finally:
         os.close(handle)
 
 
-def bytes_at(path: str, handle: int, begin: int, size_bytes: int) -> bytes:
+def read_bytes(path: str, handle: int, begin: int, size_bytes: int) -> bytes:
     """These bytes of an open file; fewer only where it ends. Raises UsageError."""
     try:
         return os.pread(handle, size_bytes, begin)
     except OSError as error:
-        raise unreadable(path, begin, error) from error
+        raise unreadable_error(path, begin, error) from error
 
 
-def unreadable(path: str, byte: int, error: OSError) -> UsageError:
+def unreadable_error(path: str, byte: int, error: OSError) -> UsageError:
     """What to raise where a read of an open file failed."""
     return UsageError(
         f"{path}: byte {byte}: cannot be read ({error.strerror}). Check the disk, or use another "
@@ -118,7 +118,7 @@ def check_size(file: TokenFile, handle: int) -> None:
         )
 
 
-def mapped(file: TokenFile, handle: int) -> Integer[np.ndarray, " tokens"]:
+def map_tokens(file: TokenFile, handle: int) -> Integer[np.ndarray, " tokens"]:
     """The ids by a memory map of the file, which lives as long as the array.
 
     One map serves a whole training. The resident memory that `ps` shows grows with it up to the

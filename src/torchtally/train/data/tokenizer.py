@@ -10,7 +10,7 @@ import numpy as np
 
 from torchtally.errors import UsageError
 from torchtally.train.data.token_data import Ids
-from torchtally.train.data.token_file import opened
+from torchtally.train.data.token_file import open_file
 
 END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """What tokenizers call the end of a document, by how often they do."""
@@ -72,16 +72,16 @@ class BytePairTokenizer:
             self.replaced += piece.count("\ufffd")
             pieces.append(piece)
             if len(pieces) == BATCH:
-                yield from self._encoded(pieces)
+                yield from self._encode_batch(pieces)
                 pieces = []
-        yield from self._encoded(pieces)
+        yield from self._encode_batch(pieces)
 
     def decode(self, ids: Iterable[int]) -> str:
         """As ByteTokenizer's."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
-    def _encoded(self, pieces: list[str]) -> Iterator[Ids]:
+    def _encode_batch(self, pieces: list[str]) -> Iterator[Ids]:
         for encoding in self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False):
             yield np.array(encoding.ids, np.uint32)
 
@@ -92,7 +92,7 @@ Tokenizer = ByteTokenizer | BytePairTokenizer
 
 def tokenizer_text(path: str) -> str:
     """The text of a tokenizer.json. Raises UsageError where it cannot be read."""
-    with os.fdopen(opened(path), "rb") as file:
+    with os.fdopen(open_file(path), "rb") as file:
         try:
             return file.read().decode()
         except (OSError, UnicodeDecodeError) as error:

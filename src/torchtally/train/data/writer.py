@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedRandom
 
 from torchtally.errors import UsageError
-from torchtally.train.data.description import Shard
+from torchtally.train.data.description import TokenShard
 from torchtally.train.data.headers import LLM_C_DTYPES, LLM_C_HEADER, LLM_C_MOST_TOKENS
 from torchtally.train.data.token_data import Ids
 from torchtally.train.data.token_file import LITTLE_ENDIAN
@@ -153,7 +153,7 @@ class SplitWriter:
     def __init__(self, folder: Folder, name: str, dtype: str, *, shard_tokens: int) -> None:
         if not 0 < shard_tokens <= LLM_C_MOST_TOKENS:
             raise UsageError(f"{shard_tokens} tokens a file: 1 to {LLM_C_MOST_TOKENS}.")
-        self.shards: list[Shard] = []
+        self.shards: list[TokenShard] = []
         self._folder = folder
         self._name = name
         self._dtype = dtype
@@ -184,7 +184,7 @@ class SplitWriter:
             settle(file)
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        self.shards.append(Shard(self._next_name(), self._tokens, size_bytes, digest))
+        self.shards.append(TokenShard(self._next_name(), self._tokens, size_bytes, digest))
         self._file = None
 
     def close(self) -> None:

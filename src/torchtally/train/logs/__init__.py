@@ -11,16 +11,16 @@ What is logged never decides how a training goes: a log that fails is reported, 
 """
 
 from torchtally.train.logs.jsonl import read_log
-from torchtally.train.logs.log import Log, LogName, RunHeader, Unlogged
+from torchtally.train.logs.log import Log, LogName, NoLog, RunHeader
 from torchtally.train.logs.records import StepRecord
 from torchtally.train.logs.together import logs
 
 __all__ = [
     "Log",
     "LogName",
+    "NoLog",
     "RunHeader",
     "StepRecord",
-    "Unlogged",
     "logs",
     "read_log",
 ]

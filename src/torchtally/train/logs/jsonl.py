@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.train.logs.log import SCHEMA_VERSION, RunHeader, Value, as_json, from_json
+from torchtally.train.logs.log import SCHEMA_VERSION, LogValue, RunHeader, as_json, from_json
 from torchtally.train.logs.names import units
 
 NAME = "log.jsonl"
@@ -30,12 +30,12 @@ BLOCK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LogContents:
     """A log as it was read: what holds after all resuming."""
 
     run: Mapping[str, Any]
     """The first line."""
-    records: tuple[tuple[int, Mapping[str, Value]], ...]
+    records: tuple[tuple[int, Mapping[str, LogValue]], ...]
     """(step, values), in the order of writing."""
 
     def series(self, name: str) -> tuple[tuple[int, float], ...]:
@@ -66,7 +66,7 @@ class JsonLines:
         self.path = folder / NAME
         self._resumed_at = resumed_at
         self._clock = clock
-        self._file = _opened(self.path)
+        self._file = _open_log(self.path)
         try:
             self._end_bytes = _end_of_lines(self._file)
             torn_bytes = os.fstat(self._file).st_size - self._end_bytes
@@ -90,7 +90,7 @@ class JsonLines:
             if not (BEGINNING.startswith(first) or first.startswith(BEGINNING)):
                 raise UsageError(f"{self.path}: not the log of a training run. Move it away.")
             return
-        _checked(self.path, first)
+        _check_header(self.path, first)
         if self._resumed_at is None and not replaces:
             raise UsageError(
                 f"{self.path}: the log of another run. Resume that run, or give this one a folder "
@@ -105,7 +105,7 @@ class JsonLines:
         schema = {"kind": "run", "schema_version": SCHEMA_VERSION}
         self._put({**schema, "unix_s": self._clock(), **header.as_json(), "units": units()})
 
-    def write(self, step: int, values: Mapping[str, Value]) -> None:
+    def write(self, step: int, values: Mapping[str, LogValue]) -> None:
         self._put({"step": step, "unix_s": round(self._clock(), 3), **values})
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class JsonLines:
         self._end_bytes += len(line)
 
 
-def read_log(path: str | Path) -> Logged:
+def read_log(path: str | Path) -> LogContents:
     """A log.jsonl, or that of a folder. A last line that was cut short is left out.
 
     Raises UsageError for a file that is none, naming the line.
@@ -137,8 +137,8 @@ def read_log(path: str | Path) -> Logged:
         lines = path.read_bytes().split(b"\n")[:-1]
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}).") from error
-    run = _checked(path, lines[0] if lines else b"")
-    records: list[tuple[int, Mapping[str, Value]]] = []
+    run = _check_header(path, lines[0] if lines else b"")
+    records: list[tuple[int, Mapping[str, LogValue]]] = []
     for number, line in enumerate(lines[1:], 2):
         record = _object(line)
         step = None if record is None else record.pop("step", None)
@@ -149,10 +149,10 @@ def read_log(path: str | Path) -> Logged:
         else:
             record.pop("unix_s", None)
             records.append((step, {name: from_json(value) for name, value in record.items()}))
-    return Logged(run, tuple(records))
+    return LogContents(run, tuple(records))
 
 
-def _opened(path: Path) -> int:
+def _open_log(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def _first_line(file: int) -> bytes:
     return content.partition(b"\n")[0]
 
 
-def _checked(path: Path, line: bytes) -> dict[str, Any]:
+def _check_header(path: Path, line: bytes) -> dict[str, Any]:
     """The run's line. Raises UsageError for anything else, or a schema yet to come."""
     header = _object(line)
     if header is None or header.get("kind") != "run":

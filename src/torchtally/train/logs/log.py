@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-Value = float | int | str
+LogValue = float | int | str
 
 SCHEMA_VERSION = 1
 """Of log.jsonl. A reader refuses a higher one."""
@@ -20,17 +20,17 @@ SCHEMA_VERSION = 1
 class Log(Protocol):
     """Takes values as they come."""
 
-    def write(self, step: int, values: Mapping[str, Value]) -> None:
+    def write(self, step: int, values: Mapping[str, LogValue]) -> None:
         """The values of a step, named as in `names`. A step may come more than once."""
 
     def close(self) -> None:
         """Everything is where it belongs. Nothing is written afterwards."""
 
 
-class Unlogged:
+class NoLog:
     """Nothing is written down: all ranks but the first."""
 
-    def write(self, step: int, values: Mapping[str, Value]) -> None: ...
+    def write(self, step: int, values: Mapping[str, LogValue]) -> None: ...
     def close(self) -> None: ...
 
 
@@ -50,7 +50,7 @@ class RunHeader:
     """A dataclass or a mapping."""
     mfu_convention: str | None = None
     """What train/mfu counts and the peak it divides by, in words."""
-    predicted: Mapping[str, Value] = field(default_factory=dict)
+    predicted: Mapping[str, LogValue] = field(default_factory=dict)
     """The plan: what was predicted, under the names of `names`."""
 
     def as_json(self) -> dict[str, Any]:

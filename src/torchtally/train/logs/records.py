@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torchtally.train.logs import names
-from torchtally.train.logs.log import Value
+from torchtally.train.logs.log import LogValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,8 @@ class StepRecord:
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     """Measured, by category."""
 
-    def values(self) -> dict[str, Value]:
-        values: dict[str, Value | None] = {
+    def values(self) -> dict[str, LogValue]:
+        values: dict[str, LogValue | None] = {
             names.LOSS: self.loss,
             names.GRAD_NORM: self.grad_norm,
             names.LEARNING_RATE: self.learning_rate,

@@ -12,7 +12,7 @@ from torchtally.errors import UsageError
 from torchtally.train.logs.log import LogName
 
 
-def package(name: LogName, module: str | None = None) -> Any:
+def import_package(name: LogName, module: str | None = None) -> Any:
     """The imported module. Raises UsageError if it is not installed."""
     try:
         return importlib.import_module(module or name)
@@ -24,7 +24,7 @@ def package(name: LogName, module: str | None = None) -> Any:
 
 
 @contextmanager
-def starting(name: LogName, advice: str) -> Iterator[None]:
+def explain_start_errors(name: LogName, advice: str) -> Iterator[None]:
     """What goes wrong at the start is an error of the user's; chatter does not go to stdout."""
     try:
         with redirect_stdout(sys.stderr):

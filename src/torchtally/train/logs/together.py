@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torchtally.errors import UsageError
 from torchtally.train.logs.jsonl import JsonLines
-from torchtally.train.logs.log import Log, LogName, RunHeader, Value
+from torchtally.train.logs.log import Log, LogName, LogValue, RunHeader
 from torchtally.train.logs.tensorboard import TensorBoard
 from torchtally.train.logs.trackio import Trackio
 from torchtally.train.logs.wandb import Wandb
@@ -44,7 +44,7 @@ def logs(
         stack.callback(lines.close)
         opened: list[_Guarded] = []
         for name in log_names:
-            log = _opened(name, folder, header, project, resumed_at)
+            log = _open_log(name, folder, header, project, resumed_at)
             opened.append(_Guarded(name, log, say))
             stack.callback(opened[-1].close)
         # Last: a run that could not start has not begun, and its folder can be used again.
@@ -63,7 +63,7 @@ def _names(to: Iterable[LogName | str]) -> tuple[LogName, ...]:
         raise UsageError(f"log.to: {error}: give some of {', '.join(LogName)}.") from None
 
 
-def _opened(
+def _open_log(
     name: LogName, folder: Path, header: RunHeader, project: str, resumed_at: int | None
 ) -> Log:
     is_resumed = resumed_at is not None
@@ -83,7 +83,7 @@ class _Guarded:
         self._name, self._log, self._say = name, log, say
         self._has_failed = False
 
-    def write(self, step: int, values: Mapping[str, Value]) -> None:
+    def write(self, step: int, values: Mapping[str, LogValue]) -> None:
         if not self._has_failed:
             self._try(lambda: self._log.write(step, values), f"from step {step} on")
 
@@ -108,7 +108,7 @@ class _Together:
         self._close = close
         self._has_lost = False
 
-    def write(self, step: int, values: Mapping[str, Value]) -> None:
+    def write(self, step: int, values: Mapping[str, LogValue]) -> None:
         try:
             self._lines.write(step, values)
         except OSError as error:

@@ -4,9 +4,9 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchtally.train.logs.log import LogName, RunHeader, Value
+from torchtally.train.logs.log import LogName, LogValue, RunHeader
 from torchtally.train.logs.names import STEP
-from torchtally.train.logs.remote import package, run_of, starting
+from torchtally.train.logs.remote import explain_start_errors, import_package, run_of
 
 
 class Trackio:
@@ -16,9 +16,9 @@ class Trackio:
         self, folder: Path, header: RunHeader, *, project: str, is_resumed: bool = False
     ) -> None:
         """Raises UsageError without the `trackio` extra, or if trackio does not start."""
-        module = package(LogName.TRACKIO)
+        module = import_package(LogName.TRACKIO)
         name = folder.resolve().name
-        with starting(LogName.TRACKIO, "Check TRACKIO_SPACE_ID and TRACKIO_DIR."):
+        with explain_start_errors(LogName.TRACKIO, "Check TRACKIO_SPACE_ID and TRACKIO_DIR."):
             self._run = module.init(
                 project=project,
                 name=run_of(
@@ -31,7 +31,7 @@ class Trackio:
                 config=header.as_json(),
             )
 
-    def write(self, step: int, values: Mapping[str, Value]) -> None:
+    def write(self, step: int, values: Mapping[str, LogValue]) -> None:
         self._run.log({**values, STEP: step}, step=step)
 
     def close(self) -> None:

@@ -4,9 +4,9 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchtally.train.logs.log import LogName, RunHeader, Value
+from torchtally.train.logs.log import LogName, LogValue, RunHeader
 from torchtally.train.logs.names import STEP
-from torchtally.train.logs.remote import package, run_of, starting
+from torchtally.train.logs.remote import explain_start_errors, import_package, run_of
 
 
 class Wandb:
@@ -20,8 +20,10 @@ class Wandb:
         self, folder: Path, header: RunHeader, *, project: str, is_resumed: bool = False
     ) -> None:
         """Raises UsageError without the `wandb` extra, or if wandb does not start."""
-        module = package(LogName.WANDB)
-        with starting(LogName.WANDB, "Log in with `wandb login`, or set WANDB_MODE=offline."):
+        module = import_package(LogName.WANDB)
+        with explain_start_errors(
+            LogName.WANDB, "Log in with `wandb login`, or set WANDB_MODE=offline."
+        ):
             self._run = module.init(
                 project=project,
                 name=folder.resolve().name,
@@ -35,7 +37,7 @@ class Wandb:
             self._run.define_metric(STEP)
             self._run.define_metric("*", step_metric=STEP, step_sync=True)
 
-    def write(self, step: int, values: Mapping[str, Value]) -> None:
+    def write(self, step: int, values: Mapping[str, LogValue]) -> None:
         self._run.log({**values, STEP: step})
 
     def close(self) -> None:

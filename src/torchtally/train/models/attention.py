@@ -55,7 +55,7 @@ def _takes_groups(q: Tensor, mask: Tensor | None) -> bool:
     return q.device.type == "cpu" or (mask is None and q.dtype in HALVES)
 
 
-class Attention(nn.Module):
+class CausalAttention(nn.Module):
     """Query, key and value of every head from one matrix, in this order, and one matrix out."""
 
     def __init__(self, config: TransformerConfig, *, gain: float, recomputes: bool) -> None:
@@ -72,7 +72,7 @@ class Attention(nn.Module):
         rotary: Rotary | None,
         mask: Bool[Tensor, "sequence sequence"] | None = None,
     ) -> Float[Tensor, "batch sequence width"]:
-        q, k, v = (tensor.transpose(1, 2) for tensor in self._projected(x, rotary))
+        q, k, v = (tensor.transpose(1, 2) for tensor in self._project(x, rotary))
         dropout = self.dropout if self.training else 0.0
         if self.recomputes and torch.is_grad_enabled():
             attended = checkpoint(attend, q, k, v, mask, dropout, use_reentrant=False)
@@ -81,7 +81,7 @@ class Attention(nn.Module):
         joined: Tensor = self.output(attended.transpose(1, 2).flatten(2))
         return joined
 
-    def _projected(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, ...]:
+    def _project(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, ...]:
         """Each (batch, sequence, heads or kv_heads, head_dim), queries and keys turned together."""
         h, k = self.heads, self.kv_heads
         qkv = self.qkv(x).unflatten(-1, (h + 2 * k, self.head_dim))

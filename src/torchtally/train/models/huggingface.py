@@ -18,7 +18,7 @@ from torchtally.errors import UsageError
 from torchtally.plan.architecture.checkpoint import WHOLE, read_checkpoint
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.huggingface_config import CONFIG, config_document
-from torchtally.train.models.huggingface_names import NO_WEIGHTS, Entry, entries
+from torchtally.train.models.huggingface_names import NO_WEIGHTS, WeightMapping, weight_mappings
 from torchtally.train.models.transformer import Transformer
 
 GPT2_BASE = "transformer."
@@ -41,7 +41,7 @@ def write_weights(model: Transformer, folder: Path | str) -> None:
     document = config_document(model.config, dtype)
     tensors = {
         entry.theirs: _theirs(parameters[entry.ours].detach(), entry).contiguous()
-        for entry in entries(model.config)
+        for entry in weight_mappings(model.config)
     }
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f"{WHOLE}.unfinished"
@@ -73,7 +73,7 @@ def read_weights(model: Transformer, path: Path | str) -> None:
     for part in checkpoint.tensors:
         if part.name in shapes and part.dtype not in FLOATS:
             raise UsageError(f"{path}: {part.name}: {part.dtype} is no float that can be trained.")
-    named_entries = _as_named_in(entries(model.config), shapes)
+    named_entries = _by_checkpoint_name(weight_mappings(model.config), shapes)
     _check(checkpoint.place, named_entries, shapes, parameters, model.config)
     for name, tensor in _tensors(Path(checkpoint.place), named_entries):
         entry = named_entries[name]
@@ -81,13 +81,15 @@ def read_weights(model: Transformer, path: Path | str) -> None:
     _check_tied_head(Path(checkpoint.place), model, shapes)
 
 
-def _theirs(parameter: Tensor, entry: Entry) -> Tensor:
+def _theirs(parameter: Tensor, entry: WeightMapping) -> Tensor:
     """The view of our parameter that is their tensor."""
     part = parameter if entry.rows is None else parameter[slice(*entry.rows)]
     return part.T if entry.is_transposed else part
 
 
-def _as_named_in(listed: Iterable[Entry], names: Iterable[str]) -> dict[str, Entry]:
+def _by_checkpoint_name(
+    listed: Iterable[WeightMapping], names: Iterable[str]
+) -> dict[str, WeightMapping]:
     """By their names, as this checkpoint has them: GPT-2's own on the Hub is of the bare model."""
     is_bare = not any(name.startswith(GPT2_BASE) for name in names)
     return {
@@ -97,7 +99,7 @@ def _as_named_in(listed: Iterable[Entry], names: Iterable[str]) -> dict[str, Ent
 
 def _check(
     place: str,
-    expected: Mapping[str, Entry],
+    expected: Mapping[str, WeightMapping],
     found_shapes: Mapping[str, tuple[int, ...]],
     parameters: Mapping[str, Tensor],
     config: TransformerConfig,
@@ -112,9 +114,9 @@ def _check(
         name for name in sorted({*allowed} & {*found_shapes}) if found_shapes[name] != shapes[name]
     ]
     complaints = [
-        _listed("missing", sorted({*expected} - {*found_shapes})),
-        _listed("not of this model", sorted({*found_shapes} - allowed)),
-        _listed(
+        _list_text("missing", sorted({*expected} - {*found_shapes})),
+        _list_text("not of this model", sorted({*found_shapes} - allowed)),
+        _list_text(
             "of another shape",
             [f"{name} {found_shapes[name]} for {shapes[name]}" for name in wrong],
         ),
@@ -126,7 +128,7 @@ def _check(
         )
 
 
-def _listed(what: str, names: list[str]) -> str:
+def _list_text(what: str, names: list[str]) -> str:
     if not names:
         return ""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

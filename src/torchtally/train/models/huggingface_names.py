@@ -12,7 +12,7 @@ from typing import Literal
 from torchtally.errors import UsageError
 from torchtally.train.models.config import TransformerConfig
 
-Kind = Literal["gpt2", "llama", "mistral"]
+ModelType = Literal["gpt2", "llama", "mistral"]
 """A model_type of transformers. Mistral is Llama with a sliding window."""
 
 NO_WEIGHTS = re.compile(r"\.attn\.(masked_)?bias$|\.rotary_emb\.inv_freq$")
@@ -20,7 +20,7 @@ NO_WEIGHTS = re.compile(r"\.attn\.(masked_)?bias$|\.rotary_emb\.inv_freq$")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class WeightMapping:
     """One tensor of theirs, and where it is in ours."""
 
     theirs: str
@@ -30,7 +30,7 @@ class Entry:
     is_transposed: bool = False
 
 
-def kind_of(config: TransformerConfig) -> Kind:
+def kind_of(config: TransformerConfig) -> ModelType:
     """What transformers calls such a model.
 
     Raises UsageError for a mixture of parts that none of its classes here has.
@@ -54,15 +54,15 @@ def kind_of(config: TransformerConfig) -> Kind:
     )
 
 
-def entries(config: TransformerConfig) -> tuple[Entry, ...]:
+def weight_mappings(config: TransformerConfig) -> tuple[WeightMapping, ...]:
     """Every tensor of a checkpoint, in the model's order. Raises UsageError as `kind_of` does."""
     listed = _gpt2(config) if kind_of(config) == "gpt2" else _llama(config)
     return tuple(listed)
 
 
-def _gpt2(config: TransformerConfig) -> Iterator[Entry]:
-    yield Entry("transformer.wte.weight", "embedding.weight")
-    yield Entry("transformer.wpe.weight", "positions.weight")
+def _gpt2(config: TransformerConfig) -> Iterator[WeightMapping]:
+    yield WeightMapping("transformer.wte.weight", "embedding.weight")
+    yield WeightMapping("transformer.wpe.weight", "positions.weight")
     for at in range(config.layers):
         theirs, ours = f"transformer.h.{at}", f"blocks.{at}"
         yield from _pair(f"{theirs}.ln_1", f"{ours}.attention_norm")
@@ -73,31 +73,35 @@ def _gpt2(config: TransformerConfig) -> Iterator[Entry]:
         yield from _conv1d(f"{theirs}.mlp.c_proj", f"{ours}.feed_forward.down")
     yield from _pair("transformer.ln_f", "norm")
     if not config.is_tied:
-        yield Entry("lm_head.weight", "head.weight")
+        yield WeightMapping("lm_head.weight", "head.weight")
 
 
-def _llama(config: TransformerConfig) -> Iterator[Entry]:
+def _llama(config: TransformerConfig) -> Iterator[WeightMapping]:
     parts = ("weight", "bias") if config.has_bias else ("weight",)
-    yield Entry("model.embed_tokens.weight", "embedding.weight")
+    yield WeightMapping("model.embed_tokens.weight", "embedding.weight")
     for at in range(config.layers):
         theirs, ours = f"model.layers.{at}", f"blocks.{at}"
-        yield Entry(f"{theirs}.input_layernorm.weight", f"{ours}.attention_norm.weight")
+        yield WeightMapping(f"{theirs}.input_layernorm.weight", f"{ours}.attention_norm.weight")
         for name, rows in _rows(config).items():
             for part in parts:
-                yield Entry(
+                yield WeightMapping(
                     f"{theirs}.self_attn.{name}.{part}", f"{ours}.attention.qkv.{part}", rows
                 )
         for part in parts:
-            yield Entry(f"{theirs}.self_attn.o_proj.{part}", f"{ours}.attention.output.{part}")
-        yield Entry(f"{theirs}.post_attention_layernorm.weight", f"{ours}.feed_forward_norm.weight")
+            yield WeightMapping(
+                f"{theirs}.self_attn.o_proj.{part}", f"{ours}.attention.output.{part}"
+            )
+        yield WeightMapping(
+            f"{theirs}.post_attention_layernorm.weight", f"{ours}.feed_forward_norm.weight"
+        )
         for name in ("gate", "up", "down"):
             for part in parts:
-                yield Entry(
+                yield WeightMapping(
                     f"{theirs}.mlp.{name}_proj.{part}", f"{ours}.feed_forward.{name}.{part}"
                 )
-    yield Entry("model.norm.weight", "norm.weight")
+    yield WeightMapping("model.norm.weight", "norm.weight")
     if not config.is_tied:
-        yield Entry("lm_head.weight", "head.weight")
+        yield WeightMapping("lm_head.weight", "head.weight")
 
 
 def _rows(config: TransformerConfig) -> dict[str, tuple[int, int]]:
@@ -106,11 +110,11 @@ def _rows(config: TransformerConfig) -> dict[str, tuple[int, int]]:
     return {"q_proj": (0, q), "k_proj": (q, q + kv), "v_proj": (q + kv, q + 2 * kv)}
 
 
-def _pair(theirs: str, ours: str) -> Iterator[Entry]:
+def _pair(theirs: str, ours: str) -> Iterator[WeightMapping]:
     for part in ("weight", "bias"):
-        yield Entry(f"{theirs}.{part}", f"{ours}.{part}")
+        yield WeightMapping(f"{theirs}.{part}", f"{ours}.{part}")
 
 
-def _conv1d(theirs: str, ours: str) -> Iterator[Entry]:
-    yield Entry(f"{theirs}.weight", f"{ours}.weight", is_transposed=True)
-    yield Entry(f"{theirs}.bias", f"{ours}.bias")
+def _conv1d(theirs: str, ours: str) -> Iterator[WeightMapping]:
+    yield WeightMapping(f"{theirs}.weight", f"{ours}.weight", is_transposed=True)
+    yield WeightMapping(f"{theirs}.bias", f"{ours}.bias")

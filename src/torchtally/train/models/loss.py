@@ -20,7 +20,7 @@ from torchtally.errors import UsageError
 IGNORED = -100
 """A target that counts for nothing: PyTorch's own default."""
 
-Implementation = Literal["chunks", "torch"]
+LossImplementation = Literal["chunks", "torch"]
 
 
 def linear_cross_entropy(
@@ -29,7 +29,7 @@ def linear_cross_entropy(
     targets: Int[Tensor, " tokens"],
     *,
     chunk_tokens: int | None = None,
-    implementation: Implementation = "chunks",
+    implementation: LossImplementation = "chunks",
 ) -> Float[Tensor, ""]:
     """Mean over targets other than -100 of -log softmax(hidden @ weight.T)[target], in nats.
 

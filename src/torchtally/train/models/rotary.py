@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchtally.train.models.config import RopeStretch
 
 
-def stretched(rates: Float[Tensor, " half"], stretch: RopeStretch) -> Float[Tensor, " half"]:
+def stretch_rates(rates: Float[Tensor, " half"], stretch: RopeStretch) -> Float[Tensor, " half"]:
     """Radians a position, slower where a turn is long. Turns are counted in the original context:
     `high_factor` of them or more change nothing, `low_factor` or fewer are stretched in full.
     """
@@ -50,7 +50,7 @@ class Rotary(nn.Module):
         positions = torch.arange(context, dtype=torch.float32, device=device)
         rates = 1.0 / self.theta**exponents
         if self.stretch is not None:
-            rates = stretched(rates, self.stretch)
+            rates = stretch_rates(rates, self.stretch)
         angles = torch.outer(positions, rates)
         self.cos, self.sin = angles.cos(), angles.sin()
 

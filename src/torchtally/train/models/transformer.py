@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchtally.errors import UsageError
 from torchtally.plan.flops import Recompute
-from torchtally.train.models.attention import Attention, window_mask
+from torchtally.train.models.attention import CausalAttention, window_mask
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.feed_forward import GatedFeedForward, PlainFeedForward
 from torchtally.train.models.linear import Embedding, Linear
@@ -23,7 +23,7 @@ from torchtally.train.models.norms import norm_of
 from torchtally.train.models.rotary import Rotary
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """x + attention(norm(x)), and x + feed_forward(norm(x)) of that."""
 
     def __init__(self, config: TransformerConfig, recompute: Recompute) -> None:
@@ -32,7 +32,9 @@ class Block(nn.Module):
         gain = 1 / math.sqrt(2 * config.layers)
         feed_forward = GatedFeedForward if config.activation == "swiglu" else PlainFeedForward
         self.attention_norm = norm_of(config)
-        self.attention = Attention(config, gain=gain, recomputes=recompute is Recompute.SELECTIVE)
+        self.attention = CausalAttention(
+            config, gain=gain, recomputes=recompute is Recompute.SELECTIVE
+        )
         self.feed_forward_norm = norm_of(config)
         self.feed_forward = feed_forward(config, gain=gain)
         self.dropout = config.dropout
@@ -43,10 +45,10 @@ class Block(nn.Module):
         rotary: Rotary | None,
         mask: Bool[Tensor, "sequence sequence"] | None = None,
     ) -> Float[Tensor, "batch sequence width"]:
-        x = x + self._dropped(self.attention(self.attention_norm(x), rotary, mask))
-        return x + self._dropped(self.feed_forward(self.feed_forward_norm(x)))
+        x = x + self._drop_out(self.attention(self.attention_norm(x), rotary, mask))
+        return x + self._drop_out(self.feed_forward(self.feed_forward_norm(x)))
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _drop_out(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 
@@ -72,7 +74,9 @@ class Transformer(nn.Module):
         is_rotary = config.positions == "rope"
         self.positions = None if is_rotary else Embedding(config.context, config.width)
         self.rotary = _rotary(config) if is_rotary else None
-        self.blocks = nn.ModuleList(Block(config, self.recompute) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(
+            DecoderBlock(config, self.recompute) for _ in range(config.layers)
+        )
         self.norm = norm_of(config)
         self.head = None if config.is_tied else Linear(config.width, config.vocabulary)
 

@@ -7,13 +7,13 @@ from torchtally.train.optimizers.clipping import clip_by_norm, clip_by_value, gl
 from torchtally.train.optimizers.config import (
     DEFAULTS,
     DecayedOn,
-    Implementation,
     OptimizerConfig,
+    OptimizerImplementation,
 )
 from torchtally.train.optimizers.foreach import ForeachOptimizer
 from torchtally.train.optimizers.groups import parameter_groups
 from torchtally.train.optimizers.lion import Lion
-from torchtally.train.optimizers.muon import Muon, orthogonalised
+from torchtally.train.optimizers.muon import Muon, newton_schulz
 from torchtally.train.optimizers.rmsprop import RMSProp
 from torchtally.train.optimizers.schedules import (
     ScheduleConfig,
@@ -36,10 +36,10 @@ __all__ = [
     "AdamW",
     "DecayedOn",
     "ForeachOptimizer",
-    "Implementation",
     "Lion",
     "Muon",
     "OptimizerConfig",
+    "OptimizerImplementation",
     "RMSProp",
     "ScheduleConfig",
     "build",
@@ -51,7 +51,7 @@ __all__ = [
     "implementations",
     "learning_rates",
     "load_state",
-    "orthogonalised",
+    "newton_schulz",
     "parameter_groups",
     "planned_counter_bytes",
     "planned_state_bytes",

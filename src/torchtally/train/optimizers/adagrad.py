@@ -6,9 +6,9 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from torchtally.train.optimizers.foreach import (
-    Batch,
     ForeachOptimizer,
     Form,
+    ParameterBatch,
     ParameterGroup,
 )
 
@@ -53,7 +53,7 @@ class AdaGrad(ForeachOptimizer):
     def form(group: ParameterGroup) -> Form:
         return Form(("sum",), counts_steps=True)
 
-    def _update(self, batch: Batch, group: ParameterGroup) -> None:
+    def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
         θ, g = batch.parameters, batch.gradients
         η, λ, ε = group["lr"], group["weight_decay"], group["eps"]
         (G,) = batch.moments

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtally.train.optimizers.foreach import (
-    Batch,
     ForeachOptimizer,
     Form,
+    ParameterBatch,
     ParameterGroup,
     scale,
 )
@@ -46,7 +46,7 @@ class Adam(ForeachOptimizer):
     def form(group: ParameterGroup) -> Form:
         return ADAM_FORM
 
-    def _update(self, batch: Batch, group: ParameterGroup) -> None:
+    def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
         θ, g = batch.parameters, batch.gradients
         λ = group["weight_decay"]
         if λ:
@@ -81,18 +81,18 @@ class AdamW(ForeachOptimizer):
     def form(group: ParameterGroup) -> Form:
         return ADAM_FORM
 
-    def _update(self, batch: Batch, group: ParameterGroup) -> None:
+    def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
         adamw_step(batch, group)
 
 
-def adamw_step(batch: Batch, group: ParameterGroup) -> None:
+def adamw_step(batch: ParameterBatch, group: ParameterGroup) -> None:
     """AdamW's equation, in place."""
     if group["weight_decay"]:
         scale(batch.parameters, 1 - group["lr"] * group["weight_decay"])
     adam_step(batch, batch.gradients, group)
 
 
-def adam_step(batch: Batch, g: list[Float[Tensor, "..."]], group: ParameterGroup) -> None:
+def adam_step(batch: ParameterBatch, g: list[Float[Tensor, "..."]], group: ParameterGroup) -> None:
     """Adam's equation with these gradients and without weight decay, in place."""
     η, (β1, β2), ε = group["lr"], group["betas"], group["eps"]
     m, v = batch.moments

@@ -8,12 +8,12 @@ import torch
 from torchtally.errors import UsageError
 from torchtally.train.optimizers.adagrad import AdaGrad
 from torchtally.train.optimizers.adam import Adam, AdamW
-from torchtally.train.optimizers.config import Implementation, OptimizerConfig
+from torchtally.train.optimizers.config import OptimizerConfig, OptimizerImplementation
 from torchtally.train.optimizers.foreach import ParameterGroup
 from torchtally.train.optimizers.groups import (
     IsHidden,
-    Parameters,
-    Trained,
+    ParameterSource,
+    TrainedParameter,
     decay_groups,
     trained_parameters,
 )
@@ -50,7 +50,7 @@ FUSED_ON_SHARDS = ("adam", "adamw")
 
 
 def build(
-    parameters: Parameters, config: OptimizerConfig, *, is_hidden: IsHidden | None = None
+    parameters: ParameterSource, config: OptimizerConfig, *, is_hidden: IsHidden | None = None
 ) -> torch.optim.Optimizer:
     """The optimizer that the config asks for, of a model or of its parameters.
 
@@ -94,7 +94,7 @@ def implementations(
 
 def implementation(
     config: OptimizerConfig, devices: Collection[str], *, are_shards: bool = False
-) -> Implementation:
+) -> OptimizerImplementation:
     """Whose code takes the step: what the config says, and for "auto" the fastest there is."""
     there = implementations(config, devices, are_shards=are_shards)
     chosen = there[0] if config.implementation == "auto" else config.implementation
@@ -128,21 +128,23 @@ def load_state(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) 
                 f"The saved optimizer has parameter {differ[1]!r} where this one has "
                 f"{differ[0]!r}. Resume with the model and the config that were saved."
             )
-    groups = [_resumed(here, there) for here, there in zip(own, saved, strict=True)]
+    groups = [_merge_group(here, there) for here, there in zip(own, saved, strict=True)]
     optimizer.load_state_dict({**state_dict, "param_groups": groups})
 
 
 _OF_THE_IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable", "maximize")
 
 
-def _resumed(here: ParameterGroup, there: ParameterGroup) -> ParameterGroup:
+def _merge_group(here: ParameterGroup, there: ParameterGroup) -> ParameterGroup:
     saved_values = {
         key: there[key] for key in here if key in there and key not in _OF_THE_IMPLEMENTATION
     }
     return {**here, **saved_values, "params": there["params"]}
 
 
-def _muon_groups(trained: Sequence[Trained], config: OptimizerConfig) -> list[ParameterGroup]:
+def _muon_groups(
+    trained: Sequence[TrainedParameter], config: OptimizerConfig
+) -> list[ParameterGroup]:
     if any(parameter.name is None for parameter in trained):
         raise UsageError(
             "The optimizer muon treats embeddings and heads unlike other matrices, and has to know "

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtally.errors import UsageError
-from torchtally.train.shards import held, whole
+from torchtally.train.shards import gather_whole, local_part
 
 NORM_EPS = 1e-6
 """Added to the norm that is divided by: torch.nn.utils.clip_grad_norm_."""
@@ -32,7 +32,7 @@ def global_norm(tensors: Iterable[Float[Tensor, "..."]]) -> Float[Tensor, ""]:
     norm: Tensor = torch.linalg.vector_norm(
         torch.stack([tensor.to(vectors[0].device) for tensor in norms])
     )
-    return whole(norm)
+    return gather_whole(norm)
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def clip_by_norm(
     if error_if_nonfinite and not bool(norm.isfinite()):
         raise FloatingPointError(_nonfinite_text(gradients))
     scale = torch.clamp(limit / (norm + NORM_EPS), max=1.0)
-    for alike in _alike([held(gradient) for gradient in gradients]):
+    for alike in _alike([local_part(gradient) for gradient in gradients]):
         torch._foreach_mul_(alike, scale.to(alike[0].device))
     return norm
 
@@ -68,7 +68,7 @@ def scale_to_norm(parameters: Iterable[Tensor], norm: float, limit: float) -> No
     scale = limit / (norm + NORM_EPS)
     if scale >= 1:
         return
-    for alike in _alike([held(gradient) for gradient in _gradients(parameters)]):
+    for alike in _alike([local_part(gradient) for gradient in _gradients(parameters)]):
         torch._foreach_mul_(alike, scale)
 
 

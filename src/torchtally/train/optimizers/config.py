@@ -11,7 +11,7 @@ from torchtally.train.optimizers.hyperparameters import (
     check_hyperparameters,
 )
 
-Implementation = Literal["auto", "fused", "foreach", "own"]
+OptimizerImplementation = Literal["auto", "fused", "foreach", "own"]
 """Whose code takes the step: torch's fused kernels, torch's foreach, or the equations here."""
 DecayedOn = Literal["all", "matrices", "matrices without embeddings"]
 """Which parameters weight decay is for. Matrices have two dimensions or more; norms and biases, in
@@ -60,11 +60,11 @@ class OptimizerConfig:
     adamw_lr: float | None = None
     """Muon's, for what is no hidden matrix; `lr` where none is given."""
     decayed_on: DecayedOn = "matrices"
-    implementation: Implementation = "auto"
+    implementation: OptimizerImplementation = "auto"
 
     def __post_init__(self) -> None:
         _check_choice("optimizer", self.name, tuple(DEFAULTS))
-        _check_choice("implementation", self.implementation, get_args(Implementation))
+        _check_choice("implementation", self.implementation, get_args(OptimizerImplementation))
         _check_choice("value for decayed_on", self.decayed_on, get_args(DecayedOn))
         defaults = DEFAULTS[self.name]
         for key in self._given():

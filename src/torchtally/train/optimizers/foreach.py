@@ -18,7 +18,7 @@ from torch.optim.optimizer import ParamsT
 
 from torchtally.errors import UsageError
 from torchtally.train.optimizers.hyperparameters import check_hyperparameters
-from torchtally.train.shards import held
+from torchtally.train.shards import local_part
 
 ParameterGroup = dict[str, Any]
 """torch's own: "params" and the hyperparameters that hold for them."""
@@ -65,7 +65,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ParameterBatch:
     """Lists in the same order, all tensors on one device, parameters of one dtype."""
 
     parameters: list[Float[Tensor, "..."]] = field(default_factory=list)
@@ -91,7 +91,7 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
         """Of the equation for this group."""
 
     @abstractmethod
-    def _update(self, batch: Batch, group: ParameterGroup) -> None:
+    def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
         """One step of the equation, in place."""
 
     @overload
@@ -142,22 +142,22 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
             _check_dense(group, at)
         parameters = [group["params"][at] for at in present]
         moments = [
-            [self._kept(parameter, name, torch.zeros_like) for parameter in parameters]
+            [self._state(parameter, name, torch.zeros_like) for parameter in parameters]
             for name in form.moments
         ]
         steps = [0.0] * len(parameters)
         if form.counts_steps and parameters:
-            counters = [self._kept(parameter, "step", _counter) for parameter in parameters]
+            counters = [self._state(parameter, "step", _counter) for parameter in parameters]
             torch._foreach_add_(counters, _ONE, alpha=1)
             steps = [float(counter) for counter in counters]
         # By element, each rank updates what it holds of a shard, by plain operations.
-        part = held if form.is_elementwise else _as_it_is
+        part = local_part if form.is_elementwise else _as_it_is
         return [
             Member(part(weight), part(weight.grad), tuple(map(part, own)), step)
             for weight, step, *own in zip(parameters, steps, *moments, strict=True)
         ]
 
-    def _kept(
+    def _state(
         self, parameter: Tensor, name: str, first: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "..."]:
         state = self.state[parameter]
@@ -192,7 +192,7 @@ def _counter(parameter: Tensor) -> Float[Tensor, ""]:
     return torch.zeros((), dtype=torch.float32, device="cpu")
 
 
-def _batches(members: Iterable[Member], form: Form) -> Iterator[Batch]:
+def _batches(members: Iterable[Member], form: Form) -> Iterator[ParameterBatch]:
     """Members of one device and dtype together, as many as are good for the device."""
     kinds: dict[tuple[torch.device, torch.dtype, torch.dtype], list[Member]] = {}
     for member in members:
@@ -205,10 +205,10 @@ def _batches(members: Iterable[Member], form: Form) -> Iterator[Batch]:
             if form.is_elementwise
             else alike
         )
-        yield from _packed(pieces, limit)
+        yield from _pack(pieces, limit)
 
 
-def _packed(members: Iterable[Member], limit: int) -> Iterator[Batch]:
+def _pack(members: Iterable[Member], limit: int) -> Iterator[ParameterBatch]:
     """In order, batches of at most so many elements; a larger member is a batch by itself."""
     packed: list[Member] = []
     filled = 0
@@ -222,8 +222,8 @@ def _packed(members: Iterable[Member], limit: int) -> Iterator[Batch]:
         yield _batch(packed)
 
 
-def _batch(members: list[Member]) -> Batch:
-    return Batch(
+def _batch(members: list[Member]) -> ParameterBatch:
+    return ParameterBatch(
         [member.parameter for member in members],
         [member.gradient for member in members],
         tuple(map(list, zip(*(member.moments for member in members), strict=True))),

@@ -10,7 +10,7 @@ from torchtally.errors import UsageError
 from torchtally.train.optimizers.config import DecayedOn
 from torchtally.train.optimizers.foreach import ParameterGroup
 
-Parameters = (
+ParameterSource = (
     torch.nn.Module | Iterable[torch.nn.Parameter] | Iterable[tuple[str, torch.nn.Parameter]]
 )
 IsHidden = Callable[[str, torch.nn.Parameter], bool]
@@ -21,7 +21,7 @@ HEAD_NAMES = ("lm_head", "head", "output", "embed_out", "unembed", "unembedding"
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedParameter:
     """One parameter to be trained, and what is known of its place in the model."""
 
     name: str | None
@@ -30,7 +30,9 @@ class Trained:
     is_hidden_matrix: bool
 
 
-def trained_parameters(source: Parameters, is_hidden: IsHidden | None = None) -> list[Trained]:
+def trained_parameters(
+    source: ParameterSource, is_hidden: IsHidden | None = None
+) -> list[TrainedParameter]:
     """What is to be trained: each parameter that requires a gradient, once.
 
     A matrix of two dimensions is hidden unless it is an embedding or a head, which is told by the
@@ -38,7 +40,7 @@ def trained_parameters(source: Parameters, is_hidden: IsHidden | None = None) ->
     Without names, every matrix is hidden. Raises UsageError where there is nothing to train.
     """
     embeddings = _embeddings(source)
-    trained: dict[int, Trained] = {}
+    trained: dict[int, TrainedParameter] = {}
     for name, parameter in _named(source):
         if parameter.requires_grad and id(parameter) not in trained:
             parts = (name or "").split(".")
@@ -46,7 +48,7 @@ def trained_parameters(source: Parameters, is_hidden: IsHidden | None = None) ->
             is_inside = not is_embedding and not _is_among(HEAD_NAMES, parts)
             if is_hidden is not None:
                 is_inside = is_hidden(name or "", parameter)
-            trained[id(parameter)] = Trained(
+            trained[id(parameter)] = TrainedParameter(
                 name, parameter, is_embedding, is_inside and parameter.ndim == 2
             )
     if not trained:
@@ -58,7 +60,7 @@ def trained_parameters(source: Parameters, is_hidden: IsHidden | None = None) ->
 
 
 def parameter_groups(
-    source: Parameters, *, weight_decay: float, decayed_on: DecayedOn
+    source: ParameterSource, *, weight_decay: float, decayed_on: DecayedOn
 ) -> list[ParameterGroup]:
     """At most two groups: the parameters that decay, and the others with a weight decay of 0.
 
@@ -68,7 +70,7 @@ def parameter_groups(
 
 
 def decay_groups(
-    trained: Sequence[Trained], weight_decay: float, decayed_on: DecayedOn, **others: Any
+    trained: Sequence[TrainedParameter], weight_decay: float, decayed_on: DecayedOn, **others: Any
 ) -> list[ParameterGroup]:
     """As `parameter_groups`; `others` are in both groups."""
     if decayed_on == "matrices without embeddings" and any(
@@ -81,20 +83,20 @@ def decay_groups(
     decayed = [parameter for parameter in trained if _decays(parameter, decayed_on)]
     others_kept = [parameter for parameter in trained if not _decays(parameter, decayed_on)]
     return [
-        {"params": _listed(members), "weight_decay": decay, **others}
+        {"params": _with_names(members), "weight_decay": decay, **others}
         for members, decay in ((decayed, weight_decay), (others_kept, 0.0))
         if members
     ]
 
 
-def _decays(trained: Trained, decayed_on: DecayedOn) -> bool:
+def _decays(trained: TrainedParameter, decayed_on: DecayedOn) -> bool:
     if decayed_on == "all":
         return True
     is_left_out = decayed_on == "matrices without embeddings" and trained.is_embedding
     return trained.parameter.ndim >= 2 and not is_left_out
 
 
-def _listed(members: Sequence[Trained]) -> list[Any]:
+def _with_names(members: Sequence[TrainedParameter]) -> list[Any]:
     """With names where there are names: torch then keeps them in its state dict."""
     return [
         parameter.parameter if parameter.name is None else (parameter.name, parameter.parameter)
@@ -102,7 +104,7 @@ def _listed(members: Sequence[Trained]) -> list[Any]:
     ]
 
 
-def _named(source: Parameters) -> Iterable[tuple[str | None, torch.nn.Parameter]]:
+def _named(source: ParameterSource) -> Iterable[tuple[str | None, torch.nn.Parameter]]:
     if isinstance(source, torch.nn.Module):
         yield from source.named_parameters()
         return
@@ -113,7 +115,7 @@ def _named(source: Parameters) -> Iterable[tuple[str | None, torch.nn.Parameter]
             yield None, parameter
 
 
-def _embeddings(source: Parameters) -> set[int]:
+def _embeddings(source: ParameterSource) -> set[int]:
     if not isinstance(source, torch.nn.Module):
         return set()
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)

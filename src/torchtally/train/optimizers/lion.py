@@ -4,9 +4,9 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from torchtally.train.optimizers.foreach import (
-    Batch,
     ForeachOptimizer,
     Form,
+    ParameterBatch,
     ParameterGroup,
     scale,
 )
@@ -38,7 +38,7 @@ class Lion(ForeachOptimizer):
     def form(group: ParameterGroup) -> Form:
         return Form(("exp_avg",))
 
-    def _update(self, batch: Batch, group: ParameterGroup) -> None:
+    def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
         θ, g = batch.parameters, batch.gradients
         η, λ, (β1, β2) = group["lr"], group["weight_decay"], group["betas"]
         (m,) = batch.moments

@@ -10,14 +10,14 @@ from torch.optim.optimizer import ParamsT
 from torchtally.errors import UsageError
 from torchtally.train.optimizers.adam import ADAM_FORM, adamw_step
 from torchtally.train.optimizers.foreach import (
-    Batch,
     ForeachOptimizer,
     Form,
+    ParameterBatch,
     ParameterGroup,
     scale,
 )
 from torchtally.train.optimizers.hyperparameters import LearningRateAdjustment
-from torchtally.train.shards import held, part_like, whole
+from torchtally.train.shards import gather_whole, local_part, part_like
 
 MUON_FORM = Form(("momentum_buffer",), is_elementwise=False)
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -91,14 +91,14 @@ class Muon(ForeachOptimizer):
                 "or let torchtally.train.optimizers.build make the groups."
             )
 
-    def _update(self, batch: Batch, group: ParameterGroup) -> None:
+    def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
         if group["orthogonalise"]:
             muon_step(batch, group)
         else:
             adamw_step(batch, group)
 
 
-def muon_step(batch: Batch, group: ParameterGroup) -> None:
+def muon_step(batch: ParameterBatch, group: ParameterGroup) -> None:
     """Muon's equation for matrices, in place."""
     θ, G = batch.parameters, batch.gradients
     (M,) = batch.moments
@@ -110,9 +110,9 @@ def muon_step(batch: Batch, group: ParameterGroup) -> None:
     # One matrix after the other: each takes products enough to fill a device by itself.
     # Of a sharded one every rank makes the whole orthogonal: its rows alone do not say how.
     for matrix, update in zip(θ, updates, strict=True):
-        gathered = whole(update.bfloat16())
-        direction = orthogonalised(gathered, group["ns_coefficients"], group["ns_steps"])
-        held(matrix).add_(
+        gathered = gather_whole(update.bfloat16())
+        direction = newton_schulz(gathered, group["ns_coefficients"], group["ns_steps"])
+        local_part(matrix).add_(
             part_like(direction, matrix), alpha=-η * adjustment(group["adjust_lr_fn"], matrix.shape)
         )
 
@@ -127,7 +127,7 @@ def adjustment(kind: LearningRateAdjustment | None, shape: torch.Size) -> float:
     return sqrt(max(1.0, A / B)) if B else 1.0
 
 
-def orthogonalised(
+def newton_schulz(
     matrix: Float[Tensor, "rows columns"],
     coefficients: tuple[float, float, float] = NS_COEFFICIENTS,
     steps: int = 5,

@@ -4,9 +4,9 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from torchtally.train.optimizers.foreach import (
-    Batch,
     ForeachOptimizer,
     Form,
+    ParameterBatch,
     ParameterGroup,
     scale,
 )
@@ -42,7 +42,7 @@ class RMSProp(ForeachOptimizer):
     def form(group: ParameterGroup) -> Form:
         return Form(("square_avg",), counts_steps=True)
 
-    def _update(self, batch: Batch, group: ParameterGroup) -> None:
+    def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
         θ, g = batch.parameters, batch.gradients
         η, λ, α, ε = group["lr"], group["weight_decay"], group["alpha"], group["eps"]
         (v,) = batch.moments

@@ -4,9 +4,9 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from torchtally.train.optimizers.foreach import (
-    Batch,
     ForeachOptimizer,
     Form,
+    ParameterBatch,
     ParameterGroup,
     scale,
 )
@@ -55,7 +55,7 @@ class SGD(ForeachOptimizer):
     def form(group: ParameterGroup) -> Form:
         return Form(("momentum_buffer",) if group["momentum"] else ())
 
-    def _update(self, batch: Batch, group: ParameterGroup) -> None:
+    def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
         θ, g = batch.parameters, batch.gradients
         η, λ = group["lr"], group["weight_decay"]
         if λ:
