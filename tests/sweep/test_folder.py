@@ -18,8 +18,8 @@ HOLDS = """
 import sys
 from pathlib import Path
 from tests.sweep.sweeps import definition
-from torchtally.sweep.folder import opened
-with opened(Path(sys.argv[1]), definition(*sys.argv[2:]), resumes=False):
+from torchtally.sweep.folder import open_folder
+with open_folder(Path(sys.argv[1]), definition(*sys.argv[2:]), resumes=False):
     print("held", flush=True)
     sys.stdin.read()
 """

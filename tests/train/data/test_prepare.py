@@ -209,8 +209,8 @@ def test_a_limit_of_file_size_leaves_the_folder_as_it_was(tmp_path: Path) -> Non
     program = (
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "from torchtally.cli.data import NAME\n"
-        "from torchtally.train.data.prepare import Wanted, prepare\n"
-        f"prepare(Wanted(({str(tmp_path / 'a')!r},), {str(tmp_path / 'out')!r}))"
+        "from torchtally.train.data.prepare import PrepareRequest, prepare\n"
+        f"prepare(PrepareRequest(({str(tmp_path / 'a')!r},), {str(tmp_path / 'out')!r}))"
     )
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))  # noqa: E731
     done = subprocess.run(

@@ -256,7 +256,7 @@ import os, sys, tempfile
 from pathlib import Path
 from torchtally.errors import UsageError
 from torchtally.train.data.files import open_tokens
-from torchtally.train.data.prepare import Wanted, prepare
+from torchtally.train.data.prepare import PrepareRequest, prepare
 
 if os.getuid() == 0:
     os.setgid(65534)
@@ -289,7 +289,7 @@ with tempfile.TemporaryDirectory() as folder:
     text = here / "texts" / "text"
     text.write_text("one two three\\n" * 50)
     made = here / "made"
-    wanted = Wanted((str(here / "texts"),), str(made), is_overwriting=True)
+    wanted = PrepareRequest((str(here / "texts"),), str(made), is_overwriting=True)
     prepare(wanted)
     def unnamed(path):
         open_tokens([str(path)], sequence=4, vocabulary_size=257, seed=0).close()

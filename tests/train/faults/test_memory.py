@@ -145,7 +145,7 @@ import json, resource
 import numpy as np, torch
 from tests.train.steppers import ROWS, SEQUENCE, stepper, tokens
 from torchtally.errors import TallyError
-from torchtally.train.retry import shortage_explained
+from torchtally.train.retry import explain_shortage
 
 torch.set_num_threads(1)
 it = stepper()
@@ -167,7 +167,7 @@ def attempt(work):
                 tried[before:], [it.__name__ for it in type(error.__cause__).__mro__]]
 
 def explained(work):
-    with shortage_explained("Take smaller batches."):
+    with explain_shortage("Take smaller batches."):
         work()
 
 weights = [v.clone() for v in it.model.parameters()]

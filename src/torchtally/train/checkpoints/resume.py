@@ -68,7 +68,7 @@ def resume(
         seed_all(ranks.seed(seed) + manifest.step)
     if ranks.size != manifest.ranks:
         say(
-            f"step {manifest.step} was saved by {manifest.ranks} ranks and resumes on {ranks.size}: "
+            f"step {manifest.step} was saved by {manifest.ranks} ranks, resuming on {ranks.size}: "
             "losses agree to rounding, except that dropout draws other numbers."
         )
     with explain_damaged_state(manifest):
@@ -158,8 +158,8 @@ def _check_config(manifest: Manifest, trainer: Trainer, say: Say, *, allows_chan
     )
     if grave and not allows_changes:
         raise UsageError(
-            f"The checkpoint of step {manifest.step} belongs to another training:\n{text}\nResume with "
-            "the saved config, add --allow-changes, or start over with --replace."
+            f"The checkpoint of step {manifest.step} belongs to another training:\n{text}\nResume "
+            "with the saved config, add --allow-changes, or start over with --replace."
         )
     if changed:
         say(f"going on from step {manifest.step} with changes:\n{text}")
