@@ -80,7 +80,7 @@ def weights_and_targets(rows: int = 48) -> tuple[nn.Linear, torch.Tensor]:
     return nn.Linear(32, rows, bias=False), torch.randn(rows, 32)
 
 
-def on_step(
+def stepped(
     layer: nn.Linear, target: torch.Tensor, optimizer: torch.optim.Optimizer, steps: int
 ) -> torch.Tensor:
     """The gradient pulls to the target; each step's is bfloat16, so that all have the same."""

@@ -121,7 +121,7 @@ def test_paths_of_files(tmp_path: Path) -> None:
 def test_everything_is_checked_before_the_first_step(tmp_path: Path) -> None:
     paths = [write_raw(tmp_path / "a", [1] * 50), write_raw(tmp_path / "b", [1] * 49 + [300])]
 
-    def open(vocabulary_size: int, sequence: int = 8) -> TokenData:
+    def opened(vocabulary_size: int, sequence: int = 8) -> TokenData:
         return open_tokens(paths, dtype="uint16", sequence=sequence, stride=1, seed=0,
                            vocabulary_size=vocabulary_size)  # fmt: skip
 

@@ -89,7 +89,7 @@ def windows(data: TokenData, *numbers: int) -> list[list[int]]:
     return out.tolist()
 
 
-def open(path: Path, read: Read, vocabulary_size: int | None = VOCABULARY) -> TokenData:
+def opened(path: Path, read: Read, vocabulary_size: int | None = VOCABULARY) -> TokenData:
     file = token_file(str(path), dtype="uint16")
     return TokenData([file], sequence=4, read=read, vocabulary_size=vocabulary_size)
 

@@ -21,7 +21,7 @@ from torchtally.train.logs.names import LOSS, MEANINGS
 HEADER = RunHeader(config={"seed": 1, "to": LogName.WANDB, "at": Path("a")}, mfu_convention="x")
 
 
-def open(folder: Path, said: list[str] | None = None, **options: object) -> JsonLines:
+def opened(folder: Path, said: list[str] | None = None, **options: object) -> JsonLines:
     said = [] if said is None else said
     log = JsonLines(folder, say=said.append, clock=lambda: 5.0, **options)  # type: ignore[arg-type]
     log.begin(HEADER)
