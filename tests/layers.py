@@ -4,6 +4,7 @@ ARCHITECTURE.md prints this table and `test_layers.py` holds the source to it.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,20 +15,21 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "atomic": (),
     "chips": ("errors",),
     "trace": ("atomic", "chips", "errors"),
+    "torch_private": (),
     "work": ("trace",),
     "memory": ("chips", "errors", "trace"),
     "timing": ("atomic", "chips", "errors", "trace", "work"),
     "ledger": ("errors", "memory", "timing", "trace", "work"),
     "views": ("chips", "errors", "ledger", "memory", "table", "timing", "trace", "units", "work"),
     "plan": ("chips", "errors", "memory", "table", "timing", "trace", "units", "work"),
-    "virtual": ("chips", "errors", "memory", "trace"),
-    "tracer": ("chips", "errors", "memory", "trace", "virtual"),
-    "runs": ("chips", "memory", "timing", "trace", "tracer", "virtual"),
+    "virtual": ("chips", "errors", "memory", "torch_private", "trace"),
+    "tracer": ("chips", "errors", "memory", "torch_private", "trace", "virtual"),
+    "runs": ("chips", "memory", "timing", "torch_private", "trace", "tracer", "virtual"),
     "fit": ("chips", "errors", "ledger", "memory", "runs", "table", "trace", "tracer", "units",
             "views"),
     "report": ("chips", "fit", "ledger", "memory", "plan", "table", "trace", "units", "views"),
-    "bench": ("chips", "errors", "timing", "trace", "tracer", "virtual", "work"),
-    "train": ("chips", "errors", "plan", "units"),
+    "bench": ("chips", "errors", "timing", "torch_private", "trace", "tracer", "virtual", "work"),
+    "train": ("chips", "errors", "plan", "torch_private", "units"),
     "sweep": ("atomic", "errors", "runs", "table", "train", "units"),
     "cli": ("atomic", "bench", "chips", "errors", "fit", "ledger", "memory", "plan", "report",
             "runs", "sweep", "table", "timing", "trace", "tracer", "train", "units", "views",
@@ -38,8 +40,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
 `__init__` and `__main__` stand above all of them.
 """
 
-TORCH = frozenset({"virtual", "tracer", "runs", "bench", "train", "sweep"})
+TORCH = frozenset({"torch_private", "virtual", "tracer", "runs", "bench", "train", "sweep"})
 """The only packages that import torch."""
+
+PRIVATE = frozenset({"torch_private", "train"})
+"""The only layers that write private names of torch."""
 
 LAZY = frozenset({"__init__", "__main__", "cli"})
 """Import what needs torch inside functions only, so that `tally --help` is immediate."""
@@ -65,6 +70,11 @@ def breaches(package: Path) -> list[str]:
             reason = breach(layer, module, is_lazy, package.name)
             if reason:
                 found.append(f"{place}:{line}: {reason}")
+        if layer in TORCH - PRIVATE:
+            found += [
+                f"{place}:{line}: {name} is private to torch"
+                for line, name in private_names(tree, package.name)
+            ]
     return found
 
 
@@ -130,3 +140,76 @@ def layers_table() -> str:
         torch = "yes" if layer in TORCH else "through `tracer`" if layer in LAZY else "no"
         rows.append(f"| `{layer}` | {allowed} | {torch} |")
     return "\n".join(rows)
+
+
+def private_names(tree: ast.Module, package: str) -> list[tuple[int, str]]:
+    """(line, name) of everything private to torch that a file writes.
+
+    Imports, attributes, and strings where an attribute or a module is looked up by name. Other
+    libraries' and the file's own private names are left alone, and so are names of operators
+    (`torch.ops.aten._softmax`): the dispatcher's schemas and every trace have them.
+    """
+    foreign, operators, own = names_bound(tree, package)
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, name.name) for name in node.names if is_private(name.name)]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{name.name}" for name in node.names]
+            found += [(node.lineno, name) for name in names if is_private(name)]
+        elif isinstance(node, ast.Attribute) and is_hidden(node.attr):
+            chain = ast.unparse(node)
+            root = chain.partition(".")[0]
+            is_operator = chain.startswith("torch.ops.") or root in operators
+            if root not in foreign and not is_operator and node.attr not in own:
+                found.append((node.lineno, chain))
+        elif isinstance(node, ast.Constant) and is_private(node.value):
+            found.append((node.lineno, node.value))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in LOOK_UPS:
+            found += [
+                (node.lineno, argument.value)
+                for argument in node.args[1:2]
+                if isinstance(argument, ast.Constant)
+                and is_hidden(argument.value)
+                and argument.value not in own
+            ]
+    return found
+
+
+LOOK_UPS = frozenset({"StandIn", "getattr", "setattr", "hasattr", "delattr"})
+"""Functions whose second argument is the name of an attribute."""
+
+
+def is_hidden(name: object) -> bool:
+    return isinstance(name, str) and re.fullmatch(r"_[A-Za-z]\w*", name) is not None
+
+
+def is_private(path: object) -> bool:
+    """A dotted path into torch, one part of it with an underscore."""
+    if not isinstance(path, str) or re.fullmatch(r"torch(\.\w+)+", path) is None:
+        return False
+    return any(map(is_hidden, path.split("."))) and not path.startswith("torch.ops.")
+
+
+def names_bound(tree: ast.Module, package: str) -> tuple[set[str], set[str], set[str]]:
+    """Names of other libraries' modules and objects; of `torch.ops.*`; and the file's own."""
+    foreign: set[str] = set()
+    operators: set[str] = set()
+    own = {"_replace", "_asdict", "_fields"}  # public, of named tuples
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.partition(".")[0] != "torch":
+                    foreign.add(name.asname or name.name.partition(".")[0])
+        elif isinstance(node, ast.ImportFrom):
+            if (node.module or "").partition(".")[0] not in ("torch", package):
+                foreign |= {name.asname or name.name for name in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+            own.add(node.attr)  # what an object says of itself
+        elif isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("torch.ops."):
+            operators |= {ast.unparse(target) for target in node.targets}
+    return foreign, operators, own

@@ -1,4 +1,4 @@
-"""Imports point down, torch stays in its two packages, and what should start at once does."""
+"""Imports point down, torch and its private names stay where they belong, starts are quick."""
 
 import subprocess
 import sys
@@ -47,6 +47,22 @@ BAD = {
         "from torchtally.tracer.session import trace",
     ),
     "the tracer known to the virtual GPU": ("virtual/dispatch.py", "import torchtally.tracer"),
+    "a private module of torch": ("virtual/dispatch.py", "from torch._ops import OpOverload"),
+    "a private name imported": ("virtual/x.py", "from torch.utils import _pytree"),
+    "a private module imported whole": ("tracer/x.py", "import torch.utils._pytree as pytree"),
+    "a private name of torch": ("bench/x.py", "import torch\ntorch.cuda._sleep(1)"),
+    "a private name below an alias": (
+        "runs/x.py",
+        "from torch.cuda import memory\nmemory._snapshot()",
+    ),
+    "a private attribute of a tensor": ("virtual/x.py", "def f(x):\n    return x.grad._is_view()"),
+    "a private attribute set": ("tracer/x.py", "def f(optimizer):\n    optimizer._step_count = 1"),
+    "a private name of torch replaced": (
+        "virtual/x.py",
+        "import torch\nStandIn(torch.cuda, '_lazy_init', None)",
+    ),
+    "a private name of torch looked up": ("virtual/x.py", "import torch\ngetattr(torch, '_C')"),
+    "a private module looked up": ("virtual/x.py", "import sys\nsys.modules['torch._dynamo']"),
     "a package in no layer": ("extras.py", ""),
     "a file whose name says nothing": ("work/utils.py", ""),
     "a folder whose name says nothing": ("work/common/rules.py", ""),
@@ -70,6 +86,18 @@ GOOD = {
         "def command():\n    from torchtally.tracer.session import trace_script",
     ),
     "anything above all layers": ("__init__.py", "from torchtally.ledger import account"),
+    "torch's private names where they belong": ("torch_private.py", "from torch import _C"),
+    "a private name of its own": (
+        "virtual/x.py",
+        "class A:\n    _n = 1\n    def f(self):\n        self._m = self._n\ndef g(a):\n"
+        "    return a._n + a._m",
+    ),
+    "a private name of Python's": ("runs/x.py", "import os\nos._exit(1)"),
+    "a private name in a docstring": ("runs/x.py", '"As torch._C._get_accelerator does."'),
+    "an operator": (
+        "bench/x.py",
+        "import torch\naten = torch.ops.aten\naten._softmax\ntorch.ops.aten._softmax",
+    ),
     "another package of a like name": ("ledger.py", "import torchlike"),
 }
 

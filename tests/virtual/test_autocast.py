@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import torchtally
 from tests.traces import names, ops, traced
+from torchtally import torch_private as private
 from torchtally.trace import Phase
-from torchtally.virtual import private
 from torchtally.virtual.autocast import CASTS, FP32_OVERLOAD, REFUSED
 
 HALVES = [torch.bfloat16, torch.float16]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtally import torch_private as private
 from torchtally.bench.work import Plan, Work, work
 
 aten = torch.ops.aten
@@ -81,7 +82,7 @@ def recurrent(device: torch.device, dtype: torch.dtype, most_flops: float) -> It
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return
     builds: tuple[Build, ...] = (inference, forward, backward)
-    if dtype is not torch.float32 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if dtype is not torch.float32 and not private.onednn_has_bfloat16():
         return
     for shape in SHAPES:
         if flops(*shape) <= most_flops:

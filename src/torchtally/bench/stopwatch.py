@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from torchtally import torch_private as private
+
 Clock = Callable[[], float]
 Work = Callable[[], Any]
 
@@ -71,7 +73,7 @@ class Stopwatch:
         """Device time of so many runs, all of them issued before the first one begins."""
         begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.wait()
-        torch.cuda._sleep(SLEEP_CYCLES_PER_RUN * (times + 10))
+        private.sleep_on_gpu(SLEEP_CYCLES_PER_RUN * (times + 10))
         begun.record()
         for _ in range(times):
             work()

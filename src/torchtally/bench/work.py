@@ -6,10 +6,10 @@ from itertools import cycle
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torchtally.bench.stopwatch import Stopwatch
 from torchtally.timing.calibration import Sample
+from torchtally.torch_private import OpOverload
 from torchtally.trace import Call, TensorSpec
 from torchtally.virtual.described import described
 from torchtally.virtual.invocation import Invocation, tensors_in

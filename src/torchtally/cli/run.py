@@ -183,7 +183,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
             target,
             script=str(script),
             steps=args.steps,
-            said=said,
+            on_step=said,
             nonzero_fraction=args.nonzero_fraction,
             memory_is_limited=not args.no_oom,
             what_ifs=tuple(args.what_if),

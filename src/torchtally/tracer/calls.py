@@ -33,8 +33,8 @@ class Calls:
             if number < 0 and is_pinned(tensor):
                 where = PINNED
             key.append((tensor.shape, strides(tensor), tensor.dtype, shares, where))
-        known = self._known.get(signature := tuple(key))
-        if known is None:
-            known = self._known[signature] = len(self.calls)
+        place = self._known.get(signature := tuple(key))
+        if place is None:
+            place = self._known[signature] = len(self.calls)
             self.calls.append(described(invocation, outputs))
-        return known, invocation.numbers, tuple(numbers)
+        return place, invocation.numbers, tuple(numbers)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtally import torch_private as private
 from torchtally.memory.allocator import Block, OutOfMemoryError
 from torchtally.trace import (
     CacheEmptied,
@@ -33,7 +34,6 @@ from torchtally.trace.storage import allocated_bytes
 from torchtally.tracer.calls import Calls
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.source import Stacks, Walk, own_frame
-from torchtally.virtual import private
 from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage, virtual_of
 
@@ -159,10 +159,10 @@ class Recorder:
 
     def _root_called(self, module: nn.Module) -> None:
         """An outermost module runs: its parameters and buffers are known by name now."""
-        seen = (id(module), len(self.step_ends))
-        if seen in self._roots_seen:
+        root = (id(module), len(self.step_ends))
+        if root in self._roots_seen:
             return
-        self._roots_seen.add(seen)
+        self._roots_seen.add(root)
         for name, tensor, is_parameter in named_tensors(module):
             self.mark(tensor, Role.PARAMETER if is_parameter else Role.BUFFER, name)
 
@@ -196,7 +196,7 @@ class Recorder:
             if self.is_optimizing and not torch.is_grad_enabled():
                 return Phase.OPTIMIZER, site
             return (Phase.RECOMPUTE if recomputes else Phase.BACKWARD), site
-        if node is not None and node._sequence_nr() == private.ACCUMULATE_GRAD_SEQUENCE:
+        if node is not None and private.sequence_number(node) == private.ACCUMULATE_GRAD_SEQUENCE:
             return Phase.BACKWARD, self._accumulation(node, walk, invocation.inputs, outputs)
         site = self._backward_site(node, walk)
         if torch.is_grad_enabled():
@@ -235,9 +235,9 @@ class Recorder:
 
     def _backward_site(self, node: Any, walk: Walk) -> int:
         if node is not None:
-            known = self._forward_sites.get(node._sequence_nr())
-            if known is not None:
-                return known
+            site = self._forward_sites.get(private.sequence_number(node))
+            if site is not None:
+                return site
         return self._caller_of_backward(OUTSIDE, walk)
 
     def _caller_of_backward(self, place: Place, walk: Walk) -> int:
@@ -272,9 +272,9 @@ class Recorder:
 
     # What was not as on the real device.
 
-    def placeholder_given(self, operator: str, given: str) -> None:
+    def placeholder_given(self, operator: str, value: str) -> None:
         frame = own_frame(self._stacks, sys._getframe(1))
-        key = (frame, operator, given)
+        key = (frame, operator, value)
         self._placeholders[key] = self._placeholders.get(key, 0) + 1
 
     def noted(self, text: str) -> None:
@@ -317,8 +317,8 @@ class Recorder:
             step_ends=tuple(self.step_ends),
             ending=ending,
             placeholders=tuple(
-                Placeholder(frame, operator, given, count)
-                for (frame, operator, given), count in self._placeholders.items()
+                Placeholder(frame, operator, value, count)
+                for (frame, operator, value), count in self._placeholders.items()
             ),
             reserved=tuple(self._reserved),
             emptied=tuple(self._emptied),

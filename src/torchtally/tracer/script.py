@@ -91,13 +91,13 @@ def check(script: Script) -> None:
 
 
 def check_module(name: str) -> None:
-    found = find_module(name)
-    if found is None:
+    spec = find_module(name)
+    if spec is None:
         raise ScriptError(
             f"no module named {name!r} on the path.\n"
             "Give -m a dotted name that `python -m` would take."
         )
-    if found.submodule_search_locations is not None and find_module(f"{name}.__main__") is None:
+    if spec.submodule_search_locations is not None and find_module(f"{name}.__main__") is None:
         raise ScriptError(
             f"{name} is a package without a __main__.\nGive -m a module in it: {name}.train."
         )
@@ -116,9 +116,9 @@ def find_module(name: str) -> ModuleSpec | None:
     try:
         return next((spec for spec in specs if spec is not None), None)
     except KeyError:  # a package that is only a directory, in one that is not imported yet
-        found = ModuleSpec(name, None, is_package=True)
-        found.submodule_search_locations = [os.path.join(place, last) for place in path or ()]
-        return found
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [os.path.join(place, last) for place in path or ()]
+        return spec
 
 
 # The run -----------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Recording:
         )
 
 
-def say_nothing(step: int) -> None:
+def ignore_step(step: int) -> None:
     pass
 
 
@@ -81,14 +81,14 @@ def recording(
     *,
     script: str,
     steps: int | None = None,
-    said: Callable[[int], None] = say_nothing,
+    on_step: Callable[[int], None] = ignore_step,
     nonzero_fraction: float = 1.0,
     memory_is_limited: bool = True,
     what_ifs: tuple[str, ...] = (),
     dispatch: Dispatch = "cuda",
     elapsed: Elapsed | None = None,
 ) -> Iterator[Recording]:
-    """A virtual GPU that records. `said` is told of each completed step.
+    """A virtual GPU that records. `on_step` is told of each completed step.
 
     `what_ifs` are changes to try, as `what_if.py` spells them. `elapsed` predicts times from the
     trace so far, for the script's own `torch.cuda.Event`s; without it those raise.
@@ -97,7 +97,7 @@ def recording(
     recorder = Recorder()
 
     def trace_so_far() -> Trace:
-        return made.trace_so_far()
+        return record.trace_so_far()
 
     for what_if in what_ifs:
         recorder.noted(f"the script was run as if changed: {what_if}")
@@ -111,10 +111,10 @@ def recording(
             stopwatch=None if elapsed is None else Predictions(elapsed, trace_so_far, recorder),
         ) as device,
         applied(stand_ins(what_ifs)),
-        watched(Steps(recorder, steps, said)),
+        watched(Steps(recorder, steps, on_step)),
     ):
-        made = Recording(device, recorder, script, what_ifs)
-        yield made
+        record = Recording(device, recorder, script, what_ifs)
+        yield record
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from types import CodeType, FrameType
 import torch
 
 import torchtally
+from torchtally import torch_private as private
 from torchtally.trace import Frame
-from torchtally.virtual import private
 
 
 class Code(IntEnum):
@@ -162,19 +162,19 @@ class Stacks:
         return own if len(key) % 2 == 0 else own + self.frames(self._outer_keys[key[-1]])
 
     def _frame(self, code_id: int, instruction: int) -> Frame:
-        found = self._frames.get((code_id, instruction))
-        if found is None:
+        frame = self._frames.get((code_id, instruction))
+        if frame is None:
             code = self._codes[code_id]
             line = line_of(code, instruction)
-            found = Frame(
+            frame = Frame(
                 file=os.path.abspath(code.co_filename),
                 line=line,
                 function=code.co_qualname,
                 text=linecache.getline(code.co_filename, line).strip(),
                 is_own=self._kinds[code_id] == Code.OWN,
             )
-            self._frames[code_id, instruction] = found
-        return found
+            self._frames[code_id, instruction] = frame
+        return frame
 
 
 class Walk:
@@ -225,8 +225,8 @@ def line_of(code: CodeType, instruction: int) -> int:
 
 def own_frame(stacks: Stacks, frame: FrameType | None) -> Frame | None:
     """The innermost line of the user's own at a frame, else a library's."""
-    found = stacks.frames(stacks.read(frame)[0])
-    for candidate in found:
+    frames = stacks.frames(stacks.read(frame)[0])
+    for candidate in frames:
         if candidate.is_own:
             return candidate
-    return found[0] if found else None
+    return frames[0] if frames else None

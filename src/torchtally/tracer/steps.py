@@ -17,8 +17,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._pytree import tree_leaves
 
+from torchtally import torch_private as private
 from torchtally.trace import Role
 from torchtally.tracer.recorder import Recorder
 from torchtally.virtual.stand_ins import StandIn
@@ -37,25 +37,27 @@ class StepsDone(BaseException):
 class Steps:
     """Watches optimizers: marks their tensors, ends steps, and stops the script."""
 
-    def __init__(self, recorder: Recorder, wanted: int | None, said: Callable[[int], None]) -> None:
+    def __init__(
+        self, recorder: Recorder, wanted_steps: int | None, on_step: Callable[[int], None]
+    ) -> None:
         self.recorder = recorder
-        self.wanted = wanted
-        self.said = said
+        self.wanted_steps = wanted_steps
+        self.on_step = on_step
         """Told the number of each completed step."""
         self._process = os.getpid()
-        self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._excused: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """Waited for long enough; until they step."""
-        self._taken: list[tuple[Optimizer, int]] = []
+        self._steps_taken: list[tuple[Optimizer, int]] = []
         """Steps of optimizers since the last training step ended: who, and the tick of its end."""
 
     def stand_ins(self) -> list[StandIn]:
         native_init = Optimizer.__init__
-        made = self._made
+        optimizers = self._optimizers
 
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             native_init(optimizer, *args, **kwargs)
-            made.add(optimizer)
+            optimizers.add(optimizer)
 
         return [StandIn(Optimizer, "__init__", init)]
 
@@ -83,39 +85,39 @@ class Steps:
             return
         self.recorder.is_optimizing -= 1
         for state in optimizer.state.values():
-            for leaf in tree_leaves(state):
+            for leaf in private.tree_leaves(state):
                 if isinstance(leaf, Tensor):
                     self.recorder.mark(leaf, Role.OPTIMIZER_STATE)
         self._excused.discard(optimizer)
-        self._taken.append((optimizer, self.recorder.clock))
+        self._steps_taken.append((optimizer, self.recorder.clock))
         ends = self._ends()
         if ends:
             self.recorder.step_ends += ends
             completed = len(self.recorder.step_ends)
-            self.said(completed)
-            if self.wanted is not None and completed >= self.wanted:
+            self.on_step(completed)
+            if self.wanted_steps is not None and completed >= self.wanted_steps:
                 raise StepsDone
 
     def _ends(self) -> list[int]:
         """Ticks at which training steps ended, now that an optimizer has stepped."""
-        stepped = {id(optimizer) for optimizer, _ in self._taken}
+        stepped = {id(optimizer) for optimizer, _ in self._steps_taken}
         missing = [
             optimizer
-            for optimizer in self._made
+            for optimizer in self._optimizers
             if id(optimizer) not in stepped and optimizer not in self._excused
         ]
-        if missing and len(self._taken) <= PATIENCE_STEPS:
+        if missing and len(self._steps_taken) <= PATIENCE_STEPS:
             return []
         self._excused.update(missing)
-        ends, seen, rest = [], set(), list[tuple[Optimizer, int]]()
-        for optimizer, tick in self._taken:
-            seen.add(id(optimizer))
+        ends, shared, rest = [], set(), list[tuple[Optimizer, int]]()
+        for optimizer, tick in self._steps_taken:
+            shared.add(id(optimizer))
             rest.append((optimizer, tick))
-            if seen == stepped:
+            if shared == stepped:
                 ends.append(tick)
-                seen.clear()
+                shared.clear()
                 rest.clear()
-        self._taken = rest
+        self._steps_taken = rest
         return ends
 
 

@@ -19,13 +19,13 @@ OUR_MISTAKES = (AssertionError, AttributeError, KeyError, NameError)
 def show(error: BaseException) -> None:
     """Print an uncaught error as Python would, by the script's own excepthook if it has one."""
     strip(error)
-    shown = type(error), error, error.__traceback__
+    details = type(error), error, error.__traceback__
     try:
-        sys.excepthook(*shown)
+        sys.excepthook(*details)
     except BaseException:
         print("Error in sys.excepthook:", file=sys.stderr)
         traceback.print_exc()
-        sys.__excepthook__(*shown)
+        sys.__excepthook__(*details)
 
 
 def show_in_thread(args: Any) -> None:
@@ -41,8 +41,8 @@ def show_lost(args: Any) -> None:
     """`sys.unraisablehook` without our frames."""
     if args.exc_value is not None:
         strip(args.exc_value)
-        shown = args.exc_type, args.exc_value, args.exc_value.__traceback__
-        args = type(args)((*shown, args.err_msg, args.object))
+        details = args.exc_type, args.exc_value, args.exc_value.__traceback__
+        args = type(args)((*details, args.err_msg, args.object))
     sys.__unraisablehook__(args)
 
 
@@ -60,16 +60,16 @@ def strip(error: BaseException) -> None:
 
 def chained(error: BaseException) -> list[BaseException]:
     """The error, its causes and contexts, and the members of groups among them."""
-    found: dict[int, BaseException] = {}
+    errors: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]
     while waiting:
         each = waiting.pop()
-        if each is not None and id(each) not in found:
-            found[id(each)] = each
+        if each is not None and id(each) not in errors:
+            errors[id(each)] = each
             waiting += [each.__cause__, each.__context__]
             if isinstance(each, BaseExceptionGroup):
                 waiting += each.exceptions
-    return list(found.values())
+    return list(errors.values())
 
 
 def is_our_mistake(error: BaseException) -> bool:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
+from torchtally import torch_private as private
 from torchtally.errors import UsageError
 from torchtally.virtual.stand_ins import StandIn
 
@@ -49,17 +50,17 @@ def unused(what_ifs: tuple[str, ...]) -> list[str]:
 def stand_ins(what_ifs: tuple[str, ...]) -> list[StandIn]:
     """What is replaced in torch for these changes. Raises UsageError for one nobody knows."""
     USED.clear()
-    found = []
+    changes = []
     for text in what_ifs:
         change, _, value = text.partition("=")
         make = CHANGES.get(change)
         if make is None or not value:
             raise UsageError(f"--what-if {text}: not a change that can be tried.\n{HOW}")
-        found.append((make, value))
+        changes.append((make, value))
     table: list[StandIn] = []
     call: Callable[..., Any] = nn.Module.__call__
     init: Callable[..., Any] = Optimizer.__init__
-    for make, value in found:
+    for make, value in changes:
         if make is optimizer_as:
             init = make(init, value)
         else:
@@ -114,7 +115,7 @@ def optimizer_as(native: Callable[..., Any], name: str) -> Callable[..., Any]:
         if chosen:
             USED.add(f"optimizer={name}")
         if chosen.get("fused"):
-            optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+            private.scale_in_step(optimizer)
 
     return init
 

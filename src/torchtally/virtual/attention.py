@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.backends import cuda as cuda_backends
 
+from torchtally import torch_private as private
 from torchtally.chips import Chip
-from torchtally.virtual import private
 
 
 class Backend(StrEnum):
@@ -80,10 +80,10 @@ def capability(chip: Chip) -> tuple[int, int]:
     return chip.compute_capability or (0, 0)
 
 
-def choose(chip: Chip, asked: Query) -> Backend:
+def choose(chip: Chip, call: Query) -> Backend:
     """The backend CUDA would run. Raises PyTorch's RuntimeError when none the user allows fits."""
     for backend in priority(chip):
-        if CAN_USE[backend](chip, asked):
+        if CAN_USE[backend](chip, call):
             return backend
     raise RuntimeError("No available kernel. Aborting execution.")
 
@@ -104,49 +104,49 @@ def priority(chip: Chip) -> tuple[Backend, ...]:
     return order
 
 
-def can_use_flash(chip: Chip, asked: Query) -> bool:
-    head = asked.query.shape[-1]
+def can_use_flash(chip: Chip, call: Query) -> bool:
+    head = call.query.shape[-1]
     return (
         cuda_backends.flash_sdp_enabled()
         and capability(chip) >= (8, 0)
-        and asked.is_dense_4d
-        and asked.mask is None
-        and asked.query.dtype in HALVES
-        and head == asked.key.shape[-1] == asked.value.shape[-1]
+        and call.is_dense_4d
+        and call.mask is None
+        and call.query.dtype in HALVES
+        and head == call.key.shape[-1] == call.value.shape[-1]
         and head <= 256
-        and trains_large_heads(chip, asked)
-        and (not asked.is_causal or asked.query.shape[2] == asked.key.shape[2])
-        and asked.heads_match
-        and asked.has_tokens
-        and asked.last_strides_are_one(ignoring_singletons=True)
+        and trains_large_heads(chip, call)
+        and (not call.is_causal or call.query.shape[2] == call.key.shape[2])
+        and call.heads_match
+        and call.has_tokens
+        and call.last_strides_are_one(ignoring_singletons=True)
     )
 
 
-def trains_large_heads(chip: Chip, asked: Query) -> bool:
+def trains_large_heads(chip: Chip, call: Query) -> bool:
     """Flash's backward lacks shared memory for some large heads outside data-center chips."""
-    if not asked.needs_grad or capability(chip) not in ((8, 6), (8, 9), (12, 0), (12, 1)):
+    if not call.needs_grad or capability(chip) not in ((8, 6), (8, 9), (12, 0), (12, 1)):
         return True
-    head = asked.query.shape[-1]
-    return head <= 192 or (asked.dropout == 0.0 and head > 224)
+    head = call.query.shape[-1]
+    return head <= 192 or (call.dropout == 0.0 and head > 224)
 
 
-def can_use_efficient(chip: Chip, asked: Query) -> bool:
+def can_use_efficient(chip: Chip, call: Query) -> bool:
     modern = capability(chip) >= (8, 0)
     dtypes = (torch.float32, *HALVES) if modern else (torch.float32, torch.float16)
-    head = asked.query.shape[-1]
-    alignment = gemm_alignment(chip, asked.query.dtype)
+    head = call.query.shape[-1]
+    alignment = gemm_alignment(chip, call.query.dtype)
     return (
         cuda_backends.mem_efficient_sdp_enabled()
         and capability(chip) >= (5, 0)
-        and asked.is_dense_4d
-        and asked.query.dtype in dtypes
-        and head == asked.key.shape[-1]
+        and call.is_dense_4d
+        and call.query.dtype in dtypes
+        and head == call.key.shape[-1]
         and head % alignment == 0
-        and asked.value.shape[-1] % alignment == 0
+        and call.value.shape[-1] % alignment == 0
         and head > 0
-        and asked.heads_are_equal
-        and asked.has_tokens
-        and asked.last_strides_are_one(ignoring_singletons=False)
+        and call.heads_are_equal
+        and call.has_tokens
+        and call.last_strides_are_one(ignoring_singletons=False)
     )
 
 
@@ -159,23 +159,23 @@ def gemm_alignment(chip: Chip, dtype: torch.dtype) -> int:
     return max(alignment, 8 if is_half else 4) if has_tensor_cores else alignment
 
 
-def can_use_cudnn(chip: Chip, asked: Query) -> bool:
-    key, value = asked.key.shape, asked.value.shape
-    heads = (asked.query.shape[-1], value[-1])
+def can_use_cudnn(chip: Chip, call: Query) -> bool:
+    key, value = call.key.shape, call.value.shape
+    heads = (call.query.shape[-1], value[-1])
     limit = 192 if heads == (192, 128) and capability(chip)[0] in (9, 10) else 128
     return (
         cuda_backends.cudnn_sdp_enabled()
         and capability(chip) >= (8, 0)
-        and asked.is_dense_4d
-        and asked.query.dtype in HALVES
+        and call.is_dense_4d
+        and call.query.dtype in HALVES
         and not torch.are_deterministic_algorithms_enabled()
-        and (asked.dropout * 16).is_integer()
+        and (call.dropout * 16).is_integer()
         and all(head <= limit and head % 8 == 0 for head in heads)
         and key[2] != 1
-        and (asked.dropout == 0.0 or asked.query.shape[2] != 1)
-        and asked.heads_match
-        and asked.has_tokens
-        and asked.last_strides_are_one(ignoring_singletons=True)
+        and (call.dropout == 0.0 or call.query.shape[2] != 1)
+        and call.heads_match
+        and call.has_tokens
+        and call.last_strides_are_one(ignoring_singletons=True)
     )
 
 
@@ -183,5 +183,5 @@ CAN_USE: dict[Backend, Callable[[Chip, Query], bool]] = {
     Backend.CUDNN: can_use_cudnn,
     Backend.FLASH: can_use_flash,
     Backend.EFFICIENT: can_use_efficient,
-    Backend.MATH: lambda chip, asked: cuda_backends.math_sdp_enabled(),
+    Backend.MATH: lambda chip, call: cuda_backends.math_sdp_enabled(),
 }

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.library import Library
 
-from torchtally.virtual import private
+from torchtally import torch_private as private
+from torchtally.torch_private import OpOverload
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.storage import virtual_of
 
@@ -93,13 +93,17 @@ class WeightCache:
         self._copies: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        found = self._copies.get(id(weight))
-        if found is not None and found[0]() is weight and found[1].dtype is dtype:
-            return found[1]
+        weight_and_copy = self._copies.get(id(weight))
+        if (
+            weight_and_copy is not None
+            and weight_and_copy[0]() is weight
+            and weight_and_copy[1].dtype is dtype
+        ):
+            return weight_and_copy[1]
         with torch.enable_grad():  # a copy made without serves later with (pytorch #165068)
-            made = weight.to(dtype)
-        self._copies[id(weight)] = (weakref.ref(weight), made)
-        return made
+            copy = weight.to(dtype)
+        self._copies[id(weight)] = (weakref.ref(weight), copy)
+        return copy
 
     def clear(self) -> None:
         self._copies.clear()
@@ -117,8 +121,8 @@ def is_eligible(leaf: Any) -> bool:
 
 def operator_named(name: str) -> OpOverload:
     base, _, overload = name.partition(".")
-    found: OpOverload = getattr(getattr(torch.ops.aten, base), overload or "default")
-    return found
+    overload_found: OpOverload = getattr(getattr(torch.ops.aten, base), overload or "default")
+    return overload_found
 
 
 class Autocast:
@@ -132,9 +136,9 @@ class Autocast:
         fallthrough = Library("_", "IMPL")
         fallthrough.fallback(torch.library.fallthrough_kernel, private.AUTOCAST_KEY.name)
         kernels = Library("aten", "IMPL")
-        known = set(private.autocast_operators())
+        names = set(private.autocast_operators())
         for name, cast in CASTS.items():
-            if f"aten::{name}" in known:
+            if f"aten::{name}" in names:
                 kernel = self.kernel(operator_named(name), cast)
                 kernels.impl(name, kernel, private.AUTOCAST_KEY.name)
         for name, reason in REFUSED.items():
@@ -143,7 +147,7 @@ class Autocast:
         return [fallthrough, kernels]
 
     def kernel(self, operator: OpOverload, cast: Cast) -> Callable[..., Any]:
-        has_dtype = any(argument.name == "dtype" for argument in operator._schema.arguments)
+        has_dtype = any(argument.name == "dtype" for argument in private.schema(operator).arguments)
         if cast is Cast.FP32_OVERLOAD:
             return self.overload_kernel(operator)
 
@@ -162,11 +166,17 @@ class Autocast:
         def run(*args: Any, **kwargs: Any) -> Any:
             with private.autocast_key_excluded():
                 if torch.is_autocast_enabled("cuda") and is_eligible(args[0]):
-                    given = dict(zip(("self", "p", "dim", "keepdim"), args, strict=False))
-                    given = {"p": 2, "keepdim": False, **given, **kwargs, "dtype": torch.float32}
-                    if "dim" not in given:
-                        del given["keepdim"]
-                    return with_dtype(**given)
+                    arguments = dict(zip(("self", "p", "dim", "keepdim"), args, strict=False))
+                    arguments = {
+                        "p": 2,
+                        "keepdim": False,
+                        **arguments,
+                        **kwargs,
+                        "dtype": torch.float32,
+                    }
+                    if "dim" not in arguments:
+                        del arguments["keepdim"]
+                    return with_dtype(**arguments)
                 return operator(*args, **kwargs)
 
         return run
@@ -215,7 +225,7 @@ class Autocast:
             tensor.dtype is torch.float32
             and tensor.requires_grad
             and tensor.is_leaf
-            and not tensor._is_view()
+            and not private.is_view(tensor)
             and torch.is_autocast_cache_enabled()
             and not torch.is_inference_mode_enabled()
         )
@@ -226,13 +236,13 @@ def gives_dtype(args: tuple[Any, ...]) -> bool:
 
 
 def leaves(args: tuple[Any, ...]) -> list[Tensor]:
-    found: list[Tensor] = []
+    eligible: list[Tensor] = []
     for arg in args:
         if isinstance(arg, (list, tuple)):
-            found += leaves(tuple(arg))
+            eligible += leaves(tuple(arg))
         elif is_eligible(arg):
-            found.append(arg)
-    return found
+            eligible.append(arg)
+    return eligible
 
 
 def widest(tensors: list[Tensor], lower: torch.dtype) -> torch.dtype:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchtally import torch_private as private
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn
 
@@ -29,8 +30,8 @@ class EagerModule(nn.Module):
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         """What `isinstance` is told: libraries unwrap what they take for a compiled module."""
-        dynamo = sys.modules.get("torch._dynamo.eval_frame")
-        return EagerModule if dynamo is None else dynamo.OptimizedModule
+        frames = private.compiler_frames()
+        return EagerModule if frames is None else frames.OptimizedModule
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._orig_mod(*args, **kwargs)
@@ -80,12 +81,11 @@ class Compiling:
         return EagerModule(model) if isinstance(model, nn.Module) else model
 
 
-DYNAMO = "torch._dynamo"
-
-
 def deferred() -> list[StandIn]:
     """Keep the compiler from being imported (1.3 s) by code that only says it is not for it."""
-    return [] if DYNAMO in sys.modules else [StandIn(Loaded(), DYNAMO, Deferred(DYNAMO))]
+    if private.DYNAMO in sys.modules:
+        return []
+    return [StandIn(Loaded(), private.DYNAMO, Deferred(private.DYNAMO))]
 
 
 class Deferred(ModuleType):
@@ -122,9 +122,9 @@ class Deferred(ModuleType):
         return getattr(self._imported(), name)
 
     def _imported(self) -> ModuleType:
-        if isinstance(sys.modules.get(DYNAMO), Deferred):
-            del sys.modules[DYNAMO]
-        return import_module(DYNAMO)
+        if isinstance(sys.modules.get(private.DYNAMO), Deferred):
+            del sys.modules[private.DYNAMO]
+        return import_module(private.DYNAMO)
 
 
 class Loaded:

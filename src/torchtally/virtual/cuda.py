@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import scatter_gather
 
+from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.errors import UnsupportedError
 from torchtally.virtual import legacy_types
@@ -46,10 +47,10 @@ class CudaModule:
 
     def index(self, device: Any = None) -> int:
         """The number of a GPU named in any of torch's ways; the current one for None."""
-        given = as_device(device)
-        if given is not None and given.type != "cuda":
-            raise ValueError(f"Expected a cuda device, but got: {given}")
-        index = given.index if given is not None else None
+        chosen = as_device(device)
+        if chosen is not None and chosen.type != "cuda":
+            raise ValueError(f"Expected a cuda device, but got: {chosen}")
+        index = chosen.index if chosen is not None else None
         index = self.mode.current_device if index is None else index
         if not 0 <= index < len(self.mode.gpus):
             raise RuntimeError(
@@ -74,8 +75,8 @@ class CudaModule:
             """`with torch.cuda.device(1):`."""
 
             def __init__(self, device: Any) -> None:
-                wanted = device.get_device() if isinstance(device, Tensor) else device
-                self.idx = -1 if is_no_device(wanted) else module.index(wanted)
+                place = device.get_device() if isinstance(device, Tensor) else device
+                self.idx = -1 if is_no_device(place) else module.index(place)
 
             def __enter__(self) -> None:
                 self.prev_idx = module.mode.current_device
@@ -90,12 +91,12 @@ class CudaModule:
     def properties(self, device: Any = None) -> SimpleNamespace:
         """As `torch.cuda.get_device_properties`; figures nobody publishes are left out."""
         self.index(device)
-        known = self.chip.properties
-        found = SimpleNamespace(
+        facts = self.chip.properties
+        properties = SimpleNamespace(
             name=self.chip.device_name,
-            major=known.major,
-            minor=known.minor,
-            total_memory=known.total_memory,
+            major=facts.major,
+            minor=facts.minor,
+            total_memory=facts.total_memory,
             warp_size=32,
             max_threads_per_multi_processor=2048,
             regs_per_multiprocessor=65536,
@@ -103,24 +104,24 @@ class CudaModule:
             is_multi_gpu_board=0,
             gcnArchName=self.chip.architecture,
         )
-        if known.multi_processor_count is not None:
-            found.multi_processor_count = known.multi_processor_count
-        if known.L2_cache_size is not None:
-            found.L2_cache_size = known.L2_cache_size
-        return found
+        if facts.multi_processor_count is not None:
+            properties.multi_processor_count = facts.multi_processor_count
+        if facts.L2_cache_size is not None:
+            properties.L2_cache_size = facts.L2_cache_size
+        return properties
 
     def name(self, device: Any = None) -> str:
         self.index(device)
         return self.chip.device_name
 
     def capability(self, device: Any = None) -> tuple[int, int]:
-        known = self.properties(device)
-        return known.major, known.minor
+        properties = self.properties(device)
+        return properties.major, properties.minor
 
     def is_at_least(self, capability: tuple[int, int]) -> bool:
         """A CUDA device of this compute capability or a later one."""
-        found = self.chip.compute_capability
-        return found is not None and found >= capability
+        own = self.chip.compute_capability
+        return own is not None and own >= capability
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         """Every CPU can; for a GPU older than Ampere, CUDA emulates it."""
@@ -129,8 +130,8 @@ class CudaModule:
 
     def architectures(self) -> list[str]:
         """None on the host: libraries look before they ask for a capability."""
-        found = self.chip.compute_capability
-        return [] if found is None else ["sm_{}{}".format(*found)]
+        capability = self.chip.compute_capability
+        return [] if capability is None else ["sm_{}{}".format(*capability)]
 
     # Random numbers.
 
@@ -167,9 +168,10 @@ class CudaModule:
             "is_available": lambda: True,
             "is_initialized": lambda: True,
             "init": nothing,
-            "_lazy_init": nothing,
-            "_initialized": True,  # as torch.utils.checkpoint asks before it keeps random states
-            "_lazy_call": lambda call, **kwargs: call(),
+            private.LAZY_INIT: nothing,
+            # Asked by torch.utils.checkpoint before it keeps random states.
+            private.INITIALIZED: True,
+            private.LAZY_CALL: lambda call, **kwargs: call(),
             "device_count": self.device_count,
             "current_device": lambda: self.mode.current_device,
             "set_device": self.set_device,
@@ -181,7 +183,7 @@ class CudaModule:
             "get_arch_list": self.architectures,
             "can_device_access_peer": lambda device, peer: True,
             "get_allocator_backend": lambda: "native",
-            "_sleep": nothing,
+            private.SLEEP: nothing,
             "is_bf16_supported": self.is_bf16_supported,
             "is_tf32_supported": lambda: self.is_at_least((8, 0)),
             "ipc_collect": nothing,
@@ -226,7 +228,7 @@ class CudaModule:
             StandIn(torch, "Stream", Stream),
             StandIn(torch, "Event", Event),
             StandIn(torch, "get_device", device_index),
-            StandIn(torch._C, "_get_accelerator", lambda *args: torch.device("cuda")),
+            StandIn(*private.GET_ACCELERATOR, lambda *args: torch.device("cuda")),
             StandIn(scatter_gather, "Scatter", Scatter),
             StandIn(torch.backends.cudnn, "is_available", lambda: True),
             StandIn(torch.backends.cudnn, "version", lambda: CUDNN_VERSION),

@@ -8,8 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
+from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.memory.allocator import AllocatorSettings, Block
 from torchtally.virtual.device_memory import DeviceMemory
@@ -82,8 +81,8 @@ class CudaMemory:
         self.of(device).allocator.fraction = fraction
 
     def fraction(self, device: Any = None) -> float:
-        found = self.of(device).allocator.fraction
-        return 1.0 if found is None else found
+        fraction = self.of(device).allocator.fraction
+        return 1.0 if fraction is None else fraction
 
     def set_settings(self, text: str) -> None:
         for memory in self.mode.gpus:
@@ -108,7 +107,7 @@ class CudaMemory:
 
     def dump_snapshot(self, filename: str = "dump_snapshot.pickle", **options: Any) -> None:
         """As torch's, in a protocol every viewer reads, whatever Python's default is."""
-        found = torch.cuda.memory._snapshot(**options)
+        found = private.memory_snapshot(**options)
         with open(filename, "wb") as file:
             pickle.dump(found, file, protocol=PICKLE_PROTOCOL)
 
@@ -153,27 +152,27 @@ class CudaMemory:
 
     def stand_ins(self) -> list[StandIn]:
         """What torch's Python asks of its C++."""
-        native: dict[str, Any] = {
-            "_cuda_clearCublasWorkspaces": self.clear_blas,
-            "_cuda_memoryStats": self.nested_stats,
-            "_cuda_memorySnapshot": self.snapshot,
-            "_cuda_record_memory_history": self.record_history,
-            "_cuda_record_memory_history_legacy": self.record_history_legacy,
-            "_cuda_allocationTraceback": self.traceback,
-            "_cuda_setMemoryMetadata": self.set_metadata,
-            "_cuda_getMemoryMetadata": lambda: self.histories[0].metadata,
-            "_cuda_cudaCachingAllocator_raw_alloc": self.raw_allocate,
-            "_cuda_cudaCachingAllocator_raw_delete": self.raw_delete,
-            "_cuda_cudaCachingAllocator_set_allocator_settings": self.set_settings,
-            "_accelerator_setAllocatorSettings": self.set_settings,
-            "_accelerator_isAllocatorInitialized": lambda: True,
-            "_accelerator_getDeviceStats": self.nested_stats,
+        answers: dict[str, Any] = {
+            "clear_blas": self.clear_blas,
+            "nested_stats": self.nested_stats,
+            "snapshot": self.snapshot,
+            "record_history": self.record_history,
+            "record_history_legacy": self.record_history_legacy,
+            "traceback": self.traceback,
+            "set_metadata": self.set_metadata,
+            "get_metadata": lambda: self.histories[0].metadata,
+            "raw_allocate": self.raw_allocate,
+            "raw_delete": self.raw_delete,
+            "set_settings": self.set_settings,
+            "set_accelerator_settings": self.set_settings,
+            "is_initialized": lambda: True,
+            "accelerator_stats": self.nested_stats,
         }
         return [
-            *(StandIn(torch._C, name, value) for name, value in native.items()),
-            StandIn(torch.cuda.memory, "_dump_snapshot", self.dump_snapshot),
+            *(StandIn(*private.MEMORY_CALLS[name], answer) for name, answer in answers.items()),
+            StandIn(*private.DUMP_SNAPSHOT, self.dump_snapshot),
         ]
 
     def traceback(self, address: int) -> list[dict[str, Any]] | None:
-        found = (history.traceback(address) for history in self.histories)
-        return next((traceback for traceback in found if traceback is not None), None)
+        tracebacks = (history.traceback(address) for history in self.histories)
+        return next((traceback for traceback in tracebacks if traceback is not None), None)

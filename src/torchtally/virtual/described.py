@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtally import torch_private as private
 from torchtally.trace import Call, Literal, TensorSpec
 from torchtally.virtual.invocation import META, Invocation
 from torchtally.virtual.storage import is_pinned, virtual_of
@@ -59,7 +60,7 @@ def described(invocation: Invocation, outputs: Sequence[Tensor]) -> Call:
     )
     return Call(
         name=operator.name,
-        overload=operator.overload._overloadname,
+        overload=private.overload_name(operator.overload),
         inputs=inputs,
         outputs=tuple(spec(tensor, "", places) for tensor in outputs),
         literals=(*literals(invocation), *(ALLOWS_TF32 if invocation.allows_tf32 else ())),

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.errors import UnsupportedError
 from torchtally.memory.allocator import Block, OutOfMemoryError
@@ -26,7 +25,8 @@ from torchtally.memory.workspace import (
     scratch,
     uses_blas,
 )
-from torchtally.virtual import kernels, private, values
+from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispatchMode
+from torchtally.virtual import kernels, values
 from torchtally.virtual.described import described
 from torchtally.virtual.device_memory import DeviceMemory, MemoryObserver
 from torchtally.virtual.generators import is_on_device
@@ -53,7 +53,7 @@ class Observer(MemoryObserver, Protocol):
 
     def host_operator_ran(self) -> None: ...
 
-    def placeholder_given(self, operator: str, given: str) -> None: ...
+    def placeholder_given(self, operator: str, value: str) -> None: ...
 
     def noted(self, text: str) -> None: ...
 
@@ -79,7 +79,7 @@ class Nobody:
     ) -> None: ...
     def host_waited(self) -> None: ...
     def host_operator_ran(self) -> None: ...
-    def placeholder_given(self, operator: str, given: str) -> None: ...
+    def placeholder_given(self, operator: str, value: str) -> None: ...
     def noted(self, text: str) -> None: ...
 
 
@@ -152,7 +152,8 @@ class VirtualDispatch(TorchDispatchMode):
     ) -> Any:
         if isinstance(func, HigherOrderOperator):
             raise UnsupportedError(
-                f"{func._name} is a higher-order operator, which the virtual GPU cannot run yet.\n"
+                f"{private.higher_order_name(func)} is a higher-order operator, which the virtual "
+                "GPU cannot run yet.\n"
                 "For flex_attention use torch.nn.functional.scaled_dot_product_attention instead."
             )
         operator = self._operators.get(id(func)) or self.operator(func)
@@ -179,10 +180,10 @@ class VirtualDispatch(TorchDispatchMode):
 
     def operator(self, overload: OpOverload) -> Operator:
         """What is known of an overload, learnt the first time."""
-        found = self._operators.get(id(overload))
-        if found is None:
-            found = self._operators[id(overload)] = learn(overload, SPECIAL.get(overload))
-        return found
+        operator = self._operators.get(id(overload))
+        if operator is None:
+            operator = self._operators[id(overload)] = learn(overload, SPECIAL.get(overload))
+        return operator
 
     def call(self, overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
         """Run one more operator for the sake of the one being handled, and record it."""
@@ -416,8 +417,8 @@ class VirtualDispatch(TorchDispatchMode):
             signature = (call.signature, *(tensor.shape for tensor in outputs))
             sizes = self._scratch.get(signature)
             if sizes is None:
-                found = scratch(described(call, outputs), chip)
-                sizes = tuple((workspace.bytes, workspace.kind.name) for workspace in found)
+                workspaces = scratch(described(call, outputs), chip)
+                sizes = tuple((workspace.bytes, workspace.kind.name) for workspace in workspaces)
                 self._scratch[signature] = sizes
             memory.use_workspaces(sizes)
 
@@ -425,7 +426,7 @@ class VirtualDispatch(TorchDispatchMode):
         """Remember what the node being evaluated has made."""
         node = private.current_autograd_node()
         if node is not None:
-            number = node._sequence_nr()
+            number = private.sequence_number(node)
             if self._node != number:
                 self._node = number
                 self._made_by_node.clear()
@@ -433,7 +434,7 @@ class VirtualDispatch(TorchDispatchMode):
 
     def was_made_by(self, virtual: VirtualStorage, node: Any) -> bool:
         """Whether this evaluation of a node has made a storage."""
-        return self._node == node._sequence_nr() and id(virtual) in self._made_by_node
+        return self._node == private.sequence_number(node) and id(virtual) in self._made_by_node
 
     def host_waits(self) -> None:
         """A value goes to the host, which waits for what the device was given before."""
@@ -484,10 +485,10 @@ class VirtualDispatch(TorchDispatchMode):
 
     def compute(self, call: Invocation) -> Any:
         """The call on real host tensors; None where a value is missing or only CUDA has it."""
-        found = values.real_arguments(call.args, call.kwargs)
-        if found is None:
+        arguments = values.real_arguments(call.args, call.kwargs)
+        if arguments is None:
             return None
-        args, kwargs = found
+        args, kwargs = arguments
         kwargs.pop("pin_memory", None)
         overload = call.operator.overload
         try:
@@ -570,10 +571,12 @@ def inside_backward() -> bool:
 
 def check_generator(generator: torch.Generator, home: Any) -> None:
     """Raise PyTorch's own error for a generator of another device."""
-    wanted = home.device.type
-    found = "cuda" if is_on_device(generator) else "cpu"
-    if wanted != found:
-        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
+    expected = home.device.type
+    actual = "cuda" if is_on_device(generator) else "cpu"
+    if expected != actual:
+        raise RuntimeError(
+            f"Expected a '{expected}' device type for generator but found '{actual}'"
+        )
 
 
 def in_child(call: Invocation) -> Any:
@@ -581,7 +584,7 @@ def in_child(call: Invocation) -> Any:
     result = call.operator.overload(*call.args, **call.kwargs)
     if not call.is_virtual:
         return result
-    return torch.utils._pytree.tree_map_only(
+    return private.tree_map_only(
         Tensor,
         lambda t: torch.zeros(t.shape, dtype=t.dtype) if private.is_meta(t) else t,
         result,

@@ -6,13 +6,10 @@ from functools import wraps
 from typing import Any
 
 import torch
-import torch.jit._builtins as builtins
 from torch import Tensor
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils import _device as device_contexts
-from torch.utils._device import DeviceContext
 
+from torchtally import torch_private as private
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.generators import generator_type
 from torchtally.virtual.stand_ins import StandIn, as_function
@@ -36,15 +33,6 @@ randn_like randint_like
 """Factories that take a device by its number; torch itself would ask which accelerator is meant."""
 
 
-def default_device() -> torch.device | None:
-    """The device of the innermost `with torch.device(...)`; None outside of any."""
-    for mode in reversed(_get_current_function_mode_stack()):
-        if isinstance(mode, DeviceContext):
-            found: torch.device = mode.device
-            return found
-    return None
-
-
 class Factories:
     """`torch.tensor` and its like: made on the host, then copied, as torch does for CUDA too."""
 
@@ -55,23 +43,23 @@ class Factories:
         self.native_asarray = torch.asarray
 
     def stand_ins(self) -> list[StandIn]:
-        constructors = device_contexts._device_constructors()
+        constructors = private.device_constructors()
         functions = {name: by_number(getattr(torch, name)) for name in NAMES.split()}
         functions |= {
             "tensor": as_function(self.tensor),
             "as_tensor": as_function(self.as_tensor),
             "asarray": as_function(self.asarray),
         }
-        known = dict(builtins._get_builtin_table())
+        table = dict(private.builtin_table())
         for name, function in functions.items():
-            known[id(function)] = known.get(id(getattr(torch, name)), f"aten::{name}")
+            table[id(function)] = table.get(id(getattr(torch, name)), f"aten::{name}")
         return [
             StandIn(torch, "Generator", generator_type(torch.Generator, self.indexed)),
             *(StandIn(torch, name, function) for name, function in functions.items()),
             # Device contexts know factories by identity, and the native ones run below ours.
-            StandIn(device_contexts, "_device_constructors", lambda: constructors),
+            StandIn(*private.DEVICE_CONSTRUCTORS, lambda: constructors),
             # So does torch.jit: code it compiles calls ours by the operator's name.
-            StandIn(builtins, "_builtin_table", known),
+            StandIn(*private.BUILTIN_TABLE, table),
             # Parameters of lazy modules refuse all but a few functions, none of ours among them.
             StandIn(UninitializedTensorMixin, "shape", Tensor.shape),
             StandIn(
@@ -83,17 +71,17 @@ class Factories:
 
     def indexed(self, device: Any) -> torch.device:
         """A device as its user wrote it, with the number of the current one if it has none."""
-        found = as_device(device) or HOST
-        if found.type == "cuda" and found.index is None:
+        indexed = as_device(device) or HOST
+        if indexed.type == "cuda" and indexed.index is None:
             return torch.device("cuda", self.mode.current_device)
-        return found
+        return indexed
 
     @staticmethod
     def target(device: Any, data: Any) -> torch.device:
         """The device asked for, else the default one, else that of the data."""
-        asked = as_device(device) or default_device()
-        if asked is not None:
-            return asked
+        target = as_device(device) or private.default_device()
+        if target is not None:
+            return target
         return data.device if isinstance(data, Tensor) else HOST
 
     def tensor(self, data: Any, *, dtype: Any = None, device: Any = None,
@@ -101,14 +89,14 @@ class Factories:
         target = self.target(device, data)
         if isinstance(data, Tensor):
             warnings.warn(COPY_CONSTRUCTED, UserWarning, stacklevel=3)
-            made = data.detach().clone().to(target, dtype or data.dtype)
+            tensor = data.detach().clone().to(target, dtype or data.dtype)
         elif target.type == "cuda":
-            made = self.native_tensor(as_numbers(data), dtype=dtype, device=HOST).to(target)
+            tensor = self.native_tensor(as_numbers(data), dtype=dtype, device=HOST).to(target)
         else:
-            made = self.native_tensor(as_numbers(data), dtype=dtype, device=target)
+            tensor = self.native_tensor(as_numbers(data), dtype=dtype, device=target)
         if pin_memory:
-            made = made.pin_memory()
-        return made.requires_grad_(requires_grad)
+            tensor = tensor.pin_memory()
+        return tensor.requires_grad_(requires_grad)
 
     def as_tensor(self, data: Any, dtype: Any = None, device: Any = None) -> Tensor:
         target = self.target(device, data)
@@ -122,14 +110,14 @@ class Factories:
                 requires_grad: bool = False) -> Tensor:  # fmt: skip
         target = self.target(device, obj)
         if isinstance(obj, Tensor) and "cuda" in (target.type, obj.device.type):
-            made = obj.to(target, dtype or obj.dtype, copy=bool(copy))
-            return made.detach().requires_grad_(requires_grad)
+            tensor = obj.to(target, dtype or obj.dtype, copy=bool(copy))
+            return tensor.detach().requires_grad_(requires_grad)
         if target.type != "cuda":
             return self.native_asarray(
                 as_numbers(obj), dtype=dtype, device=target, copy=copy, requires_grad=requires_grad
             )
-        made = self.native_asarray(as_numbers(obj), dtype=dtype, device=HOST).to(target)
-        return made.requires_grad_(requires_grad)
+        tensor = self.native_asarray(as_numbers(obj), dtype=dtype, device=HOST).to(target)
+        return tensor.requires_grad_(requires_grad)
 
 
 def by_number(native: Callable[..., Tensor]) -> Callable[..., Tensor]:

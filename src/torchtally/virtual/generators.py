@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 
+from torchtally import torch_private as private
+
 _on_device: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """By the address of the generator itself: operators get it in another Python object."""
 
 
 def is_on_device(generator: torch.Generator) -> bool:
-    return generator._cdata in _on_device  # type: ignore[attr-defined]
+    return private.generator_identity(generator) in _on_device
 
 
 def generator_type(
@@ -27,19 +29,19 @@ def generator_type(
 
     class Generator(native, metaclass=GeneratorType):  # type: ignore[misc, valid-type]
         def __new__(cls, device: Any = "cpu") -> Any:
-            made: Any = native.__new__(cls, device="cpu")  # type: ignore[call-arg]
-            made._shown = as_device(device)
-            if made._shown.type == "cuda":
-                _on_device[made._cdata] = made
-            return made
+            generator: Any = native.__new__(cls, device="cpu")  # type: ignore[call-arg]
+            generator._shown = as_device(device)
+            if generator._shown.type == "cuda":
+                _on_device[private.generator_identity(generator)] = generator
+            return generator
 
         def __init__(self, device: Any = "cpu") -> None:
             pass
 
         @property
         def device(self) -> torch.device:
-            shown: torch.device = self._shown
-            return shown
+            device: torch.device = self._shown
+            return device
 
         def clone_state(self) -> "Generator":
             cloned = Generator(self.device)

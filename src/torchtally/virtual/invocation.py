@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtally.virtual import private
+from torchtally import torch_private as private
 from torchtally.virtual.operators import Operator
 from torchtally.virtual.storage import Home, VirtualStorage, is_pinned, virtual_of
 
@@ -62,13 +62,13 @@ class Invocation:
     @property
     def named_inputs(self) -> list[tuple[str, Tensor]]:
         """Every tensor with the name of its argument."""
-        found = []
+        named_inputs = []
         for name, arg in self.named_arguments:
             if isinstance(arg, Tensor):
-                found.append((name, arg))
+                named_inputs.append((name, arg))
             elif isinstance(arg, (list, tuple)):
-                found += [(name, item) for item in arg if isinstance(item, Tensor)]
-        return found
+                named_inputs += [(name, item) for item in arg if isinstance(item, Tensor)]
+        return named_inputs
 
     def argument(self, name: str) -> Any:
         """What was given for an argument; None where it was left at its default."""
@@ -139,13 +139,13 @@ class Recipe:
         self.items = items
 
     def make(self) -> Any:
-        made = [
+        tensors = [
             torch.empty_strided(item.shape, item.stride, dtype=item.dtype, device=META)
             if type(item) is Fresh
             else item
             for item in self.items
         ]
-        return made[0] if self.container is None else self.container(made)
+        return tensors[0] if self.container is None else self.container(tensors)
 
 
 class Fresh:
@@ -170,7 +170,7 @@ def recipe_of(result: Any) -> Recipe | None:
     tensors = [item for item in items if isinstance(item, Tensor)]
     if not all(owns_fresh_storage(tensor) for tensor in tensors):
         return None
-    if len({tensor.untyped_storage()._cdata for tensor in tensors}) < len(tensors):
+    if len({private.storage_identity(tensor) for tensor in tensors}) < len(tensors):
         return None
     if not all(isinstance(item, (Tensor, int, type(None))) for item in items):
         return None
@@ -206,11 +206,11 @@ def tensors_in(result: Any) -> Sequence[Tensor]:
     if isinstance(result, Tensor):
         return (result,)
     if isinstance(result, (tuple, list)):
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
         for item in result:
             if isinstance(item, Tensor):
-                found.append(item)
+                tensors.append(item)
             elif isinstance(item, (tuple, list)):  # cuDNN's gradients of an RNN's weights
-                found += [inner for inner in item if isinstance(inner, Tensor)]
-        return found
+                tensors += [inner for inner in item if isinstance(inner, Tensor)]
+        return tensors
     return ()

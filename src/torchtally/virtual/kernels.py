@@ -15,11 +15,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.library import Library
 
+from torchtally import torch_private as private
 from torchtally.chips import Chip
-from torchtally.virtual import attention, private
+from torchtally.torch_private import OpOverload
+from torchtally.virtual import attention
 from torchtally.virtual.attention import Backend, Query
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.storage import virtual_of
@@ -247,11 +248,11 @@ def takes_onednn_rnn(x: Tensor, hx: list[Tensor]) -> bool:
     """As `use_mkldnn` and `lstm` of native/RNN.cpp: no projection, and a dtype oneDNN trains in."""
     is_known = (
         x.dtype is torch.float32
-        or (x.dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        or (x.dtype is torch.bfloat16 and private.onednn_has_bfloat16())
         or (
             x.dtype is torch.float16
             and not torch.is_grad_enabled()
-            and torch.ops.mkldnn._is_mkldnn_fp16_supported()
+            and private.onednn_has_float16()
         )
     )
     is_on = torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
@@ -269,11 +270,11 @@ def lstm_input_of_host(
     next layer has its own.
     """
     if not takes_onednn_rnn(x, hx):
-        return as_composed_in_cpp(
+        return private.run_composite_kernel(
             aten.lstm.input, x, hx, params, has_biases, layers, dropout, train, bidirectional,
             batch_first,
         )  # fmt: skip
-    first_input = given = (x.transpose(0, 1) if batch_first else x).contiguous()
+    first_input = layer_input = (x.transpose(0, 1) if batch_first else x).contiguous()
     hx = [state.contiguous() for state in hx]
     directions, per_layer = 2 if bidirectional else 1, 4 if has_biases else 2
     outputs: list[Tensor] = [first_input] * directions
@@ -286,13 +287,13 @@ def lstm_input_of_host(
                 direction > 0, [], LSTM, hx[0].shape[2], layers, has_biases, bidirectional,
                 batch_first, train,
             )  # fmt: skip
-            outputs[direction], *last = onednn_layer(given, weights, hx, index, literals)
+            outputs[direction], *last = onednn_layer(layer_input, weights, hx, index, literals)
             states.append((last[0], last[1]))
-        given = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        layer_input = outputs[0] if directions == 1 else torch.cat(outputs, -1)
         if dropout != 0 and train and layer < layers - 1:
-            given = torch.dropout(given, dropout, True)
+            layer_input = torch.dropout(layer_input, dropout, True)
     hy, cy = (torch.stack(each) for each in zip(*states, strict=True))
-    return given.transpose(0, 1) if batch_first else given, hy, cy
+    return layer_input.transpose(0, 1) if batch_first else layer_input, hy, cy
 
 
 def onednn_layer(
@@ -312,11 +313,6 @@ def onednn_layer(
         weights = [*weights, of_input, of_hidden]
     tensors = [in_autocast_dtype(weight) for weight in reversed([x, *weights, state, cell])]
     return aten.mkldnn_rnn_layer.default(*reversed(tensors), *literals)[:3]  # type: ignore[no-any-return]
-
-
-def as_composed_in_cpp(overload: OpOverload, *args: Any) -> Any:
-    """`decompose` would prefer torch's decomposition in Python, whose operators are others."""
-    return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
 
 
 def single_state(mode: int) -> tuple[Kernel, Kernel]:
@@ -380,20 +376,20 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """As native/transformers/attention.cpp: mask made float, head padded, the chosen kernel run."""
     assert Target.chip is not None
-    asked = Query(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    backend = attention.choose(Target.chip, asked)
+    query_set = Query(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    backend = attention.choose(Target.chip, query_set)
     mask = additive(attn_mask, query.dtype)
     if backend is Backend.FLASH:
         return flash(query, key, value, dropout_p, is_causal, scale)
     if backend is Backend.CUDNN:
         return aten._scaled_dot_product_cudnn_attention.default(  # type: ignore[no-any-return]
-            query, key, value, mask, asked.needs_grad, dropout_p, is_causal, False, scale=scale
+            query, key, value, mask, query_set.needs_grad, dropout_p, is_causal, False, scale=scale
         )[0]
     if backend is Backend.EFFICIENT:
         if mask is not None:
             mask = aligned(mask.expand(*query.shape[:3], key.shape[2]))
         return aten._scaled_dot_product_efficient_attention.default(  # type: ignore[no-any-return]
-            query, key, value, mask, asked.needs_grad, dropout_p, is_causal, scale=scale
+            query, key, value, mask, query_set.needs_grad, dropout_p, is_causal, scale=scale
         )[0]
     return plain_products(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
 
@@ -411,8 +407,8 @@ def scaled_dot_product_attention_of_host(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Flash attention in the CPU's own form where torch says that it fits, else plain products."""
-    given = (query, key, value, attn_mask, dropout_p, is_causal)
-    is_flash = private.host_chooses_flash(*given, scale=scale, enable_gqa=enable_gqa)
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal)
+    is_flash = private.host_chooses_flash(*arguments, scale=scale, enable_gqa=enable_gqa)
     mask = additive(attn_mask, query.dtype)
     if is_flash:
         return aten._scaled_dot_product_flash_attention_for_cpu.default(  # type: ignore[no-any-return]

@@ -31,8 +31,8 @@ class LegacyType(type):
 
     def __call__(cls, *args: Any) -> Tensor:
         empty: Tensor = torch.empty(0, dtype=cls.dtype, device="cuda")
-        made: Tensor = empty.new(*args)
-        return made
+        tensor: Tensor = empty.new(*args)
+        return tensor
 
 
 def set_default_tensor_type(kind: Any) -> None:

@@ -76,7 +76,7 @@ class MemoryHistory:
 
     def _stack(self) -> Frames:
         """The Python frames of this thread, innermost first, without our own."""
-        found = []
+        frames = []
         frame = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
@@ -88,9 +88,9 @@ class MemoryHistory:
                         "line": frame.f_lineno,
                         "name": code.co_name,
                     }
-                found.append(self._frames[key])
+                frames.append(self._frames[key])
             frame = frame.f_back  # type: ignore[assignment]
-        return tuple(found)
+        return tuple(frames)
 
     def traceback(self, address: int) -> list[dict[str, Any]] | None:
         """Where the block at an address was allocated, if that was recorded."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch._ops import OpOverload
 
+from torchtally import torch_private as private
 from torchtally.memory.workspace import has_scratch, uses_blas
-from torchtally.virtual import private
+from torchtally.torch_private import OpOverload
 
 PLAIN_ON_HOST = frozenset(["aten.add", "aten._local_scalar_dense"])
 """Operators with a handler that looks at virtual tensors only."""
@@ -103,7 +103,7 @@ class Operator:
 
 
 def learn(overload: OpOverload, handler: Callable[..., Any] | None = None) -> Operator:
-    schema = overload._schema
+    schema = private.schema(overload)
     takes_tensor = any("Tensor" in str(argument.type) for argument in schema.arguments)
     makes_tensor = any("Tensor" in str(result.type) for result in schema.returns)
     name = f"{overload.namespace}.{schema.name.split('::')[1]}"

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
 from torchtally.virtual import values
 from torchtally.virtual.dispatch import VirtualDispatch
@@ -50,13 +51,13 @@ def rebuild_virtual_tensor(
             "again on a real device."
         )
     home = Loading.mode.home_of(mapped(torch.device(device)))
-    known = Loading.storages if Loading.storages is not None else {}
-    flat = known.get(number)
+    storages = Loading.storages if Loading.storages is not None else {}
+    flat = storages.get(number)
     if flat is None:
         flat = torch.empty(storage_bytes, dtype=torch.uint8, device=META)
         if home is not None:
             make_virtual(flat, home)
-        known[number] = flat
+        storages[number] = flat
     tensor = torch.empty(0, dtype=dtype, device=META)
     tensor.set_(flat.untyped_storage(), offset, shape, stride)
     if value is not None:
@@ -66,32 +67,32 @@ def rebuild_virtual_tensor(
 
 def mapped(device: torch.device) -> torch.device:
     """Where `torch.load`'s map_location wants a tensor that was saved from `device`."""
-    wanted = Loading.map_location
-    if isinstance(wanted, dict):
-        wanted = wanted.get(str(device))
-    if callable(wanted):
+    location = Loading.map_location
+    if isinstance(location, dict):
+        location = location.get(str(device))
+    if callable(location):
         return device  # it maps storages, and virtual ones are not passed through it
-    return as_device(wanted) or device
+    return as_device(location) or device
 
 
 class Located:
     """`map_location` as torch calls it, for the real storages of a file."""
 
-    def __init__(self, saving: "Saving", wanted: Any) -> None:
+    def __init__(self, saving: "Saving", map_location: Any) -> None:
         self.saving = saving
-        self.wanted = wanted
+        self.wanted = map_location
 
     def __call__(self, storage: torch.UntypedStorage, location: str) -> Any:
-        wanted = self.wanted
-        if callable(wanted):
-            found = wanted(storage, location)
-            if found is not None:
-                return found
+        map_location = self.wanted
+        if callable(map_location):
+            mapped = map_location(storage, location)
+            if mapped is not None:
+                return mapped
             target = location
-        elif isinstance(wanted, dict):
-            target = wanted.get(location, location)
+        elif isinstance(map_location, dict):
+            target = map_location.get(location, location)
         else:
-            target = location if wanted is None else wanted
+            target = location if map_location is None else map_location
         device = as_device(target)
         if device is not None and device.type == "cuda":
             return self.saving.moved(storage, device)
@@ -130,7 +131,7 @@ class Saving:
         self.native_reduce: Any = torch.Tensor.__reduce_ex__
         self.native_save = torch.save
         self.native_load = torch.load
-        self.native_rebuild: Any = torch._utils._rebuild_tensor
+        self.native_rebuild: Any = private.rebuild_tensor
         self.saved_bytes = 0
 
     def stand_ins(self) -> list[StandIn]:
@@ -150,7 +151,7 @@ class Saving:
             StandIn(torch, "load", self.load),
             StandIn(torch.serialization, "save", self.save),
             StandIn(torch.serialization, "load", self.load),
-            StandIn(torch._utils, "_rebuild_tensor", self.rebuild_tensor),
+            StandIn(*private.REBUILD_TENSOR, self.rebuild_tensor),
             StandIn(
                 torch.UntypedStorage,
                 "cuda",
@@ -163,7 +164,7 @@ class Saving:
         self, storage: Any, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
     ) -> Tensor:
         """A tensor in a storage that was just loaded."""
-        untyped, dtype = storage._untyped_storage, storage.dtype
+        untyped, dtype = private.untyped(storage), storage.dtype
         virtual = getattr(untyped, "virtual", None)
         if virtual is None:
             return self.native_rebuild(storage, offset, shape, stride)  # type: ignore[no-any-return]

@@ -8,13 +8,13 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch.utils._device import _device_constructors
 
+from torchtally import torch_private as private
 from torchtally.chips import Chip, chip
 from torchtally.errors import UsageError
 from torchtally.memory.allocator import AllocatorSettings, CachingAllocator
 from torchtally.memory.workspace import context_bytes
-from torchtally.virtual import kernels, private, special
+from torchtally.virtual import kernels, special
 from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import Compiling
 from torchtally.virtual.cuda import CudaModule
@@ -136,7 +136,7 @@ def _activate(
     mode.target = target if dispatch == "cuda" else None
     autocast = Autocast()
     for library in (*autocast.register(), *kernels.register(dispatch)):
-        stack.callback(library._destroy)
+        stack.callback(private.destroy, library)
     kernels.Target.chip, Loading.mode = target, mode
     stack.callback(setattr, kernels.Target, "chip", None)
     stack.callback(setattr, Loading, "mode", None)
@@ -189,7 +189,7 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
         *Compiling(mode).stand_ins(),
         *(host_defaults() if target.vendor == CPU else ()),
         StandIn(torch, "clear_autocast_cache", clear_autocast_cache),
-        StandIn(torch._C, "_group_tensors_by_device_and_dtype", group_tensors),
+        StandIn(*private.GROUP_TENSORS, group_tensors),
         StandIn(threading.Thread, "run", run),
     ]
 
@@ -213,7 +213,7 @@ def host_defaults() -> list[StandIn]:
 
 def _clear_device_constructors() -> None:
     """`with torch.device(...)` caches the factories it knows: no stand-in may stay in there."""
-    _device_constructors.cache_clear()
+    private.device_constructors.cache_clear()
 
 
 _sessions: list[VirtualDispatch] = []

@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
+
+from torchtally import torch_private as private
+from torchtally.torch_private import OpOverload
 
 aten = torch.ops.aten
 
@@ -24,7 +26,7 @@ def shape_of(overload: OpOverload) -> Callable[[Callable[..., Any]], Callable[..
 @shape_of(aten.is_set_to.default)
 def is_set_to(x: Tensor, other: Tensor) -> bool:
     same_place = x.storage_offset() == other.storage_offset() and x.stride() == other.stride()
-    return x.untyped_storage()._cdata == other.untyped_storage()._cdata and (
+    return private.storage_identity(x) == private.storage_identity(other) and (
         same_place and x.shape == other.shape
     )
 

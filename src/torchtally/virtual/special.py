@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
-from torchtally.virtual import kernels, private, values
+from torchtally import torch_private as private
+from torchtally.torch_private import OpOverload
+from torchtally.virtual import kernels, values
 from torchtally.virtual.dispatch import (
     SPECIAL,
     Handler,
@@ -67,8 +68,8 @@ def accumulates_in_place(mode: VirtualDispatch, call: Invocation) -> bool:
     node = private.current_autograd_node()
     if node is None or torch.is_grad_enabled() or len(call.inputs) != 2 or call.kwargs:
         return False
-    held, virtual = call.inputs[0], call.virtuals[0]
-    if virtual is None or not is_dense(held) or not private.is_held_once(held, REFERENCES):
+    tensor, virtual = call.inputs[0], call.virtuals[0]
+    if virtual is None or not is_dense(tensor) or not private.is_held_once(tensor, REFERENCES):
         return False
     edges = [edge for edge in node.next_functions if edge[0] is not None]
     return len(set(edges)) < len(edges) or not mode.was_made_by(virtual, node)
@@ -106,9 +107,9 @@ def read_scalar(mode: VirtualDispatch, call: Invocation) -> Any:
         return call.operator.overload(real)
     if virtual is None:
         return call.operator.overload(tensor)  # the user's own meta tensor: torch's own error
-    given = values.placeholder(tensor.dtype)
-    mode.observer.placeholder_given(call.operator.name, str(given))
-    return given
+    value = values.placeholder(tensor.dtype)
+    mode.observer.placeholder_given(call.operator.name, str(value))
+    return value
 
 
 @special(aten.equal.default, aten.allclose.default)
@@ -116,9 +117,9 @@ def read_equal(mode: VirtualDispatch, call: Invocation) -> Any:
     mode.check_same_device(call)
     for virtual in filter(None, call.virtuals[:1]):
         mode.host_reads(virtual)
-    known = values.real_arguments(call.args, call.kwargs)
-    if known is not None:
-        return call.operator.overload(*known[0], **known[1])
+    arguments = values.real_arguments(call.args, call.kwargs)
+    if arguments is not None:
+        return call.operator.overload(*arguments[0], **arguments[1])
     mode.observer.placeholder_given(call.operator.name, str(values.PLACEHOLDER_BOOL))
     return values.PLACEHOLDER_BOOL
 
@@ -199,10 +200,10 @@ def shaped_by_value(
         return mode.run(call)
     real = mode.compute(call) if all(map(has_value, call.inputs)) else None
     if real is None:
-        result, given = bound()
-        mode.observer.placeholder_given(call.operator.name, given)
+        result, assumption = bound()
+        mode.observer.placeholder_given(call.operator.name, assumption)
     else:
-        result = torch.utils._pytree.tree_map_only(Tensor, meta_like, real)
+        result = private.tree_map_only(Tensor, meta_like, real)
     result = mode.finish(call, result, call.home)
     if real is not None:
         give_values(tensors_in(result), tensors_in(real))
@@ -226,10 +227,10 @@ def selected(mode: VirtualDispatch, elements: int) -> tuple[int, str]:
 @special(aten.nonzero.default)
 def nonzero(mode: VirtualDispatch, call: Invocation) -> Any:
     def bound() -> tuple[Tensor, str]:
-        rows, given = selected(mode, call.args[0].numel())
+        rows, assumption = selected(mode, call.args[0].numel())
         dims = call.args[0].dim()
         # CUDA's kernel writes one row per dimension and returns the transpose.
-        return torch.empty((dims, rows), dtype=torch.int64, device=META).t(), given
+        return torch.empty((dims, rows), dtype=torch.int64, device=META).t(), assumption
 
     return shaped_by_value(mode, call, bound)
 
@@ -239,8 +240,8 @@ def masked_select(mode: VirtualDispatch, call: Invocation) -> Any:
     def bound() -> tuple[Tensor, str]:
         tensor, mask = call.args
         elements = torch.broadcast_shapes(tensor.shape, mask.shape).numel()
-        count, given = selected(mode, elements)
-        return empty(count, dtype=tensor.dtype), given
+        count, assumption = selected(mode, elements)
+        return empty(count, dtype=tensor.dtype), assumption
 
     return shaped_by_value(mode, call, bound)
 
@@ -263,7 +264,9 @@ def unique(mode: VirtualDispatch, call: Invocation) -> Any:
         count = tensor.shape[call.args[1]] if has_dim else tensor.numel()
         inverse = empty(count) if has_dim else empty(*tensor.shape)
         results = (empty(*shape, dtype=tensor.dtype), inverse, empty(count))
-        return results[: len(call.operator.overload._schema.returns)], f"all {count} different"
+        return results[
+            : len(private.schema(call.operator.overload).returns)
+        ], f"all {count} different"
 
     return shaped_by_value(mode, call, bound)
 

@@ -66,18 +66,18 @@ def virtual_of(tensor: torch.Tensor) -> VirtualStorage | None:
         storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # sparse, or wrapped by torch.func: no storage
         return None
-    found: VirtualStorage | None = getattr(storage, "virtual", None)
-    return found
+    virtual: VirtualStorage | None = getattr(storage, "virtual", None)
+    return virtual
 
 
 def make_virtual(tensor: torch.Tensor, home: Home) -> VirtualStorage:
     """Give a meta tensor's storage to a home, unless it has one already."""
     storage = tensor.untyped_storage()
-    found: VirtualStorage | None = getattr(storage, "virtual", None)
-    if found is None:
-        found = VirtualStorage(home, storage.nbytes())
-        storage.virtual = found  # type: ignore[attr-defined]
-    return found
+    virtual: VirtualStorage | None = getattr(storage, "virtual", None)
+    if virtual is None:
+        virtual = VirtualStorage(home, storage.nbytes())
+        storage.virtual = virtual  # type: ignore[attr-defined]
+    return virtual
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:

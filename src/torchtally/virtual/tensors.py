@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
-from torchtally.virtual import private, values
+from torchtally.virtual import values
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import INSIDE, VirtualDispatch
 from torchtally.virtual.invocation import META
@@ -32,8 +33,10 @@ def shown_virtual(tensor: Tensor) -> VirtualStorage | None:
 
 def device(tensor: Tensor) -> torch.device:
     virtual = shown_virtual(tensor)
-    found: torch.device = private.true_device(tensor) if virtual is None else virtual.home.device
-    return found
+    device_shown: torch.device = (
+        private.true_device(tensor) if virtual is None else virtual.home.device
+    )
+    return device_shown
 
 
 def is_cuda(tensor: Tensor) -> bool:
@@ -54,18 +57,15 @@ def device_index(tensor: Tensor) -> int:
     return -1 if index is None or not is_cuda(tensor) else index
 
 
-def as_device(given: Any) -> torch.device | None:
+def as_device(device: Any) -> torch.device | None:
     """A device as users write it: "cuda:1", 1, torch.device; None for anything else."""
-    if isinstance(given, torch.device):
-        return given
-    if isinstance(given, str):
-        return torch.device(given)
-    if isinstance(given, int) and not isinstance(given, bool):
-        return torch.device("cuda", given)
+    if isinstance(device, torch.device):
+        return device
+    if isinstance(device, str):
+        return torch.device(device)
+    if isinstance(device, int) and not isinstance(device, bool):
+        return torch.device("cuda", device)
     return None
-
-
-to_copy: Callable[..., Tensor] = torch.ops.aten._to_copy.default
 
 
 def record_stream(tensor: Tensor, stream: Any) -> None:
@@ -86,7 +86,7 @@ class Moved(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, methods: "TensorMethods", keywords: Any) -> Tensor:
         ctx.here, ctx.dtype, ctx.methods = tensor.device, tensor.dtype, methods
         with private.below_autograd():
-            return to_copy(tensor, **keywords)
+            return private.to_copy(tensor, **keywords)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -140,8 +140,8 @@ class TensorMethods:
             StandIn(torch.UntypedStorage, "is_cuda", property(storage_is_cuda)),
             StandIn(torch.UntypedStorage, "data_ptr", method(storage_data_ptr)),
             StandIn(torch.UntypedStorage, "resize_", method(self.resize_storage)),
-            StandIn(torch._C._nn, "_parse_to", self.parse_to),
-            StandIn(torch, "_has_compatible_shallow_copy_type", self.has_compatible_type),
+            StandIn(*private.PARSE_TO, self.parse_to),
+            StandIn(*private.HAS_COMPATIBLE_TYPE, self.has_compatible_type),
         ]
         return table
 
@@ -202,7 +202,7 @@ class TensorMethods:
         if tensor.requires_grad and torch.is_grad_enabled():
             moved: Tensor = Moved.apply(tensor, self, keywords)  # type: ignore[no-untyped-call]
             return moved
-        return to_copy(tensor, **keywords)
+        return private.to_copy(tensor, **keywords)
 
     def cuda(self, tensor: Tensor, device: Any = None, non_blocking: bool = False,
              memory_format: Any = None) -> Tensor:  # fmt: skip
@@ -229,8 +229,8 @@ class TensorMethods:
     # `param.data = ...` keeps the parameter's identity when a module moves to the device.
 
     def get_data(self, tensor: Tensor) -> Tensor:
-        found: Tensor = self.data.__get__(tensor)
-        return found
+        data: Tensor = self.data.__get__(tensor)
+        return data
 
     def set_data(self, tensor: Tensor, new: Tensor) -> None:
         was_meta = private.is_meta(tensor)
@@ -254,9 +254,7 @@ class TensorMethods:
         if kinds == {"cpu", "meta"}:
             meta = tensor if private.is_meta(tensor) else other
             return shown_virtual(meta) is not None
-        return self.native_has_compatible_type(tensor, other)
-
-    native_has_compatible_type = staticmethod(torch._has_compatible_shallow_copy_type)
+        return private.has_compatible_type(tensor, other)
 
     # Indexing: a list would become an index tensor of the meta device, without its values.
 
@@ -304,9 +302,9 @@ class TensorMethods:
         real = values.real_of(tensor)
         if real is not None:
             return self.native_numpy(real, force=force)
-        given = values.placeholder(tensor.dtype)
-        self.mode.observer.placeholder_given("aten.numpy", f"{given} in every element")
-        element = self.native_numpy(torch.full((), given, dtype=tensor.dtype))
+        value = values.placeholder(tensor.dtype)
+        self.mode.observer.placeholder_given("aten.numpy", f"{value} in every element")
+        element = self.native_numpy(torch.full((), value, dtype=tensor.dtype))
         array = np.broadcast_to(element, tuple(tensor.shape))
         return array.copy() if array.nbytes <= REAL_ARRAY_BYTES else array
 
@@ -320,9 +318,9 @@ class TensorMethods:
             return self.native_tolist(real)
         if tensor.dim() == 0:
             return tensor.item()
-        given = values.placeholder(tensor.dtype)
-        self.mode.observer.placeholder_given("aten.tolist", f"{given} in every element")
-        return np.full(tuple(tensor.shape), given).tolist()
+        value = values.placeholder(tensor.dtype)
+        self.mode.observer.placeholder_given("aten.tolist", f"{value} in every element")
+        return np.full(tuple(tensor.shape), value).tolist()
 
     def data_ptr(self, tensor: Tensor) -> int:
         virtual = shown_virtual(tensor)
@@ -350,8 +348,8 @@ class TensorMethods:
         if isinstance(data, Tensor):
             data = data.detach().clone()
         target = as_device(device) or tensor.device
-        made = torch.as_tensor(data, dtype=dtype or tensor.dtype).to(target)
-        return made.requires_grad_(requires_grad)
+        tensor_made = torch.as_tensor(data, dtype=dtype or tensor.dtype).to(target)
+        return tensor_made.requires_grad_(requires_grad)
 
     def repr(self, tensor: Tensor, *, tensor_contents: Any = None) -> str:
         """As torch prints a CUDA tensor; without a value, its size and dtype in place of it."""
@@ -442,10 +440,10 @@ def shown_storage(storage: torch.UntypedStorage) -> VirtualStorage | None:
 
 def storage_device(storage: torch.UntypedStorage) -> torch.device:
     virtual = shown_storage(storage)
-    found: torch.device = (
+    device: torch.device = (
         BASE_STORAGE_DEVICE.__get__(storage) if virtual is None else virtual.home.device
     )
-    return found
+    return device
 
 
 def storage_is_cuda(storage: torch.UntypedStorage) -> bool:

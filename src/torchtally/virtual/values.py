@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
-from torchtally.virtual import private
+from torchtally import torch_private as private
 from torchtally.virtual.storage import virtual_of
 
 FLOAT_VALUE_BYTES = 8 * 1024
@@ -55,7 +54,7 @@ def real_of(tensor: Tensor) -> Tensor | None:
     if tensor.is_conj():
         real = real.conj()
     if tensor.is_neg():
-        real = torch._neg_view(real)
+        real = private.neg_view(real)
     return real
 
 
@@ -128,15 +127,15 @@ def real_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     def real(leaf: Any) -> Any:
         nonlocal unknown
         if isinstance(leaf, Tensor):
-            found = real_of(leaf)
-            if found is None:
+            tensor = real_of(leaf)
+            if tensor is None:
                 unknown = True
-            return found
+            return tensor
         if isinstance(leaf, torch.device):
             return torch.device("cpu")
         return leaf
 
-    result = tree_map(real, (args, kwargs))
+    result = private.tree_map(real, (args, kwargs))
     return None if unknown else result
 
 

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 
 import torchtally
+from torchtally import torch_private as private
 from torchtally.runs.measure.document import BACKWARD, ELSEWHERE
 from torchtally.runs.measure.history import STEP_MARK, play
 from torchtally.runs.measure.lines import lines, place_of
 from torchtally.trace import Role
-from torchtally.virtual import private
 
 Event = dict[str, Any]
 

@@ -9,10 +9,10 @@ import linecache
 import os
 from collections.abc import Iterable
 
+from torchtally import torch_private as private
 from torchtally.runs.measure.document import BACKWARD, ELSEWHERE, Line
 from torchtally.runs.measure.history import Block, Frames
 from torchtally.tracer.source import Code, classify_path
-from torchtally.virtual import private
 
 Place = tuple[str, int]
 """(file, line)"""

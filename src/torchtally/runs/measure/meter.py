@@ -6,6 +6,7 @@ It knows nothing of whether the GPU is there: a simulated one answers the same q
 import torch
 from torch import Tensor
 
+from torchtally import torch_private as private
 from torchtally.runs.measure.document import HELD_OF_ROLE, Held, Measurement, Step
 from torchtally.runs.measure.history import STEP_MARK, Played, play
 from torchtally.runs.measure.lines import lines
@@ -52,14 +53,14 @@ class Meter:
 
     def start(self) -> None:
         """Record the history, at once or as soon as CUDA is used."""
-        torch.cuda._lazy_call(_record)
+        private.call_when_initialized(_record)
 
     def step_completed(self, number: int) -> None:
         self._held.append(self.roles.by_address)
         self.roles.by_address = {}
         self._at_end.append(self._read())
         if torch.cuda.is_initialized():
-            torch.cuda.memory._set_memory_metadata(f"{STEP_MARK}{number}")
+            private.set_memory_metadata(f"{STEP_MARK}{number}")
 
     def _read(self) -> tuple[int, int]:
         """Bytes allocated and reserved now; takes note of torch's peaks."""
@@ -101,13 +102,13 @@ class Meter:
     def _played(self) -> Played:
         if not torch.cuda.is_initialized():
             return play([], self._held, self.roles.by_address)
-        entries = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
-        torch.cuda.memory._record_memory_history(enabled=None)
+        entries = private.memory_snapshot()["device_traces"][torch.cuda.current_device()]
+        private.record_memory_history(enabled=None)
         return play(entries, self._held, self.roles.by_address)
 
 
 def _record() -> None:
-    torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python")
+    private.record_memory_history(enabled="all", context="alloc", stacks="python")
 
 
 def device() -> tuple[str, int]:

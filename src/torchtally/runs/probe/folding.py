@@ -25,11 +25,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from torchtally import torch_private as private
 from torchtally.runs.probe.allocations import Allocations
-from torchtally.virtual import private
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
 from torchtally.virtual.invocation import META, Invocation
@@ -76,7 +74,7 @@ class Pass:
     """Requested bytes of the n-th storage."""
     lent: tuple[int, ...]
     """Storages that autocast keeps until it ends."""
-    spec: TreeSpec
+    spec: private.TreeSpec
     leaves: tuple[Any, ...]
     """Results and plain values."""
 
@@ -178,7 +176,7 @@ class Folding:
 
     def key(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Equal for calls whose arguments agree; None where they are not plain."""
-        leaves, spec = tree_flatten((args, kwargs))
+        leaves, spec = private.tree_flatten((args, kwargs))
         described: list[Any] = []
         for leaf in leaves:
             if isinstance(leaf, Tensor):
@@ -210,7 +208,9 @@ class Folding:
     ) -> Any:
         recorder = self.recorder
         before = attributes(module)
-        arguments = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+        arguments = [
+            leaf for leaf in private.tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)
+        ]
         owners = holders(arguments)
         looks, host = self._looks + recorder.values_read, recorder.host_operators
         self._first, self._operators, self._writes_outside = recorder.storage_count, 0, False
@@ -261,7 +261,7 @@ class Folding:
         if any(storage[0] != "cuda:0" or storage[3] for storage in born):
             return None  # on the host's side, or on another stream
         contents: list[Any] = []
-        leaves, spec = tree_flatten(result)
+        leaves, spec = private.tree_flatten(result)
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 virtual = virtual_of(leaf)
@@ -318,10 +318,10 @@ class Folding:
         self._lent += [alive[n] for n in pattern.lent]
         storages: dict[int, torch.UntypedStorage] = {}
         leaves: list[Any] = []
-        with _disable_current_modes():
+        with private.without_dispatch_modes():
             for leaf in pattern.leaves:
                 leaves.append(self.made(leaf, alive, pattern, storages))
-        return tree_unflatten(leaves, pattern.spec)
+        return private.tree_unflatten(leaves, pattern.spec)
 
     def made(
         self,
@@ -347,15 +347,12 @@ def holders(tensors: list[Tensor]) -> list[tuple[int, int]]:
     return [(sys.getrefcount(tensor), private.storage_owners(tensor)) for tensor in tensors]
 
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-
-
 def attributes(module: nn.Module) -> list[Any] | None:
     """What all modules have, by identity, and how long their containers are; None with hooks."""
     identities: list[Any] = []
     for each in module.modules():
         state = vars(each)
-        if any(state.get(name) for name in HOOKS):
+        if any(state.get(name) for name in private.FORWARD_HOOKS):
             return None
         for value in state.values():
             identities.append(id(value))

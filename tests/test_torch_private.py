@@ -1,20 +1,20 @@
 """The private calls into torch, each made once: an upgrade that moves one of them fails here."""
 
+import ast
+import inspect
 import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-import torch.jit._builtins
 import torch.optim.swa_utils
-import torch.utils._device
 import torch.utils.checkpoint
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchtally.virtual import private, session
+from torchtally import torch_private as private
+from torchtally.virtual import session
 
 SEEN_TO_WORK = ("2.11", "2.12", "2.13")
 """torch versions whose source has every call below; 2.13 is the one this is developed on."""
@@ -47,7 +47,7 @@ def test_the_node_being_evaluated_and_its_sequence_number():
         @staticmethod
         def backward(ctx, grad):
             node = private.current_autograd_node()
-            seen.append((node.name(), node._sequence_nr()))
+            seen.append((node.name(), private.sequence_number(node)))
             return grad
 
     assert private.current_autograd_node() is None
@@ -55,7 +55,7 @@ def test_the_node_being_evaluated_and_its_sequence_number():
     before = private.next_sequence_number()
     y = Probe.apply(x)
     assert private.next_sequence_number() == before + 1
-    assert y.grad_fn._sequence_nr() == before
+    assert private.sequence_number(y.grad_fn) == before
     y.backward()
     assert seen == [("ProbeBackward", before)]
 
@@ -75,7 +75,7 @@ def test_a_gradient_that_only_the_engine_holds():
     kept: list[object] = []
     answers: list[bool] = []
 
-    class Adds(TorchDispatchMode):
+    class Adds(private.TorchDispatchMode):
         @classmethod
         def _should_skip_dynamo(cls):
             return False
@@ -114,7 +114,7 @@ def test_the_cpus_choice_of_an_attention_kernel_asked_with_meta_tensors():
 def test_accumulation_nodes_have_no_number_of_their_own():
     x = torch.ones(1, requires_grad=True)
     ((node, _),) = (x * 2).grad_fn.next_functions[:1]  # type: ignore[union-attr]
-    assert node._sequence_nr() == private.ACCUMULATE_GRAD_SEQUENCE  # type: ignore[union-attr]
+    assert private.sequence_number(node) == private.ACCUMULATE_GRAD_SEQUENCE  # type: ignore[union-attr]
     assert node.variable is x  # type: ignore[union-attr]
 
 
@@ -314,24 +314,230 @@ def test_the_storages_own_answers():
     assert storage.nbytes() == 8
 
 
-def test_what_stand_ins_replace_is_there():
-    """Names in torch that a session replaces and its callers go by."""
-    constructors = torch.utils._device._device_constructors()
-    assert {torch.zeros, torch.tensor, torch.arange} <= constructors
-    table = torch.jit._builtins._get_builtin_table()
-    assert table is torch.jit._builtins._builtin_table
-    assert table[id(torch.zeros)] == "aten::zeros"
-    for owner, name in (
-        (torch._utils, "_rebuild_tensor"),
-        (torch._C, "_group_tensors_by_device_and_dtype"),
-        (torch._C, "_get_accelerator"),
-        (torch._C._nn, "_parse_to"),
-        (torch, "_has_compatible_shallow_copy_type"),
-        (torch.cuda, "_initialized"),
-        (torch.cuda, "_lazy_init"),
-        (torch.nn.parallel.scatter_gather, "Scatter"),
-    ):
+def private_chains() -> dict[str, object]:
+    """Everything in torch that the file names by a dotted path, with what is there now."""
+    tree = ast.parse(Path(private.__file__).read_text())
+    chains = {
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch.")
+    }
+    return {chain: resolve(chain) for chain in chains}
+
+
+def resolve(chain: str) -> object:
+    """What a dotted path leads to; None where a part is missing."""
+    value: object = torch
+    for part in chain.split(".")[1:]:
+        value = getattr(value, part, None)
+    return value
+
+
+def test_torch_has_every_name_written_there():
+    chains = private_chains()
+    assert [chain for chain, value in chains.items() if value is None] == []
+    assert "torch._C._current_autograd_node" in chains
+    assert len(chains) > 80
+    assert resolve("torch._C._no_such_thing") is None
+
+
+def test_torch_has_every_name_that_is_replaced():
+    places = [place for place in vars(private).values() if isinstance(place, private.Place)]
+    assert len(places) == 8
+    for owner, name in places:
         assert hasattr(owner, name), f"{owner.__name__}.{name}"
+    for owner, name in (
+        private.PARSE_TO, private.HAS_COMPATIBLE_TYPE, private.REBUILD_TENSOR,
+        private.GROUP_TENSORS, private.GET_ACCELERATOR, private.DUMP_SNAPSHOT,
+    ):  # fmt: skip
+        assert callable(getattr(owner, name))
+    for name in (private.LAZY_INIT, private.INITIALIZED, private.LAZY_CALL, private.SLEEP):
+        assert hasattr(torch.cuda, name), name
+    assert hasattr(torch.nn.parallel.scatter_gather, "Scatter")
+
+
+OF_OLDER_TORCH = "_cuda_cudaCachingAllocator_set_allocator_settings"
+
+
+def test_torch_asks_its_memory_calls():
+    """A build for CPUs lacks those of CUDA: torch's own Python names them."""
+    folder = Path(torch.__file__).parent
+    text = "".join(
+        (folder / path).read_text()
+        for path in ("_C/__init__.pyi", "cuda/memory.py", "accelerator/memory.py")
+    )
+    missing = [name for _, name in private.MEMORY_CALLS.values() if name not in text]
+    assert missing == [OF_OLDER_TORCH]
+
+
+def test_factories_and_their_operators():
+    assert {torch.zeros, torch.tensor, torch.arange} <= private.device_constructors()
+    owner, name = private.DEVICE_CONSTRUCTORS
+    assert getattr(owner, name)() is private.device_constructors()
+    private.device_constructors.cache_clear()
+    assert torch.zeros in private.device_constructors()
+    assert private.builtin_table()[id(torch.zeros)] == "aten::zeros"
+    owner, name = private.BUILTIN_TABLE
+    assert getattr(owner, name) is private.builtin_table()
+
+
+def test_the_innermost_default_device():
+    assert private.default_device() is None
+    with torch.device("cpu"), torch.device("meta"):
+        assert private.default_device() == torch.device("meta")
+
+
+def test_what_a_tensor_and_its_storage_are():
+    x = torch.zeros(4)
+    assert private.storage_identity(x) == private.storage_identity(x[1:])
+    assert private.storage_identity(x) != private.storage_identity(x.clone())
+    assert private.is_view(x[1:])
+    assert not private.is_view(x)
+    assert private.neg_view(torch.ones(2)).tolist() == [-1, -1]
+    assert private.to_copy(x, dtype=torch.float16).dtype is torch.float16
+    assert private.has_compatible_type(x, x)
+    assert not private.has_compatible_type(x, x.to("meta"))
+
+
+def test_a_tensor_of_a_loaded_storage():
+    x = torch.arange(6.0)
+    rebuilt = private.rebuild_tensor(x._typed_storage(), 2, (2,), (1,))
+    assert rebuilt.tolist() == [2, 3]
+    assert private.untyped(x._typed_storage()).nbytes() == 24
+
+
+def test_a_generator_is_the_same_in_every_python_object():
+    generator = torch.Generator()
+    assert private.generator_identity(generator) == private.generator_identity(generator)
+    assert private.generator_identity(generator) != private.generator_identity(torch.Generator())
+
+
+def test_what_an_overload_is_called():
+    add = torch.ops.aten.add.Tensor
+    assert private.overload_name(add) == "Tensor"
+    assert [argument.name for argument in private.schema(add).arguments] == [
+        "self", "other", "alpha",
+    ]  # fmt: skip
+    assert isinstance(add, private.OpOverload)
+    assert private.higher_order_name(torch.ops.higher_order.cond) == "cond"
+    assert isinstance(torch.ops.higher_order.cond, private.HigherOrderOperator)
+
+
+def test_the_composition_in_cpp_runs():
+    x = torch.tensor([1.0, -2.0])
+    y = private.run_composite_kernel(torch.ops.aten.relu6.default, x)
+    assert y.tolist() == [1, 0]
+
+
+def test_a_library_takes_its_operators_along():
+    library = torch.library.Library("tally_private", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: 2 * x, "CPU")
+    assert torch.ops.tally_private.twice(torch.tensor(3)).item() == 6
+    private.destroy(library)
+    with pytest.raises((AttributeError, RuntimeError, NotImplementedError)):
+        torch.ops.tally_private.twice(torch.tensor(3))
+
+
+def test_onednn_says_which_halves_it_has():
+    assert isinstance(private.onednn_has_bfloat16(), bool)
+    assert private.onednn_has_bfloat16() or not private.onednn_has_float16()
+
+
+def test_the_compiler_is_looked_up_and_not_imported():
+    assert private.DYNAMO_FRAMES.startswith(private.DYNAMO)
+    frames = private.compiler_frames()
+    assert frames is sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None:
+        assert issubclass(frames.OptimizedModule, torch.nn.Module)
+
+
+def test_the_gradient_scaler_leaves_scaling_to_the_step():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    assert not getattr(optimizer, "_step_supports_amp_scaling", False)
+    private.scale_in_step(optimizer)
+    assert "_step_supports_amp_scaling" in inspect.getsource(torch.amp.GradScaler.step)
+    assert optimizer._step_supports_amp_scaling
+
+
+def test_modes_are_left_for_a_while():
+    names: list[str] = []
+
+    class Lists(private.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            names.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Lists():
+        torch.ones(1)
+        with private.without_dispatch_modes():
+            torch.zeros(1)
+    assert names == ["aten.ones.default"]
+
+
+def test_trees_are_taken_apart_and_put_together():
+    tree = {"a": [1, (2.0, None)]}
+    leaves, spec = private.tree_flatten(tree)
+    assert leaves == private.tree_leaves(tree) == [1, 2.0, None]
+    assert isinstance(spec, private.TreeSpec)
+    assert private.tree_unflatten(leaves, spec) == tree
+    assert private.tree_map(str, tree) == {"a": ["1", ("2.0", "None")]}
+    assert private.tree_map_only(int, lambda n: n + 1, tree) == {"a": [2, (2.0, None)]}
+
+
+def test_hooks_of_a_forward_are_where_they_are_looked_for():
+    module = torch.nn.Linear(1, 1)
+    module.register_forward_hook(lambda *args: None)
+    module.register_forward_pre_hook(lambda *args: None)
+    assert [len(vars(module)[name]) for name in private.FORWARD_HOOKS] == [1, 1]
+
+
+def test_what_is_asked_of_a_gpu_goes_through_torch(monkeypatch: pytest.MonkeyPatch):
+    """Names looked up at each call: the virtual GPU's stand-ins answer, too."""
+    calls: list[tuple[object, ...]] = []
+
+    def note(name: str):
+        return lambda *args, **options: calls.append((name, *args, *options.values()))
+
+    memory = torch.cuda.memory
+    monkeypatch.setattr(torch.cuda, private.LAZY_CALL, note("lazy"))
+    monkeypatch.setattr(torch.cuda, private.SLEEP, note("sleep"))
+    monkeypatch.setattr(memory, "_record_memory_history", note("record"))
+    monkeypatch.setattr(memory, "_set_memory_metadata", note("mark"))
+    monkeypatch.setattr(memory, "_snapshot", note("snapshot"))
+    private.call_when_initialized(print)
+    private.sleep_on_gpu(7)
+    private.record_memory_history(None)
+    private.set_memory_metadata("step 1")
+    private.memory_snapshot()
+    assert calls == [
+        ("lazy", print), ("sleep", 7), ("record", None), ("mark", "step 1"), ("snapshot",),
+    ]  # fmt: skip
+
+
+def test_operators_on_lists_of_tensors():
+    x, y = [torch.tensor([1.0, -4.0])], [torch.tensor([2.0, 2.0])]
+    assert private.foreach_add(x, y, alpha=2)[0].tolist() == [5, 0]
+    assert private.foreach_lerp(x, y, weight=0.5)[0].tolist() == [1.5, -1]
+    assert private.foreach_sqrt([torch.tensor([9.0])])[0].item() == 3
+    assert private.foreach_norm([torch.tensor([3.0, 4.0])], 2.0)[0].item() == 5
+    for in_place, result in (
+        (lambda z: private.foreach_add_(z, y, alpha=1), [3, -2]),
+        (lambda z: private.foreach_addcdiv_(z, y, y, value=1), [2, -3]),
+        (lambda z: private.foreach_addcmul_(z, y, y, value=1), [5, 0]),
+        (lambda z: private.foreach_clamp_max_(z, 0.0), [0, -4]),
+        (lambda z: private.foreach_clamp_min_(z, 0.0), [1, 0]),
+        (lambda z: private.foreach_div_(z, [2.0]), [0.5, -2]),
+        (lambda z: private.foreach_lerp_(z, y, weight=0.5), [1.5, -1]),
+        (lambda z: private.foreach_mul_(z, 3.0), [3, -12]),
+        (lambda z: private.foreach_sign_(z), [1, -1]),
+    ):
+        z = [x[0].clone()]
+        in_place(z)
+        assert z[0].tolist() == result
+    root = [torch.tensor([4.0])]
+    private.foreach_sqrt_(root)
+    assert root[0].item() == 2
 
 
 def test_higher_order_operators_reach_modes_while_asked_to():
@@ -353,7 +559,8 @@ def test_every_private_call_has_its_test():
         for name, value in vars(private).items()
         if not name.startswith("_") and getattr(value, "__module__", "") == private.__name__
     }
-    public |= set(private.__annotations__)
+    public |= {name for name in vars(private) if name.isupper() and not name.startswith("_")}
+    public |= {name for name in private.__annotations__ if not name.startswith("_")}
     tested = set(re.findall(r"private\.(\w+)", Path(__file__).read_text()))
     assert public - tested == set()
     assert len(public) > 15

@@ -1,0 +1,409 @@
+"""torch's private names, all that this package uses: the only file that may write one.
+
+Written against torch 2.11 and 2.13. `tests/test_torch_private.py` has a test for every name here,
+so an upgrade of torch that moves one fails there, by name, and not in a user's script;
+`tests/layers.py` finds private names anywhere else.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+import torch.jit._builtins as jit_builtins
+import torch.overrides
+import torch.utils._device
+import torch.utils._foreach_utils
+from torch._C import DispatchKey, DispatchKeySet
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._ops import OpOverload as OpOverload
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import TreeSpec as TreeSpec
+from torch.utils._pytree import tree_flatten as tree_flatten
+from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map as tree_map
+from torch.utils._pytree import tree_map_only as tree_map_only
+from torch.utils._pytree import tree_unflatten as tree_unflatten
+
+
+class Place(NamedTuple):
+    """A private name that is replaced while a virtual GPU is active."""
+
+    owner: Any
+    name: str
+
+
+PARSE_TO = Place(torch._C._nn, "_parse_to")
+HAS_COMPATIBLE_TYPE = Place(torch, "_has_compatible_shallow_copy_type")
+REBUILD_TENSOR = Place(torch._utils, "_rebuild_tensor")
+GROUP_TENSORS = Place(torch._C, "_group_tensors_by_device_and_dtype")
+GET_ACCELERATOR = Place(torch._C, "_get_accelerator")
+DEVICE_CONSTRUCTORS = Place(torch.utils._device, "_device_constructors")
+BUILTIN_TABLE = Place(jit_builtins, "_builtin_table")
+DUMP_SNAPSHOT = Place(torch.cuda.memory, "_dump_snapshot")
+
+LAZY_INIT, INITIALIZED, LAZY_CALL, SLEEP = "_lazy_init", "_initialized", "_lazy_call", "_sleep"
+"""Names of `torch.cuda`."""
+
+MEMORY_CALLS = {
+    name: Place(torch._C, private_name)
+    for name, private_name in {
+        "clear_blas": "_cuda_clearCublasWorkspaces",
+        "nested_stats": "_cuda_memoryStats",
+        "snapshot": "_cuda_memorySnapshot",
+        "record_history": "_cuda_record_memory_history",
+        "record_history_legacy": "_cuda_record_memory_history_legacy",
+        "traceback": "_cuda_allocationTraceback",
+        "set_metadata": "_cuda_setMemoryMetadata",
+        "get_metadata": "_cuda_getMemoryMetadata",
+        "raw_allocate": "_cuda_cudaCachingAllocator_raw_alloc",
+        "raw_delete": "_cuda_cudaCachingAllocator_raw_delete",
+        "set_settings": "_cuda_cudaCachingAllocator_set_allocator_settings",
+        "set_accelerator_settings": "_accelerator_setAllocatorSettings",
+        "is_initialized": "_accelerator_isAllocatorInitialized",
+        "accelerator_stats": "_accelerator_getDeviceStats",
+    }.items()
+}
+"""What torch's Python asks its C++ about a GPU's memory. A build for CPUs lacks those of CUDA."""
+
+DYNAMO, DYNAMO_FRAMES = "torch._dynamo", "torch._dynamo.eval_frame"
+"""Modules of the compiler: looked up among the loaded ones, never imported here (1.3 s)."""
+
+AUTOCAST_KEY: Any = DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
+"""Meta tensors carry no autocast key of their own; this backend's is free (no such device)."""
+_AUTOCAST_KEYS = DispatchKeySet(AUTOCAST_KEY)
+
+ACCUMULATE_GRAD_SEQUENCE = 2**64 - 1
+"""What `AccumulateGrad` nodes answer as their sequence number: they have none."""
+
+true_device: Callable[[torch.Tensor], torch.device] = torch._C.TensorBase.device.__get__
+"""The device torch itself knows, whatever Python is shown."""
+is_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
+"""Whether a tensor is on torch's meta device, whatever Python is shown."""
+
+current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
+"""The node the autograd engine is evaluating on this thread, or None."""
+
+_OWNERS, STORAGE_OWNERS, _REFERENCES = 4, 2, 3
+"""What a tensor counts in a dispatch mode that only one variable outside holds; see the test."""
+
+
+def storage_owners(tensor: torch.Tensor) -> int:
+    """How many tensors and other C++ variables hold a tensor's storage, this call's among them."""
+    storage: Any = tensor.untyped_storage()
+    owners: int = torch._C._storage_Use_Count(storage._cdata)
+    return owners
+
+
+def is_held_once(tensor: torch.Tensor, references: int) -> bool:
+    """An operator's argument that one C++ variable holds, and Python only so often, by the caller.
+
+    Such a tensor, with its storage, could be overwritten: nobody would see it.
+    """
+    return (
+        sys.getrefcount(tensor) == references + _REFERENCES
+        and tensor._use_count() == _OWNERS  # type: ignore[attr-defined]
+        and storage_owners(tensor) == STORAGE_OWNERS
+    )
+
+
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+"""What the next autograd node made on this thread will carry."""
+
+below_autograd: Callable[[], AbstractContextManager[None]] = torch._C._AutoDispatchBelowAutograd
+
+
+def autocast_key_included() -> AbstractContextManager[None]:
+    """Dispatch through the autocast kernels registered for the virtual GPU, on this thread."""
+    guard: AbstractContextManager[None] = torch._C._IncludeDispatchKeyGuard(AUTOCAST_KEY)
+    return guard
+
+
+def autocast_key_excluded() -> AbstractContextManager[None]:
+    guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS)
+    return guard
+
+
+def autocast_operators() -> list[str]:
+    """Operators ("aten::mm") that have a CUDA autocast kernel in this build of torch."""
+    names: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
+    return names
+
+
+def has_composite_kernel(operator: OpOverload) -> bool:
+    """The operator is only a composition of others (CompositeImplicitAutograd)."""
+    is_composite: bool = torch._C._dispatch_has_kernel_for_dispatch_key(
+        operator.name(), DispatchKey.CompositeImplicitAutograd
+    )
+    return is_composite
+
+
+@contextmanager
+def lifting_cpu_tensors_only() -> Iterator[None]:
+    """Let `torch.tensor(..., device=...)` reach dispatch modes, not the device's own guard."""
+    was: bool = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)
+    try:
+        yield
+    finally:
+        torch._C._set_only_lift_cpu_tensors(was)
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor below `torch.func` transforms' wrappers, itself when there are none."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def engine_code() -> Any:
+    """Code of the frame under which the autograd engine runs: below it is backward."""
+    return torch.autograd.graph._engine_run_backward.__code__
+
+
+def recompute_codes() -> tuple[Any, ...]:
+    """Code under which `torch.utils.checkpoint`, either kind, runs a forward again."""
+    import torch.utils.checkpoint as checkpoint
+
+    recompute = [
+        code
+        for code in checkpoint._checkpoint_without_reentrant_generator.__code__.co_consts
+        if getattr(code, "co_name", "") == "recompute_fn"
+    ]
+    return (checkpoint.CheckpointFunction.backward.__code__, *recompute)
+
+
+def swap_contents(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Exchange what two Python tensors stand for; each keeps its identity and class."""
+    torch._C._swap_tensor_impl(tensor, other)
+
+
+sdp_priority_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
+"""Numbers of `torch.nn.attention.SDPBackend` in the order in which they are tried."""
+
+
+def host_chooses_flash(*args: Any, **kwargs: Any) -> bool:
+    """Whether `scaled_dot_product_attention` of these tensors would take flash on the CPU.
+
+    The CPU's own choice is asked by its dispatch key: it looks at shapes and strides, never at
+    data, so meta tensors do.
+    """
+    choose = torch.ops.aten._fused_sdp_choice.default
+    flash = torch.nn.attention.SDPBackend.FLASH_ATTENTION.value
+    return bool(choose._op_dk(DispatchKey.CPU, *args, **kwargs) == flash)
+
+
+fp32_precision: Callable[[str, str], str] = torch._C._get_fp32_precision_getter
+"""How a backend ("cuda") computes a kind of float32 product ("matmul", "conv", "rnn").
+
+"tf32" is one answer. All settings meet here, the older ones too, and those of a whole backend or of
+all of them. Their own getters raise when a script has used old and new ones together; CUDA's
+kernels ask this.
+"""
+
+parse_to: Callable[..., Any] = torch._C._nn._parse_to
+"""The arguments of `Tensor.to` as (device, dtype, non_blocking, memory_format)."""
+
+StorageBase: Any = torch._C.StorageBase
+
+devices_with_foreach: Callable[[], list[str]] = (
+    torch.utils._foreach_utils._get_foreach_kernels_supported_devices
+)
+"""Kinds of devices on which optimizers work in lists unless told otherwise."""
+
+group_tensors: Callable[..., Any] = torch._C._group_tensors_by_device_and_dtype
+
+
+@contextmanager
+def autocast_on_backend() -> Iterator[None]:
+    """Autocast keys are excluded unless autocast is on: keep this backend's from being so."""
+    was = torch.is_autocast_enabled("privateuseone")
+    torch.set_autocast_enabled("privateuseone", True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("privateuseone", was)
+
+
+@contextmanager
+def default_device_kept() -> Iterator[None]:
+    """A default device set inside (`torch.set_default_device("cuda")`) does not outlive us."""
+    context: Any = torch._GLOBAL_DEVICE_CONTEXT
+    before = getattr(context, "device_context", None)
+    try:
+        yield
+    finally:
+        if getattr(context, "device_context", None) is not before:
+            torch.set_default_device(None if before is None else before.device)
+
+
+@contextmanager
+def higher_order_operators_reach_modes() -> Iterator[None]:
+    """Operators on functions (`flex_attention`, `cond`) know no kernel for our autocast key."""
+    operators: Any = torch._ops._higher_order_ops
+    defaults: Any = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
+    defaults.append(AUTOCAST_KEY)
+    for operator in operators.values():
+        operator.fallthrough(AUTOCAST_KEY)
+    try:
+        yield
+    finally:
+        defaults.remove(AUTOCAST_KEY)
+        for operator in operators.values():
+            operator.non_fallthrough_keys = operator.non_fallthrough_keys.add(AUTOCAST_KEY)
+
+
+has_compatible_type: Callable[[torch.Tensor, torch.Tensor], bool] = (
+    torch._has_compatible_shallow_copy_type
+)
+"""Whether `.data` of one tensor may be set to the other."""
+
+neg_view: Callable[[torch.Tensor], torch.Tensor] = torch._neg_view
+"""The tensor with its negative bit flipped: the same storage."""
+
+rebuild_tensor: Callable[..., torch.Tensor] = torch._utils._rebuild_tensor
+
+to_copy: Callable[..., torch.Tensor] = torch.ops.aten._to_copy.default
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """Whether autograd knows the tensor as a view of another."""
+    return tensor._is_view()
+
+
+def storage_identity(tensor: torch.Tensor) -> int:
+    """The address of a tensor's StorageImpl: the same for all Python objects of one storage."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def generator_identity(generator: torch.Generator) -> int:
+    """The address of a GeneratorImpl: operators get it in another Python object."""
+    return int(generator._cdata)  # type: ignore[attr-defined]
+
+
+def untyped(storage: Any) -> torch.UntypedStorage:
+    """The bytes below a TypedStorage, without the warning that its public property gives."""
+    storage_bytes: torch.UntypedStorage = storage._untyped_storage
+    return storage_bytes
+
+
+def sequence_number(node: Any) -> int:
+    """The number of an autograd node, in the order in which this thread's forward made them."""
+    return int(node._sequence_nr())
+
+
+def schema(overload: OpOverload) -> Any:
+    return overload._schema
+
+
+def overload_name(overload: OpOverload) -> str:
+    return str(overload._overloadname)
+
+
+def higher_order_name(operator: HigherOrderOperator) -> str:
+    return str(operator._name)
+
+
+def destroy(library: torch.library.Library) -> None:
+    """Take a library's kernels out of the dispatcher now, not when it is collected."""
+    library._destroy()
+
+
+def run_composite_kernel(overload: OpOverload, *args: Any) -> Any:
+    """The C++ composition of an operator, which `decompose` would pass over for one in Python."""
+    return overload._op_dk(DispatchKey.CompositeImplicitAutograd, *args)
+
+
+def onednn_has_bfloat16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def onednn_has_float16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def default_device() -> torch.device | None:
+    """The device of the innermost `with torch.device(...)`; None outside of any."""
+    for mode in reversed(torch.overrides._get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            device: torch.device = mode.device
+            return device
+    return None
+
+
+device_constructors: Any = torch.utils._device._device_constructors
+"""The factories that `with torch.device(...)` knows, by identity; `cache_clear` forgets them."""
+
+
+def builtin_table() -> dict[int, str]:
+    """Operators by the id of the Python function, as TorchScript compiles them."""
+    table: dict[int, str] = jit_builtins._get_builtin_table()
+    return table
+
+
+def compiler_frames() -> ModuleType | None:
+    """`torch._dynamo.eval_frame` where something has imported it."""
+    return sys.modules.get(DYNAMO_FRAMES)
+
+
+def scale_in_step(optimizer: torch.optim.Optimizer) -> None:
+    """Tell GradScaler that the optimizer's kernel unscales gradients itself, as fused ones do."""
+    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+
+
+def without_dispatch_modes() -> AbstractContextManager[Any]:
+    modes: AbstractContextManager[Any] = _disable_current_modes()
+    return modes
+
+
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+"""Attributes of a module with the hooks of its forward."""
+
+# On a real GPU, or on the virtual one, whose answers are looked up at each call.
+
+
+def call_when_initialized(function: Callable[[], None]) -> None:
+    """Call at once, or as soon as CUDA is used."""
+    torch.cuda._lazy_call(function)
+
+
+def record_memory_history(enabled: Any, **options: Any) -> None:
+    torch.cuda.memory._record_memory_history(enabled=enabled, **options)
+
+
+def set_memory_metadata(text: str) -> None:
+    torch.cuda.memory._set_memory_metadata(text)
+
+
+def memory_snapshot(**options: Any) -> Any:
+    return torch.cuda.memory._snapshot(**options)
+
+
+def sleep_on_gpu(cycles: int) -> None:
+    """Keep the current stream busy."""
+    torch.cuda._sleep(cycles)
+
+
+# Operators on lists of tensors: a few kernels on a GPU, whatever the number of tensors.
+
+Tensors = tuple[torch.Tensor, ...] | list[torch.Tensor]
+
+foreach_add: Callable[..., Tensors] = torch._foreach_add
+foreach_add_: Callable[..., None] = torch._foreach_add_
+foreach_addcdiv_: Callable[..., None] = torch._foreach_addcdiv_
+foreach_addcmul_: Callable[..., None] = torch._foreach_addcmul_
+foreach_clamp_max_: Callable[..., None] = torch._foreach_clamp_max_
+foreach_clamp_min_: Callable[..., None] = torch._foreach_clamp_min_
+foreach_div_: Callable[..., None] = torch._foreach_div_
+foreach_lerp: Callable[..., Tensors] = torch._foreach_lerp
+foreach_lerp_: Callable[..., None] = torch._foreach_lerp_
+foreach_mul_: Callable[..., None] = torch._foreach_mul_
+foreach_norm: Callable[..., Tensors] = torch._foreach_norm
+foreach_sign_: Callable[..., None] = torch._foreach_sign_
+foreach_sqrt: Callable[..., Tensors] = torch._foreach_sqrt
+foreach_sqrt_: Callable[..., None] = torch._foreach_sqrt_
