@@ -342,7 +342,7 @@ def test_torch_has_every_name_written_there():
 
 
 def test_torch_has_every_name_that_is_replaced():
-    places = [place for place in vars(private).values() if isinstance(place, private.Place)]
+    places = [place for place in vars(private).values() if isinstance(place, private.PrivateName)]
     assert len(places) == 8
     for owner, name in places:
         assert hasattr(owner, name), f"{owner.__name__}.{name}"

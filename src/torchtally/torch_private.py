@@ -30,27 +30,27 @@ from torch.utils._pytree import tree_map_only as tree_map_only
 from torch.utils._pytree import tree_unflatten as tree_unflatten
 
 
-class Place(NamedTuple):
+class PrivateName(NamedTuple):
     """A private name that is replaced while a virtual GPU is active."""
 
     owner: Any
     name: str
 
 
-PARSE_TO = Place(torch._C._nn, "_parse_to")
-HAS_COMPATIBLE_TYPE = Place(torch, "_has_compatible_shallow_copy_type")
-REBUILD_TENSOR = Place(torch._utils, "_rebuild_tensor")
-GROUP_TENSORS = Place(torch._C, "_group_tensors_by_device_and_dtype")
-GET_ACCELERATOR = Place(torch._C, "_get_accelerator")
-DEVICE_CONSTRUCTORS = Place(torch.utils._device, "_device_constructors")
-BUILTIN_TABLE = Place(jit_builtins, "_builtin_table")
-DUMP_SNAPSHOT = Place(torch.cuda.memory, "_dump_snapshot")
+PARSE_TO = PrivateName(torch._C._nn, "_parse_to")
+HAS_COMPATIBLE_TYPE = PrivateName(torch, "_has_compatible_shallow_copy_type")
+REBUILD_TENSOR = PrivateName(torch._utils, "_rebuild_tensor")
+GROUP_TENSORS = PrivateName(torch._C, "_group_tensors_by_device_and_dtype")
+GET_ACCELERATOR = PrivateName(torch._C, "_get_accelerator")
+DEVICE_CONSTRUCTORS = PrivateName(torch.utils._device, "_device_constructors")
+BUILTIN_TABLE = PrivateName(jit_builtins, "_builtin_table")
+DUMP_SNAPSHOT = PrivateName(torch.cuda.memory, "_dump_snapshot")
 
 LAZY_INIT, INITIALIZED, LAZY_CALL, SLEEP = "_lazy_init", "_initialized", "_lazy_call", "_sleep"
 """Names of `torch.cuda`."""
 
 MEMORY_CALLS = {
-    name: Place(torch._C, private_name)
+    name: PrivateName(torch._C, private_name)
     for name, private_name in {
         "clear_blas": "_cuda_clearCublasWorkspaces",
         "nested_stats": "_cuda_memoryStats",

@@ -32,7 +32,7 @@ IMPLEMENTATIONS = {
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class Inside(threading.local):
+class CallDepth(threading.local):
     """How many modules' calls this thread is in."""
 
     depth = 0
@@ -86,7 +86,7 @@ def autocast_to(native: Callable[..., Any], name: str) -> Callable[..., Any]:
     dtype = AUTOCAST.get(name)
     if dtype is None:
         raise UsageError(f"--what-if autocast={name}: the dtypes are {', '.join(AUTOCAST)}.")
-    inside = Inside()
+    inside = CallDepth()
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if inside.depth or torch.is_autocast_enabled("cuda"):

@@ -83,13 +83,13 @@ class Nobody:
     def noted(self, text: str) -> None: ...
 
 
-class Inside(threading.local):
+class OperatorDepth(threading.local):
     """How deep this thread is inside an operator, where tensors must tell torch the truth."""
 
     depth = 0
 
 
-INSIDE = Inside()
+INSIDE = OperatorDepth()
 
 Handler = Callable[["VirtualDispatch", Invocation], Any]
 SPECIAL: dict[OpOverload, Handler] = {}
@@ -176,7 +176,7 @@ class VirtualDispatch(TorchDispatchMode):
         self.observer = Nobody()
         for gpu in self.gpus:
             gpu.observer = None
-        Inside.depth = INSIDE.depth = 1  # in every thread, tensors tell the truth
+        OperatorDepth.depth = INSIDE.depth = 1  # in every thread, tensors tell the truth
 
     def operator(self, overload: OpOverload) -> Operator:
         """What is known of an overload, learnt the first time."""

@@ -24,7 +24,7 @@ from torchtally.virtual.factories import Factories
 from torchtally.virtual.saving import Loading, Saving, rebuild_virtual_tensor, sending_to_processes
 from torchtally.virtual.stand_ins import StandIn, applied
 from torchtally.virtual.storage import HostMemory
-from torchtally.virtual.streams import Clock, Event, Stopwatch, current_stream_number
+from torchtally.virtual.streams import Event, EventClock, Stopwatch, current_stream_number
 from torchtally.virtual.tensors import TensorMethods
 
 CPU = "CPU"
@@ -106,7 +106,7 @@ def virtual_gpu(
             memory = _memory(target, listener, is_limited=memory_is_limited)
             mode = VirtualDispatch([memory], HostMemory(), listener)
             mode.nonzero_fraction = nonzero_fraction
-            Event.clock = Clock(lambda: listener.clock, stopwatch)
+            Event.clock = EventClock(lambda: listener.clock, stopwatch)
             stack.callback(setattr, Event, "clock", None)
             yield _activate(stack, target, mode, "cpu" if is_host else dispatch)
     finally:

@@ -99,7 +99,7 @@ Stopwatch = Callable[[int, int], float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clock:
+class EventClock:
     """What the events of a session ask."""
 
     tick: Callable[[], int]
@@ -121,14 +121,14 @@ class Clock:
 class Event:
     """Stands for `torch.cuda.Event` and `torch.Event`."""
 
-    clock: ClassVar[Clock | None] = None
+    clock: ClassVar[EventClock | None] = None
     """The session's: one per process, set while it is active."""
 
     def __init__(self, *args: Any, enable_timing: bool = False, **kwargs: Any) -> None:
         self.device = torch.device("cuda", 0)
         self.enable_timing = enable_timing or bool(args and args[0] is True)
         self.cuda_event = next(_event_numbers)
-        self._recorded: tuple[Clock, int] | None = None
+        self._recorded: tuple[EventClock, int] | None = None
         """By which clock, and when."""
 
     def record(self, stream: Stream | None = None) -> None:
