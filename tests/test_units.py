@@ -1,13 +1,20 @@
 """Printed numbers say what they stand for, stay narrow, and read back."""
 
 import math
+from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtally import units
 from torchtally.errors import UsageError
+from torchtally.units import (
+    parse_count,
+    parse_fraction,
+    parse_number,
+    parse_seconds,
+    parse_usd,
+)
 
 GIB = 2**30
 
@@ -201,3 +208,45 @@ def test_energies_read_back_within_what_is_printed(joules):
 @given(st.integers(1, 2**80))
 def test_a_sign_changes_nothing_else(n):
     assert units.format_bytes(-n) == "-" + units.format_bytes(n)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (parse_fraction, "40%", 0.4),
+        (parse_fraction, "0.4", 0.4),
+        (parse_fraction, "0.5 %", 0.005),
+        (parse_seconds, "30d", 30 * 86400),
+        (parse_seconds, "1mo", 365.25 / 12 * 86400),
+        (parse_seconds, "24h", 24 * 3600),
+        (parse_seconds, "90min", 5400),
+        (parse_seconds, "500ms", 0.5),
+        (parse_usd, "$1.5M", 1.5e6),
+        (parse_usd, "2.49", 2.49),
+        (parse_number, "3e-4", 3e-4),
+        (parse_number, "400K", 400_000),
+        (parse_count, "128Ki", 128 * 1024),
+        (parse_count, "128K", 128_000),
+    ],
+)
+def test_numbers_as_people_write_them(
+    parse: Callable[[str], float], text: str, value: float
+) -> None:
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_fraction, "140%"),
+        (parse_fraction, "-1"),
+        (parse_seconds, "30"),
+        (parse_seconds, "3 moons"),
+        (parse_usd, "€3"),
+        (parse_number, "3e99T"),
+        (parse_count, "1.5"),
+    ],
+)
+def test_numbers_that_nobody_means(parse: Callable[[str], float], text: str) -> None:
+    with pytest.raises(UsageError, match="These work"):
+        parse(text)

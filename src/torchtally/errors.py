@@ -13,6 +13,8 @@
 Our own mistakes are ``assert`` and ordinary exceptions: those print a traceback.
 """
 
+from collections.abc import Iterable
+
 
 class TallyError(Exception):
     """Base of all errors that are shown to the user as their message alone."""
@@ -42,3 +44,13 @@ class TraceFileError(TallyError):
 
 class UnsupportedError(TallyError):
     pass
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The remedy for an unknown name: "Did you mean line?", or all names where none is near."""
+    from difflib import get_close_matches
+
+    names = list(names)
+    begun = [known for known in names if known.startswith(name)]
+    near = begun or get_close_matches(name.lower(), names, n=3)
+    return f"Did you mean {' or '.join(near)}?" if near else f"Choose from: {', '.join(names)}."

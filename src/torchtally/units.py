@@ -216,12 +216,37 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_count(text: str) -> int:
-    """A whole number from "70B", "15T", "124.4M", "3e24" or "512"; B is 1e9."""
-    examples = "70B, 15T, 124.4M, 3e24 or 512"
+    """A whole number from "70B", "15T", "124.4M", "128Ki", "3e24" or "512"; B is 1e9, Ki 1024."""
+    examples = "70B, 15T, 124.4M, 128Ki, 3e24 or 512"
     count = _parse(text, PARSED_COUNT, "a count", examples)
     if count.denominator != 1:
         raise UsageError(f"{text!r} is not a whole number. These work: {examples}.")
     return int(count)
+
+
+def parse_number(text: str) -> float:
+    """A number, with or without a prefix, from "400K", "0.5" or "3e-4"."""
+    return float(_parse(text, PARSED_COUNT, "a number", "400K, 0.5 or 3e-4"))
+
+
+def parse_fraction(text: str) -> float:
+    """A fraction of one from "0.4" or "40%"."""
+    fraction = _parse(text, PARSED_FRACTION, "a fraction", "0.4 or 40%")
+    if fraction > 1:
+        raise UsageError(f"{text!r} is not between 0 and 1. These work: 0.4 or 40%.")
+    return float(fraction)
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds from "24h", "90min", "30d", "2w", "1mo" or "3600s"; a month is 1/12 year."""
+    examples = "30d, 24h, 90min, 2w, 1mo or 3600s"
+    return float(_parse(text, PARSED_SECONDS, "a length of time", examples))
+
+
+def parse_usd(text: str) -> float:
+    """US dollars from "$1.5M", "250K", "1e6" or "2.49"."""
+    amount = text.strip().removeprefix("$")
+    return float(_parse(amount, PARSED_COUNT, "an amount of US dollars", "$1.5M, 250K or 2.49"))
 
 
 def parse_rate(text: str) -> float:
@@ -269,6 +294,9 @@ NUMBER = re.compile(
     r"(?P<number>\d+(\.\d*)?|\.\d+)(e(?P<power>[+-]?\d{1,2}))?\s*(?P<unit>\D*)", re.I | re.A
 )
 
+MOST = 10**100
+"""More than anybody means, and still a float."""
+
 PARSED_BYTES: Mapping[str, Fraction] = {
     "": Fraction(1),
     "B": Fraction(1),
@@ -277,8 +305,21 @@ PARSED_BYTES: Mapping[str, Fraction] = {
     **{f"{prefix}iB": Fraction(1024**power) for power, prefix in enumerate(SI) if prefix},
 }
 PARSED_COUNT: Mapping[str, Fraction] = {
-    name.upper(): Fraction(int(size)) for size, name in COUNT
-} | {name.lower(): Fraction(int(size)) for size, name in COUNT}
+    **{name.upper(): Fraction(int(size)) for size, name in COUNT},
+    **{name.lower(): Fraction(int(size)) for size, name in COUNT},
+    **{f"{prefix}i": Fraction(1024**power) for power, prefix in enumerate(SI) if prefix},
+}
+PARSED_FRACTION: Mapping[str, Fraction] = {"": Fraction(1), "%": Fraction(1, 100)}
+PARSED_SECONDS: Mapping[str, Fraction] = {
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86400),
+    "w": Fraction(7 * 86400),
+    "mo": Fraction(86400 * 36525, 1200),
+    "y": Fraction(86400 * 36525, 100),
+}
 PARSED_RATE: Mapping[str, Fraction] = {
     "": Fraction(1),
     **{f"{unit}/s": size for unit, size in PARSED_BYTES.items() if unit},
@@ -302,4 +343,7 @@ def _parse(text: str, units: Mapping[str, Fraction], kind: str, examples: str) -
     unit = match["unit"].strip() if match else ""
     if match is None or unit not in units:
         raise UsageError(f"{text!r} is not {kind}. These work: {examples}.")
-    return Fraction(match["number"]) * Fraction(10) ** int(match["power"] or 0) * units[unit]
+    amount = Fraction(match["number"]) * Fraction(10) ** int(match["power"] or 0) * units[unit]
+    if amount > MOST:
+        raise UsageError(f"{text[:20]}... is too large. These work: {examples}.")
+    return amount

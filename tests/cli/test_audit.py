@@ -20,7 +20,7 @@ from tests.cli.run_tally import TIMEOUT_S, environment
 from tests.runs.measure.test_comparison import GIB, compared, measurement, out_of_memory
 from torchtally.chips import chip
 from torchtally.cli import INTERRUPTED, main
-from torchtally.cli.audit import document, share, text
+from torchtally.cli.audit import document, text
 from torchtally.runs.measure.document import Line, Measurement
 from torchtally.runs.measurements import Command, Device, Runs
 
@@ -116,13 +116,6 @@ def test_the_document_has_the_table_and_both_runs() -> None:
     assert Measurement.from_json(json.loads(json.dumps(found))["measured"]) == measurement()
 
 
-def test_shares_as_people_write_them() -> None:
-    assert [share(name) for name in ("1%", "0.5 %", "0.01", "0%")] == [0.01, 0.005, 0.01, 0.0]
-    for wrong in ("2", "-1%", "x", "", "nan%", "101%"):
-        with pytest.raises(Exception, match="is not a share"):
-            share(wrong)
-
-
 # The command --------------------------------------------------------------------------------------
 
 
@@ -133,7 +126,9 @@ def test_without_a_gpu_it_says_so(script: str, capsys: pytest.CaptureFixture[str
         code = main(["audit", script, "64"])
     said = capsys.readouterr()
     assert (code, said.out) == (2, "")
-    assert said.err.startswith("tally: there is no CUDA GPU here: tally audit runs the script on")
+    assert said.err.startswith(
+        "tally: error: there is no CUDA GPU here: tally audit runs the script on"
+    )
     assert "tally run needs none" in said.err
 
 

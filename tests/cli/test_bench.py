@@ -1,6 +1,5 @@
 """`tally bench` as a user meets it, with a measurement that takes no time."""
 
-import io
 import json
 import sys
 from collections.abc import Callable
@@ -171,49 +170,6 @@ def test_only_this_machines_own_cpu_is_estimated(tmp_path: Path) -> None:
     assert bench.estimated_float32(calibrations.cpu("Another"), file) is None
     assert bench.estimated_float32(calibrations.gpu(), file) is None
     assert bench.estimated_float32(calibrations.cpu(), tmp_path / "nothing") is None
-
-
-# Progress --------------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_line_moves_on_a_terminal_and_is_taken_away() -> None:
-    stream, times = Terminal(), iter((0.0, 1.0, 2.0))
-    progress = bench.Progress(stream, lambda: next(times))
-    assert not progress.has_begun
-    progress("memory", 0.0)
-    progress("memory", 0.5)
-    progress.stop()
-    clear = bench.CLEAR_LINE
-    assert stream.getvalue() == (
-        f"{clear}tally: measuring memory, 0.0 % done, 1.00 s"
-        f"{clear}tally: measuring memory, 50.0 % done, 2.00 s{clear}"
-    )
-
-
-def test_a_pipe_gets_a_line_for_each_stage() -> None:
-    stream = io.StringIO()
-    progress = bench.Progress(stream, lambda: 0.0)
-    for stage, share in (("memory", 0.0), ("memory", 0.1), ("copies", 0.9)):
-        progress(stage, share)
-    progress.stop()
-    assert stream.getvalue().splitlines() == [
-        "tally: measuring memory, 0.0 % done, 0 s",
-        "tally: measuring copies, 90.0 % done, 0 s",
-    ]
-
-
-def test_nobody_listening_is_no_error() -> None:
-    stream = io.StringIO()
-    stream.close()
-    progress = object.__new__(bench.Progress)
-    progress._stream = stream
-    progress._put("x")
-    assert progress._stream.closed
 
 
 # The plot of a trace ---------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """`tally data`: text into token files, and what a file holds, at the command line."""
 
-import argparse
 import json
 import subprocess
 import sys
@@ -9,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.train.data.files import index, llm_c, write_megatron, write_raw
+from torchtally import progress
 from torchtally.cli import data
+from torchtally.cli.arguments import Parser
 from torchtally.errors import UsageError
 
 TEXT = "to be or not to be\n" * 500
@@ -17,7 +18,7 @@ TEXT = "to be or not to be\n" * 500
 
 def tally_data(*arguments: str) -> int:
     """As `tally data ...` would, in this process."""
-    top = argparse.ArgumentParser(prog="tally")
+    top = Parser(prog="tally")
     data.add_parser(top.add_subparsers(required=True))
     args = top.parse_args(["data", *arguments])
     status: int = args.command(args)
@@ -105,12 +106,14 @@ def test_skipped_and_replaced_are_told(tmp_path: Path, capsys: pytest.CaptureFix
 def test_progress_on_a_long_input(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data, "PROGRESS_S", {True: 0.0, False: 0.0})
+    monkeypatch.setattr(progress, "SPARSE_S", 0.0)
     tally_data("prepare", text, "--out", str(tmp_path / "out"))
-    assert capsys.readouterr().err.splitlines() == [
-        "tally: train: 8.37 KiB of 8.37 KiB, 100.0 %",
-        "tally: validation: 931 B of 931 B, 100.0 %",
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(" of ")[0] for line in lines] == [
+        "tally: train: 8.37 KiB",
+        "tally: validation: 931 B",
     ]
+    assert all(line.endswith(", 0 s left") for line in lines)
     tally_data("prepare", text, "--out", str(tmp_path / "out"), "--overwrite", "--quiet")
     assert capsys.readouterr().err == ""
 

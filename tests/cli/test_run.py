@@ -274,13 +274,13 @@ def test_a_full_disk_does_not_swallow_the_report(tmp_path: Path) -> None:
     assert run.code == 1
     assert any(map(is_verdict, run.stderr.splitlines()))
     last = run.stderr.rstrip().splitlines()[-2:]
-    assert last[0].startswith("tally: /dev/full: ")
+    assert last[0].startswith("tally: error: /dev/full: ")
     assert "No space left on device" in last[0]
 
 
 def test_the_line_on_a_terminal_makes_way_for_the_script(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    often = "import torchtally.cli.progress as progress; progress.INTERVAL_S = 0.001\n"
+    often = "import torchtally.report.run_progress as progress; progress.INTERVAL_S = 0.001\n"
     process = subprocess.Popen(
         command(str(SCRIPTS / "endings.py"), "terminal", "--steps", "9", setup=often),
         stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment(),
@@ -329,8 +329,8 @@ def status(*arguments: str) -> int:
         (["train.py", "--gpu"], "--gpu: expected one argument"),
         ([*GPU], "which script?"),
         ([*GPU, "--"], "which script?"),
-        ([*GPU, "--unknown", "train.py"], "unrecognized arguments: --unknown"),
-        ([*GPU, "-x", "train.py"], "unrecognized arguments: -x"),
+        ([*GPU, "--unknown", "train.py"], "unknown option --unknown."),
+        ([*GPU, "-x", "train.py"], "unknown option -x."),
         ([*GPU, "train.py", "--steps", "0"], "--steps: '0' is not a number of steps"),
         ([*GPU, "train.py", "--steps", "abc"], "--steps: 'abc' is not a number of steps"),
         ([*GPU, "--steps", "2", "train.py", "--steps", "500"], "--steps is given twice"),

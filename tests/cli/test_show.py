@@ -87,7 +87,7 @@ def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "none.tally"]) == 1
     out, err = capsys.readouterr()
     assert not out
-    assert err.startswith("tally: none.tally: no such file.")
+    assert err.startswith("tally: error: none.tally: no such file.")
     assert "Traceback" not in err
 
 
@@ -117,21 +117,27 @@ def test_json_to_a_place_that_is_not(file: str, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "said"),
     [
-        ["show"],
-        ["show", "x", "--by", "colour"],
-        ["show", "x", "--top", "0"],
-        ["show", "x", "--top", "many"],
-        ["show", "x", "--conv", "full"],
-        ["gpus", "extra"],
+        (["show"], "the following arguments are required: FILE"),
+        (["show", "x", "--by", "modul"], "Did you mean module"),
+        (["show", "x", "--top", "0"], "'0' is not above 0"),
+        (["show", "x", "--top", "many"], "'many' is not a count. These work: 70B"),
+        (["show", "x", "--conv", "full"], "unknown option --conv. Did you mean --convention?"),
+        (["gpus", "extra"], "No chip is called 'extra'"),
+        (["shw"], "unknown command 'shw'. Did you mean show?"),
     ],
 )
-def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert "usage: tally" in capsys.readouterr().err
+    error, remedy = capsys.readouterr().err.splitlines()
+    assert error.startswith("tally: error: ")
+    assert said in error
+    assert remedy == f"`tally {arguments[0]} --help` lists what there is." or arguments == ["shw"]
 
 
 def test_ctrl_c(

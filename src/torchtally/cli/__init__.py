@@ -15,6 +15,7 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
+from torchtally.cli.arguments import Parser
 from torchtally.errors import TallyError
 
 COMMANDS = ("run", "show", "fit", "plan", "train", "sweep", "data", "audit", "bench", "gpus")
@@ -49,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()
     except TallyError as error:
-        print(f"tally: {_printable(str(error))}", file=sys.stderr)
+        print(f"tally: error: {_printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("tally: interrupted", file=sys.stderr)
@@ -62,13 +63,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def parser(argv: list[str]) -> argparse.ArgumentParser:
     """The parser for these arguments: of the one command they name, else of all."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="tally",
         description="Run an unmodified PyTorch training script on a GPU that is not there, "
         "and account for it line by line.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)

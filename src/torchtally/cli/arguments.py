@@ -1,30 +1,89 @@
-"""Arguments: those of `tally run` from among the script's, and what values they may have."""
+"""The parsers of the command line: one style of help and errors, and one reader per kind of number.
+
+A number is written alike in every command: 70B, 128Ki, 40%, 24h, 80GB, $1.5M (see `units`).
+"""
 
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from torchtally.errors import UsageError
-from torchtally.units import parse_count
+from torchtally.errors import TallyError, UsageError, did_you_mean
+from torchtally.units import (
+    parse_count,
+    parse_fraction,
+    parse_number,
+    parse_seconds,
+    parse_usd,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torchtally.views.money import Extent, Until
 
+MOST = 10**24
+"""Steps, seconds or tokens: enough for anybody, and far from what overflows."""
+MOST_FLOPS = 10**40
 
-Number = TypeVar("Number", int, float)
+Subparsers = Any
+"""`argparse._SubParsersAction`, of parsers of our own."""
+
+T = TypeVar("T")
 
 
-class RunParser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Prints errors as every command does: one line, then the remedy; exit code 2.
+
+    An epilog may be a function: its text is made when help is asked for, not before.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        epilog = options.pop("epilog", None)
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*args, **options)
+        self._epilog = epilog
+
+    def format_help(self) -> str:
+        self.epilog = self._epilog() if callable(self._epilog) else self._epilog
+        return super().format_help()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            option = unknown[0].partition("=")[0]
+            if option.startswith("-"):
+                self.error(f"unknown option {option}. {did_you_mean(option, self._options())}")
+            self.error(f"unexpected argument {unknown[0]!r}")
+        return namespace, []
+
+    def error(self, message: str) -> NoReturn:
+        """One line and its remedy, as for every other error."""
+        remedy = "" if "\n" in message else f"\n`{self.prog} --help` lists what there is."
+        self.exit(2, f"tally: error: {message}{remedy}\n")
+
+    def _options(self) -> list[str]:
+        return [option for option in self._option_string_actions if option.startswith("--")]
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = action.choices
+        if choices is None or value in choices:
+            return
+        is_command = isinstance(action, argparse._SubParsersAction)
+        if is_command:
+            self.error(f"unknown command {value!r}. {did_you_mean(str(value), choices)}")
+        raise argparse.ArgumentError(
+            action, f"{value!r} is unknown. {did_you_mean(str(value), map(str, choices))}"
+        )
+
+
+class RunParser(Parser):
     """Takes its own options from among the script's; what is left is the script's."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         ours, theirs = self.split(list(args if args is not None else sys.argv[1:]))
-        namespace, _ = super().parse_known_args(ours, namespace)
+        namespace, _ = argparse.ArgumentParser.parse_known_args(self, ours, namespace)
         namespace.script = theirs.pop(0) if theirs and namespace.module is None else None
         namespace.script_arguments = theirs
         return namespace, []
@@ -49,8 +108,9 @@ class RunParser(argparse.ArgumentParser):
             elif has_started or not arg.startswith("-") or arg == "-":
                 theirs.append(arg)
             else:
+                name = arg.partition("=")[0]
                 self.error(
-                    f"unrecognized arguments: {arg}\n"
+                    f"unknown option {name}. {did_you_mean(name, self._options())}\n"
                     "Options of the script go behind it: tally run [options] SCRIPT [ARGS ...]"
                 )
         return ours, theirs
@@ -75,49 +135,74 @@ class RunParser(argparse.ArgumentParser):
         given.add(option)
 
 
-def positive(text: str) -> int:
-    if not (text.isdecimal() and 0 < int(text) < 10**9):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps, 1 or more")
-    return int(text)
+# Numbers -----------------------------------------------------------------------------------------
+
+
+def parsed(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """A reader whose complaint argparse prints with the option's name."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except TallyError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def above_zero(parse: Callable[[str], T], below: float = MOST) -> Callable[[str], T]:
+    """A reader of numbers above zero, and below what overflows."""
+
+    def read(text: str) -> T:
+        number: Any = parsed(parse)(text)
+        if not 0 < number < below:
+            raise argparse.ArgumentTypeError(f"{text!r} is not above 0 (and below {below:g})")
+        return number  # type: ignore[no-any-return]
+
+    return read
+
+
+def whole_above_zero(text: str) -> int:
+    """A count of steps, rows or processes."""
+    return above_zero(parse_count, 10**9)(text)
+
+
+def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
+    """A reader of names that are looked up only when one is given."""
+
+    def read(text: str) -> str:
+        known = list(names())
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"{text!r} is unknown. {did_you_mean(text, known)}")
+        return text
+
+    return read
+
+
+positive_count = above_zero(parse_count)
+flop_count = above_zero(parse_count, MOST_FLOPS)
+positive_rate = above_zero(parse_number)
+usd = above_zero(parse_usd)
+duration = above_zero(parse_seconds)
+fraction = parsed(parse_fraction)
 
 
 def seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
-
-
-def fraction(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
-    return value
-
-
-TIME_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-MOST = 10**24
-"""Steps, seconds or tokens: enough for anybody, and far from what overflows."""
-MOST_FLOPS = 10**40
+    """A length of time; a number alone is in seconds."""
+    is_bare = text.strip()[-1:].isdigit()
+    return above_zero(parse_seconds, 1e9)(f"{text}s" if is_bare else text)
 
 
 def until(text: str) -> "Until":
     """How long to train: "600000" steps, "24h" or "3.5d" of wall time, "15T-tokens"."""
-    from torchtally.views.money import Extent, Until
+    from torchtally.views.money import Until
 
-    wall_s = _wall_s(text)
-    for length in (_steps_or_tokens(text), wall_s and (wall_s, Extent.SECONDS)):
+    for length in (_steps_or_tokens(text), _wall_s(text)):
         if length and 0 < length[0] < MOST:
             return Until(*length)
     raise argparse.ArgumentTypeError(
-        f"{text!r} is no length of a training. These work: 600000 (steps), 24h or 3.5d (also "
-        "s, min, w), 15T-tokens"
+        f"{text!r} is not a length of training. These work: 600000 (steps), 24h or 3.5d (also "
+        "s, min, w, mo), 15T-tokens"
     )
 
 
@@ -133,80 +218,25 @@ def _steps_or_tokens(text: str) -> "tuple[float, Extent] | None":
     return count, Extent.TOKENS if (match[2] or "").startswith("token") else Extent.STEPS
 
 
-def _wall_s(text: str) -> float | None:
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)", text.strip(), re.ASCII)
-    if match is None or match[2] not in TIME_UNITS_S:
-        return None
-    return float(match[1]) * TIME_UNITS_S[match[2]]
+def _wall_s(text: str) -> "tuple[float, Extent] | None":
+    from torchtally.views.money import Extent
 
-
-def duration(text: str) -> float:
-    """Seconds of "30d", "24h", "90min", "2w" or "3600s"."""
-    wall_s = _wall_s(text)
-    if wall_s is None or not 0 < wall_s < MOST:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no length of time. These work: 30d, 24h, 90min, 2w, 3600s"
-        )
-    return wall_s
-
-
-def usd(text: str) -> float:
-    """Money from "1M", "$250K", "1e6" or "5000"."""
-    amount = parsed(parse_count)(text.strip().removeprefix("$"))
-    if amount <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no budget. These work: 1M, $250K, 5000")
-    return float(amount)
-
-
-def parsed(parse: "Callable[[str], Number]") -> "Callable[[str], Number]":
-    """A reader of `units`, whose complaint argparse prints with the option's name."""
-
-    def read(text: str) -> "Number":
-        try:
-            return parse(text)
-        except UsageError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return read
-
-
-def positive_count(text: str) -> int:
-    """A whole number above zero, as people write it: "70B", "4096"."""
-    count = parsed(parse_count)(text)
-    if not 0 < count < MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 (and below 1e24)")
-    return count
-
-
-def flop_count(text: str) -> int:
-    """FLOPs of a whole training: "3e24", "6.3e24"."""
-    count = parsed(parse_count)(text)
-    if not 0 < count < MOST_FLOPS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of FLOPs above 0: 3e24")
-    return count
-
-
-def positive_rate(text: str) -> float:
-    """A rate above zero: "400K", "0.5"."""
     try:
-        rate = float(text)
-    except ValueError:
-        rate = float(positive_count(text))
-    if not 0 < rate < MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rate above 0")
-    return rate
+        return parse_seconds(text), Extent.SECONDS
+    except UsageError:
+        return None
 
 
 def price(text: str) -> tuple[str, float]:
     """(chip, USD per hour) of "2.49" (no chip is named) or "H200=2.49"."""
-    name, _, amount = text.rpartition("=")
+    name, equals, amount = text.rpartition("=")
     try:
-        usd_per_hour = float(amount.strip().removeprefix("$"))
-    except ValueError:
+        usd_per_hour = parse_usd(amount)
+    except UsageError:
         usd_per_hour = 0.0
-    if not 0 < usd_per_hour < 1e6 or ("=" in text and not name.strip()):
+    if not 0 < usd_per_hour < 1e6 or (equals and not name.strip()):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no price of a GPU for an hour. These work: 2.49, or for one of several "
-            "chips H200=2.49"
+            f"{text!r} is not the price of a GPU for an hour. These work: 2.49, or for one of "
+            "several chips H200=2.49"
         )
     return name.strip(), usd_per_hour

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from torchtally.cli.arguments import RunParser, positive
+from torchtally.cli.arguments import RunParser, fraction, positive_count
 from torchtally.cli.run import place_of
 from torchtally.errors import ScriptError, UsageError
 
@@ -58,38 +58,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         description="Run a training script for a few steps on this machine's GPU and on a "
         "simulated one, and print what was predicted beside what was measured.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.__class__ = RunParser
     add = parser.add_argument
-    add("--steps", type=positive, default=3, metavar="N",
+    add("--steps", type=positive_count, default=3, metavar="N",
         help="stop after N optimizer steps (default 3)")  # fmt: skip
     add("--gpu", metavar="NAME",
         help="the chip to simulate (default: the one that is there)")  # fmt: skip
-    add("--tolerance", type=share, default=0.01, metavar="T",
+    add("--tolerance", type=fraction, default=0.01, metavar="T",
         help="how far off peak allocated may be (default 1%%)")  # fmt: skip
-    add("--reserved-tolerance", type=share, default=0.05, metavar="T",
+    add("--reserved-tolerance", type=fraction, default=0.05, metavar="T",
         help="how far off peak reserved may be (default 5%%)")  # fmt: skip
-    add("--top", type=positive, default=DEFAULT_TOP, metavar="N",
+    add("--top", type=positive_count, default=DEFAULT_TOP, metavar="N",
         help=f"how many lines (default {DEFAULT_TOP})")  # fmt: skip
     add("--json", metavar="FILE", help="the comparison as JSON to FILE, or to stdout for -")
     add("-o", "--output", metavar="FILE", help="keep both measurements, as JSON")
     add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
     add("--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(command=command)
-
-
-def share(text: str) -> float:
-    """A share as people write it: "1%", "0.5 %", "0.01"."""
-    number = text.strip().removesuffix("%")
-    try:
-        value = float(number) / (100 if number != text.strip() else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share: write 1% or 0.01")
-    return value
 
 
 def command(args: argparse.Namespace) -> int:
@@ -184,8 +170,8 @@ def dumps(document: dict[str, Any]) -> str:
 
 def text(found: "Comparison", chip: "Chip", *, width: int, top: int = DEFAULT_TOP) -> str:
     """The verdict first, then the tables."""
+    from torchtally.progress import printable
     from torchtally.report.grid import table_lines, wrapped
-    from torchtally.report.plain import printable
     from torchtally.runs.measure.comparison import Verdict
 
     if found.verdict is Verdict.FAILED:
@@ -200,8 +186,8 @@ def text(found: "Comparison", chip: "Chip", *, width: int, top: int = DEFAULT_TO
 
 def failed(found: "Comparison", width: int) -> str:
     """What there is to say of a script that failed."""
+    from torchtally.progress import printable
     from torchtally.report.grid import wrapped
-    from torchtally.report.plain import printable
 
     lines = ["nothing to compare: the script failed", *wrapped(found.failure, width)]
     if not found.measured.failure and found.predicted.output:

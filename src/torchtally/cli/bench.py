@@ -2,12 +2,12 @@
 
 import argparse
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from torchtally.errors import UsageError
+from torchtally.progress import StatusLine
+from torchtally.units import format_fraction
 
 if TYPE_CHECKING:
     from torchtally.timing.calibration import Calibration
@@ -20,7 +20,6 @@ DEVICES = ("auto", "cpu", "cuda")
 STORED = ""
 """`--show` without a name."""
 CPUINFO = Path("/proc/cpuinfo")
-CLEAR_LINE = "\r\x1b[K"
 
 EPILOG = """\
 examples:
@@ -44,8 +43,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Measure products, attention, memory, copies and the host's issue rate,\n"
         "and print what was achieved beside what the data sheet promises.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--device", choices=DEVICES, default="auto", help="what to measure (default: %(default)s)"
@@ -90,55 +87,21 @@ def _measured(device: str, *, is_quick: bool) -> "Calibration":
     """Of "auto" the GPU, or the CPU where the GPU is refused before anything is measured."""
     from torchtally.bench.run import bench
 
-    progress = Progress(sys.stderr)
-    try:
+    with StatusLine() as status:
+        stages: list[str] = []
+
+        def show(stage: str, share: float) -> None:
+            is_new = stage not in stages[-1:]
+            stages.append(stage)
+            done = f"measuring {stage}, {format_fraction(share)} done"
+            status.show(done, share=share, at_once=is_new or status.is_redrawn)
+
         try:
-            return bench("cuda" if device == "auto" else device, is_quick=is_quick, report=progress)
+            return bench("cuda" if device == "auto" else device, is_quick=is_quick, report=show)
         except UsageError:
-            if device != "auto" or progress.has_begun:
+            if device != "auto" or stages:
                 raise
-        return bench("cpu", is_quick=is_quick, report=progress)
-    finally:
-        progress.stop()
-
-
-class Progress:
-    """One line that moves on a terminal; elsewhere a line for each stage."""
-
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._started_s = clock()
-        self._moves = stream.isatty()
-        self._stage = ""
-
-    @property
-    def has_begun(self) -> bool:
-        return bool(self._stage)
-
-    def __call__(self, stage: str, share: float) -> None:
-        """Say what is measured now, and what share of the whole is done."""
-        from torchtally.units import format_fraction, format_seconds
-
-        elapsed = format_seconds(self._clock() - self._started_s)
-        line = f"tally: measuring {stage}, {format_fraction(share)} done, {elapsed}"
-        if self._moves:
-            self._put(f"{CLEAR_LINE}{line}")
-        elif stage != self._stage:
-            self._put(f"{line}\n")
-        self._stage = stage
-
-    def stop(self) -> None:
-        """Take the line away."""
-        if self._moves and self.has_begun:
-            self._put(CLEAR_LINE)
-
-    def _put(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):  # nobody reads it: no reason to stop measuring
-            return
+        return bench("cpu", is_quick=is_quick, report=show)
 
 
 def _keep(calibration: "Calibration", args: argparse.Namespace) -> None:

@@ -1,12 +1,12 @@
 """`tally data`: text into token files, and what a token file holds."""
 
 import argparse
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
+from torchtally.cli.arguments import fraction, positive_count
 from torchtally.errors import UsageError
-from torchtally.units import format_bytes, format_count, format_fraction, parse_count
+from torchtally.progress import StatusLine
+from torchtally.units import format_bytes, format_count, format_fraction
 
 if TYPE_CHECKING:
     from torchtally.train.data.description import Description
@@ -46,9 +46,6 @@ Print what files of tokens hold: nanoGPT's .bin, llm.c's and modded-nanogpt's
 `tally data prepare`. A file without a header needs --dtype.
 """
 
-PROGRESS_S = {True: 0.2, False: 10.0}
-"""Seconds between two lines on a terminal, and elsewhere."""
-
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command's parser and those below it."""
@@ -57,8 +54,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help=SUMMARY,
         description="Turn text into the token files that training reads, and look into such files.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_prepare(commands)
@@ -77,8 +72,6 @@ def _add_prepare(commands: Any) -> None:
         "prepare",
         help="turn text into token files",
         description=PREPARE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="files, folders, globs, - for standard input"
@@ -92,7 +85,7 @@ def _add_prepare(commands: Any) -> None:
     )
     parser.add_argument(
         "--vocabulary-size",
-        type=count,
+        type=positive_count,
         metavar="N",
         help="train byte pairs on the training text, N tokens at most (needs torchtally[bpe])",
     )
@@ -103,14 +96,14 @@ def _add_prepare(commands: Any) -> None:
     )
     parser.add_argument(
         "--validation",
-        type=float,
+        type=fraction,
         default=0.1,
         metavar="FRACTION",
         help="of the text, kept for validation; default 0.1",
     )
     parser.add_argument(
         "--shard-tokens",
-        type=count,
+        type=positive_count,
         default=100_000_000,
         metavar="N",
         help="most tokens of one file; default 100M",
@@ -128,8 +121,6 @@ def _add_show(commands: Any) -> None:
         "show",
         help="print what token files hold",
         description=SHOW,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="files of tokens, or folders")
     parser.add_argument("--dtype", help="of files without a header: uint16, uint32, ...")
@@ -139,21 +130,16 @@ def _add_show(commands: Any) -> None:
         help="what the files are, whatever they begin with",
     )
     parser.add_argument(
-        "--vocabulary-size", type=count, metavar="N", help="refuse a file with an id of N or more"
+        "--vocabulary-size",
+        type=positive_count,
+        metavar="N",
+        help="refuse a file with an id of N or more",
     )
     parser.add_argument("--all", action="store_true", help="look at every token, not at 1 %%")
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="as JSON to FILE or to stdout"
     )
     parser.set_defaults(data_command=show)
-
-
-def count(text: str) -> int:
-    """A count as people write it, for argparse."""
-    try:
-        return parse_count(text)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def prepare(args: argparse.Namespace) -> int:
@@ -175,11 +161,13 @@ def prepare(args: argparse.Namespace) -> int:
         seed=args.seed,
         is_overwriting=args.overwrite,
     )
-    progress = _Progress(is_quiet=args.quiet)
-    try:
-        prepared = make(preparation, progress.report)
-    finally:
-        progress.erase()
+    with StatusLine(is_quiet=args.quiet) as status:
+
+        def show_read(what: str, done_bytes: int, all_bytes: int) -> None:
+            text = f"{what}: {format_bytes(done_bytes)} of {format_bytes(all_bytes)}"
+            status.show(text, share=done_bytes / all_bytes)
+
+        prepared = make(preparation, show_read)
     emit(prepared_text(args.out, prepared))
     return 0
 
@@ -262,29 +250,3 @@ def file_text(record: dict[str, Any]) -> str:
         f"  ids        {record['least_token']} to {record['greatest_token']}, of {looked} of them\n"
         f"  documents  {documents}\n"
     )
-
-
-class _Progress:
-    """A line on stderr that moves on a terminal; elsewhere one now and then."""
-
-    def __init__(self, *, is_quiet: bool) -> None:
-        self._is_quiet = is_quiet
-        self._moves = sys.stderr.isatty()
-        self._interval_s = PROGRESS_S[self._moves]
-        self._last_s = time.monotonic()
-        self._is_drawn = False
-
-    def report(self, what: str, done_bytes: int, all_bytes: int) -> None:
-        now_s = time.monotonic()
-        if self._is_quiet or now_s - self._last_s < self._interval_s:
-            return
-        self._last_s = now_s
-        share = format_fraction(done_bytes / all_bytes)
-        line = f"tally: {what}: {format_bytes(done_bytes)} of {format_bytes(all_bytes)}, {share}"
-        self._is_drawn = self._moves
-        print(f"\r\x1b[K{line}" if self._moves else line,
-              end="" if self._moves else "\n", file=sys.stderr, flush=True)  # fmt: skip
-
-    def erase(self) -> None:
-        if self._is_drawn:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchtally.cli.arguments import RunParser, fraction, positive, seconds
+from torchtally.cli.arguments import RunParser, fraction, positive_count, seconds
 from torchtally.errors import ScriptError, UsageError
 
 if TYPE_CHECKING:
@@ -73,8 +73,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         description="Find the largest value of one of a script's arguments at which a training\n"
         "step fits the memory of a GPU, by running the script on a simulated one.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.__class__ = FitParser
     add = parser.add_argument
@@ -83,19 +81,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         "the script's own of that name, if there is one")  # fmt: skip
     add("--gpu", metavar="NAME", required=True, action="append",
         help="the chip; several, or `all`, for a table (`tally gpus` lists them)")  # fmt: skip
-    add("--from", dest="low", type=whole, default=1, metavar="N",
+    add("--from", dest="low", type=positive_count, default=1, metavar="N",
         help="the smallest value (default 1)")  # fmt: skip
-    add("--to", dest="high", type=whole, default=1 << 20, metavar="N",
+    add("--to", dest="high", type=positive_count, default=1 << 20, metavar="N",
         help="the largest value (default 2**20)")  # fmt: skip
-    add("--multiple-of", type=whole, default=1, metavar="N",
+    add("--multiple-of", type=positive_count, default=1, metavar="N",
         help="only multiples of N (default 1)")  # fmt: skip
     add("--margin", default="3%", metavar="M",
         help="what stays free: a share of the chip's memory (3%%, the default) or a size "
         "(1GiB)")  # fmt: skip
-    add("--steps", type=positive, default=2, metavar="N",
+    add("--steps", type=positive_count, default=2, metavar="N",
         help="judge by N training steps (default 2: the first one makes the "
         "optimizer's state)")  # fmt: skip
-    add("--jobs", type=whole, default=None, metavar="N",
+    add("--jobs", type=positive_count, default=None, metavar="N",
         help="runs at a time (default: one for each core)")  # fmt: skip
     add("--max-seconds", type=seconds, metavar="S",
         help="a run that takes longer counts as failed")  # fmt: skip
@@ -109,12 +107,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     add("--json", metavar="FILE", help="the result as JSON to FILE, or to stdout for -")
     add("--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(command=command)
-
-
-def whole(text: str) -> int:
-    if not (text.isdecimal() and 0 < int(text) < 1 << 40):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
-    return int(text)
 
 
 def command(args: argparse.Namespace) -> int:
@@ -237,7 +229,7 @@ class Progress:
 
 
 def plain(message: str) -> str:
-    from torchtally.report.plain import printable
+    from torchtally.progress import printable
 
     return printable(message)
 

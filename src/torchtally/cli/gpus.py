@@ -4,6 +4,8 @@ import argparse
 import sys
 from typing import Any
 
+from torchtally.cli.arguments import parsed
+
 NAME = "gpus"
 SUMMARY = "list the GPUs that can be simulated"
 
@@ -44,14 +46,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="List the chips of the hardware table: memory, bandwidth, dense bf16 peak;\n"
         "or tell all that is known of one, each number with its source.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "chip",
         nargs="?",
         metavar="CHIP",
-        type=known_chip,
+        type=parsed(chip_of),
         help="tell all about this one, by any of its names",
     )
     parser.add_argument(
@@ -64,15 +64,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.set_defaults(command=command)
 
 
-def known_chip(name: str) -> Any:
+def chip_of(name: str) -> Any:
     """The chip of this name. Typed loosely, so that `--help` does not load the table."""
     from torchtally.chips import chip
-    from torchtally.errors import UsageError
 
-    try:
-        return chip(name)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    return chip(name)
 
 
 def command(args: argparse.Namespace) -> int:

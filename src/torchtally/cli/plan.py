@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,12 @@ from torchtally.cli.arguments import (
     price,
     usd,
 )
-from torchtally.cli.progress import CLEAR_LINE
 from torchtally.errors import UsageError
+from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torchtally.chips import Cluster
     from torchtally.plan.architecture.model import Model
@@ -93,8 +92,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help=SUMMARY,
         description="Closed forms for a training: the answer first, its working on request.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="what is trained (see below)")
     _add_model(parser)
@@ -241,8 +238,12 @@ def command(args: argparse.Namespace) -> int:
 
 def _ask(args: argparse.Namespace) -> "Answer":
     """The answer, on one kind of chip or on several beside each other."""
-    with searching() as progress:
-        return _answered(args, replace(request(args), progress=progress))
+    with StatusLine(is_quiet=not sys.stderr.isatty()) as status:
+
+        def show_tried(layouts: int) -> None:
+            status.show(f"{layouts:,} layouts tried")
+
+        return _answered(args, replace(request(args), progress=show_tried))
 
 
 def _answered(args: argparse.Namespace, request: "Request") -> "Answer":
@@ -255,27 +256,6 @@ def _answered(args: argparse.Namespace, request: "Request") -> "Answer":
     if not names:
         raise UsageError("--compare names no chip: --compare A100-SXM,B200")
     return compared(request, names, question)
-
-
-@contextmanager
-def searching() -> "Iterator[Callable[[int], None] | None]":
-    """A line on stderr that says how far a search is, where there is somebody to see; it goes away
-    at the end.
-    """
-    stream = sys.stderr
-    if not stream.isatty():
-        yield None
-        return
-
-    def tell(tried: int) -> None:
-        stream.write(f"{CLEAR_LINE}tally: {tried:,} layouts tried")
-        stream.flush()
-
-    try:
-        yield tell
-    finally:
-        stream.write(CLEAR_LINE)
-        stream.flush()
 
 
 def question_of(args: argparse.Namespace, request: "Request") -> "Callable[[Request], Answer]":

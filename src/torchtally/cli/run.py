@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from torchtally.cli.arguments import RunParser, fraction, positive, seconds
+from torchtally.cli.arguments import RunParser, fraction, positive_count, seconds
 from torchtally.errors import TallyError, UsageError
 
 if TYPE_CHECKING:
@@ -51,13 +51,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         description="Run an unmodified training script on a simulated GPU and say what each line, "
         "module and operator of a training step costs.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.__class__ = RunParser
     parser.add_argument("--gpu", metavar="NAME", required=True,
                         help="the chip to simulate; `tally gpus` lists them")  # fmt: skip
-    parser.add_argument("--steps", type=positive, default=2, metavar="N",
+    parser.add_argument("--steps", type=positive_count, default=2, metavar="N",
                         help="stop after N optimizer steps (default 2: the last one is the steady "
                         "state, with optimizer state in memory)")  # fmt: skip
     parser.add_argument("-o", "--output", default=DEFAULT_OUTPUT, metavar="FILE",
@@ -144,8 +142,8 @@ def why_not_writable(path: str) -> str:
 
 def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, places: Places) -> int:
     """Run the script on the target and report, however it ends. Returns the exit code."""
-    from torchtally.cli.progress import Progress
     from torchtally.fit.advisor import Advisor
+    from torchtally.report.run_progress import RunProgress
     from torchtally.timing.prediction import Prediction
     from torchtally.timing.targets import roofline
     from torchtally.tracer.script import run
@@ -153,13 +151,12 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
     from torchtally.tracer.stopper import Outcome, Stopper
 
     stderr = sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (2>&- closed it)
-    progress = Progress(is_quiet=args.quiet)
-    progress.steps_wanted = args.steps
+    progress = RunProgress(steps=args.steps, is_quiet=args.quiet)
     started_s, started_in = time.monotonic(), os.getcwd()
 
-    def said(step: int) -> None:
+    def complete_step(step: int) -> None:
         if not stopper.is_in_child:
-            progress.step_completed(step)
+            progress.complete_step(step)
         if step >= args.steps:
             stopper.steps_are_done()
 
@@ -172,7 +169,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
             advisor = Advisor(script, target, steps=args.steps, run_s=time.monotonic() - started_s)
             report(trace, args, places, stderr, advisor)
         except TallyError as error:
-            print(f"tally: {error}", file=stderr, flush=True)
+            print(f"tally: error: {error}", file=stderr, flush=True)
             return error.exit_code
         return outcome.exit_code
 
@@ -183,7 +180,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
             target,
             script=str(script),
             steps=args.steps,
-            on_step=said,
+            on_step=complete_step,
             nonzero_fraction=args.nonzero_fraction,
             memory_is_limited=not args.no_oom,
             what_ifs=tuple(args.what_if),

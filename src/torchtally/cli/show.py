@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import price, until
+from torchtally.cli.arguments import positive_count, price, until
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,8 +86,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help=SUMMARY,
         description="Show a trace: one page about it, or one view in full.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="a trace, as written by tally run -o FILE")
     parser.add_argument(
@@ -137,7 +135,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
     )
-    parser.add_argument("--top", type=_count, metavar="N", help="only the N most expensive rows")
+    parser.add_argument(
+        "--top", type=positive_count, metavar="N", help="only the N most expensive rows"
+    )
     parser.add_argument(
         "--json",
         nargs="?",
@@ -152,12 +152,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="count causal attention in full (the default) or by half",
     )
     parser.set_defaults(command=command)
-
-
-def _count(text: str) -> int:
-    if not (text.isdecimal() and 0 < len(text) < 10 and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, 1 or more")
-    return int(text)
 
 
 def command(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchtally.cli.arguments import positive_count
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,21 +67,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Train what a TOML file describes many times, with other values for some of\n"
         "its keys: a grid of them, random draws, or both.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("config", metavar="CONFIG", nargs="?", help="a TOML file, as for `tally train`")
     add("--grid", metavar="KEY=A,B", action="append", default=[], help="try each of these values")
     add("--random", metavar="KEY=A..B", action="append", default=[], help="draw values from these")
     add("--set", metavar="KEY=A", action="append", default=[], help="one value for all runs")
-    add("--runs", metavar="N", type=positive, help="draws from --random, at each point of the grid")
+    add(
+        "--runs",
+        metavar="N",
+        type=positive_count,
+        help="draws from --random, at each point of the grid",
+    )
     add("--seed", metavar="N", type=int, default=1, help="of the draws (default 1)")
     add("--out", metavar="DIR", help="the sweep's folder (default: the config's log.folder-sweep)")
-    add("--workers", metavar="N", type=positive,
+    add("--workers", metavar="N", type=positive_count,
         help="runs at a time (default: one for each GPU; on the CPU one, or cores / "
         "OMP_NUM_THREADS where that is set)")  # fmt: skip
-    add("--threads", metavar="N", type=positive,
+    add("--threads", metavar="N", type=positive_count,
         help="of a run's CPU work (default: cores / workers; with --on ray 1)")  # fmt: skip
     add("--on", choices=("processes", "ray"), default="processes",
         help="where runs are made: on this machine (default), or by Ray")  # fmt: skip
@@ -92,12 +96,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--json", metavar="FILE", help="the results as JSON to FILE, or to stdout for -")
     add("--parquet", metavar="FILE", help="the results as Parquet, see below")
     parser.set_defaults(command=command)
-
-
-def positive(text: str) -> int:
-    if not (text.isdecimal() and 0 < int(text) < 10**6):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
-    return int(text)
 
 
 def command(args: argparse.Namespace) -> int:
@@ -315,7 +313,7 @@ def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
 def report(definition: "Definition", results: "list[RunResult]", folder: str) -> str:
     """A table, a plot, and where to look on."""
     from torchtally.cli.output import is_coloured, width
-    from torchtally.report.plain import printable
+    from torchtally.progress import printable
     from torchtally.report.terminal import table_text
     from torchtally.sweep.plot import chart, chart_text
     from torchtally.sweep.rows import results_table

@@ -59,8 +59,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help=SUMMARY,
         description="Train what a TOML file describes, on the GPU or the CPU of this machine.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--plan", action="store_true", help="print the plan, and do not train")
     parser.add_argument(

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from torchtally.plan.quantity import FUNCTIONS, Quantity
 from torchtally.plan.questions import Answer
+from torchtally.progress import printable
 from torchtally.report.grid import INDENT, table_lines, wrapped
-from torchtally.report.plain import printable
 from torchtally.report.terminal import joined
 from torchtally.units import Unit, format_number
 

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from torchtally.chips import Chip
+from torchtally.progress import printable
 from torchtally.report.grid import INDENT, wrapped
-from torchtally.report.plain import printable
 from torchtally.units import format_byte_per_s, format_bytes, format_flop_per_s, format_usd
 from torchtally.views.chips import Fact, Measure, facts
 

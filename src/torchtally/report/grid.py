@@ -11,7 +11,8 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from torchtally.report.plain import cut_left, cut_right, printable
+from torchtally.progress import printable
+from torchtally.report.plain import cut_left, cut_right
 from torchtally.table import Cell, Table
 from torchtally.units import FORMATS, Unit, format_count, format_flops
 

@@ -9,8 +9,9 @@ from html import escape
 from itertools import chain
 
 from torchtally.ledger import Ledger
+from torchtally.progress import printable
 from torchtally.report.grid import IN_COLUMNS
-from torchtally.report.plain import LIMIT, printable
+from torchtally.report.plain import LIMIT
 from torchtally.report.plot import tick_text, value_text
 from torchtally.report.style import STYLE
 from torchtally.table import Cell, Column, Table

@@ -2,18 +2,11 @@
 
 from rich.cells import cell_len
 
+from torchtally.progress import printable
+
 ELLIPSIS = "…"
 LIMIT = 4000
 """Characters looked at: enough for any terminal's width, and a bound on the work."""
-
-
-def printable(text: str) -> str:
-    """The text without control, escape and direction characters; line breaks become spaces."""
-    return "".join(char if char.isprintable() else _stand_in(char) for char in text)
-
-
-def _stand_in(char: str) -> str:
-    return " " if char.isspace() else ""
 
 
 def cut_left(text: str, width: int) -> str:

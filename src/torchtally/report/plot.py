@@ -11,8 +11,9 @@ from operator import itemgetter
 from rich.cells import cell_len
 from rich.text import Text
 
+from torchtally.progress import printable
 from torchtally.report.grid import IN_COLUMNS, INDENT, wrapped
-from torchtally.report.plain import cut_left, cut_right, printable
+from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import joined
 from torchtally.units import Unit, format_flop_per_s, format_flops, format_fraction
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from torchtally.progress import printable
 from torchtally.report.grid import INDENT, table_lines, wrapped
-from torchtally.report.plain import cut_left, cut_right, printable
+from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import joined
 from torchtally.units import (
     format_bytes,

@@ -75,7 +75,9 @@ def test_the_command_says_so_in_a_line(tmp_path: Path, capfd: pytest.CaptureFixt
         f'[model]\npreset = "llama-1m"\n[log]\nfolder = "{tmp_path}/run"\n'
     )
     assert main(["train", str(tmp_path / "run.toml")]) == 2
-    assert capfd.readouterr().err.startswith(f"tally: {tmp_path}/bad.bin: byte 8: the header")
+    assert capfd.readouterr().err.startswith(
+        f"tally: error: {tmp_path}/bad.bin: byte 8: the header"
+    )
     with pytest.raises(UsageError):
         read_log(tmp_path / "run")
 

@@ -1,66 +1,56 @@
-"""What `tally run` says on stderr while the script runs: one line that moves, or a line a step."""
+"""The progress of a simulated run: one line that moves, or a line a step."""
 
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TextIO
 
+from torchtally.progress import StatusLine
 from torchtally.units import format_bytes, format_seconds
 
 INTERVAL_S = 0.2
-CLEAR_LINE = "\r\x1b[K"
 
 
-class Progress:
+class RunProgress:
     """Counts as they are now, printed as a moving line on a terminal and per step elsewhere.
 
     The script shares the terminal. What it prints there takes the line's place first, and no line
     is drawn behind text that has not ended: a prompt, or a progress bar of the script's own.
     """
 
-    def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, is_quiet: bool = False
-    ) -> None:
-        self.steps_wanted: int | None = None
+    def __init__(self, *, steps: int | None = None, is_quiet: bool = False) -> None:
+        self.steps_expected = steps
         self.steps = 0
         self.operators: Callable[[], int] = int
         self.peak_bytes: Callable[[], int] = int
-        self._clock = clock
-        self._started_s = clock()
-        self._is_quiet = is_quiet
-        self._stream = sys.stderr
-        self._write = sys.stderr.write
-        self._moves = sys.stderr.isatty() and not is_quiet
+        self._status = StatusLine(is_quiet=is_quiet)
         self._process = os.getpid()
         self._over = threading.Event()
         self._lock = threading.RLock()
-        self._is_drawn = False
         self._is_line_over = True
         """Whether what the script printed last ended its line."""
 
-    def step_completed(self, number: int) -> None:
-        """Say so, unless a line moves already. Nobody listening is no error of the script's."""
+    def complete_step(self, number: int) -> None:
+        """Print the step, unless a line moves already."""
         self.steps = number
-        if not self._moves and not self._is_quiet:
-            self._put(f"tally: {self.line()}\n")
+        if not self._status.is_redrawn:
+            self._status.draw(f"tally: {self.line()}")
 
     def line(self) -> str:
         """What there is so far: step 1/2, 3512 operators, peak 3.20 GiB, 4.10 s."""
-        wanted = f"/{self.steps_wanted}" if self.steps_wanted is not None else ""
-        elapsed = format_seconds(self._clock() - self._started_s)
+        expected = f"/{self.steps_expected}" if self.steps_expected is not None else ""
         return (
-            f"step {self.steps}{wanted}, {self.operators()} operators, "
-            f"peak {format_bytes(self.peak_bytes())}, {elapsed}"
+            f"step {self.steps}{expected}, {self.operators()} operators, "
+            f"peak {format_bytes(self.peak_bytes())}, {format_seconds(self._status.elapsed_s)}"
         )
 
     @contextmanager
     def moving(self) -> Iterator[None]:
         """Redraw the line on a terminal until `stop`, or until the block is left."""
         with ExitStack() as stack:
-            if self._moves:
+            if self._status.is_redrawn:
                 for stream in (sys.stdout, sys.stderr):
                     stack.enter_context(self._giving_way(stream))
                 # Started before the simulation: the script's own threads get its GPU, not this one.
@@ -72,7 +62,7 @@ class Progress:
         """Take the line away. Nothing is drawn afterwards."""
         with self._lock:
             self._over.set()
-            self._erase()
+            self._status.erase()
 
     @contextmanager
     def _giving_way(self, stream: TextIO) -> Iterator[None]:
@@ -83,10 +73,11 @@ class Progress:
         native = stream.write
 
         def write(text: str) -> int:
+            # A forked child of the script inherits the wrapped stream, but not the drawing thread.
             if os.getpid() != self._process:
                 return native(text)
             with self._lock:
-                self._erase()
+                self._status.erase()
                 self._is_line_over = text.endswith("\n") if text else self._is_line_over
                 return native(text)
 
@@ -100,17 +91,4 @@ class Progress:
         while not self._over.wait(INTERVAL_S):
             with self._lock:
                 if self._is_line_over and not self._over.is_set():
-                    self._is_drawn = True
-                    self._put(f"{CLEAR_LINE}tally: {self.line()}")
-
-    def _erase(self) -> None:
-        if self._is_drawn:
-            self._is_drawn = False
-            self._put(CLEAR_LINE)
-
-    def _put(self, text: str) -> None:
-        try:
-            self._write(text)
-            self._stream.flush()
-        except (OSError, ValueError):  # nobody reads it, or the script has closed it
-            return
+                    self._status.draw(f"tally: {self.line()}")

@@ -1,0 +1,146 @@
+"""The progress display of every command: one refreshed line on a terminal, sparse lines elsewhere.
+
+    tally: trying batch 64, 12.1 s, 30.0 s left
+
+Nobody reading any more (a closed pipe) is no error of the work that is shown.
+"""
+
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from torchtally.units import format_seconds
+
+CLEAR_LINE = "\r\x1b[K"
+INTERVAL_S = 0.2
+"""Between two drawings on a terminal."""
+SPARSE_S = 10.0
+"""Between two lines elsewhere."""
+WIDTH = 80
+
+
+@runtime_checkable
+class TextStream(Protocol):
+    """What progress is written to: stderr, mostly."""
+
+    @property
+    def encoding(self) -> str | None: ...
+    def isatty(self) -> bool: ...
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> object: ...
+
+
+class StatusLine:
+    """A line that is redrawn on a terminal; elsewhere lines that stay, few of them."""
+
+    def __init__(
+        self,
+        stream: TextStream | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        is_quiet: bool = False,
+        sparse_s: float | None = None,
+        width: int = WIDTH,
+    ) -> None:
+        self._stream: TextStream = sys.stderr if stream is None else stream
+        # A bound method: a script that shares the terminal may have its stream's `write` wrapped.
+        self._write = self._stream.write
+        self._clock, self._is_quiet = clock, is_quiet
+        self.is_redrawn = not is_quiet and is_terminal(self._stream)
+        sparse_s = SPARSE_S if sparse_s is None else sparse_s
+        self._interval_s = INTERVAL_S if self.is_redrawn else sparse_s
+        # The last column of a terminal stays free: some go on to the next line there.
+        self._width = width - 1 if self.is_redrawn else width
+        self._started_s = clock()
+        self._shown_s = -math.inf if self.is_redrawn else self._started_s
+        self._is_drawn = False
+        self._lock = threading.RLock()
+
+    @property
+    def width(self) -> int:
+        return self._width
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._clock() - self._started_s
+
+    def is_due(self) -> bool:
+        """Whether enough time has passed since the last line."""
+        return not self._is_quiet and self._clock() - self._shown_s >= self._interval_s
+
+    def show(self, text: str, *, share: float | None = None, at_once: bool = False) -> None:
+        """Where the work is, with the time elapsed; with `share` done of it, the time remaining.
+
+        Shown where it is due, or `at_once`.
+        """
+        if at_once or self.is_due():
+            times = format_seconds(self.elapsed_s)
+            if share:
+                times += f", {format_seconds(self.elapsed_s * (1 - share) / share)} left"
+            self.draw(f"tally: {text}, {times}")
+
+    def draw(self, line: str) -> None:
+        """The line as it is, now: in the place of the last one on a terminal."""
+        if self._is_quiet:
+            return
+        self._shown_s = self._clock()
+        line = printable(line)
+        with self._lock:
+            if self.is_redrawn:
+                self._put(f"{CLEAR_LINE}{line[: self._width]}")
+                self._is_drawn = True
+            else:
+                self._put(f"{line}\n")
+
+    def say(self, text: str) -> None:
+        """Lines that stay, above the one that is redrawn."""
+        if self._is_quiet:
+            return
+        with self._lock:
+            self.erase()
+            for line in text.splitlines():
+                self._put(f"{printable(line)}\n")
+        self._shown_s = -math.inf if self.is_redrawn else self._clock()
+
+    def erase(self) -> None:
+        """Take the line away."""
+        with self._lock:
+            if self._is_drawn:
+                self._put(CLEAR_LINE)
+            self._is_drawn = False
+
+    def keep(self) -> None:
+        """The line stays where it is, and what comes next begins below it."""
+        with self._lock:
+            if self._is_drawn:
+                self._put("\n")
+            self._is_drawn = False
+
+    def __enter__(self) -> "StatusLine":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.erase()
+
+    def _put(self, text: str) -> None:
+        encoding = self._stream.encoding or "utf-8"
+        try:
+            self._write(text.encode(encoding, "replace").decode(encoding))
+            self._stream.flush()
+        except (OSError, ValueError):
+            return
+
+
+def is_terminal(stream: TextStream) -> bool:
+    """Whether a line can be redrawn there."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def printable(text: str) -> str:
+    """The text without control, escape and direction characters; line breaks become spaces."""
+    kept = (char if char.isprintable() else " " if char.isspace() else "" for char in text)
+    return "".join(kept)
