@@ -32,13 +32,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     """What was measured, without torch: there is no GPU, and the CPU is made up."""
     measured: list[tuple[str, bool]] = []
 
-    def made_up(device: str, *, is_quick: bool, said: Said) -> Calibration:
+    def made_up(device: str, *, is_quick: bool, report: Said) -> Calibration:
         measured.append((device, is_quick))
         if device == "cuda":
             raise UsageError("There is no GPU here.")
-        said("memory", 0.0)
-        said("memory", 0.1)
-        said("products", 0.5)
+        report("memory", 0.0)
+        report("memory", 0.1)
+        report("products", 0.5)
         return calibrations.cpu()
 
     stand_in(monkeypatch, made_up)
@@ -87,8 +87,8 @@ def test_a_gpu_asked_for_by_name_is_not_replaced(
 def test_a_gpu_that_fails_midway_is_not_replaced(
     monkeypatch: pytest.MonkeyPatch, kept: Path
 ) -> None:
-    def fails(device: str, *, is_quick: bool, said: Said) -> Calibration:
-        said("memory", 0.0)
+    def fails(device: str, *, is_quick: bool, report: Said) -> Calibration:
+        report("memory", 0.0)
         raise UsageError(f"{device} fell off the bus.")
 
     stand_in(monkeypatch, fails)
@@ -99,8 +99,8 @@ def test_a_gpu_that_fails_midway_is_not_replaced(
 def test_an_interrupted_measurement_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(device: str, *, is_quick: bool, said: Said) -> Calibration:
-        said("memory", 0.0)
+    def interrupted(device: str, *, is_quick: bool, report: Said) -> Calibration:
+        report("memory", 0.0)
         raise KeyboardInterrupt
 
     stand_in(monkeypatch, interrupted)
