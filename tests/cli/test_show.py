@@ -50,8 +50,15 @@ def test_every_view(key: str, file: str, capsys: pytest.CaptureFixture[str]) -> 
     assert ("total" in capsys.readouterr().out) == (key not in WITHOUT_TOTALS)
 
 
-def test_the_choices_are_those_of_the_library() -> None:
-    assert tuple(VIEWS) == show.BY
+def test_help_lists_every_view_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["show", "--help"])
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert len(VIEWS) == 19
+    assert all([view.name, view.summary] in lines for view in VIEWS.values())
+
+
+def test_the_conventions_are_those_of_the_library() -> None:
     assert tuple(Attention) == show.CONVENTIONS
 
 
@@ -355,3 +362,14 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out.startswith("tally ")
+
+
+def test_help_of_tally_loads_no_view_and_no_torch() -> None:
+    code = (
+        "import sys\nfrom torchtally.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "torchtally.cli.show" in loaded
+    assert not {"torch", "rich", "msgspec", "numpy", "torchtally.views"}.intersection(loaded)

@@ -7,6 +7,7 @@ from tests.builders import NOWHERE, TraceBuilder, factory_call, frame, mm_call, 
 from tests.strategies import traces
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
+from torchtally.table import Table
 from torchtally.trace import Phase, Role, Trace
 from torchtally.units import Unit
 from torchtally.views import VIEWS, by
@@ -141,7 +142,7 @@ def test_paths_are_shown_from_the_users_own_directory() -> None:
 
 
 def test_an_unknown_view_is_an_error_that_lists_them() -> None:
-    with pytest.raises(UsageError, match=r"no view by 'colour'.*line, library-line"):
+    with pytest.raises(UsageError, match=r"no view by 'colour'.*kind, library-line, line"):
         by(model(), "colour")
 
 
@@ -174,3 +175,17 @@ def test_a_module_with_its_inner_ones_costs_no_less_than_alone(trace: Trace) -> 
 
 
 FLOPS_COLUMNS = ("flops_forward", "flops_backward", "flops_recompute", "flops_optimizer")
+
+
+def test_a_new_view_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchtally.views import view
+
+    monkeypatch.setattr(view, "_views", dict(view._views))
+
+    @view.view("mine", "a view of my own", "memory")
+    def mine(ledger: Ledger) -> Table:
+        raise NotImplementedError
+
+    assert view.all_views()["mine"] == view.View("mine", "a view of my own", "memory", mine)
+    with pytest.raises(AssertionError, match="mine"):
+        view.view("mine", "the same name again")(mine)

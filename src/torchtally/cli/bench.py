@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchtally.cli.arguments import Subparsers
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import format_fraction
@@ -35,7 +36,7 @@ torchtally/calibrations, or in the folder that the environment variable TALLY_CA
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser(
         NAME,

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from torchtally.cli.arguments import fraction, positive_count
+from torchtally.cli.arguments import Subparsers, fraction, positive_count
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import format_bytes, format_count, format_fraction
@@ -47,7 +47,7 @@ Print what files of tokens hold: nanoGPT's .bin, llm.c's and modded-nanogpt's
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the command's parser and those below it."""
     parser = subparsers.add_parser(
         NAME,

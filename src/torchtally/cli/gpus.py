@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from torchtally.cli.arguments import parsed
+from torchtally.cli.arguments import Subparsers, parsed
 
 NAME = "gpus"
 SUMMARY = "list the GPUs that can be simulated"
@@ -38,7 +38,7 @@ It may also have, before [chip.peaks], among other things:
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser(
         NAME,

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from torchtally.cli.arguments import RunParser, fraction, positive_count, seconds
+from torchtally.cli.arguments import RunParser, Subparsers, fraction, positive_count, seconds
 from torchtally.errors import TallyError, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ script's: 0 when the steps were done, 1 when it raised; 130 on Ctrl-C, 143 on SI
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser(
         NAME,

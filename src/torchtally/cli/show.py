@@ -6,11 +6,11 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import positive_count, price, until
+from torchtally.cli.arguments import Subparsers, one_of, positive_count, price, until
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torchtally.ledger import Ledger
     from torchtally.table import Table
@@ -19,50 +19,9 @@ if TYPE_CHECKING:
 NAME = "show"
 SUMMARY = "show a trace that `tally run -o FILE` wrote, from any side"
 
-BY = (
-    "line",
-    "library-line",
-    "module",
-    "repeated-module",
-    "op",
-    "kind",
-    "phase",
-    "bound",
-    "utilisation",
-    "category",
-    "timeline",
-    "peak-line",
-    "peak-module",
-    "peak-repeated-module",
-    "peak-storage",
-    "activations-line",
-    "activations-module",
-    "growth",
-    "workspace",
-)
 CONVENTIONS = ("full", "causal")
 
-EPILOG = """\
-views:
-  line             the lines of your own code; a backward operator is on its forward line
-  library-line     the innermost line, whoever wrote it (transformers' model code, for one)
-  module           every module by its path; repeated-module folds h.0, h.1, ... into h.*
-  op, kind, phase  operators as torch spells them; kinds of work; forward, backward, ...
-
-views of time, which all those above show too:
-  bound            what limits it: compute, memory, network, overhead
-  utilisation      MFU by each convention, HFU and MBU
-
-views of memory:
-  category         at the peak: parameters, gradients, optimizer state, activations, ...
-  timeline         over the whole run: the fullest moment of each stretch, by category
-  peak-line        at the peak, by the line that allocated it; peak-module by module;
-                   peak-repeated-module with h.* for h.0, h.1, ...; peak-storage one by one
-  activations-line what the forward pass saved for the backward pass, by the line that made
-                   it; activations-module by module
-  growth           what is held at the end of a step and was not a step before: leaks
-  workspace        what no tensor holds, and how far each figure can be trusted
-
+EXAMPLES = """\
 examples:
   tally show run.tally
   tally show run.tally --by line --top 20
@@ -79,17 +38,49 @@ examples:
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+TITLES = {
+    "work": "views",
+    "time": "views of time, which those above show too",
+    "memory": "views of memory",
+}
+
+
+def view_names() -> "Iterable[str]":
+    from torchtally.views import VIEWS
+
+    return VIEWS
+
+
+def epilog() -> str:
+    """Every view with its line of help, and the examples."""
+    from torchtally.views import VIEWS
+
+    width = max(map(len, VIEWS))
+    parts = []
+    for subject, title in TITLES.items():
+        lines = (
+            f"  {view.name:{width}}  {view.summary}"
+            for view in VIEWS.values()
+            if view.subject == subject
+        )
+        parts.append("\n".join([f"{title}:", *lines, "", ""]))
+    return "".join(parts) + EXAMPLES
+
+
+def add_parser(subparsers: Subparsers) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
         description="Show a trace: one page about it, or one view in full.",
-        epilog=EPILOG,
+        epilog=epilog,
     )
     parser.add_argument("file", metavar="FILE", help="a trace, as written by tally run -o FILE")
     parser.add_argument(
-        "--by", choices=BY, metavar="VIEW", help="one view in full (see below), instead of the page"
+        "--by",
+        type=one_of(view_names),
+        metavar="VIEW",
+        help="one view in full (see below), instead of the page",
     )
     parser.add_argument(
         "--allocator",

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torchtally.cli.arguments import Subparsers
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ end with 143 and 130, a second one ends at once; SIGUSR1 saves and goes on.
 WHEN_SHORT = "Take fewer rows at a time (micro_batch), a shorter sequence or a smaller model."
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser(
         NAME,

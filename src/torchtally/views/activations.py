@@ -9,6 +9,7 @@ from torchtally.views.lines import TEXTS, line_texts, own_root
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.modules import folded, module_texts
 from torchtally.views.moments import moment_at
+from torchtally.views.view import view
 
 FIGURES = (
     Column("bytes", "held", Unit.BYTES),
@@ -17,6 +18,7 @@ FIGURES = (
 )
 
 
+@view("activations-module", "saved for the backward pass, by module", "memory")
 def activation_modules(ledger: Ledger) -> Table:
     """Activations by the module that made them, repeated modules as one row."""
     tick = fullest_tick(ledger)
@@ -43,6 +45,7 @@ def activation_modules(ledger: Ledger) -> Table:
     )
 
 
+@view("activations-line", "saved for the backward pass, by the line that made it", "memory")
 def activation_lines(ledger: Ledger) -> Table:
     """Activations by the line that made them."""
     tick = fullest_tick(ledger)

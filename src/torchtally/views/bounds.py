@@ -9,6 +9,7 @@ from torchtally.units import Unit
 from torchtally.views.bottlenecks import seconds_by_bound
 from torchtally.views.columns import COUNT, FLOPS, KERNEL, MOVED, SECONDS, part_of
 from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.view import view
 
 QUANTITIES = (COUNT, FLOPS, MOVED, KERNEL)
 COLUMNS = (
@@ -32,6 +33,7 @@ NOTE = (
 )
 
 
+@view("bound", "what limits it: compute, memory, network, overhead", "time")
 def bounds(ledger: Ledger) -> Table:
     """By what would have to be faster, and the line that waits for it most."""
     by_bound = ledger.by_bound() if ledger.roofline is not None else {}

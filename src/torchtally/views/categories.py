@@ -6,6 +6,7 @@ from torchtally.ledger import Ledger
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views.peak import title_of
+from torchtally.views.view import view
 
 COLUMNS = (
     Column("bytes", "at peak", Unit.BYTES),
@@ -15,6 +16,11 @@ COLUMNS = (
 )
 
 
+@view(
+    "category",
+    "at the peak: parameters, gradients, optimizer state, activations, ...",
+    subject="memory",
+)
 def categories(ledger: Ledger) -> Table:
     """Bytes of each category at the moment of the whole run when most is held."""
     memory = ledger.memory

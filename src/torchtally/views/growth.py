@@ -9,6 +9,7 @@ from torchtally.memory import is_alive
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.view import view
 
 FIRST_STEADY_STEP = 2
 """The first step also allocates what is allocated once: optimizer state, workspaces."""
@@ -21,6 +22,7 @@ Held = tuple[int, int]
 NOTHING: Held = (0, 0)
 
 
+@view("growth", "alive at the end of a step and not a step before: leaks", "memory")
 def growth(ledger: Ledger) -> Table:
     """Bytes held at the end of the last completed step, and how many more that is than at the end
     of the second (of the first, where only two were completed), by the line that allocated them.

@@ -29,6 +29,7 @@ from torchtally.views.columns import (
     WRITTEN,
     cost_table,
 )
+from torchtally.views.view import view
 
 QUANTITIES = (
     FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, SAVED, VIEWS, COPIES, READ, WRITTEN, ALLOCATED
@@ -37,11 +38,13 @@ TEXTS = (Column("place", "line", Unit.PLACE), Column("source", "source", Unit.TE
 NO_LINE: tuple[Cell, Cell] = ("(no line)", "")
 
 
+@view("line", "the lines of your own code; a backward operator is on its forward line")
 def lines(ledger: Ledger) -> Table:
     """By the innermost line of the user's own code. A backward operator is on its forward line."""
     return _table("By line of your code", ledger, ledger.by_line(), line_of)
 
 
+@view("library-line", "the innermost line, whoever wrote it (transformers' model code, for one)")
 def library_lines(ledger: Ledger) -> Table:
     """By the innermost line whoever wrote it: a library's own model code, for one."""
     title = "By innermost line, libraries' included"

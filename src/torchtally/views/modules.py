@@ -17,6 +17,7 @@ from torchtally.views.columns import (
     WRITTEN,
     cost_table,
 )
+from torchtally.views.view import view
 
 QUANTITIES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, SAVED, READ, WRITTEN)
 OUTSIDE = Path("", "")
@@ -33,6 +34,7 @@ TIMED_NOTE = (
 TEXTS = (Column("name", "module", Unit.PLACE), Column("class", "class", Unit.TEXT))
 
 
+@view("module", "every module by its path")
 def modules(ledger: Ledger) -> Table:
     """Every module by its path. All columns are the module's own and sum to the total, except
     "with inner", which adds the modules inside it.
@@ -61,6 +63,7 @@ def modules(ledger: Ledger) -> Table:
     )
 
 
+@view("repeated-module", "modules by their path, with h.* for h.0, h.1, ...")
 def repeated_modules(ledger: Ledger) -> Table:
     """Modules whose paths differ in numbers alone (`h.0.mlp`, `h.1.mlp`) as one row."""
     modules_of_pattern: dict[Path, set[str]] = {}

@@ -15,10 +15,12 @@ from torchtally.views.columns import (
     WRITTEN,
     cost_table,
 )
+from torchtally.views.view import view
 
 QUANTITIES = (COUNT, FLOPS, MOVED, READ, WRITTEN, ALLOCATED)
 
 
+@view("op", "operators as torch spells them")
 def operators(ledger: Ledger) -> Table:
     """By operator, named as torch spells it."""
     uncounted = {uncounted.op for uncounted in ledger.coverage.uncounted}
@@ -37,6 +39,7 @@ def operators(ledger: Ledger) -> Table:
     return cost_table("By operator", QUANTITIES, texts, rows, ledger)
 
 
+@view("kind", "kinds of work: products, attention, elementwise, ...")
 def kinds(ledger: Ledger) -> Table:
     """By kind of work: products, attention, elementwise, views."""
     rows = [(total, (str(kind),)) for kind, total in ledger.by_kind().items()]
@@ -44,6 +47,7 @@ def kinds(ledger: Ledger) -> Table:
     return cost_table("By kind of work", QUANTITIES, texts, rows, ledger)
 
 
+@view("phase", "forward, backward, recompute, optimizer")
 def phases(ledger: Ledger) -> Table:
     """By phase: forward, backward, recompute (forward work done again), optimizer."""
     rows = [(total, (str(phase),)) for phase, total in ledger.by_phase().items()]

@@ -11,12 +11,14 @@ from torchtally.views.lines import TEXTS, line_texts, own_root
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.modules import folded, module_texts
 from torchtally.views.moments import moment_at, step_of
+from torchtally.views.view import view
 
 BYTES = Column("bytes", "at peak", Unit.BYTES)
 FRACTION = Column("fraction", "share", Unit.FRACTION)
 CATEGORY = Column("category", "held for", Unit.NAME)
 
 
+@view("peak-line", "at the peak, by the line that allocated it", "memory")
 def peak_lines(ledger: Ledger) -> Table:
     """Bytes held at the peak by the line that allocated them, and what they are held for."""
     at_peak = _at_peak(ledger)
@@ -38,11 +40,15 @@ def peak_lines(ledger: Ledger) -> Table:
     )
 
 
+@view("peak-module", "at the peak, by module", "memory")
 def peak_modules(ledger: Ledger) -> Table:
     """Bytes held at the peak by the module they belong to, and what for."""
     return _module_table(ledger, "Memory at the peak, by module", is_folded=False)
 
 
+@view(
+    "peak-repeated-module", "at the peak, by module, with h.* for h.0, h.1, ...", subject="memory"
+)
 def peak_repeated_modules(ledger: Ledger) -> Table:
     """The same, modules whose paths differ in numbers alone (`h.0`, `h.1`) as one row."""
     title = "Memory at the peak, by module, repeated ones together"
@@ -112,6 +118,7 @@ STORAGE_COLUMNS = (
 )
 
 
+@view("peak-storage", "every storage that is alive at the peak", "memory")
 def peak_storages(ledger: Ledger) -> Table:
     """Every storage that is alive at the peak, largest first."""
     at_peak = _at_peak(ledger)

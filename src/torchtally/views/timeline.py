@@ -13,6 +13,7 @@ from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.modules import module_texts
 from torchtally.views.moments import Moment, moment_at
 from torchtally.views.peak import title_of
+from torchtally.views.view import view
 
 STRETCHES = 24
 """Rows, give or take a few."""
@@ -31,6 +32,11 @@ BAR_ORDER = (
 """What stays comes first, so that what moves is seen to. Their initials differ."""
 
 
+@view(
+    "timeline",
+    "over the whole run: the fullest moment of each stretch, by category",
+    subject="memory",
+)
 def timeline(ledger: Ledger) -> Table:
     """Bytes held over the whole run. A row is the fullest moment of its stretch of the run, so the
     peak is among them; what is held at the end of a step is a row unless there are too many steps.

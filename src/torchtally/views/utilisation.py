@@ -32,6 +32,7 @@ from torchtally.views.matrix_work import (
     works_of,
 )
 from torchtally.views.throughput import tokens_of
+from torchtally.views.view import view
 from torchtally.work.convention import Attention
 
 EMBEDDINGS = ("aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forward_only")
@@ -263,6 +264,7 @@ DEFINITIONS = {
 """By the first row that needs it."""
 
 
+@view("utilisation", "MFU by each convention, HFU and MBU", "time")
 def utilisation(ledger: Ledger) -> Table:
     """MFU by every convention, HFU and MBU of the steady-state step at its predicted time."""
     figures = utilisations(ledger)

@@ -8,6 +8,7 @@ from torchtally.memory.workspace import KINDS
 from torchtally.table import Column, Table
 from torchtally.trace import Storage
 from torchtally.units import Unit
+from torchtally.views.view import view
 
 COLUMNS = (
     Column("name", "what", Unit.NAME),
@@ -18,6 +19,11 @@ COLUMNS = (
 )
 
 
+@view(
+    "workspace",
+    "memory outside of tensors, and how sure each figure is",
+    subject="memory",
+)
 def workspaces(ledger: Ledger) -> Table:
     """Libraries' workspaces and operators' temporaries, by what they are for."""
     memory = ledger.memory
