@@ -32,6 +32,7 @@ def searched(model: str, chips: str, sequence: int, global_batch: int) -> dict[s
         from torchtally.chips.clusters import cluster
         from torchtally.plan.architecture.known import known_model
         from torchtally.plan.optimizers import optimizer
+        from torchtally.plan.parallel.degrees import layout_text
         from torchtally.plan.parallel.search import search
         from torchtally.plan.parallel.step import Workload
         from torchtally.plan.recipes import recipe
@@ -53,7 +54,7 @@ def searched(model: str, chips: str, sequence: int, global_batch: int) -> dict[s
         "fitting": ranking.fitting,
         "best": [
             {
-                "layout": step.layout.text,
+                "layout": layout_text(step.layout),
                 "step_s": step.seconds.value,
                 "mfu": step.mfu.value,
                 "memory_bytes": step.memory.total.value,

@@ -19,8 +19,9 @@ from torchtally.plan.architecture.known import known_model
 from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import optimizer
+from torchtally.plan.parallel.degrees import layout_text
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
-from torchtally.plan.parallel.overlap import Overlap
+from torchtally.plan.parallel.overlap import Overlap, overlap_of
 from torchtally.plan.parallel.pricing import Pricing
 from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.recipes import recipe
@@ -31,7 +32,7 @@ LLAMA = "arXiv 2407.21783, table 4"
 TITAN = "pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md"
 TITAN_A100 = "pytorch/torchtitan docs/performance.md before d4c86e3"
 
-NO_OVERLAP = Overlap(data=0.0)
+NO_OVERLAP = overlap_of(data=0.0)
 """Megatron-LM reduced gradients after the last backward pass until `--overlap-grad-reduce`."""
 
 
@@ -47,7 +48,7 @@ class Row:
     step_s: float
     sequence: int
     recipe: str = "mixed"
-    overlap: Overlap = field(default_factory=Overlap)
+    overlap: Overlap = field(default_factory=overlap_of)
     note: str = ""
     memory_bandwidth_bytes_per_s: float | None = None
     """Where the chips were not the ones of the table, but with this memory, 96 GB of it."""
@@ -251,7 +252,7 @@ def compared(row: Row) -> dict[str, Any]:
         "name": row.name,
         "source": row.source,
         "note": row.note,
-        "layout": step.layout.text,
+        "layout": layout_text(step.layout),
         "published_s": row.step_s,
         "predicted_s": step.seconds.value,
         "error": step.seconds.value / row.step_s - 1,

@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -115,14 +114,16 @@ def test_what_bounds_a_layout_is_seen_in_eighty_columns(
 
 
 def test_every_bound_has_a_short_name() -> None:
+    from torchtally.plan.parallel.degrees import DEGREES
     from torchtally.plan.parallel.step import Parts
     from torchtally.plan.questions.words import bound_in_short
 
-    nothing = of(0.0, Unit.SECONDS)
-    names = [field.name for field in fields(Parts) if field.name not in ("total", "streaming")]
+    nothing, second = of(0.0, Unit.SECONDS), of(1.0, Unit.SECONDS)
+    names = ("compute", "bubble", "optimizer", *(degree.name for degree in DEGREES))
     for name in names:
-        parts = {field.name: nothing for field in fields(Parts)} | {name: of(1.0, Unit.SECONDS)}
-        assert len(bound_in_short(Parts(**parts).largest)) <= 10
+        seconds = dict.fromkeys(names, nothing) | {name: second}
+        for streaming in (nothing, second):
+            assert len(bound_in_short(Parts(seconds, second, streaming).largest)) <= 10
 
 
 def test_what_does_not_fit_says_so(capsys: Capture) -> None:

@@ -7,7 +7,8 @@ import pytest
 from tests.plan.parallel.builders import llama, mixture
 from torchtally.chips.clusters import cluster
 from torchtally.plan.flops import Recompute
-from torchtally.plan.parallel.layout import Layout, Schedule, Sharding, invalidities
+from torchtally.plan.parallel.degrees import invalidities, layout_text
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 
 GOOD = Layout(data=4, tensor=2, is_sequence_parallel=True)
 
@@ -42,7 +43,7 @@ def test_a_good_layout_has_nothing_against_it() -> None:
 BAD = {
     "chips": (replace(GOOD, data=8), "are 16 chips, not 8"),
     "heads": (Layout(tensor=16), "8 heads do not divide by tp 16"),
-    "heads of keys": (Layout(tensor=8), "4 heads of keys do not divide by tp 8"),
+    "heads of keys": (Layout(tensor=8), "4 KV heads do not divide by tp 8"),
     "layers": (Layout(pipeline=3), "8 layers do not divide by pp 3"),
     "chunks": (
         Layout(pipeline=4, virtual_stages=4, schedule=Schedule.INTERLEAVED, micro_batches=4),
@@ -57,12 +58,12 @@ BAD = {
         "6 micro-batches do not divide by pp 4",
     ),
     "the sequence": (Layout(context=3), "2048 tokens do not divide into 6 pieces"),
-    "experts of a dense model": (Layout(data=8, expert=2), "ep 2 of a model without experts"),
+    "experts of a dense model": (Layout(data=8, expert=2), "ep 2 needs a mixture of experts"),
     "groups": (
         Layout(data=8, shard=Sharding.ZERO3, shard_group=3),
         "groups of 3 for zero-3 do not divide",
     ),
-    "groups without sharing": (Layout(data=8, shard_group=4), "groups of 4 that share nothing"),
+    "groups without sharing": (Layout(data=8, shard_group=4), "groups of 4 without sharding"),
 }
 
 
@@ -88,6 +89,6 @@ def test_a_layout_says_what_it_is() -> None:
         schedule=Schedule.INTERLEAVED, virtual_stages=5, micro_batches=32,
         recompute=Recompute.FULL,
     )  # fmt: skip
-    assert layout.text == (
+    assert layout_text(layout) == (
         "dp 16 zero-1, tp 8 with sp, pp 4 interleaved x5, micro-batch 1 x32, recompute full"
     )

@@ -8,7 +8,8 @@ from tests.plan.parallel.builders import llama, mixture, workload
 from torchtally.chips.clusters import cluster
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.known import known_model
-from torchtally.plan.parallel.layout import Schedule, Sharding, invalidities
+from torchtally.plan.parallel.degrees import invalidities
+from torchtally.plan.parallel.layout import Schedule, Sharding
 from torchtally.plan.parallel.pricing import Pricing
 from torchtally.plan.parallel.search import (
     Choices,

@@ -8,7 +8,8 @@ from tests.plan.parallel.builders import llama, mixture
 from torchtally.plan.architecture.known import known_models
 from torchtally.plan.architecture.weights import Group, weights_of
 from torchtally.plan.parallel import shards
-from torchtally.plan.parallel.shards import elements, held, on_chip
+from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.shards import chip_weights, elements, on_chip
 
 WHOLE = frozenset(
     ("q down", "kv down", "router", "shared gate", "embedding to layers", "layers to head")
@@ -17,7 +18,7 @@ WHOLE = frozenset(
 
 
 def count(model: object, **split: int) -> int:
-    found = held(model, **split)  # type: ignore[arg-type]
+    found = chip_weights(model, Layout(**split))  # type: ignore[arg-type]
     return sum(
         elements(each, of_experts=of_experts)
         for each in (found.layers, found.embedding, found.head)
@@ -50,8 +51,11 @@ def test_experts_are_split_twice() -> None:
 
 def test_a_tied_embedding_is_on_both_ends_of_a_pipeline() -> None:
     model = llama(is_tied=True)
-    assert [weight.name for weight in held(model, pipeline=2).head] == ["final norm", "embedding"]
-    assert [weight.name for weight in held(model).head] == ["final norm"]
+    assert [weight.name for weight in chip_weights(model, Layout(pipeline=2)).head] == [
+        "final norm",
+        "embedding",
+    ]
+    assert [weight.name for weight in chip_weights(model, Layout()).head] == ["final norm"]
 
 
 def known() -> list[str]:

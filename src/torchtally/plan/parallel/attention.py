@@ -30,18 +30,18 @@ def attention_s(
     part. A window is as many keys as a token sees on average.
     """
     attention = kind.attention
-    heads = attention.heads // layout.tensor
+    heads = attention.heads // layout.inner_split
     if isinstance(attention, LatentAttention):
         kv_heads, value_dim, window = heads, attention.value_head_dim, None
     else:
         kv_heads, value_dim, window = (
-            attention.kv_heads // layout.tensor,
+            attention.kv_heads // layout.inner_split,
             attention.head_dim,
             attention.window,
         )
     # A causal kernel over T keys does half of them: T is twice what a token sees.
     T = ceil(2 * keys_seen(sequence, window, Attention.CAUSAL).value)
-    S, b = sequence // layout.context, layout.micro_batch
+    S, b = layout.tokens(sequence) // layout.micro_batch, layout.micro_batch
     if layout.kernel is AttentionKernel.MATH:
         dropped = model.dropout if model.attention_dropout is None else model.attention_dropout
         return _math_attention(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from torchtally.chips import Chip
 from torchtally.memory.workspace import context_bytes
 from torchtally.plan.activations import (
-    Options,
     embedding_activation_bytes,
     head_activation_bytes,
     layer_activation_bytes,
@@ -17,6 +16,7 @@ from torchtally.plan.activations import (
 )
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.optimizers import Optimizer
+from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.parallel.layout import Layout, Schedule
 from torchtally.plan.parallel.pipeline import in_flight
 from torchtally.plan.parallel.states import ChipStates, chip_states
@@ -168,15 +168,7 @@ def layer_activations(
     model: Model, layout: Layout, sequence: int, recipe: Recipe
 ) -> LayerActivations:
     """Of one micro-batch on a chip: by kind of layer, and at both ends."""
-    options: Options = {
-        "tensor": layout.tensor,
-        "is_sequence_parallel": layout.is_sequence_parallel,
-        "context": layout.context,
-        "recompute": layout.recompute,
-        "kernel": layout.kernel,
-        "implementation": layout.implementation,
-    }
-    batch = layout.micro_batch
+    options, batch = layout.activation_options, layout.micro_batch
     return LayerActivations(
         tuple(
             (kind.count, layer_activation_bytes(kind, model, batch, sequence, recipe, **options))
@@ -212,7 +204,6 @@ def outside(layout: Layout, chip: Chip) -> Quantity:
     0 for the context of a chip that is no CUDA device: no source says what it takes.
     """
     capability = chip.compute_capability
-    talking = (layout.tensor, layout.context, layout.replicas, layout.pipeline, layout.expert)
     return derived(
         "context and buffers",
         Unit.BYTES,
@@ -220,7 +211,7 @@ def outside(layout: Layout, chip: Chip) -> Quantity:
         "docs.nvidia.com/deeplearning/nccl/user-guide: NCCL_BUFFSIZE",
         "estimated: CUDA's context by its libraries, NCCL's buffers by its defaults",
         context=of(context_bytes(capability) if capability else 0, Unit.BYTES),
-        groups=of(sum(number > 1 for number in talking), Unit.COUNT),
+        groups=of(sum(degree.ranks(layout) > 1 for degree in DEGREES), Unit.COUNT),
         channels=of(NCCL_CHANNELS, Unit.COUNT),
         buffer=of(NCCL_BUFFER_BYTES, Unit.BYTES),
     )

@@ -23,7 +23,7 @@ from torchtally.plan.parallel.attention import attention_s
 from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, Pair, word_of
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.passes import MemoryPasses
-from torchtally.plan.parallel.shards import layer_on_chip
+from torchtally.plan.parallel.shards import layer_on_chip, rows_of
 from torchtally.plan.quantity import Quantity, derived, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
@@ -49,8 +49,8 @@ def layer_work(
     kind: Layer, model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip
 ) -> ChipWork:
     """One layer of this kind. Raises UsageError where the chip lacks a number it depends on."""
-    weights = layer_on_chip(kind, model, layout.tensor, layout.expert)
-    tokens = layout.micro_batch * sequence // layout.context
+    weights = layer_on_chip(kind, model, layout)
+    tokens = layout.tokens(sequence)
     work = KernelTimes(chip, recipe)
     forward, inputs, gradients = _products(weights, kind, tokens, layout, work)
     attention = attention_s(kind, model, sequence, layout, work)
@@ -58,22 +58,22 @@ def layer_work(
     return _work((forward, inputs, gradients), moved, attention)
 
 
-def made_again(work: ChipWork, layout: Layout) -> Quantity:
-    """Seconds of a layer's forward pass that its backward pass does once more.
+def recompute_s(work: ChipWork, layout: Layout) -> Quantity:
+    """Seconds of recomputation in a layer's backward pass.
 
-    Selectively it is attention's scores, which fused attention makes again in any case.
+    Selective recomputation is attention's scores, which fused attention recomputes in any case.
     """
     if layout.recompute is Recompute.FULL:
-        return work.forward.named("made again")
+        return work.forward.named("recomputation")
     if layout.recompute is Recompute.SELECTIVE and layout.kernel is AttentionKernel.MATH:
-        return work.attention.named("made again")
-    return derived("made again", Unit.SECONDS, "0")
+        return work.attention.named("recomputation")
+    return derived("recomputation", Unit.SECONDS, "0")
 
 
 def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip) -> ChipWork:
     """The last norm, the logits and their loss."""
-    tokens = layout.micro_batch * sequence // layout.context
-    vocabulary = ceil(model.vocabulary / layout.tensor)
+    tokens = layout.tokens(sequence)
+    vocabulary = ceil(model.vocabulary / layout.inner_split)
     work = KernelTimes(chip, recipe)
     inner = model.embedding_width or model.width
     matrices = [Weight("head", Group.HEAD, (vocabulary, inner))]
@@ -81,13 +81,12 @@ def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip:
         # From the layers' width to the head's, and before them from the embedding's.
         matrices += 2 * [Weight("narrowing", Group.HEAD, (inner, model.width))]
     products = _sums([tuple(work.products(matrix, tokens)) for matrix in matrices])
-    split = layout.tensor if layout.is_sequence_parallel else 1
     size = recipe.activation_bytes
     streams = [
         work.stream("loss", tokens * vocabulary, passes.loss(layout.implementation, size)),
         work.stream(
             "last norm",
-            tokens // split * model.width,
+            tokens // layout.stream_split * model.width,
             passes.norm(model.norm, layout.implementation, size),
         ),
     ]
@@ -98,10 +97,10 @@ def embedding_work(
     model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip
 ) -> ChipWork:
     """Rows looked up, and their gradients added up in zeros of the table's size."""
-    tokens = layout.micro_batch * sequence // layout.context
+    tokens = layout.tokens(sequence)
     work, size = KernelTimes(chip, recipe), recipe.activation_bytes
     rows = work.stream("rows", tokens * model.width, MemoryPasses(2 * size, 3 * size))
-    table = ceil(model.vocabulary / layout.tensor) * model.width
+    table = ceil(model.vocabulary / layout.inner_split) * model.width
     zeros = work.stream("table", table, MemoryPasses(0, 2 * recipe.gradient_bytes, 0, 1))
     nothing = of(0.0, Unit.SECONDS)
     return _work((nothing, nothing, nothing), [rows, zeros])
@@ -148,17 +147,13 @@ def _products(
     weights: tuple[Weight, ...], kind: Layer, tokens: int, layout: Layout, work: KernelTimes
 ) -> tuple[Quantity, Quantity, Quantity]:
     """All products with the layer's weights: forward, inputs' gradients, weights' gradients."""
-    block = kind.feed_forward
-    products = []
-    for weight in weights:
-        if not weight.uses:
-            continue
-        rows = tokens
-        if weight.group is Group.EXPERTS and isinstance(block, Experts):
-            # Chips of expert parallelism bring their tokens: experts are chosen equally often.
-            rows = max(1, tokens * layout.expert * block.active // block.experts)
-        products.append(tuple(work.products(weight, rows)))
-    return _sums(products)
+    return _sums(
+        [
+            tuple(work.products(weight, rows_of(weight, kind, tokens, layout)))
+            for weight in weights
+            if weight.uses
+        ]
+    )
 
 
 def _sums(products: list[tuple[Quantity, ...]]) -> tuple[Quantity, Quantity, Quantity]:
@@ -185,7 +180,7 @@ def _streams(
     """What is neither a product nor attention."""
     recipe, how, size = work.recipe, layout.implementation, work.recipe.activation_bytes
     whole = tokens * model.width
-    split = whole // layout.tensor if layout.is_sequence_parallel else whole
+    split = whole // layout.stream_split
     streams = [
         work.stream("norms", kind.norms * split, passes.norm(model.norm, how, size)),
         work.stream("residuals", 2 * split, passes.residual(how, size)),
@@ -198,7 +193,7 @@ def _streams(
         if isinstance(attention, LatentAttention)
         else attention.heads + attention.kv_heads
     )
-    rotated = tokens * heads * attention.head_dim // layout.tensor
+    rotated = tokens * heads * attention.head_dim // layout.inner_split
     if isinstance(attention, LatentAttention) or attention.is_rotary:
         streams.append(work.stream("rotation", rotated, passes.rotation(how, size)))
     is_gated = block.is_gated
@@ -211,7 +206,7 @@ def _streams(
         # Tokens are sorted by expert and back: a copy each way.
         routed = MemoryPasses(4 * size, 4 * size, 2, 2)
         streams.append(work.stream("routing", block.active * whole, routed))
-    inner = tokens * width // layout.tensor
+    inner = tokens * width // layout.inner_split
     streams.append(
         work.stream("activation", inner, passes.activation(block.activation, is_gated, how, size))
     )

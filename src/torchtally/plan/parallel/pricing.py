@@ -25,6 +25,7 @@ from torchtally.plan.parallel.chip_memory import (
     stage_activations,
 )
 from torchtally.plan.parallel.communication import Network, Transfer, network
+from torchtally.plan.parallel.degrees import DEGREES, IN_LAYERS, Degree
 from torchtally.plan.parallel.layout import Layout, Schedule
 from torchtally.plan.parallel.pipeline import bubble_s
 from torchtally.plan.parallel.plain import plain_number
@@ -50,7 +51,7 @@ class Pricing:
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.network: Network = network(workload.cluster)
-        self._known: dict[tuple[Any, ...], Any] = {}
+        self._values: dict[tuple[Any, ...], Any] = {}
 
     def step(self, layout: Layout) -> Step:
         """All of it."""
@@ -135,7 +136,7 @@ class Pricing:
             micro_batches=of(layout.micro_batches, Unit.COUNT),
             each=self._stage(layout).streaming,
         )
-        return Parts(**parts, total=total("step", Unit.SECONDS, parts), streaming=streaming)
+        return Parts(parts, total("step", Unit.SECONDS, parts), streaming)
 
     def _parts(self, layout: Layout) -> dict[str, Quantity]:
         return {
@@ -191,7 +192,9 @@ class Pricing:
                 *_of_layer(layout),
                 layout.chips,
             ),
-            lambda: _sends(layout, self._hop(layout).seconds, self.workload.overlap.pipeline),
+            lambda: _sends(
+                layout, self._hop(layout).seconds, self.workload.overlap.shares["pipeline"]
+            ),
         )
 
     def _bubble(self, layout: Layout) -> Quantity:
@@ -226,14 +229,7 @@ class Pricing:
     def _hop(self, layout: Layout) -> Transfer:
         w = self.workload
         return self._once(
-            (
-                "hop",
-                layout.pipeline > 1,
-                layout.chips,
-                layout.tensor,
-                layout.context,
-                layout.micro_batch,
-            ),
+            ("hop", layout.pipeline > 1, layout.chips, *_of_work(layout)),
             lambda: pipeline_traffic(w.model, layout, w.sequence, w.recipe, self.network),
         )
 
@@ -276,43 +272,32 @@ class Pricing:
 
     def _outside(self, layout: Layout) -> Quantity:
         return self._once(
-            ("outside", layout.tensor, layout.context, layout.data, layout.pipeline, layout.expert),
+            ("outside", *_of_mesh(layout)),
             lambda: outside(layout, self.workload.cluster.chip),
         )
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        value: T | None = self._known.get(key)
+        value: T | None = self._values.get(key)
         if value is None:
-            value = self._known[key] = make()
+            value = self._values[key] = make()
         return value
 
 
 _KEPT_BYTES = plain_number(KEPT, "per_micro_batch_bytes", "in_flight")
 
+_IN_LAYERS = tuple(degree.name for degree in IN_LAYERS)
 _of_work = attrgetter(
-    "tensor",
-    "is_sequence_parallel",
-    "context",
-    "expert",
-    "micro_batch",
-    "kernel",
-    "implementation",
+    *_IN_LAYERS, "is_sequence_parallel", "micro_batch", "kernel", "implementation"
 )
-"""What a chip's work on one micro-batch in a layer depends on, but for what is done again."""
+"""What a chip's compute for one micro-batch in a layer depends on, but for recomputation."""
 
 _of_layer = attrgetter(
-    "tensor",
-    "is_sequence_parallel",
-    "context",
-    "expert",
-    "micro_batch",
-    "recompute",
-    "kernel",
-    "implementation",
+    *_IN_LAYERS, "is_sequence_parallel", "micro_batch", "recompute", "kernel", "implementation"
 )
 """What one micro-batch through a layer depends on, besides the workload."""
 
-_of_weights = attrgetter("data", "context", "shard", "shard_group", "tensor", "pipeline", "expert")
+_of_mesh = attrgetter(*(degree.name for degree in DEGREES))
+_of_weights = attrgetter(*(degree.name for degree in DEGREES), "shard", "shard_group")
 """What a chip's weights and their groups depend on."""
 
 
@@ -329,29 +314,21 @@ def _compute(stage: StageTime, micro_batches: Quantity) -> Quantity:
     )
 
 
-def _waiting(
-    name: str, stage: StageTime, kind: str, micro_batches: Quantity, **ends: Quantity
-) -> Quantity:
+def _waiting(stage: StageTime, degree: Degree, micro_batches: Quantity) -> Quantity:
     terms = {
-        "forward_s": getattr(stage.waits_forward, kind),
-        "backward_s": getattr(stage.waits_backward, kind),
-        **ends,
+        "forward_s": stage.waits_forward[degree.name],
+        "backward_s": stage.waits_backward[degree.name],
     }
-    return derived(
-        name,
-        Unit.SECONDS,
-        f"micro_batches * ({' + '.join(terms)})",
-        micro_batches=micro_batches,
-        **terms,
-    )
+    if degree.name in stage.ends_waits:
+        terms["ends_s"] = stage.ends_waits[degree.name]
+    formula = f"micro_batches * ({' + '.join(terms)})"
+    return derived(degree.network, Unit.SECONDS, formula, micro_batches=micro_batches, **terms)
 
 
 def _all_micro_batches(stage: StageTime, m: Quantity) -> dict[str, Quantity]:
     return {
         "compute": _compute(stage, m),
-        "tensor": _waiting("tensor-parallel network", stage, "tensor", m, ends_s=stage.ends_tensor),
-        "context": _waiting("context-parallel network", stage, "context", m),
-        "expert": _waiting("expert-parallel network", stage, "expert", m),
+        **{degree.name: _waiting(stage, degree, m) for degree in IN_LAYERS},
     }
 
 
@@ -363,7 +340,7 @@ def _sends(layout: Layout, hop: Quantity, hidden: float) -> Quantity:
         Unit.SECONDS,
         "2 * hop_s * ((stages - 1) + (1 - hidden) * micro_batches * virtual_stages)",
         "",
-        "forward and backward; filling and draining always shows",
+        "forward and backward; filling and draining always show",
         hop_s=hop,
         stages=of(layout.pipeline, Unit.COUNT),
         hidden=of(hidden, Unit.FRACTION),

@@ -14,9 +14,10 @@ from operator import add
 
 from torchtally.errors import UsageError
 from torchtally.plan.activations import AttentionKernel, Implementation
-from torchtally.plan.architecture.model import Experts, Model
+from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute
-from torchtally.plan.parallel.layout import Layout, Schedule, Sharding, invalidities
+from torchtally.plan.parallel.degrees import DEGREES, divisors, invalidities
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.pricing import Pricing
 from torchtally.plan.parallel.step import Step, Workload
 
@@ -185,31 +186,19 @@ def _without_collection() -> Iterator[None]:
 
 def _meshes(workload: Workload, choices: Choices, global_batch: int) -> tuple[list[Layout], int]:
     """Degrees that are possible, and how many combinations are not."""
-    model, cluster, sequence = workload.model, workload.cluster, workload.sequence
+    model, cluster = workload.model, workload.cluster
     chips = cluster.count
-    meshes, invalid = [], 0
     most = chips if choices.is_tensor_across_nodes else min(chips, cluster.node_size)
-    for tensor in (divisor for divisor in _divisors(chips) if divisor <= most):
-        for pipeline in _divisors(chips // tensor):
-            for context in _divisors(chips // tensor // pipeline):
-                data = chips // tensor // pipeline // context
-                for expert in _expert_degrees(model, data * context):
-                    mesh = Layout(
-                        data=data,
-                        tensor=tensor,
-                        is_sequence_parallel=tensor > 1,
-                        pipeline=pipeline,
-                        context=context,
-                        expert=expert,
-                        kernel=choices.kernel,
-                        implementation=choices.implementation,
-                    )
-                    reasons = invalidities(mesh, model, cluster, sequence=sequence)
-                    if reasons or global_batch % data:
-                        invalid += 1
-                    else:
-                        meshes.append(mesh)
-    return meshes, invalid
+    meshes = [Layout(data=chips, kernel=choices.kernel, implementation=choices.implementation)]
+    for degree in DEGREES:
+        meshes = [split for mesh in meshes for split in degree.meshes(mesh, model, most)]
+    possible = [
+        mesh
+        for mesh in meshes
+        if global_batch % mesh.data == 0
+        and not invalidities(mesh, model, cluster, sequence=workload.sequence)
+    ]
+    return possible, len(meshes) - len(possible)
 
 
 def _runs(
@@ -253,24 +242,9 @@ def _schedules(
         if schedule is not Schedule.INTERLEAVED:
             yield schedule, 1
         elif micro_batches % mesh.pipeline == 0:
-            for chunks in _divisors(model.layers // mesh.pipeline):
+            for chunks in divisors(model.layers // mesh.pipeline):
                 if chunks > 1:
                     yield schedule, chunks
-
-
-def _expert_degrees(model: Model, replicas: int) -> list[int]:
-    counts = [
-        kind.feed_forward.experts for kind in model.kinds if isinstance(kind.feed_forward, Experts)
-    ]
-    if not counts:
-        return [1]
-    return [
-        divisor for divisor in _divisors(replicas) if all(count % divisor == 0 for count in counts)
-    ]
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def _powers(most: int) -> Iterator[int]:

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from torchtally.plan.architecture.model import Layer, Model
+from torchtally.plan.architecture.model import Experts, Layer, Model
 from torchtally.plan.architecture.weights import Group, Weight, layer_weights, weights_of
+from torchtally.plan.parallel.layout import Layout
 
 BY_OUTPUTS = frozenset(
     (
@@ -40,14 +41,18 @@ class ChipWeights:
     stage is another one."""
 
 
+def chip_weights(model: Model, layout: Layout) -> ChipWeights:
+    """What a chip of this layout holds of the model."""
+    return _chip_weights(model, layout.tensor, layout.expert, layout.pipeline > 1)
+
+
 @lru_cache(maxsize=1024)
-def held(model: Model, *, tensor: int = 1, expert: int = 1, pipeline: int = 1) -> ChipWeights:
-    """What a chip holds of the model when so many share it."""
+def _chip_weights(model: Model, tensor: int, expert: int, has_stages: bool) -> ChipWeights:
     layers = [layer_weight for kind in model.kinds for layer_weight in layer_weights(kind, model)]
     outside = [weight for weight in weights_of(model) if weight not in layers]
     embedding = [weight for weight in outside if weight.group is Group.EMBEDDING]
     head = [weight for weight in outside if weight.group is not Group.EMBEDDING]
-    if model.is_tied and pipeline > 1:
+    if model.is_tied and has_stages:
         head += [
             replace(weight, group=Group.HEAD) for weight in embedding if weight.name == "embedding"
         ]
@@ -59,13 +64,29 @@ def held(model: Model, *, tensor: int = 1, expert: int = 1, pipeline: int = 1) -
     )
 
 
-@lru_cache(maxsize=1024)
-def layer_on_chip(kind: Layer, model: Model, tensor: int, expert: int) -> tuple[Weight, ...]:
+def layer_on_chip(kind: Layer, model: Model, layout: Layout) -> tuple[Weight, ...]:
     """The weights of one layer of this kind on one chip."""
+    return _layer_on_chip(kind, model, layout.tensor, layout.expert)
+
+
+@lru_cache(maxsize=1024)
+def _layer_on_chip(kind: Layer, model: Model, tensor: int, expert: int) -> tuple[Weight, ...]:
     one = replace(kind, count=1)
     return tuple(
         on_chip(layer_weight, tensor, expert) for layer_weight in layer_weights(one, model)
     )
+
+
+def rows_of(weight: Weight, kind: Layer, tokens: int, layout: Layout) -> int:
+    """Rows that one chip multiplies by this weight, of so many tokens on it.
+
+    Expert-parallel chips bring each other their tokens; experts are taken to be chosen equally
+    often.
+    """
+    block = kind.feed_forward
+    if weight.group is Group.EXPERTS and isinstance(block, Experts):
+        return max(1, tokens * layout.expert * block.active // block.experts)
+    return tokens
 
 
 def on_chip(weight: Weight, tensor: int, expert: int) -> Weight:

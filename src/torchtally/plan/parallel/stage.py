@@ -1,8 +1,9 @@
-"""One micro-batch on one stage of a pipeline: seconds of work, and of waiting for other chips.
+"""One micro-batch on one stage of a pipeline: seconds of compute, and of exposed communication.
 
 p: stages.  F, B, W: forward, backward to the input, backward to the weights.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchtally.chips import Chip
@@ -14,69 +15,58 @@ from torchtally.plan.parallel.compute import (
     embedding_work,
     head_work,
     layer_work,
-    made_again,
+    recompute_s,
 )
+from torchtally.plan.parallel.degrees import IN_LAYERS, Degree
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.overlap import Overlap, exposed
-from torchtally.plan.parallel.traffic import (
-    context_traffic,
-    expert_traffic,
-    outer_tensor_traffic,
-    tensor_traffic,
-)
 from torchtally.plan.quantity import Quantity, derived, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
-
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """Seconds in which a chip waits for others, within one micro-batch: what is not hidden."""
-
-    tensor: Quantity
-    context: Quantity
-    expert: Quantity
+ByDegree = Mapping[str, Quantity]
+"""Seconds by the name of a degree of parallelism that communicates in layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """The stage's layers, and what only the last stage does: head and loss."""
+    """The stage's layers, and what only the last stage computes: head and loss."""
 
     forward: Quantity
-    """ChipWork alone, of the stage's layers, as the next two."""
+    """Compute alone, of the stage's layers, as the next two."""
     input_gradients: Quantity
-    """With what is made again."""
+    """With recomputation."""
     weight_gradients: Quantity
     backward: Quantity
-    """Both halves of it, work alone."""
+    """Both halves, compute alone."""
     forward_with_waits: Quantity
     input_with_waits: Quantity
     ends: Quantity
-    """ChipWork of the head; where there is one stage, of the embedding too."""
-    waits_forward: Waits
-    waits_backward: Waits
-    ends_tensor: Quantity
+    """Compute of the head; with one stage, of the embedding too."""
+    waits_forward: ByDegree
+    """Communication that does not overlap."""
+    waits_backward: ByDegree
+    ends_waits: ByDegree
     streaming: Quantity
-    """What of the work, with the ends, goes by memory's speed."""
+    """The part of the compute, ends included, that runs at memory's speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTime:
-    """One layer of one kind: its work and its waits."""
+    """One layer of one kind: its compute and its exposed communication."""
 
     kind: Layer
     work: ChipWork
-    waits_forward: Waits
-    waits_backward: Waits
+    waits_forward: ByDegree
+    waits_backward: ByDegree
     again: Quantity
-    """ChipWork of the forward pass that is done once more."""
+    """Recomputation of the forward pass."""
 
     @property
     def seconds(self) -> float:
-        work, there, back = self.work, self.waits_forward, self.waits_backward
+        work = self.work
         parts = (work.forward, work.input_gradients, work.weight_gradients, self.again,
-                 there.tensor, there.context, there.expert,
-                 back.tensor, back.context, back.expert)  # fmt: skip
+                 *self.waits_forward.values(), *self.waits_backward.values())  # fmt: skip
         return float(sum(quantity.value for quantity in parts))
 
 
@@ -88,66 +78,65 @@ class Pieces:
     """One of each kind."""
     head: ChipWork
     embedding: ChipWork
-    outer_tensor: Quantity
-    """Seconds that embedding and head wait for tensor parallelism."""
+    ends_waits: ByDegree
+    """Seconds that embedding and head wait for communication."""
 
     @property
     def layers_s(self) -> float:
-        """Of all layers one after the other, with their waits: what no schedule can hide."""
+        """Of all layers one after the other, with their waits: no schedule hides it."""
         return float(sum(layer.kind.count * layer.seconds for layer in self.layers))
 
 
 @dataclass(frozen=True, slots=True)
-class Sends:
-    """Seconds that a layer's forward pass sends to other chips, hidden or not."""
-
-    tensor: Quantity
-    context: Quantity
-    expert: Quantity
-
-
-@dataclass(frozen=True, slots=True)
 class LayerWorks:
-    """A micro-batch through one layer of each kind and both ends: work and sends, done once."""
+    """A micro-batch through one layer of each kind and both ends: compute and communication."""
 
-    layers: tuple[tuple[Layer, ChipWork, Sends], ...]
+    layers: tuple[tuple[Layer, ChipWork, ByDegree], ...]
+    """With the seconds that a forward pass sends, overlapped or not."""
     head: ChipWork
     embedding: ChipWork
-    outer: Quantity
-    """Seconds that embedding and head send for tensor parallelism."""
+    ends: ByDegree
+    """Seconds that embedding and head send."""
 
 
 def works(
     model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip, network: Network
 ) -> LayerWorks:
-    """One chip's, after tensor, context and expert parallelism."""
+    """One chip's, after every split of a layer."""
     workload = (model, layout, sequence, recipe)
     layers = []
     for kind in model.kinds:
-        sends = Sends(
-            tensor_traffic(kind, *workload, network).seconds,
-            context_traffic(kind, *workload, network).seconds,
-            expert_traffic(kind, *workload, network).seconds,
-        )
+        sends = {
+            degree.name: degree.layer_traffic(kind, *workload, network).seconds
+            for degree in IN_LAYERS
+            if degree.layer_traffic
+        }
         layers.append((kind, layer_work(kind, *workload, chip), sends))
     return LayerWorks(
         tuple(layers),
         head_work(*workload, chip),
         embedding_work(*workload, chip),
-        outer_tensor_traffic(*workload, network).seconds,
+        {
+            degree.name: degree.ends_traffic(*workload, network).seconds
+            for degree in IN_LAYERS
+            if degree.ends_traffic
+        },
     )
 
 
 def pieces(works: LayerWorks, layout: Layout, overlap: Overlap) -> Pieces:
-    """With what is done again, and what does not hide behind work."""
+    """With recomputation, and the communication that does not overlap."""
     return Pieces(
         tuple(
-            LayerTime(kind, work, *_waits(work, sends, layout, overlap), made_again(work, layout))
+            LayerTime(kind, work, *_waits(work, sends, layout, overlap), recompute_s(work, layout))
             for kind, work, sends in works.layers
         ),
         works.head,
         works.embedding,
-        exposed("embedding and head", works.outer, of(0.0, Unit.SECONDS), overlap.tensor),
+        {
+            name: exposed("embedding and head", sent, of(0.0, Unit.SECONDS), overlap.shares[name])
+            for name, sent in works.ends.items()
+        },
     )
 
 
@@ -191,53 +180,47 @@ def stage_time(pieces: Pieces, stages: int) -> StageTime:
         ),
         waits_forward=there,
         waits_backward=back,
-        ends_tensor=pieces.outer_tensor,
+        ends_waits=pieces.ends_waits,
         streaming=total("passes over memory", Unit.SECONDS, streaming),
     )
 
 
-def _with_waits(name: str, work: Quantity, waits: Waits) -> Quantity:
-    parts = {
-        "work": work,
-        "tensor": waits.tensor,
-        "context": waits.context,
-        "expert": waits.expert,
-    }
-    return total(name, Unit.SECONDS, parts)
+def _with_waits(name: str, work: Quantity, waits: ByDegree) -> Quantity:
+    return total(name, Unit.SECONDS, {"work": work, **waits})
 
 
 def _backward(layer: LayerTime) -> Quantity:
-    parts = {"backward": layer.work.input_gradients, "made_again": layer.again}
+    parts = {"backward": layer.work.input_gradients, "recomputation": layer.again}
     return total("backward to the input", Unit.SECONDS, parts)
 
 
-def _waits(work: ChipWork, sends: Sends, layout: Layout, overlap: Overlap) -> tuple[Waits, Waits]:
-    """Of one layer, forward and backward; what is made again sends its sums again."""
-    sums, ring, routed = sends.tensor, sends.context, sends.expert
-    twice = derived("keys, values and their gradients", Unit.SECONDS, "2 * forward", forward=ring)
-    is_again = layout.recompute is Recompute.FULL
-    sums_back, ring_back, routed_back = (
-        total("backward and again", Unit.SECONDS, {"backward": back, "made_again": there})
-        if is_again
-        else back
-        for back, there in ((sums, sums), (twice, ring), (routed, routed))
-    )
-    meanwhile = work.forward
-    back = work.input_gradients
-    return (
-        Waits(
-            exposed("tensor parallelism", sums, meanwhile, overlap.tensor),
-            exposed("context parallelism", ring, work.attention, overlap.context),
-            exposed("expert parallelism", routed, meanwhile, overlap.expert),
-        ),
-        Waits(
-            exposed("tensor parallelism, backward", sums_back, back, overlap.tensor),
-            exposed(
-                "context parallelism, backward", ring_back, work.attention_backward, overlap.context
-            ),
-            exposed("expert parallelism, backward", routed_back, back, overlap.expert),
-        ),
-    )
+def _waits(
+    work: ChipWork, sends: ByDegree, layout: Layout, overlap: Overlap
+) -> tuple[ByDegree, ByDegree]:
+    """Of one layer, forward and backward."""
+    forward, backward = {}, {}
+    for degree in IN_LAYERS:
+        there, back = work.forward, work.input_gradients
+        if degree.is_behind_attention:
+            there, back = work.attention, work.attention_backward
+        name, share = f"{degree.name} parallelism", overlap.shares[degree.name]
+        sent = sends[degree.name]
+        forward[degree.name] = exposed(name, sent, there, share)
+        sent_back = _sent_backward(degree, sent, layout)
+        backward[degree.name] = exposed(f"{name}, backward", sent_back, back, share)
+    return forward, backward
+
+
+def _sent_backward(degree: Degree, forward: Quantity, layout: Layout) -> Quantity:
+    """Full recomputation communicates once more as the forward pass did."""
+    back = forward
+    if degree.backward_sends > 1:
+        formula = f"{degree.backward_sends} * forward"
+        back = derived("communication, backward", Unit.SECONDS, formula, forward=forward)
+    if layout.recompute is Recompute.FULL:
+        parts = {"backward": back, "recomputation": forward}
+        return total("backward and recomputation", Unit.SECONDS, parts)
+    return back
 
 
 def _spread(name: str, kinds: tuple[Layer, ...], each: list[Quantity], stages: int) -> Quantity:
@@ -251,9 +234,10 @@ def _spread(name: str, kinds: tuple[Layer, ...], each: list[Quantity], stages: i
     return derived(name, Unit.SECONDS, f"({' + '.join(sums)}) / stages", **terms)
 
 
-def _spread_waits(each: list[Waits], kinds: tuple[Layer, ...], stages: int) -> Waits:
-    return Waits(
-        _spread("tensor parallelism", kinds, [waits.tensor for waits in each], stages),
-        _spread("context parallelism", kinds, [waits.context for waits in each], stages),
-        _spread("expert parallelism", kinds, [waits.expert for waits in each], stages),
-    )
+def _spread_waits(each: list[ByDegree], kinds: tuple[Layer, ...], stages: int) -> ByDegree:
+    return {
+        degree.name: _spread(
+            f"{degree.name} parallelism", kinds, [waits[degree.name] for waits in each], stages
+        )
+        for degree in IN_LAYERS
+    }

@@ -5,15 +5,13 @@ p: stages.
 
 from dataclasses import dataclass
 
-from torchtally.plan.activations import (
-    held_cast_bytes,
-)
+from torchtally.plan.activations import held_cast_bytes
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.weights import Weight
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.layout import Layout, Sharding
-from torchtally.plan.parallel.shards import ChipWeights, elements, held, layer_on_chip
+from torchtally.plan.parallel.shards import ChipWeights, chip_weights, elements, layer_on_chip
 from torchtally.plan.parallel.traffic import gathered_itemsize_bytes
 from torchtally.plan.quantity import Quantity, derived, of, total
 from torchtally.plan.recipes import Recipe
@@ -42,7 +40,7 @@ def chip_states(
     model: Model, layout: Layout, recipe: Recipe, optimizer: Optimizer, *, stage: int
 ) -> ChipStates:
     """Of a chip of this stage: what its weights, gradients and optimizer state take."""
-    here = held(model, tensor=layout.tensor, expert=layout.expert, pipeline=layout.pipeline)
+    here = chip_weights(model, layout)
     dense, experts = _count(here, layout, stage, False), _count(here, layout, stage, True)
     level = layout.shard.stage
 
@@ -138,7 +136,7 @@ def _gathered(model: Model, here: ChipWeights, layout: Layout, recipe: Recipe) -
     if layout.shard.stage < 2 or layout.shards == 1:
         return derived("gathered", Unit.BYTES, "0")
     units = [
-        sum(weight.elements for weight in layer_on_chip(kind, model, layout.tensor, layout.expert))
+        sum(weight.elements for weight in layer_on_chip(kind, model, layout))
         for kind in model.kinds
     ]
     largest = max(
@@ -170,8 +168,6 @@ def _casts(model: Model, layout: Layout, recipe: Recipe) -> Quantity:
         "casts",
         Unit.BYTES,
         "all_layers / stages",
-        all_layers=held_cast_bytes(
-            model, recipe, tensor=layout.tensor, implementation=layout.implementation
-        ),
+        all_layers=held_cast_bytes(model, recipe, **layout.activation_options),
         stages=of(layout.pipeline, Unit.COUNT),
     )

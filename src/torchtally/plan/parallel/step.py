@@ -5,22 +5,19 @@
 of the slowest stage, which is the last: it has the head.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from torchtally.chips import Cluster
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.optimizers import Optimizer
-from torchtally.plan.parallel.chip_memory import (
-    ChipMemory,
-)
+from torchtally.plan.parallel.chip_memory import ChipMemory
+from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.parallel.layout import Layout
-from torchtally.plan.parallel.overlap import Overlap
+from torchtally.plan.parallel.overlap import Overlap, overlap_of
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.recipes import Recipe
 from torchtally.work.convention import Attention
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +29,7 @@ class Workload:
     sequence: int
     recipe: Recipe
     optimizer: Optimizer
-    overlap: Overlap = field(default_factory=Overlap)
+    overlap: Overlap = field(default_factory=overlap_of)
     attention: Attention = Attention.FULL
     """The convention by which MFU counts attention."""
 
@@ -41,35 +38,31 @@ class Workload:
 class Parts:
     """Where a step's seconds go. They sum to `total`."""
 
-    compute: Quantity
-    tensor: Quantity
-    context: Quantity
-    expert: Quantity
-    pipeline: Quantity
-    """Sends between stages that show."""
-    bubble: Quantity
-    data: Quantity
-    optimizer: Quantity
+    seconds: Mapping[str, Quantity]
+    """"compute", "bubble", "optimizer", and by degree of parallelism the communication that does
+    not overlap."""
     total: Quantity
     streaming: Quantity
-    """What of `compute` goes by memory's speed: in no sum of its own."""
+    """The part of compute that runs at memory's speed; not added to `total` again."""
+
+    def __getitem__(self, name: str) -> Quantity:
+        return self.seconds[name]
+
+    @property
+    def network_s(self) -> float:
+        """All communication that does not overlap."""
+        return float(sum(self.seconds[degree.name].value for degree in DEGREES))
 
     @property
     def largest(self) -> str:
         """What bounds the step, in words."""
-        named = {
-            "compute": self.compute,
-            "tensor-parallel network": self.tensor,
-            "context-parallel network": self.context,
-            "expert-parallel network": self.expert,
-            "pipeline network": self.pipeline,
-            "pipeline bubble": self.bubble,
-            "data-parallel network": self.data,
-            "optimizer": self.optimizer,
-        }
-        word = max(named, key=lambda name: named[name].value)
-        is_streaming = 2 * self.streaming.value > self.compute.value
-        return "memory bandwidth" if word == "compute" and is_streaming else word
+        name = max(self.seconds, key=lambda name: self.seconds[name].value)
+        is_streaming = 2 * self.streaming.value > self.seconds["compute"].value
+        return "memory bandwidth" if name == "compute" and is_streaming else BOUNDS.get(name, name)
+
+
+BOUNDS = {"bubble": "pipeline bubble", **{degree.name: degree.network for degree in DEGREES}}
+"""What bounds a step, by its largest part, where the part's own name does not say it."""
 
 
 @dataclass(frozen=True, slots=True)

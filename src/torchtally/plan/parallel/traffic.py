@@ -143,7 +143,7 @@ def expert_traffic(
         "GShard, arXiv 2006.16668",
         tokens=_tokens_bytes(model, layout, sequence, recipe),
         active=of(active, Unit.COUNT),
-        tensor=of(layout.tensor if layout.is_sequence_parallel else 1, Unit.CHIPS),
+        tensor=of(layout.stream_split, Unit.CHIPS),
     )
     among = group(layout.expert, layout.tensor, network)
     once = all_to_all(routed if active else 0, among, network)

@@ -13,7 +13,7 @@ from torchtally.plan.parallel.communication import Network, Transfer, repeated, 
 from torchtally.plan.parallel.compute import optimizer_s
 from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.overlap import Overlap, exposed_by_layers
-from torchtally.plan.parallel.shards import held
+from torchtally.plan.parallel.shards import chip_weights
 from torchtally.plan.parallel.stage import StageTime
 from torchtally.plan.parallel.states import parameters_of_stage
 from torchtally.plan.parallel.traffic import gather_traffic, gradient_traffic
@@ -45,7 +45,7 @@ def updates(
 ) -> Updates:
     """What is sent for parameters layer by layer, and the optimizer's step."""
     stage = layout.pipeline - 1
-    here = held(model, tensor=layout.tensor, expert=layout.expert, pipeline=layout.pipeline)
+    here = chip_weights(model, layout)
     units = derived(
         "units",
         Unit.NUMBER,
@@ -77,7 +77,7 @@ def updates(
 def _optimizer_s(
     model: Model, layout: Layout, recipe: Recipe, optimizer: Optimizer, chip: Chip
 ) -> Quantity:
-    here = held(model, tensor=layout.tensor, expert=layout.expert, pipeline=layout.pipeline)
+    here = chip_weights(model, layout)
     is_shared = layout.shard is not Sharding.NONE
     shards = layout.shards if is_shared else 1
     expert_shards = layout.expert_shards if is_shared else 1
@@ -114,7 +114,7 @@ def data_wait(layout: Layout, stage: StageTime, updates: Updates, overlap: Overl
     m = of(layout.micro_batches, Unit.COUNT)
     sent, fetched = updates.gradients.seconds, updates.gathered.seconds
     forward, backward = stage.forward, stage.backward
-    share, units = overlap.data, updates.units
+    share, units = overlap.shares["data"], updates.units
     level = layout.shard.stage
     if level == 3:
         both = total("fetched and sent", Unit.SECONDS, {"fetched": fetched, "sent": sent})

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from torchtally.plan.activations import AttentionKernel
 from torchtally.plan.parallel.chip_memory import ChipMemory
+from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pricing import step as step_of
 from torchtally.plan.parallel.step import Step
@@ -64,8 +65,8 @@ def fit(request: Request) -> Answer:
 
 
 def overlap_in_words(step: Step) -> tuple[str, ...]:
-    """What hides behind what, in one sentence."""
-    return (f"Of communication: {'; '.join(step.assumptions)}.",)
+    """The assumed overlap of communication with compute, in one sentence."""
+    return (f"Assumed overlap with compute: {', '.join(step.assumptions)}.",)
 
 
 def capacity_of(request: Request) -> Quantity:
@@ -152,17 +153,8 @@ def _categories(memory: ChipMemory) -> Iterator[tuple[str, Quantity]]:
 def time_table(step: Step) -> Table:
     """Where the step's time goes."""
     parts, whole = step.parts, step.parts.total.value
-    named = {
-        "compute": parts.compute,
-        "tensor parallel": parts.tensor,
-        "context parallel": parts.context,
-        "expert parallel": parts.expert,
-        "pipeline": parts.pipeline,
-        "bubble": parts.bubble,
-        "data parallel": parts.data,
-        "optimizer": parts.optimizer,
-    }
-    rows = sorted(named.items(), key=lambda item: -item[1].value)
+    words = {degree.name: degree.words.replace("-", " ") for degree in DEGREES}
+    rows = sorted(parts.seconds.items(), key=lambda item: -item[1].value)
     return Table(
         title=f"Time of a step, bound by {step.bound}",
         columns=(
@@ -171,7 +163,7 @@ def time_table(step: Step) -> Table:
             Column("share", "share", Unit.FRACTION),
         ),
         rows=tuple(
-            (name, quantity.value, quantity.value / whole if whole else 0.0)
+            (words.get(name, name), quantity.value, quantity.value / whole if whole else 0.0)
             for name, quantity in rows
             if quantity.value
         ),

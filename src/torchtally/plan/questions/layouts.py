@@ -3,6 +3,7 @@
 from torchtally.errors import UsageError
 from torchtally.plan.activations import AttentionKernel, Implementation, usual_kernel
 from torchtally.plan.flops import Recompute
+from torchtally.plan.parallel.degrees import LEGEND, layout_in_short, layout_text
 from torchtally.plan.parallel.search import Choices, Ranking, search
 from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.quantity import Quantity, derived, of
@@ -18,13 +19,7 @@ from torchtally.plan.questions.fit import (
     time_table,
 )
 from torchtally.plan.questions.request import Request
-from torchtally.plan.questions.words import (
-    LEGEND,
-    bound_in_short,
-    chips_named,
-    layout_in_short,
-    subject_named,
-)
+from torchtally.plan.questions.words import bound_in_short, chips_named, subject_named
 from torchtally.plan.questions.workload import workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes
@@ -43,7 +38,7 @@ def layouts(request: Request) -> Answer:
     return Answer(
         question="layouts",
         headline=(
-            f"{best.layout.text}: ",
+            f"{layout_text(best.layout)}: ",
             best.seconds,
             f" a step of {batch} sequences, ",
             best.mfu,
@@ -141,7 +136,8 @@ def _nothing(request: Request, ranking: Ranking, batch: int) -> str:
     least = ranking.smallest
     return (
         f"{subject_named(request)} does not fit {where} in any of {ranking.tried} layouts. The "
-        f"smallest ({least.layout.text}) takes {format_bytes(int(least.memory.total.value))} of "
+        f"smallest ({layout_text(least.layout)}) takes "
+        f"{format_bytes(int(least.memory.total.value))} of "
         f"{format_bytes(ranking.capacity_bytes)} on a chip, {format_bytes(ranking.missing_bytes)} "
         "too much: more chips, a smaller --sequence, or --optimizer adamw-8bit take less."
     )
@@ -179,8 +175,8 @@ def _table(ranking: Ranking, rows: int) -> Table:
                 step.seconds.value,
                 step.mfu.value,
                 step.memory.total.value,
-                step.parts.bubble.value / step.seconds.value,
-                _network_s(step) / step.seconds.value,
+                step.parts["bubble"].value / step.seconds.value,
+                step.parts.network_s / step.seconds.value,
                 bound_in_short(step.bound),
                 layout_in_short(step.layout),
             )
@@ -190,9 +186,3 @@ def _table(ranking: Ranking, rows: int) -> Table:
         left_out=ranking.fitting - min(rows, len(ranking.steps)),
         note=LEGEND,
     )
-
-
-def _network_s(step: Step) -> float:
-    parts = step.parts
-    sent = (parts.tensor, parts.context, parts.expert, parts.pipeline, parts.data)
-    return float(sum(part.value for part in sent))

@@ -1,6 +1,7 @@
 """How long does a training take on these chips, and what does it cost?"""
 
 from torchtally.plan.memory import token_data_bytes
+from torchtally.plan.parallel.degrees import layout_text
 from torchtally.plan.quantity import Quantity, derived, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, unpriced
@@ -63,8 +64,9 @@ def reached_mfu(request: Request) -> tuple[Quantity, tuple[str, ...]]:
     best = ranking.steps[0]
     return best.mfu.named("predicted MFU"), (
         *assumptions,
-        f"MFU as predicted for the fastest of {ranking.tried} layouts ({best.layout.text}), with "
-        "nothing in its way: --mfu says otherwise, --search shows the layouts.",
+        f"MFU as predicted for the fastest of {ranking.tried} layouts "
+        f"({layout_text(best.layout)}), without interruptions: --mfu overrides it, --search shows "
+        "the layouts.",
         OPTIMISM,
     )
 
