@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.cli.run_tally import TIMEOUT_S, environment
 from tests.runs.measure.test_comparison import GIB, compared, measurement, out_of_memory
@@ -22,7 +23,8 @@ from torchtally.chips import chip
 from torchtally.cli import INTERRUPTED, main
 from torchtally.cli.audit import document, text
 from torchtally.runs.measure.document import Line, Measurement
-from torchtally.runs.measurements import Command, Device, Runs
+from torchtally.runs.measurements import Device, Measurements
+from torchtally.runs.protocol import MeasureRequest
 
 H100 = chip("H100-SXM")
 ROOT = Path(__file__).parents[2]
@@ -147,18 +149,18 @@ def test_wrong_command_lines(script: str, capsys: pytest.CaptureFixture[str]) ->
 @pytest.fixture
 def stand_in_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What should run on a GPU runs on a simulated one, too, with its last argument doubled."""
-    native = Runs.measure
+    native = Measurements.measure
 
-    def measure(runs: Runs, command: Command, gpu: str | None) -> Measurement:
-        if gpu is None and "--more" in command.arguments:
-            command = replace(command, arguments=("128",))
-        if gpu is None and "--fail" in command.arguments:
-            command = replace(command, arguments=("64", "fail"))
-        return native(runs, command, gpu or "H100-SXM")
+    def measure(runs: Measurements, request: MeasureRequest) -> Measurement:
+        if request.gpu is None and "--more" in request.arguments:
+            request = structs.replace(request, arguments=("128",))
+        if request.gpu is None and "--fail" in request.arguments:
+            request = structs.replace(request, arguments=("64", "fail"))
+        return native(runs, structs.replace(request, gpu=request.gpu or "H100-SXM"))
 
-    monkeypatch.setattr(Runs, "measure", measure)
-    found = Device("NVIDIA H100 80GB HBM3", H100.total_memory_bytes)
-    monkeypatch.setattr(Runs, "device", lambda runs: found)
+    monkeypatch.setattr(Measurements, "measure", measure)
+    device = Device("NVIDIA H100 80GB HBM3", H100.total_memory_bytes)
+    monkeypatch.setattr(Measurements, "device", lambda runs: device)
 
 
 @pytest.mark.usefixtures("stand_in_gpu")
@@ -197,7 +199,9 @@ def test_a_script_that_fails_is_not_run_again(
 def test_an_unknown_gpu_needs_a_name(
     script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Runs, "device", lambda runs: Device("NVIDIA H100 80GB PCIex", 80 * GIB))
+    monkeypatch.setattr(
+        Measurements, "device", lambda runs: Device("NVIDIA H100 80GB PCIex", 80 * GIB)
+    )
     assert main(["audit", script, "64"]) == 2
     said = capsys.readouterr().err
     assert "this machine's GPU, with 80.00 GiB, is not in the table" in said
@@ -209,10 +213,11 @@ STAND_IN = """\
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from torchtally.cli import main
-from torchtally.runs.measurements import Device, Runs
-native = Runs.measure
-Runs.measure = lambda runs, command, gpu: native(runs, command, gpu or "H100-SXM")
-Runs.device = lambda runs: Device("NVIDIA H100 80GB HBM3", 80 << 30)
+from msgspec.structs import replace
+from torchtally.runs.measurements import Device, Measurements
+native = Measurements.measure
+Measurements.measure = lambda runs, request: native(runs, replace(request, gpu="H100-SXM"))
+Measurements.device = lambda runs: Device("NVIDIA H100 80GB HBM3", 80 << 30)
 sys.exit(main())
 """
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from torchtally.chips import Chip
     from torchtally.runs.measure.comparison import Comparison, Pair
     from torchtally.runs.measure.document import Measurement
-    from torchtally.runs.measurements import Command, Device, Runs
+    from torchtally.runs.measurements import Device, Measurements
+    from torchtally.runs.protocol import MeasureRequest
     from torchtally.table import Cell, Table
 
 NAME = "audit"
@@ -82,20 +83,21 @@ def command(args: argparse.Namespace) -> int:
     """Run twice, compare, print. Returns 0 within the tolerances and 1 outside."""
     from torchtally.cli.output import emit, width, write_or_emit
     from torchtally.runs.measure.comparison import Comparison
-    from torchtally.runs.measurements import Command, Runs
+    from torchtally.runs.measurements import Measurements
+    from torchtally.runs.protocol import MeasureRequest
 
     if args.script is None and args.module is None:
         raise UsageError("which script?\nGive one: `tally audit train.py`, or -m MODULE.")
     if args.module is None and not os.path.exists(args.script):
         raise ScriptError(f"{args.script}: no such file.\nGive the path of the training script.")
     json_place, output_place = place_of(args.json, "--json"), place_of(args.output, "-o")
-    ours = Command(
+    ours = MeasureRequest(
         script=args.module or args.script,
         arguments=tuple(args.script_arguments),
         is_module=args.module is not None,
         steps=args.steps,
     )
-    with Runs() as runs:
+    with Measurements() as runs:
         chip = chip_of(args.gpu, runs.device())
         measured, predicted = both(runs, ours, chip, is_quiet=args.quiet)
     found = Comparison(measured, predicted, args.tolerance, args.reserved_tolerance)
@@ -137,9 +139,11 @@ def chip_of(wanted: str | None, device: "Device") -> "Chip":
 
 
 def both(
-    runs: "Runs", ours: "Command", chip: "Chip", *, is_quiet: bool
+    runs: "Measurements", ours: "MeasureRequest", chip: "Chip", *, is_quiet: bool
 ) -> "tuple[Measurement, Measurement]":
     """The real run, then the simulated one; a script that fails there is not run again."""
+    from msgspec.structs import replace
+
     from torchtally.runs.measure.document import ended
 
     def say(what: str) -> None:
@@ -149,12 +153,12 @@ def both(
     steps = f"{ours.steps} training step{'s' * (ours.steps > 1)}"
     say(f"{steps} on the GPU")
     started_s = time.monotonic()
-    measured = runs.measure(ours, None)
+    measured = runs.measure(ours)
     if measured.failure:
         return measured, ended("not run", "the script failed on the GPU")
     say(f"done in {time.monotonic() - started_s:.1f} s; the same on a simulated {chip.name}")
     started_s = time.monotonic()
-    predicted = runs.measure(ours, chip.name)
+    predicted = runs.measure(replace(ours, gpu=chip.name))
     say(f"done in {time.monotonic() - started_s:.1f} s")
     return measured, predicted
 

@@ -116,7 +116,8 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.fit.chips import Fleet, parse_margin, search_of
     from torchtally.fit.search import Values
     from torchtally.fit.survey import Survey
-    from torchtally.runs.probes import Command, Runs
+    from torchtally.runs.probes import Probes
+    from torchtally.runs.protocol import ProbeRequest
 
     if args.script is None and args.module is None:
         raise UsageError(
@@ -130,7 +131,7 @@ def command(args: argparse.Namespace) -> int:
     values = Values(args.low, args.high, args.multiple_of)
     searches = [search_of(chip, values, margin) for chip in chips_named(args.gpu)]
     searches.sort(key=lambda search: search.chip.total_memory_bytes)
-    ours = Command(
+    ours = ProbeRequest(
         script=args.module or args.script,
         arguments=tuple(args.script_arguments),
         is_module=args.module is not None,
@@ -148,7 +149,7 @@ def command(args: argparse.Namespace) -> int:
         progress.say(f"{' '.join(argument.words)} takes the place of {own}")
     survey = Survey(fleet) if len(searches) > 1 and not args.verify else None
     jobs = args.jobs or os.cpu_count() or 1
-    with Runs() as runs, progress:
+    with Probes() as runs, progress:
         if survey is not None:
             survey.run(runs, jobs, progress.done, progress.waiting)
         fleet.run(runs, jobs, progress.done, progress.waiting)
@@ -394,7 +395,7 @@ def remarks(fleet: "Fleet") -> str:
     found = []
     if any(not search.search.is_monotone for search in fleet.searches):
         found.append("Some value fits that is larger than one that does not.")
-    if any(outcome.steps < fleet.command.steps for outcome in outcomes):
+    if any(outcome.steps < fleet.request.steps for outcome in outcomes):
         least = min(outcome.steps for outcome in outcomes)
         found.append(f"The script ended by itself after {least} training steps.")
     folded = max((outcome.folded for outcome in outcomes), default=0)

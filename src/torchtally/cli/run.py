@@ -148,7 +148,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
     from torchtally.timing.targets import roofline
     from torchtally.tracer.script import run
     from torchtally.tracer.session import recording
-    from torchtally.tracer.stopper import Outcome, Stopper
+    from torchtally.tracer.stopper import ScriptOutcome, Stopper
 
     stderr = sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (2>&- closed it)
     progress = RunProgress(steps=args.steps, is_quiet=args.quiet)
@@ -160,7 +160,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
         if step >= args.steps:
             stopper.steps_are_done()
 
-    def leaving(outcome: Outcome) -> int:
+    def leaving(outcome: ScriptOutcome) -> int:
         recording_session.recorder.is_stopped = True
         progress.stop()
         os.chdir(started_in)

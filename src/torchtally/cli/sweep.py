@@ -270,12 +270,13 @@ def _executor(
 ) -> "tuple[Executor, int]":
     """What makes the runs, and how many at a time."""
     from torchtally.runs.processes import Processes
+    from torchtally.sweep.conduct import TRAIN_MODULES
     from torchtally.sweep.devices import THREADS, share
     from torchtally.sweep.on_ray import RayTasks
 
     if args.on == "processes":
         found = share(config, workers=args.workers, threads=args.threads, runs=runs)
-        return Processes(found.environments), found.workers
+        return Processes(found.environments, preload=TRAIN_MODULES), found.workers
     cpus = args.threads or 1
     most = min(args.workers or runs, runs)
     wants_gpu = None if config.device == "auto" else config.device.startswith("cuda")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, TextIO
 from torchtally.fit.changes import Change, candidates, combined
 from torchtally.fit.results import Result
 from torchtally.memory.workspace import context_bytes
-from torchtally.runs.probes import Command, Outcome, Runs
+from torchtally.runs.probes import Probes
+from torchtally.runs.protocol import ProbeRequest, ProbeResult
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
@@ -41,7 +42,7 @@ class Advisor:
         """Every single change, then as many of the best together as it takes."""
         singles = candidates(ledger, self.script.arguments)
         as_it_is = Change("", 0)
-        with Runs() as runs:
+        with Probes() as runs:
             outcomes = self._tried(runs, (as_it_is, *singles), stream)
             base = outcomes.get(as_it_is)
             if base is None:
@@ -64,7 +65,7 @@ class Advisor:
                 if self.results[-1].fits:
                     return
 
-    def _keep(self, outcomes: "dict[Change, Outcome]") -> None:
+    def _keep(self, outcomes: "dict[Change, ProbeResult]") -> None:
         for change, outcome in outcomes.items():
             if change.text:
                 verdict = outcome.verdicts[0]
@@ -73,16 +74,15 @@ class Advisor:
                 self.results.append(Result(change, peak_bytes, saved_bytes, verdict.fits))
 
     def _tried(
-        self, runs: Runs, changes: tuple[Change, ...], stream: TextIO | None
-    ) -> "dict[Change, Outcome]":
+        self, runs: Probes, changes: tuple[Change, ...], stream: TextIO | None
+    ) -> "dict[Change, ProbeResult]":
         """The outcome of a run with each change; those that failed are left out, and noted."""
         waiting, outcomes = list(changes), dict.fromkeys(changes)
         done = 0
         while waiting or runs.running:
             while waiting and len(runs.running) < (os.cpu_count() or 1):
                 change = waiting.pop(0)
-                capacities = [(self.capacity_bytes, self.chip.total_memory_bytes)]
-                runs.start(change, self._command(change), capacities)
+                runs.start(change, self._request(change))
             finished = runs.finished(WAIT_S)
             if finished is None:
                 continue
@@ -96,10 +96,10 @@ class Advisor:
                 outcomes[change] = outcome
         return {change: outcome for change, outcome in outcomes.items() if outcome is not None}
 
-    def _command(self, change: Change) -> Command:
+    def _request(self, change: Change) -> ProbeRequest:
         script = self.script
         arguments = script.arguments if change.arguments is None else change.arguments
-        return Command(
+        return ProbeRequest(
             script=script.target,
             arguments=arguments,
             is_module=script.is_module,
@@ -108,4 +108,5 @@ class Advisor:
             max_seconds=self.max_s,
             what_ifs=change.what_ifs,
             allocator_settings=change.settings or None,
+            capacities=((self.capacity_bytes, self.chip.total_memory_bytes),),
         )

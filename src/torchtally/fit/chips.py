@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from torchtally.chips import Chip
 from torchtally.errors import UsageError
@@ -12,7 +14,8 @@ from torchtally.fit.argument import Argument
 from torchtally.fit.extrapolate import Growth
 from torchtally.fit.search import Found, Search, Seen, Values
 from torchtally.memory.workspace import context_bytes
-from torchtally.runs.probes import Command, Outcome, Runs, Verdict
+from torchtally.runs.probes import Probes
+from torchtally.runs.protocol import CapacityVerdict, ProbeRequest, ProbeResult
 from torchtally.units import parse_bytes
 
 REDRAW_S = 0.2
@@ -54,7 +57,7 @@ class Probe:
     chip: Chip
     """The one simulated."""
     value: int
-    outcome: Outcome
+    outcome: ProbeResult
 
 
 @dataclass(slots=True)
@@ -66,7 +69,7 @@ class ChipSearch:
     context_bytes: int
     search: Search
     wanted: tuple[int, ...] = ()
-    verdicts: dict[int, Verdict] = None  # type: ignore[assignment]
+    verdicts: dict[int, CapacityVerdict] = None  # type: ignore[assignment]
 
     @property
     def capacity_bytes(self) -> int:
@@ -105,17 +108,17 @@ class Fleet:
     """The searches of several chips. `run` makes the runs they ask for, each one once."""
 
     def __init__(
-        self, searches: Sequence[ChipSearch], argument: Argument, command: Command
+        self, searches: Sequence[ChipSearch], argument: Argument, request: ProbeRequest
     ) -> None:
         self.searches = searches
         self.argument = argument
-        self.command = command
+        self.request = request
         self.growths: dict[Any, Growth] = {}
         self.probes: dict[tuple[tuple[int, int], int], Probe] = {}
 
     def run(
         self,
-        runs: Runs,
+        runs: Probes,
         jobs: int,
         done: Callable[[Probe], None],
         waiting: Callable[[tuple[int, ...]], None] = lambda values: None,
@@ -141,19 +144,19 @@ class Fleet:
     def of(self, family: tuple[int, int]) -> list[ChipSearch]:
         return [search for search in self.searches if search.family == family]
 
-    def start(self, runs: Runs, key: tuple[tuple[int, int], int]) -> None:
+    def start(self, runs: Probes, key: tuple[tuple[int, int], int]) -> None:
         family, value = key
         chips = self.of(family)
-        command = replace(
-            self.command,
-            arguments=self.argument.among(self.command.arguments, value),
+        request = replace(
+            self.request,
+            arguments=self.argument.among(self.request.arguments, value),
             gpu=chips[0].chip.name,
+            capacities=tuple((chip.capacity_bytes, chip.chip.total_memory_bytes) for chip in chips),
         )
-        capacities = [(chip.capacity_bytes, chip.chip.total_memory_bytes) for chip in chips]
-        runs.start(key, command, capacities)
+        runs.start(key, request)
 
     def wanted(self) -> list[tuple[tuple[int, int], int]]:
-        """Runs that somebody waits for, in order, less those that were made."""
+        """Probes that somebody waits for, in order, less those that were made."""
         wanted: dict[tuple[tuple[int, int], int], None] = {}
         for each in self.searches:
             if each.found is not None:

@@ -11,10 +11,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from torchtally.fit.chips import REDRAW_S, ChipSearch, Fleet, Probe
 from torchtally.fit.extrapolate import Growth, NotLinearError, replayed
 from torchtally.fit.search import FIRST_VALUES, Found
-from torchtally.runs.probes import Runs, Verdict
+from torchtally.runs.probes import Probes
+from torchtally.runs.protocol import CapacityVerdict
 
 CHECKED_FROM = 4
 """The check is at so many times the larger of the two first values, at least."""
@@ -32,7 +35,7 @@ class Family:
     check_value: int | None = None
     growth: Growth | None = None
     answers: dict[str, Found] = field(default_factory=dict)
-    verdicts: dict[str, dict[int, Verdict]] = field(default_factory=dict)
+    verdicts: dict[str, dict[int, CapacityVerdict]] = field(default_factory=dict)
     """Computed, by chip."""
     is_done: bool = False
     why_not: str = ""
@@ -74,7 +77,7 @@ class Survey:
 
     def run(
         self,
-        runs: Runs,
+        runs: Probes,
         jobs: int,
         done: Callable[[Probe], None],
         waiting: Callable[[tuple[int, ...]], None] = lambda values: None,
@@ -115,17 +118,17 @@ class Survey:
             if len(self.first_values) < 2:
                 self.families[-1].why_not = "there are too few values to try"
 
-    def start(self, runs: Runs, family: Family, value: int) -> None:
+    def start(self, runs: Probes, family: Family, value: int) -> None:
         chip = family.simulated.chip
         others = {search.family for search in self.fleet.searches} - {family.simulated.family}
-        command = replace(
-            self.fleet.command,
-            arguments=self.fleet.argument.among(self.fleet.command.arguments, value),
+        request = structs.replace(
+            self.fleet.request,
+            arguments=self.fleet.argument.among(self.fleet.request.arguments, value),
             gpu=chip.name,
             capabilities=tuple(sorted(others)),
+            capacities=((family.simulated.capacity_bytes, chip.total_memory_bytes),),
         )
-        capacity = (family.simulated.capacity_bytes, chip.total_memory_bytes)
-        runs.start((chip.name, value), command, [capacity])
+        runs.start((chip.name, value), request)
 
     def learn(self, family: Family) -> None:
         """A run of the family has ended."""
@@ -175,7 +178,9 @@ class Survey:
             family.answers[each.chip.name] = answer
             if answer.largest is not None:
                 peaks = growth.replayed(answer.largest, each.capacity_bytes, each.chip)
-                verdict = Verdict(True, peaks.peak_allocated_bytes, peaks.peak_reserved_bytes)
+                verdict = CapacityVerdict(
+                    True, peaks.peak_allocated_bytes, peaks.peak_reserved_bytes
+                )
                 family.verdicts[each.chip.name] = {answer.largest: verdict}
         values = family.simulated.search.values
         least = values.nearest(large.value * CHECKED_FROM)

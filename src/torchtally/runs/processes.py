@@ -1,31 +1,28 @@
-"""Runs as processes of this machine, several at a time, none of which outlives us.
-
-Each has a session of its own, so that Ctrl-C reaches us alone, and a pipe to us: where we end
-without a word, it is killed with all that it has started (`python -m torchtally.sweep`).
-"""
+"""Runs of a sweep as children of this machine, and what an executor of runs is."""
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol
+
+from torchtally.runs.children import Children
+from torchtally.runs.protocol import ModuleRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A run to be made."""
+    """A run of a sweep."""
 
     name: str
     arguments: tuple[str, ...]
     """Of `tally`."""
     output: str
-    """The file that all it says is added to."""
+    """The file that its output is appended to."""
     folder: str
-    """That it runs in: paths of its config are relative to it."""
+    """The one it runs in: paths of its config are relative to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Exit:
 
 
 class Executor(Protocol):
-    """What makes runs. On leaving its context, whatever still goes on is killed."""
+    """Starts runs. On leaving its context, those that still go on are killed."""
 
     def __enter__(self) -> "Executor": ...
 
@@ -65,24 +62,25 @@ class Executor(Protocol):
         """Ask all runs to save and end."""
 
 
-@dataclass(slots=True)
-class _Running:
-    name: str
-    place: int
-    process: "subprocess.Popen[bytes]"
-    started_s: float
-
-
 class Processes:
     """An `Executor` of this machine: one run for each environment at a time."""
 
-    def __init__(self, environments: Sequence[Mapping[str, str]]) -> None:
-        self._environments = environments
+    def __init__(
+        self,
+        environments: Sequence[Mapping[str, str]],
+        *,
+        module: str = "torchtally",
+        preload: Sequence[str] = (),
+        is_warm: bool = True,
+    ) -> None:
+        """`module` is run as `python -m` does; `preload` is what it imports, for a warm start."""
+        self._environments, self._module = environments, module
         self._free = list(range(len(environments)))[::-1]
-        self._running: list[_Running] = []
-        self._lifeline, self._our_end = os.pipe()
+        # Without grace: a run that was asked to save has had its time when we leave.
+        self._children = Children("sweep", preload=preload, grace_s=0.0, is_warm=is_warm)
 
     def __enter__(self) -> "Processes":
+        self._children.__enter__()
         return self
 
     def __exit__(
@@ -91,52 +89,30 @@ class Processes:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for each in self._running:
-            _signal_group(each.process.pid, signal.SIGKILL)
-        for each in self._running:
-            each.process.wait()
-        os.close(self._our_end)
-        os.close(self._lifeline)
+        self._children.__exit__(kind, error, traceback)
 
     @property
     def has_room(self) -> bool:
         return bool(self._free)
 
     def start(self, job: Job) -> None:
-        """Begin a run in a place that is free. What cannot be started raises OSError."""
+        """Start a run in a free place. Raises OSError where it cannot be started."""
         place = self._free.pop()
-        with open(job.output, "ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "torchtally.sweep", str(self._lifeline), *job.arguments],
-                env={**os.environ, **self._environments[place]},
-                cwd=job.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[self._lifeline],
-                start_new_session=True,
-            )
-        self._running.append(_Running(job.name, place, process, time.monotonic()))
+        self._children.start(
+            (job.name, place),
+            ModuleRequest(module=self._module, arguments=job.arguments),
+            environment={**os.environ, **self._environments[place]},
+            cwd=job.folder,
+            output=Path(job.output),
+        )
 
     def ended(self) -> list[Exit]:
         exits = []
-        for each in list(self._running):
-            if each.process.poll() is not None:
-                self._running.remove(each)
-                self._free.append(each.place)
-                _signal_group(each.process.pid, signal.SIGKILL)  # what it has left behind
-                wall_s = time.monotonic() - each.started_s
-                exits.append(Exit(each.name, each.process.returncode, wall_s))
+        for child in self._children.ended():
+            name, place = child.key
+            self._free.append(place)
+            exits.append(Exit(name, child.code, child.wall_s))
         return exits
 
     def stop(self) -> None:
-        # The training alone: what it has started serves it until it has saved.
-        for each in self._running:
-            each.process.send_signal(signal.SIGTERM)
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return
+        self._children.signal(signal.SIGTERM)

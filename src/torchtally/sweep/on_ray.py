@@ -54,7 +54,7 @@ class RayTasks:
             ) from error
         gpus = ray.cluster_resources().get("GPU", 0)
         has_gpu = gpus > 0 if self._wants_gpu is None else self._wants_gpu
-        self._task = ray.remote(num_cpus=self._cpus, num_gpus=int(has_gpu), max_retries=0)(made)
+        self._task = ray.remote(num_cpus=self._cpus, num_gpus=int(has_gpu), max_retries=0)(run_job)
         return self
 
     def __exit__(
@@ -97,8 +97,10 @@ class RayTasks:
         return exit_
 
 
-def made(job: Job, environment: Mapping[str, str], stop: str) -> Exit:
-    """A run, made on the machine that this is called on; asked to end once `stop` is a file."""
+def run_job(
+    job: Job, environment: Mapping[str, str], stop: str, module: str = "torchtally"
+) -> Exit:
+    """Run a job on the machine this is called on; ask it to end once the file `stop` exists."""
     missing = [
         name for name in (job.folder, str(Path(job.output).parent)) if not Path(name).is_dir()
     ]
@@ -110,7 +112,8 @@ def made(job: Job, environment: Mapping[str, str], stop: str) -> Exit:
         )  # fmt: skip
     if Path(stop).exists():
         return Exit(job.name, -15, 0.0)
-    with Processes([environment]) as processes:
+    # A server would serve one run: nothing to share.
+    with Processes([environment], module=module, is_warm=False) as processes:
         processes.start(job)
         deadline_s: float | None = None
         while True:

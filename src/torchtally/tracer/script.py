@@ -26,7 +26,7 @@ from torchtally.tracer.steps import StepsDone
 from torchtally.tracer.stopper import (
     DONE,
     INTERRUPTED,
-    Outcome,
+    ScriptOutcome,
     Stopped,
     Stopper,
     flush_outputs,
@@ -124,7 +124,7 @@ def find_module(name: str) -> ModuleSpec | None:
 # The run -----------------------------------------------------------------------------------------
 
 
-def run(script: Script, stopper: Stopper) -> Outcome:
+def run(script: Script, stopper: Stopper) -> ScriptOutcome:
     """Run to the end, whichever way it comes; what Python would print of it goes to stderr.
 
     The last thing a process does: afterwards its exit handlers have run. A process that the script
@@ -142,28 +142,30 @@ def run(script: Script, stopper: Stopper) -> Outcome:
     return stopper.outcome or outcome
 
 
-def outcome_of(part: Callable[[], None]) -> Outcome:
+def outcome_of(part: Callable[[], None]) -> ScriptOutcome:
     """How a part of the script ended."""
     try:
         part()
     except SystemExit as exit_:
-        return Outcome(Ending("exit", exit_message(exit_)), exit_code(exit_))
+        return ScriptOutcome(Ending("exit", exit_message(exit_)), exit_code(exit_))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BaseException as error:
         return failure(error)
-    return Outcome(Ending("exit"), 0)
+    return ScriptOutcome(Ending("exit"), 0)
 
 
-def failure(error: BaseException) -> Outcome:
+def failure(error: BaseException) -> ScriptOutcome:
     """The outcome of an uncaught error; being told to stop is none, nor what comes of that."""
     if any(isinstance(each, (StepsDone, Stopped)) for each in tracebacks.chained(error)):
         return DONE
     message = traceback.format_exception_only(error)[-1].strip()
     if is_broken_stdout(error):
-        return Outcome(Ending("exception", f"{message}: nobody reads stdout"), BROKEN_PIPE_EXIT)
+        return ScriptOutcome(
+            Ending("exception", f"{message}: nobody reads stdout"), BROKEN_PIPE_EXIT
+        )
     tracebacks.show(error)
-    return Outcome(Ending("exception", message), 1)
+    return ScriptOutcome(Ending("exception", message), 1)
 
 
 def exit_code(exit_: SystemExit) -> int:

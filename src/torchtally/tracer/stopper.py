@@ -30,16 +30,16 @@ PATIENCE_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScriptOutcome:
     """How a script ended, and the exit code it would have had."""
 
     ending: Ending
     exit_code: int
 
 
-DONE = Outcome(Ending("steps"), 0)
-INTERRUPTED = Outcome(Ending("interrupted", "SIGINT"), 128 + signal.SIGINT)
-TERMINATED = Outcome(Ending("interrupted", "SIGTERM"), 128 + signal.SIGTERM)
+DONE = ScriptOutcome(Ending("steps"), 0)
+INTERRUPTED = ScriptOutcome(Ending("interrupted", "SIGINT"), 128 + signal.SIGINT)
+TERMINATED = ScriptOutcome(Ending("interrupted", "SIGTERM"), 128 + signal.SIGTERM)
 OUT_OF_TIME_EXIT = 124
 """As coreutils' `timeout` exits."""
 
@@ -55,9 +55,9 @@ class Stopper:
     """
 
     def __init__(
-        self, leaving: Callable[[Outcome], int], *, max_seconds: float | None = None
+        self, leaving: Callable[[ScriptOutcome], int], *, max_seconds: float | None = None
     ) -> None:
-        self.outcome: Outcome | None = None
+        self.outcome: ScriptOutcome | None = None
         """How the run ends, once it was decided from outside the script."""
         self._leaving = leaving
         """Reports, and returns the exit code."""
@@ -103,7 +103,7 @@ class Stopper:
             signal.signal(signal.SIGTERM, handler)
             _watching.remove(self)
 
-    def stop(self, outcome: Outcome) -> None:
+    def stop(self, outcome: ScriptOutcome) -> None:
         """Have the script end, from any thread; the first to say so says how."""
         self._decide(outcome)
         if callable(signal.getsignal(signal.SIGTERM)):
@@ -136,7 +136,7 @@ class Stopper:
         flush_outputs()
         self._native_exit(code)
 
-    def _decide(self, outcome: Outcome) -> None:
+    def _decide(self, outcome: ScriptOutcome) -> None:
         if self.outcome is None:
             self.outcome = outcome
             self._later(GRACE_S, lambda: self._leave(outcome))
@@ -159,7 +159,7 @@ class Stopper:
 
     def _run_out_of_time(self) -> None:
         message = f"stopped after {self._max_seconds:g} s (--max-seconds)"
-        self.stop(Outcome(Ending("time", message), OUT_OF_TIME_EXIT))
+        self.stop(ScriptOutcome(Ending("time", message), OUT_OF_TIME_EXIT))
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         """The handler of SIGTERM; the second one ends the process at once."""
@@ -175,10 +175,10 @@ class Stopper:
     def _hard_exit(self, status: int) -> NoReturn:
         """`os._exit` as the script calls it: skips everything, but not the report."""
         if not self.is_in_child:
-            self._leave(Outcome(Ending("exit", f"os._exit({status})"), status))
+            self._leave(ScriptOutcome(Ending("exit", f"os._exit({status})"), status))
         self._native_exit(status)
 
-    def _leave(self, outcome: Outcome) -> None:
+    def _leave(self, outcome: ScriptOutcome) -> None:
         """Report and end the process, without a word to the script."""
         if not self._last_word.acquire(blocking=False):
             self._last_word.acquire()  # somebody is reporting already and then leaves

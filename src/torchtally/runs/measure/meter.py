@@ -10,9 +10,10 @@ from torchtally import torch_private as private
 from torchtally.runs.measure.document import HELD_OF_ROLE, Held, Measurement, Step
 from torchtally.runs.measure.history import STEP_MARK, Played, play
 from torchtally.runs.measure.lines import lines
+from torchtally.runs.protocol import DeviceAnswer
 from torchtally.trace import Role
 from torchtally.tracer.recorder import Recorder
-from torchtally.tracer.stopper import Outcome
+from torchtally.tracer.stopper import ScriptOutcome
 
 
 class Roles(Recorder):
@@ -70,7 +71,7 @@ class Meter:
         self._peaks = max(self._peaks[0], peaks[0]), max(self._peaks[1], peaks[1])
         return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
 
-    def measurement(self, outcome: Outcome) -> Measurement:
+    def measurement(self, outcome: ScriptOutcome) -> Measurement:
         """Of the device that is current now. Ends the recording."""
         self._read()
         played = self._played()
@@ -80,10 +81,10 @@ class Meter:
             if role is not None and role in HELD_OF_ROLE:
                 bytes_of[HELD_OF_ROLE[role]] += block.bytes
         bytes_of[Held.REST] = peak - sum(bytes_of.values())
-        name, total_bytes = device()
+        gpu = device()
         return Measurement(
-            device=name,
-            total_memory_bytes=total_bytes,
+            device=gpu.name,
+            total_memory_bytes=gpu.total_memory_bytes,
             torch=str(torch.__version__),
             ending=outcome.ending.kind,
             message=outcome.ending.message,
@@ -111,9 +112,9 @@ def _record() -> None:
     private.record_memory_history(enabled="all", context="alloc", stacks="python")
 
 
-def device() -> tuple[str, int]:
-    """The current GPU's name and memory in bytes; ("", 0) where there is none."""
+def device() -> DeviceAnswer:
+    """The current GPU; one without a name where there is none."""
     if not torch.cuda.is_available():
-        return "", 0
+        return DeviceAnswer("", 0)
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return str(properties.name), int(properties.total_memory)
+    return DeviceAnswer(str(properties.name), int(properties.total_memory))

@@ -16,7 +16,7 @@ from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage, virtual_of
 
 
-class Allocations(Recorder):
+class AllocationRecorder(Recorder):
     """A recorder whose trace has storages and steps, and no operators.
 
     Its storages are those of a whole recording, in the same order on the same clock.

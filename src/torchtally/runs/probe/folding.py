@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtally import torch_private as private
-from torchtally.runs.probe.allocations import Allocations
+from torchtally.runs.probe.allocations import AllocationRecorder
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
 from torchtally.virtual.invocation import META, Invocation
@@ -99,7 +99,7 @@ class Depth(threading.local):
 class Folding:
     """Of one run. `stand_ins` puts it in the way of modules' calls."""
 
-    recorder: Allocations
+    recorder: AllocationRecorder
     mode: VirtualDispatch
     memory: DeviceMemory
     folded: int = 0

@@ -1,0 +1,128 @@
+"""What a supervised child is asked to do and what it answers: typed records, checked on arrival.
+
+Requests and answers are msgpack in files of the run's folder (`REQUEST`, `ANSWER`): the script has
+stdin, stdout and stderr, and its arguments may be longer than a command line. No torch.
+"""
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from torchtally.runs.allocations import Allocations
+
+REQUEST, ANSWER, OUTPUT = "request", "answer", "output"
+"""Files in a run's folder."""
+
+Capability = tuple[int, int]
+T = TypeVar("T")
+
+
+class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
+    """Run a script on a simulated GPU and report the memory it needs."""
+
+    script: str
+    arguments: tuple[str, ...]
+    is_module: bool
+    gpu: str
+    steps: int
+    max_seconds: float | None = None
+    nonzero_fraction: float = 1.0
+    folds: bool = True
+    what_ifs: tuple[str, ...] = ()
+    """Changes to try, in the syntax of `tally run --what-if`."""
+    allocator_settings: str | None = None
+    """For PYTORCH_CUDA_ALLOC_CONF; None leaves it unchanged."""
+    capabilities: tuple[Capability, ...] = ()
+    """Of other chips whose operators are compared with this run's."""
+    capacities: tuple[tuple[int, int], ...] = ()
+    """(capacity, total memory of the device) in bytes: each gets a verdict."""
+
+
+class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
+    """Run a script for a few training steps and measure its memory."""
+
+    script: str
+    arguments: tuple[str, ...]
+    is_module: bool
+    steps: int
+    gpu: str | None = None
+    """The chip to simulate; None: this machine's GPU."""
+
+
+class DeviceRequest(msgspec.Struct, frozen=True, tag="device"):
+    """Name this machine's GPU."""
+
+
+class ModuleRequest(msgspec.Struct, frozen=True, kw_only=True, tag="module"):
+    """Run a module as `python -m` does. It answers nothing but its exit code."""
+
+    module: str
+    arguments: tuple[str, ...]
+
+
+Request = ProbeRequest | MeasureRequest | DeviceRequest | ModuleRequest
+
+
+class CapacityVerdict(msgspec.Struct, frozen=True):
+    """Whether a run fits one capacity. Peaks of a run that does not are with unlimited memory."""
+
+    fits: bool
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+
+
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory that one run needed."""
+
+    ending: str
+    """As `trace.Ending.kind`; "killed" for a process that ended without an answer."""
+    message: str
+    steps: int = 0
+    peak_allocated_bytes: int = 0
+    """With unlimited memory, as `peak_reserved_bytes`."""
+    peak_reserved_bytes: int = 0
+    folded: int = 0
+    """Forward passes that repeated earlier ones and were not executed."""
+    verdicts: tuple[CapacityVerdict, ...] = ()
+    """One per capacity, in the request's order."""
+    allocations: Allocations = Allocations((), ())
+    alike: frozenset[Capability] = frozenset()
+    """Compute capabilities on which the same operators would have run."""
+    questions: tuple[str, ...] = ()
+    """Properties of the chip that the script asked for and that differ between chips."""
+    output: str = ""
+    """The last lines of what the script printed."""
+    wall_s: float = 0.0
+
+    @property
+    def failure(self) -> str:
+        """Why the script failed, other than by memory; "" where it did not."""
+        if self.ending in ("steps", "exit") and not self.message.startswith("sys.exit("):
+            return ""
+        return self.message or self.ending
+
+
+class DeviceAnswer(msgspec.Struct, frozen=True):
+    """A GPU as torch sees it; without a name where torch sees none."""
+
+    name: str
+    total_memory_bytes: int
+
+
+def write(path: Path, record: object) -> None:
+    """Write a request or an answer, whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_bytes(msgspec.msgpack.encode(record))
+    unfinished.replace(path)
+
+
+def read(path: Path, kind: type[T]) -> T:
+    """Raises OSError or msgspec.MsgspecError."""
+    return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+
+
+def read_request(folder: Path) -> Request:
+    """Raises OSError or msgspec.MsgspecError."""
+    request: Request = msgspec.msgpack.decode((folder / REQUEST).read_bytes(), type=Request)
+    return request
