@@ -45,9 +45,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
 TORCH = frozenset({"torch_private", "virtual", "tracer", "runs", "bench", "train", "sweep"})
 """The only packages that import torch."""
 
-PRIVATE = frozenset({"torch_private", "train"})
-"""The only layers that write private names of torch."""
-
 LAZY = frozenset({"__init__", "__main__", "cli"})
 """Import what needs torch inside functions only, so that `tally --help` is immediate."""
 
@@ -72,7 +69,7 @@ def breaches(package: Path) -> list[str]:
             reason = breach(layer, module, is_lazy, package.name)
             if reason:
                 found.append(f"{place}:{line}: {reason}")
-        if layer in TORCH - PRIVATE:
+        if layer in TORCH and layer != "torch_private":
             found += [
                 f"{place}:{line}: {name} is private to torch"
                 for line, name in private_names(tree, package.name)

@@ -65,7 +65,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"optimizer": {"name": "sgd", "betas": [0.9, 0.9]}},
         "sgd has no betas",
     ),
-    "a warm-up longer than the run": ({"learning_rate": {"warmup_steps": 50}}, "warmup_steps"),
+    "a negative warm-up": ({"learning_rate": {"warmup_steps": -1}}, "warmup_steps"),
     "no such precision": ({"precision": "fp12"}, "Invalid enum value 'fp12'"),
 }
 
@@ -119,3 +119,10 @@ def test_logits_are_made_in_chunks_where_that_is_faster() -> None:
     whole = config_of({**PLAIN, "loss_chunk_tokens": 0}, "x")
     assert whole.chunk_tokens("cpu") is None
     assert config_of({**PLAIN, "loss_chunk_tokens": 64}, "x").chunk_tokens("cuda") == 64
+
+
+def test_a_run_shorter_than_its_warm_up_only_warms_up() -> None:
+    """Four steps of a warm-up of 50: 1/4, 2/4, 3/4, and the full rate in the last one."""
+    config = config_of({**PLAIN, "steps": 4, "learning_rate": {"warmup_steps": 50}}, "mine.toml")
+    schedule = config.learning_rate.schedule(config.steps)
+    assert [schedule.factor(step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]

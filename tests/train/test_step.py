@@ -25,6 +25,7 @@ from tests.train.steppers import (
     tokens,
 )
 from tests.train.training import teacher
+from torchtally import run
 from torchtally.errors import UsageError
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.transformer import Transformer
@@ -345,14 +346,14 @@ def test_rows_without_targets_are_refused() -> None:
 def test_memory_that_is_short_after_unscaling_is_no_other_error() -> None:
     """float16's scaler remembers that gradients are unscaled, and the attempt is done again."""
     train_step = stepper(micro_batch=ROWS, name="fp16")
-    norm, calls = train_step._clipped_norm, iter(range(9))
+    norm, calls = train_step._clip, iter(range(9))
 
     def short() -> Tensor:
         if next(calls) == 0:
             raise torch.OutOfMemoryError("no memory for the norm")
         return norm()
 
-    train_step._clipped_norm = short  # type: ignore[method-assign]
+    train_step._clip = short  # type: ignore[method-assign]
     result = train_step(tokens(), step=0)
     assert result.outcome is Outcome.UPDATED
     assert result.micro_batch == ROWS // 2

@@ -78,6 +78,36 @@ class Parser(argparse.ArgumentParser):
         )
 
 
+class TrainParser(Parser):
+    """Takes the command's own options, CONFIG and `--key value` changes of the config in any order.
+
+    Before CONFIG, the value of a key cannot be told from CONFIG by its place, so CONFIG must end
+    in .toml there.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_known_args(self.sort(args or []), namespace)
+
+    def sort(self, args: Sequence[str]) -> list[str]:
+        """The command's own options, then CONFIG, then the changes."""
+        own: list[str] = []
+        config: list[str] = []
+        changes: list[str] = []
+        rest = iter(args)
+        for arg in rest:
+            option = self._option_string_actions.get(arg.partition("=")[0])
+            is_help = isinstance(option, argparse._HelpAction)
+            if option is not None and not (is_help and config):  # behind CONFIG, help on its keys
+                own.append(arg)
+                if option.nargs is None and "=" not in arg:
+                    own += islice(rest, 1)
+            elif config or arg.startswith("-") or (changes and not arg.endswith(".toml")):
+                changes.append(arg)
+            else:
+                config.append(arg)
+        return [*own, *config, *changes]
+
+
 class RunParser(Parser):
     """Takes its own options from among the script's; what is left is the script's."""
 

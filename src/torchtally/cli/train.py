@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers
+from torchtally.cli.arguments import Subparsers, TrainParser
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ examples:
   torchrun --nproc-per-node 8 -m torchtally train --resume CONFIG
   tally train CONFIG --help                              every key of a config
 
-Options of `tally train` stand before CONFIG; behind it, --key value changes a key
-of the config (--model.layers 6, --log.folder runs/other).
+--key value changes a key of the config (--model.layers 6, --log.folder runs/other).
+Options and keys may stand before or after CONFIG; before it, CONFIG ends in .toml.
 
 Checkpoints are below `checkpoints` in the run's folder. SIGTERM and Ctrl-C save and
 end with 143 and 130, a second one ends at once; SIGUSR1 saves and goes on.
@@ -81,6 +81,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "changes", nargs=argparse.REMAINDER, metavar="--key value", help="changes to the config"
     )
     parser.set_defaults(command=command)
+    parser.__class__ = TrainParser
 
 
 def command(args: argparse.Namespace) -> int:

@@ -97,14 +97,19 @@ class LearningRateConfig:
 
     shape: Shape = "cosine"
     warmup_steps: int = 0
+    """Of a run that is no longer than these, all steps but the last warm up."""
     floor: float | None = None
     decay_steps: int | None = None
     decay_shape: DecayShape | None = None
 
     def schedule(self, steps: int) -> ScheduleConfig:
-        """Of a run of so many steps."""
+        """The schedule of a run of this many steps."""
         values = {member.name: getattr(self, member.name) for member in fields(self)}
-        return ScheduleConfig(**values, steps=None if self.shape == "constant" else steps)
+        if self.shape == "constant":
+            return ScheduleConfig(**values)
+        # `--steps 100` tries a config out: its warm-up may be as long as that.
+        values["warmup_steps"] = min(self.warmup_steps, max(steps - 1, 0))
+        return ScheduleConfig(**values, steps=steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from functools import partial
 
 import torch
 
+from torchtally import run
 from torchtally.memory import replay
 from torchtally.train.models import Transformer, TransformerConfig
 

@@ -2,9 +2,16 @@
 
 from typing import Any
 
-import torch
 from torch.optim.optimizer import ParamsT
 
+from torchtally.torch_private import (
+    foreach_add,
+    foreach_add_,
+    foreach_addcdiv_,
+    foreach_addcmul_,
+    foreach_sqrt,
+    foreach_sqrt_,
+)
 from torchtally.train.optimizers.foreach import (
     ForeachOptimizer,
     Form,
@@ -58,15 +65,15 @@ class AdaGrad(ForeachOptimizer):
         η, λ, ε = group["lr"], group["weight_decay"], group["eps"]
         (G,) = batch.moments
         if λ:
-            g = list(torch._foreach_add(g, θ, alpha=λ))
-        torch._foreach_addcmul_(G, g, g, value=1)
+            g = list(foreach_add(g, θ, alpha=λ))
+        foreach_addcmul_(G, g, g, value=1)
         if group["eps_inside_root"]:
-            root = torch._foreach_add(G, ε)
-            torch._foreach_sqrt_(root)
+            root = foreach_add(G, ε)
+            foreach_sqrt_(root)
         else:
-            root = torch._foreach_sqrt(G)
-            torch._foreach_add_(root, ε)
-        torch._foreach_addcdiv_(θ, g, root, value=-η)
+            root = foreach_sqrt(G)
+            foreach_add_(root, ε)
+        foreach_addcdiv_(θ, g, root, value=-η)
 
 
 def default_eps(eps_inside_root: bool) -> float:

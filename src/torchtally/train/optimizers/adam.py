@@ -2,11 +2,19 @@
 
 from math import sqrt
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from torchtally.torch_private import (
+    foreach_add,
+    foreach_add_,
+    foreach_addcdiv_,
+    foreach_addcmul_,
+    foreach_div_,
+    foreach_lerp_,
+    foreach_sqrt,
+)
 from torchtally.train.optimizers.foreach import (
     ForeachOptimizer,
     Form,
@@ -50,7 +58,7 @@ class Adam(ForeachOptimizer):
         θ, g = batch.parameters, batch.gradients
         λ = group["weight_decay"]
         if λ:
-            g = list(torch._foreach_add(g, θ, alpha=λ))
+            g = list(foreach_add(g, θ, alpha=λ))
         adam_step(batch, g, group)
 
 
@@ -96,10 +104,10 @@ def adam_step(batch: ParameterBatch, g: list[Float[Tensor, "..."]], group: Param
     """Adam's equation with these gradients and without weight decay, in place."""
     η, (β1, β2), ε = group["lr"], group["betas"], group["eps"]
     m, v = batch.moments
-    torch._foreach_lerp_(m, g, weight=1 - β1)
+    foreach_lerp_(m, g, weight=1 - β1)
     scale(v, β2)
-    torch._foreach_addcmul_(v, g, g, value=1 - β2)
-    root = torch._foreach_sqrt(v)
-    torch._foreach_div_(root, [sqrt(1 - β2**t) for t in batch.steps])
-    torch._foreach_add_(root, ε)
-    torch._foreach_addcdiv_(batch.parameters, m, root, [-η / (1 - β1**t) for t in batch.steps])
+    foreach_addcmul_(v, g, g, value=1 - β2)
+    root = foreach_sqrt(v)
+    foreach_div_(root, [sqrt(1 - β2**t) for t in batch.steps])
+    foreach_add_(root, ε)
+    foreach_addcdiv_(batch.parameters, m, root, [-η / (1 - β1**t) for t in batch.steps])

@@ -12,6 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtally.errors import UsageError
+from torchtally.torch_private import (
+    foreach_clamp_max_,
+    foreach_clamp_min_,
+    foreach_mul_,
+    foreach_norm,
+)
 from torchtally.train.shards import gather_whole, local_part
 
 NORM_EPS = 1e-6
@@ -28,7 +34,7 @@ def global_norm(tensors: Iterable[Float[Tensor, "..."]]) -> Float[Tensor, ""]:
     vectors = list(tensors)
     if not vectors:
         return torch.zeros(())
-    norms = [norm for alike in _alike(vectors) for norm in torch._foreach_norm(alike, 2.0)]
+    norms = [norm for alike in _alike(vectors) for norm in foreach_norm(alike, 2.0)]
     norm: Tensor = torch.linalg.vector_norm(
         torch.stack([tensor.to(vectors[0].device) for tensor in norms])
     )
@@ -53,7 +59,7 @@ def clip_by_norm(
         raise FloatingPointError(_nonfinite_text(gradients))
     scale = torch.clamp(limit / (norm + NORM_EPS), max=1.0)
     for alike in _alike([local_part(gradient) for gradient in gradients]):
-        torch._foreach_mul_(alike, scale.to(alike[0].device))
+        foreach_mul_(alike, scale.to(alike[0].device))
     return norm
 
 
@@ -69,7 +75,7 @@ def scale_to_norm(parameters: Iterable[Tensor], norm: float, limit: float) -> No
     if scale >= 1:
         return
     for alike in _alike([local_part(gradient) for gradient in _gradients(parameters)]):
-        torch._foreach_mul_(alike, scale)
+        foreach_mul_(alike, scale)
 
 
 @torch.no_grad()
@@ -77,8 +83,8 @@ def clip_by_value(parameters: Iterable[Float[Tensor, "..."]], limit: float) -> N
     """Brings every element of every gradient into [-limit, limit]; nan stays nan."""
     _check_limit(limit)
     for alike in _alike(_gradients(parameters)):
-        torch._foreach_clamp_min_(alike, -limit)
-        torch._foreach_clamp_max_(alike, limit)
+        foreach_clamp_min_(alike, -limit)
+        foreach_clamp_max_(alike, limit)
 
 
 def _gradients(parameters: Iterable[Float[Tensor, "..."]]) -> list[Float[Tensor, "..."]]:

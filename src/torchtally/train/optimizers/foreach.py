@@ -1,7 +1,7 @@
 """What all optimizers here share: parameters gathered into lists, and an equation over the lists.
 
 An optimizer is one equation, `_update`, over the parameters of a batch, their gradients and their
-state, by `torch._foreach_*`: on a GPU a handful of kernels for hundreds of tensors. It is a
+state, by torch's foreach operators: on a GPU a handful of kernels for hundreds of tensors. It is a
 `torch.optim.Optimizer`, so torch's schedulers, GradScaler, sharding and checkpoints know it, and
 its state has torch.optim's names: a state dict made by one is read by the other.
 """
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtally.errors import UsageError
+from torchtally.torch_private import foreach_add_, foreach_mul_
 from torchtally.train.optimizers.hyperparameters import check_hyperparameters
 from torchtally.train.shards import local_part
 
@@ -148,7 +149,7 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
         steps = [0.0] * len(parameters)
         if form.counts_steps and parameters:
             counters = [self._state(parameter, "step", _counter) for parameter in parameters]
-            torch._foreach_add_(counters, _ONE, alpha=1)
+            foreach_add_(counters, _ONE, alpha=1)
             steps = [float(counter) for counter in counters]
         # By element, each rank updates what it holds of a shard, by plain operations.
         part = local_part if form.is_elementwise else _as_it_is
@@ -178,7 +179,7 @@ def scale(tensors: list[Float[Tensor, "..."]], factor: float) -> None:
         for tensor in tensors:
             tensor.mul_(factor)
     else:
-        torch._foreach_mul_(tensors, factor)
+        foreach_mul_(tensors, factor)
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Lion: the sign of an interpolated momentum."""
 
-import torch
 from torch.optim.optimizer import ParamsT
 
+from torchtally.torch_private import foreach_add_, foreach_lerp, foreach_lerp_, foreach_sign_
 from torchtally.train.optimizers.foreach import (
     ForeachOptimizer,
     Form,
@@ -42,9 +42,9 @@ class Lion(ForeachOptimizer):
         θ, g = batch.parameters, batch.gradients
         η, λ, (β1, β2) = group["lr"], group["weight_decay"], group["betas"]
         (m,) = batch.moments
-        c = torch._foreach_lerp(m, g, weight=1 - β1)
-        torch._foreach_sign_(c)
+        c = foreach_lerp(m, g, weight=1 - β1)
+        foreach_sign_(c)
         if λ:
             scale(θ, 1 - η * λ)
-        torch._foreach_add_(θ, c, alpha=-η)
-        torch._foreach_lerp_(m, g, weight=1 - β2)
+        foreach_add_(θ, c, alpha=-η)
+        foreach_lerp_(m, g, weight=1 - β2)

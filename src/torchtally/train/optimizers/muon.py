@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtally.errors import UsageError
+from torchtally.torch_private import foreach_lerp, foreach_lerp_
 from torchtally.train.optimizers.adam import ADAM_FORM, adamw_step
 from torchtally.train.optimizers.foreach import (
     ForeachOptimizer,
@@ -103,8 +104,8 @@ def muon_step(batch: ParameterBatch, group: ParameterGroup) -> None:
     θ, G = batch.parameters, batch.gradients
     (M,) = batch.moments
     η, λ, μ = group["lr"], group["weight_decay"], group["momentum"]
-    torch._foreach_lerp_(M, G, weight=1 - μ)
-    updates = torch._foreach_lerp(G, M, weight=μ) if group["nesterov"] else M
+    foreach_lerp_(M, G, weight=1 - μ)
+    updates = foreach_lerp(G, M, weight=μ) if group["nesterov"] else M
     if λ:
         scale(θ, 1 - η * λ)
     # One matrix after the other: each takes products enough to fill a device by itself.

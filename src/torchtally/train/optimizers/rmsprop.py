@@ -1,8 +1,14 @@
 """RMSProp: AdaGrad that forgets."""
 
-import torch
 from torch.optim.optimizer import ParamsT
 
+from torchtally.torch_private import (
+    foreach_add,
+    foreach_add_,
+    foreach_addcdiv_,
+    foreach_addcmul_,
+    foreach_sqrt,
+)
 from torchtally.train.optimizers.foreach import (
     ForeachOptimizer,
     Form,
@@ -47,9 +53,9 @@ class RMSProp(ForeachOptimizer):
         η, λ, α, ε = group["lr"], group["weight_decay"], group["alpha"], group["eps"]
         (v,) = batch.moments
         if λ:
-            g = list(torch._foreach_add(g, θ, alpha=λ))
+            g = list(foreach_add(g, θ, alpha=λ))
         scale(v, α)
-        torch._foreach_addcmul_(v, g, g, value=1 - α)
-        root = torch._foreach_sqrt(v)
-        torch._foreach_add_(root, ε)
-        torch._foreach_addcdiv_(θ, g, root, value=-η)
+        foreach_addcmul_(v, g, g, value=1 - α)
+        root = foreach_sqrt(v)
+        foreach_add_(root, ε)
+        foreach_addcdiv_(θ, g, root, value=-η)

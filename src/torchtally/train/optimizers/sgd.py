@@ -1,8 +1,8 @@
 """Stochastic gradient descent, with momentum and Nesterov's momentum."""
 
-import torch
 from torch.optim.optimizer import ParamsT
 
+from torchtally.torch_private import foreach_add, foreach_add_
 from torchtally.train.optimizers.foreach import (
     ForeachOptimizer,
     Form,
@@ -59,10 +59,10 @@ class SGD(ForeachOptimizer):
         θ, g = batch.parameters, batch.gradients
         η, λ = group["lr"], group["weight_decay"]
         if λ:
-            g = list(torch._foreach_add(g, θ, alpha=λ))
+            g = list(foreach_add(g, θ, alpha=λ))
         if group["momentum"]:
             (b,) = batch.moments
             scale(b, group["momentum"])
-            torch._foreach_add_(b, g, alpha=1)
-            g = list(torch._foreach_add(g, b, alpha=group["momentum"])) if group["nesterov"] else b
-        torch._foreach_add_(θ, g, alpha=-η)
+            foreach_add_(b, g, alpha=1)
+            g = list(foreach_add(g, b, alpha=group["momentum"])) if group["nesterov"] else b
+        foreach_add_(θ, g, alpha=-η)

@@ -1,0 +1,88 @@
+"""The command line of `tally train`: options, CONFIG and keys in any order; the extra it needs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchtally.cli import main, parser
+from torchtally.cli.train import _config
+
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "byte_gpt.toml")
+KEYS = ["--steps", "100", "--optimizer.lr", "3e-4"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [EXAMPLE, *KEYS, "--resume", "--gpu", "A100"],
+        ["--resume", "--gpu=A100", *KEYS, EXAMPLE],
+        [*KEYS, "--gpu", "A100", EXAMPLE, "--resume"],
+        ["--resume", EXAMPLE, "--gpu", "A100", *KEYS],
+    ],
+)
+def test_options_and_keys_stand_anywhere(arguments: list[str]) -> None:
+    args = parser(["train"]).parse_args(["train", *arguments])
+    assert (args.config, args.changes) == (EXAMPLE, KEYS)
+    assert (args.resume, args.gpu, args.replace) == (True, "A100", False)
+    config = _config(args)
+    assert (config.steps, config.optimizer.lr, config.batch) == (100, 3e-4, 8)
+    assert config.learning_rate.schedule(config.steps).factor(0) == 1 / 100
+
+
+def test_without_a_config(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["train", "--plan"])
+    assert error.value.code == 2
+    assert "CONFIG" in capsys.readouterr().err
+
+
+WITHOUT = """\
+import sys
+for name in ("jaxtyping", "safetensors", "tyro"):
+    sys.modules[name] = None
+from torchtally.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+SCRIPT = """\
+import torch
+x = torch.zeros(4, 4, device="cuda", requires_grad=True)
+(x @ x).sum().backward()
+"""
+
+
+def run_without_the_extra(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", EXAMPLE],
+        ["sweep", EXAMPLE, "--grid", "optimizer.lr=0.1,0.2", "--dry-run"],
+        ["data", "show", EXAMPLE],
+    ],
+)
+def test_training_names_the_extra_it_needs(arguments: list[str]) -> None:
+    done = run_without_the_extra(*arguments)
+    assert done.returncode == 2
+    assert "training needs jaxtyping, safetensors, tyro" in done.stderr
+    assert 'pip install "torchtally[train]"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_else_needs_the_extra(tmp_path: Path) -> None:
+    script, trace = tmp_path / "script.py", tmp_path / "run.tally"
+    script.write_text(SCRIPT)
+    gpu = ("--gpu", "H100-SXM")
+    for arguments in (
+        ("run", *gpu, "-o", str(trace), str(script)),
+        ("show", str(trace)),
+        ("plan", "llama-3-8b", "--gpus", "8xH100-SXM"),
+    ):
+        done = run_without_the_extra(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert "H100" in done.stdout + done.stderr
