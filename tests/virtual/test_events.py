@@ -68,7 +68,7 @@ def test_without_a_stopwatch_there_is_no_time():
         start.record()
         end.record()
         end.synchronize()
-        with pytest.raises(UnsupportedError, match=r"torchtally\.trace.*`tally run`"):
+        with pytest.raises(UnsupportedError, match=r"torchtally\.run.*`tally run`"):
             start.elapsed_time(end)
 
 
