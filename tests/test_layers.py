@@ -113,7 +113,7 @@ def test_what_keeps_to_the_layers_is_not_a_breach(tmp_path: Path, place: str, so
 STILL_SHARED = (
     "Allocations Attention Axis Batch Block Command Ending Entry Family Found Group "
     "Kernel Kind Layer Line Moment Observer Outcome Passes Peak Point Price Progress Quantity "
-    "Recipe Result Runs Signals Step Stream Trained Training Untimed Verdict Work"
+    "Result Runs Signals Step Stream Trained Training Untimed Verdict Work"
 )
 
 

@@ -137,9 +137,9 @@ def test_the_autocast_key_is_included_and_excluded_for_a_while():
     name = private.AUTOCAST_KEY.name
     with private.autocast_on_backend():
         assert name not in excluded()
-        with private.autocast_key_included():
+        with private.include_autocast_key():
             assert name in included()
-            with private.autocast_key_excluded():
+            with private.exclude_autocast_key():
                 assert name in excluded()
         assert name not in included()
     assert name in excluded()
@@ -158,7 +158,7 @@ def test_composite_operators_are_known():
 
 def test_lifting_host_tensors_only():
     assert not torch._C._only_lift_cpu_tensors()
-    with private.lifting_cpu_tensors_only():
+    with private.lift_cpu_tensors_only():
         assert torch._C._only_lift_cpu_tensors()
     assert not torch._C._only_lift_cpu_tensors()
 
@@ -168,13 +168,13 @@ def test_tensors_below_the_wrappers_of_torch_func():
     seen: list[bool] = []
 
     def probe(inner: Tensor) -> Tensor:
-        seen.append(inner is not x and private.unwrapped(inner).data_ptr() == x.data_ptr())
+        seen.append(inner is not x and private.unwrap(inner).data_ptr() == x.data_ptr())
         return inner.sum()
 
     torch.func.grad(probe)(x)
-    torch.func.vmap(lambda y: (seen.append(private.unwrapped(y).shape == (3,)), y)[1])(x)
+    torch.func.vmap(lambda y: (seen.append(private.unwrap(y).shape == (3,)), y)[1])(x)
     assert seen == [True, True]
-    assert private.unwrapped(x) is x
+    assert private.unwrap(x) is x
 
 
 def codes_met(function) -> set[object]:
@@ -300,7 +300,7 @@ def test_optimizers_ask_which_devices_have_foreach():
 
 
 def test_the_default_device_is_put_back():
-    with private.default_device_kept():
+    with private.keep_default_device():
         torch.set_default_device("meta")
         assert torch.zeros(1).is_meta
     assert not torch.zeros(1).is_meta
@@ -403,7 +403,7 @@ def test_a_tensor_of_a_loaded_storage():
     x = torch.arange(6.0)
     rebuilt = private.rebuild_tensor(x._typed_storage(), 2, (2,), (1,))
     assert rebuilt.tolist() == [2, 3]
-    assert private.untyped(x._typed_storage()).nbytes() == 24
+    assert private.untyped_storage(x._typed_storage()).nbytes() == 24
 
 
 def test_a_generator_is_the_same_in_every_python_object():
@@ -505,7 +505,7 @@ def test_what_is_asked_of_a_gpu_goes_through_torch(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(memory, "_record_memory_history", note("record"))
     monkeypatch.setattr(memory, "_set_memory_metadata", note("mark"))
     monkeypatch.setattr(memory, "_snapshot", note("snapshot"))
-    private.call_when_initialized(print)
+    private.call_once_initialized(print)
     private.sleep_on_gpu(7)
     private.record_memory_history(None)
     private.set_memory_metadata("step 1")
@@ -548,7 +548,7 @@ def test_higher_order_operators_reach_modes_while_asked_to():
 
     before = while_loop_op.non_fallthrough_keys
     assert not passes()
-    with private.higher_order_operators_reach_modes():
+    with private.let_higher_order_operators_reach_modes():
         assert passes()
     assert while_loop_op.non_fallthrough_keys == before
 

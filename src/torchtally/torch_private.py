@@ -117,13 +117,13 @@ next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 below_autograd: Callable[[], AbstractContextManager[None]] = torch._C._AutoDispatchBelowAutograd
 
 
-def autocast_key_included() -> AbstractContextManager[None]:
+def include_autocast_key() -> AbstractContextManager[None]:
     """Dispatch through the autocast kernels registered for the virtual GPU, on this thread."""
     guard: AbstractContextManager[None] = torch._C._IncludeDispatchKeyGuard(AUTOCAST_KEY)
     return guard
 
 
-def autocast_key_excluded() -> AbstractContextManager[None]:
+def exclude_autocast_key() -> AbstractContextManager[None]:
     guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS)
     return guard
 
@@ -143,7 +143,7 @@ def has_composite_kernel(operator: OpOverload) -> bool:
 
 
 @contextmanager
-def lifting_cpu_tensors_only() -> Iterator[None]:
+def lift_cpu_tensors_only() -> Iterator[None]:
     """Let `torch.tensor(..., device=...)` reach dispatch modes, not the device's own guard."""
     was: bool = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)
@@ -153,7 +153,7 @@ def lifting_cpu_tensors_only() -> Iterator[None]:
         torch._C._set_only_lift_cpu_tensors(was)
 
 
-def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+def unwrap(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor below `torch.func` transforms' wrappers, itself when there are none."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
@@ -231,7 +231,7 @@ def autocast_on_backend() -> Iterator[None]:
 
 
 @contextmanager
-def default_device_kept() -> Iterator[None]:
+def keep_default_device() -> Iterator[None]:
     """A default device set inside (`torch.set_default_device("cuda")`) does not outlive us."""
     context: Any = torch._GLOBAL_DEVICE_CONTEXT
     before = getattr(context, "device_context", None)
@@ -243,7 +243,7 @@ def default_device_kept() -> Iterator[None]:
 
 
 @contextmanager
-def higher_order_operators_reach_modes() -> Iterator[None]:
+def let_higher_order_operators_reach_modes() -> Iterator[None]:
     """Operators on functions (`flex_attention`, `cond`) know no kernel for our autocast key."""
     operators: Any = torch._ops._higher_order_ops
     defaults: Any = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
@@ -286,7 +286,7 @@ def generator_identity(generator: torch.Generator) -> int:
     return int(generator._cdata)  # type: ignore[attr-defined]
 
 
-def untyped(storage: Any) -> torch.UntypedStorage:
+def untyped_storage(storage: Any) -> torch.UntypedStorage:
     """The bytes below a TypedStorage, without the warning that its public property gives."""
     storage_bytes: torch.UntypedStorage = storage._untyped_storage
     return storage_bytes
@@ -367,7 +367,7 @@ FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 # On a real GPU, or on the virtual one, whose answers are looked up at each call.
 
 
-def call_when_initialized(function: Callable[[], None]) -> None:
+def call_once_initialized(function: Callable[[], None]) -> None:
     """Call at once, or as soon as CUDA is used."""
     torch.cuda._lazy_call(function)
 

@@ -67,7 +67,7 @@ def test_causes_contexts_and_groups_are_stripped_too() -> None:
 
     error = caught(chain)
     tracebacks.strip(error)
-    errors = tracebacks.chained(error)
+    errors = tracebacks.error_chain(error)
     assert len(errors) == 3
     assert all("f" not in functions(each) for each in errors)
 
@@ -75,7 +75,7 @@ def test_causes_contexts_and_groups_are_stripped_too() -> None:
 def test_a_chain_may_be_a_circle() -> None:
     first, second = ValueError("1"), ValueError("2")
     first.__context__, second.__context__ = second, first
-    assert tracebacks.chained(first) == [first, second]
+    assert tracebacks.error_chain(first) == [first, second]
 
 
 def test_our_own_mistakes_are_not_hidden() -> None:

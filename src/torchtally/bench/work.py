@@ -11,7 +11,7 @@ from torchtally.bench.stopwatch import Stopwatch
 from torchtally.timing.calibration import Sample
 from torchtally.torch_private import OpOverload
 from torchtally.trace import Call, TensorSpec
-from torchtally.virtual.described import described
+from torchtally.virtual.description import describe
 from torchtally.virtual.invocation import Invocation, tensors_in
 from torchtally.virtual.operators import learn
 from torchtally.work import cost_of
@@ -32,7 +32,7 @@ class Work:
         """What the recorder would write of it."""
         invocation = Invocation(learn(self.overload), self.args, self.kwargs)
         outputs = tensors_in(self())
-        call = described(invocation, outputs)
+        call = describe(invocation, outputs)
         is_mixed = any(tensor.is_cuda for tensor in (*invocation.inputs, *outputs))
         return replace(
             call,

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from torchtally.trace import Call
-from torchtally.virtual.described import described, strides
+from torchtally.virtual.description import describe, strides
 from torchtally.virtual.invocation import HOST_NUMBER, PINNED, Invocation
 from torchtally.virtual.storage import is_pinned, virtual_of
 
@@ -36,5 +36,5 @@ class Calls:
         place = self._known.get(signature := tuple(key))
         if place is None:
             place = self._known[signature] = len(self.calls)
-            self.calls.append(described(invocation, outputs))
+            self.calls.append(describe(invocation, outputs))
         return place, invocation.numbers, tuple(numbers)

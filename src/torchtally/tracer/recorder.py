@@ -277,7 +277,7 @@ class Recorder:
         key = (frame, operator, value)
         self._placeholders[key] = self._placeholders.get(key, 0) + 1
 
-    def noted(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self._notes[text] = self._notes.get(text, 0) + 1
 
     # The whole.

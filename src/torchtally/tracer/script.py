@@ -157,7 +157,7 @@ def outcome_of(part: Callable[[], None]) -> ScriptOutcome:
 
 def failure(error: BaseException) -> ScriptOutcome:
     """The outcome of an uncaught error; being told to stop is none, nor what comes of that."""
-    if any(isinstance(each, (StepsDone, Stopped)) for each in tracebacks.chained(error)):
+    if any(isinstance(each, (StepsDone, Stopped)) for each in tracebacks.error_chain(error)):
         return DONE
     message = traceback.format_exception_only(error)[-1].strip()
     if is_broken_stdout(error):

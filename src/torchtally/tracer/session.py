@@ -11,10 +11,10 @@ from torchtally.chips import Chip, chip
 from torchtally.trace import Ending, Trace
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.steps import Steps
-from torchtally.tracer.what_if import stand_ins, unused
+from torchtally.tracer.what_if import stand_ins, unused_changes
 from torchtally.virtual.kernels import Dispatch
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
-from torchtally.virtual.stand_ins import applied
+from torchtally.virtual.stand_ins import apply
 
 Elapsed = Callable[[Trace, int, int], float]
 """Predicted seconds between two ticks of a trace, the later one last."""
@@ -49,8 +49,8 @@ class Recording:
 
     def trace(self, ending: Ending) -> Trace:
         """The whole, at the end of the run."""
-        for what_if in unused(self.what_ifs):
-            self.recorder.noted(f"{what_if} changed nothing: the script has nothing of that kind")
+        for what_if in unused_changes(self.what_ifs):
+            self.recorder.note(f"{what_if} changed nothing: the script has nothing of that kind")
         return self._trace(ending)
 
     def trace_so_far(self) -> Trace:
@@ -100,7 +100,7 @@ def recording(
         return record.trace_so_far()
 
     for what_if in what_ifs:
-        recorder.noted(f"the script was run as if changed: {what_if}")
+        recorder.note(f"the script was run as if changed: {what_if}")
     with (
         virtual_gpu(
             target,
@@ -110,15 +110,15 @@ def recording(
             dispatch=dispatch,
             stopwatch=None if elapsed is None else Predictions(elapsed, trace_so_far, recorder),
         ) as device,
-        applied(stand_ins(what_ifs)),
-        watched(Steps(recorder, steps, on_step)),
+        apply(stand_ins(what_ifs)),
+        watch(Steps(recorder, steps, on_step)),
     ):
         record = Recording(device, recorder, script, what_ifs)
         yield record
 
 
 @contextmanager
-def watched(steps: Steps) -> Iterator[None]:
+def watch(steps: Steps) -> Iterator[None]:
     """The recorder sees modules called and optimizers made and stepped."""
-    with applied([*steps.recorder.modules.stand_ins(), *steps.stand_ins()]), steps.watching():
+    with apply([*steps.recorder.modules.stand_ins(), *steps.stand_ins()]), steps.watch():
         yield

@@ -62,7 +62,7 @@ class Steps:
         return [StandIn(Optimizer, "__init__", init)]
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         before = register_optimizer_step_pre_hook(self._before_step)
         after = register_optimizer_step_post_hook(self._after_step)
         try:

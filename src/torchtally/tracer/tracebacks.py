@@ -53,12 +53,12 @@ def begins_with_us(error: BaseException) -> bool:
 
 def strip(error: BaseException) -> None:
     """Take our frames out of an error's traceback, and out of those it is chained to."""
-    for each in chained(error):
+    for each in error_chain(error):
         if not is_our_mistake(each):
             each.__traceback__ = without_us(each.__traceback__)
 
 
-def chained(error: BaseException) -> list[BaseException]:
+def error_chain(error: BaseException) -> list[BaseException]:
     """The error, its causes and contexts, and the members of groups among them."""
     errors: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]

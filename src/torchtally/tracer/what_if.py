@@ -42,7 +42,7 @@ USED: set[str] = set()
 """Changes of the session that met something to change."""
 
 
-def unused(what_ifs: tuple[str, ...]) -> list[str]:
+def unused_changes(what_ifs: tuple[str, ...]) -> list[str]:
     """Those that have changed nothing so far: no such module or optimizer was there."""
     return [text for text in what_ifs if text not in USED]
 
@@ -61,7 +61,7 @@ def stand_ins(what_ifs: tuple[str, ...]) -> list[StandIn]:
     call: Callable[..., Any] = nn.Module.__call__
     init: Callable[..., Any] = Optimizer.__init__
     for make, value in changes:
-        if make is optimizer_as:
+        if make is choose_implementation:
             init = make(init, value)
         else:
             call = make(call, value)
@@ -72,7 +72,7 @@ def stand_ins(what_ifs: tuple[str, ...]) -> list[StandIn]:
     return table
 
 
-def checkpointed(native: Callable[..., Any], class_name: str) -> Callable[..., Any]:
+def checkpoint_modules(native: Callable[..., Any], class_name: str) -> Callable[..., Any]:
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if type(module).__name__ != class_name or not torch.is_grad_enabled():
             return native(module, *args, **kwargs)
@@ -82,7 +82,7 @@ def checkpointed(native: Callable[..., Any], class_name: str) -> Callable[..., A
     return call
 
 
-def autocast_to(native: Callable[..., Any], name: str) -> Callable[..., Any]:
+def autocast_model(native: Callable[..., Any], name: str) -> Callable[..., Any]:
     dtype = AUTOCAST.get(name)
     if dtype is None:
         raise UsageError(f"--what-if autocast={name}: the dtypes are {', '.join(AUTOCAST)}.")
@@ -102,7 +102,7 @@ def autocast_to(native: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def optimizer_as(native: Callable[..., Any], name: str) -> Callable[..., Any]:
+def choose_implementation(native: Callable[..., Any], name: str) -> Callable[..., Any]:
     implementation = IMPLEMENTATIONS.get(name)
     if implementation is None:
         raise UsageError(
@@ -121,7 +121,7 @@ def optimizer_as(native: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 CHANGES: dict[str, Callable[[Callable[..., Any], str], Callable[..., Any]]] = {
-    "checkpoint": checkpointed,
-    "autocast": autocast_to,
-    "optimizer": optimizer_as,
+    "checkpoint": checkpoint_modules,
+    "autocast": autocast_model,
+    "optimizer": choose_implementation,
 }

@@ -115,7 +115,7 @@ def is_eligible(leaf: Any) -> bool:
         return False
     if leaf.dtype is torch.float64:
         return False
-    virtual = virtual_of(private.unwrapped(leaf))
+    virtual = virtual_of(private.unwrap(leaf))
     return virtual is not None and isinstance(virtual.home, DeviceMemory)
 
 
@@ -152,7 +152,7 @@ class Autocast:
             return self.overload_kernel(operator)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with private.autocast_key_excluded():
+            with private.exclude_autocast_key():
                 if torch.is_autocast_enabled("cuda"):
                     args, kwargs = self.cast_arguments(cast, has_dtype, args, kwargs)
                 return operator(*args, **kwargs)
@@ -164,7 +164,7 @@ class Autocast:
         with_dtype = operator_named(FP32_OVERLOAD[name])
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with private.autocast_key_excluded():
+            with private.exclude_autocast_key():
                 if torch.is_autocast_enabled("cuda") and is_eligible(args[0]):
                     arguments = dict(zip(("self", "p", "dim", "keepdim"), args, strict=False))
                     arguments = {
@@ -183,7 +183,7 @@ class Autocast:
 
     def refusal(self, operator: OpOverload, reason: str) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            with private.autocast_key_excluded():
+            with private.exclude_autocast_key():
                 if torch.is_autocast_enabled("cuda") and is_eligible(args[0]):
                     raise RuntimeError(reason)
                 return operator(*args, **kwargs)

@@ -71,17 +71,17 @@ class Compiling:
             StandIn(torch, "compile", self.compile),
             # It would import the compiler, which builds without CUDA do not have whole.
             StandIn(torch.compiler, "cudagraph_mark_step_begin", lambda: None),
-            *deferred(),
+            *dynamo_stand_ins(),
         ]
 
     def compile(self, model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda function: self.compile(function, **options)
-        self.mode.observer.noted(NOTE)
+        self.mode.observer.note(NOTE)
         return EagerModule(model) if isinstance(model, nn.Module) else model
 
 
-def deferred() -> list[StandIn]:
+def dynamo_stand_ins() -> list[StandIn]:
     """Keep the compiler from being imported (1.3 s) by code that only says it is not for it."""
     if private.DYNAMO in sys.modules:
         return []
@@ -106,7 +106,7 @@ class Deferred(ModuleType):
 
     def disable(self, fn: Any = None, recursive: bool = True, **options: Any) -> Any:
         if options.get("wrapping", True):
-            return self._imported().disable(fn, recursive, **options)
+            return self._import().disable(fn, recursive, **options)
         self._hidden.append(fn)  # asked by torch._disable_dynamo, which keeps the answer with it
         return fn
 
@@ -119,9 +119,9 @@ class Deferred(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":  # asked of every module there is
             raise AttributeError(name)
-        return getattr(self._imported(), name)
+        return getattr(self._import(), name)
 
-    def _imported(self) -> ModuleType:
+    def _import(self) -> ModuleType:
         if isinstance(sys.modules.get(private.DYNAMO), Deferred):
             del sys.modules[private.DYNAMO]
         return import_module(private.DYNAMO)

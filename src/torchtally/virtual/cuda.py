@@ -217,8 +217,8 @@ class CudaModule:
         answers = self.answers()
         table: list[StandIn] = []
         for owner in (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams):
-            table += replacing(owner, answers)
-        table += replacing(torch.accelerator, self.accelerator_answers())
+            table += stand_ins_for(owner, answers)
+        table += stand_ins_for(torch.accelerator, self.accelerator_answers())
         table += legacy_types.stand_ins()
         table += Profiling(self.mode).stand_ins()
         table += self.memory.stand_ins()
@@ -284,6 +284,6 @@ def refuse(name: str) -> Any:
     )
 
 
-def replacing(owner: ModuleType, answers: dict[str, Callable[..., Any]]) -> list[StandIn]:
+def stand_ins_for(owner: ModuleType, answers: dict[str, Callable[..., Any]]) -> list[StandIn]:
     """Stand-ins for those names that this module of this torch has."""
     return [StandIn(owner, name, value) for name, value in answers.items() if hasattr(owner, name)]

@@ -34,16 +34,16 @@ class CudaMemory:
     def of(self, device: Any = None) -> DeviceMemory:
         return self.mode.gpus[self.index(device)]
 
-    def allocated(self, device: Any = None) -> int:
+    def allocated_bytes(self, device: Any = None) -> int:
         return self.of(device).allocated_bytes
 
-    def peak_allocated(self, device: Any = None) -> int:
+    def peak_allocated_bytes(self, device: Any = None) -> int:
         return self.of(device).peak_allocated_bytes
 
-    def reserved(self, device: Any = None) -> int:
+    def reserved_bytes(self, device: Any = None) -> int:
         return self.of(device).reserved_bytes
 
-    def peak_reserved(self, device: Any = None) -> int:
+    def peak_reserved_bytes(self, device: Any = None) -> int:
         return self.of(device).peak_reserved_bytes
 
     def reset_peaks(self, device: Any = None) -> None:
@@ -128,8 +128,8 @@ class CudaMemory:
         """Names of `torch.cuda`."""
         return {
             **self.common_answers(),
-            "memory_cached": self.reserved,
-            "max_memory_cached": self.peak_reserved,
+            "memory_cached": self.reserved_bytes,
+            "max_memory_cached": self.peak_reserved_bytes,
             "reset_max_memory_allocated": self.reset_peaks,
             "reset_max_memory_cached": self.reset_peaks,
             "mem_get_info": self.mem_get_info,
@@ -142,10 +142,10 @@ class CudaMemory:
         return {
             "synchronize": self.synchronize,
             "empty_cache": self.empty_cache,
-            "memory_allocated": self.allocated,
-            "max_memory_allocated": self.peak_allocated,
-            "memory_reserved": self.reserved,
-            "max_memory_reserved": self.peak_reserved,
+            "memory_allocated": self.allocated_bytes,
+            "max_memory_allocated": self.peak_allocated_bytes,
+            "memory_reserved": self.reserved_bytes,
+            "max_memory_reserved": self.peak_reserved_bytes,
             "reset_peak_memory_stats": self.reset_peaks,
             "reset_accumulated_memory_stats": self.reset_accumulated,
         }

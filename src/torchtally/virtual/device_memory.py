@@ -87,14 +87,14 @@ class DeviceMemory:
 
     # Storages.
 
-    def allocated(self, storage: VirtualStorage) -> None:
+    def allocate(self, storage: VirtualStorage) -> None:
         """Find a place for a storage. Raises torch.OutOfMemoryError."""
         if storage.requested_bytes:
             storage.block = self._allocate(storage.requested_bytes)
         if self.observer is not None:
             self.observer.storage_born(storage)
 
-    def freed(self, storage: VirtualStorage) -> None:
+    def free(self, storage: VirtualStorage) -> None:
         block, storage.block = storage.block, None
         if block is None and storage.requested_bytes:
             return  # it never found a place
@@ -103,10 +103,10 @@ class DeviceMemory:
         if block is not None:
             self._free(block)
 
-    def resized(self, storage: VirtualStorage, requested_bytes: int) -> None:
+    def resize(self, storage: VirtualStorage, requested_bytes: int) -> None:
         """CUDA allocates the new block before it frees the old one, whose bytes it copies."""
         block = self._allocate(requested_bytes) if requested_bytes else None
-        self.freed(storage)
+        self.free(storage)
         storage.requested_bytes, storage.block = requested_bytes, block
         if self.observer is not None:
             self.observer.storage_born(storage)

@@ -8,7 +8,7 @@ handler of their own in `SPECIAL` (see `special.py`).
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from torch import Tensor
 from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.errors import UnsupportedError
-from torchtally.memory.allocator import Block, OutOfMemoryError
 from torchtally.memory.workspace import (
     adds_bias,
     blas_lt_workspace,
@@ -27,60 +26,22 @@ from torchtally.memory.workspace import (
 )
 from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispatchMode
 from torchtally.virtual import kernels, values
-from torchtally.virtual.described import described
-from torchtally.virtual.device_memory import DeviceMemory, MemoryObserver
-from torchtally.virtual.generators import is_on_device
-from torchtally.virtual.invocation import META, Invocation, Recipe, recipe_of, replaced, tensors_in
+from torchtally.virtual.description import describe
+from torchtally.virtual.device_checks import check_generator, check_same_device
+from torchtally.virtual.device_memory import DeviceMemory
+from torchtally.virtual.invocation import META, Invocation, replace_tensors, tensors_in
+from torchtally.virtual.observer import NullObserver, Observer
 from torchtally.virtual.operators import Operator, learn
 from torchtally.virtual.shapes import SHAPES
 from torchtally.virtual.storage import (
     HostMemory,
     VirtualStorage,
-    is_pinned,
     make_virtual,
     pin,
-    virtual_of,
 )
-
-
-class Observer(MemoryObserver, Protocol):
-    """Told what runs on the virtual GPU. The tracer is one; `Nobody` listens to nothing."""
-
-    clock: int
-    """How many operators ran on the device: the moment an event is recorded at."""
-
-    def operator_ran(self, invocation: Invocation, outputs: Any) -> None: ...
-
-    def host_operator_ran(self) -> None: ...
-
-    def placeholder_given(self, operator: str, value: str) -> None: ...
-
-    def noted(self, text: str) -> None: ...
-
-
-class Nobody:
-    """An observer that takes no notes, and only counts."""
-
-    def __init__(self) -> None:
-        self.clock = 0
-
-    def operator_ran(self, invocation: Invocation, outputs: Any) -> None:
-        self.clock += 1
-
-    def storage_born(self, storage: VirtualStorage) -> None: ...
-    def storage_died(self, storage: VirtualStorage) -> None: ...
-    def workspace_taken(self, device: torch.device, block: Block, name: str) -> None: ...
-    def workspace_dropped(self, block: Block) -> None: ...
-    def workspace_used(self, device: torch.device, block: Block, name: str) -> None: ...
-    def reserved_changed(self, device: torch.device, reserved_bytes: int) -> None: ...
-    def cache_emptied(self, device: torch.device) -> None: ...
-    def memory_refused(
-        self, device: torch.device, requested_bytes: int, error: OutOfMemoryError
-    ) -> None: ...
-    def host_waited(self) -> None: ...
-    def host_operator_ran(self) -> None: ...
-    def placeholder_given(self, operator: str, value: str) -> None: ...
-    def noted(self, text: str) -> None: ...
+from torchtally.virtual.templates import ResultTemplate, template_of
+from torchtally.virtual.value_keeper import ValueKeeper, inside_backward
+from torchtally.virtual.waits import HostWait, host_wait, pins_result
 
 
 class OperatorDepth(threading.local):
@@ -95,22 +56,6 @@ Handler = Callable[["VirtualDispatch", Invocation], Any]
 SPECIAL: dict[OpOverload, Handler] = {}
 """Operators that are more than shapes: filled by `special.py`."""
 
-MIXES_DEVICES = frozenset(
-    """
-    aten.copy_ aten._to_copy aten.set_ aten.is_same_size
-    aten.index aten.index_put aten.index_put_ aten._index_put_impl_
-    aten._foreach_copy aten._foreach_copy_ aten._foreach_addcdiv aten._foreach_addcdiv_
-    aten._foreach_addcmul aten._foreach_addcmul_
-    aten._fused_adam_ aten._fused_adamw_ aten._fused_sgd_ aten._fused_adagrad_
-    aten._pack_padded_sequence aten._pack_padded_sequence_backward aten._ctc_loss
-    aten._ctc_loss_backward
-    """.split()  # noqa: SIM905
-)
-"""Operators that take host tensors of any shape beside device tensors."""
-
-OVERWRITES = frozenset(["aten.copy_", "aten.fill_", "aten.zero_", "aten.normal_", "aten.uniform_"])
-"""In-place operators whose result does not depend on what was there before."""
-
 
 class VirtualDispatch(TorchDispatchMode):
     """Executes operators for the virtual GPUs of one session. One object serves all threads."""
@@ -122,6 +67,7 @@ class VirtualDispatch(TorchDispatchMode):
         self.observer = observer
         self.random = [values.RandomState() for _ in gpus]
         self.current_device = 0
+        self.values = ValueKeeper(host, observer, lambda: self.random[self.current_device])
         self.is_active = True
         self.target: Chip | None = None
         """The chip simulated."""
@@ -131,7 +77,7 @@ class VirtualDispatch(TorchDispatchMode):
         """Where the last operator's results went: a C++ composition's own factories go there."""
         self._operators: dict[int, Operator] = {}
         """By the overload's id: its own hash is computed in Python, and this is asked for often."""
-        self._recipes: dict[tuple[Any, ...], Recipe] = {}
+        self._templates: dict[tuple[Any, ...], ResultTemplate] = {}
         self._scratch: dict[tuple[Any, ...], tuple[tuple[int, str], ...]] = {}
         self._checked: set[tuple[Any, ...]] = set()
         """Signatures of in-place calls that torch accepted once."""
@@ -173,7 +119,7 @@ class VirtualDispatch(TorchDispatchMode):
     def leave_in_child(self) -> None:
         """In a forked process everything runs for real, and nothing is counted."""
         self.is_active = False
-        self.observer = Nobody()
+        self.observer = NullObserver()
         for gpu in self.gpus:
             gpu.observer = None
         OperatorDepth.depth = INSIDE.depth = 1  # in every thread, tensors tell the truth
@@ -229,28 +175,8 @@ class VirtualDispatch(TorchDispatchMode):
         if home is None:
             return self.run_on_host(call)
         if mixes and home is not self.host:
-            self.check_same_device(call)
+            check_same_device(call)
         return self.run_virtual(call, result_home, mixes)
-
-    def check_same_device(self, call: Invocation) -> None:
-        """Raise PyTorch's own error when a call mixes devices and may not."""
-        if call.operator.name in MIXES_DEVICES:
-            return
-        devices: dict[str, None] = {}
-        takes_scalars = not call.operator.name.startswith("aten._foreach")
-        for tensor, virtual in zip(call.inputs, call.virtuals, strict=True):
-            if virtual is None and private.is_meta(tensor):
-                continue
-            device = private.true_device(tensor) if virtual is None else virtual.home.device
-            if device.type == "cpu" and tensor.dim() == 0 and takes_scalars:
-                continue  # a scalar may come from the host
-            devices[str(device)] = None
-        if len(devices) > 1:
-            first, second, *_ = devices
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"{first} and {second}! (when running {call.operator.name})"
-            )
 
     # On the host.
 
@@ -293,9 +219,9 @@ class VirtualDispatch(TorchDispatchMode):
         if operator.product is not None and self.target is not None:
             call.allows_tf32 = allows_tf32(call)
         signature = call.signature
-        recipe = self._recipes.get(signature)
-        if recipe is not None:
-            return self.finish(call, recipe.make(), home)
+        template = self._templates.get(signature)
+        if template is not None:
+            return self.finish(call, template.build(), home)
         if operator.is_inplace:
             if signature not in self._checked:
                 if not is_elementwise_on_lists(call):
@@ -303,8 +229,8 @@ class VirtualDispatch(TorchDispatchMode):
                 self._checked.add(signature)
             return self.finish(call, call.args[0] if operator.returns_self else None, home)
         result = self.execute_as_meta(call, mixes)
-        if not operator.is_mutating and (learnt := recipe_of(result)) is not None:
-            self._recipes[signature] = learnt
+        if not operator.is_mutating and (learnt := template_of(result)) is not None:
+            self._templates[signature] = learnt
         return self.finish(call, result, home)
 
     def execute_as_meta(self, call: Invocation, mixes: bool) -> Any:
@@ -317,8 +243,8 @@ class VirtualDispatch(TorchDispatchMode):
                 for tensor in call.inputs
                 if not private.is_meta(tensor)
             }
-            args = replaced(args, stand_in)
-            kwargs = {name: replaced(arg, stand_in) for name, arg in kwargs.items()}
+            args = replace_tensors(args, stand_in)
+            kwargs = {name: replace_tensors(arg, stand_in) for name, arg in kwargs.items()}
         return self.execute(call.operator.overload, args, without_device(kwargs, META))
 
     def execute(self, overload: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -352,53 +278,28 @@ class VirtualDispatch(TorchDispatchMode):
             self.notice_resizes(call)
         if call.operator.takes_workspace and isinstance(home, DeviceMemory):
             self.take_workspaces(call, outputs, home)
-        pins = home is self.host and result_is_pinned(call)
+        pins = home is self.host and pins_result(call)
         if pins:
             pin(result)
         self.tell(call, outputs, home)
         if is_new or call.operator.is_mutating:
-            result = self.keep_values(call, outputs, result, home)
+            result = self.values.keep(call, outputs, result, home)
             if pins:
                 pin(result)
         return result
 
     def tell(self, call: Invocation, outputs: Sequence[Tensor], home: Any) -> None:
         """Let the observer hear of the operator, and of the host's wait for it, if it waits."""
-        if home is self.host and all(map(self.is_on_host, call.virtuals)):
+        on_host = [virtual is None or virtual.home is self.host for virtual in call.virtuals]
+        if home is self.host and all(on_host):
             self.observer.host_operator_ran()
             return
         self.observer.operator_ran(call, outputs)
-        if call.operator.waits is not None:
-            self.wait_for(call, home)
-        elif home is self.host:
-            self.host_waits()
-
-    def is_on_host(self, virtual: VirtualStorage | None) -> bool:
-        return virtual is None or virtual.home is self.host
-
-    def wait_for(self, call: Invocation, home: Any) -> None:
-        """Keep the host waiting, where the operator's CUDA implementation does.
-
-        A copy waits for its stream unless it is asynchronous (native/cuda/Copy.cu). One that is,
-        to pageable memory, waits as well: the driver's cudaMemcpyAsync returns when it is done.
-        """
-        on_host = [self.is_on_host(virtual) for virtual in call.virtuals]
-        match call.operator.waits:
-            case "copy":
-                makes_result = call.operator.name == "aten._to_copy"
-                is_to_host = home is self.host if makes_result else on_host[0]
-                if is_to_host and not (call.argument("non_blocking") and ends_pinned(call)):
-                    self.host_waits()
-                elif any(on_host) and not call.argument("non_blocking"):
-                    self.observer.host_waited()
-            case "index":
-                if any(on_host):
-                    self.observer.host_waited()
-            case "value":
-                if "output_size" not in call.operator.arguments or (
-                    call.argument("output_size") is None
-                ):
-                    self.host_waits()
+        match host_wait(call, on_host, is_to_host=home is self.host):
+            case HostWait.DEVICE:
+                self.host_waits()
+            case HostWait.TRANSFER:
+                self.observer.host_waited()
 
     def take_workspaces(
         self, call: Invocation, outputs: Sequence[Tensor], memory: DeviceMemory
@@ -417,7 +318,7 @@ class VirtualDispatch(TorchDispatchMode):
             signature = (call.signature, *(tensor.shape for tensor in outputs))
             sizes = self._scratch.get(signature)
             if sizes is None:
-                workspaces = scratch(described(call, outputs), chip)
+                workspaces = scratch(describe(call, outputs), chip)
                 sizes = tuple((workspace.bytes, workspace.kind.name) for workspace in workspaces)
                 self._scratch[signature] = sizes
             memory.use_workspaces(sizes)
@@ -455,52 +356,6 @@ class VirtualDispatch(TorchDispatchMode):
 
     # Values.
 
-    def keep_values(self, call: Invocation, outputs: Any, result: Any, home: Any) -> Any:
-        """Compute the real values of a call whose inputs all have one; drop overwritten ones."""
-        is_mutating = call.operator.is_mutating
-        if call.operator.name in OVERWRITES:
-            revive(call.inputs[0])
-        real = None
-        if all(map(has_value, call.inputs)) and all(map(may_have_value, outputs)):
-            real = self.compute(call)
-        if real is None:
-            if is_mutating:
-                drop_written(call)
-            if home is self.host and inside_backward():
-                return self.as_real_gradient(result)
-            return result
-        if is_mutating:
-            return result
-        if home is self.host:
-            return real
-        give_values(outputs, tensors_in(real))
-        return result
-
-    def as_real_gradient(self, result: Any) -> Any:
-        """A small gradient on its way to a host tensor, which takes only a real one."""
-        if not isinstance(result, Tensor) or result.nbytes > values.REAL_HOST_BYTES:
-            return result
-        self.observer.placeholder_given("aten._to_copy", "a gradient of zeros on the host")
-        return torch.zeros(result.shape, dtype=result.dtype)
-
-    def compute(self, call: Invocation) -> Any:
-        """The call on real host tensors; None where a value is missing or only CUDA has it."""
-        arguments = values.real_arguments(call.args, call.kwargs)
-        if arguments is None:
-            return None
-        args, kwargs = arguments
-        kwargs.pop("pin_memory", None)
-        overload = call.operator.overload
-        try:
-            if call.operator.is_random:
-                with self.random[self.current_device].as_default():
-                    result = overload(*args, **kwargs)
-            else:
-                result = overload(*args, **kwargs)
-        except (RuntimeError, NotImplementedError):
-            return None
-        return () if result is None else result
-
 
 def allows_tf32(call: Invocation) -> bool:
     """PyTorch's settings of this moment let CUDA compute the call in TF32."""
@@ -510,23 +365,6 @@ def allows_tf32(call: Invocation) -> bool:
         and call.inputs[0].dtype is torch.float32
         and private.fp32_precision("cuda", product) == "tf32"
     )
-
-
-def result_is_pinned(call: Invocation) -> bool:
-    """A host result that PyTorch puts into pinned memory: as asked for, or to copy while it works.
-
-    The latter as `_to_copy` (native/TensorConversions.cpp) does.
-    """
-    if call.kwargs.get("pin_memory"):
-        return True
-    return call.operator.name == "aten._to_copy" and bool(call.kwargs.get("non_blocking"))
-
-
-def ends_pinned(call: Invocation) -> bool:
-    """A copy to the host whose target is pinned: the result's, or the first argument's."""
-    if call.operator.name == "aten._to_copy":
-        return result_is_pinned(call)
-    return is_pinned(call.inputs[0])
 
 
 def is_all_on_host(args: Sequence[Any]) -> bool:
@@ -565,20 +403,6 @@ def is_from_options(call: Invocation) -> bool:
     return "pin_memory" not in call.kwargs
 
 
-def inside_backward() -> bool:
-    return private.current_autograd_node() is not None
-
-
-def check_generator(generator: torch.Generator, home: Any) -> None:
-    """Raise PyTorch's own error for a generator of another device."""
-    expected = home.device.type
-    actual = "cuda" if is_on_device(generator) else "cpu"
-    if expected != actual:
-        raise RuntimeError(
-            f"Expected a '{expected}' device type for generator but found '{actual}'"
-        )
-
-
 def in_child(call: Invocation) -> Any:
     """An operator in a forked worker: what it makes of virtual host data is real zeros."""
     result = call.operator.overload(*call.args, **call.kwargs)
@@ -601,44 +425,3 @@ def without_device(kwargs: dict[str, Any], device: torch.device) -> dict[str, An
     if "generator" in kept:
         kept["generator"] = None
     return kept
-
-
-def has_value(tensor: Tensor) -> bool:
-    virtual = virtual_of(tensor)
-    return virtual.value is not None if virtual is not None else not private.is_meta(tensor)
-
-
-def may_have_value(tensor: Tensor) -> bool:
-    virtual = virtual_of(tensor)
-    return virtual is not None and (
-        virtual.value is not None or values.keeps_value(tensor.dtype, virtual.requested_bytes)
-    )
-
-
-def give_values(outputs: Sequence[Tensor], reals: Sequence[Tensor]) -> None:
-    """Keep the values of results, unless the host's are of another shape than the device's."""
-    if [tensor.shape for tensor in outputs] != [real.shape for real in reals]:
-        return
-    for tensor, real in zip(outputs, reals, strict=True):
-        if may_have_value(tensor) and not has_value(tensor):
-            values.give_value(tensor, real)
-
-
-def drop_written(call: Invocation) -> None:
-    """Values that were overwritten by something unknown are unknown."""
-    if any(virtual is not None and virtual.value is not None for virtual in call.virtuals):
-        for name, tensor in call.named_inputs:
-            if name in call.operator.written:
-                values.drop_value(tensor)
-
-
-def revive(tensor: Tensor) -> None:
-    """A small storage about to be overwritten as a whole may have a value again."""
-    virtual = virtual_of(tensor)
-    if (
-        virtual is not None
-        and virtual.value is None
-        and values.keeps_value(tensor.dtype, virtual.requested_bytes)
-        and tensor.numel() * tensor.element_size() == virtual.requested_bytes
-    ):
-        virtual.value = torch.UntypedStorage(virtual.requested_bytes)

@@ -54,7 +54,7 @@ class Factories:
         for name, function in functions.items():
             table[id(function)] = table.get(id(getattr(torch, name)), f"aten::{name}")
         return [
-            StandIn(torch, "Generator", generator_type(torch.Generator, self.indexed)),
+            StandIn(torch, "Generator", generator_type(torch.Generator, self.complete_device)),
             *(StandIn(torch, name, function) for name, function in functions.items()),
             # Device contexts know factories by identity, and the native ones run below ours.
             StandIn(*private.DEVICE_CONSTRUCTORS, lambda: constructors),
@@ -69,7 +69,7 @@ class Factories:
             ),
         ]
 
-    def indexed(self, device: Any) -> torch.device:
+    def complete_device(self, device: Any) -> torch.device:
         """A device as its user wrote it, with the number of the current one if it has none."""
         indexed = as_device(device) or HOST
         if indexed.type == "cuda" and indexed.index is None:

@@ -129,75 +129,12 @@ def hashable(arg: Any, drops_floats: bool) -> Any:
     return arg
 
 
-class Recipe:
-    """The results of a call whose signature was seen before, made without running it."""
-
-    __slots__ = ("container", "items")
-
-    def __init__(self, container: type | None, items: list[Any]) -> None:
-        self.container = container
-        self.items = items
-
-    def make(self) -> Any:
-        tensors = [
-            torch.empty_strided(item.shape, item.stride, dtype=item.dtype, device=META)
-            if type(item) is Fresh
-            else item
-            for item in self.items
-        ]
-        return tensors[0] if self.container is None else self.container(tensors)
-
-
-class Fresh:
-    """A result in storage of its own."""
-
-    __slots__ = ("dtype", "shape", "stride")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.shape = tensor.shape
-        self.stride = tensor.stride()
-        self.dtype = tensor.dtype
-
-
-def recipe_of(result: Any) -> Recipe | None:
-    """How to make such results again; None unless every tensor owns all of its own storage."""
-    if isinstance(result, Tensor):
-        container, items = None, [result]
-    elif type(result) in (tuple, list):
-        container, items = type(result), list(result)
-    else:
-        return None
-    tensors = [item for item in items if isinstance(item, Tensor)]
-    if not all(owns_fresh_storage(tensor) for tensor in tensors):
-        return None
-    if len({private.storage_identity(tensor) for tensor in tensors}) < len(tensors):
-        return None
-    if not all(isinstance(item, (Tensor, int, type(None))) for item in items):
-        return None
-    return Recipe(container, [Fresh(item) if isinstance(item, Tensor) else item for item in items])
-
-
-def owns_fresh_storage(tensor: Tensor) -> bool:
-    if tensor.layout is not torch.strided or tensor.storage_offset() or tensor.is_conj():
-        return False
-    storage = tensor.untyped_storage()
-    return getattr(storage, "virtual", None) is None and storage.nbytes() == extent_bytes(tensor)
-
-
-def extent_bytes(tensor: Tensor) -> int:
-    """Bytes from a tensor's first element to the end of its last."""
-    if tensor.numel() == 0:
-        return 0
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
-
-
-def replaced(arg: Any, replacement: dict[int, Tensor]) -> Any:
+def replace_tensors(arg: Any, replacement: dict[int, Tensor]) -> Any:
     """An argument with some of its tensors replaced, by identity."""
     if isinstance(arg, Tensor):
         return replacement.get(id(arg), arg)
     if isinstance(arg, (list, tuple)):
-        return type(arg)(replaced(item, replacement) for item in arg)
+        return type(arg)(replace_tensors(item, replacement) for item in arg)
     return arg
 
 

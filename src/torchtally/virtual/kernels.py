@@ -57,7 +57,7 @@ class Target:
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    virtual = virtual_of(private.unwrapped(tensor))
+    virtual = virtual_of(private.unwrap(tensor))
     return virtual is not None and isinstance(virtual.home, DeviceMemory)
 
 
@@ -318,21 +318,21 @@ def onednn_layer(
 def single_state(mode: int) -> tuple[Kernel, Kernel]:
     """Both forms (padded and packed) of an RNN with one hidden state."""
 
-    def padded(
+    def run_padded(
         x: Tensor, hx: Tensor, params: list[Tensor], has_biases: bool, layers: int,
         dropout: float, train: bool, bidirectional: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
         return cudnn_rnn(mode, x, [], hx, None, params, has_biases, layers, dropout, train,
                          bidirectional, batch_first)  # fmt: skip
 
-    def packed(
+    def run_packed(
         x: Tensor, batch_sizes: Tensor, hx: Tensor, params: list[Tensor], has_biases: bool,
         layers: int, dropout: float, train: bool, bidirectional: bool,
     ) -> Any:  # fmt: skip
         return cudnn_rnn(mode, x, batch_sizes.tolist(), hx, None, params, has_biases, layers,
                          dropout, train, bidirectional, False)  # fmt: skip
 
-    return padded, packed
+    return run_padded, run_packed
 
 
 for _packet, _mode in ((aten.gru, GRU), (aten.rnn_tanh, TANH), (aten.rnn_relu, RELU)):
@@ -387,7 +387,7 @@ def scaled_dot_product_attention(
         )[0]
     if backend is Backend.EFFICIENT:
         if mask is not None:
-            mask = aligned(mask.expand(*query.shape[:3], key.shape[2]))
+            mask = align(mask.expand(*query.shape[:3], key.shape[2]))
         return aten._scaled_dot_product_efficient_attention.default(  # type: ignore[no-any-return]
             query, key, value, mask, query_set.needs_grad, dropout_p, is_causal, scale=scale
         )[0]
@@ -449,7 +449,7 @@ def additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.where(mask, kept, torch.scalar_tensor(-torch.inf, dtype=dtype, device="cuda"))
 
 
-def aligned(bias: Tensor) -> Tensor:
+def align(bias: Tensor) -> Tensor:
     """The efficient kernel reads bias rows of a multiple of 16 elements: pad, then cut a view."""
     keys = bias.shape[-1]
     if padding := -keys % 16:

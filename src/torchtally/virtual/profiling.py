@@ -40,7 +40,7 @@ class Profiling:
         ) -> None:  # fmt: skip
             """Without the device, whose events this build of torch cannot record."""
             if use_cuda or use_device == "cuda":
-                mode.observer.noted(HOST_ONLY)
+                mode.observer.note(HOST_ONLY)
                 use_device, use_cpu = None, True
             native(profile, *args, use_device=use_device, use_cpu=use_cpu, **options)
 

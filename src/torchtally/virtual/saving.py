@@ -50,7 +50,7 @@ def rebuild_virtual_tensor(
             "none of their values.\nLoad it inside a simulated run (`tally run`), or write it "
             "again on a real device."
         )
-    home = Loading.mode.home_of(mapped(torch.device(device)))
+    home = Loading.mode.home_of(mapped_device(torch.device(device)))
     storages = Loading.storages if Loading.storages is not None else {}
     flat = storages.get(number)
     if flat is None:
@@ -65,7 +65,7 @@ def rebuild_virtual_tensor(
     return tensor.requires_grad_(requires_grad)
 
 
-def mapped(device: torch.device) -> torch.device:
+def mapped_device(device: torch.device) -> torch.device:
     """Where `torch.load`'s map_location wants a tensor that was saved from `device`."""
     location = Loading.map_location
     if isinstance(location, dict):
@@ -95,11 +95,11 @@ class Located:
             target = location if map_location is None else map_location
         device = as_device(target)
         if device is not None and device.type == "cuda":
-            return self.saving.moved(storage, device)
+            return self.saving.move(storage, device)
         return torch.serialization.default_restore_location(storage, str(target))
 
 
-def reduced(tensor: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+def reduce_tensor(tensor: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
     """What pickle keeps of a virtual tensor."""
     virtual = shown_virtual(tensor)
     assert virtual is not None
@@ -143,7 +143,7 @@ class Saving:
                 return methods.native_reduce(tensor, protocol)
             methods.mode.host_reads(virtual)
             methods.saved_bytes += tensor.numel() * tensor.element_size()
-            return reduced(tensor)
+            return reduce_tensor(tensor)
 
         return [
             StandIn(torch.Tensor, "__reduce_ex__", reduce_ex),
@@ -155,7 +155,7 @@ class Saving:
             StandIn(
                 torch.UntypedStorage,
                 "cuda",
-                lambda storage, device=None, non_blocking=False: methods.moved(storage, device),
+                lambda storage, device=None, non_blocking=False: methods.move(storage, device),
             ),
             *self.safetensors(),
         ]
@@ -164,7 +164,7 @@ class Saving:
         self, storage: Any, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
     ) -> Tensor:
         """A tensor in a storage that was just loaded."""
-        untyped, dtype = private.untyped(storage), storage.dtype
+        untyped, dtype = private.untyped_storage(storage), storage.dtype
         virtual = getattr(untyped, "virtual", None)
         if virtual is None:
             return self.native_rebuild(storage, offset, shape, stride)  # type: ignore[no-any-return]
@@ -180,7 +180,7 @@ class Saving:
 
     def say_saved(self) -> None:
         if self.saved_bytes:
-            self.mode.observer.noted(
+            self.mode.observer.note(
                 f"a checkpoint of {self.saved_bytes} bytes was saved: shapes only, no values"
             )
 
@@ -200,7 +200,7 @@ class Saving:
         finally:
             Loading.map_location, Loading.storages = before
 
-    def moved(self, storage: torch.UntypedStorage, device: Any) -> torch.UntypedStorage:
+    def move(self, storage: torch.UntypedStorage, device: Any) -> torch.UntypedStorage:
         """A real storage's bytes on the virtual GPU: kept where they are few."""
         target = as_device(device) or torch.device("cuda")
         home = self.mode.home_of(target)
@@ -250,7 +250,7 @@ class Saving:
 
 
 @contextmanager
-def sending_to_processes() -> Any:
+def send_zeros_to_processes() -> Any:
     """Virtual host tensors reach spawned data loaders as zeros; nothing else changes."""
     table: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     before = {kind: table[kind] for kind in (Tensor, torch.nn.Parameter) if kind in table}

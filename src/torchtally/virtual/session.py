@@ -19,10 +19,16 @@ from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import Compiling
 from torchtally.virtual.cuda import CudaModule
 from torchtally.virtual.device_memory import DeviceMemory
-from torchtally.virtual.dispatch import SPECIAL, Nobody, Observer, VirtualDispatch
+from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
 from torchtally.virtual.factories import Factories
-from torchtally.virtual.saving import Loading, Saving, rebuild_virtual_tensor, sending_to_processes
-from torchtally.virtual.stand_ins import StandIn, applied
+from torchtally.virtual.observer import NullObserver, Observer
+from torchtally.virtual.saving import (
+    Loading,
+    Saving,
+    rebuild_virtual_tensor,
+    send_zeros_to_processes,
+)
+from torchtally.virtual.stand_ins import StandIn, apply
 from torchtally.virtual.storage import HostMemory
 from torchtally.virtual.streams import Event, EventClock, Stopwatch, current_stream_number
 from torchtally.virtual.tensors import TensorMethods
@@ -102,7 +108,7 @@ def virtual_gpu(
         raise UsageError("a virtual GPU is active already: leave that one first")
     try:
         with ExitStack() as stack:
-            listener: Observer = observer or Nobody()
+            listener: Observer = observer or NullObserver()
             memory = _memory(target, listener, is_limited=memory_is_limited)
             mode = VirtualDispatch([memory], HostMemory(), listener)
             mode.nonzero_fraction = nonzero_fraction
@@ -142,16 +148,16 @@ def _activate(
     stack.callback(setattr, Loading, "mode", None)
     stack.callback(autocast.cache.clear)
     stack.enter_context(torch.serialization.safe_globals([rebuild_virtual_tensor]))
-    stack.enter_context(sending_to_processes())
-    stack.enter_context(private.lifting_cpu_tensors_only())
-    stack.enter_context(applied(_table(mode, target, autocast)))
+    stack.enter_context(send_zeros_to_processes())
+    stack.enter_context(private.lift_cpu_tensors_only())
+    stack.enter_context(apply(_table(mode, target, autocast)))
     _clear_device_constructors()
     stack.callback(_clear_device_constructors)
     stack.enter_context(private.autocast_on_backend())
-    stack.enter_context(private.higher_order_operators_reach_modes())
+    stack.enter_context(private.let_higher_order_operators_reach_modes())
     stack.enter_context(_not_in_children(mode))
-    stack.enter_context(private.default_device_kept())
-    stack.enter_context(private.autocast_key_included())
+    stack.enter_context(private.keep_default_device())
+    stack.enter_context(private.include_autocast_key())
     stack.enter_context(mode)
     return VirtualGPU(target, mode)
 
@@ -178,7 +184,7 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
         if not mode.is_active:
             native_run(thread)
             return
-        with private.autocast_key_included(), mode:
+        with private.include_autocast_key(), mode:
             native_run(thread)
 
     return [

@@ -187,14 +187,14 @@ def grouped_mm(
     return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
 
 
-def updated(*args: Any, **kwargs: Any) -> None:
+def update_in_place(*args: Any, **kwargs: Any) -> None:
     """A fused optimizer step: everything is written in place."""
 
 
 for _packet in (aten._fused_sgd_, aten._fused_adagrad_):
-    SHAPES[_packet.default] = updated
+    SHAPES[_packet.default] = update_in_place
 for _packet in (aten._fused_sgd_, aten._fused_adagrad_, aten._fused_adam_, aten._fused_adamw_):
-    SHAPES[_packet.tensor_lr] = updated
+    SHAPES[_packet.tensor_lr] = update_in_place
 
 
 def like_argument(number: int) -> Callable[..., Tensor]:

@@ -14,16 +14,11 @@ from torch import Tensor
 from torchtally import torch_private as private
 from torchtally.torch_private import OpOverload
 from torchtally.virtual import kernels, values
-from torchtally.virtual.dispatch import (
-    SPECIAL,
-    Handler,
-    VirtualDispatch,
-    give_values,
-    has_value,
-    may_have_value,
-)
+from torchtally.virtual.device_checks import check_same_device
+from torchtally.virtual.dispatch import SPECIAL, Handler, VirtualDispatch
 from torchtally.virtual.invocation import META, Invocation, tensors_in
 from torchtally.virtual.storage import pin, virtual_of
+from torchtally.virtual.value_keeper import give_values, has_value, may_have_value
 
 aten = torch.ops.aten
 
@@ -114,7 +109,7 @@ def read_scalar(mode: VirtualDispatch, call: Invocation) -> Any:
 
 @special(aten.equal.default, aten.allclose.default)
 def read_equal(mode: VirtualDispatch, call: Invocation) -> Any:
-    mode.check_same_device(call)
+    check_same_device(call)
     for virtual in filter(None, call.virtuals[:1]):
         mode.host_reads(virtual)
     arguments = values.real_arguments(call.args, call.kwargs)
@@ -129,7 +124,7 @@ def read_equal(mode: VirtualDispatch, call: Invocation) -> Any:
 
 @special(aten.isnan.default, aten.isinf.default, aten.isposinf.default, aten.isneginf.default)
 def assume_finite(mode: VirtualDispatch, call: Invocation) -> Any:
-    return assuming(mode, call, answer=False)
+    return run_assuming(mode, call, answer=False)
 
 
 @special(aten.eq.Scalar, aten.ne.Scalar, aten.eq.Tensor, aten.ne.Tensor)
@@ -137,13 +132,13 @@ def compare_finite(mode: VirtualDispatch, call: Invocation) -> Any:
     """`x == x` and `x != inf` are how torch itself spells isnan and isfinite."""
     is_equal = call.operator.name == "aten.eq"
     if call.args[0] is call.args[1]:
-        return assuming(mode, call, answer=is_equal)
+        return run_assuming(mode, call, answer=is_equal)
     if values.is_infinite(call.args[1]):
-        return assuming(mode, call, answer=not is_equal)
+        return run_assuming(mode, call, answer=not is_equal)
     return mode.run(call)
 
 
-def assuming(mode: VirtualDispatch, call: Invocation, *, answer: bool) -> Any:
+def run_assuming(mode: VirtualDispatch, call: Invocation, *, answer: bool) -> Any:
     """Run, and let a small result without a value be `answer` throughout."""
     result = mode.run(call)
     virtual = virtual_of(result)
@@ -198,7 +193,7 @@ def shaped_by_value(
     """The real result where values are known, else meta tensors of the declared bound."""
     if not call.is_virtual:
         return mode.run(call)
-    real = mode.compute(call) if all(map(has_value, call.inputs)) else None
+    real = mode.values.compute(call) if all(map(has_value, call.inputs)) else None
     if real is None:
         result, assumption = bound()
         mode.observer.placeholder_given(call.operator.name, assumption)
@@ -218,7 +213,7 @@ def empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=META)
 
 
-def selected(mode: VirtualDispatch, elements: int) -> tuple[int, str]:
+def count_selected(mode: VirtualDispatch, elements: int) -> tuple[int, str]:
     """How many of so many elements a mask selects, by the declared fraction."""
     count = round(elements * mode.nonzero_fraction)
     return count, f"{count} of {elements} elements selected"
@@ -227,7 +222,7 @@ def selected(mode: VirtualDispatch, elements: int) -> tuple[int, str]:
 @special(aten.nonzero.default)
 def nonzero(mode: VirtualDispatch, call: Invocation) -> Any:
     def bound() -> tuple[Tensor, str]:
-        rows, assumption = selected(mode, call.args[0].numel())
+        rows, assumption = count_selected(mode, call.args[0].numel())
         dims = call.args[0].dim()
         # CUDA's kernel writes one row per dimension and returns the transpose.
         return torch.empty((dims, rows), dtype=torch.int64, device=META).t(), assumption
@@ -240,7 +235,7 @@ def masked_select(mode: VirtualDispatch, call: Invocation) -> Any:
     def bound() -> tuple[Tensor, str]:
         tensor, mask = call.args
         elements = torch.broadcast_shapes(tensor.shape, mask.shape).numel()
-        count, assumption = selected(mode, elements)
+        count, assumption = count_selected(mode, elements)
         return empty(count, dtype=tensor.dtype), assumption
 
     return shaped_by_value(mode, call, bound)

@@ -19,7 +19,7 @@ class StandIn:
 
 
 @contextmanager
-def applied(stand_ins: list[StandIn]) -> Iterator[None]:
+def apply(stand_ins: list[StandIn]) -> Iterator[None]:
     """Put every stand-in in place; on the way out put back exactly what was there."""
     replaced: list[tuple[Any, str, Any]] = []
     try:

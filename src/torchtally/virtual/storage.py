@@ -17,11 +17,11 @@ class Home(Protocol):
 
     device: torch.device
 
-    def allocated(self, storage: "VirtualStorage") -> None: ...
+    def allocate(self, storage: "VirtualStorage") -> None: ...
 
-    def freed(self, storage: "VirtualStorage") -> None: ...
+    def free(self, storage: "VirtualStorage") -> None: ...
 
-    def resized(self, storage: "VirtualStorage", requested_bytes: int) -> None: ...
+    def resize(self, storage: "VirtualStorage", requested_bytes: int) -> None: ...
 
 
 class VirtualStorage:
@@ -45,7 +45,7 @@ class VirtualStorage:
         self.value: torch.UntypedStorage | None = None
         """The real bytes, on the host, where the values policy keeps them."""
         self.home = home
-        home.allocated(self)
+        home.allocate(self)
 
     @property
     def address(self) -> int:
@@ -54,10 +54,10 @@ class VirtualStorage:
     def resize(self, requested_bytes: int) -> None:
         """The storage was resized in place: a new allocation, and the old one is freed."""
         self.value = None
-        self.home.resized(self, requested_bytes)
+        self.home.resize(self, requested_bytes)
 
     def __del__(self) -> None:
-        self.home.freed(self)
+        self.home.free(self)
 
 
 def virtual_of(tensor: torch.Tensor) -> VirtualStorage | None:
@@ -99,11 +99,11 @@ class HostMemory:
 
     device = torch.device("cpu")
 
-    def allocated(self, storage: VirtualStorage) -> None:
+    def allocate(self, storage: VirtualStorage) -> None:
         pass
 
-    def freed(self, storage: VirtualStorage) -> None:
+    def free(self, storage: VirtualStorage) -> None:
         pass
 
-    def resized(self, storage: VirtualStorage, requested_bytes: int) -> None:
+    def resize(self, storage: VirtualStorage, requested_bytes: int) -> None:
         storage.requested_bytes = requested_bytes

@@ -28,7 +28,7 @@ def shown_virtual(tensor: Tensor) -> VirtualStorage | None:
     """The virtual storage Python may see: none inside an operator."""
     if INSIDE.depth or not private.is_meta(tensor):
         return None
-    return virtual_of(private.unwrapped(tensor))
+    return virtual_of(private.unwrap(tensor))
 
 
 def device(tensor: Tensor) -> torch.device:
@@ -75,7 +75,7 @@ def record_stream(tensor: Tensor, stream: Any) -> None:
         virtual.home.record_stream(virtual, stream.stream_id)
 
 
-class Moved(torch.autograd.Function):
+class DeviceCopy(torch.autograd.Function):
     """A copy between devices; its gradient goes back to where the tensor came from.
 
     torch's own formula asks the tensor's options for the device, and those say "meta" both on the
@@ -90,7 +90,7 @@ class Moved(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return ctx.methods.moved(gradient, ctx.here, ctx.dtype), None, None
+        return ctx.methods.move(gradient, ctx.here, ctx.dtype), None, None
 
 
 class TensorMethods:
@@ -160,7 +160,7 @@ class TensorMethods:
             copies = args[flags[1]]
             args = args[: flags[1]]
         target, dtype, non_blocking, memory_format = self.parse_to(*args, **kwargs)
-        return self.moved(
+        return self.move(
             tensor, target, dtype, copies=copies, non_blocking=non_blocking, layout=memory_format
         )
 
@@ -174,7 +174,7 @@ class TensorMethods:
             kwargs = {**kwargs, "device": torch.device("cuda", kwargs["device"])}
         return private.parse_to(*args, **kwargs)
 
-    def moved(
+    def move(
         self,
         tensor: Tensor,
         target: torch.device | None,
@@ -200,17 +200,17 @@ class TensorMethods:
             "dtype": dtype, "device": target, "non_blocking": non_blocking, "memory_format": layout
         }  # fmt: skip
         if tensor.requires_grad and torch.is_grad_enabled():
-            moved: Tensor = Moved.apply(tensor, self, keywords)  # type: ignore[no-untyped-call]
+            moved: Tensor = DeviceCopy.apply(tensor, self, keywords)  # type: ignore[no-untyped-call]
             return moved
         return private.to_copy(tensor, **keywords)
 
     def cuda(self, tensor: Tensor, device: Any = None, non_blocking: bool = False,
              memory_format: Any = None) -> Tensor:  # fmt: skip
         target = as_device(device) or torch.device("cuda")
-        return self.moved(tensor, target, non_blocking=non_blocking, layout=memory_format)
+        return self.move(tensor, target, non_blocking=non_blocking, layout=memory_format)
 
     def cpu(self, tensor: Tensor, memory_format: Any = None) -> Tensor:
-        return self.moved(tensor, torch.device("cpu"), layout=memory_format)
+        return self.move(tensor, torch.device("cpu"), layout=memory_format)
 
     def type(self, tensor: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
         """`type()` names the tensor's legacy type; `type("torch.cuda.HalfTensor")` moves it."""
@@ -224,7 +224,7 @@ class TensorMethods:
             return self.native_to(tensor, dtype)
         target = torch.device("cuda" if ".cuda." in name else "cpu")
         element = self.native_type(torch.empty(0), name.replace(".cuda", "")).dtype
-        return self.moved(tensor, target, element, non_blocking=non_blocking)
+        return self.move(tensor, target, element, non_blocking=non_blocking)
 
     # `param.data = ...` keeps the parameter's identity when a module moves to the device.
 
@@ -242,7 +242,7 @@ class TensorMethods:
             raise UnsupportedError("cannot set .data of this tensor on the virtual GPU")
         holder.requires_grad_(tensor.requires_grad)
         if tensor.grad is not None:
-            holder.grad = self.moved(tensor.grad, new.device)
+            holder.grad = self.move(tensor.grad, new.device)
         private.swap_contents(tensor, holder)
 
     def delete_data(self, tensor: Tensor) -> None:

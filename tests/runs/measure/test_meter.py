@@ -14,7 +14,7 @@ from torchtally.runs.measure.meter import Meter
 from torchtally.runs.measurements import Command, Runs
 from torchtally.tracer.steps import Steps, StepsDone
 from torchtally.tracer.stopper import DONE
-from torchtally.virtual.stand_ins import applied
+from torchtally.virtual.stand_ins import apply
 
 WIDTH = 1024
 MATRIX_BYTES = WIDTH * WIDTH * 4
@@ -27,7 +27,7 @@ def measured(function: Callable[[], object], steps: int = 2) -> Measurement:
     with torchtally.virtual_gpu(GPU):
         meter = Meter()
         counting = Steps(meter.roles, steps, meter.step_completed)
-        with applied(counting.stand_ins()), counting.watching():
+        with apply(counting.stand_ins()), counting.watch():
             meter.start()
             with suppress(StepsDone):
                 function()

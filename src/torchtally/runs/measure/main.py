@@ -12,7 +12,7 @@ from torchtally.tracer.script import Script, run
 from torchtally.tracer.steps import Steps
 from torchtally.tracer.stopper import ScriptOutcome, Stopper, flush_outputs
 from torchtally.virtual.session import virtual_gpu
-from torchtally.virtual.stand_ins import applied
+from torchtally.virtual.stand_ins import apply
 
 
 def measure(request: MeasureRequest, reply: Callable[[Measurement], None]) -> None:
@@ -35,8 +35,8 @@ def measure(request: MeasureRequest, reply: Callable[[Measurement], None]) -> No
     with ExitStack() as stack:
         if request.gpu is not None:
             stack.enter_context(virtual_gpu(chip(request.gpu)))
-        stack.enter_context(applied(steps.stand_ins()))
-        stack.enter_context(steps.watching())
+        stack.enter_context(apply(steps.stand_ins()))
+        stack.enter_context(steps.watch())
         meter.start()
         code = leaving(run(script, stopper))
         flush_outputs()

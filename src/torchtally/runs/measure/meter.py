@@ -54,7 +54,7 @@ class Meter:
 
     def start(self) -> None:
         """Record the history, at once or as soon as CUDA is used."""
-        private.call_when_initialized(_record)
+        private.call_once_initialized(_record)
 
     def step_completed(self, number: int) -> None:
         self._held.append(self.roles.by_address)

@@ -10,7 +10,7 @@ from torchtally.memory.allocator import Block, OutOfMemoryError
 from torchtally.memory.workspace import has_scratch
 from torchtally.trace import Call, Role
 from torchtally.tracer.recorder import Recorder
-from torchtally.virtual.described import described
+from torchtally.virtual.description import describe
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage, virtual_of
@@ -75,7 +75,7 @@ class AllocationRecorder(Recorder):
         number = self._scratch_numbers.get(key)
         if number is None:
             number = self._scratch_numbers[key] = len(self.scratch_calls)
-            self.scratch_calls.append(described(invocation, outputs))
+            self.scratch_calls.append(describe(invocation, outputs))
         self.scratch.append((self.clock, number))
 
     def host_waited(self) -> None:

@@ -21,7 +21,7 @@ from torchtally.tracer.steps import Steps
 from torchtally.tracer.stopper import ScriptOutcome, Stopper, flush_outputs
 from torchtally.tracer.what_if import stand_ins
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
-from torchtally.virtual.stand_ins import applied
+from torchtally.virtual.stand_ins import apply
 
 
 def probe(request: ProbeRequest, reply: Callable[[ProbeResult], None]) -> None:
@@ -54,15 +54,15 @@ def probe(request: ProbeRequest, reply: Callable[[ProbeResult], None]) -> None:
                 memory_is_limited=False,
             )
         )
-        stack.enter_context(applied(stand_ins(request.what_ifs)))
+        stack.enter_context(apply(stand_ins(request.what_ifs)))
         differences = Differences(gpu.chip, request.capabilities)
-        stack.enter_context(applied(differences.stand_ins()))
+        stack.enter_context(apply(differences.stand_ins()))
         folding = Folding(recorder, gpu.mode, gpu.mode.gpus[0])
         if request.folds:
             folding.watch_readers()
-            stack.enter_context(applied(folding.stand_ins()))
-        stack.enter_context(applied(steps.stand_ins()))
-        stack.enter_context(steps.watching())
+            stack.enter_context(apply(folding.stand_ins()))
+        stack.enter_context(apply(steps.stand_ins()))
+        stack.enter_context(steps.watch())
         code = leaving(run(script, stopper))
         flush_outputs()
         os._exit(code)  # threads of the script may still run, and nothing waits for them

@@ -50,7 +50,7 @@ def literals(invocation: Invocation) -> Iterator[tuple[str, Literal]]:
             yield name, literal(value)
 
 
-def described(invocation: Invocation, outputs: Sequence[Tensor]) -> Call:
+def describe(invocation: Invocation, outputs: Sequence[Tensor]) -> Call:
     """The call itself, for a signature seen for the first time."""
     operator = invocation.operator
     places: dict[int, int] = {}
