@@ -1,14 +1,15 @@
 """Passes that are not run take the memory of those that were."""
 
-import json
-import subprocess
-import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.run_tally import TIMEOUT_S, environment
+from torchtally.runs.children import Children
+from torchtally.runs.probes import PRELOAD
+from torchtally.runs.protocol import ProbeRequest, ProbeResult
 
 SCRIPT = """\
 import sys, torch
@@ -50,45 +51,60 @@ print(model.count, len(calls))
 """
 
 
-def probe(folder: Path, case: str, *, autocast: bool = True, folds: bool = True) -> dict[str, Any]:
-    script = SCRIPT.replace("CASE", case).replace("AUTOCAST", str(autocast))
-    (folder / "train.py").write_text(script)
-    asked = {
-        "script": "train.py", "arguments": [], "is_module": False, "gpu": "H100-SXM", "steps": 2,
-        "max_seconds": None, "nonzero_fraction": 1.0, "folds": folds, "lifeline": None,
-        "what_ifs": [], "capabilities": [],
-        "capacities": [[1 << 24, 1 << 24], [1 << 30, 1 << 30]], "answer": str(folder / "answer"),
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "torchtally.runs.probe", json.dumps(asked)], cwd=folder,
-        env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads((folder / "answer").read_text())
-    assert answer["ending"][0] == "steps", done.stderr
-    return answer
+ENVIRONMENT = environment()
+Probe = Callable[..., ProbeResult]
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Children]:
+    """One server for all tests here: each probe is forked from it."""
+    with Children("test", preload=PRELOAD) as children:
+        yield children
+
+
+@pytest.fixture
+def probe(children: Children, tmp_path: Path) -> Probe:
+    """Probes the script with a case put in."""
+
+    def probe(case: str, *, autocast: bool = True, folds: bool = True) -> ProbeResult:
+        script = tmp_path / "train.py"
+        script.write_text(SCRIPT.replace("CASE", case).replace("AUTOCAST", str(autocast)))
+        request = ProbeRequest(
+            script=str(script), arguments=(), is_module=False, gpu="H100-SXM", steps=2,
+            folds=folds, capacities=((1 << 24, 1 << 24), (1 << 30, 1 << 30)),
+        )  # fmt: skip
+        children.start("", request, environment=ENVIRONMENT)
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not (ended := children.ended(1.0)):
+            assert time.monotonic() < deadline_s
+        answer = ended[0].answer(ProbeResult)
+        assert answer is not None, ended[0].output
+        assert answer.ending == "steps", ended[0].output
+        return answer
+
+    return probe
 
 
 PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "verdicts", "steps")
 
 
 @pytest.mark.parametrize("autocast", [True, False])
-def test_memory_is_the_same(tmp_path: Path, autocast: bool) -> None:
+def test_memory_is_the_same(probe: Probe, autocast: bool) -> None:
     """20 calls: the first one takes cuBLAS's workspace, two more show that they are alike."""
-    folded = probe(tmp_path, "pass", autocast=autocast)
-    run = probe(tmp_path, "pass", autocast=autocast, folds=False)
-    assert folded["folded"] >= 15
-    assert run["folded"] == 0
-    assert [folded[peak] for peak in PEAKS] == [run[peak] for peak in PEAKS]
-    assert [verdict["fits"] for verdict in folded["verdicts"]] == [False, True]
+    folded = probe("pass", autocast=autocast)
+    run = probe("pass", autocast=autocast, folds=False)
+    assert folded.folded >= 15
+    assert run.folded == 0
+    assert [getattr(folded, peak) for peak in PEAKS] == [getattr(run, peak) for peak in PEAKS]
+    assert [verdict.fits for verdict in folded.verdicts] == [False, True]
 
 
-def test_scratch_memory_of_a_pass_that_is_not_run(tmp_path: Path) -> None:
+def test_scratch_memory_of_a_pass_that_is_not_run(probe: Probe) -> None:
     """Sorting a million numbers takes 20 MB and gives them back before the next operator."""
     case = "x = x + x.flatten().sort().values[:512] + x.flatten().sort().values[:512]"
-    folded, run = probe(tmp_path, case), probe(tmp_path, case, folds=False)
-    assert folded["folded"] >= 15
-    assert [folded[peak] for peak in PEAKS] == [run[peak] for peak in PEAKS]
+    folded, run = probe(case), probe(case, folds=False)
+    assert folded.folded >= 15
+    assert [getattr(folded, peak) for peak in PEAKS] == [getattr(run, peak) for peak in PEAKS]
 
 
 @pytest.mark.parametrize(
@@ -103,5 +119,5 @@ def test_scratch_memory_of_a_pass_that_is_not_run(tmp_path: Path) -> None:
     ],
     ids=["attribute", "list", "kept tensor", "value", "weight", "host"],
 )
-def test_what_a_pass_leaves_behind_keeps_it_from_being_folded(tmp_path: Path, case: str) -> None:
-    assert probe(tmp_path, case)["folded"] == 0
+def test_what_a_pass_leaves_behind_keeps_it_from_being_folded(probe: Probe, case: str) -> None:
+    assert probe(case).folded == 0
