@@ -227,7 +227,7 @@ def predicted(workload: Workload) -> dict[str, Any]:
     ledger.check()
     kernels: Counter[str] = Counter()
     for entry in ledger.steady:
-        kernels[entry.op.call.name] += entry.slot.kernel_s
+        kernels[entry.call.name] += entry.slot.kernel_s
     calibrated_s = sum(entry.slot.kernel_s for entry in ledger.steady if entry.slot.is_calibrated)
     return {
         "step_s": ledger.step_s,

@@ -72,7 +72,7 @@ def from_python(model: Model) -> dict[str, Any]:
         summary_text(summarise(ledger))
     parts["report it"] = watch.spent
     with tempfile.TemporaryDirectory() as folder, Stopwatch() as watch:
-        torchtally.write_trace(trace, f"{folder}/run.tally")
+        trace.save(f"{folder}/run.tally")
     parts["write the trace"] = watch.spent
     return {
         "parts": {

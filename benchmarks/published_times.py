@@ -12,8 +12,10 @@ the model a constant are marked, and left out of the medians.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
+
+from msgspec import structs
 
 from benchmarks.measuring import parser, write
 from torchtally.chips import chip
@@ -68,7 +70,9 @@ def call(
     name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], **literals: Literal
 ) -> Call:
     """All tensors have storage of their own."""
-    numbered = [replace(spec, storage=number) for number, spec in enumerate((*inputs, *outputs))]
+    numbered = [
+        structs.replace(spec, storage=number) for number, spec in enumerate((*inputs, *outputs))
+    ]
     return Call(
         name,
         "default",
@@ -252,9 +256,9 @@ def convolution(shape: tuple[int, ...]) -> Call:
 
 def convolution_backward(shape: tuple[int, ...], output_mask: tuple[bool, bool, bool]) -> Call:
     data, weight, result = convolution_tensors(shape)
-    inputs = (replace(result, argument="grad_output"), data, weight)
+    inputs = (structs.replace(result, argument="grad_output"), data, weight)
     outputs = [data] if output_mask[0] else [weight]
-    outputs = [replace(spec, argument="") for spec in outputs]
+    outputs = [structs.replace(spec, argument="") for spec in outputs]
     return call("aten.convolution_backward", inputs, outputs, groups=1, output_mask=output_mask)
 
 
@@ -339,8 +343,8 @@ def attention(
     name = f"aten._scaled_dot_product_{kernel}_attention"
     if not backward:
         return call(name, specs, (result,), is_causal=False)
-    grad = replace(result, argument="grad_out")
-    out = replace(result, argument="out")
+    grad = structs.replace(result, argument="grad_out")
+    out = structs.replace(result, argument="out")
     gradients = (result, result, result)
     return call(f"{name}_backward", (grad, *specs, out), gradients, is_causal=False)
 
@@ -427,10 +431,10 @@ COPIES = "NVlabs/cuda-oxide pull request 976"
 
 
 def host_copy(moved_bytes: int, *, to_device: bool, is_pinned: bool) -> Call:
-    host = replace(tensor(moved_bytes, dtype="uint8", device="cpu"), is_pinned=is_pinned)
+    host = structs.replace(tensor(moved_bytes, dtype="uint8", device="cpu"), is_pinned=is_pinned)
     device = tensor(moved_bytes, dtype="uint8")
     source, target = (host, device) if to_device else (device, host)
-    return call("aten._to_copy", (replace(source, argument="self"),), (target,))
+    return call("aten._to_copy", (structs.replace(source, argument="self"),), (target,))
 
 
 def copies() -> Iterator[Row]:
@@ -457,7 +461,7 @@ ALL_REDUCES: tuple[tuple[int, float], ...] = ((2**30, 9306.7), (2**31, 18535.0),
 def all_reduces() -> Iterator[Row]:
     for moved, microseconds in ALL_REDUCES:
         floats = tensor(moved // 4, argument="input", dtype="float32")
-        result = replace(floats, argument="")
+        result = structs.replace(floats, argument="")
         one = call("_c10d_functional.all_reduce", (floats,), (result,), group_size=2)
         label = f"all-reduce of {moved >> 30} GiB, 2 ranks"
         source = "NVIDIA/nccl issue 1161"

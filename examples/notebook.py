@@ -103,5 +103,5 @@ for recompute in (False, True):
 
 # %% Keep it: the file opens without torch, here or with `tally show train.tally --by module`
 
-torchtally.write_trace(trace, "train.tally")
-assert torchtally.read_trace("train.tally") == trace
+trace.save("train.tally")
+assert torchtally.Trace.load("train.tally") == trace

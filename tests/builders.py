@@ -1,7 +1,9 @@
 """Small traces for tests: a few operators whose sums a reader can do in their head."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from torchtally.trace import (
     Call,
@@ -99,6 +101,8 @@ class TraceBuilder:
     """Appends operators, one tick each, and the storages they allocate."""
 
     ops: list[Op] = field(default_factory=list)
+    calls: dict[Call, int] = field(default_factory=dict)
+    sites: dict[Site, int] = field(default_factory=dict)
     storages: list[Storage] = field(default_factory=list)
     step_ends: list[int] = field(default_factory=list)
     reserved: list[Reserved] = field(default_factory=list)
@@ -126,7 +130,16 @@ class TraceBuilder:
         """Run one operator that allocates its results (or takes `outputs`). Returns the last."""
         if outputs is None:
             outputs = [self.allocate(size or out.bytes, role, name) for out in call.outputs]
-        self.ops.append(Op(self.clock, call, site, phase, tuple(inputs), tuple(outputs)))
+        self.ops.append(
+            Op(
+                self.clock,
+                self.calls.setdefault(call, len(self.calls)),
+                self.sites.setdefault(site, len(self.sites)),
+                phase,
+                tuple(inputs),
+                tuple(outputs),
+            )
+        )
         return outputs[-1] if outputs else -1
 
     def allocate(self, size: int, role: Role | None = None, name: str = "") -> int:
@@ -163,6 +176,8 @@ class TraceBuilder:
             script=script,
             chip=self.chip,
             torch_version="2.13.0",
+            calls=tuple(self.calls),
+            sites=tuple(self.sites),
             ops=tuple(self.ops),
             storages=tuple(self.storages),
             step_ends=tuple(self.step_ends),
@@ -188,11 +203,13 @@ def big_trace(ops: int) -> Trace:
         script="train.py --big",
         chip="H100-SXM",
         torch_version="2.13.0",
+        calls=tuple(calls),
+        sites=tuple(sites),
         ops=tuple(
             Op(
                 n,
-                calls[n % 300],
-                sites[n % 200],
+                n % 300,
+                n % 200,
                 phases[n // 1000 % 2],
                 (max(n - 2, 0), max(n - 1, 0)),
                 (n,),

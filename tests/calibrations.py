@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from tests.builders import mm_call, spec
 from torchtally.timing.calibration import Calibration, Issue, Sample
 from torchtally.trace import Call
@@ -21,7 +23,9 @@ def attention(seconds: float, *, is_causal: bool, is_backward: bool = False) -> 
         for n, name in enumerate(names)
     )
     name = "aten._scaled_dot_product_flash_attention" + "_backward" * is_backward
-    outputs = tuple(replace(tensor, argument="", storage=tensor.storage + 3) for tensor in specs)
+    outputs = tuple(
+        structs.replace(tensor, argument="", storage=tensor.storage + 3) for tensor in specs
+    )
     return Sample(Call(name, "default", specs, outputs, (("is_causal", is_causal),)), seconds)
 
 

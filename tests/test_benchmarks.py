@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.builders import big_trace
-from torchtally.trace.file import write_trace
 
 ROOT = Path(__file__).parents[1]
 
@@ -61,7 +60,7 @@ def test_against_the_flop_counter(tmp_path: Path) -> None:
 
 def test_start_up(tmp_path: Path) -> None:
     trace = tmp_path / "run.tally"
-    write_trace(big_trace(1000), str(trace))
+    big_trace(1000).save(str(trace))
     found = figures(tmp_path, "start_up", "--trace", str(trace))
     assert found["trace_file_bytes"] == trace.stat().st_size
     names = {"python -c pass", "tally --help", "tally show", "tally show --by line"}
@@ -72,7 +71,7 @@ def test_start_up(tmp_path: Path) -> None:
 
 def test_compare_chips(tmp_path: Path) -> None:
     trace = tmp_path / "run.tally"
-    write_trace(big_trace(1000), str(trace))
+    big_trace(1000).save(str(trace))
     found = figures(tmp_path, "compare_chips", "--trace", str(trace))
     assert set(found["runs"]) == {
         "python -c pass", "the page", "one other chip", "three other chips"

@@ -9,7 +9,6 @@ import pytest
 import torchtally
 from tests.builders import TraceBuilder, frame, mm_call, site
 from tests.layers import LAYERS, breaches, classes_with_two_homes
-from torchtally.trace.file import write_trace
 
 PACKAGE = Path(torchtally.__file__).parent
 
@@ -134,7 +133,7 @@ def test_a_second_home_is_found(tmp_path: Path) -> None:
 
 LIGHT = {
     "import torchtally": "import torchtally",
-    "all of accounting": "from torchtally import account, by, chip, read_trace, write_trace",
+    "all of accounting": "from torchtally import Trace, account, by, chip",
     "tally --help": "main(['--help'])",
     "tally run --help": "main(['run', '--help'])",
     "tally gpus": "main(['gpus'])",
@@ -171,7 +170,7 @@ def trace_file(tmp_path: Path) -> Path:
     made = TraceBuilder()
     made.run(mm_call(2, 3, 4), (0, 0), site=site(frame()))
     file = tmp_path / "run.tally"
-    write_trace(made.build(), file)
+    made.build().save(file)
     return file
 
 

@@ -249,7 +249,7 @@ def test_forward_and_backward_of_the_two_layer_model():
     ledger = accounted(script)
     products = {
         phase: sum(entry.cost.flops for entry in ledger.steady
-                   if entry.op.phase is phase and entry.op.call.name == "aten.mm")
+                   if entry.op.phase is phase and entry.call.name == "aten.mm")
         for phase in (Phase.FORWARD, Phase.BACKWARD)
     }  # fmt: skip
     assert products[Phase.FORWARD] == 2 * B * D * D + 2 * B * D * K

@@ -1,10 +1,11 @@
 """Reading traces in tests: which operators ran, where, and what they cost."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torchtally
 from torchtally.ledger import Ledger
-from torchtally.trace import Op, Phase, Trace
+from torchtally.trace import Call, Phase, Site, Trace
 
 
 def traced(function: Callable[[], object], gpu: str = "H100-SXM", **options: object) -> Trace:
@@ -19,11 +20,28 @@ def accounted(function: Callable[[], object], gpu: str = "H100-SXM", **options: 
     return ledger
 
 
-def ops(trace: Trace, name: str | None = None, phase: Phase | None = None) -> list[Op]:
+class FullOp(NamedTuple):
+    """An op with the call and the site that it names by number."""
+
+    clock: int
+    call: Call
+    site: Site
+    phase: Phase
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def ops(trace: Trace, name: str | None = None, phase: Phase | None = None) -> list[FullOp]:
     """The operators of a name and a phase, in order."""
+    full = (
+        FullOp(
+            op.clock, trace.calls[op.call], trace.sites[op.site], op.phase, op.inputs, op.outputs
+        )
+        for op in trace.ops
+    )
     return [
         op
-        for op in trace.ops
+        for op in full
         if (name is None or op.call.name == name) and (phase is None or op.phase is phase)
     ]
 
@@ -33,6 +51,6 @@ def names(trace: Trace, phase: Phase | None = None) -> list[str]:
     return [op.call.name for op in ops(trace, phase=phase)]
 
 
-def sources(found: list[Op]) -> list[str]:
+def sources(found: list[FullOp]) -> list[str]:
     """The source lines operators belong to."""
     return [op.site.line.text if op.site.line else "" for op in found]

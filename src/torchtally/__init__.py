@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torchtally.runs.function import run
     from torchtally.timing.targets import roofline
     from torchtally.trace import Trace
-    from torchtally.trace.file import read_trace, write_trace
     from torchtally.views import by
     from torchtally.virtual.session import virtual_gpu
 
@@ -35,11 +34,9 @@ _HOMES = {
     "by": "views",
     "chip": "chips",
     "known_chips": "chips",
-    "read_trace": "trace.file",
     "roofline": "timing.targets",
     "run": "runs.function",
     "virtual_gpu": "virtual.session",
-    "write_trace": "trace.file",
 }
 
 __all__ = [
@@ -51,11 +48,9 @@ __all__ = [
     "by",
     "chip",
     "known_chips",
-    "read_trace",
     "roofline",
     "run",
     "virtual_gpu",
-    "write_trace",
 ]
 
 

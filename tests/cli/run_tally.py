@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchtally.trace import Trace
-from torchtally.trace.file import read_trace
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TALLY = """\
@@ -32,7 +31,7 @@ class Run:
 
     @property
     def trace(self) -> Trace:
-        return read_trace(self.file)
+        return Trace.load(self.file)
 
     @property
     def said_by_script(self) -> str:

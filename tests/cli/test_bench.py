@@ -15,7 +15,6 @@ from torchtally.errors import UsageError
 from torchtally.timing.calibration import Calibration
 from torchtally.timing.calibration.file import read, write
 from torchtally.timing.calibration.library import PLACE, folder
-from torchtally.trace.file import write_trace
 
 Said = Callable[[str, float], None]
 
@@ -180,7 +179,7 @@ def trace_file(tmp_path: Path) -> str:
     from tests.report.test_html import trace
 
     path = tmp_path / "run.tally"
-    write_trace(trace("train.py"), path)
+    trace("train.py").save(path)
     return str(path)
 
 

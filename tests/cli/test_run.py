@@ -29,8 +29,7 @@ from tests.cli.run_tally import (
     tally_run,
 )
 from torchtally.cli import main, parser
-from torchtally.trace import Ending
-from torchtally.trace.file import read_trace
+from torchtally.trace import Ending, Trace
 
 # As under python ---------------------------------------------------------------------------------
 
@@ -105,7 +104,7 @@ def test_sys_exit_after_threads_and_exit_handlers(tmp_path: Path) -> None:
     run = ending("by_number", cwd=tmp_path)
     assert (run.code, run.trace.ending) == (3, Ending("exit", "sys.exit(3)"))
     assert run.stdout == "thread\nhandler cuda:0\n"
-    assert run.trace.ops[-1].site.line.function == "by_number.<locals>.<lambda>"
+    assert run.trace.sites[run.trace.ops[-1].site].line.function == "by_number.<locals>.<lambda>"
 
 
 def test_sys_exit_with_a_text(tmp_path: Path) -> None:
@@ -257,7 +256,7 @@ def test_nobody_reads_stdout(tmp_path: Path) -> None:
     assert "Traceback" not in stderr
     assert "Exception ignored" not in stderr
     assert any(map(is_verdict, stderr.splitlines()))
-    assert read_trace(tmp_path / "run.tally").ending.message.startswith("BrokenPipeError")
+    assert Trace.load(tmp_path / "run.tally").ending.message.startswith("BrokenPipeError")
 
 
 def test_two_runs_into_one_file(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ import pytest
 from tests.report.test_text import realistic
 from torchtally.cli import COMMANDS, main, show
 from torchtally.cli.arguments import until
-from torchtally.trace.file import write_trace
 from torchtally.views import VIEWS
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 TALLY = [sys.executable, "-c", "import sys; from torchtally.cli import main; sys.exit(main())"]
 
@@ -21,7 +20,7 @@ TALLY = [sys.executable, "-c", "import sys; from torchtally.cli import main; sys
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = tmp_path / "run.tally"
-    write_trace(realistic(), path)
+    realistic().save(path)
     return str(path)
 
 
@@ -59,7 +58,7 @@ def test_help_lists_every_view_with_its_summary(capsys: pytest.CaptureFixture[st
 
 
 def test_the_conventions_are_those_of_the_library() -> None:
-    assert tuple(Attention) == show.CONVENTIONS
+    assert tuple(Convention) == show.CONVENTIONS
 
 
 def test_json_to_stdout(file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +152,7 @@ def test_ctrl_c(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torchtally.trace.file.read_trace", interrupted)
+    monkeypatch.setattr("torchtally.trace.Trace.load", interrupted)
     assert main(["show", file]) == 130
     assert "interrupted" in capsys.readouterr().err
 

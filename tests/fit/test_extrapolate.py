@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from torchtally.chips import chip
 from torchtally.fit.extrapolate import Allocations, Growth, NotLinearError, Peaks, replayed
@@ -59,7 +60,9 @@ def test_what_is_no_line_is_said_or_rounded() -> None:
 def softmax(rows: int) -> Call:
     """Its backward pass takes scratch memory of the size of its result: 256 KiB a row."""
     spec = TensorSpec("grad_output", (rows, 1 << 16), (1 << 16, 1), "float32", "cuda:0", 0)
-    return Call("aten._softmax_backward_data", "default", (spec,), (replace(spec, argument=""),))
+    return Call(
+        "aten._softmax_backward_data", "default", (spec,), (structs.replace(spec, argument=""),)
+    )
 
 
 def test_scratch_memory_follows_from_shapes_and_the_chip() -> None:

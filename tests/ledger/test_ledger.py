@@ -30,7 +30,7 @@ from torchtally.ledger import (
 )
 from torchtally.trace import Call, Phase, Role, Trace
 from torchtally.work import RULES, Cost, Kind, cost_of
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 from torchtally.work.rule import rule
 
 LAYER = site(frame(line=3), module="net", module_class="Linear")
@@ -143,7 +143,7 @@ def test_the_convention_reaches_the_total() -> None:
     made.run(attention_call(is_causal=False), (0, 0, 0))
     trace = made.build()
     assert account(trace).total.flops == 200
-    causal = account(trace, convention=Attention.CAUSAL)
+    causal = account(trace, convention=Convention.CAUSAL)
     assert causal.total.flops == causal.total.flops_matmul == 150
     causal.check()
 
@@ -193,8 +193,8 @@ def test_every_grouping_sums_to_the_total(trace: Trace) -> None:
     ledger.check()
     for grouped in GROUPINGS.values():
         assert sum(grouped(ledger).values(), start=Total()) == ledger.total
-    whole = sums(ledger.entries, lambda entry: None).get(None, Total())
-    assert whole.flops == sum(cost_of(op.call)[1].flops for op in trace.ops)
+    whole = sums(ledger.entries, ledger.times.slots, lambda entry: None).get(None, Total())
+    assert whole.flops == sum(cost_of(trace.calls[op.call])[1].flops for op in trace.ops)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """Who made a storage and who reads it say what it is for; live bytes are a sum one can check."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.builders import (
     TraceBuilder,

@@ -35,7 +35,8 @@ import torch
 from torch._ops import OpOverload
 from torch.profiler import ProfilerActivity, profile
 
-from torchtally.trace import Ending, Op, Trace
+from tests.traces import FullOp, ops
+from torchtally.trace import Ending, Trace
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.session import recording
 from torchtally.virtual.dispatch import VirtualDispatch
@@ -155,7 +156,7 @@ class Simulation:
 
     @property
     def course(self) -> Course:
-        counted = [is_counted(op) for op in self.trace.ops[self.first :]]
+        counted = [is_counted(op) for op in ops(self.trace)[self.first :]]
         before = [0, *accumulate(counted)]
 
         def life(size: int, born: int, died: int | None, *, is_on_host: bool = False) -> Life:
@@ -190,7 +191,7 @@ class Simulation:
         ]
         device = [
             (op.clock, 1, Operator(op.call.name, is_device=True, makes_storage=op.clock in made))
-            for op in self.trace.ops[self.first :]
+            for op in ops(self.trace)[self.first :]
             if is_counted(op)
         ]
         return [operator for _, _, operator in sorted([*host, *device], key=lambda pair: pair[:2])]
@@ -209,7 +210,7 @@ def device_names(operators: list[Operator]) -> tuple[str, ...]:
     return tuple(operator.name for operator in operators if operator.is_device)
 
 
-def is_counted(op: Op) -> bool:
+def is_counted(op: FullOp) -> bool:
     """Not a detached view, nor the move of an empty tensor to where it is already."""
     if op.call.name == "aten._to_copy" and max(op.inputs) < 0:
         return any(spec.elements for spec in op.call.inputs)

@@ -19,6 +19,7 @@ from functools import cache, partial
 import pytest
 import torch
 import transformers as hf
+from msgspec import structs
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
@@ -328,8 +329,8 @@ PERTURBED = "GPT, clipping"
 
 def perturbed(simulation: Simulation, number: int, **change: int | None) -> Simulation:
     storages = [*simulation.trace.storages]
-    storages[number] = replace(storages[number], **change)
-    return replace(simulation, trace=replace(simulation.trace, storages=tuple(storages)))
+    storages[number] = structs.replace(storages[number], **change)
+    return replace(simulation, trace=structs.replace(simulation.trace, storages=tuple(storages)))
 
 
 def test_one_byte_more_is_seen() -> None:

@@ -59,7 +59,7 @@ class Training:
     @property
     def uncounted(self) -> set[str]:
         """Operators without a rule, anywhere in the run."""
-        return {entry.op.call.name for entry in self.ledger.entries if entry.kind is Kind.UNCOUNTED}
+        return {entry.call.name for entry in self.ledger.entries if entry.kind is Kind.UNCOUNTED}
 
     @property
     def placeholders(self) -> set[tuple[str, str]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from rich.cells import cell_len
 
 from tests.builders import TraceBuilder, factory_call, frame, mm_call, site, unknown_call
@@ -123,17 +124,17 @@ def test_a_run_without_the_gpu_is_told_so() -> None:
 
 
 def test_a_chip_that_no_table_knows_gets_no_verdict() -> None:
-    found = judge(account(replace(realistic(), chip="Z9000")))
+    found = judge(account(structs.replace(realistic(), chip="Z9000")))
     assert found.fits is None
     assert verdict(found).endswith("on Z9000, whose memory is not known")
 
 
 def test_interrupted_and_early_ends_are_named() -> None:
-    trace = replace(realistic(), ending=Ending("interrupted", "SIGTERM"))
+    trace = structs.replace(realistic(), ending=Ending("interrupted", "SIGTERM"))
     assert "Interrupted; this is the account of what ran before. SIGTERM" in summary_text(
         summarise(account(trace))
     )
-    trace = replace(realistic(), ending=Ending("exit"), step_ends=())
+    trace = structs.replace(realistic(), ending=Ending("exit"), step_ends=())
     assert "ended by itself before a training step" in summary_text(summarise(account(trace)))
 
 
@@ -196,7 +197,7 @@ def test_a_calibrated_time_says_by_what_and_how_much_of_it() -> None:
 
 
 def test_without_a_roofline_the_page_says_why_and_nothing_else_of_time() -> None:
-    said = page(None, replace(realistic(), chip="Z9000"))
+    said = page(None, structs.replace(realistic(), chip="Z9000"))
     assert "No time: Z9000 is in no table of chips, so its speed is not known." in said
     assert "MFU" not in said
     assert " time " not in said.replace("No time:", "").replace("Out of time", "")
@@ -216,9 +217,9 @@ def test_operators_without_a_time_are_listed_like_those_without_a_rule() -> None
 
 
 def test_what_the_time_is_of_is_said() -> None:
-    whole = replace(realistic(), step_ends=())
+    whole = structs.replace(realistic(), step_ends=())
     assert "Whole run: " in page(stopwatch(), whole)
-    first = replace(realistic(), step_ends=realistic().step_ends[:1])
+    first = structs.replace(realistic(), step_ends=realistic().step_ends[:1])
     assert "Step 1, with all before it: " in page(stopwatch(), first)
 
 

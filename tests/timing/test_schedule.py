@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import mm_call, site
 from torchtally.timing.calibration import Issue
 from torchtally.timing.roofline import Bound, Kernel
-from torchtally.timing.schedule import Clock, Price, Slot
+from torchtally.timing.schedule import CallTime, Slot, schedule
 from torchtally.trace import Op, Phase
 from torchtally.work import Kind
 
@@ -18,23 +17,23 @@ SECOND = Issue(forward_s=1.0, backward_s=2.0, optimizer_s=3.0, view_s=0.5, launc
 
 @dataclass
 class Machine:
-    """What a clock wants to know of a roofline."""
+    """What the schedule reads of a roofline."""
 
     is_host: bool = False
     issue: Issue = field(default=SECOND)
 
 
-def kernel(seconds: float, *, extra: int = 0) -> Price:
-    return Price(Kernel(seconds, Bound.MEMORY), Kind.ELEMENTWISE, extra)
+def kernel(seconds: float, *, extra: int = 0) -> CallTime:
+    return CallTime(Kernel(seconds, Bound.MEMORY), Kind.ELEMENTWISE, extra)
 
 
-VIEW = Price(Kernel(0.0, Bound.OVERHEAD), Kind.VIEW, 0)
+VIEW = CallTime(Kernel(0.0, Bound.OVERHEAD), Kind.VIEW, 0)
 
 
-def run(*prices: Price, machine: Machine | None = None, waits: tuple[int, ...] = (),
+def run(*times: CallTime, machine: Machine | None = None, waits: tuple[int, ...] = (),
         ends: tuple[int, ...] = (), phase: Phase = Phase.FORWARD) -> list[Slot]:  # fmt: skip
-    ops = [Op(tick, mm_call(1, 1, 1), site(), phase, (), ()) for tick in range(len(prices))]
-    return Clock(machine or Machine()).run(ops, prices, waits, ends)
+    ops = [Op(tick, tick, 0, phase, (), ()) for tick in range(len(times))]
+    return schedule(ops, times, waits, ends, machine or Machine())
 
 
 def seconds(slots: list[Slot]) -> list[float]:

@@ -9,13 +9,14 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from tests.builders import TraceBuilder, copy_in_call, frame, mm_call, site
+from tests.builders import TraceBuilder, copy_in_call, frame, mm_call, site, spec
 from tests.strategies import traces
 from torchtally.errors import TraceFileError
-from torchtally.trace import Call, Trace
+from torchtally.trace import Call, Refusal, Trace
 from torchtally.trace import file as trace_file
-from torchtally.trace.file import read_trace, write_trace
+from torchtally.trace.trace import encode, pack, unpack
 
 RELAXED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -38,7 +39,7 @@ def small_trace() -> Trace:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "run.tally"
-    write_trace(small_trace(), path)
+    small_trace().save(path)
     return path
 
 
@@ -46,27 +47,33 @@ def file(tmp_path: Path) -> Path:
 @RELAXED
 def test_what_is_written_is_read(trace: Trace, tmp_path: Path) -> None:
     path = tmp_path / "run.tally"
-    write_trace(trace, path)
-    again = read_trace(path)
-    assert again.ops == trace.ops
-    assert again.storages == trace.storages
-    assert again.step_ends == trace.step_ends
-    assert again.facts == trace.facts
-    assert again.waits == trace.waits
+    trace.save(path)
+    again = Trace.load(path)
+    assert again == trace
 
 
-def test_calls_and_sites_are_shared_after_reading(file: Path) -> None:
-    first, second = read_trace(file).ops
-    assert first.call is second.call
-    assert first.site is second.site
+def test_ops_share_calls_and_sites_share_frames(file: Path) -> None:
+    trace = Trace.load(file)
+    assert [(op.call, op.site) for op in trace.ops] == [(0, 0), (0, 0)]
+    assert (len(trace.calls), len(trace.sites)) == (1, 1)
+
+
+def test_a_frame_of_two_sites_is_stored_once() -> None:
+    made = TraceBuilder()
+    for line in (3, 4):
+        made.run(mm_call(2, 3, 4), (-1, -1), site=site(frame(line=line), frame(line=9)))
+    packed = pack(made.build())
+    assert [frame.line for frame in packed.frames] == [3, 9, 4]
+    assert packed.sites == (("", "", (0, 1)), ("", "", (2, 1)))
+    assert unpack(packed) == made.build()
 
 
 def test_literals_come_back_as_tuples(tmp_path: Path) -> None:
     call = Call("aten.x", "", (), (), (("dim", (0, 1)), ("keepdim", True), ("eps", None)))
     made = TraceBuilder()
     made.run(call)
-    write_trace(made.build(), tmp_path / "run.tally")
-    assert read_trace(tmp_path / "run.tally").ops[0].call.literals == call.literals
+    made.build().save(tmp_path / "run.tally")
+    assert Trace.load(tmp_path / "run.tally").calls[0].literals == call.literals
 
 
 def test_pinned_and_pageable_sources_stay_apart(tmp_path: Path) -> None:
@@ -74,21 +81,24 @@ def test_pinned_and_pageable_sources_stay_apart(tmp_path: Path) -> None:
     calls = [copy_in_call(8), copy_in_call(8, is_pinned=True), copy_in_call(8)]
     for call in calls:
         made.run(call, (-1,))
-    write_trace(made.build(), tmp_path / "run.tally")
-    assert [op.call for op in read_trace(tmp_path / "run.tally").ops] == calls
-    assert calls[0] != calls[1]
+    made.build().save(tmp_path / "run.tally")
+    trace = Trace.load(tmp_path / "run.tally")
+    assert [op.call for op in trace.ops] == [0, 1, 0]
+    assert trace.calls == tuple(calls[:2])
 
 
 def test_a_file_name_that_is_not_utf8_is_spelled_out(tmp_path: Path) -> None:
     made = TraceBuilder()
     made.run(mm_call(1, 1, 1), (0, 0), site=site(frame("caf\udce9.py")))
-    write_trace(made.build(script="caf\udce9.py"), tmp_path / "run.tally")
-    assert read_trace(tmp_path / "run.tally").script == r"caf\udce9.py"
+    made.build(script="caf\udce9.py").save(tmp_path / "run.tally")
+    trace = Trace.load(tmp_path / "run.tally")
+    assert trace.script == trace.sites[0].frames[0].file == r"caf\udce9.py"
+    assert len(trace.ops) == 1
 
 
 def test_the_first_line_is_readable(file: Path) -> None:
     line = file.read_bytes().split(b"\n")[0].decode("ascii")
-    assert line.startswith("torchtally trace format=3 packed=")
+    assert line.startswith("torchtally trace format=4 packed=")
     assert len(line) < 120
 
 
@@ -97,7 +107,7 @@ def test_the_first_line_is_readable(file: Path) -> None:
 
 def refusal(path: Path) -> str:
     with pytest.raises(TraceFileError) as caught:
-        read_trace(path)
+        Trace.load(path)
     message = str(caught.value)
     assert str(path) in message
     return message
@@ -127,23 +137,23 @@ def test_a_file_cut_in_two_is_called_cut_short(file: Path, kept: int) -> None:
 
 
 def test_a_newer_format_asks_for_an_upgrade(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"format=3 ", b"format=4 ", 1))
+    file.write_bytes(file.read_bytes().replace(b"format=4 ", b"format=5 ", 1))
     message = refusal(file)
-    assert "made by a newer torchtally (format 4, this one reads 3)" in message
+    assert "made by a newer torchtally (format 5, this one reads 4)" in message
     assert "Upgrade" in message
 
 
-@pytest.mark.parametrize("older", [0, 1, 2])
+@pytest.mark.parametrize("older", [0, 1, 2, 3])
 def test_an_older_format_is_refused(file: Path, older: int) -> None:
-    file.write_bytes(file.read_bytes().replace(b"format=3 ", b"format=%d " % older, 1))
+    file.write_bytes(file.read_bytes().replace(b"format=4 ", b"format=%d " % older, 1))
     message = refusal(file)
-    assert f"its format {older} is not one this torchtally reads (format 3)" in message
+    assert f"format {older} is too old; this torchtally reads format 4" in message
     assert "Make the trace again" in message
 
 
 def test_bytes_after_the_end_are_refused(file: Path) -> None:
     file.write_bytes(file.read_bytes() + b"x")
-    assert "more in it" in refusal(file)
+    assert "longer than" in refusal(file)
 
 
 def test_every_truncation_is_refused(file: Path) -> None:
@@ -189,61 +199,94 @@ def test_a_well_sealed_body_of_random_bytes_is_refused(body: bytes, tmp_path: Pa
 @given(data=st.data())
 @RELAXED
 def test_a_well_sealed_changed_body_is_read_or_refused(data: st.DataObject, tmp_path: Path) -> None:
-    body = bytearray(msgspec.msgpack.encode(trace_file._pack(small_trace())))
+    body = bytearray(encode(pack(small_trace())))
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path / "changed"
     path.write_bytes(sealed(bytes(body)))
     try:
-        trace = read_trace(path)
+        trace = Trace.load(path)
     except TraceFileError:
         return
     assert isinstance(trace, Trace)
 
 
+OP, PRODUCT, STORAGE = small_trace().ops[1], mm_call(2, 3, 4), small_trace().storages[-1]
+REFUSAL = Refusal("cuda:0", 0, 1, 0, 0, 0, 0, "")
+
+
 @pytest.mark.parametrize(
-    ("column", "value", "why"),
+    ("table", "row", "why"),
     [
-        (("ops", "call"), [0, 7], "call"),
-        (("ops", "site"), [0, -1], "site"),
-        (("ops", "phase"), [0, 4], "phase"),
-        (("ops", "inputs"), [(0, 9), (0, 1)], "storage"),
-        (("ops", "inputs"), [(0,), (0, 1)], "do not match"),
-        (("ops", "clock_steps"), [0, 0], "backwards"),
-        (("ops", "clock_steps"), [0], "length"),
-        (("storages", "requested_bytes"), [1, 1, 1, -1], "bytes"),
-        (("storages", "born"), [0, 0, 0, 1 << 60], "tick"),
-        (("storages", "role"), [0, 0, 0, 6], "role"),
-        (("storages", "name"), [0, 0, 0, 9], "text"),
-        (("step_ends",), [2, 1], "order"),
-        (("waits",), [2, 1], "order"),
-        (("waits",), [1, 1], "order"),
-        (("waits",), [-1], "tick"),
-        (("waits",), [1 << 60], "tick"),
-        (("host_ops",), -1, "host"),
+        ("ops", replace(OP, call=1), "a call is referred to"),
+        ("ops", replace(OP, call=-1), "`int` >= 0"),
+        ("ops", replace(OP, site=1), "a site is referred to"),
+        ("ops", replace(OP, inputs=(0, 9)), "a storage that does not exist"),
+        ("ops", replace(OP, outputs=(-2,)), "a storage that does not exist"),
+        ("ops", replace(OP, inputs=(0,)), "do not match its call"),
+        ("ops", replace(OP, outputs=()), "do not match its call"),
+        ("ops", replace(OP, clock=0), "backwards"),
+        ("ops", replace(OP, clock=1 << 60), "`int` <="),
+        ("ops", replace(OP, phase="sideways"), "'sideways'"),
+        ("calls", replace(PRODUCT, outputs=(replace(spec(4), shape=(2, 2)),)), "strides"),
+        ("calls", replace(PRODUCT, outputs=(replace(spec(4), shape=(-4,)),)), "shape"),
+        ("calls", replace(PRODUCT, outputs=(replace(spec(4), shape=(1 << 63,)),)), "int64"),
+        ("calls", replace(PRODUCT, literals=(("eps", 0.5),)), "float"),
+        ("storages", replace(STORAGE, requested_bytes=-1), "`int` >= 0"),
+        ("storages", replace(STORAGE, spare_bytes=-1), "`int` >= 0"),
+        ("storages", replace(STORAGE, born=1 << 60), "`int` <="),
+        ("storages", replace(STORAGE, died=-1), "`int` >= 0"),
+        ("storages", replace(STORAGE, role="toy"), "'toy'"),
+        ("storages", replace(STORAGE, number=7), "not numbered in order"),
+        ("refusals", replace(REFUSAL, site=1), "a site is referred to"),
+        ("refusals", replace(REFUSAL, free_bytes=-1), "`int` >= 0"),
+        ("step_ends", 1, "order"),
+        ("waits", 1, "order"),
+        ("waits", 1 << 60, "`int` <="),
     ],
 )
-def test_a_number_that_points_nowhere_is_refused(
-    tmp_path: Path, column: tuple[str, ...], value: object, why: str
+def test_a_row_that_contradicts_the_others_is_refused(
+    tmp_path: Path, table: str, row: object, why: str
 ) -> None:
-    body = trace_file._pack(small_trace())
-    owner = body
-    for name in column[:-1]:
-        owner = getattr(owner, name)
-    setattr(owner, column[-1], value)
-    path = tmp_path / "bad"
-    path.write_bytes(sealed(msgspec.msgpack.encode(body)))
-    message = refusal(path)
-    assert "corrupted" in message
+    """The last row of a table is replaced; of step ends and waits, (2,) becomes (2, row)."""
+    trace = replace(small_trace(), refusals=(REFUSAL,), step_ends=(2,), waits=(2,))
+    rows = getattr(trace, table)
+    kept = rows if table in ("step_ends", "waits") else rows[:-1]
+    message = sealed_refusal(tmp_path, replace(trace, **{table: (*kept, row)}))
     assert why in message
 
 
-def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
-    body = msgspec.to_builtins(trace_file._pack(small_trace()))
-    body["surprise"] = 1
+def sealed_refusal(tmp_path: Path, trace: Trace) -> str:
     path = tmp_path / "bad"
-    path.write_bytes(sealed(msgspec.msgpack.encode(body)))
+    path.write_bytes(sealed(encode(pack(trace))))
+    message = refusal(path)
+    assert "corrupted" in message
+    return message
+
+
+def test_a_negative_count_is_refused(tmp_path: Path) -> None:
+    assert "host_ops" in sealed_refusal(tmp_path, replace(small_trace(), host_ops=-1))
+
+
+@pytest.mark.parametrize("numbers", [(0, 2), (-1,)])
+def test_a_frame_that_does_not_exist_is_refused(tmp_path: Path, numbers: tuple[int, ...]) -> None:
+    packed = replace(pack(small_trace()), sites=(("", "", numbers),))
+    path = tmp_path / "bad"
+    path.write_bytes(sealed(encode(packed)))
+    assert "corrupted" in refusal(path)
+
+
+def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
+    trace, *tables = msgspec.to_builtins(pack(small_trace()))
+    path = tmp_path / "bad"
+    path.write_bytes(sealed(msgspec.msgpack.encode([{**trace, "surprise": 1}, *tables])))
     assert "surprise" in refusal(path)
+
+
+def test_an_unknown_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad"
+    path.write_bytes(sealed(msgspec.msgpack.encode([*msgspec.to_builtins(pack(small_trace())), 1])))
+    assert "corrupted" in refusal(path)
 
 
 def test_a_small_file_cannot_ask_for_all_memory(tmp_path: Path) -> None:
@@ -266,14 +309,14 @@ def test_nothing_but_the_file_is_left(file: Path) -> None:
 
 def test_a_file_that_is_private_stays_private(file: Path) -> None:
     file.chmod(0o600)
-    write_trace(small_trace(), file)
+    small_trace().save(file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_a_new_file_follows_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        write_trace(small_trace(), tmp_path / "run.tally")
+        small_trace().save(tmp_path / "run.tally")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "run.tally").stat().st_mode) == 0o640
@@ -287,7 +330,7 @@ def test_a_failed_write_keeps_the_old_file(file: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(TraceFileError, match="No space left on device"):
-        write_trace(small_trace(), file)
+        small_trace().save(file)
     assert file.read_bytes() == before
     assert os.listdir(file.parent) == ["run.tally"]
 
@@ -297,23 +340,23 @@ def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
     victim.write_text("precious")
     link = tmp_path / "run.tally"
     link.symlink_to(victim)
-    write_trace(small_trace(), link)
+    small_trace().save(link)
     assert victim.read_text() == "precious"
     assert not link.is_symlink()
 
 
 def test_a_device_is_written_to_not_replaced() -> None:
-    write_trace(small_trace(), "/dev/null")
+    small_trace().save("/dev/null")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
 @pytest.mark.parametrize("place", ["", "missing/run.tally"])
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, place: str) -> None:
     with pytest.raises(TraceFileError, match="Choose another place with -o FILE"):
-        write_trace(small_trace(), os.path.join(tmp_path, place))
+        small_trace().save(os.path.join(tmp_path, place))
 
 
 def test_a_relative_path_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write_trace(small_trace(), "run.tally")
-    assert read_trace("run.tally") == small_trace()
+    small_trace().save("run.tally")
+    assert Trace.load("run.tally") == small_trace()

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.traces import ops, traced
+from tests.traces import FullOp, ops, traced
 from torchtally.trace import Op, Trace
 
 BIG = 1 << 20
 """Floats: more than are real on the host."""
 
 
-def copies(trace: Trace) -> list[Op]:
-    return [op for op in trace.ops if op.call.name in ("aten._to_copy", "aten.copy_")]
+def copies(trace: Trace) -> list[FullOp]:
+    return [op for op in ops(trace) if op.call.name in ("aten._to_copy", "aten.copy_")]
 
 
 def host_side(op: Op) -> bool:

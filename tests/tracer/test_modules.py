@@ -9,9 +9,7 @@ from torchtally.trace import Phase, Trace
 
 def products(trace: Trace, phase: Phase = Phase.FORWARD) -> list[tuple[str, str]]:
     """(module, class) of every product."""
-    found = [
-        op for op in trace.ops if op.phase is phase and op.call.name in ("aten.mm", "aten.addmm")
-    ]
+    found = [op for op in ops(trace, phase=phase) if op.call.name in ("aten.mm", "aten.addmm")]
     return [(op.site.module, op.site.module_class) for op in found]
 
 
@@ -66,7 +64,7 @@ def test_operators_outside_any_module():
         (data() @ data().t()).relu()
 
     trace = traced(script)
-    assert {(op.site.module, op.site.module_class) for op in trace.ops} == {("", "")}
+    assert {(op.site.module, op.site.module_class) for op in ops(trace)} == {("", "")}
 
 
 def test_a_shared_module_has_its_first_name():
@@ -167,7 +165,7 @@ def test_torchs_own_transformer_is_named_throughout():
         x = torch.ones(1, 3, 8, device="cuda")
         model(x, x)
 
-    found = {op.site.module for op in traced(script).ops}
+    found = {op.site.module for op in ops(traced(script))}
     assert "encoder.layers.0.self_attn" in found
     assert "decoder.layers.0.multihead_attn" in found
     assert "decoder.layers.0.linear1" in found

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.traces import traced
+from tests.traces import ops, traced
 
 matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
 
@@ -22,7 +22,7 @@ def settings_put_back() -> Iterator[None]:
 def allowed(script: Callable[[], object]) -> dict[str, list[bool]]:
     """By operator, for each time it ran."""
     found: dict[str, list[bool]] = {}
-    for op in traced(script).ops:
+    for op in ops(traced(script)):
         found.setdefault(op.call.name, []).append(op.call.literal("allow_tf32", False) is True)
     return found
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.traces import traced
+from tests.traces import names, traced
 from torchtally.trace import Trace
 
 Script = Callable[[torch.Tensor], object]
@@ -25,10 +25,10 @@ def waits(script: Script, size: int = 8) -> tuple[list[str], tuple[int, ...]]:
         torch.cos(torch.zeros(2, device="cuda"))
 
     trace = traced(run)
-    names = [op.call.name for op in trace.ops]
-    assert names[0] == "aten.zeros"
-    assert names[-2:] == ["aten.zeros", "aten.cos"]
-    return names[1:-2], tuple(tick - 1 for tick in trace.waits)
+    ran = names(trace)
+    assert ran[0] == "aten.zeros"
+    assert ran[-2:] == ["aten.zeros", "aten.cos"]
+    return ran[1:-2], tuple(tick - 1 for tick in trace.waits)
 
 
 AT_ONCE: dict[str, Script] = {

@@ -72,7 +72,7 @@ def facts(trace: Trace) -> tuple[int, int, list[tuple[Phase, str]]]:
     ledger = account(trace)
     ledger.check()
     reserved_bytes = max(reserved.bytes for reserved in trace.reserved)
-    return ledger.memory.peak_bytes, reserved_bytes, [(op.phase, op.call.name) for op in trace.ops]
+    return ledger.memory.peak_bytes, reserved_bytes, [(op.phase, op.call.name) for op in ops(trace)]
 
 
 def activations(trace: Trace) -> int:

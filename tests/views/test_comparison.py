@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from msgspec import structs
 
 from tests.builders import GPU, TraceBuilder, mm_call
 from tests.strategies import traces
 from torchtally.chips import Chip, chip
-from torchtally.ledger import Ledger, account, retimed
+from torchtally.ledger import Ledger, account
 from torchtally.memory.workspace import context_bytes
 from torchtally.report.terminal import table_text
 from torchtally.table import Table
 from torchtally.timing.roofline import Roofline
-from torchtally.trace import Ending, Phase, Refusal, Site, Trace
+from torchtally.trace import Ending, Phase, Refusal, Trace
 from torchtally.views.comparison import comparison, dominant_bound, fits_on
 from torchtally.views.money import Extent, Until
 
@@ -97,7 +98,7 @@ def test_a_chip_that_lacks_what_the_time_takes_has_no_time() -> None:
 
 
 def test_a_traced_chip_in_no_table_leaves_the_others_their_rows() -> None:
-    ledger = account(replace(trace(), chip="Unheard-Of"))
+    ledger = account(structs.replace(trace(), chip="Unheard-Of"))
     found = rows(comparison(ledger, [Roofline(chip("A100-SXM"))]))
     assert found["Unheard-Of"]["step_s"] is None
     assert "no table has Unheard-Of" in str(found["Unheard-Of"]["missing"])
@@ -165,8 +166,8 @@ def test_what_was_merely_cached_need_not_fit() -> None:
 
 
 def test_a_run_that_ended_out_of_memory_tells_nothing_of_a_larger_chip() -> None:
-    refusal = Refusal(GPU, 8, 90 * GIB, 0, 0, 0, Site("", "", ()), "")
-    ran_out = replace(
+    refusal = Refusal(GPU, 8, 90 * GIB, 0, 0, 0, 0, "")
+    ran_out = structs.replace(
         trace(), refusals=(refusal,), ending=Ending("exception", "torch.OutOfMemoryError: no")
     )
     ledger = timed(ran_out)
@@ -186,8 +187,8 @@ def test_timing_anew_is_accounting_anew(found: Trace) -> None:
     ledger = timed(found)
     for name in ("H100-SXM", "RTX-4090"):
         roofline = Roofline(chip(name))
-        anew, whole = retimed(ledger, roofline), account(found, roofline=roofline)
-        assert [entry.slot for entry in anew.entries] == [entry.slot for entry in whole.entries]
+        anew, whole = ledger.timed(roofline), account(found, roofline=roofline)
+        assert anew.times.slots == whole.times.slots
         assert anew.total.seconds == whole.total.seconds
         assert anew.untimed == whole.untimed
 

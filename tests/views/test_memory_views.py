@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given, settings
+from msgspec import structs
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -243,7 +244,7 @@ def test_what_is_reserved_is_of_the_same_device_and_tick() -> None:
     made = training(steps=1)
     made.reserve(128 * KIB)
     made.run(MIX, (0, 1))
-    made.reserved.append(replace(made.reserved[-1], device="cuda:1", bytes=1))
+    made.reserved.append(structs.replace(made.reserved[-1], device="cuda:1", bytes=1))
     made.run(MIX, (0, 1))
     reserved = by(account(made.build()), "timeline").column("reserved_bytes")
     assert reserved[-2:] == (128 * KIB, 128 * KIB)
@@ -447,7 +448,7 @@ def test_what_shrinks_comes_last() -> None:
 
 
 def test_an_unknown_chip_has_no_end() -> None:
-    trace = replace(training(leak_bytes=KIB).build(), chip="Z9000")
+    trace = structs.replace(training(leak_bytes=KIB).build(), chip="Z9000")
     assert "chip is full" not in by(account(trace), "growth").note
 
 

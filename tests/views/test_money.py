@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.builders import TraceBuilder, mm_call, unknown_call
 from torchtally.chips import Price, chip
@@ -40,9 +41,14 @@ def step(seconds: float = 2.0, kernel_s: float = 1.0, gpu: str = "H100-SXM") -> 
         made.run(mm_call(256, 256, 256, "bfloat16"), (0, 0), outputs=[])
         made.end_step()
     ledger = account(made.build(), roofline=Roofline(chip(gpu)))
-    entry = replace(ledger.steady[0], slot=Slot(seconds, kernel_s, Bound.COMPUTE, False))
+    slots = (Slot(seconds, kernel_s, Bound.COMPUTE, False),) * len(ledger.entries)
     total = replace(ledger.total, seconds=seconds, kernel_s=kernel_s)
-    return replace(ledger, steady=(entry,), total=total)
+    return replace(ledger, times=replace(ledger.times, slots=slots), total=total)
+
+
+def on(ledger: Ledger, roofline: Roofline | None) -> Ledger:
+    """The same times, said to be those of another chip."""
+    return replace(ledger, times=replace(ledger.times, roofline=roofline))
 
 
 # Sums on paper ---------------------------------------------------------------------------------
@@ -121,14 +127,14 @@ def test_a_chip_without_a_price_says_so() -> None:
 def test_a_chip_without_rated_power_has_no_energy() -> None:
     ledger = step()
     bare = replace(chip("H100-SXM"), tdp_watts=None)
-    table = money(replace(ledger, roofline=Roofline(bare)), Until(10, Extent.STEPS))
+    table = money(on(ledger, Roofline(bare)), Until(10, Extent.STEPS))
     assert table.column("energy_joules") == (None,)
     assert "no energy: no source gives its power" in table.note
     assert "estimated" not in table.note
 
 
 def test_without_a_roofline_nothing_is_known() -> None:
-    ledger = replace(step(), roofline=None)
+    ledger = on(step(), None)
     table = money(ledger, Until(10, Extent.STEPS))
     assert table.column("seconds") == table.column("usd") == (None,)
     assert "no time: no table has H100-SXM" in table.note
@@ -157,7 +163,7 @@ def test_a_step_in_which_nothing_runs_has_no_time() -> None:
 
 def test_a_run_without_a_step_costs_by_the_hour_only() -> None:
     ledger = step()
-    whole = replace(ledger, trace=replace(ledger.trace, step_ends=()))
+    whole = replace(ledger, trace=structs.replace(ledger.trace, step_ends=()))
     assert bill(whole, Until(HOUR, Extent.SECONDS), own_price(2.0), None).cost_usd == 2.0
     assert money(whole, Until(HOUR, Extent.SECONDS)).column("steps") == (None,)
     found = bill(whole, Until(10, Extent.STEPS), own_price(2.0), None)
@@ -167,7 +173,7 @@ def test_a_run_without_a_step_costs_by_the_hour_only() -> None:
 
 def test_one_step_is_no_steady_state() -> None:
     ledger = step()
-    whole = replace(ledger, trace=replace(ledger.trace, step_ends=(2,)))
+    whole = replace(ledger, trace=structs.replace(ledger.trace, step_ends=(2,)))
     assert "trace two steps" in money(whole, Until(10, Extent.STEPS)).note
     assert "trace two steps" not in money(ledger, Until(10, Extent.STEPS)).note
 
@@ -209,5 +215,5 @@ def test_longer_trainings_take_more_steps(step_s: float, one: int, two: int) -> 
 
 def test_prices_are_said_once() -> None:
     offer = Price(1.0, "A shop", "2026-05", note="two for one")
-    ledger = replace(step(), roofline=Roofline(replace(chip("H100-SXM"), price=offer)))
+    ledger = on(step(), Roofline(replace(chip("H100-SXM"), price=offer)))
     assert "A shop, as of 2026-05 (two for one)" in money(ledger, Until(1, Extent.STEPS)).note

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.builders import TraceBuilder, factory_call, frame, mm_call, site
-from tests.traces import traced
+from tests.traces import ops, traced
 from tests.views.stopwatch import DATASHEET, MS, stopwatch
 from torchtally.ledger import account
 from torchtally.trace import Call, Phase, TensorSpec, Trace
@@ -76,7 +76,7 @@ def test_what_is_looked_up_again_is_no_new_token() -> None:
         return run(net, ids.cuda(), use_reentrant=False)  # type: ignore[no-any-return]
 
     trace = training(Words, step)
-    lookups = [op for op in trace.ops if op.call.name == "aten.embedding"]
+    lookups = ops(trace, "aten.embedding")
     assert {Phase.FORWARD, Phase.RECOMPUTE} <= {op.phase for op in lookups}
     found = of(trace)
     assert found.tokens is not None

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from msgspec import structs
 
 from tests.builders import (
     NOWHERE,
@@ -211,7 +212,9 @@ def test_views_of_time_say_that_there_is_none(key: str) -> None:
 
 
 def test_the_page_says_why_there_is_no_time() -> None:
-    assert "Z9000 is in no table" in summarise(account(replace(model(), chip="Z9000"))).no_time
+    assert (
+        "Z9000 is in no table" in summarise(account(structs.replace(model(), chip="Z9000"))).no_time
+    )
     assert "without a roofline" in summarise(account(model())).no_time
     assert summarise(account(model(), roofline=MIXED)).no_time == ""
 
@@ -220,7 +223,8 @@ def test_the_page_says_why_there_is_no_time() -> None:
 
 
 def test_the_calibrated_part_is_that_of_operators_that_were_measured(ledger: Ledger) -> None:
-    time = step_time(replace(ledger, roofline=replace(MIXED, calibration=MEASURED)))
+    measured = replace(ledger.times, roofline=replace(MIXED, calibration=MEASURED))
+    time = step_time(replace(ledger, times=measured))
     assert time is not None
     assert time.calibrated_share == pytest.approx(0.5 / 7.5)
     assert time.calibration is MEASURED
@@ -236,7 +240,7 @@ def test_shares_are_of_the_step_and_the_largest_first(ledger: Ledger) -> None:
 
 def test_a_cpu_that_was_measured_has_its_memory() -> None:
     host = replace(chip("H100-SXM"), name="CPU", vendor="CPU", compute_capability=None)
-    trace = replace(model(), chip="CPU")
+    trace = structs.replace(model(), chip="CPU")
     assert judge(account(trace)).fits is None
     found = judge(account(trace, roofline=Roofline(host, HOST)))
     assert (found.capacity_bytes, found.fits) == (host.total_memory_bytes, True)

@@ -24,7 +24,7 @@ from torchtally.views.utilisation import (
     peak_of,
     utilisations,
 )
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 M = 1024
 PRODUCT_FLOPS = 2 * M**3
@@ -170,9 +170,9 @@ def test_heads_of_other_dims_count_as_their_products_do() -> None:
     assert found["hfu_full"].amount == 2 * POINTS * ((D + E) + (3 * D + 2 * E))
 
 
-@pytest.mark.parametrize("convention", Attention)
+@pytest.mark.parametrize("convention", Convention)
 def test_both_conventions_stand_side_by_side_whichever_the_ledger_has(
-    convention: Attention,
+    convention: Convention,
 ) -> None:
     ledger = account(attention(is_causal=True), convention=convention, roofline=stopwatch())
     found = figures(ledger)

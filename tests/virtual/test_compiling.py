@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import torchtally
-from tests.traces import names, traced
+from tests.traces import names, ops, traced
 
 
 def test_a_compiled_module_keeps_its_prefix_and_its_parameters():
@@ -89,7 +89,7 @@ def test_modules_are_named_below_the_wrapper():
         model = torch.compile(nn.Sequential(nn.Linear(2, 2)).cuda())
         model(torch.ones(1, 2, device="cuda"))
 
-    (product,) = [op for op in traced(script).ops if op.call.name == "aten.addmm"]
+    (product,) = [op for op in ops(traced(script)) if op.call.name == "aten.addmm"]
     assert product.site.module == "_orig_mod.0"
     assert product.site.module_class == "Linear"
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchtally
-from tests.traces import names, traced
+from tests.traces import names, ops, traced
 from torchtally.chips import Chip
 from torchtally.errors import UnsupportedError, UsageError
 
@@ -138,7 +138,7 @@ def test_an_optimizer_runs_what_it_runs_on_the_real_cpu(optimizer: type[torch.op
     with Counting() as real:
         steps("cpu")
     trace = traced(lambda: steps("cuda"), HOST)
-    simulated = Counter(op.call.name for op in trace.ops)
+    simulated = Counter(names(trace))
     for name in ARITHMETIC:
         assert simulated[name] == real.times[name], name
     assert sum(simulated[name] for name in ARITHMETIC) >= 2 * 3
@@ -148,4 +148,4 @@ def test_an_optimizer_runs_what_it_runs_on_the_real_cpu(optimizer: type[torch.op
 def test_the_trace_names_it():
     trace = traced(attends, HOST)
     assert trace.chip == "cpu"
-    assert all(not op.call.literal("allow_tf32", False) for op in trace.ops)
+    assert all(not op.call.literal("allow_tf32", False) for op in ops(trace))

@@ -1,11 +1,11 @@
 """Calls for tests: written by hand, or recorded from operators that run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

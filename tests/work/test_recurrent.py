@@ -1,9 +1,8 @@
 """Recurrent networks: every weight matrix meets every token once."""
 
-from dataclasses import replace
-
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from tests.work.calls import call, cost, given, recorded, spec

@@ -18,7 +18,7 @@ from torchtally.chips import Chip
 from torchtally.timing.calibration import Issue
 from torchtally.trace import Call, Ending, Phase, Trace
 from torchtally.tracer.session import recording
-from torchtally.work import Kind, cost_of
+from torchtally.work import cost_of
 
 REPETITIONS = 30
 WARM_UPS = 5
@@ -152,16 +152,16 @@ def contents(
     trace: Trace, kernel_s: KernelSeconds
 ) -> tuple[Counter[Phase], Counter[Phase], dict[Phase, float]]:
     """Of the last step, by phase: operators that compute, views, and seconds of kernels."""
+    kinds = [cost_of(call)[0] for call in trace.calls]
     counts: Counter[Phase] = Counter()
     views: Counter[Phase] = Counter()
     kernels_s = dict.fromkeys(Phase, 0.0)
     first, end = trace.steady_step
     for op in trace.ops:
         if first <= op.clock < end:
-            kind: Kind = cost_of(op.call)[0]
-            if kind.is_free:
+            if kinds[op.call].is_free:
                 views[op.phase] += 1
             else:
                 counts[op.phase] += 1
-                kernels_s[op.phase] += kernel_s(op.call)
+                kernels_s[op.phase] += kernel_s(trace.calls[op.call])
     return counts, views, kernels_s

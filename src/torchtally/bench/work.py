@@ -6,6 +6,7 @@ from itertools import cycle
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from torchtally.bench.stopwatch import Stopwatch
 from torchtally.timing.calibration import Sample
@@ -49,7 +50,7 @@ def placed(
     Where a GPU is measured, what is on the host stays there; a measured CPU is the device itself.
     """
     return tuple(
-        spec if is_mixed and not tensor.is_cuda else replace(spec, device="cuda:0")
+        spec if is_mixed and not tensor.is_cuda else structs.replace(spec, device="cuda:0")
         for spec, tensor in zip(specs, tensors, strict=True)
     )
 

@@ -345,7 +345,7 @@ def request(args: argparse.Namespace) -> "Request":
     from torchtally.plan.optimizers import optimizer
     from torchtally.plan.questions import Request, subject
     from torchtally.plan.recipes import recipe
-    from torchtally.work.convention import Attention
+    from torchtally.work.convention import Convention
 
     model = _model(args)
     if args.price is not None and args.price[0]:
@@ -368,7 +368,7 @@ def request(args: argparse.Namespace) -> "Request":
         recipe=recipe(args.recipe),
         optimizer=optimizer(args.optimizer),
         recompute=None if args.recompute is None else Recompute(args.recompute),
-        attention=Attention(args.convention),
+        attention=Convention(args.convention),
         kernel=None if args.attention is None else AttentionKernel(args.attention),
         implementation=None if args.kernels is None else Implementation(args.kernels),
         rows=args.top,

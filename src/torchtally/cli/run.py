@@ -218,13 +218,12 @@ def report(
     from torchtally.report.json import changes_document, ledger_document
     from torchtally.report.text import summary_text
     from torchtally.timing.targets import known_roofline
-    from torchtally.trace.file import write_trace
     from torchtally.views.summary import summarise
 
     gc.disable()  # a million records, none of them garbage
     failed: TallyError | None = None
     try:
-        write_trace(trace, places.trace)
+        trace.save(places.trace)
     except TallyError as error:
         failed = error
     ledger = account(trace, roofline=known_roofline(trace.chip))

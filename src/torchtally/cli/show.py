@@ -153,15 +153,15 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.cli.output import emit, write_or_emit
     from torchtally.ledger import account
     from torchtally.timing.targets import known_roofline
-    from torchtally.trace.file import read_trace
-    from torchtally.work.convention import Attention
+    from torchtally.trace import Trace
+    from torchtally.work.convention import Convention
 
     chips = [chip_of(name) for name in args.gpu]
     gc.disable()  # a short life with a million records, none of them garbage
-    trace = read_trace(args.file)
+    trace = Trace.load(args.file)
     is_of_one = args.by is not None or is_drawn(args)
     timed_on = chips[0] if is_of_one and chips else known_roofline(trace.chip)
-    ledger = account(trace, convention=Attention(args.convention), roofline=timed_on)
+    ledger = account(trace, convention=Convention(args.convention), roofline=timed_on)
     if is_drawn(args):
         _draw(ledger, args)
         return 0

@@ -105,14 +105,14 @@ def multiplies_in_float32(ledger: Ledger) -> bool:
     """Most of the forward pass's matrix products are of fp32."""
     flops: Counter[bool] = Counter()
     for entry in ledger.entries:
-        if entry.op.phase is Phase.FORWARD and entry.kind.is_matmul and entry.op.call.inputs:
-            flops[entry.op.call.inputs[-1].dtype == "float32"] += entry.cost.flops
+        if entry.op.phase is Phase.FORWARD and entry.kind.is_matmul and entry.call.inputs:
+            flops[entry.call.inputs[-1].dtype == "float32"] += entry.cost.flops
     return flops[True] > flops[False]
 
 
 def classes_worth_checkpointing(ledger: Ledger) -> list[str]:
     """Classes of which the model has several modules that hold activations, the most first."""
-    class_of = {op.site.module: op.site.module_class for op in ledger.trace.ops}
+    class_of = {site.module: site.module_class for site in ledger.trace.sites}
     refusal = ledger.trace.final_refusal
     tick = ledger.memory.peak_tick if refusal is None else refusal.tick
     bytes_of: Counter[str] = Counter()
@@ -123,7 +123,7 @@ def classes_worth_checkpointing(ledger: Ledger) -> list[str]:
             continue
         whole += holding.storage.bytes
         names: set[str] = set()
-        parts = holding.entry.op.site.module.split(".")
+        parts = holding.entry.site.module.split(".")
         for depth in range(1, len(parts) + 1):
             path = ".".join(parts[:depth])
             name = class_of.get(path, "")

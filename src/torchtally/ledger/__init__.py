@@ -6,10 +6,9 @@ of the whole run, since a peak may come before or after that step. Time is predi
 of the chip that the run was traced for or of any other; without one there is none.
 """
 
-from torchtally.ledger.accounting import account, retimed
+from torchtally.ledger.accounting import account
 from torchtally.ledger.groups import (
     Key,
-    bound_of,
     is_copy,
     is_view,
     kind_of,
@@ -22,7 +21,7 @@ from torchtally.ledger.groups import (
     sums,
 )
 from torchtally.ledger.ledger import GROUPINGS, ConservationError, Ledger
-from torchtally.ledger.pricing import Priced
+from torchtally.ledger.times import Times
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Uncounted, Untimed
 
 __all__ = [
@@ -34,12 +33,11 @@ __all__ = [
     "Ledger",
     "Line",
     "Path",
-    "Priced",
+    "Times",
     "Total",
     "Uncounted",
     "Untimed",
     "account",
-    "bound_of",
     "is_copy",
     "is_view",
     "kind_of",
@@ -49,6 +47,5 @@ __all__ = [
     "once_per_site",
     "op_of",
     "phase_of",
-    "retimed",
     "sums",
 ]

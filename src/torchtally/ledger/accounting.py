@@ -2,126 +2,72 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from math import fsum
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 
 from torchtally.ledger.groups import is_copy, is_view
 from torchtally.ledger.ledger import Ledger
-from torchtally.ledger.pricing import Priced, price, time_of
-from torchtally.ledger.total import Coverage, Entry, Total, Uncounted, Untimed
+from torchtally.ledger.pricing import CallCost, call_cost
+from torchtally.ledger.times import no_times
+from torchtally.ledger.total import Coverage, Entry, Total, Uncounted
 from torchtally.memory import Category, Memory, replay
-from torchtally.timing.roofline import Bound, Roofline
-from torchtally.timing.schedule import Clock, Slot
+from torchtally.timing.roofline import Roofline
 from torchtally.trace import Phase, Trace
-from torchtally.trace.columns import collection_paused, records
+from torchtally.trace.file import collection_paused
 from torchtally.trace.storage import allocated_bytes
 from torchtally.work import Cost, Kind
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 
 def account(
-    trace: Trace, *, convention: Attention = Attention.FULL, roofline: Roofline | None = None
+    trace: Trace, *, convention: Convention = Convention.FULL, roofline: Roofline | None = None
 ) -> Ledger:
-    """The ledger of a trace: exact FLOPs and bytes by the rules in `cost/`, time by a roofline.
+    """The ledger of a trace: exact FLOPs and bytes by the rules in `work/`, time by a roofline.
 
     `convention` says whether causal attention counts in full. An operator without a rule, or whose
-    rule cannot make sense of the call, is uncounted and listed in `coverage`; one whose time the
-    roofline cannot tell is listed in `untimed`.
+    rule fails on the call, is uncounted and listed in `coverage`; one whose time the roofline
+    cannot predict is listed in `untimed`.
     """
     with collection_paused():
         memory = replay(trace)
-        prices = price(trace.ops, convention, roofline)
-        op_prices = [prices[id(op.call)] for op in trace.ops]
-        allocated, saved = _allocations(trace, memory)
-        slots = _slots(trace, op_prices, roofline)
-        entries = tuple(
-            records(
-                Entry,
-                trace.ops,
-                [priced.kind for priced in op_prices],
-                [priced.cost for priced in op_prices],
-                [allocated.get(op.clock, 0) for op in trace.ops],
-                [saved.get(op.clock, 0) for op in trace.ops],
-                slots,
-            )
-        )
+        costs = tuple(call_cost(call, convention) for call in trace.calls)
+        entries = _entries(trace, costs, memory)
         first, end = _steady_places(trace)
         steady = entries[first:end]
-        begun_s = fsum(slot.seconds for slot in slots[:first])
-        ended_s = fsum(slot.seconds for slot in slots[:end])
-        return Ledger(
+        ledger = Ledger(
             trace=trace,
-            attention=convention,
+            convention=convention,
             entries=entries,
             steady=steady,
-            total=_total(steady, ended_s - begun_s),
-            coverage=_coverage(steady, prices),
+            total=_total(steady, costs),
+            coverage=_coverage(steady, costs),
             memory=memory,
-            roofline=roofline,
-            untimed=_untimed(steady, prices),
-            prices=prices,
+            costs=costs,
+            times=no_times(trace),
         )
+        return ledger if roofline is None else ledger.timed(roofline)
 
 
-def retimed(ledger: Ledger, roofline: Roofline) -> Ledger:
-    """The same ledger with the times of another chip: nothing else depends on it."""
-    calls = {id(entry.op.call): entry.op.call for entry in ledger.entries}
-    prices = {}
-    for key, priced in ledger.prices.items():
-        time, failure = time_of(calls[key], priced.kind, priced.exact, roofline)
-        prices[key] = priced._replace(time=time, time_failure=priced.failure or failure)
-    with collection_paused():
-        slots = _slots(ledger.trace, [prices[id(op.call)] for op in ledger.trace.ops], roofline)
-        entries = tuple(
-            records(
-                Entry,
-                *(
-                    list(map(attrgetter(field.name), ledger.entries))
-                    for field in fields(Entry)[:-1]
-                ),
-                slots,
-            )
+def _entries(trace: Trace, costs: Sequence[CallCost], memory: Memory) -> tuple[Entry, ...]:
+    allocated, saved = _allocations(trace, memory)
+    ops = trace.ops
+    calls, sites = [op.call for op in ops], [op.site for op in ops]
+    clocks = [op.clock for op in ops]
+    kinds, exact = [cost.kind for cost in costs], [cost.cost for cost in costs]
+    return tuple(
+        map(
+            Entry,
+            range(len(ops)),
+            ops,
+            map(trace.calls.__getitem__, calls),
+            map(trace.sites.__getitem__, sites),
+            map(kinds.__getitem__, calls),
+            map(exact.__getitem__, calls),
+            (allocated.get(clock, 0) for clock in clocks),
+            (saved.get(clock, 0) for clock in clocks),
         )
-    first, end = _steady_places(ledger.trace)
-    steady = entries[first:end]
-    begun_s = fsum(slot.seconds for slot in slots[:first])
-    ended_s = fsum(slot.seconds for slot in slots[:end])
-    return replace(
-        ledger,
-        entries=entries,
-        steady=steady,
-        total=replace(
-            ledger.total,
-            seconds=ended_s - begun_s,
-            kernel_s=fsum(entry.slot.kernel_s for entry in steady),
-        ),
-        roofline=roofline,
-        untimed=_untimed(steady, prices),
-        prices=prices,
     )
-
-
-NO_SLOT = Slot(0.0, 0.0, Bound.OVERHEAD, False)
-
-
-def _slots(trace: Trace, prices: Sequence[Priced], roofline: Roofline | None) -> list[Slot]:
-    """When each operator runs."""
-    if roofline is None:
-        return [NO_SLOT] * len(prices)
-    times = [priced.time for priced in prices]
-    return Clock(roofline).run(trace.ops, times, trace.waits, trace.step_ends)
-
-
-def _untimed(entries: Sequence[Entry], prices: Mapping[int, Priced]) -> tuple[Untimed, ...]:
-    """Those without a rule have no time either, and are listed as uncounted already."""
-    missing = Counter(
-        (entry.op.call.name, reason)
-        for entry in entries
-        if (reason := prices[id(entry.op.call)].time_failure) and entry.kind is not Kind.UNCOUNTED
-    )
-    return tuple(Untimed(op, count, reason) for (op, reason), count in missing.most_common())
 
 
 def _allocations(trace: Trace, memory: Memory) -> tuple[dict[int, int], dict[int, int]]:
@@ -146,27 +92,20 @@ def _steady_places(trace: Trace) -> tuple[int, int]:
     return bisect_left(trace.ops, first, key=clock), bisect_left(trace.ops, end, key=clock)
 
 
-def _total(entries: Sequence[Entry], seconds: float) -> Total:
-    """The total by another road than `sums`: cost times count for each distinct call and phase.
-
-    Its time is what has passed between the step's beginning and its end.
-    """
-    times = Counter((id(entry.op.call), entry.op.phase) for entry in entries)
-    prices = {id(entry.op.call): (entry.kind, entry.cost) for entry in entries}
+def _total(entries: Sequence[Entry], costs: Sequence[CallCost]) -> Total:
+    """The total by another road than `sums`: cost times count for each distinct call and phase."""
     total = Total(
         count=len(entries),
         bytes_allocated=sum(entry.bytes_allocated for entry in entries),
         bytes_saved=sum(entry.bytes_saved for entry in entries),
     )
-    for (key, phase), count in times.items():
-        kind, cost = prices[key]
-        total += _of(cost * count, kind, phase)
+    counts = Counter((entry.op.call, entry.op.phase) for entry in entries)
+    for (number, phase), count in counts.items():
+        total += _of(costs[number].cost * count, costs[number].kind, phase)
     return replace(
         total,
         views=sum(1 for entry in entries if is_view(entry)),
         copies=sum(1 for entry in entries if is_copy(entry)),
-        seconds=seconds,
-        kernel_s=fsum(entry.slot.kernel_s for entry in entries),
     )
 
 
@@ -184,10 +123,10 @@ def _of(cost: Cost, kind: Kind, phase: Phase) -> Total:
     )
 
 
-def _coverage(entries: Iterable[Entry], prices: dict[int, Priced]) -> Coverage:
+def _coverage(entries: Iterable[Entry], costs: Sequence[CallCost]) -> Coverage:
     kinds = Counter(entry.kind for entry in entries)
     missing: Counter[tuple[str, str]] = Counter(
-        (entry.op.call.name, prices[id(entry.op.call)].failure or "no rule")
+        (entry.call.name, costs[entry.op.call].failure or "no rule")
         for entry in entries
         if entry.kind is Kind.UNCOUNTED
     )

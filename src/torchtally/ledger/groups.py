@@ -1,10 +1,10 @@
 """By what operators are grouped, and the sums of the groups."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from torchtally.ledger.total import Entry, Line, Path, Total
-from torchtally.timing.roofline import Bound
+from torchtally.timing.schedule import Slot
 from torchtally.trace import Frame, Phase
 from torchtally.work import Kind
 
@@ -18,17 +18,17 @@ def is_view(entry: Entry) -> bool:
 
 def is_copy(entry: Entry) -> bool:
     """A copy made in the forward pass, of something: zeros made from nothing are not."""
-    return entry.kind is _COPY and entry.op.phase is _FORWARD and bool(entry.op.call.inputs)
+    return entry.kind is _COPY and entry.op.phase is _FORWARD and bool(entry.call.inputs)
 
 
 def line_of(entry: Entry) -> Line | None:
-    """The innermost line of the user's own code, else the innermost known."""
-    return _line(entry.op.site.line)
+    """The innermost line of the user's own code, else the innermost known one."""
+    return _line(entry.site.line)
 
 
 def library_line_of(entry: Entry) -> Line | None:
     """The innermost line known, whoever wrote it."""
-    frames = entry.op.site.frames
+    frames = entry.site.frames
     return _line(frames[0] if frames else None)
 
 
@@ -37,7 +37,7 @@ def _line(frame: Frame | None) -> Line | None:
 
 
 def module_of(entry: Entry) -> Path:
-    return Path(entry.op.site.module, entry.op.site.module_class)
+    return Path(entry.site.module, entry.site.module_class)
 
 
 def once_per_site(key: Callable[[Entry], Key]) -> Callable[[Entry], Key]:
@@ -45,7 +45,7 @@ def once_per_site(key: Callable[[Entry], Key]) -> Callable[[Entry], Key]:
     key_by_site: dict[int, Key] = {}
 
     def of(entry: Entry) -> Key:
-        site = id(entry.op.site)
+        site = entry.op.site
         if site not in key_by_site:
             key_by_site[site] = key(entry)
         return key_by_site[site]
@@ -54,7 +54,7 @@ def once_per_site(key: Callable[[Entry], Key]) -> Callable[[Entry], Key]:
 
 
 def op_of(entry: Entry) -> str:
-    return entry.op.call.name
+    return entry.call.name
 
 
 def phase_of(entry: Entry) -> Phase:
@@ -65,19 +65,20 @@ def kind_of(entry: Entry) -> Kind:
     return entry.kind
 
 
-def bound_of(entry: Entry) -> Bound:
-    return entry.slot.bound
+def sums(
+    entries: Iterable[Entry], slots: Sequence[Slot], key: Callable[[Entry], Key]
+) -> dict[Key, Total]:
+    """Totals of the groups that `key` makes, in order of first appearance.
 
-
-def sums(entries: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, Total]:
-    """Totals of the groups that `key` makes, in order of first appearance."""
+    `slots` has one slot for each entry of the ledger, by number.
+    """
     groups: dict[Key, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(key(entry), []).append(entry)
-    return {group: _sum(members) for group, members in groups.items()}
+    return {group: _sum(members, slots) for group, members in groups.items()}
 
 
-def _sum(entries: Iterable[Entry]) -> Total:
+def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
     """One pass over the entries: a view of a large trace takes hundreds of thousands."""
     forward = backward = recompute = optimizer = matmul = count = views = copies = 0
     read = written = network = allocated = saved = 0
@@ -89,7 +90,7 @@ def _sum(entries: Iterable[Entry]) -> Total:
             forward += cost.flops
             if entry.kind is _VIEW:
                 views += 1
-            elif entry.kind is _COPY and entry.op.call.inputs:
+            elif entry.kind is _COPY and entry.call.inputs:
                 copies += 1
         elif phase is _BACKWARD:
             backward += cost.flops
@@ -104,8 +105,9 @@ def _sum(entries: Iterable[Entry]) -> Total:
         network += cost.network_bytes
         allocated += entry.bytes_allocated
         saved += entry.bytes_saved
-        seconds += entry.slot.seconds
-        kernel_s += entry.slot.kernel_s
+        slot = slots[entry.number]
+        seconds += slot.seconds
+        kernel_s += slot.kernel_s
     return Total(
         count=count,
         flops_forward=forward,
@@ -125,7 +127,7 @@ def _sum(entries: Iterable[Entry]) -> Total:
     )
 
 
-# Enum members are looked up and hashed by slow roads; these are not.
+# Looking up an enum's member and hashing it run Python code: too slow once per operator.
 _FORWARD, _BACKWARD, _RECOMPUTE = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE
 _VIEW, _COPY = Kind.VIEW, Kind.COPY
 _MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)

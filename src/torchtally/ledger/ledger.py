@@ -1,13 +1,12 @@
 """The account of one run, and the laws that hold in it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields, replace
 from math import isclose
 from typing import Any
 
 from torchtally.ledger.groups import (
     Key,
-    bound_of,
     kind_of,
     library_line_of,
     line_of,
@@ -17,13 +16,15 @@ from torchtally.ledger.groups import (
     phase_of,
     sums,
 )
-from torchtally.ledger.pricing import Priced
+from torchtally.ledger.pricing import CallCost
+from torchtally.ledger.times import Times, predict_times
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Untimed
 from torchtally.memory import Memory
 from torchtally.timing.roofline import Bound, Roofline
+from torchtally.timing.schedule import Slot
 from torchtally.trace import Phase, Trace
 from torchtally.work import Kind
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 
 class ConservationError(AssertionError):
@@ -35,7 +36,7 @@ class Ledger:
     """The account of one run. Immutable; every view of it sums to `total`."""
 
     trace: Trace
-    attention: Attention
+    convention: Convention
     entries: tuple[Entry, ...]
     """Every operator of the run, in order."""
     steady: tuple[Entry, ...]
@@ -46,12 +47,37 @@ class Ledger:
     """Of the steady-state step."""
     memory: Memory
     """Of the whole run."""
-    roofline: Roofline | None = None
-    """What the times are predicted by; None: there are none."""
-    untimed: tuple[Untimed, ...] = ()
-    """Of the steady-state step, most frequent first."""
-    prices: Mapping[int, Priced] = field(default_factory=dict, repr=False, compare=False)
-    """What each distinct call costs, by its identity."""
+    costs: tuple[CallCost, ...]
+    """Of each of the trace's calls, by its number."""
+    times: Times
+    """Of each entry, by its number."""
+
+    def timed(self, roofline: Roofline) -> "Ledger":
+        """The same ledger with the times of this chip: nothing else depends on the chip."""
+        first, end = self._places
+        times = predict_times(self.trace, self.costs, roofline, first, end)
+        seconds, kernel_s = times.seconds(first, end), times.kernel_s(first, end)
+        total = replace(self.total, seconds=seconds, kernel_s=kernel_s)
+        return replace(self, times=times, total=total)
+
+    @property
+    def _places(self) -> tuple[int, int]:
+        """Places [first, end) of the steady-state step's entries."""
+        return (self.steady[0].number, self.steady[-1].number + 1) if self.steady else (0, 0)
+
+    def slot(self, entry: Entry) -> Slot:
+        """The entry's part of the time. All zero in a ledger without a roofline."""
+        return self.times.slots[entry.number]
+
+    @property
+    def roofline(self) -> Roofline | None:
+        """What the times are predicted by; None: there are none."""
+        return self.times.roofline
+
+    @property
+    def untimed(self) -> tuple[Untimed, ...]:
+        """Of the steady-state step, most frequent first."""
+        return self.times.untimed
 
     @property
     def step_s(self) -> float | None:
@@ -68,7 +94,7 @@ class Ledger:
 
     def sums(self, key: Callable[[Entry], Key]) -> dict[Key, Total]:
         """The steady-state step's totals, grouped, first seen first. They sum to `total`."""
-        return sums(self.steady, key)
+        return sums(self.steady, self.times.slots, key)
 
     def by_line(self) -> dict[Line | None, Total]:
         """By the innermost line of the user's own code."""
@@ -93,7 +119,7 @@ class Ledger:
 
     def by_bound(self) -> dict[Bound, Total]:
         """By what limits an operator: compute, memory, network, overhead."""
-        return self.sums(bound_of)
+        return self.sums(lambda entry: self.slot(entry).bound)
 
     def check(self) -> None:
         """Raise ConservationError unless every grouping sums to the total and memory adds up."""
@@ -132,10 +158,9 @@ def _sums_broken(ledger: Ledger) -> Iterator[str]:
 
 def _time_broken(ledger: Ledger) -> Iterator[str]:
     """No operator takes less than its kernel, and none less than nothing."""
-    for entry in ledger.entries:
-        slot = entry.slot
+    for entry, slot in zip(ledger.entries, ledger.times.slots, strict=True):
         if not 0 <= slot.kernel_s <= slot.seconds * (1 + 1e-9):
-            name = entry.op.call.name
+            name = entry.call.name
             yield f"{name} at {entry.op.clock} takes {slot.seconds} s, its kernel {slot.kernel_s} s"
 
 

@@ -3,28 +3,30 @@
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
-from torchtally.timing.schedule import Slot
-from torchtally.trace import Op
+import msgspec
+
+from torchtally.trace import Call, Op, Site
 from torchtally.work import Cost, Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One operator and what it costs."""
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One operator and what it costs. When it runs is in the ledger's `times`."""
 
+    number: int
+    """Its place among the ledger's entries."""
     op: Op
+    call: Call
+    site: Site
     kind: Kind
     cost: Cost
     bytes_allocated: int
     """Bytes of the storages born at this op, as the allocator rounds them."""
     bytes_saved: int
-    """Those of them that a forward op made and a backward op reads.
+    """Those of them that a forward op allocates and a backward op reads.
 
-    What a checkpointed region makes again in the backward pass is allocated, not saved: it does
+    What a checkpointed region recomputes in the backward pass is allocated, not saved: it does
     not have to be held from the forward pass on.
     """
-    slot: Slot
-    """Its part of the step's time. All zero in a ledger without a roofline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Untimed:
-    """An operator whose time the chip's numbers cannot tell: its time is in no total."""
+    """An operator whose time the roofline cannot predict: its time is in no total."""
 
     op: str
     count: int

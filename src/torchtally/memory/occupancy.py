@@ -198,7 +198,8 @@ def parameters(trace: Trace) -> int | None:
     for op in trace.ops:
         if len(itemsize_bytes) == len(sizes):
             break
-        specs = chain(op.call.inputs, op.call.outputs)
+        call = trace.calls[op.call]
+        specs = chain(call.inputs, call.outputs)
         for spec, number in zip(specs, chain(op.inputs, op.outputs), strict=True):
             if number in sizes and number not in itemsize_bytes:
                 itemsize_bytes[number] = spec.itemsize_bytes
@@ -225,6 +226,12 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
     refused = trace.final_refusal
     refused_tick = trace.end if refused is None else refused.tick
     refused_step = max(trace.step_ends, default=0) if refused is not None else unfinished
+    # An input is what the script itself allocates, outside of any module.
+    outside = {
+        number
+        for number, site in enumerate(trace.sites)
+        if not site.module and not site.module_class
+    }
     # Enum members are looked up by a slow road; this runs once for every storage.
     activations, inputs, temporaries = Category.ACTIVATIONS, Category.INPUTS, Category.TEMPORARIES
 
@@ -235,7 +242,7 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
         op = makers.get(born)
         if op is None:
             return temporaries
-        if number in read and born in forward and _is_input_maker(op):
+        if number in read and born in forward and op.site in outside and _reads_host_only(op):
             return inputs
         is_kept = (
             number in read_in_backward
@@ -251,7 +258,6 @@ def _made_by(trace: Trace, phase: Phase) -> dict[int, Op]:
     return {op.clock: op for op in trace.ops if op.phase is phase}
 
 
-def _is_input_maker(op: Op) -> bool:
-    """A host-to-device copy or a factory, called by the script itself rather than by a module."""
-    is_outside = not op.site.module and not op.site.module_class
-    return is_outside and max(op.inputs, default=-1) < 0
+def _reads_host_only(op: Op) -> bool:
+    """A host-to-device copy or a factory."""
+    return max(op.inputs, default=-1) < 0

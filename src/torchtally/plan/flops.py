@@ -15,7 +15,7 @@ from torchtally.plan.architecture.model import LatentAttention, Layer, Model, Se
 from torchtally.plan.architecture.weights import OF_THE_VOCABULARY, weights_of
 from torchtally.plan.quantity import Amount, Quantity, derived, of, total
 from torchtally.units import Unit
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 PER_TOKEN = Unit.FLOPS_PER_TOKEN
 PALM = "PaLM, arXiv 2204.02311, appendix B"
@@ -55,7 +55,7 @@ def token_flops(
     model: Model,
     sequence: Amount,
     *,
-    attention: Attention = Attention.FULL,
+    attention: Convention = Convention.FULL,
     recompute: Recompute = Recompute.NONE,
 ) -> TokenFlops:
     """FLOPs for one token of a training step on sequences of this length."""
@@ -105,7 +105,7 @@ def head_flops(model: Model) -> Quantity:
 
 
 def attention_flops(
-    model: Model, sequence: Amount, attention: Attention = Attention.FULL
+    model: Model, sequence: Amount, attention: Convention = Convention.FULL
 ) -> Quantity:
     """Forward FLOPs of one token's attention in all layers: scores, and their product with values.
 
@@ -119,7 +119,7 @@ def attention_flops(
     return total("attention", PER_TOKEN, parts)
 
 
-def layer_attention_flops(layer: Layer, sequence: Amount, attention: Attention) -> Quantity:
+def layer_attention_flops(layer: Layer, sequence: Amount, attention: Convention) -> Quantity:
     """Those of one kind of layer, in all its layers."""
     mixer = layer.attention
     S = of(sequence, Unit.TOKENS, "sequence")
@@ -142,7 +142,7 @@ def layer_attention_flops(layer: Layer, sequence: Amount, attention: Attention) 
 
 
 def keys_seen(
-    sequence: Amount, window: int | None, attention: Attention, *, is_chunked: bool = False
+    sequence: Amount, window: int | None, attention: Convention, *, is_chunked: bool = False
 ) -> Quantity:
     """With how many tokens one token's attention is counted, on average over a sequence.
 
@@ -151,7 +151,7 @@ def keys_seen(
     a sequence by itself, of which a token sees half.
     """
     S = of(sequence, Unit.TOKENS, "sequence")
-    if attention is Attention.FULL:
+    if attention is Convention.FULL:
         return derived("keys seen", Unit.NUMBER, "sequence", sequence=S)
     if window is None or window >= S.value:
         return derived(

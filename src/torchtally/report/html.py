@@ -94,7 +94,7 @@ def ledger_page(ledger: Ledger, plot: Plot) -> str:
     took = "" if step_s is None else f", {format_seconds(step_s)} predicted"
     facts = (
         f"On {trace.chip}, per {ledger.period}{took}.",
-        f"PyTorch {trace.torch_version}; {ledger.attention.description}.",
+        f"PyTorch {trace.torch_version}; {ledger.convention.description}.",
     )
     tables = [by(ledger, key).top(MOST_ROWS) for key in LEDGER_VIEWS]
     return page(trace.script, facts=facts, plots=[plot], tables=tables)

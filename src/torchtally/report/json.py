@@ -46,7 +46,7 @@ def ledger_document(ledger: Ledger) -> Document:
         "torch_version": trace.torch_version,
         "steps": len(trace.step_ends),
         "per": ledger.period,
-        "convention": {"attention": str(ledger.attention), "text": ledger.attention.description},
+        "convention": {"attention": str(ledger.convention), "text": ledger.convention.description},
         "ending": {"kind": trace.ending.kind, "message": trace.ending.message},
         "parameters": parameters(trace),
         "flops": _flops(ledger.total),
@@ -73,7 +73,7 @@ def table_document(table: Table, ledger: Ledger) -> Document:
         "script": ledger.trace.script,
         "chip": ledger.trace.chip,
         "per": ledger.period,
-        "convention": {"attention": str(ledger.attention), "text": ledger.attention.description},
+        "convention": {"attention": str(ledger.convention), "text": ledger.convention.description},
         "title": table.title,
         "note": table.note,
         "columns": [{"name": column.name, "unit": str(column.unit)} for column in table.columns],
@@ -382,7 +382,7 @@ def _shortage(ledger: Ledger) -> Document | None:
     shortage = shortage_of(ledger)
     if shortage is None:
         return None
-    refusal, line = shortage.refusal, shortage.refusal.site.line
+    refusal, line = shortage.refusal, shortage.site.line
     return {
         "requested_bytes": refusal.requested_bytes,
         "allocated_bytes": refusal.allocated_bytes,
@@ -391,7 +391,7 @@ def _shortage(ledger: Ledger) -> Document | None:
         "file": line.file if line else None,
         "line": line.line if line else None,
         "source": line.text if line else None,
-        "module": refusal.site.module,
+        "module": shortage.site.module,
         "message": refusal.message,
         "holders": rows_of(shortage.holders),
     }

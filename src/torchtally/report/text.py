@@ -218,7 +218,7 @@ def _shortage(shortage: Shortage, width: int) -> Iterator[Text]:
         width,
         "yellow",
     )
-    line = refusal.site.line
+    line = shortage.site.line
     if line is not None and line.text:
         yield Text(f"{INDENT}{cut_right(printable(line.text), width - len(INDENT))}")
     yield Text()

@@ -30,107 +30,99 @@ class Slot(NamedTuple):
     is_calibrated: bool
 
 
-class Price(NamedTuple):
-    """What depends on a call alone."""
+class CallTime(NamedTuple):
+    """What the time of an operator takes from its call alone."""
 
     kernel: Kernel
     kind: Kind
     extra_launches: int
+    """Kernels beyond the first."""
 
 
-class Untimed(NamedTuple):
-    """A call whose time the chip's numbers cannot tell."""
+def call_time(call: Call, kind: Kind, cost: Cost, roofline: Roofline) -> CallTime:
+    """Raises UsageError where the chip lacks a number that the time depends on."""
+    kernel = roofline.kernel(call, kind, cost)
+    extra = 0 if roofline.is_host else max(0, launches_of(call, kind, cost) - 1)
+    return CallTime(kernel, kind, extra)
 
-    op: str
-    reason: str
+
+def no_time(kind: Kind) -> CallTime:
+    """Of a call that runs no kernel, or of which no time is known."""
+    return CallTime(Kernel(0.0, Bound.OVERHEAD), kind, 0)
 
 
 NOTHING = Slot(0.0, 0.0, Bound.OVERHEAD, False)
 """A view's, before it is blamed for any idle time. One object for all: they are most of a trace."""
 
 
-class Clock:
-    """Host and device, each at its own moment. Seconds from the beginning of the trace."""
+def schedule(
+    ops: Sequence[Op],
+    times: Sequence[CallTime],
+    waits: Iterable[int],
+    ends: Iterable[int],
+    roofline: Roofline,
+) -> list[Slot]:
+    """When every operator runs, in turn.
 
-    def __init__(self, roofline: Roofline) -> None:
-        self.issue = roofline.issue
-        self.is_host = roofline.is_host
-
-    def run(
-        self, ops: Sequence[Op], prices: Sequence[Price], waits: Iterable[int], ends: Iterable[int]
-    ) -> list[Slot]:
-        """Every operator in turn. `waits` are the ticks before which the host waited for the
-        device, `ends` those at which a training step ends.
-        """
-        issued = self._issued(ops, prices)
-        return self._in_line(issued, prices) if self.is_host else self._beside(
-            ops, issued, prices, iter(waits), iter(ends)
-        )  # fmt: skip
-
-    def _issued(self, ops: Sequence[Op], prices: Sequence[Price]) -> list[float]:
-        """What the host takes to issue each operator."""
-        distinct = {id(price): price for price in prices}
-        issue_s_by_call = {
-            key: issue_by_phase(self.issue, price) for key, price in distinct.items()
-        }
-        return [
-            issue_s_by_call[id(price)][id(op.phase)] for op, price in zip(ops, prices, strict=True)
-        ]  # fmt: skip
-
-    def _in_line(self, issued: Sequence[float], prices: Sequence[Price]) -> list[Slot]:
-        """A CPU issues an operator, then computes it."""
-        slots = []
-        for issue_s, (kernel, _, _) in zip(issued, prices, strict=True):
-            bound = kernel.bound if kernel.seconds >= issue_s else Bound.OVERHEAD
-            seconds = issue_s + kernel.seconds
-            slots.append(Slot(seconds, kernel.seconds, bound, kernel.is_calibrated))
-        return slots
-
-    def _beside(
-        self,
-        ops: Sequence[Op],
-        issued: Sequence[float],
-        prices: Sequence[Price],
-        waits: Iterator[int],
-        ends: Iterator[int],
-    ) -> list[Slot]:
-        """A GPU computes while the host goes on."""
-        host_s = device_s = 0.0
-        slots: list[Slot] = []
-        since_launch: list[tuple[int, float]] = []
-        wait, end = next(waits, NEVER), next(ends, NEVER)
-        for place, (op, issue_s, (kernel, _, _)) in enumerate(
-            zip(ops, issued, prices, strict=True)
-        ):
-            tick = op.clock
-            while wait <= tick:
-                host_s = max(host_s, device_s)
-                wait = next(waits, NEVER)
-            while end <= tick:
-                since_launch.clear()  # what a step does not use is not the next one's
-                end = next(ends, NEVER)
-            host_s += issue_s
-            kernel_s = kernel.seconds
-            if kernel_s <= 0:
-                since_launch.append((place, issue_s))
-                slots.append(NOTHING)
-                continue
-            idle_s = host_s - device_s if host_s > device_s else 0.0
-            device_s += idle_s + kernel_s
-            if since_launch:
-                idle_s = shared(idle_s, issue_s, since_launch, slots)
-                since_launch.clear()
-            bound = kernel.bound if kernel_s >= idle_s else Bound.OVERHEAD
-            slots.append(Slot(idle_s + kernel_s, kernel_s, bound, kernel.is_calibrated))
-        return slots
+    `times` are those of the trace's calls, by number; `waits` the ticks before which the host
+    waited for the device; `ends` the ticks at which a training step ends.
+    """
+    issue_s_by_call = [issue_by_phase(roofline.issue, time) for time in times]
+    issued = [issue_s_by_call[op.call][id(op.phase)] for op in ops]
+    kernels = [times[op.call].kernel for op in ops]
+    if roofline.is_host:
+        return list(map(slot_in_line, issued, kernels))
+    return slots_beside(ops, issued, kernels, iter(waits), iter(ends))
 
 
-def shared(
+def slot_in_line(issue_s: float, kernel: Kernel) -> Slot:
+    """A CPU issues an operator, then computes it."""
+    bound = kernel.bound if kernel.seconds >= issue_s else Bound.OVERHEAD
+    return Slot(issue_s + kernel.seconds, kernel.seconds, bound, kernel.is_calibrated)
+
+
+def slots_beside(
+    ops: Sequence[Op],
+    issued: Sequence[float],
+    kernels: Sequence[Kernel],
+    waits: Iterator[int],
+    ends: Iterator[int],
+) -> list[Slot]:
+    """A GPU computes while the host goes on."""
+    host_s = device_s = 0.0
+    slots: list[Slot] = []
+    since_launch: list[tuple[int, float]] = []
+    wait, end = next(waits, NEVER), next(ends, NEVER)
+    for place, (op, issue_s, kernel) in enumerate(zip(ops, issued, kernels, strict=True)):
+        tick = op.clock
+        while wait <= tick:
+            host_s = max(host_s, device_s)
+            wait = next(waits, NEVER)
+        while end <= tick:
+            since_launch.clear()  # idle time is not blamed on operators of the step before
+            end = next(ends, NEVER)
+        host_s += issue_s
+        kernel_s = kernel.seconds
+        if kernel_s <= 0:
+            since_launch.append((place, issue_s))
+            slots.append(NOTHING)
+            continue
+        idle_s = host_s - device_s if host_s > device_s else 0.0
+        device_s += idle_s + kernel_s
+        if since_launch:
+            idle_s = share_idle(idle_s, issue_s, since_launch, slots)
+            since_launch.clear()
+        bound = kernel.bound if kernel_s >= idle_s else Bound.OVERHEAD
+        slots.append(Slot(idle_s + kernel_s, kernel_s, bound, kernel.is_calibrated))
+    return slots
+
+
+def share_idle(
     idle_s: float, issue_s: float, since_launch: Sequence[tuple[int, float]], slots: list[Slot]
 ) -> float:
-    """Idle time among all that the host issued since the last launch; what is left is returned.
+    """Share idle time among the operators that the host issued since the last launch.
 
-    It is blamed on them by what issuing each of them took.
+    Each is charged in proportion to what issuing it took. Returns what is left for this launch.
     """
     if idle_s <= 0:
         return 0.0
@@ -146,23 +138,17 @@ def shared(
 NEVER = 2**63
 
 
-def issue_by_phase(issue: Issue, price: Price) -> dict[int, float]:
-    """What the host takes to issue an operator and its kernels, by the id of the phase: enum
-    members are hashed by slow roads.
+def issue_by_phase(issue: Issue, time: CallTime) -> dict[int, float]:
+    """Seconds the host takes to issue an operator and its kernels, by the id of the phase.
+
+    By id, since an enum's `__hash__` runs Python code, too slow once per operator.
     """
-    if price.kind.is_free:
+    if time.kind.is_free:
         return {id(phase): issue.view_s for phase in Phase}
-    extra_s = price.extra_launches * issue.launch_s
+    extra_s = time.extra_launches * issue.launch_s
     return {
         id(Phase.FORWARD): issue.forward_s + extra_s,
         id(Phase.RECOMPUTE): issue.forward_s + extra_s,
         id(Phase.BACKWARD): issue.backward_s + extra_s,
         id(Phase.OPTIMIZER): issue.optimizer_s + extra_s,
     }
-
-
-def priced(call: Call, kind: Kind, cost: Cost, roofline: Roofline) -> Price:
-    """Raises UsageError where the chip lacks a number that the time depends on."""
-    kernel = roofline.kernel(call, kind, cost)
-    extra = 0 if roofline.is_host else max(0, launches_of(call, kind, cost) - 1)
-    return Price(kernel, kind, extra)

@@ -1,14 +1,15 @@
 """One dispatched operator: what was called, on what, from where, in which phase.
 
-An `Op` is small. What it was called with is a `Call`, where it came from a `Site`; both are shared
-by the many ops that agree on them, so whatever depends on a call alone is computed once per call.
+An `Op` is a row of numbers. What it was called with is a `Call`, where it came from a `Site`: rows
+of two tables of the trace, to which the ops that share them refer by number. Whatever depends on a
+call alone is computed once per call.
 """
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 
 from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.trace.row import Index, Row, Tick
 
 Scalar = int | bool | str | None
 Literal = Scalar | tuple[Scalar, ...]
@@ -22,8 +23,7 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Row, frozen=True):
     """One tensor argument or result of a call: its shape and layout, not its values.
 
     `storage` is a number within the call: tensors of one call that share storage carry the same
@@ -64,8 +64,7 @@ class TensorSpec:
         return self.device != "cpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Row, frozen=True):
     """An operator with everything a cost can depend on: shapes, strides, dtypes and literals."""
 
     name: str
@@ -109,8 +108,7 @@ class Call:
         return all(spec.storage in came_in for spec in self.outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Row, frozen=True):
     """A line of Python below which an operator ran."""
 
     file: str
@@ -122,8 +120,7 @@ class Frame:
     """The user's own code; else an installed library's (never torch's: those are left out)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Row, frozen=True):
     """Where an operator belongs. A backward operator belongs to its forward line and module."""
 
     module: str
@@ -141,15 +138,16 @@ class Site:
         return self.frames[0] if self.frames else None
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Row, frozen=True):
     """One operator that ran on the device at one tick of the trace's clock."""
 
-    clock: int
-    call: Call
-    site: Site
+    clock: Tick
+    call: Index
+    """Its number in `Trace.calls`."""
+    site: Index
+    """Its number in `Trace.sites`."""
     phase: Phase
     inputs: tuple[int, ...]
-    """Numbers of the storages of `call.inputs`, in that order; -1 for a host tensor's."""
+    """Numbers of the storages of the call's inputs, in that order; -1 for a host tensor."""
     outputs: tuple[int, ...]
-    """Numbers of the storages of `call.outputs`, in that order; -1 for a host tensor's."""
+    """Numbers of the storages of the call's outputs, in that order; -1 for a host tensor."""

@@ -1,7 +1,8 @@
 """A block of device memory: what a tensor and all its views share."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from torchtally.trace.row import Count, Row, Tick
 
 ROUND_BYTES = 512
 """CUDA's caching allocator rounds every request up to this (c10/cuda/CUDACachingAllocator)."""
@@ -23,23 +24,22 @@ class Role(StrEnum):
     """No tensor's: scratch memory of a library or within an operator. `Storage.name` says whose."""
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(Row, frozen=True):
     """A storage lives at every clock tick from `born` up to, not including, `died`."""
 
     number: int
     device: str
-    requested_bytes: int
-    born: int
+    requested_bytes: Count
+    born: Tick
     """The tick of the op that allocated it."""
-    died: int | None
+    died: Tick | None
     """None: still alive when the trace ended."""
     role: Role | None = None
     name: str = ""
     """The parameter's or buffer's path in its model, where it has one."""
     stream: int = 0
     """The stream that was current when it was allocated."""
-    spare_bytes: int = 0
+    spare_bytes: Count = 0
     """What its block has beyond the request rounded up to 512: rests too small to split off."""
 
     @property

@@ -4,14 +4,32 @@ The clock ticks once per operator on the device. Everything else (a storage's bi
 end of a training step) is placed on it, so two facts can always be ordered.
 """
 
-from dataclasses import dataclass, field
+from typing import Any
 
-from torchtally.trace.op import Frame, Op, Site
+import msgspec
+from msgspec.structs import replace
+
+from torchtally.trace.checks import (
+    check_calls,
+    check_numbers,
+    check_ops,
+    check_steps,
+    check_storages,
+    check_waits,
+)
+from torchtally.trace.file import (
+    Path,
+    collection_paused,
+    read_body,
+    refuse_as_corrupted,
+    write_body,
+)
+from torchtally.trace.op import Call, Frame, Op, Site
+from torchtally.trace.row import Count, Index, Row, Tick
 from torchtally.trace.storage import Storage
 
 
-@dataclass(frozen=True, slots=True)
-class Placeholder:
+class Placeholder(Row, frozen=True):
     """A value the script asked for that no virtual tensor has, and what it was given instead."""
 
     frame: Frame | None
@@ -19,19 +37,17 @@ class Placeholder:
     """The operator that asked ("aten._local_scalar_dense", "aten.nonzero")."""
     given: str
     """What it got, in words: "1.0", "False", "at most 4096 rows", "balanced indices"."""
-    count: int
+    count: Count
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Row, frozen=True):
     """Something the run did otherwise than the real device would; shown in every report."""
 
     text: str
-    count: int = 1
+    count: Count = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Row, frozen=True):
     """How the run ended.
 
     "steps" (as many as asked for), "exit", "exception", "interrupted" or "time" (--max-seconds);
@@ -43,55 +59,55 @@ class Ending:
     """The exception's last line, or the signal's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
+class Reserved(Row, frozen=True):
     """From a tick on, the allocator of a device holds so many bytes in segments."""
 
     device: str
-    tick: int
-    bytes: int
+    tick: Tick
+    bytes: Count
 
 
-@dataclass(frozen=True, slots=True)
-class CacheEmptied:
+class CacheEmptied(Row, frozen=True):
     """The script gave the allocator's free segments back (`torch.cuda.empty_cache`)."""
 
     device: str
-    tick: int
+    tick: Tick
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Row, frozen=True):
     """A request for memory that nothing could satisfy. The script may have gone on."""
 
     device: str
-    tick: int
+    tick: Tick
     """The tick of the op that would have run."""
-    requested_bytes: int
+    requested_bytes: Count
     """As asked for, before any rounding."""
-    allocated_bytes: int
-    reserved_bytes: int
-    free_bytes: int
+    allocated_bytes: Count
+    reserved_bytes: Count
+    free_bytes: Count
     """Of the device, at that moment."""
-    site: Site
-    """Where the op belongs; a backward op belongs to its forward line."""
+    site: Index
+    """Number of the site the op belongs to; a backward op belongs to its forward line."""
     message: str
     """What torch.OutOfMemoryError said."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """All facts of one run. Immutable; `record.file` writes and reads it without torch."""
+class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All facts of one run. Immutable; written and read without torch."""
 
     script: str
     """The command that was traced, script and arguments, as a person would type it."""
     chip: str
     """Name of the simulated chip, as the hardware table spells it."""
     torch_version: str
+    calls: tuple[Call, ...]
+    """The distinct calls; an op names its own by number."""
+    sites: tuple[Site, ...]
+    """The distinct places that ops belong to; an op names its own by number."""
     ops: tuple[Op, ...]
     storages: tuple[Storage, ...]
     """`storages[n].number == n`."""
-    step_ends: tuple[int, ...]
+    step_ends: tuple[Tick, ...]
     """For each completed training step, the tick before which it ended (one past its last op)."""
     ending: Ending
     placeholders: tuple[Placeholder, ...] = ()
@@ -100,7 +116,7 @@ class Trace:
     """Every change, in order."""
     emptied: tuple[CacheEmptied, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    waits: tuple[int, ...] = ()
+    waits: tuple[Tick, ...] = ()
     """Ticks at which the host waited for the device, in order, each once.
 
     Every op of a smaller tick was done before the op of this tick could be issued. The host waits
@@ -110,9 +126,9 @@ class Trace:
     """
     allocator_settings: str = ""
     """The value of PYTORCH_CUDA_ALLOC_CONF."""
-    host_ops: int = 0
+    host_ops: Count = 0
     """Operators that ran on the host only: not accounted, but counted."""
-    facts: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, str] = {}
     """Free-form provenance: python, platform, date."""
 
     @property
@@ -134,3 +150,87 @@ class Trace:
             return 0, self.end
         first = self.step_ends[-2] if len(self.step_ends) > 1 else 0
         return first, self.step_ends[-1]
+
+    def save(self, path: Path) -> None:
+        """Write the trace to a file, whole or not at all: an older file there stays until then.
+
+        Raises TraceFileError when the file cannot be written.
+        """
+        with collection_paused():
+            body = encode(pack(self))
+        write_body(body, path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Trace":
+        """The trace in a file. Raises TraceFileError unless the file is a whole trace."""
+        body = read_body(path)
+        with refuse_as_corrupted(path), collection_paused():
+            return unpack(msgspec.msgpack.decode(body, type=Packed))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trace of {self.script!r} on {self.chip}: {len(self.ops)} ops, "
+            f"{len(self.step_ends)} steps, {len(self.storages)} storages>"
+        )
+
+
+class Packed(Row, frozen=True):
+    """A trace as it is in the file: the frames that its sites share are stored once."""
+
+    trace: Trace
+    """Without its sites."""
+    frames: tuple[Frame, ...]
+    sites: tuple[tuple[str, str, tuple[Index, ...]], ...]
+    """(module, its class, numbers of the frames)."""
+
+
+def pack(trace: Trace) -> Packed:
+    numbers: dict[Frame, int] = {}
+    sites = tuple(
+        (
+            site.module,
+            site.module_class,
+            tuple(numbers.setdefault(frame, len(numbers)) for frame in site.frames),
+        )
+        for site in trace.sites
+    )
+    return Packed(replace(trace, sites=()), tuple(numbers), sites)
+
+
+def unpack(packed: Packed) -> Trace:
+    """Raises InvalidTraceError where the tables contradict each other."""
+    trace, frames = packed.trace, packed.frames
+    check_calls(trace.calls)
+    check_ops(trace.ops, trace.calls, len(packed.sites), len(trace.storages))
+    check_storages(trace.storages)
+    check_steps(trace.step_ends)
+    check_waits(trace.waits)
+    check_numbers([refusal.site for refusal in trace.refusals], len(packed.sites), "site")
+    for _, _, numbers in packed.sites:
+        check_numbers(numbers, len(frames), "frame")
+    return replace(
+        trace,
+        sites=tuple(
+            Site(module, module_class, tuple(frames[number] for number in numbers))
+            for module, module_class, numbers in packed.sites
+        ),
+    )
+
+
+def encode(packed: Packed) -> bytes:
+    r"""As msgpack; lone surrogates (a file name that is not UTF-8) as the text ``\udcff``."""
+    try:
+        return msgspec.msgpack.encode(packed)
+    except UnicodeEncodeError:
+        return msgspec.msgpack.encode(_spelled_out(msgspec.to_builtins(packed)))
+
+
+def _spelled_out(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode("utf-8")
+        case list() | tuple():
+            return [_spelled_out(each) for each in value]
+        case dict():
+            return {_spelled_out(key): _spelled_out(each) for key, each in value.items()}
+    return value

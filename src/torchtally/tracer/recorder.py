@@ -59,7 +59,7 @@ class Recorder:
         self._site_numbers: dict[Any, int] = {}
         self._forward_sites: dict[int, int] = {}
         """Where the operator that made an autograd node ran, by the node's sequence number."""
-        self._ops: list[tuple[int, int, int, Phase, tuple[int, ...], tuple[int, ...]]] = []
+        self._ops: list[Op] = []
         self._storages: list[tuple[str, int, int, int, int]] = []
         """(device, requested bytes, born, stream, spare bytes) by storage number."""
         self._reserved: list[Reserved] = []
@@ -143,7 +143,7 @@ class Recorder:
                 allocated_bytes=error.allocated_bytes,
                 reserved_bytes=error.reserved_bytes,
                 free_bytes=error.free_bytes,
-                site=self._sites[site],
+                site=site,
                 message=str(error),
             )
         )
@@ -173,7 +173,7 @@ class Recorder:
             return
         call, came_in, went_out = self._calls.of(invocation, outputs)
         phase, site = self._place(invocation, outputs)
-        self._ops.append((self.clock, call, site, phase, came_in, went_out))
+        self._ops.append(Op(self.clock, call, site, phase, came_in, went_out))
         self.clock += 1
 
     def _place(self, invocation: Invocation, outputs: Sequence[Tensor]) -> tuple[Phase, int]:
@@ -297,15 +297,13 @@ class Recorder:
         allocator_settings: str = "",
     ) -> Trace:
         """Everything so far as a `Trace`."""
-        calls, sites = self._calls.calls, self._sites
         return Trace(
             script=script,
             chip=chip,
             torch_version=str(torch.__version__),
-            ops=tuple(
-                Op(clock, calls[call], sites[site], phase, came_in, went_out)
-                for clock, call, site, phase, came_in, went_out in self._ops
-            ),
+            calls=tuple(self._calls.calls),
+            sites=tuple(self._sites),
+            ops=tuple(self._ops),
             storages=tuple(
                 Storage(
                     number, device, requested, born, self._deaths.get(number),

@@ -38,7 +38,7 @@ def seconds_by_bound(ledger: Ledger, key: Callable[[Entry], Key]) -> dict[Key, d
     """For each group that takes any time, the seconds of each bound in it."""
     groups: dict[Key, dict[Bound, float]] = {}
     for entry in ledger.steady:
-        slot = entry.slot
+        slot = ledger.slot(entry)
         if slot.seconds > 0:
             group = groups.setdefault(key(entry), {})
             group[slot.bound] = group.get(slot.bound, 0.0) + slot.seconds

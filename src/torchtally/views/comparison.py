@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchtally.chips import Chip
-from torchtally.ledger import Ledger, retimed
+from torchtally.ledger import Ledger
 from torchtally.memory.allocator import replay
 from torchtally.memory.workspace import context_bytes
 from torchtally.table import Cell, Column, Table
@@ -78,7 +78,7 @@ def comparison(
         for roofline in rooflines
         if roofline.chip.name != ledger.trace.chip
     }
-    ledgers = [ledger, *(retimed(ledger, roofline) for roofline in others.values())]
+    ledgers = [ledger, *(ledger.timed(roofline) for roofline in others.values())]
     step = _step(ledger)
     candidates = [_candidate(step, variant, length, prices) for variant in ledgers]
     columns = COLUMNS if until is None else TRAINING_COLUMNS
@@ -106,14 +106,15 @@ class _Step:
 
 
 def _step(ledger: Ledger) -> _Step:
-    return _Step(ledger, model_flops(ledger.steady, ledger.attention), tokens_of_step(ledger))
+    return _Step(ledger, model_flops(ledger.steady, ledger.convention), tokens_of_step(ledger))
 
 
 def dominant_bound(ledger: Ledger) -> str:
     """What most of the step's time goes into."""
     times: Counter[str] = Counter()
     for entry in ledger.steady:
-        times[entry.slot.bound] += entry.slot.seconds  # type: ignore[assignment]
+        slot = ledger.slot(entry)
+        times[slot.bound] += slot.seconds  # type: ignore[assignment]
     return str(max(times, key=times.__getitem__, default=""))
 
 
@@ -253,8 +254,8 @@ def _remarks(ledger: Ledger, candidates: Sequence[Candidate]) -> Iterator[str]:
     peaks = dict.fromkeys(candidate.mfu_of for candidate in candidates if candidate.mfu is not None)
     if peaks:
         yield (
-            f"MFU: products of the forward and backward pass, {ledger.attention.description}, over "
-            f"the {' or the '.join(peaks)} peak."
+            f"MFU: products of the forward and backward pass, {ledger.convention.description}, "
+            f"over the {' or the '.join(peaks)} peak."
         )
     yield from _prices(candidates)
     if any(candidate.bill.energy_joules is not None for candidate in candidates):

@@ -41,7 +41,7 @@ def owner_of(ledger: Ledger) -> Callable[[Holding], Path]:
     else the one whose forward (or its backward) allocated it.
     """
     class_of: dict[str, str] = {}
-    for site in {id(entry.op.site): entry.op.site for entry in ledger.entries}.values():
+    for site in ledger.trace.sites:
         if site.module_class:
             class_of.setdefault(site.module, site.module_class)
 
@@ -52,7 +52,7 @@ def owner_of(ledger: Ledger) -> Callable[[Holding], Path]:
             return Path(module, class_of.get(module, ""))
         if holding.entry is None:
             return OUTSIDE
-        return Path(holding.entry.op.site.module, holding.entry.op.site.module_class)
+        return Path(holding.entry.site.module, holding.entry.site.module_class)
 
     return owner
 

@@ -93,5 +93,5 @@ def is_behind_libraries(ledger: Ledger) -> bool:
 
 
 def _is_in_library(entry: Entry) -> bool:
-    frames = entry.op.site.frames
+    frames = entry.site.frames
     return bool(frames) and not frames[0].is_own

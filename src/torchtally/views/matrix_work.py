@@ -11,7 +11,7 @@ from torchtally.timing.roofline.products import product_dtype
 from torchtally.timing.roofline.rates import REAL_OF_COMPLEX
 from torchtally.trace import Call, Phase, TensorSpec
 from torchtally.work import Kind, cost_of
-from torchtally.work.convention import Attention, conventional
+from torchtally.work.convention import Convention, apply_convention
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Work:
         """A mask that is a tensor is not known to be causal."""
         return self.is_attention and self.call.literal("is_causal") is True
 
-    def executed_flops(self, attention: Attention) -> int:
+    def executed_flops(self, attention: Convention) -> int:
         """Of all these calls, under a convention of attention."""
         _, cost = cost_of(self.call)
-        return self.times * conventional(cost, self.call, self.kind, attention).flops
+        return self.times * apply_convention(cost, self.call, self.kind, attention).flops
 
-    def needed_flops(self, attention: Attention) -> int:
+    def needed_flops(self, attention: Convention) -> int:
         """As executed, but a fused attention's backward without making the scores again.
 
         Of its products, 3 D + 2 E FLOPs for every point (D, E: head dims of keys and values),
@@ -66,20 +66,20 @@ _MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)
 def works_of(entries: Iterable[Entry]) -> list[Work]:
     """The matrix work among them."""
     products = [entry for entry in entries if id(entry.kind) in _MATMUL_IDS and entry.cost.flops]
-    times = Counter((id(entry.op.call), id(entry.op.phase)) for entry in products)
-    first = {(id(entry.op.call), id(entry.op.phase)): entry for entry in products}
+    times = Counter((entry.op.call, id(entry.op.phase)) for entry in products)
+    first = {(entry.op.call, id(entry.op.phase)): entry for entry in products}
     return [
-        Work(entry.op.call, entry.kind, entry.op.phase, times[key]) for key, entry in first.items()
+        Work(entry.call, entry.kind, entry.op.phase, times[key]) for key, entry in first.items()
     ]
 
 
-def needed_flops(works: Iterable[Work], attention: Attention) -> int:
+def needed_flops(works: Iterable[Work], attention: Convention) -> int:
     """Of the forward and backward pass, nothing done again."""
     phases = (Phase.FORWARD, Phase.BACKWARD)
     return sum(work.needed_flops(attention) for work in works if work.phase in phases)
 
 
-def executed_flops(works: Iterable[Work], attention: Attention) -> int:
+def executed_flops(works: Iterable[Work], attention: Convention) -> int:
     """Of all that is done, in any phase."""
     return sum(work.executed_flops(attention) for work in works)
 
@@ -87,7 +87,7 @@ def executed_flops(works: Iterable[Work], attention: Attention) -> int:
 def attention_flops(works: Iterable[Work]) -> int:
     """Three times the forward pass of attention operators, in full: 12 L H Q T for each token."""
     return 3 * sum(
-        work.executed_flops(Attention.FULL)
+        work.executed_flops(Convention.FULL)
         for work in works
         if work.is_attention and work.phase is Phase.FORWARD
     )
@@ -98,7 +98,7 @@ def dominant_dtype(works: Iterable[Work], chip: Chip) -> str:
     flops: Counter[str] = Counter()
     for work in works:
         dtype, _ = product_dtype(work.call, work.operand)
-        flops[_unit(dtype, chip)] += work.executed_flops(Attention.FULL)
+        flops[_unit(dtype, chip)] += work.executed_flops(Convention.FULL)
     return max(flops, key=lambda name: flops[name], default="")
 
 

@@ -132,9 +132,7 @@ def peak_storages(ledger: Ledger) -> Table:
             *_figures(ledger, [holding]),
             f"step {step_of(ledger, holding.storage.born)}",
             tensor_of(holding),
-            holding.storage.name
-            or (holding.entry.op.site.module if holding.entry else "")
-            or place,
+            holding.storage.name or (holding.entry.site.module if holding.entry else "") or place,
             place,
             source,
             holding.storage.born,
@@ -155,7 +153,7 @@ def tensor_of(holding: Holding) -> str:
     """Dtype and shape of what the making operator put there: "bfloat16[32, 768]"; "" if unknown."""
     entry = holding.entry
     if entry is not None and holding.storage.number in entry.op.outputs:
-        spec = entry.op.call.outputs[entry.op.outputs.index(holding.storage.number)]
+        spec = entry.call.outputs[entry.op.outputs.index(holding.storage.number)]
         return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
     return ""
 

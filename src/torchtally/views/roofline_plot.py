@@ -14,6 +14,7 @@ from torchtally.ledger import Entry, Ledger, Line, line_of
 from torchtally.timing.calibration.features import is_tf32
 from torchtally.timing.roofline import Bound, Roofline
 from torchtally.timing.roofline.rates import peak_of
+from torchtally.timing.schedule import Slot
 from torchtally.trace import Call
 from torchtally.units import Unit
 from torchtally.views.lines import line_texts, own_root
@@ -41,14 +42,14 @@ class Group:
     """Seconds by bound, and by line."""
     lines: Counter[Line | None] = field(default_factory=Counter)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Entry, slot: Slot) -> None:
         self.count += 1
         self.flops += entry.cost.flops
         self.bytes += entry.cost.bytes
-        self.kernel_s += entry.slot.kernel_s
+        self.kernel_s += slot.kernel_s
         self.is_matmul = entry.kind.is_matmul
-        self.bounds[entry.slot.bound] += entry.slot.kernel_s  # type: ignore[assignment]
-        self.lines[line_of(entry)] += entry.slot.kernel_s  # type: ignore[assignment]
+        self.bounds[slot.bound] += slot.kernel_s  # type: ignore[assignment]
+        self.lines[line_of(entry)] += slot.kernel_s  # type: ignore[assignment]
 
     @property
     def has_place(self) -> bool:
@@ -67,7 +68,7 @@ def roofline_plot(ledger: Ledger) -> Plot:
             f"There is no roofline of {ledger.trace.chip}: it is in no table of chips, or is a CPU "
             "that nobody has measured.\n`tally gpus` lists the chips; `tally bench` measures a CPU."
         )
-    groups = sorted(_groups(ledger.steady), key=lambda group: -group.kernel_s)
+    groups = sorted(_groups(ledger), key=lambda group: -group.kernel_s)
     placed = [group for group in groups if group.has_place]
     drawn = [group for group in placed if group.kernel_s >= LEAST_SHARE * step_s] or placed[:1]
     marks = tuple(_marks(drawn, step_s))
@@ -91,16 +92,17 @@ def roofline_plot(ledger: Ledger) -> Plot:
     )
 
 
-def _groups(entries: Iterable[Entry]) -> Iterable[Group]:
+def _groups(ledger: Ledger) -> Iterable[Group]:
     """By call. Most operators share theirs, so few have to be compared."""
     groups: dict[Call, Group] = {}
     known: dict[int, Group] = {}
-    for entry in entries:
-        if entry.slot.kernel_s > 0:
-            call = entry.op.call
-            if id(call) not in known:
-                known[id(call)] = groups.setdefault(call, Group(call))
-            known[id(call)].add(entry)
+    for entry in ledger.steady:
+        slot = ledger.slot(entry)
+        if slot.kernel_s > 0:
+            number = entry.op.call
+            if number not in known:
+                known[number] = groups.setdefault(entry.call, Group(entry.call))
+            known[number].add(entry, slot)
     return groups.values()
 
 
@@ -238,7 +240,7 @@ def _left_out(
 
 def _note(ledger: Ledger, drawn: Iterable[Group]) -> str:
     causal = any(group.call.literal("is_causal") is True for group in drawn)
-    if causal and str(ledger.attention) == "full":
+    if causal and str(ledger.convention) == "full":
         return (
             "Causal attention is counted in full, and may stand above the roof: "
             "half of it is not computed."

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torchtally.ledger import Ledger
 from torchtally.table import Column, Table
-from torchtally.trace import Refusal
+from torchtally.trace import Refusal, Site
 from torchtally.units import Unit
 from torchtally.views.holdings import bytes_of, grouped, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, own_root
@@ -17,6 +17,7 @@ class Shortage:
     """A request for memory that was refused, and could not be helped."""
 
     refusal: Refusal
+    site: Site
     moment: str
     """"step 1, backward of model.py:41"."""
     holders: Table

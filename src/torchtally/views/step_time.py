@@ -82,5 +82,6 @@ def calibrated_share(ledger: Ledger) -> float:
     """Of the kernels' time, the part of operators that were measured on such a device."""
     if ledger.roofline is None or ledger.roofline.calibration is None:
         return 0.0
-    calibrated_s = fsum(entry.slot.kernel_s for entry in ledger.steady if entry.slot.is_calibrated)
+    slots = map(ledger.slot, ledger.steady)
+    calibrated_s = fsum(slot.kernel_s for slot in slots if slot.is_calibrated)
     return part_of(calibrated_s, ledger.total.kernel_s)

@@ -95,7 +95,7 @@ def summarise(ledger: Ledger) -> Summary:
         no_time=why_no_time(ledger),
         period=ledger.period,
         parameters=parameters(trace) or None,
-        convention=ledger.attention.description,
+        convention=ledger.convention.description,
         total=ledger.total,
         phases=phases(ledger),
         categories=categories(ledger),
@@ -158,9 +158,10 @@ def shortage_of(ledger: Ledger) -> Shortage | None:
     if refusal is None:
         return None
     step = f"step {step_of(ledger, refusal.tick)}"
-    line = refusal.site.line
+    site = ledger.trace.sites[refusal.site]
+    line = site.line
     where = f"{posixpath.basename(line.file)}:{line.line}" if line else "no line of Python"
-    return Shortage(refusal, f"{step}, {where}", holders(ledger, refusal.tick))
+    return Shortage(refusal, site, f"{step}, {where}", holders(ledger, refusal.tick))
 
 
 def room_bytes(chip_name: str) -> int | None:

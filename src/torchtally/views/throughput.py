@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torchtally.ledger import Entry, Ledger, Line, line_of
 from torchtally.timing.calibration.features import matrices
-from torchtally.trace import Op, Phase, TensorSpec
+from torchtally.trace import Phase, TensorSpec
 from torchtally.work import Kind
 
 LOOKUP = "aten.embedding"
@@ -57,21 +57,21 @@ def tokens_of(ledger: Ledger) -> Batch | None:
     serve all.
     """
     lookups = _lookups(ledger)
-    return _batch(lookups, [_indices(lookup.op).elements for lookup in lookups])
+    return _batch(lookups, [_indices(lookup).elements for lookup in lookups])
 
 
 def samples_of(ledger: Ledger) -> Batch | None:
     """Samples of the step. Operators of one site are its micro-batches."""
     lookups = _same_site(_lookups(ledger))
-    if lookups and len(_indices(lookups[0].op).shape) > 1:
-        return _batch(lookups, [_indices(lookup.op).shape[0] for lookup in lookups])
+    if lookups and len(_indices(lookups[0]).shape) > 1:
+        return _batch(lookups, [_indices(lookup).shape[0] for lookup in lookups])
     for kind in (Kind.CONVOLUTION, Kind.PRODUCT):
         first = _same_site([entry for entry in _forward(ledger) if entry.kind is kind])
         if first:
             makers = {
-                output: op
-                for op in reversed(ledger.trace.ops)
-                for output in op.outputs
+                output: entry
+                for entry in reversed(ledger.entries)
+                for output in entry.op.outputs
                 if output >= 0
             }
             sizes = [_first_dimension(entry, makers) for entry in first]
@@ -82,7 +82,7 @@ def samples_of(ledger: Ledger) -> Batch | None:
 def _batch(entries: list[Entry], sizes: list[int]) -> Batch | None:
     if not entries or sum(sizes) <= 0:
         return None
-    return Batch(sum(sizes), entries[0].op.call.name, line_of(entries[0]))
+    return Batch(sum(sizes), entries[0].call.name, line_of(entries[0]))
 
 
 def _forward(ledger: Ledger) -> Iterator[Entry]:
@@ -94,17 +94,17 @@ def _lookups(ledger: Ledger) -> list[Entry]:
     """Those in the table that most indices are looked up in, in order."""
     tables: dict[int, list[Entry]] = {}
     for entry in _forward(ledger):
-        if entry.op.call.name == LOOKUP and len(entry.op.call.inputs) == 2:
+        if entry.call.name == LOOKUP and len(entry.call.inputs) == 2:
             tables.setdefault(entry.op.inputs[0], []).append(entry)
     return max(
         tables.values(),
-        key=lambda them: sum(_indices(entry.op).elements for entry in them),
+        key=lambda them: sum(_indices(entry).elements for entry in them),
         default=[],
     )
 
 
-def _indices(op: Op) -> TensorSpec:
-    return op.call.inputs[1]
+def _indices(entry: Entry) -> TensorSpec:
+    return entry.call.inputs[1]
 
 
 def _same_site(entries: list[Entry]) -> list[Entry]:
@@ -112,11 +112,11 @@ def _same_site(entries: list[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.op.site == entries[0].op.site]
 
 
-def _first_dimension(entry: Entry, makers: dict[int, Op]) -> int | None:
+def _first_dimension(entry: Entry, makers: dict[int, Entry]) -> int | None:
     """Of the input of a convolution, or of the left operand of a product as it was made: a layer
     flattens (B, T, D) to (B * T, D) before it multiplies.
     """
-    call = entry.op.call
+    call = entry.call
     if entry.kind is Kind.CONVOLUTION:
         return call.inputs[0].shape[0]
     operands = matrices(call)
@@ -125,6 +125,6 @@ def _first_dimension(entry: Entry, makers: dict[int, Op]) -> int | None:
     left = operands[0]
     number = entry.op.inputs[next(n for n, spec in enumerate(call.inputs) if spec is left)]
     maker = makers.get(number)
-    spec = None if maker is None else maker.call.outputs[maker.outputs.index(number)]
+    spec = None if maker is None else maker.call.outputs[maker.op.outputs.index(number)]
     is_whole = spec is not None and spec.elements == left.elements and bool(spec.shape)
     return spec.shape[0] if spec is not None and is_whole else left.shape[0]

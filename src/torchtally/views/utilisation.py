@@ -33,7 +33,7 @@ from torchtally.views.matrix_work import (
 )
 from torchtally.views.throughput import tokens_of
 from torchtally.views.view import view
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 EMBEDDINGS = ("aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forward_only")
 
@@ -122,7 +122,7 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
 def model_utilisation(ledger: Ledger) -> Utilisation | None:
     """MFU by the ledger's own convention of attention; None without matrix products."""
     by_key = {utilisation.key: utilisation for utilisation in utilisations(ledger)}
-    is_causal = ledger.attention is Attention.CAUSAL and "mfu_causal" in by_key
+    is_causal = ledger.convention is Convention.CAUSAL and "mfu_causal" in by_key
     return by_key.get("mfu_causal" if is_causal else "mfu_full")
 
 
@@ -130,7 +130,7 @@ def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, s
     """(key, name, convention, FLOPs) by every rule that applies."""
     if not works:
         return
-    full, causal = Attention.FULL, Attention.CAUSAL
+    full, causal = Convention.FULL, Convention.CAUSAL
     is_causal = any(work.is_causal for work in works)
     how = ", attention in full" if any(work.is_attention for work in works) else ""
     by_half = "the same, causal attention counted by half"
@@ -178,7 +178,7 @@ def _by_parameters(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str,
 # Peaks -----------------------------------------------------------------------------------------
 
 
-def model_flops(entries: Iterable[Entry], attention: Attention) -> int:
+def model_flops(entries: Iterable[Entry], attention: Convention) -> int:
     """What MFU counts: products of forward and backward, under a convention of attention."""
     return needed_flops(works_of(entries), attention)
 
@@ -208,14 +208,14 @@ def embedding_parameters(ledger: Ledger) -> int:
     forward = [entry for entry in ledger.steady if entry.op.phase is phase]
     elements: dict[int, int] = {}
     for entry in forward:
-        if entry.op.call.name in EMBEDDINGS:
-            for spec, number in zip(entry.op.call.inputs, entry.op.inputs, strict=True):
+        if entry.call.name in EMBEDDINGS:
+            for spec, number in zip(entry.call.inputs, entry.op.inputs, strict=True):
                 if number in sizes:
                     elements[number] = sizes[number] // spec.itemsize_bytes
     others = {
         number
         for entry in forward
-        if entry.op.call.name not in EMBEDDINGS and not elements.keys().isdisjoint(entry.op.inputs)
+        if entry.call.name not in EMBEDDINGS and not elements.keys().isdisjoint(entry.op.inputs)
         for number in _read_by(entry)
     }
     return sum(size for number, size in elements.items() if number not in others)
@@ -224,7 +224,7 @@ def embedding_parameters(ledger: Ledger) -> int:
 def _read_by(entry: Entry) -> Iterator[int]:
     """The storages whose values an operator reads: no view's, nor what it writes over."""
     if not entry.kind.is_free:
-        inputs = zip(entry.op.call.inputs, entry.op.inputs, strict=True)
+        inputs = zip(entry.call.inputs, entry.op.inputs, strict=True)
         yield from (number for spec, number in inputs if not spec.is_written)
 
 

@@ -6,7 +6,7 @@ from torchtally.trace import Call
 from torchtally.work import Cost, Kind
 
 
-class Attention(StrEnum):
+class Convention(StrEnum):
     """How much of a causal attention's square is counted.
 
     FULL counts every query with every key, masked or not: 12 * L * d * S FLOPs per token and
@@ -20,17 +20,17 @@ class Attention(StrEnum):
 
     @property
     def description(self) -> str:
-        if self is Attention.FULL:
+        if self is Convention.FULL:
             return "attention counted in full"
         return "causal attention counted by half"
 
 
-def conventional(cost: Cost, call: Call, kind: Kind, attention: Attention) -> Cost:
+def apply_convention(cost: Cost, call: Call, kind: Kind, convention: Convention) -> Cost:
     """The cost of a call under a convention: CAUSAL halves the FLOPs of an `is_causal=True`.
 
     Only the literal tells: a causal mask given as a tensor is not known to be one.
     """
-    is_halved = attention is Attention.CAUSAL and kind is Kind.ATTENTION
+    is_halved = convention is Convention.CAUSAL and kind is Kind.ATTENTION
     if not (is_halved and call.literal("is_causal") is True):
         return cost
     return Cost(cost.flops // 2, cost.bytes_read, cost.bytes_written, cost.network_bytes)

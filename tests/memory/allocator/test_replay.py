@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -218,7 +219,7 @@ def test_a_cache_emptied_in_the_run_is_emptied_in_the_replay() -> None:
     made = growing()
     trace = made.build()
     emptied = (CacheEmptied("cuda:0", 1), CacheEmptied("cuda:0", 2))
-    trace = Trace(**{name: getattr(trace, name) for name in Trace.__slots__} | {"emptied": emptied})
+    trace = replace(trace, emptied=emptied)
     assert replay(trace).peak_reserved_bytes == 24 * MIB
 
 
@@ -235,10 +236,7 @@ def test_a_replay_that_differs_is_noticed() -> None:
     trace, allocated_bytes, reserved_bytes = run(SCRIPTS["gpt"])
     one = trace.storages[0]
     more = type(one)(one.number, one.device, one.requested_bytes + 40 * MIB, one.born, None)
-    spoiled = Trace(
-        **{name: getattr(trace, name) for name in Trace.__slots__}
-        | {"storages": (more, *trace.storages[1:])}
-    )
+    spoiled = replace(trace, storages=(more, *trace.storages[1:]))
     again = replay(spoiled)
     assert again.peak_allocated_bytes > allocated_bytes
     assert again.peak_reserved_bytes > reserved_bytes

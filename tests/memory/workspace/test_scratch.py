@@ -4,10 +4,10 @@ A recorded row is a whole call of a user's, backward pass and all: it may hold o
 tensors besides. What a rule says must be among them.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import spec
 from tests.memory.workspace.recorded import H100, Row, call, missing, rows, sizes

@@ -15,7 +15,7 @@ from torchtally.plan.optimizers import optimizer
 from torchtally.plan.recipes import recipe
 from torchtally.trace import Role
 from torchtally.views.matrix_work import needed_flops, works_of
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 OPTIMIZERS = {"adagrad": torch.optim.Adagrad, "adamw": torch.optim.AdamW}
 
@@ -71,4 +71,4 @@ def test_the_deep_linear_model(
     loss_bytes = Traced(ledger).kept_bytes - batch_bytes - found.activations.value
     assert loss_bytes == how.activation_bytes
     flops = deep_linear_flops(D, L, B)
-    assert flops.total.value == needed_flops(works_of(ledger.steady), Attention.FULL)
+    assert flops.total.value == needed_flops(works_of(ledger.steady), Convention.FULL)

@@ -25,7 +25,7 @@ from torchtally.plan.optimizers import optimizer
 from torchtally.plan.recipes import Recipe, recipe
 from torchtally.trace import Phase, Role
 from torchtally.views.matrix_work import executed_flops, needed_flops, works_of
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 PROMISED = 0.02
 SCALAR_BYTES = 8
@@ -63,7 +63,7 @@ def check_states(traced: Traced, model: Model, recipe: Recipe) -> None:
 
 
 def check_flops(
-    traced: Traced, reference: Reference, model: Model, attention: Attention = Attention.FULL
+    traced: Traced, reference: Reference, model: Model, attention: Convention = Convention.FULL
 ) -> None:
     """Model FLOPs of the steady step: to the last one."""
     tokens = reference.batch * reference.sequence
@@ -109,7 +109,7 @@ def test_closed_forms_are_the_ledgers(name: str, recipe_name: str) -> None:
     check_states(traced, model, how)
     check_flops(traced, reference, model)
     if is_told_causal(reference, model, how):
-        check_flops(traced, reference, model, Attention.CAUSAL)
+        check_flops(traced, reference, model, Convention.CAUSAL)
     check_activations(traced, reference, model, closed(reference, model, how, Recompute.NONE))
 
 
@@ -181,7 +181,7 @@ def test_hardware_flops_of_llama_with_checkpoints(use_reentrant: bool) -> None:
     traced = train(reference, recipe("bf16"), checkpointed=True, use_reentrant=use_reentrant)
     works = works_of(traced.ledger.steady)
     again = [work for work in works if work.phase is Phase.RECOMPUTE]
-    found = needed_flops(works, Attention.FULL) + executed_flops(again, Attention.FULL)
+    found = needed_flops(works, Convention.FULL) + executed_flops(again, Convention.FULL)
     per_token = token_flops(model, reference.sequence, recompute=Recompute.FULL)
     tokens = reference.batch * reference.sequence
     inner = model.kinds[0].feed_forward

@@ -1,8 +1,7 @@
 """Which calls are alike, and how large they are."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import GPU, mm_call, spec
 from tests.timing.calibration.machines import add_call

@@ -6,6 +6,7 @@ from math import sqrt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.builders import mm_call
 from tests.timing.calibration.machines import H100, HOST, add_call
@@ -50,7 +51,7 @@ def test_beyond_the_last_its_correction_stands():
 
 def test_an_operator_nobody_measured_is_like_those_of_its_kind():
     corrections = Corrections(SLOWER, by_bytes)
-    other = replace(add_call(1000), name="aten.hypot")
+    other = structs.replace(add_call(1000), name="aten.hypot")
     assert factor(corrections, other) == (pytest.approx(4), False)
     assert factor(corrections, mm_call(8, 8, 8)) == (1.0, False)
 

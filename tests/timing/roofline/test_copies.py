@@ -1,8 +1,7 @@
 """Copies between host and device, over a bus of 10 GB/s."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.timing.roofline.chips import host, kernel_of, toy
 from tests.work.calls import call, spec

@@ -3,8 +3,9 @@
 b: micro-batch.  S: queries of one chip.  T: keys.  D, E: head dims of keys and of values.
 """
 
-from dataclasses import replace
 from math import ceil
+
+from msgspec.structs import replace
 
 from torchtally.chips import Chip
 from torchtally.plan.activations import AttentionKernel, Implementation
@@ -18,7 +19,7 @@ from torchtally.timing.roofline.attention import attention_kernel
 from torchtally.trace import Call, TensorSpec
 from torchtally.units import Unit
 from torchtally.work import cost_of
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 
 def attention_s(
@@ -40,7 +41,7 @@ def attention_s(
             attention.window,
         )
     # A causal kernel over T keys does half of them: T is twice what a token sees.
-    T = ceil(2 * keys_seen(sequence, window, Attention.CAUSAL).value)
+    T = ceil(2 * keys_seen(sequence, window, Convention.CAUSAL).value)
     S, b = layout.tokens(sequence) // layout.micro_batch, layout.micro_batch
     if layout.kernel is AttentionKernel.MATH:
         dropped = model.dropout if model.attention_dropout is None else model.attention_dropout

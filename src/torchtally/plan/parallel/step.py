@@ -17,7 +17,7 @@ from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.overlap import Overlap, overlap_of
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.recipes import Recipe
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Workload:
     recipe: Recipe
     optimizer: Optimizer
     overlap: Overlap = field(default_factory=overlap_of)
-    attention: Attention = Attention.FULL
+    attention: Convention = Convention.FULL
     """The convention by which MFU counts attention."""
 
 

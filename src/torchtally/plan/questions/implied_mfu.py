@@ -8,7 +8,7 @@ from torchtally.plan.questions.request import Request, flops_per_token, peak_flo
 from torchtally.plan.questions.words import chips_named, subject_named
 from torchtally.plan.training import mfu
 from torchtally.units import Unit
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 
 def implied_mfu(request: Request) -> Answer:
@@ -52,7 +52,7 @@ def _others(
     figures = [mfu(observed, six, chips, peak).named("MFU, 6N")]
     length, _ = sequence_of(request)
     if subject.model is not None and length is not None:
-        for attention, name in ((Attention.FULL, "in full"), (Attention.CAUSAL, "causal")):
+        for attention, name in ((Convention.FULL, "in full"), (Convention.CAUSAL, "causal")):
             flops = token_flops(subject.model, length, attention=attention).model
             figures.append(mfu(observed, flops, chips, peak).named(f"MFU, attention {name}"))
     return tuple(figures)

@@ -13,7 +13,7 @@ from torchtally.plan.parameters import parameters
 from torchtally.plan.quantity import Quantity, derived, of
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Request:
     optimizer: Optimizer
     recompute: Recompute | None = None
     """None: nobody said; a search tries them all, everything else takes none."""
-    attention: Attention = Attention.FULL
+    attention: Convention = Convention.FULL
     """How attention's FLOPs are counted."""
     kernel: AttentionKernel | None = None
     """Of attention. None: nobody said; what PyTorch takes."""
