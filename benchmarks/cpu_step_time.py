@@ -227,8 +227,9 @@ def predicted(workload: Workload) -> dict[str, Any]:
     ledger.check()
     kernels: Counter[str] = Counter()
     for entry in ledger.steady:
-        kernels[entry.call.name] += entry.slot.kernel_s
-    calibrated_s = sum(entry.slot.kernel_s for entry in ledger.steady if entry.slot.is_calibrated)
+        kernels[entry.call.name] += ledger.slot(entry).kernel_s
+    slots = map(ledger.slot, ledger.steady)
+    calibrated_s = sum(slot.kernel_s for slot in slots if slot.is_calibrated)
     return {
         "step_s": ledger.step_s,
         "kernel_s": ledger.total.kernel_s,

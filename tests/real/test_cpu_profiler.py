@@ -34,6 +34,7 @@ from tests.real.cpu_profile import (
     profiled,
     simulated,
 )
+from tests.traces import ops
 
 B, S, d, H, V, L = 2, 24, 64, 4, 100, 2
 
@@ -346,12 +347,12 @@ def test_one_byte_more_is_seen() -> None:
 
 def test_one_operator_longer_is_seen() -> None:
     simulation, run = both(PERTURBED)
-    ops, storages = simulation.trace.ops, simulation.trace.storages
+    trace_ops, storages = ops(simulation.trace), simulation.trace.storages
     checked = 0
     for storage in storages[::9]:
         if storage.died is None or storage.died < simulation.first:
             continue
-        following = (op for op in ops[storage.died :] if is_counted(op))
+        following = (op for op in trace_ops[storage.died :] if is_counted(op))
         if (op := next(following, None)) is None:
             continue
         other = perturbed(simulation, storage.number, died=op.clock + 1).course

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests import calibrations
 from tests.builders import TraceBuilder, frame, mm_call, site
@@ -130,7 +131,7 @@ def trace(text: str) -> Trace:
     for n in (512, 2048):
         made.run(mm_call(n, n, n, "bfloat16"), (0, 0), site=where)
     made.end_step()
-    return replace(made.build(script=text), torch_version=text)
+    return structs.replace(made.build(script=text), torch_version=text)
 
 
 def step_page(text: str) -> str:

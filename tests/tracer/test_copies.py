@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.traces import FullOp, ops, traced
-from torchtally.trace import Op, Trace
+from torchtally.trace import Trace
 
 BIG = 1 << 20
 """Floats: more than are real on the host."""
@@ -17,7 +17,7 @@ def copies(trace: Trace) -> list[FullOp]:
     return [op for op in ops(trace) if op.call.name in ("aten._to_copy", "aten.copy_")]
 
 
-def host_side(op: Op) -> bool:
+def host_side(op: FullOp) -> bool:
     """Whether the host's tensor of a copy is pinned."""
     (spec,) = (spec for spec in (*op.call.inputs, *op.call.outputs[:1]) if not spec.is_on_device)
     return spec.is_pinned

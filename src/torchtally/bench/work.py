@@ -1,7 +1,7 @@
 """One operator to be measured, and the fact it becomes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
@@ -35,7 +35,7 @@ class Work:
         outputs = tensors_in(self())
         call = describe(invocation, outputs)
         is_mixed = any(tensor.is_cuda for tensor in (*invocation.inputs, *outputs))
-        return replace(
+        return structs.replace(
             call,
             inputs=placed(call.inputs, invocation.inputs, is_mixed=is_mixed),
             outputs=placed(call.outputs, outputs, is_mixed=is_mixed),

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from torchtally.chips import Chip
 from torchtally.memory.allocator import AllocatorSettings, Block, CachingAllocator, OutOfMemoryError
 from torchtally.memory.workspace import blas_workspace, scratch
@@ -89,7 +91,7 @@ class Growth:
     def call(self, first: Call, second: Call, value: int) -> Call:
         if first.name != second.name:
             raise NotLinearError
-        return replace(
+        return structs.replace(
             first,
             inputs=self.specs(first.inputs, second.inputs, value),
             outputs=self.specs(first.outputs, second.outputs, value),
@@ -104,7 +106,7 @@ class Growth:
         ]:
             raise NotLinearError
         return tuple(
-            replace(
+            structs.replace(
                 a,
                 shape=self.any(a.shape, b.shape, value),
                 stride=self.any(a.stride, b.stride, value),

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from types import MappingProxyType
 
+from msgspec import structs
+
 from tests.work.calls import call, given, spec
 from torchtally.chips import Chip, Link, Peak
 from torchtally.timing.roofline.datasheet import datasheet_kernel
@@ -53,4 +55,4 @@ def add(elements: int, dtype: str = "float32") -> Call:
 
 def host(shape: tuple[int, ...], *, is_pinned: bool, dtype: str = "uint8") -> TensorSpec:
     tensor = spec(*shape, argument="self", dtype=dtype, device="cpu")
-    return replace(tensor, is_pinned=is_pinned)
+    return structs.replace(tensor, is_pinned=is_pinned)

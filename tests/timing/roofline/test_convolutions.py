@@ -1,8 +1,7 @@
 """Convolutions as products."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.timing.roofline.chips import kernel_of
 from tests.work.calls import call, cost, given, spec
