@@ -9,7 +9,7 @@ import math
 from enum import StrEnum
 
 from torchtally.chips.dtypes import DTYPE_BYTES
-from torchtally.trace.row import Index, Row, Tick
+from torchtally.trace.record import Index, Record, Tick
 
 Scalar = int | bool | str | None
 Literal = Scalar | tuple[Scalar, ...]
@@ -23,7 +23,7 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
 
 
-class TensorSpec(Row, frozen=True):
+class TensorSpec(Record, frozen=True):
     """One tensor argument or result of a call: its shape and layout, not its values.
 
     `storage` is a number within the call: tensors of one call that share storage carry the same
@@ -64,7 +64,7 @@ class TensorSpec(Row, frozen=True):
         return self.device != "cpu"
 
 
-class Call(Row, frozen=True):
+class Call(Record, frozen=True):
     """An operator with everything a cost can depend on: shapes, strides, dtypes and literals."""
 
     name: str
@@ -108,7 +108,7 @@ class Call(Row, frozen=True):
         return all(spec.storage in came_in for spec in self.outputs)
 
 
-class Frame(Row, frozen=True):
+class Frame(Record, frozen=True):
     """A line of Python below which an operator ran."""
 
     file: str
@@ -120,7 +120,7 @@ class Frame(Row, frozen=True):
     """The user's own code; else an installed library's (never torch's: those are left out)."""
 
 
-class Site(Row, frozen=True):
+class Site(Record, frozen=True):
     """Where an operator belongs. A backward operator belongs to its forward line and module."""
 
     module: str
@@ -138,7 +138,7 @@ class Site(Row, frozen=True):
         return self.frames[0] if self.frames else None
 
 
-class Op(Row, frozen=True):
+class Op(Record, frozen=True):
     """One operator that ran on the device at one tick of the trace's clock."""
 
     clock: Tick

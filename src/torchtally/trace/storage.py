@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from torchtally.trace.row import Count, Row, Tick
+from torchtally.trace.record import Count, Record, Tick
 
 ROUND_BYTES = 512
 """CUDA's caching allocator rounds every request up to this (c10/cuda/CUDACachingAllocator)."""
@@ -24,7 +24,7 @@ class Role(StrEnum):
     """No tensor's: scratch memory of a library or within an operator. `Storage.name` says whose."""
 
 
-class Storage(Row, frozen=True):
+class Storage(Record, frozen=True):
     """A storage lives at every clock tick from `born` up to, not including, `died`."""
 
     number: int

@@ -25,11 +25,11 @@ from torchtally.trace.file import (
     write_body,
 )
 from torchtally.trace.op import Call, Frame, Op, Site
-from torchtally.trace.row import Count, Index, Row, Tick
+from torchtally.trace.record import Count, Index, Record, Tick
 from torchtally.trace.storage import Storage
 
 
-class Placeholder(Row, frozen=True):
+class Placeholder(Record, frozen=True):
     """A value the script asked for that no virtual tensor has, and what it was given instead."""
 
     frame: Frame | None
@@ -40,14 +40,14 @@ class Placeholder(Row, frozen=True):
     count: Count
 
 
-class Note(Row, frozen=True):
+class Note(Record, frozen=True):
     """Something the run did otherwise than the real device would; shown in every report."""
 
     text: str
     count: Count = 1
 
 
-class Ending(Row, frozen=True):
+class Ending(Record, frozen=True):
     """How the run ended.
 
     "steps" (as many as asked for), "exit", "exception", "interrupted" or "time" (--max-seconds);
@@ -59,7 +59,7 @@ class Ending(Row, frozen=True):
     """The exception's last line, or the signal's name."""
 
 
-class Reserved(Row, frozen=True):
+class Reserved(Record, frozen=True):
     """From a tick on, the allocator of a device holds so many bytes in segments."""
 
     device: str
@@ -67,14 +67,14 @@ class Reserved(Row, frozen=True):
     bytes: Count
 
 
-class CacheEmptied(Row, frozen=True):
+class CacheEmptied(Record, frozen=True):
     """The script gave the allocator's free segments back (`torch.cuda.empty_cache`)."""
 
     device: str
     tick: Tick
 
 
-class Refusal(Row, frozen=True):
+class Refusal(Record, frozen=True):
     """A request for memory that nothing could satisfy. The script may have gone on."""
 
     device: str
@@ -174,7 +174,7 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class Packed(Row, frozen=True):
+class Packed(Record, frozen=True):
     """A trace as it is in the file: the frames that its sites share are stored once."""
 
     trace: Trace

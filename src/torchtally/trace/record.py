@@ -15,7 +15,7 @@ Index = Annotated[int, msgspec.Meta(ge=0)]
 """The number of a row in a table of the trace; `checks.py` compares it with the table's length."""
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A record of the trace, packed without the names of its fields.
 
     The garbage collector does not track records: they refer to nothing that could refer back.
