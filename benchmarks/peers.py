@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.measuring import Stopwatch, machine, parser, spent_on, write
+from benchmarks.measuring import machine, parser, spent_on, write
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "examples" / "train_gpt.py"
@@ -144,9 +144,7 @@ def fvcore() -> Said:
     model, _, tokens, targets = step_parts()
     counted = FlopCountAnalysis(model, (tokens, targets))
     counted.unsupported_ops_warnings(False)
-    return Said(
-        flops=2 * counted.total(), covers="forward", parameters=parameter_count(model)[""]
-    )
+    return Said(flops=2 * counted.total(), covers="forward", parameters=parameter_count(model)[""])
 
 
 def calflops() -> Said:
@@ -218,10 +216,10 @@ def install(python: str, package: str) -> str:
     """Why it could not be installed; "" when it is."""
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    return reason(done.stderr) if done.returncode else ""
+    return last_line(done.stderr) if done.returncode else ""
 
 
-def reason(stderr: str) -> str:
+def last_line(stderr: str) -> str:
     """The last line of a traceback."""
     lines = [line for line in stderr.splitlines() if line.strip()]
     return lines[-1].strip()[:100] if lines else "no message"
@@ -241,7 +239,7 @@ def measured(python: str, tool: Tool, repeat: int) -> dict[str, Any]:
             try:
                 runs.append(spent_on(command, cwd=ROOT))
             except SystemExit as error:
-                return record | {"problem": reason(str(error))}
+                return record | {"problem": last_line(str(error))}
         said = json.loads(answer.read_text())
     return record | said | {
         "cpu_s": median(run.cpu_s for run in runs),
@@ -263,7 +261,9 @@ def peers_table() -> str:
     for tool in results["tools"]:
         needs = "yes" if tool["needs_gpu"] else "no"
         if "problem" in tool:
-            rows.append(f"| {tool['name']} | {tool['problem']} | | | | {tool['finest']} | {needs} | |")
+            rows.append(
+                f"| {tool['name']} | {tool['problem']} | | | | {tool['finest']} | {needs} | |"
+            )
             continue
         flops, peak = tool["flops"], tool["peak_bytes"]
         cells = (
@@ -291,11 +291,16 @@ def main(argv: list[str] | None = None) -> int:
         tool = next(tool for tool in TOOLS if tool.name == args.ask)
         Path(args.json).write_text(json.dumps(asdict(tool.ask())))
         return 0
-    with tempfile.TemporaryDirectory() as temporary, Stopwatch() as watch:
+    with tempfile.TemporaryDirectory() as temporary:
         folder = Path(args.venv or temporary)
         python = environment(folder)
         tools = [measured(python, tool, args.repeat) for tool in TOOLS if tool.name in chosen]
-    results = {"machine": machine(), "sizes": SIZES, "forward_flops": forward_flops(), "tools": tools}
+    results = {
+        "machine": machine(),
+        "sizes": SIZES,
+        "forward_flops": forward_flops(),
+        "tools": tools,
+    }
     RESULTS.write_text(json.dumps(results, indent=1) + "\n") if not args.json else None
     write(args.json, results)
     print(json.dumps(tools, indent=1))

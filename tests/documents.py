@@ -4,16 +4,17 @@ In a document
 
     a ```console block     is a terminal: after each "$ command" stands all that it prints;
     a ```python block      is a script of its own, and a ```text block right below it its output;
-    <!-- generated: X -->  up to <!-- end --> is made by GENERATED[X].
+    a ```sh block          is run to its end, and must succeed; its output is not shown;
+    <!-- generated: X -->  up to <!-- end --> is made by GENERATED[X];
+    ![...](docs/X.svg)     is drawn by PICTURES["docs/X.svg"] from the files that the commands left.
 
-Everything is compared exactly, but for the wall-clock time in `tally run`'s lines of progress.
-Blocks in other languages (`sh`: installing, say) are not run. All of one document runs in one empty
-folder that has the repository's `examples` in it, top to bottom.
+Everything is compared exactly, except the wall-clock time in `tally run`'s lines of progress. A
+block is left out where its fence says so and why: ```sh no-run: needs two machines. All of one
+document runs in one empty folder that has the repository's `examples` in it, top to bottom.
 
     python -m tests.documents --write README.md ARCHITECTURE.md      brings both up to date
 """
 
-import ast
 import difflib
 import os
 import re
@@ -25,13 +26,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.peers import peers_table
 from tests.layers import layers_table
 
 REPOSITORY = Path(__file__).parent.parent
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+DOCUMENTS = tuple(
+    str(path.relative_to(REPOSITORY))
+    for folder in (REPOSITORY, REPOSITORY / "docs")
+    for path in sorted(folder.glob("*.md"))
+)
 TIMEOUT_S = 300
 
-BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$\n?", re.M | re.S)
+BLOCK = re.compile(
+    r"^```(?P<language>\w+)(?: no-run: (?P<reason>\S[^\n]*))?\n(?P<text>.*?)^```$\n?", re.M | re.S
+)
+PICTURE = re.compile(r"^!\[[^\]]*\]\((?P<path>\S+\.svg)\)", re.M)
 REGION = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.S)
 ELAPSED = re.compile(r"^(tally: step .*), [\d.]+ (ns|us|ms|s|min)$", re.M)
 
@@ -44,6 +53,8 @@ class Shown:
     output: str
     start: int
     """Where in the document the output stands."""
+    is_quiet: bool = False
+    """The document does not show what it prints, unless it fails."""
 
     @property
     def end(self) -> int:
@@ -51,11 +62,17 @@ class Shown:
 
 
 def shown(document: str) -> Iterator[Shown]:
-    """Everything in a document that can be run, in order."""
+    """Everything in a document that is run, in order."""
     blocks = list(BLOCK.finditer(document))
+    fences = re.findall(r"^```\w.*", document, re.M)
+    assert len(fences) == len(blocks), f"not every block is understood: {fences}"
     for number, block in enumerate(blocks):
+        if block["reason"]:
+            continue
         if block["language"] == "console":
             yield from terminal(block["text"], block.start("text"))
+        elif block["language"] == "sh":
+            yield Shown(("sh", "-ec", block["text"]), "", block.end(), is_quiet=True)
         elif block["language"] == "python":
             after = blocks[number + 1] if number + 1 < len(blocks) else None
             is_output = after is not None and document[block.end() : after.start()].isspace()
@@ -115,6 +132,8 @@ def brought_up_to_date(document: str, folder: Path) -> str:
     parts, place = [], 0
     for example in shown(document):
         now = run(example.command, folder)
+        if example.is_quiet and FAILED not in now:
+            now = ""
         parts += [
             document[place : example.start],
             example.output if is_same(example.output, now) else now,
@@ -129,9 +148,17 @@ def is_same(said: str, printed: str) -> bool:
 
 def differences(name: str, document: str, folder: Path) -> str:
     """A diff from what a document says to what is so; "" where it holds."""
-    now = brought_up_to_date(document, folder)
-    lines = (text.splitlines(keepends=True) for text in (document, now))
-    return "".join(difflib.unified_diff(*lines, f"{name} says", f"{name} should say"))
+    texts = [(name, document, brought_up_to_date(document, folder))]
+    for path, drawn in pictures(document, folder).items():
+        texts.append((path.name, path.read_text() if path.exists() else "", drawn))
+    return "".join(
+        line
+        for title, old, new in texts
+        for line in difflib.unified_diff(
+            old.splitlines(keepends=True), new.splitlines(keepends=True),
+            f"{title} says", f"{title} should say",
+        )
+    )  # fmt: skip
 
 
 def furnish(folder: Path) -> Path:
@@ -140,43 +167,30 @@ def furnish(folder: Path) -> Path:
     return folder
 
 
-def file_map() -> str:
-    """Every file of the package, with the first line of its docstring."""
-    root = REPOSITORY / "src" / "torchtally"
-    files = sorted(
-        (path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts),
-        key=lambda path: (len(path.relative_to(root).parts) > 1, path.relative_to(root).parts),
-    )
-    rows = [
-        (str(file.relative_to(root)), first_line(file))
-        for file in files
-        if file.parent.name != MEASURED
-    ]
-    rows.append((f"chips/{MEASURED}/*.json", "Measured devices: what `tally bench` wrote."))
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(("```text", *(f"{name:{width}}  {line}" for name, line in rows), "```"))
+def roofline_picture(folder: Path) -> str:
+    """The plot of `tally show run.tally --html` by itself, with the page's style inside it."""
+    page = run(("tally", "show", "run.tally", "--html", "-"), folder)
+    style, svg = (re.search(rf"<{tag}.*?</{tag}>", page, re.S) for tag in ("style", "svg"))
+    assert style is not None, page
+    assert svg is not None, page
+    head, _, body = svg[0].partition(">")
+    paper = '<rect width="100%" height="100%" style="fill: var(--paper)"/>'
+    font = "<style>svg { font: 16px system-ui, sans-serif; }</style>"
+    return f'{head} xmlns="http://www.w3.org/2000/svg">{style[0]}{font}{paper}{body}\n'
 
 
-MEASURED = "calibrations"
-"""A folder of data, a file for each device."""
-
-WITHOUT_DOCSTRING = {
-    "chips.toml": "The chips: every number with its source.",
-    "known_models.toml": "The models known by name: sizes, published counts, sources.",
-    "config_defaults.toml": "What a config.json leaves out, by its model's class.",
-    "py.typed": "Says to type checkers that the package is typed.",
-}
+PICTURES: dict[str, Callable[[Path], str]] = {"docs/roofline.svg": roofline_picture}
 
 
-def first_line(file: Path) -> str:
-    if file.name in WITHOUT_DOCSTRING:
-        return WITHOUT_DOCSTRING[file.name]
-    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
-    assert docstring, f"{file} has no docstring, so the map has nothing to say of it"
-    return docstring.splitlines()[0]
+def pictures(document: str, folder: Path) -> dict[Path, str]:
+    """The pictures of a document as they are now. Its commands have run in the folder."""
+    return {
+        REPOSITORY / match["path"]: PICTURES[match["path"]](folder)
+        for match in PICTURE.finditer(document)
+    }
 
 
-GENERATED: dict[str, Callable[[], str]] = {"layers": layers_table, "files": file_map}
+GENERATED: dict[str, Callable[[], str]] = {"layers": layers_table, "peers": peers_table}
 
 
 def main() -> None:
@@ -187,9 +201,12 @@ def main() -> None:
         path = REPOSITORY / name
         with tempfile.TemporaryDirectory() as folder:
             now = brought_up_to_date(path.read_text(encoding="utf-8"), furnish(Path(folder)))
+            drawn = pictures(now, Path(folder))
         if now.count(FAILED) > path.read_text(encoding="utf-8").count(FAILED):
             raise SystemExit(f"{name} is as it was, since a command of it fails now:\n{now}")
         path.write_text(now, encoding="utf-8")
+        for picture, svg in drawn.items():
+            picture.write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The documents say what is so: their commands are run, their maps and tables made anew."""
+"""The documents hold: their commands are run, their tables and pictures generated again."""
 
 import re
 from pathlib import Path
@@ -20,8 +20,8 @@ def test_torch_is_pinned() -> None:
 def test_a_document_holds(name: str, tmp_path: Path) -> None:
     if PINNED is None or torch.__version__.partition("+")[0] != PINNED[1]:
         pytest.skip(f"the documents show torch {PINNED and PINNED[1]}, here is {torch.__version__}")
-    found = differences(name, (REPOSITORY / name).read_text(encoding="utf-8"), furnish(tmp_path))
-    assert not found, f"{found}\n`make docs` brings the documents up to date."
+    diff = differences(name, (REPOSITORY / name).read_text(encoding="utf-8"), furnish(tmp_path))
+    assert not diff, f"{diff}\n`make docs` brings the documents up to date."
 
 
 HOLDS = """\
@@ -42,7 +42,7 @@ print(1 + 1)
 2
 ```
 
-```sh
+```sh no-run: it fails
 exit 1
 ```
 """
@@ -74,8 +74,8 @@ def test_a_document_that_does_not_hold_is_found(true: str, false: str, tmp_path:
 
 @pytest.mark.parametrize("name", documents.GENERATED)
 def test_a_generated_part_that_is_stale_is_found(name: str, tmp_path: Path) -> None:
-    made = documents.GENERATED[name]()
-    fresh = f"<!-- generated: {name} -->\n{made}\n<!-- end -->\n"
+    generated = documents.GENERATED[name]()
+    fresh = f"<!-- generated: {name} -->\n{generated}\n<!-- end -->\n"
     assert differences("it", fresh, tmp_path) == ""
     lines = fresh.splitlines(keepends=True)
     assert differences("it", "".join(lines[:4] + lines[5:]), tmp_path) != ""
@@ -94,12 +94,26 @@ def test_only_the_wall_clock_of_progress_may_differ() -> None:
     assert not documents.is_same("took, 1.94 s\n", "took, 1.95 s\n")
 
 
-def test_the_map_has_a_line_for_every_file() -> None:
-    package = REPOSITORY / "src" / "torchtally"
-    lines = documents.file_map().splitlines()[1:-1]
-    names = {line.split()[0] for line in lines}
-    assert {str(path.relative_to(package)) for path in package.rglob("*.py")} < names
-    assert all(len(line.split()) > 2 for line in lines)
+def test_a_script_that_fails_is_found(tmp_path: Path) -> None:
+    document = "```sh\ntrue\nfalse\ntrue\n```\n"
+    assert "exit status 1" in differences("it", document, tmp_path)
+    assert differences("it", document.replace("false", "true"), tmp_path) == ""
+
+
+def test_a_block_is_left_out_where_it_says_why(tmp_path: Path) -> None:
+    assert differences("it", "```sh no-run: takes a week\nfalse\n```\n", tmp_path) == ""
+    with pytest.raises(AssertionError):
+        list(documents.shown("```sh no-run\nfalse\n```\n"))
+
+
+def test_a_picture_that_is_stale_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "REPOSITORY", tmp_path)
+    monkeypatch.setitem(documents.PICTURES, "docs/x.svg", lambda _: "<svg>new</svg>\n")
+    (tmp_path / "docs").mkdir()
+    picture = tmp_path / "docs" / "x.svg"
+    for text, is_stale in (("<svg>old</svg>\n", True), ("<svg>new</svg>\n", False)):
+        picture.write_text(text)
+        assert bool(differences("it", "![a plot](docs/x.svg)\n", tmp_path)) is is_stale
 
 
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)#:]+)(#[^)]*)?\)")
@@ -107,9 +121,10 @@ LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)#:]+)(#[^)]*)?\)")
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_within_the_repository_lead_somewhere(name: str) -> None:
+    folder = (REPOSITORY / name).parent
     targets = LINK.finditer((REPOSITORY / name).read_text(encoding="utf-8"))
     assert [
-        target["target"] for target in targets if not (REPOSITORY / target["target"]).exists()
+        target["target"] for target in targets if not (folder / target["target"]).exists()
     ] == []
 
 
