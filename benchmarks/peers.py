@@ -118,6 +118,8 @@ def mem_tracker() -> Said:
 def memory_snapshot() -> Said:
     import torch
 
+    if not torch.cuda.is_available():
+        raise SystemExit("not run: no GPU here")
     torch.cuda.memory._record_memory_history()
     torch.set_default_device("cuda")
     for _ in range(2):
@@ -268,7 +270,7 @@ def peers_table() -> str:
         flops, peak = tool["flops"], tool["peak_bytes"]
         cells = (
             tool["name"],
-            "-" if flops is None else f"{flops / 1e9:.1f} G",
+            "-" if flops is None else f"{flops / 1e9:.4g} G",
             "-" if flops is None else tool["covers"],
             f"{tool['parameters'] / 1e6:.2f} M" if tool["parameters"] else "-",
             "-" if peak is None else f"{peak / 2**20:.0f} MiB",

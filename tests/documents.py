@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import peers_table
-from tests.layers import layers_table
+from tests.layers import arrows_line, layers_table
 
 REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = tuple(
@@ -190,7 +190,11 @@ def pictures(document: str, folder: Path) -> dict[Path, str]:
     }
 
 
-GENERATED: dict[str, Callable[[], str]] = {"layers": layers_table, "peers": peers_table}
+GENERATED: dict[str, Callable[[], str]] = {
+    "layers": layers_table,
+    "arrows": arrows_line,
+    "peers": peers_table,
+}
 
 
 def main() -> None:
