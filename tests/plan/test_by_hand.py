@@ -1,0 +1,438 @@
+"""One sum by hand for every closed form, with its arithmetic written out.
+
+`mutants.py` changes the numbers of the formulas one by one and holds that a sum here, or in the
+tests of its list, fails each time.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.plan.dimensions import check_units
+from tests.plan.parallel.builders import llama, mixture, workload
+from torchtally.chips import chip
+from torchtally.chips.clusters import cluster
+from torchtally.plan import capacity, flops, kv_cache, memory, optimizers, scaling, training
+from torchtally.plan.activations import (
+    AttentionKernel,
+    embedding_activation_bytes,
+    first_stage_activation_bytes,
+    layer_saved,
+    setting_of,
+    working_activation_bytes,
+)
+from torchtally.plan.activations.setting import Implementation
+from torchtally.plan.architecture.model import LatentAttention
+from torchtally.plan.architecture.weights import Group, Weight, weights_of
+from torchtally.plan.deep_linear import deep_linear_activation_bytes, deep_linear_flops
+from torchtally.plan.flops import Recompute, keys_seen
+from torchtally.plan.parallel import chip_memory, communication, overlap, pricing, stage, updates
+from torchtally.plan.parallel.compute import layer_work, optimizer_s, recompute_s
+from torchtally.plan.parallel.kernels import KernelTimes
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
+from torchtally.plan.parallel.passes import MemoryPasses
+from torchtally.plan.parallel.pipeline import bubble_s
+from torchtally.plan.parallel.states import chip_states
+from torchtally.plan.parameters import decoder_parameters, group_parameters, parameters
+from torchtally.plan.quantity import Quantity, of
+from torchtally.plan.questions import Request, subject
+from torchtally.plan.questions.chips_needed import chips_to_hold, fewest_chips
+from torchtally.plan.questions.implied_mfu import implied_mfu
+from torchtally.plan.questions.largest import largest_batch, largest_model
+from torchtally.plan.questions.layouts import layouts
+from torchtally.plan.questions.request import flops_per_token
+from torchtally.plan.questions.tokens_within import tokens_within
+from torchtally.plan.questions.training_time import training_time
+from torchtally.plan.recipes import recipe
+from torchtally.timing.roofline.limits import KERNEL_S
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
+from torchtally.units import Unit
+from torchtally.work.convention import Attention
+
+MODEL = llama(width=8, layers=3, heads=2, kv_heads=1, ffn=20, vocabulary=10)
+"""Matrices of a layer: 8*8 + 2 * 4*8 + 8*8 + 3 * 20*8 = 672; two norms of 8."""
+LATENT = LatentAttention(
+    heads=2, query_rank=None, kv_rank=5, plain_head_dim=3, rotary_head_dim=2, value_head_dim=4
+)
+FULL, CAUSAL = Attention.FULL, Attention.CAUSAL
+MIXED, BF16, FP32, AMP = (recipe(name) for name in ("mixed", "bf16", "fp32", "amp"))
+ADAMW, H100 = optimizers.optimizer("adamw"), chip("H100-SXM")
+WEIGHTS = weights_of(MODEL)
+PEAK = 989.4e12
+
+
+def same(found: Quantity, expected: float) -> None:
+    check_units(found)
+    assert found.value == pytest.approx(expected, rel=1e-12)
+
+
+def test_training() -> None:
+    same(training.training_flops(70, 15), 6 * 70 * 15)
+    same(training.training_flops_of(5, 7), 5 * 7)
+    same(training.training_s(1200, 2, 10, 0.5), 1200 / (2 * 10 * 0.5))
+    same(training.training_s_with_recompute(10, 20, 4, 5), 8 * 10 * 20 / (4 * 5))
+    same(training.chips_needed(1001, 10, 10, 0.5), 21)  # 1001 / (10 * 10 * 0.5), rounded up
+    same(training.flops_within(10, 3, 7, 0.5), 3 * 7 * 0.5 * 10)
+    same(training.tokens_for(100, 7), 14)  # 100 / 7, rounded down
+    same(training.mfu(100, 6, 3, 400), 100 * 6 / (3 * 400))
+    same(training.mfu_of_training(7200, 2, 4), 7200 / (3600 * 2 * 4))
+    same(training.tokens_per_s(6, 3, 400, 0.5), 3 * 400 * 0.5 / 6)
+    same(training.reached_flop_per_s(100, 6, 3), 100 * 6 / 3)
+
+
+def test_money_and_energy() -> None:
+    same(training.chip_hours(4, 7200), 4 * 7200 / 3600)
+    same(training.cost_usd(8, 2.5), 8 * 2.5)
+    same(training.chip_hours_for(20, 2.5), 20 / 2.5)
+    same(training.energy_joules(2, 700), 3600 * 2 * 700)
+
+
+def test_parameters() -> None:
+    counted = parameters(MODEL)
+    same(counted.total, 3 * (672 + 2 * 8) + 2 * 10 * 8 + 8)
+    same(counted.inner, 3 * (672 + 2 * 8) + 10 * 8 + 8)
+    same(group_parameters(Group.FEED_FORWARD, WEIGHTS), 3 * 3 * 20 * 8)
+    same(group_parameters(Group.EXPERTS, WEIGHTS), 0)
+    routed = parameters(mixture(experts=8, active=2, layers=3))
+    same(routed.active, routed.total.value - 3 * 6 * 3 * 2048 * 1024)  # 6 of 8 experts idle
+    same(
+        decoder_parameters(2, 8, 100, 16),
+        2 * (12 * 8 * 8 + 13 * 8) + (100 + 16) * 8,
+    )
+
+
+def test_flops_of_a_token() -> None:
+    """Six tokens: each meets 672 parameters in 3 layers, 2 heads of 4 + 4, and 10 logits."""
+    weights, head, attention = 2 * 3 * 672, 2 * 8 * 10, 2 * 3 * 2 * (4 + 4) * 6
+    same(flops.weight_flops(MODEL), weights)
+    same(flops.head_flops(MODEL), head)
+    same(flops.attention_flops(MODEL, 6), attention)
+    forward = weights + head + attention
+    for recompute, again in (
+        (Recompute.NONE, 0),
+        (Recompute.SELECTIVE, attention),
+        (Recompute.FULL, weights + attention),
+    ):
+        counted = flops.token_flops(MODEL, 6, recompute=recompute)
+        same(counted.backward, 2 * forward)
+        same(counted.recompute, again)
+        same(counted.hardware, 3 * forward + again)
+
+
+def test_keys_that_a_token_sees() -> None:
+    same(keys_seen(100, 10, FULL), 100)
+    same(keys_seen(100, None, CAUSAL), 100 / 2)
+    same(keys_seen(100, 10, CAUSAL, is_chunked=True), 10 / 2)
+    same(keys_seen(100, 10, CAUSAL), 10 - 10 * 10 / (2 * 100))
+
+
+def test_a_kv_cache() -> None:
+    """Five sequences of 6 tokens, 2 bytes a number."""
+    (kind,) = MODEL.kinds
+    same(kv_cache.kv_cache_bytes(MODEL, 6, 5), 2 * 3 * 1 * 4 * 2 * 6 * 5)
+    window = replace(kind, attention=replace(kind.attention, window=4))
+    same(kv_cache.layer_cache_bytes(window, 6, 5, 2), 2 * 3 * 1 * 4 * 2 * 4 * 5)
+    latent = replace(kind, attention=LATENT)
+    same(kv_cache.layer_cache_bytes(latent, 6, 5, 2), 3 * (5 + 2) * 2 * 6 * 5)
+
+
+def test_states() -> None:
+    """Mixed precision: 2 bytes of weight and gradient, 4 of master weight, 2 moments of 4."""
+    states = memory.states_of_count(10, MIXED, ADAMW)
+    same(states.total, 10 * (2 + 2 + 4 + 8))
+    same(memory.checkpoint_bytes(states), 10 * (4 + 8))
+    same(memory.checkpoint_bytes(memory.states_of_count(10, FP32, ADAMW)), 10 * (4 + 8))
+    same(memory.bytes_per_parameter(MIXED, ADAMW), 2 + 2 + 4 + 8)
+    same(memory.token_data_bytes(10, 1 << 16), 10 * 2)
+    same(memory.token_data_bytes(10, (1 << 16) + 1), 10 * 4)
+
+
+def test_optimizer_state() -> None:
+    same(optimizers.uniform_state_bytes(ADAMW, 10, 4), 10 * 2 * 4)
+    matrices = [Weight("matrix", Group.ATTENTION, (30, 20), 2), Weight("norm", Group.NORMS, (7,))]
+    for name, expected in {
+        "adafactor": 2 * 4 * (30 + 20) + 4 * 7,
+        "muon": 2 * 4 * 30 * 20 + 2 * 4 * 7,
+        "adamw-8bit": 2 * 2 * 4 * 30 * 20 + 2 * 4 * 7,  # too small to be quantised
+    }.items():
+        same(optimizers.state_bytes(optimizers.optimizer(name), matrices, 4), expected)
+    large = [Weight("matrix", Group.ATTENTION, (100, 256))]
+    same(
+        optimizers.state_bytes(optimizers.optimizer("adamw-8bit"), large, 4),
+        2 * (100 * 256 + 4 * 100),
+    )
+
+
+def test_what_fits() -> None:
+    same(capacity.largest_parameters(100, 16, 20), 5)  # (100 - 20) / 16
+    same(capacity.largest_parameters(100, 0.5, 200), 0)
+
+
+def test_scaling() -> None:
+    same(scaling.optimal_tokens(70), 20 * 70)
+    same(scaling.optimal_parameters(6 * 20 * 10**8), 10**4)  # 20 N^2 * 6 FLOPs
+    law = scaling.LossLaw(name="", irreducible=1.5, A=6.0, a=0.5, B=8.0, b=0.25, source="")
+    same(scaling.loss(9, 16, law), 1.5 + 6 / 3 + 8 / 2)
+
+
+def test_a_deep_linear_model_of_one_layer_or_none() -> None:
+    """Autocast: results 2*3*L, the batch 2*3, the last vector where its input has a gradient."""
+    same(deep_linear_activation_bytes(3, 0, 2, AMP), 2 * (0 + 6 + 0))
+    same(deep_linear_activation_bytes(3, 1, 2, AMP), 2 * (6 + 6 + 3))
+    same(deep_linear_activation_bytes(3, 2, 2, AMP), 2 * (12 + 6 + 9 + 3))
+    same(deep_linear_flops(3, 1, 2).backward, 4 * 2 * (9 + 3) - 2 * 2 * 3 * 3)
+    same(deep_linear_flops(3, 0, 2).backward, 4 * 2 * 3 - 2 * 2 * 3)
+
+
+def test_activations_that_layers_share() -> None:
+    """Token ids of 2 sequences of 33, cosines and sines of 4 dims in bfloat16."""
+    same(embedding_activation_bytes(MODEL, 2, 33, BF16), 2 * 33 * 8 + 2 * 33 * 4 * 2)
+    assert setting_of(MODEL, 1, 33, BF16, {"context": 4}).words["sequence"].value == 9
+    same(first_stage_activation_bytes(10, 6, 3, chunks=2), 10 * 6 * (1 + (3 - 1) / (3 * 2)))
+    same(first_stage_activation_bytes(10, 6, 3), 10 * 6)
+
+
+def test_selective_recomputation_of_a_sequence_of_one_token() -> None:
+    """Its scores are smaller than the copies of keys that a fused kernel keeps: nothing is gained.
+
+    4 bytes each of 2 heads: scores 1, against 3 plain dims of keys beside the values.
+    """
+    model = replace(MODEL, kinds=(replace(MODEL.kinds[0], attention=LATENT),))
+    how = {"kernel": AttentionKernel.MATH, "recompute": Recompute.SELECTIVE}
+    same(working_activation_bytes(model, 1, 1, FP32, **how), 0)  # type: ignore[arg-type]
+    plain = working_activation_bytes(MODEL, 1, 1, BF16, recompute=Recompute.SELECTIVE)
+    same(plain, 0)
+
+
+def test_tensors_of_a_mixture() -> None:
+    """Six tokens to 2 of 8 experts of width 2048, in bfloat16."""
+    model = mixture()
+    kept = {
+        saved.name: saved.bytes.value
+        for saved in layer_saved(setting_of(model, 2, 3, BF16, {}), model.kinds[0])
+    }
+    assert kept["activated gate"] == kept["input of the last projection"] == 6 * 2 * 2048 * 2
+    assert kept["ends of groups"] == 8 * 4
+
+
+def test_tensors_of_latent_attention() -> None:
+    """Six tokens in float32: a rank of 5, 2 dims with positions, 2 heads of 3 and 4 dims."""
+    kind = replace(MODEL.kinds[0], attention=LATENT)
+    kept = {
+        saved.name: saved.bytes.value
+        for saved in layer_saved(setting_of(MODEL, 2, 3, FP32, {}), kind)
+    }
+    assert kept["input of compressed keys and values"] == 6 * 5 * 4
+    assert kept["keys' part with positions"] == 6 * 2 * 4
+    assert kept["values, and keys' part beside them"] == 6 * 2 * (3 + 4) * 4
+
+
+def test_streams_over_memory() -> None:
+    """1000 elements, 4 bytes and 2 kernels forward, 6 bytes and 3 kernels backward."""
+    bandwidth = bandwidth_bytes_per_s(H100)
+    there, back = KernelTimes(H100, BF16).stream("x", 1000, MemoryPasses(4, 6, 2, 3))
+    same(there, 1000 * 4 / bandwidth + 2 * KERNEL_S)
+    same(back, 1000 * 6 / bandwidth + 3 * KERNEL_S)
+
+
+def test_an_optimizers_step() -> None:
+    """100 parameters among 4 chips. Fused: moments, weights both ways, gradients once."""
+    weights, bandwidth = [Weight("w", Group.ATTENTION, (10, 10))], bandwidth_bytes_per_s(H100)
+    for how, recipe_, each in (
+        (Implementation.FUSED, FP32, 2 * 8 + 2 * 4 + 4),
+        (Implementation.FUSED, MIXED, 2 * 8 + 2 * 4 + 2 + 2),
+        (Implementation.EAGER, FP32, 21 * 4),
+        (Implementation.EAGER, MIXED, 21 * 4 + 2 + (2 + 4) + 4),
+    ):
+        same(optimizer_s(weights, 4, recipe_, ADAMW, how, H100), 100 * each / 4 / bandwidth)
+
+
+def test_recomputation() -> None:
+    work = layer_work(MODEL.kinds[0], MODEL, Layout(), 16, BF16, H100)
+    same(recompute_s(work, Layout()), 0)
+    same(recompute_s(work, Layout(recompute=Recompute.SELECTIVE)), 0)
+    same(recompute_s(work, Layout(recompute=Recompute.FULL)), work.forward.value)
+
+
+def seconds(number: float) -> Quantity:
+    return of(number, Unit.SECONDS, "seconds")
+
+
+def test_overlap() -> None:
+    """5 s of communication beside 4 s of compute; one of 3 layers always shows."""
+    same(overlap.exposed("x", seconds(5), seconds(4), 0.5), 5 - 0.5 * 4)
+    same(overlap.exposed("x", seconds(2), seconds(4), 1.0), 0)
+    layers = of(3, Unit.NUMBER)
+    same(overlap.exposed_by_layers("x", seconds(6), seconds(4), 0.5, layers), 6 - 0.5 * 4)
+    same(overlap.exposed_by_layers("x", seconds(6), seconds(5), 1.0, layers), 6 / 3)
+
+
+def test_bubbles_that_weight_gradients_fill() -> None:
+    same(bubble_s(Schedule.ZB_H1, 5, forward_s=1, input_s=1, weight_s=3), 0)
+    same(bubble_s(Schedule.ZB_H2, 5, forward_s=1, input_s=1, weight_s=3), 0)
+    chunks = bubble_s(Schedule.INTERLEAVED, 5, forward_s=1, input_s=2, weight_s=3, virtual_stages=2)
+    same(chunks, (5 - 1) * (1 + 2 + 3) / 2)
+
+
+def test_collectives() -> None:
+    """NVLink reaches 0.82 of 450 GB/s, the network 0.94 of 50 GB/s."""
+    net = communication.network(cluster("64xH100-SXM"))
+    inside = communication.RankGroup(8, 8)
+    hops = 8.4e-6 + 7 * 3.4e-6
+    same(communication.all_to_all(8e9, inside, net).seconds, hops + 7e9 / (0.82 * 450e9))
+    two_a_node = communication.all_gather(16e9, communication.RankGroup(16, 2), net)
+    hops = 8.4e-6 + (15 - 7) * 3.4e-6 + 7 * 9.6e-6
+    same(two_a_node.seconds, hops + 15e9 / (2 * 0.94 * 50e9))
+    old = communication.network(cluster("64xA100-SXM"))
+    assert old.between_nodes is not None
+    ring = communication.all_gather(16e9, communication.RankGroup(16, 8), old).seconds
+    hops = 8.4e-6 + (15 - 1) * 3.4e-6 + 9.6e-6
+    same(ring, hops + 15e9 / (8 * old.between_nodes.value))
+    tree = communication.all_reduce(100_000, communication.RankGroup(64, 1), net)
+    assert "tree" in tree.seconds.note
+    same(tree.sent, 2 * 100_000)
+    nothing = communication.all_reduce(5, communication.RankGroup(1, 1), net)
+    assert (nothing.sent.value, nothing.seconds.value) == (0, 0)
+    thrice = communication.repeated("x", tree, of(3, Unit.COUNT))
+    same(thrice.sent, 3 * 2 * 100_000)
+    same(thrice.seconds, 3 * tree.seconds.value)
+
+
+def number(size: float) -> Quantity:
+    return of(size, Unit.BYTES, "bytes")
+
+
+def test_activations_of_a_stage() -> None:
+    """Six layers that keep 10 bytes each, on two stages; embedding 7, logits 5, working 3."""
+    layers = chip_memory.LayerActivations(((6, number(10)),), number(7), number(5), number(3))
+    first, last = (chip_memory.stage_activations(layers, 2, stage=n) for n in (0, 1))
+    same(first.layers, 6 * 10 / 2 + 7)
+    same(first.head, 0)
+    same(last.layers, 6 * 10 / 2)
+    same(chip_memory.kept_bytes(first, of(2, Unit.NUMBER)), 2 * 37)
+    same(chip_memory.at_the_end(Layout(micro_batches=4), last), 5)
+    same(chip_memory.at_the_end(Layout(micro_batches=4), first), 3)
+    gpipe = Layout(schedule=Schedule.GPIPE, micro_batches=4)
+    same(chip_memory.at_the_end(gpipe, last), 4 * 5)
+
+
+def test_buffers_of_groups() -> None:
+    """Groups of tensor and of data parallelism: 24 channels of 4 MiB, each way."""
+    alone, two = (
+        chip_memory.outside(layout, H100) for layout in (Layout(), Layout(data=2, tensor=2))
+    )
+    same(two, alone.value + 2 * 24 * 2 * 4 * 1024 * 1024)
+
+
+def test_gathered_layers_and_casts() -> None:
+    """688 parameters a layer, more than either end: 2 bytes each of two layers and a gradient."""
+    for shard, gathered in (
+        (Sharding.ZERO3, (688 + 688) * 2 + 688 * 2),
+        (Sharding.ZERO2, 688 * 2),
+        (Sharding.ZERO1, 0),
+    ):
+        layout = Layout(data=2, shard=shard)
+        same(chip_states(MODEL, layout, MIXED, ADAMW, stage=0).gathered, gathered)
+    again = Layout(pipeline=3, recompute=Recompute.FULL)
+    same(chip_states(MODEL, again, AMP, ADAMW, stage=0).casts, round(2 * (3 * 672 + 80) / 3))
+    same(chip_states(MODEL, Layout(), AMP, ADAMW, stage=0).casts, 0)
+
+
+BIG = workload(llama(), "8xH100-SXM")
+LAYOUT = Layout(
+    data=1, tensor=2, pipeline=2, context=2, schedule=Schedule.INTERLEAVED, virtual_stages=2,
+    micro_batches=4,
+)  # fmt: skip
+
+
+def test_a_step_on_a_pipeline() -> None:
+    """Four micro-batches of 2048 tokens, 8 layers on 2 stages of 2 chunks."""
+    prices = pricing.Pricing(replace(BIG, overlap=overlap.overlap_of(pipeline=0.25)))
+    step, time = prices.step(LAYOUT), prices._stage(LAYOUT)
+    parts = step.parts
+    work = (time.forward, time.input_gradients, time.weight_gradients, time.ends)
+    same(parts["compute"], 4 * sum(quantity.value for quantity in work))
+    same(parts.streaming, 4 * time.streaming.value)
+    there, back = time.waits_forward, time.waits_backward
+    same(parts["context"], 4 * (there["context"].value + back["context"].value))
+    ends = time.ends_waits["tensor"].value
+    same(parts["tensor"], 4 * (there["tensor"].value + back["tensor"].value + ends))
+    hop = prices._hop(LAYOUT).seconds.value
+    same(parts["pipeline"], 2 * hop * ((2 - 1) + (1 - 0.25) * 4 * 2))
+    same(step.tokens, 1 * 1 * 4 * 2048)
+    same(step.tokens_per_s, 4 * 2048 / step.seconds.value)
+    one = prices._pieces(LAYOUT).layers[0]
+    same(time.forward, 8 * one.work.forward.value / 2)
+    same(there["expert"], 0)
+    same(pricing.step(BIG, Layout(data=8)).parts["bubble"], 0)
+
+
+def test_communication_of_a_backward_pass() -> None:
+    """Ring attention sends twice as much; recomputation sends what the forward pass sent."""
+    job = replace(BIG, overlap=overlap.overlap_of(context=0.0, tensor=0.0))
+    for recompute, again in ((Recompute.NONE, 0), (Recompute.FULL, 1)):
+        layout = replace(LAYOUT, recompute=recompute)
+        works = pricing.Pricing(job)._works(layout)
+        ((_, _, sends),) = works.layers
+        (layer,) = stage.pieces(works, layout, job.overlap).layers
+        for name, times in (("context", 2), ("tensor", 1)):
+            same(layer.waits_forward[name], sends[name].value)
+            same(layer.waits_backward[name], (times + again) * sends[name].value)
+
+
+def test_communication_of_parameters() -> None:
+    """Four layers of a stage and the head: 5 units. Overlap of 0: everything shows."""
+    layout = Layout(data=4, pipeline=2, micro_batches=3, shard=Sharding.ZERO1)
+    prices = pricing.Pricing(replace(BIG, overlap=overlap.overlap_of(data=0.0)))
+    found = prices._updates(layout)
+    same(found.units, 8 / 2 + 1)
+    matrices = 4 * (4 * 1024 * 1024 + 3 * 4096 * 1024 + 2 * 1024)
+    stage_parameters = matrices + 32000 * 1024 + 1024
+    unit = -(-stage_parameters // 5)
+    same(found.gradients.sent, 5 * round(unit * 2 * 3 / 4))
+    sent, fetched = found.gradients.seconds.value, found.gathered.seconds.value
+    for shard, expected in (
+        (Sharding.ZERO1, sent + fetched),
+        (Sharding.ZERO2, 3 * sent + fetched),
+        (Sharding.ZERO3, 3 * (fetched + (fetched + sent))),
+    ):
+        time = prices._stage(layout)
+        shared = replace(layout, shard=shard)
+        same(updates.data_wait(shared, time, found, prices.workload.overlap), expected)
+
+
+ASKED = Request(
+    recipe=BF16, optimizer=ADAMW, subject=subject(10**9), tokens=10**9, mfu=0.5,
+    cluster=cluster("8xH100-SXM"), deadline_s=1e6, sequence=1024, global_batch=1000,
+)  # fmt: skip
+
+
+def figure(answer: object, name: str) -> Quantity:
+    return next(quantity for quantity in answer.figures if quantity.name == name)  # type: ignore
+
+
+def test_questions() -> None:
+    memory_bytes = H100.total_memory_bytes
+    same(flops_per_token(ASKED)[0], 6 * 10**9)
+    large = replace(ASKED, subject=subject(10**11))
+    held = -(-8 * 10**11 // memory_bytes)  # 2 + 2 + 4 bytes a parameter, rounded up
+    same(chips_to_hold(large), held)
+    # 6e20 FLOPs in 1e6 s at half the peak are 1.2 chips, and memory wants more.
+    same(figure(fewest_chips(large), "chips"), max(2, held))
+    same(figure(training_time(ASKED), "optimizer steps"), 977)  # 1e9 / (1000 * 1024), rounded up
+    observed = implied_mfu(replace(ASKED, tokens_per_s=1e5))
+    same(figure(observed, "MFU, 6N"), 1e5 * 6e9 / (8 * PEAK))
+    paid = replace(ASKED, deadline_s=None, budget_usd=160.0, usd_per_hour=2.0)
+    seconds_paid = 3600 * (160 / 2) / 8
+    same(tokens_within(paid).figures[0], int(8 * PEAK * 0.5 * seconds_paid / 6e9))
+    alone = replace(ASKED, sequence=None)
+    same(figure(largest_model(alone), "memory of all chips"), 8 * memory_bytes)
+
+
+def test_questions_about_layouts() -> None:
+    small = replace(ASKED, subject=subject(llama()), mfu=None, tokens=10**6, global_batch=8)
+    answer = layouts(small)
+    speed = figure(answer, "tokens/s").value
+    same(figure(answer, "training time"), 10**6 / speed)
+    batch = largest_batch(small)
+    same(figure(batch, "sequences of all chips"), 8 * figure(batch, "largest micro-batch").value)
