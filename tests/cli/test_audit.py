@@ -22,7 +22,7 @@ from tests.runs.measure.test_comparison import GIB, compared, measurement, out_o
 from torchtally.chips import chip
 from torchtally.cli import INTERRUPTED, main
 from torchtally.cli.audit import document, text
-from torchtally.runs.measure.document import Line, Measurement
+from torchtally.runs.measure.document import MeasuredLine, Measurement
 from torchtally.runs.measurements import Device, Measurements
 from torchtally.runs.protocol import MeasureRequest
 
@@ -102,7 +102,7 @@ def test_a_history_with_holes_is_remarked_on() -> None:
 
 
 def test_only_the_top_lines_are_shown() -> None:
-    many = tuple(Line("/home/me/train.py", n, f"x{n}", 100 * GIB - n) for n in range(20))
+    many = tuple(MeasuredLine("/home/me/train.py", n, f"x{n}", 100 * GIB - n) for n in range(20))
     said = text(compared(replace(measurement(), lines=many), measurement()), H100, width=80, top=3)
     assert "train.py:2 " in said
     assert "train.py:3 " not in said

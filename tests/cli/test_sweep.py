@@ -14,7 +14,7 @@ import pytest
 from tests.sweep.sweeps import TEACHER
 from torchtally.cli import main
 from torchtally.sweep import conduct
-from torchtally.sweep.conduct import Signals
+from torchtally.sweep.conduct import StopSignals
 from torchtally.train.logs import read_log
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -130,7 +130,7 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(
 def test_a_signal_is_its_exit_code_and_the_table_so_far(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(jobs: object, executor: object, signals: Signals, **_: Any) -> None:
+    def interrupted(jobs: object, executor: object, signals: StopSignals, **_: Any) -> None:
         signals.number = signal.SIGTERM
 
     monkeypatch.setattr(conduct, "conduct", interrupted)

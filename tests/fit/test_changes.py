@@ -12,7 +12,7 @@ from torchtally.fit.changes import (
     combined,
     smaller_batches,
 )
-from torchtally.fit.results import Result, results_table
+from torchtally.fit.results import ChangeResult, results_table
 
 WIDTH = 256
 
@@ -88,10 +88,10 @@ def test_several_changes_as_one():
 
 def test_what_makes_it_fit_stands_first_and_what_saves_nothing_is_not_shown():
     results = [
-        Result(Change("saves nothing", 0), 100, 0, fits=False),
-        Result(Change("large change", 5), 40, 60, fits=True),
-        Result(Change("small change", 1), 80, 20, fits=True),
-        Result(Change("not enough", 2), 95, 5, fits=False),
+        ChangeResult(Change("saves nothing", 0), 100, 0, fits=False),
+        ChangeResult(Change("large change", 5), 40, 60, fits=True),
+        ChangeResult(Change("small change", 1), 80, 20, fits=True),
+        ChangeResult(Change("not enough", 2), 95, 5, fits=False),
     ]
     table = results_table(results, needed_bytes=100)
     assert table.column("change") == ("small change", "large change", "not enough")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
-from torchtally.fit.search import FAILURES, GROWTH, Found, Search, Seen, Values
+from torchtally.fit.search import FAILURES, GROWTH, Search, SearchAnswer, Trial, Values
 
 
 def play(
@@ -17,7 +17,7 @@ def play(
     needed: Callable[[int], int],
     fails: Callable[[int], bool] = lambda value: False,
     at_once: int = 2,
-) -> tuple[Found, int]:
+) -> tuple[SearchAnswer, int]:
     """The answer and how many rounds it took, where values up to `limit` fit."""
     for rounds in range(200):
         if search.found is not None:
@@ -32,7 +32,7 @@ def play(
             assert value % search.values.multiple == 0
             assert value <= largest * GROWTH
             fits = None if fails(value) else value <= limit
-            search.learn(Seen(value, fits, 0 if fits is None else needed(value)))
+            search.learn(Trial(value, fits, 0 if fits is None else needed(value)))
     raise AssertionError("no end")
 
 
@@ -41,35 +41,35 @@ def test_an_affine_need_takes_two_rounds() -> None:
     search = Search(Values(), 1500)
     assert search.wanted() == (4, 16)
     for value in (4, 16):
-        search.learn(Seen(value, fits=True, needed_bytes=1000 + 10 * value))
+        search.learn(Trial(value, fits=True, needed_bytes=1000 + 10 * value))
     assert search.wanted() == (50, 51)
-    search.learn(Seen(50, fits=True, needed_bytes=1500))
+    search.learn(Trial(50, fits=True, needed_bytes=1500))
     assert search.found is None
-    search.learn(Seen(51, fits=False, needed_bytes=1510))
-    assert search.found == Found(largest=50, too_large=51)
+    search.learn(Trial(51, fits=False, needed_bytes=1510))
+    assert search.found == SearchAnswer(largest=50, too_large=51)
     assert search.wanted() == ()
 
 
 def test_a_square_need_is_found_soon() -> None:
     search = Search(Values(multiple=64), 10**9)
     found, rounds = play(search, 31_622, lambda value: value * value)
-    assert found == Found(largest=31_616, too_large=31_680)
+    assert found == SearchAnswer(largest=31_616, too_large=31_680)
     assert rounds <= 8
 
 
 def test_the_smallest_does_not_fit() -> None:
     found, _ = play(Search(Values(low=3), 100), 2, lambda value: 50 * value)
-    assert found == Found(largest=None, too_large=3)
+    assert found == SearchAnswer(largest=None, too_large=3)
 
 
 def test_everything_fits() -> None:
     found, _ = play(Search(Values(high=1000), 100), 1000, lambda value: 1)
-    assert found == Found(largest=1000, too_large=None)
+    assert found == SearchAnswer(largest=1000, too_large=None)
 
 
 def test_a_single_value() -> None:
     found, rounds = play(Search(Values(low=8, high=8), 100), 8, lambda value: 1)
-    assert (found, rounds) == (Found(largest=8, too_large=None), 1)
+    assert (found, rounds) == (SearchAnswer(largest=8, too_large=None), 1)
 
 
 def test_no_value() -> None:
@@ -83,14 +83,14 @@ def test_odd_values_fail() -> None:
     """Neither fits nor does not: the answer is among the even ones."""
     search = Search(Values(), 1500)
     found, _ = play(search, 51, lambda value: 1000 + 10 * value, lambda value: value % 2 == 1)
-    assert found == Found(largest=50, too_large=52)
+    assert found == SearchAnswer(largest=50, too_large=52)
     assert 51 in search.failed
 
 
 def test_a_script_that_always_fails() -> None:
     search = Search(Values(), 1500)
     found, _ = play(search, 51, lambda value: 1, lambda value: True)
-    assert found == Found(largest=None, too_large=None, gave_up=True)
+    assert found == SearchAnswer(largest=None, too_large=None, gave_up=True)
     assert len(search.failed) <= FAILURES + 1
 
 
@@ -103,8 +103,8 @@ def test_hints_of_a_chip_alike_replace_the_first_round() -> None:
 def test_what_is_not_monotone_is_said() -> None:
     search = Search(Values(high=4), 100)
     for value, fits in ((1, True), (2, False), (3, True)):
-        search.learn(Seen(value, fits))
-    assert search.found == Found(largest=1, too_large=2)
+        search.learn(Trial(value, fits))
+    assert search.found == SearchAnswer(largest=1, too_large=2)
     assert not search.is_monotone
 
 

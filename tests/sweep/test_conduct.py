@@ -9,7 +9,7 @@ import pytest
 
 from torchtally.runs.processes import Exit, Job
 from torchtally.sweep import conduct as module
-from torchtally.sweep.conduct import Signals, conduct
+from torchtally.sweep.conduct import StopSignals, conduct
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ class Clock:
 
 
 def conducted(
-    executor: Made, signals: Signals, passing: Callable[[], None] = lambda: None
+    executor: Made, signals: StopSignals, passing: Callable[[], None] = lambda: None
 ) -> list[str]:
     clock = Clock()
     found: list[str] = []
@@ -86,7 +86,7 @@ def conducted(
 
 def test_what_waits_is_started_as_room_is_free() -> None:
     executor = Made(room=2)
-    assert conducted(executor, Signals()) == ["a0", "b0", "c0", "d0"]
+    assert conducted(executor, StopSignals()) == ["a0", "b0", "c0", "d0"]
     assert executor.told == ["+a", "+b", "-a", "+c", "-b", "+d", "-c", "-d"]
 
 
@@ -106,7 +106,7 @@ def at_the(count: int, number: int, times: int = 1) -> Callable[[], None]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_what_goes_on_and_starts_nothing(number: int) -> None:
     executor = Made(room=2)
-    with Signals() as signals:
+    with StopSignals() as signals:
         found = conducted(executor, signals, at_the(2, number))
     assert signals.number == number
     assert found == ["a0", "b0", "stopping 1", "c143"]
@@ -115,7 +115,7 @@ def test_a_signal_stops_what_goes_on_and_starts_nothing(number: int) -> None:
 
 def test_a_second_signal_leaves_at_once() -> None:
     executor = Made(room=2, stops_at_once=False)
-    with Signals() as signals:
+    with StopSignals() as signals:
         found = conducted(executor, signals, at_the(1, signal.SIGINT, times=2))
     assert found == ["a0", "stopping 1"]
     assert signals.count == 2
@@ -123,7 +123,7 @@ def test_a_second_signal_leaves_at_once() -> None:
 
 def test_runs_that_do_not_end_are_not_waited_for_for_ever() -> None:
     executor = Made(room=4, stops_at_once=False)
-    with Signals() as signals:
+    with StopSignals() as signals:
         found = conducted(executor, signals, at_the(1, signal.SIGTERM))
     assert found == ["a0", "stopping 3"]
     assert module.SAVING_S > 60
@@ -133,7 +133,7 @@ def test_handlers_are_put_back_and_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     interrupt = signal.getsignal(signal.SIGINT)
     try:
-        with Signals() as signals:
+        with StopSignals() as signals:
             signal.raise_signal(signal.SIGHUP)
             assert signals.number == 0
             assert signal.getsignal(signal.SIGINT) is not interrupt

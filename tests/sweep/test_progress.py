@@ -10,7 +10,7 @@ import torch
 from tests.sweep.sweeps import TEACHER, definition, result
 from torchtally.sweep import devices
 from torchtally.sweep.devices import share
-from torchtally.sweep.progress import Going, Progress, last_logged
+from torchtally.sweep.progress import Going, SweepProgress, last_logged
 from torchtally.sweep.results import Status
 from torchtally.train.config import TrainConfig
 
@@ -51,7 +51,7 @@ def test_the_last_step_of_a_log(tmp_path: Path) -> None:
 
 def test_lines_for_a_log(tmp_path: Path) -> None:
     stream, clock = io.StringIO(), Clock()
-    progress = Progress(stream, runs=4, kept=1, workers=2, clock=clock, width=200)
+    progress = SweepProgress(stream, runs=4, kept=1, workers=2, clock=clock, width=200)
     logged(tmp_path, 5, 2.0)
     progress.going["seed=2"] = Going("seed=2", 10, tmp_path)
     progress.going["seed=3"] = Going("seed=3", 10, tmp_path / "none")
@@ -72,7 +72,7 @@ def test_lines_for_a_log(tmp_path: Path) -> None:
 
 def test_a_line_that_moves_stays_below_those_that_stay(tmp_path: Path) -> None:
     stream, clock = Terminal(), Clock()
-    progress = Progress(stream, runs=2, workers=1, clock=clock, width=50)
+    progress = SweepProgress(stream, runs=2, workers=1, clock=clock, width=50)
     progress.going["seed=2"] = Going("seed=2" + "x" * 100, 10, tmp_path)
     progress.passing()
     progress.passing()
@@ -87,7 +87,7 @@ def test_a_line_that_moves_stays_below_those_that_stay(tmp_path: Path) -> None:
 
 def test_nobody_listening_is_no_error() -> None:
     stream = io.StringIO()
-    progress = Progress(stream, runs=1, workers=1)
+    progress = SweepProgress(stream, runs=1, workers=1)
     stream.close()
     progress.say("something")
     assert stream.closed

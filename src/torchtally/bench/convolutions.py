@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import torch
 
-from torchtally.bench.work import Plan, Work, work
+from torchtally.bench.work import OperatorCall, Plan, work
 
 aten = torch.ops.aten
 
 
-class Layer(NamedTuple):
+class ConvolutionLayer(NamedTuple):
     I: int  # noqa: E741
     O: int  # noqa: E741
     X: int
@@ -28,39 +28,51 @@ class Layer(NamedTuple):
 
 
 LAYERS = (
-    Layer(3, 64, 224, 7, 2), Layer(3, 384, 224, 16, 16), Layer(64, 64, 56, 1),
-    Layer(64, 64, 56, 3), Layer(64, 256, 56, 1), Layer(256, 64, 56, 1), Layer(128, 128, 28, 3),
-    Layer(512, 128, 28, 1), Layer(256, 512, 56, 1, 2), Layer(256, 256, 14, 3),
-    Layer(256, 1024, 14, 1), Layer(512, 512, 7, 3), Layer(2048, 512, 7, 1), Layer(512, 2048, 7, 1),
-    Layer(16, 16, 32, 3), Layer(32, 32, 16, 3), Layer(144, 144, 56, 3, 1, 144),
+    ConvolutionLayer(3, 64, 224, 7, 2), ConvolutionLayer(3, 384, 224, 16, 16), ConvolutionLayer(64, 64, 56, 1),
+    ConvolutionLayer(64, 64, 56, 3), ConvolutionLayer(64, 256, 56, 1), ConvolutionLayer(256, 64, 56, 1), ConvolutionLayer(128, 128, 28, 3),
+    ConvolutionLayer(512, 128, 28, 1), ConvolutionLayer(256, 512, 56, 1, 2), ConvolutionLayer(256, 256, 14, 3),
+    ConvolutionLayer(256, 1024, 14, 1), ConvolutionLayer(512, 512, 7, 3), ConvolutionLayer(2048, 512, 7, 1), ConvolutionLayer(512, 2048, 7, 1),
+    ConvolutionLayer(16, 16, 32, 3), ConvolutionLayer(32, 32, 16, 3), ConvolutionLayer(144, 144, 56, 3, 1, 144),
 )  # fmt: skip
 BATCHES = (1, 4, 16, 64)
 
 
 def operands(
-    layer: Layer, B: int, dtype: torch.dtype, device: torch.device, format: torch.memory_format
+    layer: ConvolutionLayer,
+    B: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    format: torch.memory_format,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     image = torch.randn(B, layer.I, layer.X, layer.X, device=device).to(dtype)
     weight = torch.randn(layer.O, layer.I // layer.groups, layer.k, layer.k, device=device)
     return image.to(memory_format=format), weight.to(dtype).to(memory_format=format)
 
 
-def settings(layer: Layer) -> tuple[object, ...]:
+def settings(layer: ConvolutionLayer) -> tuple[object, ...]:
     """Stride, padding, dilation, not transposed, output padding, groups."""
     pad = 0 if layer.stride == layer.k else layer.k // 2
     return [layer.stride] * 2, [pad] * 2, [1, 1], False, [0, 0], layer.groups
 
 
 def forward(
-    layer: Layer, B: int, dtype: torch.dtype, device: torch.device, format: torch.memory_format
-) -> Work:
+    layer: ConvolutionLayer,
+    B: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    format: torch.memory_format,
+) -> OperatorCall:
     image, weight = operands(layer, B, dtype, device, format)
     return work(aten.convolution.default, image, weight, None, *settings(layer))
 
 
 def backward(
-    layer: Layer, B: int, dtype: torch.dtype, device: torch.device, format: torch.memory_format
-) -> Work:
+    layer: ConvolutionLayer,
+    B: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    format: torch.memory_format,
+) -> OperatorCall:
     image, weight = operands(layer, B, dtype, device, format)
     out = aten.convolution.default(image, weight, None, *settings(layer))
     needs_gradient = [layer.I > 3, True, False]  # nobody wants an image's gradient

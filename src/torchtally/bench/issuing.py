@@ -28,7 +28,7 @@ KernelSeconds = Callable[[Call], float]
 """What an operator's kernel takes, where the host has to wait for it."""
 
 
-class Block(nn.Module):
+class SmallBlock(nn.Module):
     """What most models are made of, as small as it gets."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Block(nn.Module):
 
 def transformer() -> nn.Module:
     return nn.Sequential(
-        nn.Embedding(64, WIDTH), *(Block() for _ in range(4)), nn.Linear(WIDTH, 64)
+        nn.Embedding(64, WIDTH), *(SmallBlock() for _ in range(4)), nn.Linear(WIDTH, 64)
     )
 
 
@@ -66,7 +66,7 @@ MODELS = (transformer, perceptron)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class IssuingTimes:
     """One model's step: how long the host is busy in each phase."""
 
     forward_s: float
@@ -82,7 +82,7 @@ class Loop:
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.tokens = torch.zeros(2, 8, dtype=torch.int64, device=device)
 
-    def step(self, clock: Clock) -> Step:
+    def step(self, clock: Clock) -> IssuingTimes:
         begun_s = clock()
         loss = self.model(self.tokens).square().mean()
         forward_s = clock()
@@ -90,10 +90,12 @@ class Loop:
         backward_s = clock()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return Step(forward_s - begun_s, backward_s - forward_s, clock() - backward_s)
+        return IssuingTimes(forward_s - begun_s, backward_s - forward_s, clock() - backward_s)
 
 
-def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: Clock) -> Step:
+def measured_step(
+    build: Callable[[], nn.Module], device: torch.device, clock: Clock
+) -> IssuingTimes:
     """The undisturbed time of each phase, on the host."""
     loop = Loop(build, device)
     steps = []
@@ -103,7 +105,7 @@ def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: C
         step = loop.step(clock)
         if number >= WARM_UPS:
             steps.append(step)
-    return Step(
+    return IssuingTimes(
         undisturbed(step.forward_s for step in steps),
         undisturbed(step.backward_s for step in steps),
         undisturbed(step.optimizer_s for step in steps),

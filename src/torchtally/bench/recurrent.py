@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchtally import torch_private as private
-from torchtally.bench.work import Plan, Work, work
+from torchtally.bench.work import OperatorCall, Plan, work
 
 aten = torch.ops.aten
 
@@ -26,7 +26,7 @@ SHAPES = (
 """(T, B, I, H), by bytes moved. The work grows with them."""
 
 
-Build = Callable[[tuple[int, int, int, int], torch.dtype, torch.device], Work]
+Build = Callable[[tuple[int, int, int, int], torch.dtype, torch.device], OperatorCall]
 
 
 def flops(T: int, B: int, I: int, H: int) -> int:  # noqa: E741
@@ -35,7 +35,7 @@ def flops(T: int, B: int, I: int, H: int) -> int:  # noqa: E741
 
 
 @dataclass(frozen=True, slots=True)
-class Training(Work):
+class DifferentiatedCall(OperatorCall):
     """A forward pass that keeps what its backward needs: it asks whether gradients are wanted."""
 
     def __call__(self) -> Any:
@@ -54,19 +54,25 @@ def arguments(
     return [*tensors], [*weights]
 
 
-def inference(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> Work:
+def inference(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
+) -> OperatorCall:
     (x, hx, cx), weights = arguments(shape, dtype, device)
     literals: Literals = (False, [], LSTM, shape[3], 1, True, False, False, False)
     return work(aten.mkldnn_rnn_layer.default, x, *weights, hx, cx, *literals)
 
 
-def forward(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> Work:
+def forward(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
+) -> OperatorCall:
     (x, hx, cx), weights = arguments(shape, dtype, device)
     literals: Literals = (False, [], LSTM, shape[3], 1, True, False, False, True)
-    return Training(aten.mkldnn_rnn_layer.default, (x, *weights, hx, cx, *literals), {})
+    return DifferentiatedCall(aten.mkldnn_rnn_layer.default, (x, *weights, hx, cx, *literals), {})
 
 
-def backward(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> Work:
+def backward(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
+) -> OperatorCall:
     """Of a loss of the output alone."""
     run = forward(shape, dtype, device)
     output, hy, cy, workspace = run()

@@ -176,9 +176,9 @@ def text(found: "Comparison", chip: "Chip", *, width: int, top: int = DEFAULT_TO
     """The verdict first, then the tables."""
     from torchtally.progress import printable
     from torchtally.report.grid import table_lines, wrapped
-    from torchtally.runs.measure.comparison import Verdict
+    from torchtally.runs.measure.comparison import AuditVerdict
 
-    if found.verdict is Verdict.FAILED:
+    if found.verdict is AuditVerdict.FAILED:
         return failed(found, width)
     lines = headline(found, width)
     for remark in remarks(found, chip):
@@ -204,9 +204,9 @@ def headline(found: "Comparison", width: int) -> list[str]:
     """The verdict, and how far off the two peaks are."""
     import textwrap
 
-    from torchtally.runs.measure.comparison import Verdict
+    from torchtally.runs.measure.comparison import AuditVerdict
 
-    verdict = "within" if found.verdict is Verdict.WITHIN else "OUTSIDE"
+    verdict = "within" if found.verdict is AuditVerdict.WITHIN else "OUTSIDE"
     figures = (
         f"peak allocated predicted {off(found.allocated)}, peak reserved {off(found.reserved)}"
     )

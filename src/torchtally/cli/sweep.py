@@ -209,8 +209,8 @@ def job(folder: "SweepFolder", point: "SweepPoint") -> "Job":
 def _conducted(args: argparse.Namespace, folder: "SweepFolder") -> int:
     """Make all runs that are not there yet. The signal that ended it, or 0."""
     from torchtally.cli.output import width
-    from torchtally.sweep.conduct import Signals, conduct
-    from torchtally.sweep.progress import Going, Progress
+    from torchtally.sweep.conduct import StopSignals, conduct
+    from torchtally.sweep.progress import Going, SweepProgress
     from torchtally.sweep.results import ending, result_of
 
     points = {point.name: point for point in folder.definition.points}
@@ -219,7 +219,7 @@ def _conducted(args: argparse.Namespace, folder: "SweepFolder") -> int:
         return 0
     config = folder.definition.train_config(waiting[0])
     executor, workers = _executor(args, folder, config, len(waiting))
-    progress = Progress(
+    progress = SweepProgress(
         sys.stderr, runs=len(points), kept=len(points) - len(waiting), workers=workers,
         width=width(),
     )  # fmt: skip
@@ -239,7 +239,7 @@ def _conducted(args: argparse.Namespace, folder: "SweepFolder") -> int:
             folder.remove_checkpoints(point)
         progress.ended(result_of(folder, point))
 
-    with executor, Signals() as signals:
+    with executor, StopSignals() as signals:
         conduct(
             (job(folder, point) for point in waiting), executor, signals,
             started=started, ended=ended, passing=progress.passing,

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING, TextIO
 
 from torchtally.fit.changes import Change, candidates, combined
-from torchtally.fit.results import Result
+from torchtally.fit.results import ChangeResult
 from torchtally.memory.workspace import context_bytes
 from torchtally.runs.probes import Probes
 from torchtally.runs.protocol import ProbeRequest, ProbeResult
@@ -35,7 +35,7 @@ class Advisor:
         self.settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         self.needed_bytes = 0
         """Reserved at most by the run as it is, with no end of memory."""
-        self.results: list[Result] = []
+        self.results: list[ChangeResult] = []
         self.failures: list[str] = []
 
     def advise(self, ledger: "Ledger", stream: TextIO | None) -> None:
@@ -71,7 +71,7 @@ class Advisor:
                 verdict = outcome.verdicts[0]
                 peak_bytes = verdict.peak_reserved_bytes
                 saved_bytes = self.needed_bytes - peak_bytes
-                self.results.append(Result(change, peak_bytes, saved_bytes, verdict.fits))
+                self.results.append(ChangeResult(change, peak_bytes, saved_bytes, verdict.fits))
 
     def _tried(
         self, runs: Probes, changes: tuple[Change, ...], stream: TextIO | None

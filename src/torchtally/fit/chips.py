@@ -12,7 +12,7 @@ from torchtally.chips import Chip
 from torchtally.errors import UsageError
 from torchtally.fit.argument import Argument
 from torchtally.fit.extrapolate import Growth
-from torchtally.fit.search import Found, Search, Seen, Values
+from torchtally.fit.search import Search, SearchAnswer, Trial, Values
 from torchtally.memory.workspace import context_bytes
 from torchtally.runs.probes import Probes
 from torchtally.runs.protocol import CapacityVerdict, ProbeRequest, ProbeResult
@@ -86,7 +86,7 @@ class ChipSearch:
         return self.chip.compute_capability
 
     @property
-    def found(self) -> Found | None:
+    def found(self) -> SearchAnswer | None:
         return self.search.found
 
 
@@ -201,10 +201,10 @@ class Fleet:
         outcome = probe.outcome
         for at, each in enumerate(self.of(family)):
             if outcome.failure:
-                each.search.learn(Seen(probe.value, fits=None))
+                each.search.learn(Trial(probe.value, fits=None))
             else:
                 verdict = each.verdicts[probe.value] = outcome.verdicts[at]
-                each.search.learn(Seen(probe.value, verdict.fits, outcome.peak_reserved_bytes))
+                each.search.learn(Trial(probe.value, verdict.fits, outcome.peak_reserved_bytes))
 
 
 def foreseen(growth: Growth, each: ChipSearch, value: int) -> bool:

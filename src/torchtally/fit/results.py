@@ -9,7 +9,7 @@ from torchtally.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ChangeResult:
     """One run with a change."""
 
     change: Change
@@ -28,7 +28,7 @@ COLUMNS = (
 )
 
 
-def results_table(results: Sequence[Result], needed_bytes: int) -> Table:
+def results_table(results: Sequence[ChangeResult], needed_bytes: int) -> Table:
     """Those that make it fit first, the smallest change before the larger ones."""
     ordered = sorted(
         results, key=lambda result: (not result.fits, result.change.rank, -result.saved_bytes)

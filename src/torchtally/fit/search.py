@@ -3,7 +3,7 @@
     search = Search(Values(1, 1 << 20), capacity_bytes=80 * 10**9)
     while search.found is None:
         for value in search.wanted(2):
-            search.learn(Seen(value, fits=..., needed_bytes=...))
+            search.learn(Trial(value, fits=..., needed_bytes=...))
     search.found.largest
 
 Memory is taken to grow with the value: what fits, fits at any smaller value. How it grows is
@@ -55,7 +55,7 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Trial:
     """What one run of the script said."""
 
     value: int
@@ -66,7 +66,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchAnswer:
     """The answer."""
 
     largest: int | None
@@ -83,16 +83,16 @@ class Search:
     def __init__(self, values: Values, capacity_bytes: int) -> None:
         self.values = values
         self.capacity_bytes = capacity_bytes
-        self.seen: dict[int, Seen] = {}
+        self.seen: dict[int, Trial] = {}
         self.hints: Mapping[int, int] = {}
         """Needed bytes by value, of a chip like this one: good for guesses alone."""
         self.foresees: Callable[[int], bool] | None = None
         """Whether a value would fit, by somebody's guess that is better than ours."""
-        self.settled: Found | None = None
+        self.settled: SearchAnswer | None = None
         """The answer by other means than this search."""
         self._rounds = 0
 
-    def learn(self, trial: Seen) -> None:
+    def learn(self, trial: Trial) -> None:
         self.seen[trial.value] = trial
 
     # What is known.
@@ -123,15 +123,15 @@ class Search:
         return tuple(sorted(trial.value for trial in self.seen.values() if trial.fits is None))
 
     @property
-    def found(self) -> Found | None:
+    def found(self) -> SearchAnswer | None:
         """The answer, once there is one."""
         if self.settled is not None:
             return self.settled
         low, high = self.largest_fitting, self.smallest_too_large
         if next(self._open(), None) is None:
-            return Found(low, high)
+            return SearchAnswer(low, high)
         if len(self.failed) >= FAILURES:
-            return Found(low, high, gave_up=True)
+            return SearchAnswer(low, high, gave_up=True)
         return None
 
     def _open(self) -> Iterator[int]:

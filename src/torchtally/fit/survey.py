@@ -15,7 +15,7 @@ from msgspec import structs
 
 from torchtally.fit.chips import REDRAW_S, ChipSearch, Fleet, Probe
 from torchtally.fit.extrapolate import Growth, NotLinearError, replayed
-from torchtally.fit.search import FIRST_VALUES, Found
+from torchtally.fit.search import FIRST_VALUES, SearchAnswer
 from torchtally.runs.probes import Probes
 from torchtally.runs.protocol import CapacityVerdict
 
@@ -24,7 +24,7 @@ CHECKED_FROM = 4
 
 
 @dataclass(slots=True)
-class Family:
+class ChipFamily:
     """Chips on which the same operators run, and the runs that speak for them."""
 
     chips: list[ChipSearch]
@@ -34,7 +34,7 @@ class Family:
     probes: dict[int, Probe] = field(default_factory=dict)
     check_value: int | None = None
     growth: Growth | None = None
-    answers: dict[str, Found] = field(default_factory=dict)
+    answers: dict[str, SearchAnswer] = field(default_factory=dict)
     verdicts: dict[str, dict[int, CapacityVerdict]] = field(default_factory=dict)
     """Computed, by chip."""
     is_done: bool = False
@@ -67,7 +67,7 @@ class Survey:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.families: list[Family] = []
+        self.families: list[ChipFamily] = []
         values = fleet.searches[0].search.values
         self.first_values = tuple(
             dict.fromkeys(values.nearest(number * values.multiple) for number in FIRST_VALUES)
@@ -114,11 +114,11 @@ class Survey:
         if self._left and not any(
             len(family.probes) < 2 and not family.why_not for family in self.families
         ):
-            self.families.append(Family([self._left.pop()], self.first_values))
+            self.families.append(ChipFamily([self._left.pop()], self.first_values))
             if len(self.first_values) < 2:
                 self.families[-1].why_not = "there are too few values to try"
 
-    def start(self, runs: Probes, family: Family, value: int) -> None:
+    def start(self, runs: Probes, family: ChipFamily, value: int) -> None:
         chip = family.simulated.chip
         others = {search.family for search in self.fleet.searches} - {family.simulated.family}
         request = structs.replace(
@@ -130,7 +130,7 @@ class Survey:
         )
         runs.start((chip.name, value), request)
 
-    def learn(self, family: Family) -> None:
+    def learn(self, family: ChipFamily) -> None:
         """A run of the family has ended."""
         failed = next((probe for probe in family.probes.values() if probe.outcome.failure), None)
         if failed is not None:
@@ -140,7 +140,7 @@ class Survey:
         if not family.why_not and not family.wanted and family.check_value is None:
             self.adopt(family)
 
-    def think(self, family: Family) -> None:
+    def think(self, family: ChipFamily) -> None:
         """What can be computed once the runs are there. It takes a while: others may run then."""
         if family.why_not or family.is_done or family.wanted:
             return
@@ -152,7 +152,7 @@ class Survey:
         except NotLinearError:
             family.why_not = "allocations do not grow along a straight line"
 
-    def adopt(self, family: Family) -> None:
+    def adopt(self, family: ChipFamily) -> None:
         """Take in the chips on which the same operators run."""
         outcomes = [probe.outcome for probe in family.probes.values()]
         alike = frozenset.intersection(*(outcome.alike for outcome in outcomes))
@@ -162,7 +162,7 @@ class Survey:
         self._left = [search for search in self._left if search.family not in alike]
         family.chips = [*joined, *family.chips]
 
-    def compute(self, family: Family) -> None:
+    def compute(self, family: ChipFamily) -> None:
         """Every chip's answer, and the value at which to check them."""
         small, large = (family.probes[index] for index in sorted(family.values))
         growth = family.growth = Growth(
@@ -189,7 +189,7 @@ class Survey:
         if family.check_value in family.probes:
             family.why_not = "there are too few values to try"
 
-    def check(self, family: Family) -> None:
+    def check(self, family: ChipFamily) -> None:
         """Hold the computation against the last run; then the answers are what was computed."""
         assert family.growth is not None
         assert family.check_value is not None
@@ -206,14 +206,14 @@ class Survey:
             each.search.settled = family.answers[each.chip.name]
 
     @property
-    def computed(self) -> list[Family]:
+    def computed(self) -> list[ChipFamily]:
         return [family for family in self.families if family.is_done]
 
     @property
-    def given_up(self) -> list[Family]:
+    def given_up(self) -> list[ChipFamily]:
         return [family for family in self.families if family.why_not]
 
-    def family_of(self, each: ChipSearch) -> Family | None:
+    def family_of(self, each: ChipSearch) -> ChipFamily | None:
         """The one whose runs a chip's answer was computed from."""
         return next((family for family in self.computed if each in family.chips), None)
 
@@ -239,7 +239,7 @@ def agrees(growth: Growth, probe: Probe) -> bool:
     )
 
 
-def largest(each: ChipSearch, growth: Growth, points: list[tuple[int, int]]) -> Found:
+def largest(each: ChipSearch, growth: Growth, points: list[tuple[int, int]]) -> SearchAnswer:
     """The largest value that fits by computation, and the next one, which does not.
 
     `points` are (value, bytes it needs) to guess by; what is found is added. Raises NotLinearError.
@@ -262,7 +262,9 @@ def largest(each: ChipSearch, growth: Growth, points: list[tuple[int, int]]) -> 
         reach *= 2
         if low >= values.first and high <= values.last and high - low <= reach:
             place, reach = values.nearest((low + high) / 2), step
-    answer = Found(low if low >= values.first else None, high if high <= values.last else None)
+    answer = SearchAnswer(
+        low if low >= values.first else None, high if high <= values.last else None
+    )
     if answer.largest is not None:
         points.append((answer.largest, each.capacity_bytes))
     return answer

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from torchtally.chips import Chip
-from torchtally.fit.results import Result
+from torchtally.fit.results import ChangeResult
 from torchtally.ledger import (
     Entry,
     Key,
@@ -124,7 +124,7 @@ def _chip(chip: Chip) -> Document:
     }
 
 
-def changes_document(results: Sequence[Result]) -> list[Document]:
+def changes_document(results: Sequence[ChangeResult]) -> list[Document]:
     """Changes that were tried after a run that did not fit, each by a run of its own."""
     return [
         {

@@ -22,7 +22,7 @@ WATCHED = tuple(
 )
 
 
-class Signals:
+class StopSignals:
     """A context in which the signals that end a program are counted, and end nothing.
 
     One that is ignored stays so: `nohup tally sweep` outlives its terminal.
@@ -34,7 +34,7 @@ class Signals:
         self.count = 0
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "Signals":
+    def __enter__(self) -> "StopSignals":
         for number in WATCHED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
@@ -57,7 +57,7 @@ class Signals:
 def conduct(
     jobs: Iterable[Job],
     executor: Executor,
-    signals: Signals,
+    signals: StopSignals,
     *,
     started: Callable[[Job], None],
     ended: Callable[[Exit], None],

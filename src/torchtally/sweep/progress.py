@@ -35,7 +35,7 @@ class Going:
         return last_logged(self.folder / LOG)
 
 
-class Progress:
+class SweepProgress:
     """Counts runs and tells of them. Nobody listening any more is no error of the sweep's."""
 
     def __init__(

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from torchtally.runs.measure.comparison import Comparison, Pair, Verdict
-from torchtally.runs.measure.document import Held, Line, Measurement, Step, ended
+from torchtally.runs.measure.comparison import AuditVerdict, Comparison, Pair
+from torchtally.runs.measure.document import Held, MeasuredLine, MeasuredStep, Measurement, ended
 
 GIB = 1 << 30
 OOM = "torch.OutOfMemoryError: CUDA out of memory."
@@ -25,9 +25,9 @@ def measurement(allocated: int = 10 * GIB, reserved: int = 20 * GIB) -> Measurem
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         peak_step=1,
-        steps=(Step(allocated, reserved, allocated, reserved),),
+        steps=(MeasuredStep(allocated, reserved, allocated, reserved),),
         held=held,
-        lines=(Line("/home/me/train.py", 7, "y = f(x)", allocated - GIB),),
+        lines=(MeasuredLine("/home/me/train.py", 7, "y = f(x)", allocated - GIB),),
     )
 
 
@@ -41,26 +41,26 @@ def out_of_memory(measurement: Measurement) -> Measurement:
 
 def test_the_same_is_within() -> None:
     found = compared(measurement(), measurement())
-    assert (found.verdict, found.disagreements, found.failure) == (Verdict.WITHIN, (), "")
+    assert (found.verdict, found.disagreements, found.failure) == (AuditVerdict.WITHIN, (), "")
     assert found.verdict.value == 0
 
 
 @pytest.mark.parametrize(
     ("allocated", "reserved", "verdict"),
     [
-        (10100, 20000, Verdict.WITHIN),  # 1 % of 10000 are 100
-        (10101, 20000, Verdict.OUTSIDE),
-        (9900, 20000, Verdict.WITHIN),
-        (9899, 20000, Verdict.OUTSIDE),
-        (10000, 21000, Verdict.WITHIN),  # 5 % of 20000 are 1000
-        (10000, 21001, Verdict.OUTSIDE),
-        (10000, 18999, Verdict.OUTSIDE),
+        (10100, 20000, AuditVerdict.WITHIN),  # 1 % of 10000 are 100
+        (10101, 20000, AuditVerdict.OUTSIDE),
+        (9900, 20000, AuditVerdict.WITHIN),
+        (9899, 20000, AuditVerdict.OUTSIDE),
+        (10000, 21000, AuditVerdict.WITHIN),  # 5 % of 20000 are 1000
+        (10000, 21001, AuditVerdict.OUTSIDE),
+        (10000, 18999, AuditVerdict.OUTSIDE),
     ],
 )
-def test_the_limits_of_the_tolerances(allocated: int, reserved: int, verdict: Verdict) -> None:
+def test_the_limits_of_the_tolerances(allocated: int, reserved: int, verdict: AuditVerdict) -> None:
     found = compared(measurement(10000, 20000), measurement(allocated, reserved))
     assert found.verdict is verdict
-    assert bool(found.disagreements) == (verdict is Verdict.OUTSIDE)
+    assert bool(found.disagreements) == (verdict is AuditVerdict.OUTSIDE)
 
 
 def test_out_of_memory_on_one_side_alone_is_outside() -> None:
@@ -72,12 +72,12 @@ def test_out_of_memory_on_one_side_alone_is_outside() -> None:
         "it ran out of memory on the simulated GPU alone",
     )
     both = compared(out_of_memory(ours), out_of_memory(theirs))
-    assert (both.failure, both.verdict) == ("", Verdict.WITHIN)
+    assert (both.failure, both.verdict) == ("", AuditVerdict.WITHIN)
 
 
 def test_another_number_of_steps_is_outside() -> None:
     found = compared(measurement(), replace(measurement(), steps=()))
-    assert found.verdict is Verdict.OUTSIDE
+    assert found.verdict is AuditVerdict.OUTSIDE
     assert found.disagreements == ("training steps: 1 on the GPU, 0 simulated",)
 
 
@@ -87,7 +87,7 @@ def test_a_script_that_fails_is_no_comparison() -> None:
     assert compared(failed, skipped).failure == "On the GPU: ValueError: x"
     found = compared(measurement(), failed)
     assert found.failure == "On the simulated GPU, and not on the real one: ValueError: x"
-    assert (found.verdict, found.verdict.value) == (Verdict.FAILED, 2)
+    assert (found.verdict, found.verdict.value) == (AuditVerdict.FAILED, 2)
     left = replace(measurement(), ending="exit", message="sys.exit(3)", exit_code=3)
     assert compared(left, skipped).failure == "On the GPU: sys.exit(3)"
 
@@ -98,8 +98,12 @@ def test_nothing_on_the_gpu_is_no_comparison() -> None:
 
 
 def test_lines_of_either_run_stand_beside_each_other() -> None:
-    ours = replace(measurement(), lines=(Line("a.py", 1, "x", 100), Line("a.py", 2, "y", 50)))
-    theirs = replace(measurement(), lines=(Line("a.py", 3, "z", 70), Line("a.py", 1, "x", 90)))
+    ours = replace(
+        measurement(), lines=(MeasuredLine("a.py", 1, "x", 100), MeasuredLine("a.py", 2, "y", 50))
+    )
+    theirs = replace(
+        measurement(), lines=(MeasuredLine("a.py", 3, "z", 70), MeasuredLine("a.py", 1, "x", 90))
+    )
     pairs = {line.line: pair for line, pair in compared(ours, theirs).lines}
     assert pairs == {1: Pair(100, 90), 3: Pair(0, 70), 2: Pair(50, 0)}
     assert list(pairs) == [1, 3, 2]

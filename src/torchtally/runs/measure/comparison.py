@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from torchtally.runs.measure.document import Held, Line, Measurement
+from torchtally.runs.measure.document import Held, MeasuredLine, Measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Pair:
         return abs(self.off_bytes) <= tolerance * self.measured_bytes
 
 
-class Verdict(Enum):
+class AuditVerdict(Enum):
     """What comes of it, and the exit code of the command."""
 
     WITHIN = 0
@@ -72,7 +72,7 @@ class Comparison:
         return tuple((held_for, Pair(ours[held_for], theirs[held_for])) for held_for in Held)
 
     @property
-    def lines(self) -> tuple[tuple[Line, Pair], ...]:
+    def lines(self) -> tuple[tuple[MeasuredLine, Pair], ...]:
         """At the peak, the lines of either run, most bytes first."""
         ours = {(line.file, line.line): line for line in self.measured.lines}
         theirs = {(line.file, line.line): line for line in self.predicted.lines}
@@ -128,7 +128,7 @@ class Comparison:
         return tuple(disagreements)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         if self.failure:
-            return Verdict.FAILED
-        return Verdict.OUTSIDE if self.disagreements else Verdict.WITHIN
+            return AuditVerdict.FAILED
+        return AuditVerdict.OUTSIDE if self.disagreements else AuditVerdict.WITHIN

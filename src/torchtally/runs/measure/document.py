@@ -34,7 +34,7 @@ ELSEWHERE = "(no line of yours)"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MeasuredStep:
     """One training step. Peaks are those since the step before ended, by the history's blocks."""
 
     peak_allocated_bytes: int
@@ -45,7 +45,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MeasuredLine:
     """Bytes held at the peak that were allocated below a line of the user's own."""
 
     file: str
@@ -72,10 +72,10 @@ class Measurement:
     peak_reserved_bytes: int
     peak_step: int
     """The training step in which most was allocated, counted from 1."""
-    steps: tuple[Step, ...]
+    steps: tuple[MeasuredStep, ...]
     held: dict[str, int]
     """Bytes at the peak by `Held`, all of them. They sum to `peak_allocated_bytes`."""
-    lines: tuple[Line, ...]
+    lines: tuple[MeasuredLine, ...]
     """At the peak, most bytes first. They sum to what the history explains of it."""
     output: str = ""
     """The last lines of what the script printed, where that was not shown."""
@@ -100,8 +100,8 @@ class Measurement:
         if document["format"] != FORMAT:
             raise ValueError(f"a measurement of format {document['format']}, not {FORMAT}")
         facts = {name: value for name, value in document.items() if name != "format"}
-        facts["steps"] = tuple(Step(**step) for step in document["steps"])
-        facts["lines"] = tuple(Line(**line) for line in document["lines"])
+        facts["steps"] = tuple(MeasuredStep(**step) for step in document["steps"])
+        facts["lines"] = tuple(MeasuredLine(**line) for line in document["lines"])
         return Measurement(**facts)
 
 

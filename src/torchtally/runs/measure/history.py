@@ -24,7 +24,7 @@ RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_u
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class HistoryBlock:
     """One allocation that is held."""
 
     birth: int
@@ -44,7 +44,7 @@ class Played:
     peak_reserved_bytes: int
     peak_step: int
     """Steps that were completed when most was allocated."""
-    at_peak: tuple[tuple[Block, Role | None], ...]
+    at_peak: tuple[tuple[HistoryBlock, Role | None], ...]
 
 
 def play(
@@ -61,7 +61,7 @@ def play(
     """
     role_of_birth: dict[int, Role] = {}
     """Roles by the birth of their block."""
-    alive: dict[int, Block] = {}
+    alive: dict[int, HistoryBlock] = {}
     allocated = reserved = peak = peak_at = peak_step = 0
     tops = [(0, 0)]
 
@@ -102,7 +102,7 @@ def _completed(entry: Entry) -> int:
     return int(number) if number != metadata and number.isdecimal() else 0
 
 
-def _apply(entry: Entry, number: int, alive: dict[int, Block]) -> int:
+def _apply(entry: Entry, number: int, alive: dict[int, HistoryBlock]) -> int:
     """Allocate or free a block. Returns the bytes that are more held now.
 
     torch counts a block as allocated until its free is requested, whenever that completes.
@@ -110,7 +110,7 @@ def _apply(entry: Entry, number: int, alive: dict[int, Block]) -> int:
     action = entry["action"]
     if action == "alloc":
         address = int(entry["addr"])
-        block = Block(number, address, allocated_bytes(int(entry["size"])), entry["frames"])
+        block = HistoryBlock(number, address, allocated_bytes(int(entry["size"])), entry["frames"])
         before = alive.pop(address, None)
         alive[address] = block
         return block.bytes - (before.bytes if before is not None else 0)
@@ -120,8 +120,8 @@ def _apply(entry: Entry, number: int, alive: dict[int, Block]) -> int:
     return 0
 
 
-def _alive_after(entries: Iterable[Entry]) -> tuple[Block, ...]:
-    alive: dict[int, Block] = {}
+def _alive_after(entries: Iterable[Entry]) -> tuple[HistoryBlock, ...]:
+    alive: dict[int, HistoryBlock] = {}
     for number, entry in enumerate(entries):
         _apply(entry, number, alive)
     return tuple(alive.values())

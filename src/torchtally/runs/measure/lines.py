@@ -10,22 +10,22 @@ import os
 from collections.abc import Iterable
 
 from torchtally import torch_private as private
-from torchtally.runs.measure.document import BACKWARD, ELSEWHERE, Line
-from torchtally.runs.measure.history import Block, Frames
+from torchtally.runs.measure.document import BACKWARD, ELSEWHERE, MeasuredLine
+from torchtally.runs.measure.history import Frames, HistoryBlock
 from torchtally.tracer.source import Code, classify_path
 
 Place = tuple[str, int]
 """(file, line)"""
 
 
-def lines(blocks: Iterable[Block]) -> tuple[Line, ...]:
+def lines(blocks: Iterable[HistoryBlock]) -> tuple[MeasuredLine, ...]:
     """Bytes by line, most first."""
     bytes_at: dict[Place, int] = {}
     for block in blocks:
         place = place_of(block.frames)
         bytes_at[place] = bytes_at.get(place, 0) + block.bytes
     return tuple(
-        Line(file, line, linecache.getline(file, line).strip(), size)
+        MeasuredLine(file, line, linecache.getline(file, line).strip(), size)
         for (file, line), size in sorted(bytes_at.items(), key=lambda item: (-item[1], item[0]))
     )
 

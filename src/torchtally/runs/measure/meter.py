@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torchtally import torch_private as private
-from torchtally.runs.measure.document import HELD_OF_ROLE, Held, Measurement, Step
+from torchtally.runs.measure.document import HELD_OF_ROLE, Held, MeasuredStep, Measurement
 from torchtally.runs.measure.history import STEP_MARK, Played, play
 from torchtally.runs.measure.lines import lines
 from torchtally.runs.protocol import DeviceAnswer
@@ -93,7 +93,7 @@ class Meter:
             peak_reserved_bytes=max(self._peaks[1], played.peak_reserved_bytes),
             peak_step=played.peak_step + 1,
             steps=tuple(
-                Step(*peaks, *at_end)
+                MeasuredStep(*peaks, *at_end)
                 for peaks, at_end in zip(played.step_peaks, self._at_end, strict=False)
             ),
             held={str(name): size for name, size in bytes_of.items()},

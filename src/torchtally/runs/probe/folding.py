@@ -52,7 +52,7 @@ PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, to
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class FoldedTensor:
     """A tensor that a pass gave back: in the how-manieth storage of the pass, and how."""
 
     storage: int
@@ -80,7 +80,7 @@ class Pass:
 
 
 @dataclass(slots=True)
-class Kind:
+class CallKind:
     """Calls with the same arguments."""
 
     last: Pass | None = None
@@ -106,11 +106,11 @@ class Folding:
     """Calls that were not run."""
     storages: set[int] = field(default_factory=set)
     """Numbers of the storages of calls that were not run."""
-    kinds: dict[Any, Kind] = field(default_factory=dict)
+    kinds: dict[Any, CallKind] = field(default_factory=dict)
     _depth: Depth = field(default_factory=Depth)
     _lent: list[VirtualStorage] = field(default_factory=list)
     """Of folded calls: as long as autocast's cache."""
-    _unproven: list[tuple[Kind, list[int]]] = field(default_factory=list)
+    _unproven: list[tuple[CallKind, list[int]]] = field(default_factory=list)
     """Numbers of storages that are said to be autocast's: they have to die when its cache does."""
     _since_clear: dict[Any, int] = field(default_factory=dict)
     """Calls of a kind since autocast's cache was cleared: the first one fills it."""
@@ -165,7 +165,7 @@ class Folding:
         key = self.key(module, args, kwargs)
         if key is None:
             return native_call(module, *args, **kwargs)
-        kind = self.kinds.setdefault(key, Kind())
+        kind = self.kinds.setdefault(key, CallKind())
         kind.calls += 1
         if kind.is_hopeless:
             return native_call(module, *args, **kwargs)
@@ -204,7 +204,12 @@ class Folding:
     # Learning.
 
     def learn(
-        self, kind: Kind, native_call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any
+        self,
+        kind: CallKind,
+        native_call: Callable[..., Any],
+        module: nn.Module,
+        args: Any,
+        kwargs: Any,
     ) -> Any:
         recorder = self.recorder
         before = attributes(module)
@@ -249,7 +254,7 @@ class Folding:
             for number in numbers[:1] if call.operator.is_inplace else numbers:
                 self._writes_outside |= number < self._first
 
-    def passed(self, kind: Kind, events: list[int], result: Any) -> Pass | None:
+    def passed(self, kind: CallKind, events: list[int], result: Any) -> Pass | None:
         """What the call did; None where it cannot be done again without running it."""
         first = self._first
         numbers = [abs(event) - 1 - first for event in events]
@@ -268,7 +273,7 @@ class Folding:
                 if virtual is None or virtual.number < first or virtual.value is not None:
                     return None
                 contents.append(
-                    Result(virtual.number - first, leaf.shape, leaf.stride(), leaf.dtype,
+                    FoldedTensor(virtual.number - first, leaf.shape, leaf.stride(), leaf.dtype,
                            int(leaf.storage_offset()))
                 )  # fmt: skip
             elif isinstance(leaf, PLAIN):
@@ -277,7 +282,8 @@ class Folding:
                 return None
         alive = {n for n, storage in enumerate(born) if storage[5] is None}
         lent = sorted(
-            alive - {argument.storage for argument in contents if isinstance(argument, Result)}
+            alive
+            - {argument.storage for argument in contents if isinstance(argument, FoldedTensor)}
         )
         if lent and not torch.is_autocast_enabled("cuda"):
             return None
@@ -330,7 +336,7 @@ class Folding:
         pattern: Pass,
         storages: dict[int, torch.UntypedStorage],
     ) -> Any:
-        if not isinstance(leaf, Result):
+        if not isinstance(leaf, FoldedTensor):
             return leaf
         storage = storages.get(leaf.storage)
         if storage is None:
