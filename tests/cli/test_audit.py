@@ -18,13 +18,14 @@ import pytest
 from msgspec import structs
 
 from tests.cli.run_tally import TIMEOUT_S, environment
-from tests.runs.measure.test_comparison import GIB, compared, measurement, out_of_memory
+from tests.memory.test_comparison import GIB, compared, measurement, out_of_memory
 from torchtally.chips import chip
 from torchtally.cli import INTERRUPTED, main
-from torchtally.cli.audit import document, text
-from torchtally.runs.measure.document import MeasuredLine, Measurement
+from torchtally.report.audit import audit_text as text
+from torchtally.report.audit_json import audit_document as document
 from torchtally.runs.measurements import Device, Measurements
 from torchtally.runs.protocol import MeasureRequest
+from torchtally.trace.measurement import MeasuredLine, Measurement
 
 H100 = chip("H100-SXM")
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
-from torchtally.fit.search import FAILURES, GROWTH, Search, SearchAnswer, Trial, Values
+from torchtally.fit.search import FAILURES, GROWTH, Bracket, Search, Trial, Values
 
 
 def play(
@@ -17,11 +17,11 @@ def play(
     needed: Callable[[int], int],
     fails: Callable[[int], bool] = lambda value: False,
     at_once: int = 2,
-) -> tuple[SearchAnswer, int]:
+) -> tuple[Bracket, int]:
     """The answer and how many rounds it took, where values up to `limit` fit."""
     for rounds in range(200):
-        if search.found is not None:
-            return search.found, rounds
+        if search.bracket is not None:
+            return search.bracket, rounds
         wanted = search.wanted(at_once)
         assert 1 <= len(wanted) <= at_once
         assert len(set(wanted)) == len(wanted)
@@ -44,32 +44,32 @@ def test_an_affine_need_takes_two_rounds() -> None:
         search.learn(Trial(value, fits=True, needed_bytes=1000 + 10 * value))
     assert search.wanted() == (50, 51)
     search.learn(Trial(50, fits=True, needed_bytes=1500))
-    assert search.found is None
+    assert search.bracket is None
     search.learn(Trial(51, fits=False, needed_bytes=1510))
-    assert search.found == SearchAnswer(largest=50, too_large=51)
+    assert search.bracket == Bracket(largest=50, too_large=51)
     assert search.wanted() == ()
 
 
 def test_a_square_need_is_found_soon() -> None:
     search = Search(Values(multiple=64), 10**9)
     found, rounds = play(search, 31_622, lambda value: value * value)
-    assert found == SearchAnswer(largest=31_616, too_large=31_680)
+    assert found == Bracket(largest=31_616, too_large=31_680)
     assert rounds <= 8
 
 
 def test_the_smallest_does_not_fit() -> None:
     found, _ = play(Search(Values(low=3), 100), 2, lambda value: 50 * value)
-    assert found == SearchAnswer(largest=None, too_large=3)
+    assert found == Bracket(largest=None, too_large=3)
 
 
 def test_everything_fits() -> None:
     found, _ = play(Search(Values(high=1000), 100), 1000, lambda value: 1)
-    assert found == SearchAnswer(largest=1000, too_large=None)
+    assert found == Bracket(largest=1000, too_large=None)
 
 
 def test_a_single_value() -> None:
     found, rounds = play(Search(Values(low=8, high=8), 100), 8, lambda value: 1)
-    assert (found, rounds) == (SearchAnswer(largest=8, too_large=None), 1)
+    assert (found, rounds) == (Bracket(largest=8, too_large=None), 1)
 
 
 def test_no_value() -> None:
@@ -83,14 +83,14 @@ def test_odd_values_fail() -> None:
     """Neither fits nor does not: the answer is among the even ones."""
     search = Search(Values(), 1500)
     found, _ = play(search, 51, lambda value: 1000 + 10 * value, lambda value: value % 2 == 1)
-    assert found == SearchAnswer(largest=50, too_large=52)
+    assert found == Bracket(largest=50, too_large=52)
     assert 51 in search.failed
 
 
 def test_a_script_that_always_fails() -> None:
     search = Search(Values(), 1500)
     found, _ = play(search, 51, lambda value: 1, lambda value: True)
-    assert found == SearchAnswer(largest=None, too_large=None, gave_up=True)
+    assert found == Bracket(largest=None, too_large=None, gave_up=True)
     assert len(search.failed) <= FAILURES + 1
 
 
@@ -104,7 +104,7 @@ def test_what_is_not_monotone_is_said() -> None:
     search = Search(Values(high=4), 100)
     for value, fits in ((1, True), (2, False), (3, True)):
         search.learn(Trial(value, fits))
-    assert search.found == SearchAnswer(largest=1, too_large=2)
+    assert search.bracket == Bracket(largest=1, too_large=2)
     assert not search.is_monotone
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from torchtally.bench.work import OperatorCall, Plan, work
+from torchtally.bench.work import OpCall, Plan, work
 
 aten = torch.ops.aten
 
@@ -32,14 +32,14 @@ def heads(B: int, H: int, S: int, D: int, dtype: torch.dtype, device: torch.devi
 
 def forward_on_host(
     shape: tuple[int, int, int, int], is_causal: bool, dtype: torch.dtype, device: torch.device
-) -> OperatorCall:
+) -> OpCall:
     q, k, v = (heads(*shape, dtype, device) for _ in range(3))
     return work(aten._scaled_dot_product_flash_attention_for_cpu.default, q, k, v, 0.0, is_causal)
 
 
 def backward_on_host(
     shape: tuple[int, int, int, int], is_causal: bool, dtype: torch.dtype, device: torch.device
-) -> OperatorCall:
+) -> OpCall:
     q, k, v = (heads(*shape, dtype, device) for _ in range(3))
     out, lse = aten._scaled_dot_product_flash_attention_for_cpu.default(q, k, v, 0.0, is_causal)
     return work(
@@ -50,14 +50,14 @@ def backward_on_host(
 
 def forward_flash(
     shape: tuple[int, int, int, int], is_causal: bool, dtype: torch.dtype, device: torch.device
-) -> OperatorCall:
+) -> OpCall:
     q, k, v = (heads(*shape, dtype, device) for _ in range(3))
     return work(aten._scaled_dot_product_flash_attention.default, q, k, v, 0.0, is_causal)
 
 
 def backward_flash(
     shape: tuple[int, int, int, int], is_causal: bool, dtype: torch.dtype, device: torch.device
-) -> OperatorCall:
+) -> OpCall:
     q, k, v = (heads(*shape, dtype, device) for _ in range(3))
     out, lse, cum_q, cum_k, max_q, max_k, seed, offset, _ = (
         aten._scaled_dot_product_flash_attention.default(q, k, v, 0.0, is_causal)

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import torch
 
-from torchtally.bench.work import OperatorCall, Plan, work
+from torchtally.bench.work import OpCall, Plan, work
 
 aten = torch.ops.aten
 
 
-class ConvolutionLayer(NamedTuple):
+class Conv(NamedTuple):
     I: int  # noqa: E741
     O: int  # noqa: E741
     X: int
@@ -28,17 +28,17 @@ class ConvolutionLayer(NamedTuple):
 
 
 LAYERS = (
-    ConvolutionLayer(3, 64, 224, 7, 2), ConvolutionLayer(3, 384, 224, 16, 16), ConvolutionLayer(64, 64, 56, 1),
-    ConvolutionLayer(64, 64, 56, 3), ConvolutionLayer(64, 256, 56, 1), ConvolutionLayer(256, 64, 56, 1), ConvolutionLayer(128, 128, 28, 3),
-    ConvolutionLayer(512, 128, 28, 1), ConvolutionLayer(256, 512, 56, 1, 2), ConvolutionLayer(256, 256, 14, 3),
-    ConvolutionLayer(256, 1024, 14, 1), ConvolutionLayer(512, 512, 7, 3), ConvolutionLayer(2048, 512, 7, 1), ConvolutionLayer(512, 2048, 7, 1),
-    ConvolutionLayer(16, 16, 32, 3), ConvolutionLayer(32, 32, 16, 3), ConvolutionLayer(144, 144, 56, 3, 1, 144),
+    Conv(3, 64, 224, 7, 2), Conv(3, 384, 224, 16, 16), Conv(64, 64, 56, 1),
+    Conv(64, 64, 56, 3), Conv(64, 256, 56, 1), Conv(256, 64, 56, 1), Conv(128, 128, 28, 3),
+    Conv(512, 128, 28, 1), Conv(256, 512, 56, 1, 2), Conv(256, 256, 14, 3),
+    Conv(256, 1024, 14, 1), Conv(512, 512, 7, 3), Conv(2048, 512, 7, 1), Conv(512, 2048, 7, 1),
+    Conv(16, 16, 32, 3), Conv(32, 32, 16, 3), Conv(144, 144, 56, 3, 1, 144),
 )  # fmt: skip
 BATCHES = (1, 4, 16, 64)
 
 
 def operands(
-    layer: ConvolutionLayer,
+    layer: Conv,
     B: int,
     dtype: torch.dtype,
     device: torch.device,
@@ -49,30 +49,30 @@ def operands(
     return image.to(memory_format=format), weight.to(dtype).to(memory_format=format)
 
 
-def settings(layer: ConvolutionLayer) -> tuple[object, ...]:
+def settings(layer: Conv) -> tuple[object, ...]:
     """Stride, padding, dilation, not transposed, output padding, groups."""
     pad = 0 if layer.stride == layer.k else layer.k // 2
     return [layer.stride] * 2, [pad] * 2, [1, 1], False, [0, 0], layer.groups
 
 
 def forward(
-    layer: ConvolutionLayer,
+    layer: Conv,
     B: int,
     dtype: torch.dtype,
     device: torch.device,
     format: torch.memory_format,
-) -> OperatorCall:
+) -> OpCall:
     image, weight = operands(layer, B, dtype, device, format)
     return work(aten.convolution.default, image, weight, None, *settings(layer))
 
 
 def backward(
-    layer: ConvolutionLayer,
+    layer: Conv,
     B: int,
     dtype: torch.dtype,
     device: torch.device,
     format: torch.memory_format,
-) -> OperatorCall:
+) -> OpCall:
     image, weight = operands(layer, B, dtype, device, format)
     out = aten.convolution.default(image, weight, None, *settings(layer))
     needs_gradient = [layer.I > 3, True, False]  # nobody wants an image's gradient

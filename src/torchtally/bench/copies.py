@@ -5,18 +5,18 @@ from functools import partial
 
 import torch
 
-from torchtally.bench.work import OperatorCall, Plan, work
+from torchtally.bench.work import OpCall, Plan, work
 
 SIZES_BYTES = (4, 4096, 2**16, 2**20, 2**24, 2**28)
 
 
-def to_device(n: int, is_pinned: bool, device: torch.device) -> OperatorCall:
+def to_device(n: int, is_pinned: bool, device: torch.device) -> OpCall:
     there = torch.empty(n, dtype=torch.uint8, device=device)
     here = torch.zeros(n, dtype=torch.uint8, pin_memory=is_pinned)
     return work(torch.ops.aten.copy_.default, there, here, is_pinned)
 
 
-def to_host(n: int, is_pinned: bool, device: torch.device) -> OperatorCall:
+def to_host(n: int, is_pinned: bool, device: torch.device) -> OpCall:
     there = torch.zeros(n, dtype=torch.uint8, device=device)
     here = torch.empty(n, dtype=torch.uint8, pin_memory=is_pinned)
     return work(torch.ops.aten.copy_.default, here, there, is_pinned)

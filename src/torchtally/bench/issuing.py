@@ -66,7 +66,7 @@ MODELS = (transformer, perceptron)
 
 
 @dataclass(frozen=True, slots=True)
-class IssuingTimes:
+class StepTimes:
     """One model's step: how long the host is busy in each phase."""
 
     forward_s: float
@@ -82,7 +82,7 @@ class Loop:
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.tokens = torch.zeros(2, 8, dtype=torch.int64, device=device)
 
-    def step(self, clock: Clock) -> IssuingTimes:
+    def step(self, clock: Clock) -> StepTimes:
         begun_s = clock()
         loss = self.model(self.tokens).square().mean()
         forward_s = clock()
@@ -90,12 +90,10 @@ class Loop:
         backward_s = clock()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return IssuingTimes(forward_s - begun_s, backward_s - forward_s, clock() - backward_s)
+        return StepTimes(forward_s - begun_s, backward_s - forward_s, clock() - backward_s)
 
 
-def measured_step(
-    build: Callable[[], nn.Module], device: torch.device, clock: Clock
-) -> IssuingTimes:
+def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: Clock) -> StepTimes:
     """The undisturbed time of each phase, on the host."""
     loop = Loop(build, device)
     steps = []
@@ -105,7 +103,7 @@ def measured_step(
         step = loop.step(clock)
         if number >= WARM_UPS:
             steps.append(step)
-    return IssuingTimes(
+    return StepTimes(
         undisturbed(step.forward_s for step in steps),
         undisturbed(step.backward_s for step in steps),
         undisturbed(step.optimizer_s for step in steps),

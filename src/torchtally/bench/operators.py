@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtally.bench.work import Ladder, OperatorCall, work
+from torchtally.bench.work import Ladder, OpCall, work
 
 aten = torch.ops.aten
 
@@ -26,7 +26,7 @@ SIZES = (2**12, 2**15, 2**18, 2**20, 2**22, 9_000_000)
 WIDTH = 512
 """Of a row, for what works on rows."""
 
-Build = Callable[[int, Make], OperatorCall]
+Build = Callable[[int, Make], OpCall]
 
 
 def rows(n: int) -> tuple[int, int]:
@@ -50,98 +50,98 @@ TWO: dict[str, Any] = {
 }  # fmt: skip
 
 
-def one(overload: Any, n: int, make: Make) -> OperatorCall:
+def one(overload: Any, n: int, make: Make) -> OpCall:
     return work(overload, make(n).abs_().add_(0.5))
 
 
-def two(overload: Any, n: int, make: Make) -> OperatorCall:
+def two(overload: Any, n: int, make: Make) -> OpCall:
     return work(overload, make(n).abs_().add_(0.5), torch.ones_like(make(n)))
 
 
-def mul_scalar(n: int, make: Make) -> OperatorCall:
+def mul_scalar(n: int, make: Make) -> OpCall:
     return work(aten.mul_.Tensor, make(n), 1.0)
 
 
-def div_scalar(n: int, make: Make) -> OperatorCall:
+def div_scalar(n: int, make: Make) -> OpCall:
     return work(aten.div.Tensor, make(n), 3.0)
 
 
-def pow_scalar(n: int, make: Make) -> OperatorCall:
+def pow_scalar(n: int, make: Make) -> OpCall:
     return work(aten.pow.Tensor_Scalar, make(n), 2)
 
 
-def lerp(n: int, make: Make) -> OperatorCall:
+def lerp(n: int, make: Make) -> OpCall:
     return work(aten.lerp_.Scalar, make(n), make(n), 0.1)
 
 
-def addcmul(n: int, make: Make) -> OperatorCall:
+def addcmul(n: int, make: Make) -> OpCall:
     return work(aten.addcmul_.default, make(n), make(n), make(n), value=1e-9)
 
 
-def addcdiv(n: int, make: Make) -> OperatorCall:
+def addcdiv(n: int, make: Make) -> OpCall:
     return work(aten.addcdiv_.default, make(n), make(n), make(n).abs_().add_(1), value=1e-9)
 
 
-def threshold_backward(n: int, make: Make) -> OperatorCall:
+def threshold_backward(n: int, make: Make) -> OpCall:
     return work(aten.threshold_backward.default, make(n), make(n), 0)
 
 
-def add_bias(n: int, make: Make) -> OperatorCall:
+def add_bias(n: int, make: Make) -> OpCall:
     """A row added to every row."""
     shape = rows(n)
     return work(aten.add.Tensor, make(*shape), make(shape[1]))
 
 
-def masked_fill(n: int, make: Make) -> OperatorCall:
+def masked_fill(n: int, make: Make) -> OpCall:
     return work(aten.masked_fill.Scalar, make(n), make(n) > 0, 0.0)
 
 
-def where(n: int, make: Make) -> OperatorCall:
+def where(n: int, make: Make) -> OpCall:
     return work(aten.where.self, make(n) > 0, make(n), make(n))
 
 
-def bernoulli(n: int, make: Make) -> OperatorCall:
+def bernoulli(n: int, make: Make) -> OpCall:
     return work(aten.bernoulli_.float, make(n), 0.9)
 
 
-def native_dropout(n: int, make: Make) -> OperatorCall:
+def native_dropout(n: int, make: Make) -> OpCall:
     return work(aten.native_dropout.default, make(n), 0.1, True)
 
 
-def softmax(n: int, make: Make) -> OperatorCall:
+def softmax(n: int, make: Make) -> OpCall:
     return work(aten._softmax.default, make(*rows(n)), -1, False)
 
 
-def softmax_backward(n: int, make: Make) -> OperatorCall:
+def softmax_backward(n: int, make: Make) -> OpCall:
     tensor = make(*rows(n))
     return work(aten._softmax_backward_data.default, tensor, tensor.softmax(-1), -1, tensor.dtype)
 
 
-def log_softmax(n: int, make: Make) -> OperatorCall:
+def log_softmax(n: int, make: Make) -> OpCall:
     return work(aten._log_softmax.default, make(*rows(n)), -1, False)
 
 
-def log_softmax_backward(n: int, make: Make) -> OperatorCall:
+def log_softmax_backward(n: int, make: Make) -> OpCall:
     tensor = make(*rows(n))
     return work(
         aten._log_softmax_backward_data.default, tensor, tensor.log_softmax(-1), -1, tensor.dtype
     )
 
 
-def nll_loss_backward(n: int, make: Make) -> OperatorCall:
+def nll_loss_backward(n: int, make: Make) -> OpCall:
     tensor = make(*rows(n))
     target = torch.zeros(tensor.shape[0], dtype=torch.int64, device=tensor.device)
     total = torch.ones((), dtype=tensor.dtype, device=tensor.device)
     return work(aten.nll_loss_backward.default, total, tensor, target, None, 1, -100, total)
 
 
-def layer_norm(n: int, make: Make) -> OperatorCall:
+def layer_norm(n: int, make: Make) -> OpCall:
     tensor = make(*rows(n))
     scale, shift = make(tensor.shape[1]), make(tensor.shape[1])
     return work(aten.native_layer_norm.default, tensor, [tensor.shape[1]], scale, shift, 1e-5)
 
 
-def layer_norm_backward(n: int, make: Make) -> OperatorCall:
+def layer_norm_backward(n: int, make: Make) -> OpCall:
     tensor = make(*rows(n))
     shape, scale, shift = [tensor.shape[1]], make(tensor.shape[1]), make(tensor.shape[1])
     _, mean, rstd = aten.native_layer_norm.default(tensor, shape, scale, shift, 1e-5)
@@ -157,7 +157,7 @@ def images(n: int) -> tuple[int, int, int, int]:
     return 8, 64, side, side
 
 
-def batch_norm(n: int, make: Make) -> OperatorCall:
+def batch_norm(n: int, make: Make) -> OpCall:
     tensor = make(*images(n))
     scale, mean, variance = make(64), make(64), make(64).abs()
     return work(
@@ -165,7 +165,7 @@ def batch_norm(n: int, make: Make) -> OperatorCall:
     )
 
 
-def batch_norm_backward(n: int, make: Make) -> OperatorCall:
+def batch_norm_backward(n: int, make: Make) -> OpCall:
     tensor = make(*images(n))
     scale, mean, variance = make(64), make(64), make(64).abs()
     _, saved_mean, saved_rstd = aten.native_batch_norm.default(
@@ -178,11 +178,11 @@ def batch_norm_backward(n: int, make: Make) -> OperatorCall:
     )  # fmt: skip
 
 
-def max_pool(n: int, make: Make) -> OperatorCall:
+def max_pool(n: int, make: Make) -> OpCall:
     return work(aten.max_pool2d_with_indices.default, make(*images(n)), [3, 3], [2, 2], [1, 1])
 
 
-def max_pool_backward(n: int, make: Make) -> OperatorCall:
+def max_pool_backward(n: int, make: Make) -> OpCall:
     tensor = make(*images(n))
     window = ([3, 3], [2, 2], [1, 1])
     out, indices = aten.max_pool2d_with_indices.default(tensor, *window)
@@ -191,55 +191,55 @@ def max_pool_backward(n: int, make: Make) -> OperatorCall:
     )
 
 
-def sum_all(n: int, make: Make) -> OperatorCall:
+def sum_all(n: int, make: Make) -> OpCall:
     return work(aten.sum.default, make(n))
 
 
-def sum_columns(n: int, make: Make) -> OperatorCall:
+def sum_columns(n: int, make: Make) -> OpCall:
     """A bias's gradient."""
     return work(aten.sum.dim_IntList, make(*rows(n)), [0])
 
 
-def mean_rows(n: int, make: Make) -> OperatorCall:
+def mean_rows(n: int, make: Make) -> OpCall:
     return work(aten.mean.dim, make(*rows(n)), [-1], True)
 
 
-def embedding(n: int, make: Make) -> OperatorCall:
+def embedding(n: int, make: Make) -> OpCall:
     table = make(8192, WIDTH)
     indices = torch.randint(8192, (max(1, n // WIDTH),), device=table.device)
     return work(aten.embedding.default, table, indices)
 
 
-def embedding_backward(n: int, make: Make) -> OperatorCall:
+def embedding_backward(n: int, make: Make) -> OpCall:
     grad = make(max(1, n // WIDTH), WIDTH)
     indices = torch.randint(8192, (grad.shape[0],), device=grad.device)
     return work(aten.embedding_dense_backward.default, grad, indices, 8192, -1, False)
 
 
-def concatenated(n: int, make: Make) -> OperatorCall:
+def concatenated(n: int, make: Make) -> OpCall:
     parts = [make(max(1, n // 3 // WIDTH), WIDTH) for _ in range(3)]
     return work(aten.cat.default, parts, -1)
 
 
-def transposed_copy(n: int, make: Make) -> OperatorCall:
+def transposed_copy(n: int, make: Make) -> OpCall:
     """Rows become columns."""
     side = max(2, round(n**0.5))
     return work(aten.clone.default, make(side, side).t(), memory_format=torch.contiguous_format)
 
 
-def heads_copy(n: int, make: Make) -> OperatorCall:
+def heads_copy(n: int, make: Make) -> OpCall:
     """Attention's: heads and positions change places, the numbers of one head stay together."""
     tensor = make(4, max(1, n // (4 * 8 * 64)), 8, 64).transpose(1, 2)
     return work(aten.clone.default, tensor, memory_format=torch.contiguous_format)
 
 
-def cast(n: int, make: Make) -> OperatorCall:
+def cast(n: int, make: Make) -> OpCall:
     tensor = make(n)
     other = torch.bfloat16 if tensor.dtype is torch.float32 else torch.float32
     return work(aten._to_copy.default, tensor, dtype=other)
 
 
-def fused_adamw(n: int, make: Make) -> OperatorCall:
+def fused_adamw(n: int, make: Make) -> OpCall:
     """Eight parameters."""
     lists = [[make(max(1, n // 8)).abs() for _ in range(8)] for _ in range(4)]
     steps = [torch.ones((), device=tensor.device) for tensor in lists[0]]
@@ -250,12 +250,12 @@ def fused_adamw(n: int, make: Make) -> OperatorCall:
     )  # fmt: skip
 
 
-def foreach_add(n: int, make: Make) -> OperatorCall:
+def foreach_add(n: int, make: Make) -> OpCall:
     lists = [[make(max(1, n // 8)) for _ in range(8)] for _ in range(2)]
     return work(aten._foreach_add_.List, *lists, alpha=1e-9)
 
 
-def foreach_mul(n: int, make: Make) -> OperatorCall:
+def foreach_mul(n: int, make: Make) -> OpCall:
     return work(aten._foreach_mul_.Scalar, [make(max(1, n // 8)) for _ in range(8)], 1.0)
 
 

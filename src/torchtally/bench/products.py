@@ -10,7 +10,7 @@ from itertools import product
 
 import torch
 
-from torchtally.bench.work import OperatorCall, Plan, work
+from torchtally.bench.work import OpCall, Plan, work
 
 aten = torch.ops.aten
 
@@ -29,21 +29,19 @@ def matrix(rows: int, columns: int, layout: str, dtype: torch.dtype, device: tor
     return torch.randn(*batch, columns, rows, device=device).to(dtype).mT
 
 
-def plain(
-    M: int, N: int, K: int, layout: str, dtype: torch.dtype, device: torch.device
-) -> OperatorCall:
+def plain(M: int, N: int, K: int, layout: str, dtype: torch.dtype, device: torch.device) -> OpCall:
     left = matrix(M, K, layout[0], dtype, device)
     return work(aten.mm.default, left, matrix(K, N, layout[1], dtype, device))
 
 
-def biased(M: int, N: int, K: int, dtype: torch.dtype, device: torch.device) -> OperatorCall:
+def biased(M: int, N: int, K: int, dtype: torch.dtype, device: torch.device) -> OpCall:
     bias = torch.randn(N, device=device).to(dtype)
     left, right = matrix(M, K, "N", dtype, device), matrix(K, N, "T", dtype, device)
     return work(aten.addmm.default, bias, left, right)
 
 
 def batched(B: int, M: int, N: int, K: int, layout: str, dtype: torch.dtype,
-            device: torch.device) -> OperatorCall:  # fmt: skip
+            device: torch.device) -> OpCall:  # fmt: skip
     left = matrix(M, K, layout[0], dtype, device, (B,))
     return work(aten.bmm.default, left, matrix(K, N, layout[1], dtype, device, (B,)))
 

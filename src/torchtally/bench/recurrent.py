@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchtally import torch_private as private
-from torchtally.bench.work import OperatorCall, Plan, work
+from torchtally.bench.work import OpCall, Plan, work
 
 aten = torch.ops.aten
 
@@ -26,7 +26,7 @@ SHAPES = (
 """(T, B, I, H), by bytes moved. The work grows with them."""
 
 
-Build = Callable[[tuple[int, int, int, int], torch.dtype, torch.device], OperatorCall]
+Build = Callable[[tuple[int, int, int, int], torch.dtype, torch.device], OpCall]
 
 
 def flops(T: int, B: int, I: int, H: int) -> int:  # noqa: E741
@@ -35,7 +35,7 @@ def flops(T: int, B: int, I: int, H: int) -> int:  # noqa: E741
 
 
 @dataclass(frozen=True, slots=True)
-class DifferentiatedCall(OperatorCall):
+class TrainingCall(OpCall):
     """A forward pass that keeps what its backward needs: it asks whether gradients are wanted."""
 
     def __call__(self) -> Any:
@@ -54,25 +54,19 @@ def arguments(
     return [*tensors], [*weights]
 
 
-def inference(
-    shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
-) -> OperatorCall:
+def inference(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> OpCall:
     (x, hx, cx), weights = arguments(shape, dtype, device)
     literals: Literals = (False, [], LSTM, shape[3], 1, True, False, False, False)
     return work(aten.mkldnn_rnn_layer.default, x, *weights, hx, cx, *literals)
 
 
-def forward(
-    shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
-) -> OperatorCall:
+def forward(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> OpCall:
     (x, hx, cx), weights = arguments(shape, dtype, device)
     literals: Literals = (False, [], LSTM, shape[3], 1, True, False, False, True)
-    return DifferentiatedCall(aten.mkldnn_rnn_layer.default, (x, *weights, hx, cx, *literals), {})
+    return TrainingCall(aten.mkldnn_rnn_layer.default, (x, *weights, hx, cx, *literals), {})
 
 
-def backward(
-    shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
-) -> OperatorCall:
+def backward(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> OpCall:
     """Of a loss of the output alone."""
     run = forward(shape, dtype, device)
     output, hy, cy, workspace = run()

@@ -19,7 +19,7 @@ from torchtally.work import cost_of
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorCall:
+class OpCall:
     """An operator with its arguments, on the device they are on."""
 
     overload: OpOverload
@@ -55,11 +55,11 @@ def placed(
     )
 
 
-def work(overload: OpOverload, *args: Any, **kwargs: Any) -> OperatorCall:
-    return OperatorCall(overload, args, kwargs)
+def work(overload: OpOverload, *args: Any, **kwargs: Any) -> OpCall:
+    return OpCall(overload, args, kwargs)
 
 
-Plan = Callable[[], OperatorCall]
+Plan = Callable[[], OpCall]
 """Makes the tensors only when its turn comes."""
 
 
@@ -108,7 +108,7 @@ def measured(
 MOST_COPIES = 24
 
 
-def in_turn(pieces: list[OperatorCall]) -> Callable[[], Any]:
+def in_turn(pieces: list[OpCall]) -> Callable[[], Any]:
     """Each in its turn, results kept until its next one: their memory takes turns, too."""
     turns = cycle(enumerate(pieces))
     kept: list[Any] = [None] * len(pieces)

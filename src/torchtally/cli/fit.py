@@ -2,17 +2,14 @@
 
 import argparse
 import os
-import sys
-import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import RunParser, fraction, positive_count, seconds
 from torchtally.errors import ScriptError, UsageError
 
 if TYPE_CHECKING:
-    from torchtally.fit.chips import ChipSearch, Fleet, Margin, Probe
-    from torchtally.fit.survey import Survey
+    from torchtally.chips import Chip
 
 NAME = "fit"
 SUMMARY = "find the largest batch size (or any other number) that fits a GPU"
@@ -116,6 +113,10 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.fit.chips import Fleet, parse_margin, search_of
     from torchtally.fit.search import Values
     from torchtally.fit.survey import Survey
+    from torchtally.report.document import dumps
+    from torchtally.report.fit import fit_text
+    from torchtally.report.fit_json import fit_document
+    from torchtally.report.fit_progress import FitProgress
     from torchtally.runs.probes import Probes
     from torchtally.runs.protocol import ProbeRequest
 
@@ -142,7 +143,7 @@ def command(args: argparse.Namespace) -> int:
         folds=not args.no_folding,
     )
     fleet = Fleet(searches, argument, ours)
-    progress = Progress(argument.name, searches, is_quiet=args.quiet)
+    progress = FitProgress(fleet, is_quiet=args.quiet)
     place, length = argument.own(ours.arguments)
     if length:
         own = " ".join(ours.arguments[place : place + length])
@@ -154,311 +155,18 @@ def command(args: argparse.Namespace) -> int:
             survey.run(runs, jobs, progress.done, progress.waiting)
         fleet.run(runs, jobs, progress.done, progress.waiting)
     if args.json is not None:
-        import json
-
-        write_or_emit(json.dumps(document(fleet, survey, args, margin), indent=2) + "\n", args.json)
+        write_or_emit(dumps(fit_document(fleet, survey, args.vary)), args.json)
     if args.json != "-":
-        emit(text(fleet, survey, margin, width()))
-    return 0 if any(search.found and search.found.largest for search in searches) else NOTHING_FITS
+        emit(fit_text(fleet, survey, margin, width()))
+    return (
+        0 if any(search.bracket and search.bracket.largest for search in searches) else NOTHING_FITS
+    )
 
 
-def chips_named(names: Sequence[str]) -> list[Any]:
+def chips_named(names: Sequence[str]) -> "list[Chip]":
     """Each chip once; "all" are those on which CUDA scripts run."""
     from torchtally.chips import chip, known_chips
 
     if any(name.lower() == "all" for name in names):
         return [gpu for gpu in known_chips() if gpu.compute_capability is not None]
     return list({gpu.name: gpu for gpu in map(chip, names)}.values())
-
-
-# Progress -----------------------------------------------------------------------------------------
-
-
-class Progress:
-    """On stderr: a line for each run, and on a terminal one that moves while they go on."""
-
-    def __init__(self, name: str, searches: "Sequence[ChipSearch]", *, is_quiet: bool) -> None:
-        self._name = name or "value"
-        self._searches = searches
-        self._is_quiet = is_quiet
-        self._moves = not is_quiet and sys.stderr.isatty()
-        self._started_s = time.monotonic()
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._erase()
-
-    def say(self, line: str) -> None:
-        if not self._is_quiet:
-            self._erase()
-            self._put(f"tally: {line}\n")
-
-    def waiting(self, values: tuple[int, ...]) -> None:
-        if self._moves and values:
-            elapsed_s = time.monotonic() - self._started_s
-            listed = ", ".join(map(str, values))
-            self._put(f"\r\x1b[Ktally: trying {self._name} {listed} ({elapsed_s:.0f} s)"[:100])
-
-    def done(self, probe: "Probe") -> None:
-        from torchtally.units import format_bytes
-
-        outcome = probe.outcome
-        head = f"{self._name} {probe.value}"
-        if len(self._searches) > 1:
-            head += f" on {probe.chip.name}"
-        if outcome.failure:
-            self.say(f"{head}: the script failed: {plain(outcome.failure)}")
-            return
-        size = f"peak reserved {format_bytes(outcome.peak_reserved_bytes)}"
-        fits = ""
-        if len(self._searches) == 1:
-            fits = " fits," if outcome.verdicts[0].fits else " does not fit,"
-        self.say(f"{head}:{fits} {size}, {outcome.wall_s:.1f} s")
-
-    def _erase(self) -> None:
-        if self._moves:
-            self._put("\r\x1b[K")
-
-    def _put(self, text: str) -> None:
-        try:
-            sys.stderr.write(text)
-            sys.stderr.flush()
-        except (OSError, ValueError):  # nobody reads it
-            return
-
-
-def plain(message: str) -> str:
-    from torchtally.progress import printable
-
-    return printable(message)
-
-
-# The answer ---------------------------------------------------------------------------------------
-
-
-def text(fleet: "Fleet", survey: "Survey | None", margin: "Margin", width: int) -> str:
-    """The answer first, then what was tried."""
-    from torchtally.report.grid import wrapped
-
-    if len(fleet.searches) > 1:
-        lines = many(fleet, survey, margin, width)
-    else:
-        lines = one(fleet, fleet.searches[0], margin, width)
-    for failed in failures(fleet):
-        lines += wrapped(failed, width)
-    shown = next((probe for probe in fleet.probes.values() if probe.outcome.failure), None)
-    if shown is not None and shown.outcome.output:
-        lines.append(f"  The last lines of the script's output at {shown.value}:")
-        lines += [f"    {plain(line)}" for line in shown.outcome.output.splitlines()]
-    lines += wrapped(remarks(fleet), width)
-    return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def one(fleet: "Fleet", each: "ChipSearch", margin: "Margin", width: int) -> list[str]:
-    from torchtally.report.grid import wrapped
-    from torchtally.units import format_bytes
-
-    name, chip = fleet.argument.name or "value", each.chip
-    found, values = each.found, each.search.values
-    assert found is not None
-    kept = (
-        f"{format_bytes(each.context_bytes)} are the CUDA context's, {margin_text(each, margin)} "
-        "are kept."
-    )
-    total = format_bytes(chip.total_memory_bytes)
-    if found.largest is None and found.too_large is None:
-        return [f"the script fails at every {name} that was tried"]
-    if found.largest is None:
-        assert found.too_large is not None
-        over_bytes = each.verdicts[found.too_large].peak_reserved_bytes - each.capacity_bytes
-        lines = [f"no {name} fits {chip.name}: {found.too_large} is too large"]
-        lines += wrapped(
-            f"It would reserve {format_bytes(over_bytes)} more than the "
-            f"{format_bytes(each.capacity_bytes)} there are; of {total}, {kept}",
-            width,
-        )
-    else:
-        lines = [f"largest {name} that fits {chip.name}: {found.largest}"]
-        peak = format_bytes(each.verdicts[found.largest].peak_reserved_bytes)
-        beyond = (
-            f"{found.too_large} does not fit."
-            if found.too_large is not None
-            else f"It is the last one tried: --to {values.last} is the end of the range."
-        )
-        lines += wrapped(f"Peak reserved {peak} of {total}; {kept} {beyond}", width)
-    if found.gave_up:
-        lines += wrapped("The script failed too often to go on: larger ones may fit.", width)
-    return [*lines, *tried(name, each)]
-
-
-def tried(name: str, each: "ChipSearch") -> list[str]:
-    from torchtally.units import format_bytes
-
-    rows = [("value", "peak allocated", "peak reserved", "fits", "free")]
-    for value, verdict in sorted(each.verdicts.items()):
-        free_bytes = each.capacity_bytes - verdict.peak_reserved_bytes
-        rows.append((
-            str(value), format_bytes(verdict.peak_allocated_bytes),
-            format_bytes(verdict.peak_reserved_bytes), "yes" if verdict.fits else "no",
-            format_bytes(free_bytes) if verdict.fits else "-",
-        ))  # fmt: skip
-    return grid(rows)
-
-
-def many(fleet: "Fleet", survey: "Survey | None", margin: "Margin", width: int) -> list[str]:
-    from torchtally.report.grid import wrapped
-    from torchtally.units import format_bytes, format_fraction
-
-    name = fleet.argument.name or "value"
-    rows = [("memory", "largest", "peak reserved", "of memory", "chip")]
-    for each in fleet.searches:
-        found, total = each.found, each.chip.total_memory_bytes
-        assert found is not None
-        if found.largest is None:
-            reason = "none" if found.too_large is not None else "fails"
-            rows.append((format_bytes(total), reason, "-", "-", each.chip.name))
-            continue
-        peak = each.verdicts[found.largest].peak_reserved_bytes
-        largest = f"{'>= ' * (found.too_large is None)}{found.largest}"
-        if survey is not None and survey.computed:
-            largest += "*" if survey.was_run(each) else " "
-        rows.append((format_bytes(total), largest, format_bytes(peak),
-                     format_fraction(peak / total), each.chip.name))  # fmt: skip
-    kept = margin.text or format_bytes(margin.bytes)
-    note = f"Kept on each: {kept} and what the CUDA context takes (0.5 to 0.6 GiB)."
-    lines = [f"largest {name} that fits, by chip", *grid(rows), *wrapped(note, width)]
-    for said in basis(survey):
-        lines += wrapped(said, width)
-    return lines
-
-
-def basis(survey: "Survey | None") -> list[str]:
-    """Where the answers for several chips come from."""
-    if survey is None:
-        return []
-    said = []
-    for family in survey.computed:
-        first = ", ".join(map(str, sorted(family.values)))
-        chips = f"{len(family.chips)} chips" if len(family.chips) > 1 else family.chips[0].chip.name
-        said.append(
-            f"{chips}: computed from runs at {first} and {family.check_value} on "
-            f"{family.simulated.chip.name}, whose allocations grow linearly: checked at "
-            f"{family.check_value}, byte for byte."
-        )
-    if said:
-        said.append("* was run. --verify runs both sides for every chip.")
-    said += [
-        f"{family.simulated.chip.name}: by runs alone, since {family.why_not}."
-        for family in survey.given_up
-    ]
-    asked = dict.fromkeys(question for family in survey.computed for question in family.questions)
-    if asked:
-        said.append(
-            f"The script calls {', '.join(asked)}: chips of one compute capability are taken to "
-            "make no difference to it."
-        )
-    return said
-
-
-def grid(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Numbers to the right; the last column of names to the left."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        if rows[0][-1] == "chip":
-            cells[-1] = row[-1]
-        lines.append("  " + "  ".join(cells))
-    return lines
-
-
-def margin_text(each: "ChipSearch", margin: "Margin") -> str:
-    from torchtally.units import format_bytes
-
-    kept = format_bytes(each.margin_bytes)
-    return f"a margin of {margin.text} = {kept}" if margin.text else f"a margin of {kept}"
-
-
-def failures(fleet: "Fleet") -> list[str]:
-    return [
-        f"The script failed at {probe.value}, which says nothing of memory: {probe.outcome.failure}"
-        for probe in sorted(fleet.probes.values(), key=lambda probe: probe.value)
-        if probe.outcome.failure
-    ]
-
-
-def remarks(fleet: "Fleet") -> str:
-    """What a reader has to know beside the numbers."""
-    outcomes = [probe.outcome for probe in fleet.probes.values() if not probe.outcome.failure]
-    found = []
-    if any(not search.search.is_monotone for search in fleet.searches):
-        found.append("Some value fits that is larger than one that does not.")
-    if any(outcome.steps < fleet.request.steps for outcome in outcomes):
-        least = min(outcome.steps for outcome in outcomes)
-        found.append(f"The script ended by itself after {least} training steps.")
-    folded = max((outcome.folded for outcome in outcomes), default=0)
-    if folded:
-        found.append(
-            f"Up to {folded} evaluation passes a run were like those before them and not run "
-            "again (--no-folding runs them)."
-        )
-    return " ".join(found)
-
-
-def document(
-    fleet: "Fleet", survey: "Survey | None", args: argparse.Namespace, margin: "Margin"
-) -> dict[str, Any]:
-    """For programs."""
-    families = survey.computed if survey is not None else []
-    computed = {each.chip.name: at for at, family in enumerate(families) for each in family.chips}
-    return {
-        "version": 1,
-        "vary": args.vary,
-        "steps": args.steps,
-        "chips": [
-            {
-                "chip": search.chip.name,
-                "total_memory_bytes": search.chip.total_memory_bytes,
-                "context_bytes": search.context_bytes,
-                "margin_bytes": search.margin_bytes,
-                "capacity_bytes": search.capacity_bytes,
-                "largest": search.found and search.found.largest,
-                "too_large": search.found and search.found.too_large,
-                "gave_up": bool(search.found and search.found.gave_up),
-                "is_monotone": search.search.is_monotone,
-                "computed_from": computed.get(search.chip.name),
-                "tried": [
-                    {
-                        "value": value,
-                        "fits": verdict.fits,
-                        "peak_allocated_bytes": verdict.peak_allocated_bytes,
-                        "peak_reserved_bytes": verdict.peak_reserved_bytes,
-                    }
-                    for value, verdict in sorted(search.verdicts.items())
-                ],
-            }
-            for search in fleet.searches
-        ],
-        "computations": [
-            {
-                "simulated": family.simulated.chip.name,
-                "values": sorted(family.values),
-                "checked_at": family.check_value,
-                "asked": list(family.questions),
-            }
-            for family in families
-        ],
-        "runs": [
-            {
-                "simulated": probe.chip.name,
-                "value": probe.value,
-                "failure": probe.outcome.failure,
-                "steps": probe.outcome.steps,
-                "folded": probe.outcome.folded,
-                "wall_s": round(probe.outcome.wall_s, 3),
-            }
-            for probe in fleet.probes.values()
-        ],
-    }

@@ -12,7 +12,7 @@ from torchtally.chips import Chip
 from torchtally.errors import UsageError
 from torchtally.fit.argument import Argument
 from torchtally.fit.extrapolate import Growth
-from torchtally.fit.search import Search, SearchAnswer, Trial, Values
+from torchtally.fit.search import Bracket, Search, Trial, Values
 from torchtally.memory.workspace import context_bytes
 from torchtally.runs.probes import Probes
 from torchtally.runs.protocol import CapacityVerdict, ProbeRequest, ProbeResult
@@ -86,8 +86,8 @@ class ChipSearch:
         return self.chip.compute_capability
 
     @property
-    def found(self) -> SearchAnswer | None:
-        return self.search.found
+    def bracket(self) -> Bracket | None:
+        return self.search.bracket
 
 
 def search_of(chip: Chip, values: Values, margin: Margin) -> ChipSearch:
@@ -159,7 +159,7 @@ class Fleet:
         """Probes that somebody waits for, in order, less those that were made."""
         wanted: dict[tuple[tuple[int, int], int], None] = {}
         for each in self.searches:
-            if each.found is not None:
+            if each.bracket is not None:
                 continue
             each.wanted = tuple(number for number in each.wanted if number not in each.search.seen)
             if not each.wanted:

@@ -1,10 +1,10 @@
 """Which values to try next, and which one is the largest that fits. No processes, no torch.
 
     search = Search(Values(1, 1 << 20), capacity_bytes=80 * 10**9)
-    while search.found is None:
+    while search.bracket is None:
         for value in search.wanted(2):
             search.learn(Trial(value, fits=..., needed_bytes=...))
-    search.found.largest
+    search.bracket.largest
 
 Memory is taken to grow with the value: what fits, fits at any smaller value. How it grows is
 guessed from what was seen, so that few values are tried; the answer is never a guess. It is a value
@@ -66,7 +66,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchAnswer:
+class Bracket:
     """The answer."""
 
     largest: int | None
@@ -88,7 +88,7 @@ class Search:
         """Needed bytes by value, of a chip like this one: good for guesses alone."""
         self.foresees: Callable[[int], bool] | None = None
         """Whether a value would fit, by somebody's guess that is better than ours."""
-        self.settled: SearchAnswer | None = None
+        self.settled: Bracket | None = None
         """The answer by other means than this search."""
         self._rounds = 0
 
@@ -123,15 +123,15 @@ class Search:
         return tuple(sorted(trial.value for trial in self.seen.values() if trial.fits is None))
 
     @property
-    def found(self) -> SearchAnswer | None:
+    def bracket(self) -> Bracket | None:
         """The answer, once there is one."""
         if self.settled is not None:
             return self.settled
         low, high = self.largest_fitting, self.smallest_too_large
         if next(self._open(), None) is None:
-            return SearchAnswer(low, high)
+            return Bracket(low, high)
         if len(self.failed) >= FAILURES:
-            return SearchAnswer(low, high, gave_up=True)
+            return Bracket(low, high, gave_up=True)
         return None
 
     def _open(self) -> Iterator[int]:
@@ -154,7 +154,7 @@ class Search:
 
         To be asked again when all of them were learnt.
         """
-        if self.found is not None:
+        if self.bracket is not None:
             return ()
         self._rounds += 1
         places: dict[int, None] = {}

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from torchtally.fit.chips import REDRAW_S, ChipSearch, Fleet, Probe
 from torchtally.fit.extrapolate import Growth, NotLinearError, replayed
-from torchtally.fit.search import FIRST_VALUES, SearchAnswer
+from torchtally.fit.search import FIRST_VALUES, Bracket
 from torchtally.runs.probes import Probes
 from torchtally.runs.protocol import CapacityVerdict
 
@@ -34,7 +34,7 @@ class ChipFamily:
     probes: dict[int, Probe] = field(default_factory=dict)
     check_value: int | None = None
     growth: Growth | None = None
-    answers: dict[str, SearchAnswer] = field(default_factory=dict)
+    answers: dict[str, Bracket] = field(default_factory=dict)
     verdicts: dict[str, dict[int, CapacityVerdict]] = field(default_factory=dict)
     """Computed, by chip."""
     is_done: bool = False
@@ -223,7 +223,7 @@ class Survey:
         if family is None:
             return True
         is_simulated = each is family.simulated
-        return is_simulated and each.found is not None and each.found.largest in family.probes
+        return is_simulated and each.bracket is not None and each.bracket.largest in family.probes
 
 
 def agrees(growth: Growth, probe: Probe) -> bool:
@@ -239,7 +239,7 @@ def agrees(growth: Growth, probe: Probe) -> bool:
     )
 
 
-def largest(each: ChipSearch, growth: Growth, points: list[tuple[int, int]]) -> SearchAnswer:
+def largest(each: ChipSearch, growth: Growth, points: list[tuple[int, int]]) -> Bracket:
     """The largest value that fits by computation, and the next one, which does not.
 
     `points` are (value, bytes it needs) to guess by; what is found is added. Raises NotLinearError.
@@ -262,9 +262,7 @@ def largest(each: ChipSearch, growth: Growth, points: list[tuple[int, int]]) -> 
         reach *= 2
         if low >= values.first and high <= values.last and high - low <= reach:
             place, reach = values.nearest((low + high) / 2), step
-    answer = SearchAnswer(
-        low if low >= values.first else None, high if high <= values.last else None
-    )
+    answer = Bracket(low if low >= values.first else None, high if high <= values.last else None)
     if answer.largest is not None:
         points.append((answer.largest, each.capacity_bytes))
     return answer

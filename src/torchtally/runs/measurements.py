@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from torchtally.runs.children import Children, EndedChild, sigterm_raises
-from torchtally.runs.measure.document import Measurement, ended
 from torchtally.runs.protocol import DeviceAnswer, DeviceRequest, MeasureRequest, Request
+from torchtally.trace.measurement import Measurement, ended
 
 PRELOAD = ("torchtally.runs.measure.main",)
 GRACE_S = 3.0

@@ -6,10 +6,10 @@ import torch
 
 import torchtally
 from torchtally import torch_private as private
-from torchtally.runs.measure.document import BACKWARD, ELSEWHERE
 from torchtally.runs.measure.history import STEP_MARK, play
 from torchtally.runs.measure.lines import lines, place_of
 from torchtally.trace import Role
+from torchtally.trace.measurement import BACKWARD, ELSEWHERE
 
 Event = dict[str, Any]
 

@@ -9,9 +9,10 @@ from torch import nn
 
 import torchtally
 from torchtally.memory import Category, replay
-from torchtally.runs.measure.document import BACKWARD, Held, Measurement
 from torchtally.runs.measure.meter import Meter
-from torchtally.runs.measurements import Command, Runs
+from torchtally.runs.measurements import Measurements
+from torchtally.runs.protocol import MeasureRequest
+from torchtally.trace.measurement import BACKWARD, Held, Measurement
 from torchtally.tracer.steps import Steps, StepsDone
 from torchtally.tracer.stopper import DONE
 from torchtally.virtual.stand_ins import apply
@@ -142,15 +143,17 @@ if "fail" in sys.argv:
 """
 
 
-def command(folder: Path, *arguments: str, steps: int = 2) -> Command:
+def request(folder: Path, *arguments: str, steps: int = 2) -> MeasureRequest:
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    return Command(str(script), arguments, is_module=False, steps=steps)
+    return MeasureRequest(
+        script=str(script), arguments=arguments, is_module=False, steps=steps, gpu=GPU
+    )
 
 
 def test_a_process_of_its_own_stops_after_the_steps(tmp_path: Path) -> None:
-    with Runs() as runs:
-        found = runs.measure(command(tmp_path, "9"), GPU)
+    with Measurements() as runs:
+        found = runs.measure(request(tmp_path, "9"))
     assert (found.ending, found.exit_code, found.failure) == ("steps", 0, "")
     assert len(found.steps) == 2
     assert found.held[Held.PARAMETERS] == 1024 * 1024 * 4
@@ -159,16 +162,18 @@ def test_a_process_of_its_own_stops_after_the_steps(tmp_path: Path) -> None:
 
 
 def test_a_script_that_fails_says_so_with_its_last_lines(tmp_path: Path) -> None:
-    with Runs() as runs:
-        found = runs.measure(command(tmp_path, "1", "fail"), GPU)
+    with Measurements() as runs:
+        found = runs.measure(request(tmp_path, "1", "fail"))
     assert found.failure == "ValueError: no more data"
     assert len(found.steps) == 1
     assert found.output.startswith("step 0\nTraceback")
 
 
-def test_a_process_that_dies_without_a_word(tmp_path: Path) -> None:
+def test_a_process_that_dies_without_an_answer(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    with Runs() as runs:
-        found = runs.measure(Command(str(script), (), is_module=False, steps=1), GPU)
-    assert found.failure == "its process ended with signal 9, without a word"
+    with Measurements() as runs:
+        found = runs.measure(
+            MeasureRequest(script=str(script), arguments=(), is_module=False, steps=1, gpu=GPU)
+        )
+    assert found.failure == "its process ended with signal 9, without an answer"

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable
 
 from torchtally import torch_private as private
-from torchtally.runs.measure.document import BACKWARD, ELSEWHERE, MeasuredLine
 from torchtally.runs.measure.history import Frames, HistoryBlock
+from torchtally.trace.measurement import BACKWARD, ELSEWHERE, MeasuredLine
 from torchtally.tracer.source import Code, classify_path
 
 Place = tuple[str, int]

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from torchtally.chips import chip
-from torchtally.runs.measure.document import Measurement
 from torchtally.runs.measure.meter import Meter
 from torchtally.runs.protocol import MeasureRequest
+from torchtally.trace.measurement import Measurement
 from torchtally.tracer.script import Script, run
 from torchtally.tracer.steps import Steps
 from torchtally.tracer.stopper import ScriptOutcome, Stopper, flush_outputs

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from torchtally import torch_private as private
-from torchtally.runs.measure.document import HELD_OF_ROLE, Held, MeasuredStep, Measurement
 from torchtally.runs.measure.history import STEP_MARK, Played, play
 from torchtally.runs.measure.lines import lines
 from torchtally.runs.protocol import DeviceAnswer
 from torchtally.trace import Role
+from torchtally.trace.measurement import HELD_OF_ROLE, Held, MeasuredStep, Measurement
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.stopper import ScriptOutcome
 

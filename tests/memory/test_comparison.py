@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from torchtally.runs.measure.comparison import AuditVerdict, Comparison, Pair
-from torchtally.runs.measure.document import Held, MeasuredLine, MeasuredStep, Measurement, ended
+from torchtally.memory.comparison import AuditVerdict, Comparison, Pair
+from torchtally.trace.measurement import Held, MeasuredLine, MeasuredStep, Measurement, ended
 
 GIB = 1 << 30
 OOM = "torch.OutOfMemoryError: CUDA out of memory."

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from torchtally.runs.measure.document import Held, MeasuredLine, Measurement
+from torchtally.trace.measurement import Held, MeasuredLine, Measurement
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""What one run's measurement says, as it travels from the process that measured. Knows no torch."""
+"""What was measured of one run of a script, on a GPU or a simulated one."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from torchtally.trace import Role
+from torchtally.trace.storage import Role
 
 Json = dict[str, Any]
 
@@ -96,9 +96,9 @@ class Measurement:
 
     @staticmethod
     def from_json(document: Json) -> "Measurement":
-        """Raises TypeError, KeyError or ValueError for what is no measurement."""
+        """Raises TypeError, KeyError or ValueError where the document is not a measurement."""
         if document["format"] != FORMAT:
-            raise ValueError(f"a measurement of format {document['format']}, not {FORMAT}")
+            raise ValueError(f"expected a measurement of format {FORMAT}, got {document['format']}")
         facts = {name: value for name, value in document.items() if name != "format"}
         facts["steps"] = tuple(MeasuredStep(**step) for step in document["steps"])
         facts["lines"] = tuple(MeasuredLine(**line) for line in document["lines"])

@@ -1,0 +1,93 @@
+"""A prediction held against a measured run, as text: the verdict first, then the tables."""
+
+import textwrap
+
+from torchtally.chips import Chip
+from torchtally.memory.comparison import AuditVerdict, Comparison, Pair
+from torchtally.progress import printable
+from torchtally.report.grid import table_lines, wrapped
+from torchtally.units import format_bytes, format_fraction
+from torchtally.views.audit import held, lines_at_peak, peaks
+
+MOST_UNEXPLAINED = 0.2
+"""Share of a peak that rests of blocks may be; beyond it the history has gaps."""
+
+
+def audit_text(comparison: Comparison, chip: Chip, *, width: int, top: int = 15) -> str:
+    """The verdict first, then the tables."""
+    if comparison.verdict is AuditVerdict.FAILED:
+        return failed(comparison, width)
+    lines = headline(comparison, width)
+    for remark in remarks(comparison, chip):
+        lines += wrapped(remark, width)
+    for table in (peaks(comparison), held(comparison), lines_at_peak(comparison).top(top)):
+        lines += ["", *(table_line.plain for table_line in table_lines(table, width))]
+    return "\n".join(printable(line).rstrip() for line in lines) + "\n"
+
+
+def failed(comparison: Comparison, width: int) -> str:
+    """What there is to say of a script that failed."""
+    lines = ["nothing to compare: the script failed", *wrapped(comparison.failure, width)]
+    if not comparison.measured.failure and comparison.predicted.output:
+        lines.append("  The last lines of its output there:")
+        lines += [f"    {printable(line)}" for line in comparison.predicted.output.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def headline(comparison: Comparison, width: int) -> list[str]:
+    """The verdict, and how far off the two peaks are."""
+    verdict = "within" if comparison.verdict is AuditVerdict.WITHIN else "OUTSIDE"
+    allocated, reserved = off(comparison.allocated), off(comparison.reserved)
+    figures = f"peak allocated predicted {allocated}, peak reserved {reserved}"
+    if comparison.measured.is_out_of_memory != comparison.predicted.is_out_of_memory:
+        figures = comparison.disagreements[0]
+    line = f"{verdict} tolerance: {figures}"
+    return textwrap.wrap(line, width, subsequent_indent="  ")
+
+
+def off(pair: Pair) -> str:
+    """How far a prediction is off, in words."""
+    if not pair.off_bytes:
+        return "to the byte"
+    direction = "too high" if pair.off_bytes > 0 else "too low"
+    size = format_bytes(abs(pair.off_bytes))
+    if not pair.measured_bytes:
+        return f"{size} {direction}"
+    return f"{abs(pair.off_bytes) / pair.measured_bytes:.2%} ({size}) {direction}"
+
+
+def remarks(comparison: Comparison, chip: Chip) -> list[str]:
+    """What a reader has to know beside the numbers."""
+    ours, theirs = comparison.measured, comparison.predicted
+    kept = [
+        f"Tolerances: {format_fraction(comparison.tolerance)} of allocated, "
+        f"{format_fraction(comparison.reserved_tolerance)} of reserved. Measured on {ours.device} "
+        f"with torch {ours.torch}, predicted for {chip.name}.",
+    ]
+    if comparison.disagreements:
+        kept.append(f"Disagreement: {'; '.join(comparison.disagreements)}.")
+    if ours.is_out_of_memory and theirs.is_out_of_memory:
+        kept.append("Both ran out of memory: these are the peaks up to there.")
+    elif not ours.steps:
+        kept.append("No training step was completed on the GPU.")
+    if ours.peak_step != theirs.peak_step:
+        kept.append(
+            f"Most is held in step {ours.peak_step} on the GPU and in step {theirs.peak_step} of "
+            "the simulation: categories and lines are of different moments."
+        )
+    for run, size in (
+        ("of the real run", comparison.unexplained.measured_bytes),
+        ("of the simulated run", comparison.unexplained.predicted_bytes),
+    ):
+        if size > MOST_UNEXPLAINED * max(comparison.allocated.measured_bytes, 1):
+            kept.append(
+                f"The allocator's history {run} lacks {format_bytes(size)} of the peak: a script "
+                "that records the history itself ends ours. By step, category and line, nothing "
+                "can be compared."
+            )
+    if abs(ours.total_memory_bytes - theirs.total_memory_bytes) > 0.02 * ours.total_memory_bytes:
+        kept.append(
+            f"The GPU has {format_bytes(ours.total_memory_bytes)} and the simulated one "
+            f"{format_bytes(theirs.total_memory_bytes)}: name the right one with --gpu."
+        )
+    return kept
