@@ -128,5 +128,5 @@ def test_a_ratio_of_nothing_is_none() -> None:
 def test_a_measurement_survives_json_and_another_format_is_refused() -> None:
     found = measurement()
     assert Measurement.from_json(found.to_json()) == found
-    with pytest.raises(ValueError, match="format 2"):
+    with pytest.raises(ValueError, match="format 1, got 2"):
         Measurement.from_json({**found.to_json(), "format": 2})
