@@ -1,8 +1,9 @@
 """A finished view: rows and columns whose numbers a renderer only has to format."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, did_you_mean
 from torchtally.units import Unit
 
 Cell = str | int | float | None
@@ -57,12 +58,34 @@ class Table:
         for place, column in enumerate(self.columns):
             if column.name == name:
                 return place
-        raise UsageError(f"This view has no column {name!r}. {self._numbers}")
+        names = [column.name for column in self.columns]
+        raise UsageError(f"This view has no column {name!r}. {did_you_mean(name, names)}")
 
     @property
     def _numbers(self) -> str:
         names = [column.name for column in self.columns if not column.unit.is_text]
         return f"Its numbers are: {', '.join(names)}."
+
+    @property
+    def remarks(self) -> str:
+        """How many rows were left out, and the note."""
+        more = f"{self.left_out} more row{'s' * (self.left_out > 1)}." if self.left_out else ""
+        return f"{more} {self.note}".strip()
+
+    def only(self, names: Sequence[str]) -> "Table":
+        """These columns in this order, which all must be shown; without naming one, texts too.
+
+        Raises UsageError for an unknown one.
+        """
+        places = [self._place(name) for name in names]
+        if not any(self.columns[place].unit.is_text for place in places):
+            places += [place for place, column in enumerate(self.columns) if column.unit.is_text]
+        return replace(
+            self,
+            columns=tuple(replace(self.columns[place], rank=0) for place in places),
+            rows=tuple(tuple(row[place] for place in places) for row in self.rows),
+            totals=tuple(self.totals[place] for place in places),
+        )
 
     def top(self, count: int | None) -> "Table":
         """The first rows; the totals stay those of all rows."""

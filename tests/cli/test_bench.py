@@ -10,11 +10,12 @@ from types import ModuleType
 import pytest
 
 from tests import calibrations
-from torchtally.cli import INTERRUPTED, bench, main
+from torchtally.cli import INTERRUPTED, main
 from torchtally.errors import UsageError
 from torchtally.timing.calibration import Calibration
 from torchtally.timing.calibration.file import read, write
 from torchtally.timing.calibration.library import PLACE, folder
+from torchtally.views.bench import estimated_float32
 
 Said = Callable[[str, float], None]
 
@@ -165,10 +166,10 @@ def test_show_of_an_unknown_chip(capsys: pytest.CaptureFixture[str]) -> None:
 def test_only_this_machines_own_cpu_is_estimated(tmp_path: Path) -> None:
     file = tmp_path / "cpuinfo"
     file.write_text("model name: Some CPU @ 2.00GHz\ncpu MHz: 2000\ncore id: 0\nflags: fma\n")
-    assert bench.estimated_float32(calibrations.cpu(), file) == 64e9
-    assert bench.estimated_float32(calibrations.cpu("Another"), file) is None
-    assert bench.estimated_float32(calibrations.gpu(), file) is None
-    assert bench.estimated_float32(calibrations.cpu(), tmp_path / "nothing") is None
+    assert estimated_float32(calibrations.cpu(), file) == 64e9
+    assert estimated_float32(calibrations.cpu("Another"), file) is None
+    assert estimated_float32(calibrations.gpu(), file) is None
+    assert estimated_float32(calibrations.cpu(), tmp_path / "nothing") is None
 
 
 # The plot of a trace ---------------------------------------------------------------------------

@@ -16,14 +16,15 @@ from tests.builders import TraceBuilder, frame, mm_call, site
 from tests.report.test_plot import roof
 from torchtally.chips import chip
 from torchtally.ledger import account
-from torchtally.report.bench import bench_page
-from torchtally.report.html import POLICY, element, joined, ledger_page, page, plot_html, table_html
+from torchtally.report.formats import render
+from torchtally.report.page import POLICY, element, joined, page, plot_html, table_html
+from torchtally.report.report import Look
+from torchtally.report.reports import bench_report, roofline_report
 from torchtally.table import Column, Table
 from torchtally.timing.roofline import Roofline
 from torchtally.trace import Trace
 from torchtally.units import Unit
 from torchtally.views.bench import bench_view
-from torchtally.views.roofline_plot import roofline_plot
 
 CORPUS = (
     "<script>alert(1)</script>",
@@ -136,13 +137,13 @@ def trace(text: str) -> Trace:
 
 def step_page(text: str) -> str:
     ledger = account(trace(text), roofline=Roofline(chip("H100-SXM")))
-    return ledger_page(ledger, roofline_plot(ledger))
+    return render(roofline_report(ledger), "html", Look())
 
 
 def machine_page(text: str) -> str:
     """The pages of a device, a version and a condition of this name."""
     named = replace(calibrations.gpu(device=text), torch_version=text, conditions={text: text})
-    return bench_page(bench_view(named))
+    return render(bench_report(bench_view(named)), "html", Look())
 
 
 PAGES = (step_page, machine_page)

@@ -11,9 +11,14 @@ from tests.strategies import traces
 from tests.timing.calibration.machines import H100 as MEASURED
 from tests.views.stopwatch import DATASHEET, MS, NOBODY_KNOWS, stopwatch
 from torchtally.chips import known_chips
+from torchtally.fit.changes import Change
+from torchtally.fit.results import Result
 from torchtally.ledger import account
-from torchtally.report.document import dumps
+from torchtally.report.document import SCHEMA_VERSION, dumps
+from torchtally.report.formats import render
 from torchtally.report.json import chips_document, ledger_document, table_document
+from torchtally.report.report import Look
+from torchtally.report.reports import ledger_report
 from torchtally.timing.roofline import Bound, Kernel
 from torchtally.trace import Trace
 from torchtally.views import by
@@ -21,9 +26,20 @@ from torchtally.views import by
 F = 2 * 512 * 1024 * 1024
 
 
+MIB = 2**20
+SMALL, LARGE = 2 * MIB, 4 * MIB
+"""Bytes of a float32 matrix of 512 x 1024, and of one of 1024 x 1024."""
+
+
+def test_every_document_names_its_schema_once() -> None:
+    text = dumps(ledger_document(account(realistic())))
+    assert json.loads(text)["schema_version"] == SCHEMA_VERSION == 1
+    assert text.count("schema_version") == 1
+
+
 def test_the_keys_that_programs_rely_on() -> None:
+    """A product forward and one backward: each reads a small and a large matrix, writes a small."""
     document = ledger_document(account(realistic()))
-    assert document["schema_version"] == 1
     assert document["script"] == "train.py"
     assert document["chip"] == "H100-SXM"
     assert document["steps"] == 2
@@ -37,23 +53,37 @@ def test_the_keys_that_programs_rely_on() -> None:
         "total": 2 * F,
         "matmul": 2 * F,
     }
-    assert set(document["memory"]["at_peak"]) == {
-        "parameters",
-        "gradients",
-        "optimizer_state",
-        "activations",
-        "inputs",
-        "buffers",
-        "temporaries",
-        "workspaces",
+    memory = document["memory"]
+    assert memory["at_peak"] == {
+        "parameters": LARGE,
+        "gradients": 0,
+        "optimizer_state": 0,
+        "activations": SMALL,
+        "inputs": 0,
+        "buffers": 0,
+        "temporaries": 2 * SMALL + 2 * 512,  # both steps' backward products, and two small blocks
+        "workspaces": 0,
     }
-    assert document["memory"]["peak_allocated_bytes"] > 4 << 20
+    assert memory["peak_allocated_bytes"] == LARGE + 3 * SMALL + 2 * 512
+    assert memory["peak_reserved_bytes"] == memory["peak_allocated_bytes"]
+    assert (memory["device"], memory["fits"], memory["out_of_memory"]) == ("cuda:0", True, None)
+    assert document["parameters"] == 1024 * 1024
     (line,) = document["lines"]
     assert (line["file"], line["line"]) == ("train.py", 41)
     assert (line["flops_forward"], line["flops_backward"]) == (F, F)
-    assert {"bytes_read", "bytes_written", "bytes_saved", "bytes_allocated"} <= set(line)
-    assert document["ops"][0]["name"] == "aten.mm"
-    assert {"count", "flops", "bytes_read", "bytes_written"} <= set(document["ops"][0])
+    assert (line["bytes_read"], line["bytes_written"]) == (2 * (SMALL + LARGE), 2 * SMALL)
+    assert (line["bytes_saved"], line["bytes_allocated"]) == (SMALL, 2 * SMALL + 512)
+    assert (line["count"], line["views"], line["copies"]) == (3, 0, 0)
+    assert document["ops"][0] == {
+        "name": "aten.mm",
+        "count": 2,
+        "flops": 2 * F,
+        "bytes_read": 2 * (SMALL + LARGE),
+        "bytes_written": 2 * SMALL,
+        "seconds": None,
+        "kernel_s": None,
+        "bound": None,
+    }
     assert [module["name"] for module in document["modules"]] == ["h", "h.0", "h.0.mlp"]
     assert document["coverage"] == {
         "counted": 2,
@@ -79,10 +109,14 @@ def test_times_have_their_keys() -> None:
     assert time["step_s"] == pytest.approx(2 * MS)
     assert time["kernel_s"] == pytest.approx(2 * MS)
     assert list(time["by_bound"]) == ["compute", "overhead"]
-    assert time["by_bound"]["compute"]["count"] == 2
-    assert {"seconds", "kernel_s", "flops", "bytes_read", "bytes_written"} <= set(
-        time["by_bound"]["compute"]
-    )
+    assert time["by_bound"]["compute"] == {
+        "seconds": pytest.approx(2 * MS),
+        "kernel_s": pytest.approx(2 * MS),
+        "count": 2,
+        "flops": 2 * F,
+        "bytes_read": 2 * (SMALL + LARGE),
+        "bytes_written": 2 * SMALL,
+    }
     (line,) = document["lines"]
     assert line["seconds"] == line["kernel_s"] == pytest.approx(2 * MS)
     assert line["bound"] == "compute"
@@ -97,11 +131,17 @@ def test_times_have_their_keys() -> None:
 def test_utilisation_and_throughput_have_their_keys() -> None:
     document = ledger_document(account(realistic(), roofline=stopwatch()))
     mfu = document["utilisation"][0]
-    assert set(mfu) == {
-        "key", "name", "convention", "unit", "amount", "per_s", "peak_per_s", "peak", "fraction"
-    }  # fmt: skip
-    assert (mfu["key"], mfu["amount"], mfu["unit"]) == ("mfu_full", 2 * F, "flops")
-    assert mfu["fraction"] == pytest.approx(mfu["amount"] / 2e-3 / mfu["peak_per_s"])
+    assert mfu == {
+        "key": "mfu_full",
+        "name": "MFU",
+        "convention": "products of the forward and backward pass",
+        "unit": "flops",
+        "amount": 2 * F,
+        "per_s": pytest.approx(2 * F / 2e-3),
+        "peak_per_s": pytest.approx(67e12),  # float32 of the H100's data sheet
+        "peak": "promised dense float32",
+        "fraction": pytest.approx(2 * F / 2e-3 / 67e12),
+    }
     assert [record["unit"] for record in document["utilisation"]] == ["flops", "flops", "bytes"]
     found = document["throughput"]
     assert found["samples"] == {"per_step": 512, "op": "aten.mm", "file": "train.py", "line": 41}
@@ -182,3 +222,32 @@ def test_every_chip_is_listed_with_its_source() -> None:
     h100 = next(chip for chip in document["chips"] if chip["name"] == "H100-SXM")
     assert 900e12 < h100["dense_peaks_flop_per_s"]["bfloat16"] < 1000e12
     assert all(chip["source"] for chip in document["chips"])
+
+
+def test_changes_that_were_tried() -> None:
+    checkpoint = Change("checkpoint every Block", 2, what_ifs=("checkpoint=Block",))
+    smaller = Change("--batch 4", 3, settings="a:True", arguments=("--batch", "4"))
+    results = [Result(checkpoint, 6 * MIB, 4 * MIB, True), Result(smaller, 9 * MIB, MIB, False)]
+    report = ledger_report(account(realistic()), changes=results)
+    document = json.loads(render(report, "json", Look()))
+    assert document["script"] == "train.py"
+    assert document["changes"] == [
+        {
+            "change": "checkpoint every Block",
+            "what_ifs": ["checkpoint=Block"],
+            "allocator_settings": "",
+            "arguments": None,
+            "peak_reserved_bytes": 6 * MIB,
+            "saved_bytes": 4 * MIB,
+            "fits": True,
+        },
+        {
+            "change": "--batch 4",
+            "what_ifs": [],
+            "allocator_settings": "a:True",
+            "arguments": ["--batch", "4"],
+            "peak_reserved_bytes": 9 * MIB,
+            "saved_bytes": MIB,
+            "fits": False,
+        },
+    ]

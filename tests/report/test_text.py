@@ -14,6 +14,7 @@ from tests.strategies import traces
 from tests.timing.calibration.machines import H100 as MEASURED
 from tests.views.stopwatch import AT_ONCE, DATASHEET, MS, NOBODY_KNOWS, stopwatch, without_peak
 from torchtally.chips import chip, known_chips
+from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
 from torchtally.report.grid import table_lines
 from torchtally.report.plain import cut_left, cut_right, printable
@@ -324,8 +325,19 @@ def test_where_there_is_no_room_the_least_columns_go_and_are_named() -> None:
     narrow, wide = table_text(table, width=70), table_text(table, width=200)
     assert "allocated" in wide.splitlines()[1]
     assert "allocated" not in narrow.splitlines()[1]
-    assert "No room for:" in narrow
-    assert "allocated" in narrow
+    hidden = "Hidden columns (use --columns or a wider terminal): "
+    assert hidden in " ".join(narrow.split())
+    assert "bytes_allocated" in narrow
+
+
+def test_columns_that_are_asked_for_are_all_shown() -> None:
+    table = by(account(realistic()), "line").only(["bytes_allocated", "flops_forward"])
+    assert table_text(table, width=50).splitlines()[1].split() == [
+        "allocated", "fwd", "FLOPs", "line", "source"
+    ]  # fmt: skip
+    assert by(account(realistic()), "line").only(["place"]).columns[0].title == "line"
+    with pytest.raises(UsageError, match="Did you mean flops_forward"):
+        table.only(["flops_forwrd"])
 
 
 def test_the_chips_fit_eighty_columns() -> None:

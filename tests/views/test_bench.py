@@ -1,13 +1,17 @@
 """What was measured beside what is promised: shares that can be worked out by hand."""
 
+import json
+
 import pytest
 
 from tests import calibrations
 from torchtally.chips import chip
 from torchtally.chips.processor import estimated_flop_per_s, model_name
-from torchtally.report.bench import bench_document, bench_text
+from torchtally.report.formats import render
+from torchtally.report.report import Look
+from torchtally.report.reports import bench_report
 from torchtally.table import Table
-from torchtally.views.bench import Bench, bench_view
+from torchtally.views.bench import BenchView, bench_view
 from torchtally.views.plot import Basis
 
 CPUINFO = """\
@@ -27,7 +31,7 @@ flags\t\t: fpu avx avx2 fma
 """
 
 
-def table(view: Bench, name: str) -> Table:
+def table(view: BenchView, name: str) -> Table:
     return dict(view.tables)[name]
 
 
@@ -140,11 +144,11 @@ def test_the_plot_has_the_best_of_each_size_and_the_promises() -> None:
 
 def test_the_text_and_the_document() -> None:
     view = bench_view(calibrations.gpu())
-    text = bench_text(view)
+    text = render(bench_report(view), "text", Look())
     assert max(map(len, text.splitlines())) <= 80
     for said in ("50.0 %", "989.40 TFLOP/s", "90.0 %", "1980 MHz", "f float32, b bfloat16"):
         assert said in text, said
-    document = bench_document(view)
+    document = json.loads(render(bench_report(view), "json", Look()))
     assert document["products"][0]["dtype"] == "float32"
     assert document["issue"][0] == {"name": "forward", "seconds": 1e-5, "per_s": 100_000}
 

@@ -215,10 +215,11 @@ Memory over the run
   2 backward   7.00 KiB  64.00 KiB  PPPPOOGGIIAAAA<  net.py:4
   2 backward   7.00 KiB  64.00 KiB  PPPPOOGGGGIIAA   net.py:4
   2 optimizer  5.00 KiB  64.00 KiB  PPPPOOGGGG       (no line)
-  No room for: parameters, gradients, optimizer state, activations, inputs,
-  module, tick. A row is the moment of most bytes in its stretch of the run, and
-  what is held while its line runs. < marks the peak. P parameters, O optimizer
-  state, G gradients, I inputs, A activations.
+  A row is the moment of most bytes in its stretch of the run, and what is held
+  while its line runs. < marks the peak. P parameters, O optimizer state, G
+  gradients, I inputs, A activations.
+  Hidden columns (use --columns or a wider terminal): parameters, gradients,
+  optimizer_state, activations, inputs, name, tick
 """
 
 

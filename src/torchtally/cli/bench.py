@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers
+from torchtally.cli.output import add_format, write_report
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import format_fraction
 
 if TYPE_CHECKING:
     from torchtally.timing.calibration import Calibration
-    from torchtally.views.bench import Bench
 
 NAME = "bench"
 SUMMARY = "measure this machine: what it achieves of what is promised"
@@ -60,27 +60,23 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--no-keep", action="store_true", help="do not keep it for later predictions"
     )
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="a JSON document instead of text, to FILE or to stdout",
-    )
-    parser.add_argument("--html", metavar="FILE", help="a page for a browser, to FILE")
+    add_format(parser, has_html=True)
     parser.set_defaults(command=command)
 
 
 def command(args: argparse.Namespace) -> int:
     """Measure or look up, keep, print. Nothing is kept of a measurement that was interrupted."""
-    from torchtally.views.bench import bench_view
+    from torchtally.report.reports import bench_report
+    from torchtally.timing.calibration.stored import stored
+    from torchtally.views.bench import bench_view, estimated_float32
 
     if args.show is not None:
         calibration = stored(args.device, args.show)
     else:
         calibration = _measured(args.device, is_quick=args.quick)
         _keep(calibration, args)
-    _print(bench_view(calibration, estimated_float32(calibration, CPUINFO)), args)
+    view = bench_view(calibration, estimated_float32(calibration, CPUINFO))
+    write_report(bench_report(view), args, is_beside_html=True)
     return 0
 
 
@@ -113,70 +109,3 @@ def _keep(calibration: "Calibration", args: argparse.Namespace) -> None:
         write(calibration, Path(args.output))
     if not args.no_keep:
         print(f"tally: kept for predictions: {keep(calibration)}", file=sys.stderr)
-
-
-def stored(device: str, name: str) -> "Calibration":
-    """What was measured before: of a file, of a chip, or the last one of a device.
-
-    Raises UsageError where there is none, and says where it was looked for.
-    """
-    from torchtally.chips import chip
-    from torchtally.timing.calibration.file import read
-    from torchtally.timing.calibration.library import SHIPPED, folder, of_chip
-
-    if name and Path(name).is_file():
-        return read(Path(name))
-    if name and name.strip().lower() not in DEVICES:
-        if (calibration := of_chip(chip(name))) is not None:
-            return calibration
-        raise UsageError(f"Nobody has measured {name} yet.\n{_places((folder(), SHIPPED))}")
-    kind = name.strip().lower() or device
-    own = [read(path) for path in _files(folder())]
-    fitting = [calibration for calibration in own if kind in ("auto", calibration.kind)]
-    if not fitting:
-        what = "this machine" if kind == "auto" else f"a device of kind {kind} here"
-        raise UsageError(f"Nobody has measured {what} yet.\n{_places((folder(), SHIPPED))}")
-    return max(fitting, key=lambda calibration: calibration.date)
-
-
-def _files(place: Path) -> list[Path]:
-    return sorted(place.glob("*.json")) if place.is_dir() else []
-
-
-def _places(folders: tuple[Path, ...]) -> str:
-    """Where calibrations are, and which."""
-    lines = ["Run `tally bench` to measure it. Calibrations are looked for in"]
-    for place in folders:
-        names = [path.name for path in _files(place)]
-        lines.append(f"  {place}: {', '.join(names) or 'none there'}")
-    return "\n".join(lines)
-
-
-def estimated_float32(calibration: "Calibration", cpuinfo: Path) -> float | None:
-    """FLOP/s that the CPU could do at best; None of another machine's, or where nothing tells."""
-    from torchtally.chips.processor import estimated_flop_per_s, model_name
-
-    if calibration.kind != "cpu":
-        return None
-    try:
-        text = cpuinfo.read_text(errors="replace")
-    except OSError:
-        return None
-    if model_name(text) != calibration.device:
-        return None
-    return estimated_flop_per_s(text, calibration.threads)
-
-
-def _print(view: "Bench", args: argparse.Namespace) -> None:
-    from torchtally.cli.output import emit, is_coloured, width, write_or_emit
-    from torchtally.report.bench import bench_document, bench_page, bench_text
-    from torchtally.report.document import dumps
-    from torchtally.report.plot import is_ascii
-
-    if args.html is not None:
-        write_or_emit(bench_page(view), args.html)
-    if args.json is not None:
-        write_or_emit(dumps(bench_document(view)), args.json)
-    elif args.html != "-":
-        colour, ascii_only = is_coloured(sys.stdout), is_ascii(sys.stdout.encoding)
-        emit(bench_text(view, width=width(), is_coloured=colour, is_ascii=ascii_only))

@@ -1,10 +1,10 @@
 """`tally gpus`: the chips that can be simulated, and what each one promises."""
 
 import argparse
-import sys
 from typing import Any
 
 from torchtally.cli.arguments import Subparsers, parsed
+from torchtally.cli.output import add_format, write_report
 
 NAME = "gpus"
 SUMMARY = "list the GPUs that can be simulated"
@@ -44,7 +44,7 @@ def add_parser(subparsers: Subparsers) -> None:
         NAME,
         help=SUMMARY,
         description="List the chips of the hardware table: memory, bandwidth, dense bf16 peak;\n"
-        "or tell all that is known of one, each number with its source.",
+        "or every number of one chip, each with its source.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -52,15 +52,9 @@ def add_parser(subparsers: Subparsers) -> None:
         nargs="?",
         metavar="CHIP",
         type=parsed(chip_of),
-        help="tell all about this one, by any of its names",
+        help="every number of this one, by any of its names",
     )
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="all that is known, with sources, as JSON to FILE or to stdout",
-    )
+    add_format(parser)
     parser.set_defaults(command=command)
 
 
@@ -72,24 +66,10 @@ def chip_of(name: str) -> Any:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Print the table or the page of one chip, or write the document."""
+    """Print all chips, or one."""
     from torchtally.chips import known_chips
-    from torchtally.cli.output import emit, is_coloured, width, write_or_emit
+    from torchtally.report.reports import chip_report, chips_report
 
-    if args.json is not None:
-        from torchtally.report.document import dumps
-        from torchtally.report.json import chips_document
-
-        chips = known_chips() if args.chip is None else (args.chip,)
-        write_or_emit(dumps(chips_document(chips)), args.json)
-    elif args.chip is not None:
-        from torchtally.report.chip import chip_text
-
-        emit(chip_text(args.chip, width=width()))
-    else:
-        from torchtally.report.terminal import table_text
-        from torchtally.views.chips import chip_table
-
-        colour = is_coloured(sys.stdout)
-        emit(table_text(chip_table(known_chips()), width=width(), is_coloured=colour))
+    one = args.chip
+    write_report(chips_report(known_chips()) if one is None else chip_report(one), args)
     return 0

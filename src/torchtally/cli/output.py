@@ -1,15 +1,66 @@
-"""Where reports go: the terminal's width and colours, and files written at the user's word."""
+"""Where reports go: the terminal's width and colours, --format, and files named by the user."""
 
+import argparse
 import os
 import shutil
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
+from torchtally.report.formats import format_names, render
+
+if TYPE_CHECKING:
+    from torchtally.report.report import Look, Report
 
 PIPE_WIDTH = 80
 LEAST_WIDTH = 40
+
+
+def add_format(parser: argparse.ArgumentParser, *, has_html: bool = False) -> None:
+    """Add --format and its short form --json; with `has_html` also --html FILE."""
+    names = format_names()
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--format",
+        choices=names,
+        default="text",
+        metavar="FORMAT",
+        help=f"of the output: {', '.join(names)} (default text)",
+    )
+    either.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="short for --format json; to FILE, or to stdout",
+    )
+    if has_html:
+        parser.add_argument("--html", metavar="FILE", help="a page for a browser, to FILE")
+
+
+def write_report(
+    report: "Report", args: argparse.Namespace, *, is_beside_html: bool = False
+) -> None:
+    """To stdout in the format asked for, or to the files named by --json and --html.
+
+    `is_beside_html`: on stdout too where a page goes to a file.
+    """
+    html = getattr(args, "html", None)
+    if html is not None:
+        write_or_emit(render(report, "html", look(sys.stdout)), html)
+    if args.json is not None:
+        write_or_emit(render(report, "json", look(sys.stdout)), args.json)
+    elif html is None or (is_beside_html and html != "-"):
+        emit(render(report, args.format, look(sys.stdout)))
+
+
+def look(stream: TextIO) -> "Look":
+    """How a report is drawn on this stream."""
+    from torchtally.report.plot import is_ascii
+    from torchtally.report.report import Look
+
+    return Look(width=width(), is_coloured=is_coloured(stream), is_ascii=is_ascii(stream.encoding))
 
 
 def width() -> int:
@@ -18,7 +69,7 @@ def width() -> int:
 
 
 def is_coloured(stream: TextIO) -> bool:
-    """A terminal that knows colours, and a user who has not declined them (no-color.org)."""
+    """A terminal with colours, and a user who has not declined them (no-color.org)."""
     declined = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not declined and stream.isatty()
 

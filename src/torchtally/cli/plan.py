@@ -16,6 +16,7 @@ from torchtally.cli.arguments import (
     price,
     usd,
 )
+from torchtally.cli.output import add_format, write_report
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
@@ -208,32 +209,19 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "--explain", action="store_true", help="each formula, with the numbers put in, and sources"
     )
     group.add_argument("--top", type=positive_count, metavar="N", help="rows of a table: 10")
-    group.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="as JSON, to FILE or to stdout"
-    )
+    add_format(parser)
 
 
 def command(args: argparse.Namespace) -> int:
     """Answer the question that the arguments ask."""
-    from torchtally.cli.output import emit, is_coloured, width, write_or_emit
+    from torchtally.report.reports import answer_report, table_report
 
     if args.models:
-        emit(_models_text(width()))
-        return 0
-    answer = _ask(args)
-    if args.json is not None:
-        from torchtally.report.answer_json import answer_document
-        from torchtally.report.document import dumps
+        from torchtally.plan.questions.known_models import known_models
 
-        write_or_emit(dumps(answer_document(answer)), args.json)
+        write_report(table_report(known_models()), args)
         return 0
-    from torchtally.report.answer import answer_text
-
-    emit(
-        answer_text(
-            answer, is_explained=args.explain, width=width(), is_coloured=is_coloured(sys.stdout)
-        )
-    )
+    write_report(answer_report(_ask(args), is_explained=args.explain), args)
     return 0
 
 
@@ -456,12 +444,3 @@ def _shaped(args: argparse.Namespace) -> "Model":
         is_gated=args.gated,
         context=args.sequence,
     )
-
-
-def _models_text(width: int) -> str:
-    """The models known by name, as a table."""
-    from torchtally.cli.output import is_coloured
-    from torchtally.plan.questions.known_models import known_models
-    from torchtally.report.terminal import table_text
-
-    return table_text(known_models(), width=width, is_coloured=is_coloured(sys.stdout))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.cli.arguments import RunParser, Subparsers, fraction, positive_count, seconds
 from torchtally.errors import TallyError, UsageError
+from torchtally.report.formats import format_names
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
@@ -61,6 +62,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("-o", "--output", default=DEFAULT_OUTPUT, metavar="FILE",
                         help=f"where the trace goes (default {DEFAULT_OUTPUT}), "
                         "for `tally show`")  # fmt: skip
+    parser.add_argument("--format", choices=format_names(), default="text", metavar="FORMAT",
+                        help=f"of the report on stderr: {', '.join(format_names())}")  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("-m", dest="module", metavar="MODULE",
                         help="run a module, as `python -m` does")  # fmt: skip
@@ -212,13 +215,11 @@ def report(
     """
     import gc
 
-    from torchtally.cli.output import emit, is_coloured, width, write_or_emit
+    from torchtally.cli.output import emit, look, write_or_emit
     from torchtally.ledger import account
-    from torchtally.report.document import dumps
-    from torchtally.report.json import changes_document, ledger_document
-    from torchtally.report.text import summary_text
+    from torchtally.report.formats import render
+    from torchtally.report.reports import ledger_report
     from torchtally.timing.targets import known_roofline
-    from torchtally.views.summary import summarise
 
     gc.disable()  # a million records, none of them garbage
     failed: TallyError | None = None
@@ -228,17 +229,16 @@ def report(
         failed = error
     ledger = account(trace, roofline=known_roofline(trace.chip))
     if not args.quiet:
-        colour = is_coloured(stderr)
-        text = summary_text(summarise(ledger), file=args.output, width=width(), is_coloured=colour)
-        emit(text, stderr)
+        page = ledger_report(ledger, file=args.output)
+        emit(render(page, args.format, look(stderr)), stderr)
         stderr.flush()
     try:
         if trace.final_refusal is not None and not args.no_advice:
             advise(advisor, ledger, args, stderr)
     finally:
         if places.json is not None:
-            changes = changes_document(advisor.results)
-            write_or_emit(dumps({**ledger_document(ledger), "changes": changes}), places.json)
+            page = ledger_report(ledger, changes=advisor.results)
+            write_or_emit(render(page, "json", look(stderr)), places.json)
     if failed is not None:
         raise failed
 

@@ -2,17 +2,18 @@
 
 import argparse
 import re
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count, price, until
+from torchtally.cli.output import add_format, write_report
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torchtally.ledger import Ledger
+    from torchtally.report.report import Report
     from torchtally.table import Table
     from torchtally.timing.roofline import Roofline
 
@@ -43,6 +44,10 @@ TITLES = {
     "time": "views of time, which those above show too",
     "memory": "views of memory",
 }
+
+
+def column_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def view_names() -> "Iterable[str]":
@@ -124,18 +129,18 @@ def add_parser(subparsers: Subparsers) -> None:
         help="a page for a browser, to FILE: that plot, and the views by bound, line and module",
     )
     parser.add_argument(
+        "--columns",
+        metavar="A,B",
+        type=column_names,
+        help="only these columns of a view, however wide (flops_forward,bytes_read)",
+    )
+    parser.add_argument(
         "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
     )
     parser.add_argument(
         "--top", type=positive_count, metavar="N", help="only the N most expensive rows"
     )
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="a JSON document instead of text, to FILE or to stdout",
-    )
+    add_format(parser)
     parser.add_argument(
         "--convention",
         choices=CONVENTIONS,
@@ -150,7 +155,6 @@ def command(args: argparse.Namespace) -> int:
     import gc
 
     check(args)
-    from torchtally.cli.output import emit, write_or_emit
     from torchtally.ledger import account
     from torchtally.timing.targets import known_roofline
     from torchtally.trace import Trace
@@ -162,14 +166,7 @@ def command(args: argparse.Namespace) -> int:
     is_of_one = args.by is not None or is_drawn(args)
     timed_on = chips[0] if is_of_one and chips else known_roofline(trace.chip)
     ledger = account(trace, convention=Convention(args.convention), roofline=timed_on)
-    if is_drawn(args):
-        _draw(ledger, args)
-        return 0
-    table = _table(ledger, chips, args)
-    if args.json is not None:
-        write_or_emit(_json(ledger, table), args.json)
-    else:
-        emit(_text(ledger, table, args.file))
+    write_report(_report(ledger, chips, args), args, is_beside_html=args.roofline)
     return 0
 
 
@@ -178,19 +175,13 @@ def is_drawn(args: argparse.Namespace) -> bool:
     return args.roofline or args.html is not None
 
 
-def _draw(ledger: "Ledger", args: argparse.Namespace) -> None:
-    """The roofline plot, and the page that holds it."""
-    from torchtally.cli.output import emit, is_coloured, width, write_or_emit
-    from torchtally.report.html import ledger_page
-    from torchtally.report.plot import is_ascii, plot_text
-    from torchtally.views.roofline_plot import roofline_plot
+def _report(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace) -> "Report":
+    from torchtally.report.reports import ledger_report, roofline_report, view_report
 
-    plot = roofline_plot(ledger)
-    if args.html is not None:
-        write_or_emit(ledger_page(ledger, plot), args.html)
-    if args.roofline:
-        colour, ascii_only = is_coloured(sys.stdout), is_ascii(sys.stdout.encoding)
-        emit(plot_text(plot, width=width(), is_coloured=colour, is_ascii=ascii_only))
+    if is_drawn(args):
+        return roofline_report(ledger)
+    table = _table(ledger, chips, args)
+    return ledger_report(ledger, file=args.file) if table is None else view_report(table, ledger)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -217,8 +208,9 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(
             "--price needs to know of what: add --until 600000 (steps) or --until 24h."
         )
-    if not (args.by or args.allocator or args.gpu or is_money) and (args.sort or args.top):
-        raise UsageError("--sort and --top need a view: add --by line, for one.")
+    is_view = args.by or args.allocator or args.gpu or is_money
+    if not is_view and (args.sort or args.top or args.columns):
+        raise UsageError("--sort, --top and --columns need a view: add --by line, for one.")
 
 
 def chip_of(name: str) -> "Roofline":
@@ -255,7 +247,8 @@ def _table(
         table = _costs(ledger, chips, args)
     else:
         return None
-    return (table.sorted_by(args.sort) if args.sort else table).top(args.top)
+    table = (table.sorted_by(args.sort) if args.sort else table).top(args.top)
+    return table if args.columns is None else table.only(args.columns)
 
 
 def _costs(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace) -> "Table":
@@ -294,22 +287,3 @@ def own_prices(given: "Sequence[tuple[str, float]]", names: "Sequence[str]") -> 
             )
         prices[chip_name] = usd_per_hour
     return prices
-
-
-def _json(ledger: "Ledger", table: "Table | None") -> str:
-    from torchtally.report.document import dumps
-    from torchtally.report.json import ledger_document, table_document
-
-    return dumps(ledger_document(ledger) if table is None else table_document(table, ledger))
-
-
-def _text(ledger: "Ledger", table: "Table | None", file: str) -> str:
-    from torchtally.cli.output import is_coloured, width
-    from torchtally.report.terminal import table_text
-    from torchtally.report.text import summary_text
-    from torchtally.views.summary import summarise
-
-    colour = is_coloured(sys.stdout)
-    if table is None:
-        return summary_text(summarise(ledger), file=file, width=width(), is_coloured=colour)
-    return table_text(table, width=width(), is_coloured=colour)

@@ -14,10 +14,10 @@ from torchtally.plan.questions import Answer
 from torchtally.progress import printable
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.terminal import joined
+from torchtally.table import Column, Table
 from torchtally.units import Unit, format_number
 
 NAME_WIDTH = 30
-VALUE_WIDTH = 20
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
@@ -82,6 +82,24 @@ def _note(quantity: Quantity) -> str:
         ),
     ]
     return "; ".join(note for note in notes if note)
+
+
+FIGURES = (
+    Column("name", "figure", Unit.TEXT),
+    Column("value", "value", Unit.WORD),
+    Column("note", "note", Unit.TEXT),
+)
+
+
+def answer_tables(answer: Answer) -> tuple[tuple[str, Table], ...]:
+    """The figures, each in its unit, and the answer's own tables."""
+    rows = tuple(
+        (figure.name, format_number(figure.value, figure.unit), _note(figure))
+        for figure in answer.figures
+    )
+    figures = Table("Figures", FIGURES, rows, (None,) * len(FIGURES))
+    named = [(table.title, table) for table in answer.tables]
+    return (("figures", figures), *named) if rows else tuple(named)
 
 
 # The working -------------------------------------------------------------------------------------

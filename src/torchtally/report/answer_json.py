@@ -3,14 +3,13 @@
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.questions import Answer
 from torchtally.report.answer import headline
-from torchtally.report.document import SCHEMA_VERSION, Document, rows_of
+from torchtally.report.document import Document, rows_of
 
 
 def answer_document(answer: Answer) -> Document:
     """Everything that an answer says. A step names its terms by their place in `working`."""
     places = {quantity: n for n, quantity in enumerate(answer.working)}
     return {
-        "schema_version": SCHEMA_VERSION,
         "question": answer.question,
         "answer": headline(answer),
         "figures": [_number(figure) for figure in answer.figures],

@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator
 from torchtally.chips import Chip
 from torchtally.progress import printable
 from torchtally.report.grid import INDENT, wrapped
-from torchtally.units import format_byte_per_s, format_bytes, format_flop_per_s, format_usd
+from torchtally.table import Column, Table
+from torchtally.units import (
+    Unit,
+    format_byte_per_s,
+    format_bytes,
+    format_flop_per_s,
+    format_usd,
+)
 from torchtally.views.chips import Fact, Measure, facts
 
 FORMATS: dict[Measure, Callable[[float], str]] = {
@@ -40,6 +47,23 @@ def chip_text(chip: Chip, *, width: int = 80) -> str:
     for source, number in numbers.items():
         lines += _source(number, source, width)
     return "".join(f"{line}\n" for line in lines)
+
+
+FACTS = (
+    Column("name", "number", Unit.TEXT),
+    Column("value", "value", Unit.WORD),
+    Column("note", "note", Unit.TEXT),
+    Column("source", "source", Unit.TEXT),
+)
+
+
+def facts_table(chip: Chip) -> Table:
+    """Every number of a chip with its source."""
+    rows = tuple(
+        (fact.name, FORMATS[fact.measure](fact.value), fact.note, fact.source)
+        for fact in facts(chip)
+    )
+    return Table(chip.name, FACTS, rows, (None,) * len(FACTS), note=chip.note)
 
 
 def _heading(chip: Chip, width: int) -> Iterator[str]:

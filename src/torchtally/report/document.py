@@ -11,8 +11,8 @@ Document = dict[str, Any]
 
 
 def dumps(document: Document) -> str:
-    """The document as text, one key a line, ASCII only."""
-    return json.dumps(document, indent=1) + "\n"
+    """The document as text, its `schema_version` first, one key a line, ASCII only."""
+    return json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=1) + "\n"
 
 
 def rows_of(table: Table) -> list[dict[str, Cell]]:

@@ -5,6 +5,7 @@ Numbers first, so that the texts, whose length nobody can foresee, have the rest
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -47,12 +48,10 @@ def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Tex
     lines += [line(row) for row in table.rows]
     if not (is_brief and table.left_out) and any(cell is not None for cell in table.totals):
         lines.append(line(_labelled_totals(table), "bold"))
-    hidden = (
-        []
-        if is_brief
-        else [column.title for n, column in enumerate(table.columns) if n not in places_shown]
-    )
-    return [*lines, *_remarks(table, hidden, "" if is_brief else table.note, width)]
+    if is_brief:
+        return [*lines, *_remarks(replace(table, note=""), [], width)]
+    hidden = [column.name for n, column in enumerate(table.columns) if n not in places_shown]
+    return [*lines, *_remarks(table, hidden, width)]
 
 
 def _is_flexible(table: Table, place: int) -> bool:
@@ -81,7 +80,7 @@ def _least_width(table: Table, places: Sequence[int]) -> int:
 
 def _fixed_width(table: Table, place: int) -> int:
     column = table.columns[place]
-    cells = (_formatted(row[place], column.unit) for row in chain(table.rows, [table.totals]))
+    cells = (cell_text(row[place], column.unit) for row in chain(table.rows, [table.totals]))
     return max(len(column.title), *map(len, cells), len("total") * (column.unit is Unit.NAME))
 
 
@@ -108,7 +107,7 @@ def _text_width(table: Table, place: int) -> int:
 
 def _fitted(cell: Cell, unit: Unit, width: int) -> str:
     """The cell in so many columns: texts to the left and cut, numbers to the right and whole."""
-    text = _formatted(cell, unit)
+    text = cell_text(cell, unit)
     if not unit.is_text:
         return text.rjust(width)
     if unit is not Unit.NAME:
@@ -125,7 +124,7 @@ IN_COLUMNS: Mapping[Unit, Callable[[Any], str]] = {
 """Where the column's title says the unit, the cell need not."""
 
 
-def _formatted(cell: Cell, unit: Unit) -> str:
+def cell_text(cell: Cell, unit: Unit) -> str:
     """A text as it is (so are a column's title and "total"), a number in its unit."""
     if isinstance(cell, str):
         return cell
@@ -142,14 +141,30 @@ def _labelled_totals(table: Table) -> list[Cell]:
     return cells
 
 
-def _remarks(table: Table, hidden: Sequence[str], note: str, width: int) -> Iterator[Text]:
-    remarks = [
-        f"{table.left_out} more row{'s' * (table.left_out > 1)}." if table.left_out else "",
-        f"No room for: {', '.join(hidden)}." if hidden else "",
-        note,
-    ]
-    for line in wrapped(" ".join(remark for remark in remarks if remark), width):
+def text_first(table: Table) -> list[int]:
+    """The places of the columns, those of text first: where no column has to be left out."""
+    columns = table.columns
+    return sorted(range(len(columns)), key=lambda place: not columns[place].unit.is_text)
+
+
+def totals_text(table: Table, order: Sequence[int]) -> list[str]:
+    """The totals in this order of columns, with "total" in the first where that is of text."""
+    texts = [
+        "" if table.totals[place] is None
+        else cell_text(table.totals[place], table.columns[place].unit)
+        for place in order
+    ]  # fmt: skip
+    if table.columns[order[0]].unit.is_text:
+        texts[0] = "total"
+    return texts
+
+
+def _remarks(table: Table, hidden: Sequence[str], width: int) -> Iterator[Text]:
+    for line in wrapped(table.remarks, width):
         yield Text(line, style="dim")
+    if hidden:
+        text = f"Hidden columns (use --columns or a wider terminal): {', '.join(hidden)}"
+        yield from (Text(line, style="dim") for line in wrapped(text, width))
 
 
 def wrapped(text: str, width: int) -> list[str]:

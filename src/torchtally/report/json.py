@@ -25,7 +25,7 @@ from torchtally.ledger import (
 )
 from torchtally.memory import Category, parameters
 from torchtally.memory.workspace import KINDS, Trust
-from torchtally.report.document import SCHEMA_VERSION, Document, rows_of
+from torchtally.report.document import Document, rows_of
 from torchtally.table import Table
 from torchtally.trace import Placeholder
 from torchtally.views.bottlenecks import dominant_bounds
@@ -40,7 +40,6 @@ def ledger_document(ledger: Ledger) -> Document:
     """All of a ledger but its single operators."""
     trace = ledger.trace
     return {
-        "schema_version": SCHEMA_VERSION,
         "script": trace.script,
         "chip": trace.chip,
         "torch_version": trace.torch_version,
@@ -69,7 +68,6 @@ def table_document(table: Table, ledger: Ledger) -> Document:
     """One view: each row by its columns' names."""
     names = [column.name for column in table.columns]
     return {
-        "schema_version": SCHEMA_VERSION,
         "script": ledger.trace.script,
         "chip": ledger.trace.chip,
         "per": ledger.period,
@@ -85,7 +83,7 @@ def table_document(table: Table, ledger: Ledger) -> Document:
 
 def chips_document(chips: Sequence[Chip]) -> Document:
     """The hardware table. A number whose source is not the chip's own is named in `sources`."""
-    return {"schema_version": SCHEMA_VERSION, "chips": [_chip(chip) for chip in chips]}
+    return {"chips": [_chip(chip) for chip in chips]}
 
 
 def _chip(chip: Chip) -> Document:

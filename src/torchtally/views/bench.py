@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torchtally.chips import Chip, chip
+from torchtally.chips.processor import estimated_flop_per_s, model_name
 from torchtally.errors import UnknownChipError, UsageError
 from torchtally.table import Cell, Column, Table
 from torchtally.timing.calibration import Calibration
@@ -25,7 +27,7 @@ SYMBOLS = {"float32": "f", "tf32": "t", "bfloat16": "b", "float16": "h"}
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class BenchView:
     """Everything that was measured, finished."""
 
     title: str
@@ -61,7 +63,7 @@ class Limits:
         return None if limit is None or flop_per_s is None else flop_per_s / limit
 
 
-def bench_view(calibration: Calibration, estimated_float32: float | None = None) -> Bench:
+def bench_view(calibration: Calibration, estimated_float32: float | None = None) -> BenchView:
     """Everything in a calibration. The estimate is for a CPU, of which nobody promises anything."""
     limits = Limits(known_chip(calibration), estimated_float32)
     products = tuple(product_rates(calibration))
@@ -75,11 +77,24 @@ def bench_view(calibration: Calibration, estimated_float32: float | None = None)
         "issue": issue_table(calibration),
         "conditions": conditions_table(calibration),
     }
-    return Bench(
+    return BenchView(
         title=f"{calibration.device}, measured {calibration.date}",
         tables=tuple((name, table) for name, table in tables.items() if table.rows),
         plot=product_plot(calibration.device, products, limits),
     )
+
+
+def estimated_float32(calibration: Calibration, cpuinfo: Path) -> float | None:
+    """FLOP/s that the CPU could do at best; None of another machine's, or an unknown one."""
+    if calibration.kind != "cpu":
+        return None
+    try:
+        text = cpuinfo.read_text(errors="replace")
+    except OSError:
+        return None
+    if model_name(text) != calibration.device:
+        return None
+    return estimated_flop_per_s(text, calibration.threads)
 
 
 def known_chip(calibration: Calibration) -> Chip | None:

@@ -8,15 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import chain
 
-from torchtally.ledger import Ledger
 from torchtally.progress import printable
-from torchtally.report.grid import IN_COLUMNS
+from torchtally.report.grid import cell_text, text_first, totals_text
 from torchtally.report.plain import LIMIT
 from torchtally.report.plot import tick_text, value_text
 from torchtally.report.style import STYLE
 from torchtally.table import Cell, Column, Table
-from torchtally.units import Unit, format_fraction, format_seconds
-from torchtally.views import by
+from torchtally.units import Unit, format_fraction
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -83,30 +81,13 @@ def page(
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-LEDGER_VIEWS = ("bound", "line", "repeated-module")
-MOST_ROWS = 50
-
-
-def ledger_page(ledger: Ledger, plot: Plot) -> str:
-    """A step's roofline plot, and what bounds it by bound, line and module."""
-    trace = ledger.trace
-    step_s = ledger.step_s
-    took = "" if step_s is None else f", {format_seconds(step_s)} predicted"
-    facts = (
-        f"On {trace.chip}, per {ledger.period}{took}.",
-        f"PyTorch {trace.torch_version}; {ledger.convention.description}.",
-    )
-    tables = [by(ledger, key).top(MOST_ROWS) for key in LEDGER_VIEWS]
-    return page(trace.script, facts=facts, plots=[plot], tables=tables)
-
-
 # Tables ----------------------------------------------------------------------------------------
 
 
 def table_html(table: Table) -> Html:
     """A table with all its columns, those of text first, its totals and its note."""
     columns = table.columns
-    order = sorted(range(len(columns)), key=lambda place: not columns[place].unit.is_text)
+    order = text_first(table)
     head = (_head(columns[index]) for index in order)
     rows = (
         element("tr", *(_cell(row[index], columns[index].unit) for index in order))
@@ -115,13 +96,11 @@ def table_html(table: Table) -> Html:
     parts = [element("thead", element("tr", *head)), element("tbody", *rows)]
     if any(cell is not None for cell in table.totals):
         parts.append(element("tfoot", element("tr", *_totals(table, order))))
-    left_out = f"{table.left_out} more row{'s' * (table.left_out > 1)}." if table.left_out else ""
-    remarks = " ".join(remark for remark in (left_out, table.note) if remark)
     return element(
         "section",
         element("h2", table.title),
         element("div", element("table", *parts), class_="wide"),
-        *([element("p", remarks)] if remarks else []),
+        *([element("p", table.remarks)] if table.remarks else []),
     )
 
 
@@ -139,15 +118,6 @@ SHORT = 60
 """Characters of a text that a cell surely shows whole."""
 
 
-def cell_text(cell: Cell, unit: Unit) -> str:
-    """A text as it is, a number in its unit."""
-    if isinstance(cell, str):
-        return cell
-    if cell is None:
-        return "" if unit.is_text else "-"
-    return IN_COLUMNS[unit](cell)
-
-
 def _class(unit: Unit) -> dict[str, str]:
     if not unit.is_text:
         return {"class_": "number"}
@@ -155,12 +125,8 @@ def _class(unit: Unit) -> dict[str, str]:
 
 
 def _totals(table: Table, order: Sequence[int]) -> Iterator[Html]:
-    """With "total" in the first column of text."""
-    labels = {order[0]: "total"} if table.columns[order[0]].unit.is_text else {}
-    for place in order:
-        cell, unit = table.totals[place], table.columns[place].unit
-        text = labels.get(place, "" if cell is None else cell_text(cell, unit))
-        yield element("td", text, **_class(unit))
+    for place, text in zip(order, totals_text(table, order), strict=True):
+        yield element("td", text, **_class(table.columns[place].unit))
 
 
 # Plots -----------------------------------------------------------------------------------------
@@ -261,7 +227,7 @@ def _is_flat(curve: Curve) -> bool:
 
 def _limit(curve: Curve) -> str:
     """As "bfloat16 989.40 TFLOP/s promised"."""
-    return f"{curve.name} {IN_COLUMNS[curve.unit](curve.limit)} {curve.basis}"
+    return f"{curve.name} {cell_text(curve.limit, curve.unit)} {curve.basis}"
 
 
 def _series(number: int) -> str:

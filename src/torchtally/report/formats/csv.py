@@ -1,0 +1,35 @@
+"""Tables as comma-separated values for spreadsheets and data frames.
+
+Numbers are plain (FLOPs, bytes, seconds), without totals. Several tables are separated by an empty
+line, each below a line with its name.
+"""
+
+import csv
+import io
+from collections.abc import Iterator
+
+from torchtally.progress import printable
+from torchtally.report.report import Look, Report
+from torchtally.table import Table
+
+
+def render(report: Report, look: Look) -> str:
+    """Each table: a line with the names of its columns, then its rows."""
+    if len(report.tables) == 1:
+        return _csv(report.tables[0][1])
+    return "\n".join(f"# {name}\n{_csv(table)}" for name, table in report.tables)
+
+
+def _csv(table: Table) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(_lines(table))
+    return stream.getvalue()
+
+
+def _lines(table: Table) -> Iterator[list[str | int | float]]:
+    yield [column.name for column in table.columns]
+    for row in table.rows:
+        yield [
+            "" if cell is None else printable(cell) if isinstance(cell, str) else cell
+            for cell in row
+        ]

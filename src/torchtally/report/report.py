@@ -1,0 +1,34 @@
+"""A finished report: what every format is made from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torchtally.report.document import Document
+from torchtally.table import Table
+from torchtally.views.plot import Plot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The terminal, pipe or file that a report is written to."""
+
+    width: int = 80
+    is_coloured: bool = False
+    is_ascii: bool = False
+    """Whether plots are drawn without Braille and box characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Sentences, plots and tables; with a text or a document of its own where those say more."""
+
+    title: str
+    facts: tuple[str, ...] = ()
+    """Sentences below the title."""
+    plots: tuple[Plot, ...] = ()
+    tables: tuple[tuple[str, Table], ...] = ()
+    """By name, as a document's keys."""
+    text: Callable[[Look], str] | None = None
+    """For a terminal; None for plots and tables one after the other."""
+    document: Callable[[], Document] | None = None
+    """For programs; None for the rows of the tables."""

@@ -1,0 +1,44 @@
+"""Calibrations that were stored before: of a file, of a chip, or the last of a kind of device."""
+
+from pathlib import Path
+
+from torchtally.chips import chip
+from torchtally.errors import UsageError
+from torchtally.timing.calibration import Calibration
+from torchtally.timing.calibration.file import read
+from torchtally.timing.calibration.library import SHIPPED, folder, of_chip
+
+KINDS = ("auto", "cpu", "cuda")
+
+
+def stored(device: str, name: str) -> Calibration:
+    """What was measured before: of a file, of a chip, or the last one of a device.
+
+    Raises UsageError where there is none, and says where it was looked for.
+    """
+    if name and Path(name).is_file():
+        return read(Path(name))
+    if name and name.strip().lower() not in KINDS:
+        if (calibration := of_chip(chip(name))) is not None:
+            return calibration
+        raise UsageError(f"There is no measurement of {name} yet.\n{_places((folder(), SHIPPED))}")
+    kind = name.strip().lower() or device
+    own = [read(path) for path in _files(folder())]
+    fitting = [calibration for calibration in own if kind in ("auto", calibration.kind)]
+    if not fitting:
+        what = "this machine" if kind == "auto" else f"a device of kind {kind} here"
+        raise UsageError(f"There is no measurement of {what} yet.\n{_places((folder(), SHIPPED))}")
+    return max(fitting, key=lambda calibration: calibration.date)
+
+
+def _files(place: Path) -> list[Path]:
+    return sorted(place.glob("*.json")) if place.is_dir() else []
+
+
+def _places(folders: tuple[Path, ...]) -> str:
+    """Where calibrations are, and which."""
+    lines = ["Run `tally bench` to measure it. Calibrations are looked for in"]
+    for place in folders:
+        names = [path.name for path in _files(place)]
+        lines.append(f"  {place}: {', '.join(names) or 'none there'}")
+    return "\n".join(lines)
