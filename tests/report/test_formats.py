@@ -11,8 +11,8 @@ from tests.report.test_text import HOSTILE, realistic
 from torchtally.ledger import account
 from torchtally.report import formats
 from torchtally.report.formats import format_names, render
+from torchtally.report.ledger import ledger_report, view_report
 from torchtally.report.report import Look, Report
-from torchtally.report.reports import ledger_report, view_report
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views import by

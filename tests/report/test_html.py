@@ -16,10 +16,11 @@ from tests.builders import TraceBuilder, frame, mm_call, site
 from tests.report.test_plot import roof
 from torchtally.chips import chip
 from torchtally.ledger import account
+from torchtally.report.bench import bench_report
 from torchtally.report.formats import render
+from torchtally.report.ledger import roofline_report
 from torchtally.report.page import POLICY, element, joined, page, plot_html, table_html
 from torchtally.report.report import Look
-from torchtally.report.reports import bench_report, roofline_report
 from torchtally.table import Column, Table
 from torchtally.timing.roofline import Roofline
 from torchtally.trace import Trace

@@ -17,8 +17,8 @@ from torchtally.ledger import account
 from torchtally.report.document import SCHEMA_VERSION, dumps
 from torchtally.report.formats import render
 from torchtally.report.json import chips_document, ledger_document, table_document
+from torchtally.report.ledger import ledger_report
 from torchtally.report.report import Look
-from torchtally.report.reports import ledger_report
 from torchtally.timing.roofline import Bound, Kernel
 from torchtally.trace import Trace
 from torchtally.views import by

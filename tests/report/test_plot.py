@@ -7,7 +7,8 @@ import pytest
 from rich.cells import cell_len
 
 from tests.report.test_text import HOSTILE
-from torchtally.report.plot import is_ascii, plot_text, tick_text, value_text
+from torchtally.report.plot import plot_text, tick_text, value_text
+from torchtally.report.report import is_ascii
 from torchtally.units import Unit
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale
 

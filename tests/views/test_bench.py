@@ -7,9 +7,9 @@ import pytest
 from tests import calibrations
 from torchtally.chips import chip
 from torchtally.chips.processor import estimated_flop_per_s, model_name
+from torchtally.report.bench import bench_report
 from torchtally.report.formats import render
 from torchtally.report.report import Look
-from torchtally.report.reports import bench_report
 from torchtally.table import Table
 from torchtally.views.bench import BenchView, bench_view
 from torchtally.views.plot import Basis

@@ -66,7 +66,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Measure or look up, keep, print. Nothing is kept of a measurement that was interrupted."""
-    from torchtally.report.reports import bench_report
+    from torchtally.report.bench import bench_report
     from torchtally.timing.calibration.stored import stored
     from torchtally.views.bench import bench_view, estimated_float32
 

@@ -68,7 +68,7 @@ def chip_of(name: str) -> Any:
 def command(args: argparse.Namespace) -> int:
     """Print all chips, or one."""
     from torchtally.chips import known_chips
-    from torchtally.report.reports import chip_report, chips_report
+    from torchtally.report.chip import chip_report, chips_report
 
     one = args.chip
     write_report(chips_report(known_chips()) if one is None else chip_report(one), args)

@@ -57,8 +57,7 @@ def write_report(
 
 def look(stream: TextIO) -> "Look":
     """How a report is drawn on this stream."""
-    from torchtally.report.plot import is_ascii
-    from torchtally.report.report import Look
+    from torchtally.report.report import Look, is_ascii
 
     return Look(width=width(), is_coloured=is_coloured(stream), is_ascii=is_ascii(stream.encoding))
 

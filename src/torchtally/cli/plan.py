@@ -214,7 +214,8 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Answer the question that the arguments ask."""
-    from torchtally.report.reports import answer_report, table_report
+    from torchtally.report.answer import answer_report
+    from torchtally.report.report import table_report
 
     if args.models:
         from torchtally.plan.questions.known_models import known_models

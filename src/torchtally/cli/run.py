@@ -218,7 +218,7 @@ def report(
     from torchtally.cli.output import emit, look, write_or_emit
     from torchtally.ledger import account
     from torchtally.report.formats import render
-    from torchtally.report.reports import ledger_report
+    from torchtally.report.ledger import ledger_report
     from torchtally.timing.targets import known_roofline
 
     gc.disable()  # a million records, none of them garbage

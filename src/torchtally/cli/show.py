@@ -176,7 +176,7 @@ def is_drawn(args: argparse.Namespace) -> bool:
 
 
 def _report(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace) -> "Report":
-    from torchtally.report.reports import ledger_report, roofline_report, view_report
+    from torchtally.report.ledger import ledger_report, roofline_report, view_report
 
     if is_drawn(args):
         return roofline_report(ledger)

@@ -6,13 +6,16 @@ With `is_explained`, every formula twice: in words and with the numbers put in, 
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from rich.text import Text
 
 from torchtally.plan.quantity import FUNCTIONS, Quantity
 from torchtally.plan.questions import Answer
 from torchtally.progress import printable
+from torchtally.report.document import Document, rows_of
 from torchtally.report.grid import INDENT, table_lines, wrapped
+from torchtally.report.report import Look, Report
 from torchtally.report.terminal import joined
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_number
@@ -82,6 +85,23 @@ def _note(quantity: Quantity) -> str:
         ),
     ]
     return "; ".join(note for note in notes if note)
+
+
+def answer_report(answer: Answer, *, is_explained: bool = False) -> Report:
+    """A planner's answer; explained, with all its working."""
+
+    def text(look: Look) -> str:
+        return answer_text(
+            answer, is_explained=is_explained, width=look.width, is_coloured=look.is_coloured
+        )
+
+    return Report(
+        title=headline(answer),
+        facts=tuple(fact for fact in (*answer.assumptions, *answer.unknown) if fact),
+        tables=answer_tables(answer),
+        text=text,
+        document=partial(answer_document, answer),
+    )
 
 
 FIGURES = (
@@ -194,3 +214,48 @@ def _hanging(head: str, text: str, width: int) -> Iterator[Text]:
         break_on_hyphens=False,
     ):
         yield Text(line)
+
+
+# For programs ------------------------------------------------------------------------------------
+
+
+def answer_document(answer: Answer) -> Document:
+    """Everything that an answer says. A step names its terms by their place in `working`."""
+    places = {quantity: n for n, quantity in enumerate(answer.working)}
+    return {
+        "question": answer.question,
+        "answer": headline(answer),
+        "figures": [_quantity(figure) for figure in answer.figures],
+        "tables": [
+            {
+                "title": table.title,
+                "columns": [
+                    {"name": column.name, "unit": str(column.unit)} for column in table.columns
+                ],
+                "rows": rows_of(table),
+                "rows_left_out": table.left_out,
+                "note": table.note,
+            }
+            for table in answer.tables
+        ],
+        "assumptions": [assumption for assumption in answer.assumptions if assumption],
+        "unknown": list(answer.unknown),
+        "working": [
+            {
+                **_quantity(quantity),
+                "formula": quantity.formula,
+                "terms": {word: places[term] for word, term in quantity.terms},
+                "source": quantity.source,
+            }
+            for quantity in answer.working
+        ],
+    }
+
+
+def _quantity(quantity: Quantity) -> Document:
+    return {
+        "name": quantity.name,
+        "value": quantity.value,
+        "unit": str(quantity.unit),
+        "note": quantity.note,
+    }

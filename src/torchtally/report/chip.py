@@ -4,11 +4,14 @@ Numbers and sources are never cut; what is longer than a line goes on in the nex
 """
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from torchtally.chips import Chip
 from torchtally.progress import printable
 from torchtally.report.grid import INDENT, wrapped
+from torchtally.report.json import chips_document
+from torchtally.report.report import Report
 from torchtally.table import Column, Table
 from torchtally.units import (
     Unit,
@@ -17,7 +20,7 @@ from torchtally.units import (
     format_flop_per_s,
     format_usd,
 )
-from torchtally.views.chips import Fact, Measure, facts
+from torchtally.views.chips import Fact, Measure, chip_table, facts
 
 FORMATS: dict[Measure, Callable[[float], str]] = {
     Measure.BYTES: lambda value: format_bytes(int(value)),
@@ -102,4 +105,23 @@ def _source(number: int, source: str, width: int) -> list[str]:
         initial_indent=head,
         subsequent_indent=" " * len(head),
         break_on_hyphens=False,
+    )
+
+
+def chips_report(chips: Sequence[Chip]) -> Report:
+    """Chips side by side."""
+    return Report(
+        title="Chips",
+        tables=(("chips", chip_table(chips)),),
+        document=partial(chips_document, chips),
+    )
+
+
+def chip_report(chip: Chip) -> Report:
+    """All that is known of one chip, each number with its source."""
+    return Report(
+        title=chip.name,
+        tables=(("facts", facts_table(chip)),),
+        text=lambda look: chip_text(chip, width=look.width),
+        document=partial(chips_document, (chip,)),
     )

@@ -51,15 +51,6 @@ def plot_text(
     return joined([_title(plot, width), *graph, *more, *below], is_coloured)
 
 
-def is_ascii(encoding: str | None) -> bool:
-    """Whether a stream of this encoding cannot be given braille and lines."""
-    try:
-        "⣿│".encode(encoding or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return True
-    return False
-
-
 def value_text(value: float, scale: Scale) -> str:
     """A number of an axis, with its unit: "1.29 TFLOP/s", "0.333 FLOPs/byte"."""
     return VALUES[scale](value)

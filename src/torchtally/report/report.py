@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torchtally.report.document import Document
 from torchtally.table import Table
-from torchtally.views.plot import Plot
+
+if TYPE_CHECKING:
+    from torchtally.views.plot import Plot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +28,24 @@ class Report:
     title: str
     facts: tuple[str, ...] = ()
     """Sentences below the title."""
-    plots: tuple[Plot, ...] = ()
+    plots: "tuple[Plot, ...]" = ()
     tables: tuple[tuple[str, Table], ...] = ()
     """By name, as a document's keys."""
     text: Callable[[Look], str] | None = None
     """For a terminal; None for plots and tables one after the other."""
     document: Callable[[], Document] | None = None
     """For programs; None for the rows of the tables."""
+
+
+def table_report(table: Table) -> Report:
+    """A table by itself."""
+    return Report(title=table.title, tables=(("rows", table),))
+
+
+def is_ascii(encoding: str | None) -> bool:
+    """Whether a stream of this encoding cannot be given braille and lines."""
+    try:
+        "⣿│".encode(encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False

@@ -1,6 +1,5 @@
 """Plain lines for a terminal, a pipe or a log."""
 
-from torchtally.report.plot import plot_text
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import table_text
 
@@ -10,9 +9,14 @@ def render(report: Report, look: Look) -> str:
     if report.text is not None:
         return report.text(look)
     width, colour = look.width, look.is_coloured
-    parts = [
-        plot_text(plot, width=width, is_coloured=colour, is_ascii=look.is_ascii)
-        for plot in report.plots
-    ]
+    parts = []
+    if report.plots:
+        # Not at the top: plots are drawn from views, and `tally plan` loads none.
+        from torchtally.report.plot import plot_text
+
+        parts += [
+            plot_text(plot, width=width, is_coloured=colour, is_ascii=look.is_ascii)
+            for plot in report.plots
+        ]
     parts += [table_text(table, width=width, is_coloured=colour) for _, table in report.tables]
     return "\n".join(parts)

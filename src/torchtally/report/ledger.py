@@ -1,0 +1,85 @@
+"""The reports of a traced run: its page, a view, the roofline plot."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from torchtally.fit.results import Result
+from torchtally.ledger import Ledger
+from torchtally.report.json import changes_document, ledger_document, table_document
+from torchtally.report.plot import plot_text
+from torchtally.report.report import Look, Report
+from torchtally.report.text import summary_text
+from torchtally.table import Table
+from torchtally.units import format_seconds
+from torchtally.views import by
+from torchtally.views.roofline_plot import roofline_plot
+from torchtally.views.summary import summarise
+
+PAGE_VIEWS = ("bound", "line", "repeated-module")
+"""Of a ledger's report, where it is not the text for a terminal."""
+MOST_ROWS = 50
+"""Of each of them; the document has all."""
+
+
+def ledger_report(
+    ledger: Ledger, *, file: str = "", changes: Sequence[Result] | None = None
+) -> Report:
+    """The page about a run. `file` is the trace's, for the commands it suggests; `changes` are
+    those that were tried to make it fit.
+    """
+
+    def document() -> dict[str, object]:
+        tried = {} if changes is None else {"changes": changes_document(changes)}
+        return {**ledger_document(ledger), **tried}
+
+    def text(look: Look) -> str:
+        summary = summarise(ledger)
+        return summary_text(summary, file=file, width=look.width, is_coloured=look.is_coloured)
+
+    return Report(
+        title=ledger.trace.script,
+        facts=ledger_facts(ledger),
+        plots=() if ledger.roofline is None else (roofline_plot(ledger),),
+        tables=tuple((key, by(ledger, key).top(MOST_ROWS)) for key in PAGE_VIEWS),
+        text=text,
+        document=document,
+    )
+
+
+def ledger_facts(ledger: Ledger) -> tuple[str, ...]:
+    """On which chip, of which period, by which convention."""
+    trace, step_s = ledger.trace, ledger.step_s
+    time = "" if step_s is None else f", {format_seconds(step_s)} predicted"
+    return (
+        f"On {trace.chip}, per {ledger.period}{time}.",
+        f"PyTorch {trace.torch_version}; {ledger.convention.description}.",
+    )
+
+
+def view_report(table: Table, ledger: Ledger) -> Report:
+    """One view in full."""
+    return Report(
+        title=ledger.trace.script,
+        facts=ledger_facts(ledger),
+        tables=(("view", table),),
+        document=partial(table_document, table, ledger),
+    )
+
+
+def roofline_report(ledger: Ledger) -> Report:
+    """The roofline plot; on a page, the views beside it."""
+    plot = roofline_plot(ledger)
+
+    def text(look: Look) -> str:
+        return plot_text(
+            plot, width=look.width, is_coloured=look.is_coloured, is_ascii=look.is_ascii
+        )
+
+    return Report(
+        title=ledger.trace.script,
+        facts=ledger_facts(ledger),
+        plots=(plot,),
+        tables=tuple((key, by(ledger, key).top(MOST_ROWS)) for key in PAGE_VIEWS),
+        text=text,
+        document=partial(ledger_document, ledger),
+    )
