@@ -12,7 +12,7 @@ from tests.timing.calibration.machines import H100 as MEASURED
 from tests.views.stopwatch import DATASHEET, MS, NOBODY_KNOWS, stopwatch
 from torchtally.chips import known_chips
 from torchtally.fit.changes import Change
-from torchtally.fit.results import Result
+from torchtally.fit.results import ChangeResult
 from torchtally.ledger import account
 from torchtally.report.document import SCHEMA_VERSION, dumps
 from torchtally.report.formats import render
@@ -227,7 +227,10 @@ def test_every_chip_is_listed_with_its_source() -> None:
 def test_changes_that_were_tried() -> None:
     checkpoint = Change("checkpoint every Block", 2, what_ifs=("checkpoint=Block",))
     smaller = Change("--batch 4", 3, settings="a:True", arguments=("--batch", "4"))
-    results = [Result(checkpoint, 6 * MIB, 4 * MIB, True), Result(smaller, 9 * MIB, MIB, False)]
+    results = [
+        ChangeResult(checkpoint, 6 * MIB, 4 * MIB, True),
+        ChangeResult(smaller, 9 * MIB, MIB, False),
+    ]
     report = ledger_report(account(realistic()), changes=results)
     document = json.loads(render(report, "json", Look()))
     assert document["script"] == "train.py"

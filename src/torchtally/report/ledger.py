@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from torchtally.fit.results import Result
+from torchtally.fit.results import ChangeResult
 from torchtally.ledger import Ledger
 from torchtally.report.json import changes_document, ledger_document, table_document
 from torchtally.report.plot import plot_text
@@ -22,7 +22,7 @@ MOST_ROWS = 50
 
 
 def ledger_report(
-    ledger: Ledger, *, file: str = "", changes: Sequence[Result] | None = None
+    ledger: Ledger, *, file: str = "", changes: Sequence[ChangeResult] | None = None
 ) -> Report:
     """The page about a run. `file` is the trace's, for the commands it suggests; `changes` are
     those that were tried to make it fit.
