@@ -4,7 +4,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtally.train.loss_plot import LossCurve, loss_plot
@@ -67,7 +67,6 @@ def test_a_stream_that_cannot_be_given_braille_gets_letters(encoding: str) -> No
     assert loss_plot(LossCurve(LINE, LINE), encoding=encoding).isascii()
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 10**9), st.floats(-1e6, 1e6) | st.floats()), max_size=30),
     st.integers(20, 100),

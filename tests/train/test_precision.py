@@ -1,6 +1,7 @@
 """Precisions on the CPU: their dtypes, and what a device cannot do."""
 
 import sys
+from typing import get_args
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 import torchtally
 from torchtally.chips import chip
 from torchtally.errors import UsageError
+from torchtally.train.config import PrecisionName
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.linear import Linear
 from torchtally.train.optimizers import OptimizerConfig, build
@@ -24,7 +26,8 @@ def test_the_list() -> None:
         assert mode.effect.endswith(".")
         assert mode.weight_dtype == getattr(torch, mode.recipe.weights)
         assert mode.recipe.is_autocast == (mode.autocast_dtype is not None)
-    with pytest.raises(UsageError, match="There are: fp32, tf32"):
+    assert get_args(PrecisionName) == ("auto", *NAMES)
+    with pytest.raises(UsageError, match="Choose one of fp32, tf32"):
         precision("fp64")
 
 
@@ -42,7 +45,11 @@ def test_products_and_weights_have_their_dtypes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"), [("tf32", "Take fp32"), ("fp8", "the device is cpu. Take bf16")]
+    ("name", "advice"),
+    [
+        ("tf32", "an NVIDIA GPU of the Ampere generation or newer; cpu is not one. Use fp32"),
+        ("fp8", "an NVIDIA GPU of the Ada generation or newer; cpu is not one. Use bf16"),
+    ],
 )
 def test_what_a_cpu_cannot_do_is_refused(name: str, advice: str) -> None:
     with pytest.raises(UsageError, match=advice):
@@ -52,10 +59,10 @@ def test_what_a_cpu_cannot_do_is_refused(name: str, advice: str) -> None:
 @pytest.mark.parametrize(
     ("gpu", "name", "advice"),
     [
-        ("T4", "bf16", "Take the precision fp16"),
-        ("T4", "pure-bf16", "Take the precision fp16"),
-        ("T4", "tf32", "Take fp32"),
-        ("A100-SXM-80GB", "fp8", "compute capability 8.0"),
+        ("T4", "bf16", r"capability 8\.0 \(Ampere\) or newer; Tesla T4 has 7\.5\. Use fp16"),
+        ("T4", "pure-bf16", r"has 7\.5\. Use fp16"),
+        ("T4", "tf32", r"has 7\.5\. Use fp32"),
+        ("A100-SXM-80GB", "fp8", r"capability 8\.9 \(Ada\) or newer; .* has 8\.0\. Use bf16"),
     ],
 )
 def test_what_a_chip_cannot_do_is_refused(gpu: str, name: str, advice: str) -> None:
@@ -73,7 +80,7 @@ def test_fp8_without_torchao_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
     with (
         torchtally.virtual_gpu("H100-SXM"),
-        pytest.raises(UsageError, match=r"Install torchtally\[fp8\], or take the precision bf16"),
+        pytest.raises(UsageError, match=r'pip install "torchtally\[fp8\]", or use bf16'),
     ):
         precision("fp8").prepare(Cruncher(16, 2), "cuda")
 

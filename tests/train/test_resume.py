@@ -135,8 +135,8 @@ def test_killed_after_any_step_and_resumed_it_is_the_same(name: str, tmp_path: P
     whole, trained = run(case(tmp_path / "whole", name))
     end = everything(trained)
     log = read_log(tmp_path / "whole").series("train/loss")
-    # Every step with all that there is to be lost; some where it is another optimizer's state.
-    for step in range(1, STEPS) if name == next(iter(CASES)) else (1, 4, 7):
+    # Every step with all that there is to be lost; one where it is another optimizer's state.
+    for step in range(1, STEPS) if name == next(iter(CASES)) else (4,):
         config = case(tmp_path / f"killed-{step}", name)
         kill_after(config, step)
         again, resumed = run(config)

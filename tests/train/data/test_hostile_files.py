@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.train.data.files import index, llm_c, npy
@@ -17,7 +17,6 @@ from torchtally.train.data.token_file import LITTLE_ENDIAN, Format
 
 IDS = [1, 2, 3, 4, 5]
 WORDS = st.sampled_from([0, 1, 2, 5, 7, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1])
-SETTINGS = settings(max_examples=150, deadline=None)
 
 
 @st.composite
@@ -47,7 +46,6 @@ def check_read(name: str, files: dict[str, bytes], **said: object) -> None:
         assert Path(file.path).stat().st_size == file.end_bytes
 
 
-@SETTINGS
 @given(damaged(llm_c(IDS)))
 def test_llm_c(content: bytes) -> None:
     check_read("a.bin", {"a.bin": content})
@@ -62,20 +60,17 @@ NPY_TEXTS = st.sampled_from(
 ) | st.text(max_size=100)  # fmt: skip
 
 
-@SETTINGS
 @given(damaged(npy(IDS)))
 def test_npy(content: bytes) -> None:
     check_read("a.npy", {"a.npy": content})
 
 
-@SETTINGS
 @given(NPY_TEXTS)
 def test_npy_header_texts(text: str) -> None:
     header = text.encode()[:65535]
     check_read("a.npy", {"a.npy": b"\x93NUMPY\x01\0" + struct.pack("<H", len(header)) + header})
 
 
-@SETTINGS
 @given(damaged(index([2, 0, 3], [0, 1, 3])), st.sampled_from([bytes(10), bytes(9), b""]))
 @example(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2**64 - 1, 2**64 - 1), b"")
 def test_megatron(content: bytes, tokens: bytes) -> None:
@@ -83,7 +78,6 @@ def test_megatron(content: bytes, tokens: bytes) -> None:
     check_read("a.idx", {"a.idx": content})
 
 
-@SETTINGS
 @given(st.binary(max_size=200), st.none() | st.sampled_from(sorted(LITTLE_ENDIAN)))
 def test_any_bytes(content: bytes, dtype: str | None) -> None:
     check_read("a.bin", {"a.bin": content}, dtype=dtype)
@@ -97,7 +91,6 @@ JSON = st.recursive(
 KEYS = ("tokenizer", "vocabulary_size", "end_of_document", "dtype", "splits")
 
 
-@SETTINGS
 @given(st.dictionaries(st.sampled_from(KEYS), JSON), st.sampled_from([1, 2, None]))
 @example({"tokenizer": "../a", "vocabulary_size": 1, "end_of_document": None, "dtype": "uint16",
           "splits": {}}, 1)  # fmt: skip

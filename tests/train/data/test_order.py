@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
@@ -17,7 +17,6 @@ SEEDS = st.integers(0, 2**64)
 COUNTS = st.integers(1, 3000)
 
 
-@settings(max_examples=60, deadline=None)
 @given(COUNTS, st.integers(1, 70), SEEDS, st.integers(0, 5))
 @example(1, 7, 0, 0)
 @example(2, 3, 0, 1)
@@ -31,7 +30,6 @@ def test_an_epoch_has_every_window_once(windows: int, batch: int, seed: int, epo
     assert sorted(of_epoch.tolist()) == list(range(windows))
 
 
-@settings(max_examples=60, deadline=None)
 @given(NAMES, COUNTS, st.integers(1, 70), SEEDS, st.integers(0, 10**9), st.integers(1, 20))
 def test_any_step_by_itself_is_that_of_the_uninterrupted_run(
     name: OrderName, windows: int, batch: int, seed: int, step: int, steps: int
@@ -45,7 +43,6 @@ def test_any_step_by_itself_is_that_of_the_uninterrupted_run(
 
 
 @given(st.integers(0, 12), st.integers(0, 2**64 - 1))
-@settings(max_examples=40, deadline=None)
 def test_the_network_permutes_its_whole_domain(bits: int, key: int) -> None:
     domain = np.arange(1 << bits, dtype=np.uint64)
     found = feistel(domain, bits, np.full(len(domain), key, np.uint64))

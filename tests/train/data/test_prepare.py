@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
@@ -64,7 +64,6 @@ def test_bytes_to_the_byte(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "out")) == [NAME, "train-00000.bin"]
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=5),
        st.integers(1, 200), st.integers(1, 64))  # fmt: skip
 def test_any_bytes_come_back(
@@ -141,7 +140,6 @@ def test_a_cut_is_between_characters(tmp_path: Path) -> None:
         assert set(bytes(ids_in(tmp_path / "out", split)[:-1]).decode()) == {"\u20ac"}
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 1000), min_size=40, max_size=80), st.integers(0, 99))
 def test_of_many_documents_whole_ones_validate(sizes: list[int], seed: int) -> None:
     documents = [TextDocument(f"/none/{at}", size) for at, size in enumerate(sizes)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.train.data.files import llm_c, write_raw
@@ -49,7 +49,6 @@ def test_windows_tile_each_file_and_never_cross_into_another(tmp_path: Path, rea
         assert windows(data, [4, 5]) == [[4, 5, 6, 7], [10, 11, 12, 13]]
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     lengths=st.lists(st.integers(6, 40), min_size=1, max_size=4),
     sequence=st.integers(1, 5),

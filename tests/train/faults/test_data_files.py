@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.train.data.files import LETTERS, llm_c, packed, write_raw
@@ -129,7 +129,6 @@ def test_ids_that_are_written_later_are_seen_when_they_are_read(read: Read, tmp_
         assert windows(data, 4) == [[16, 257, 18, 19, 20]]
 
 
-@settings(max_examples=60)
 @given(st.sampled_from(sorted(LETTERS)), st.integers(1, 2**16 + 2), st.data())
 def test_ids_are_held_to_the_vocabulary_as_by_hand(
     tmp_path_factory: pytest.TempPathFactory, dtype: str, vocabulary_size: int, data: st.DataObject

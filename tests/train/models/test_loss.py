@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -48,7 +48,6 @@ def test_of_equal_logits_it_is_the_logarithm_of_the_vocabulary() -> None:
         assert loss.item() == pytest.approx(1.945910)  # log 7
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     tokens=st.integers(1, 17), width=st.integers(1, 6), vocabulary=st.integers(1, 9),
     chunk=st.integers(1, 20), ignored=st.floats(0, 0.9), seed=st.integers(0, 99),

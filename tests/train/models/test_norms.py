@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtally.train.models.norms import RMSNorm
@@ -17,7 +17,6 @@ def test_by_hand() -> None:
     )
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     width=st.integers(1, 9), shape=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     eps=st.floats(1e-6, 1), seed=st.integers(0, 99),

@@ -230,20 +230,21 @@ def test_an_unknown_recomputation_is_refused() -> None:
 COMPILED = """
 import torch
 from torchtally.train.models import Transformer, TransformerConfig
-for extra in (dict(kv_heads=1), dict(kv_heads=2, norm="layer", positions="learned", window=3,
-              activation="gelu", has_bias=True, is_tied=True)):
+for chunk, extra in ((None, dict(kv_heads=1)), (5, dict(
+    kv_heads=2, norm="layer", positions="learned", window=3, activation="gelu", has_bias=True,
+    is_tied=True,
+))):
     model = Transformer(TransformerConfig(
         layers=1, width=16, heads=2, ffn=32, vocabulary=20, context=8, **extra))
     ids = torch.randint(20, (2, 8))
-    for chunk in (None, 5):
-        found = []
-        for loss_of in (model.loss, torch.compile(model.loss, fullgraph=True, backend="aot_eager")):
-            loss = loss_of(ids, ids, chunk_tokens=chunk)
-            loss.backward()
-            found.append([loss.detach()] + [p.grad for p in model.parameters()])
-            model.zero_grad()
-        for a, b in zip(*found, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    found = []
+    for loss_of in (model.loss, torch.compile(model.loss, fullgraph=True, backend="aot_eager")):
+        loss = loss_of(ids, ids, chunk_tokens=chunk)
+        loss.backward()
+        found.append([loss.detach()] + [p.grad for p in model.parameters()])
+        model.zero_grad()
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 """
 
 

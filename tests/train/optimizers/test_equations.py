@@ -102,7 +102,6 @@ def test_parameters_without_gradients_now_and_then(name: str) -> None:
     assert not torch.equal(mine[1], parameters()[1])
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(sorted(PAIRS)),
     shapes=st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=4),

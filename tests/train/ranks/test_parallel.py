@@ -203,7 +203,7 @@ def test_fused_kernels_that_know_no_shards_are_refused(name: str) -> None:
 def test_precisions_that_know_no_shards_are_refused(name: str, folder: Path) -> None:
     config = config_of(folder, precision=name, **FSDP)
     model = torch.nn.Linear(2, 2)
-    with pytest.raises(UsageError, match=f"{name} does not go with .* fsdp, which takes fp32"):
+    with pytest.raises(UsageError, match=f"{name} does not work with .* fsdp, which takes fp32"):
         parallel(
             model,
             lambda model, x, y: model(x).mean(),
