@@ -141,6 +141,13 @@ def format_seconds(seconds: float) -> str:
     return _in_units(seconds, SECONDS, width=5)
 
 
+def format_loss(loss: float) -> str:
+    """Four significant digits: 10.82, 2.346, 0.1235, 1.235e-05; nan, inf."""
+    if loss == 0 or not math.isfinite(loss):
+        return f"{loss:.3f}"
+    return f"{loss:#.4g}" if 0.01 <= abs(loss) < 999.95 else f"{loss:.3e}"
+
+
 def format_energy(joules: float) -> str:
     """Joules in watt-hours, as electricity is sold: "3.50 kWh", "12.00 mWh"."""
     return _in_units(joules / 3600, WATT_HOURS)

@@ -4,8 +4,6 @@ import argparse
 import faulthandler
 import signal
 import sys
-import textwrap
-from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,17 +12,14 @@ from torchtally.cli.arguments import Subparsers, TrainParser
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
-    from torchtally.ledger import Ledger
+    from torchtally.report.loss_plot import LossCurve
+    from torchtally.report.training_plan import PlanRow
     from torchtally.timing.roofline import Roofline
     from torchtally.train.checkpoints.folder import Checkpoints
     from torchtally.train.checkpoints.resume import ResumePoint
     from torchtally.train.config import PrecisionName, TrainConfig
-    from torchtally.train.display import Row
-    from torchtally.train.evaluation import Evaluation
-    from torchtally.train.footprint import Footprint
-    from torchtally.train.logs import Log, StepRecord
+    from torchtally.train.logs import Log
     from torchtally.train.loop import History, TrainingObserver
-    from torchtally.train.loss_plot import LossCurve
     from torchtally.train.ranks import Ranks
     from torchtally.train.signals import Signals
     from torchtally.train.trainer import Trainer
@@ -99,7 +94,7 @@ def command(args: argparse.Namespace) -> int:
         config = _config(args)
         own = launched_rank()
         roofline = _roofline(args.gpu, config)
-        rows: list[Row] = []
+        rows: list[PlanRow] = []
         if own.is_first:
             planned = _of_rank(_resolved(config, args.gpu, roofline), own)
             rows = _predicted(planned, roofline)
@@ -156,13 +151,18 @@ def _roofline(gpu: str | None, config: "TrainConfig") -> "Roofline | None":
     return roofline(gpu) if gpu is not None else known_roofline(device_name(config))
 
 
-def _predicted(config: "TrainConfig", roofline: "Roofline | None") -> "list[Row]":
+def _predicted(config: "TrainConfig", roofline: "Roofline | None") -> "list[PlanRow]":
     """Memory by category at the peak, and the time of a step.
 
     Two steps are run on a device that is not there. Without one, what closed forms say.
     """
+    from torchtally.report.training_plan import closed_form_rows, traced_rows
+    from torchtally.train.plan import plan_of
+    from torchtally.train.precision import precision
+
     if roofline is None:
-        return _closed_rows(config)
+        mode = precision(config.precision)
+        return closed_form_rows(plan_of(config, mode.recipe).states)
     from torchtally.ledger import account
     from torchtally.runs.function import run
     from torchtally.train.trainer import rehearse
@@ -170,7 +170,7 @@ def _predicted(config: "TrainConfig", roofline: "Roofline | None") -> "list[Row]
     # Compiled, it would be run eagerly there anyway.
     rehearsed = replace(config, compile=False)
     trace = run(lambda: rehearse(rehearsed), gpu=_name(roofline), steps=2, memory_is_limited=False)
-    return _traced_rows(account(trace, roofline=roofline))
+    return traced_rows(account(trace, roofline=roofline))
 
 
 def _resolved(config: "TrainConfig", gpu: str | None, roofline: "Roofline | None") -> "TrainConfig":
@@ -192,67 +192,25 @@ def _name(roofline: "Roofline") -> str:
     return "cpu" if roofline.is_host else roofline.chip.name
 
 
-def _traced_rows(ledger: "Ledger") -> "list[Row]":
-    from torchtally.train.display import Row
-    from torchtally.units import Unit
-
-    sizes: Counter[str] = Counter()
-    for storage, category in ledger.memory.alive_at_peak:
-        sizes[str(category).replace("_", " ")] += storage.requested_bytes
-    # Blocks are rounded up; what tensors take stands beside what is measured on tensors.
-    peak_bytes = ledger.memory.peak_bytes
-    sizes["rounded up by the allocator"] = peak_bytes - sizes.total()
-    rows = [Row(name, size, Unit.BYTES) for name, size in sizes.most_common() if size]
-    peak = Row("peak", peak_bytes, Unit.BYTES, is_total=True)
-    return [*rows, peak, Row("step", ledger.step_s, Unit.SECONDS)]
-
-
-def _closed_rows(config: "TrainConfig") -> "list[Row]":
-    from torchtally.train.display import Row
-    from torchtally.train.plan import plan_of
-    from torchtally.train.precision import precision
-    from torchtally.units import Unit
-
-    states = plan_of(config, precision(config.precision).recipe).states
-    return [
-        Row("parameters", states.parameters.value, Unit.BYTES),
-        Row("gradients", states.gradients.value, Unit.BYTES),
-        Row("master weights", states.master.value, Unit.BYTES),
-        Row("optimizer state", states.optimizer.value, Unit.BYTES),
-        Row("held from step to step", states.total.value, Unit.BYTES, is_total=True),
-    ]
-
-
 def _plan_text(
-    config: "TrainConfig", roofline: "Roofline | None", rows: "list[Row]", own: "Ranks"
+    config: "TrainConfig", roofline: "Roofline | None", rows: "list[PlanRow]", own: "Ranks"
 ) -> str:
-    from torchtally.train.display import plan_table
+    from torchtally.report.training_plan import plan_text
     from torchtally.train.plan import weights
     from torchtally.train.precision import precision
     from torchtally.units import format_count
 
     parameters = format_count(sum(weight.elements for weight in weights(config)))
     where = "this machine" if roofline is None else roofline.chip.name
-    title = f"{parameters} parameters, {config.steps} steps of {config.batch} on {where}"
-    if own.size > 1:
-        title += f", each of {own.size} ranks"
-    text = plan_table(title, rows)
-    if own.size > 1 and config.parallel.strategy == "fsdp":
-        text += (
-            f"  Of a rank with whole weights: with fsdp it holds 1/{own.size} of parameters,\n"
-            "  gradients and optimizer state, and one block whole. What ranks take to talk to\n"
-            "  each other is left out.\n"
-        )
-    elif own.size > 1:
-        text += "  The time that ranks take to talk to each other is left out.\n"
     mode = precision(config.precision)
-    text += textwrap.fill(
-        f"{mode.name}: {mode.effect}", 78, initial_indent="  ", subsequent_indent="  "
+    return plan_text(
+        f"{parameters} parameters, {config.steps} steps of {config.batch} on {where}",
+        rows,
+        remark=f"{mode.name}: {mode.effect}",
+        ranks=own.size,
+        is_sharded=config.parallel.strategy == "fsdp",
+        is_timed=roofline is not None,
     )
-    text += "\n"
-    if roofline is None:
-        text += "  Its time is not known: `tally bench` measures this machine in a minute.\n"
-    return text
 
 
 # The training ------------------------------------------------------------------------------------
@@ -262,23 +220,28 @@ def _train(
     config: "TrainConfig",
     own: "Ranks",
     roofline: "Roofline | None",
-    rows: "list[Row]",
+    rows: "list[PlanRow]",
     args: argparse.Namespace,
 ) -> int:
+    from torchtally.report.training import TrainingDisplay
     from torchtally.train.checkpoints.folder import Checkpoints
     from torchtally.train.loop import SilentObserver
     from torchtally.train.signals import EXIT_CODE, listen
     from torchtally.train.trainer import trainer_of
 
-    show = Show(config, rows) if own.is_first else SilentObserver()
+    show = (
+        TrainingDisplay(steps=config.steps, every=config.log.every, rows=rows)
+        if own.is_first
+        else SilentObserver()
+    )
     checkpoints = Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
     with listen(show.on_note, is_launched=own.size > 1) as signals:
         trainer = trainer_of(config, own)
         with checkpoints.lock() if own.is_first else nullcontext():
             past, history = _trained(trainer, checkpoints, show, signals, roofline, rows, args)
-        if isinstance(show, Show):
+        if isinstance(show, TrainingDisplay):
             show.close()
-            print(_ended(config, past, history), end="", flush=True)
+            print(_closing_text(config, past, history), end="", flush=True)
         # torchrun ends all ranks as soon as one has ended with an exit code.
         own.wait()
     return EXIT_CODE + history.stopped_by if history.stopped_by else 0
@@ -290,7 +253,7 @@ def _trained(
     show: "TrainingObserver",
     signals: "Signals",
     roofline: "Roofline | None",
-    rows: "list[Row]",
+    rows: "list[PlanRow]",
     args: argparse.Namespace,
 ) -> "tuple[LossCurve, History]":
     """The losses of before it goes on, and the training from there."""
@@ -340,7 +303,7 @@ def _check_past(checkpoints: "Checkpoints", args: argparse.Namespace) -> None:
 def _log(
     trainer: "Trainer",
     roofline: "Roofline | None",
-    rows: "list[Row]",
+    rows: "list[PlanRow]",
     show: "TrainingObserver",
     resumed: "ResumePoint | None",
     args: argparse.Namespace,
@@ -370,8 +333,8 @@ def _log(
 
 def _past(config: "TrainConfig", resumed: "ResumePoint | None") -> "LossCurve":
     """Of the run's log, the losses before it goes on."""
+    from torchtally.report.loss_plot import LossCurve
     from torchtally.train.logs import names, read_log
-    from torchtally.train.loss_plot import LossCurve
 
     if resumed is None:
         return LossCurve((), ())
@@ -379,7 +342,7 @@ def _past(config: "TrainConfig", resumed: "ResumePoint | None") -> "LossCurve":
     return LossCurve(log.series(names.LOSS), log.series(names.EVAL_LOSS))
 
 
-def _logged(rows: "list[Row]") -> "dict[str, float | int]":
+def _logged(rows: "list[PlanRow]") -> "dict[str, float | int]":
     """The plan under the names of what is measured later."""
     from torchtally.train.logs import names
 
@@ -405,95 +368,22 @@ def _mfu_convention(trainer: "Trainer", roofline: "Roofline | None") -> str:
     return f"products forward and backward, attention in full, of the {kind} {products} peak"
 
 
-class Show:
-    """Tells a terminal, or a log of one, how the training goes."""
-
-    def __init__(self, config: "TrainConfig", rows: "list[Row]") -> None:
-        from torchtally.train.display import Progress, Rate
-
-        self._config, self._rows = config, rows
-        self._rate = Rate()
-        self._progress = Progress(
-            sys.stderr, steps=config.steps, rate=self._rate, every=config.log.every
-        )
-        self._predicted = next((row.predicted for row in rows if row.name == "peak"), None)
-        self._has_compared = False
-
-    def on_step(self, step: int, record: "StepRecord", footprint: "Footprint | None") -> None:
-        from torchtally.train.display import Moment
-
-        self._rate.lap()
-        peak = None if footprint is None else footprint.peak_allocated_bytes
-        self._progress.show(
-            Moment(
-                step=step,
-                loss=record.loss,
-                step_s=record.step_s,
-                tokens_per_s=record.tokens_per_s or None,
-                mfu=record.mfu,
-                wait_s=record.wait_s,
-                measured_bytes=peak,
-                predicted_bytes=None if self._predicted is None else int(self._predicted),
-            )
-        )
-        if self._rate.step_s is not None and footprint is not None and not self._has_compared:
-            self._has_compared = True
-            self._compare(footprint, self._rate.step_s)
-
-    def _compare(self, footprint: "Footprint", step_s: float) -> None:
-        """The plan's table again, with what was measured beside it."""
-        from torchtally.train.display import plan_table
-
-        measured: dict[str, float | int | None] = {
-            "parameters": footprint.parameters_bytes,
-            "gradients": footprint.gradients_bytes,
-            "optimizer state": footprint.optimizer_state_bytes,
-            "activations": footprint.activations_bytes or None,
-            "peak": footprint.peak_allocated_bytes,
-            "step": step_s,
-        }
-        rows = [replace(row, measured=measured.get(row.name)) for row in self._rows]
-        self._progress.say(plan_table("Predicted beside measured", rows))
-
-    def on_note(self, text: str) -> None:
-        self._progress.say(f"tally: {text}")
-
-    def on_evaluation(self, step: int, evaluation: "Evaluation") -> None:
-        from torchtally.train.display import loss_text
-
-        self._progress.say(
-            f"step {step}: validation loss {loss_text(evaluation.loss_nats)} "
-            f"({evaluation.tokens} targets)"
-        )
-
-    def on_sample(self, step: int, text: str) -> None:
-        self._progress.say(f"step {step}, a sample:")
-        self._progress.say(text)
-
-    def close(self) -> None:
-        self._progress.close()
-
-
-def _ended(config: "TrainConfig", past: "LossCurve", history: "History") -> str:
-    """The curve, the last losses and where they are written down."""
+def _closing_text(config: "TrainConfig", past: "LossCurve", history: "History") -> str:
+    """The curve of all losses, those before resuming too, and where they are logged."""
     from torchtally.cli.output import width
-    from torchtally.train.display import loss_text
-    from torchtally.train.loss_plot import LossCurve, loss_plot
+    from torchtally.report.loss_plot import LossCurve
+    from torchtally.report.training import closing_text
 
-    training = (*past.training, *history.training)
-    validation = (*past.validation, *history.validation)
-    text, last = "", "no loss"
-    if training:
-        curve = LossCurve(training, validation)
-        text = loss_plot(curve, width=min(width(), 80), encoding=sys.stdout.encoding)
-        last = f"loss {loss_text(training[-1][1])}"
-    if validation:
-        last += f", validation loss {loss_text(validation[-1][1])}"
-    folder = config.log.folder
-    text += f"{history.steps} steps, {last}. Written down in {folder}/log.jsonl.\n"
+    stopped = ""
     if history.stopped_by:
-        name = signal.Signals(history.stopped_by).name
-        is_through = history.steps >= config.steps
-        end = "after the last step" if is_through else "and saved; --resume goes on"
-        text += f"Stopped by {name} {end}.\n"
-    return text
+        is_complete = history.steps >= config.steps
+        end = "after the last step" if is_complete else "and saved; continue with --resume"
+        stopped = f"{signal.Signals(history.stopped_by).name} {end}"
+    return closing_text(
+        LossCurve((*past.training, *history.training), (*past.validation, *history.validation)),
+        steps=history.steps,
+        log=f"{config.log.folder}/log.jsonl",
+        stopped=stopped,
+        width=min(width(), 80),
+        encoding=sys.stdout.encoding,
+    )

@@ -11,8 +11,7 @@ from string import ascii_lowercase
 from torchtally.sweep.definition import Definition, short_names
 from torchtally.sweep.keys import hint_of, is_number, value_text
 from torchtally.sweep.results import RunResult, Status, is_validated, rank_results
-from torchtally.train.display import loss_text
-from torchtally.units import format_count
+from torchtally.units import format_count, format_loss
 
 WIDTH = 80
 ROWS = 14
@@ -22,7 +21,7 @@ LEAST_VALUES = 3
 """Of a number: fewer show no shape."""
 DECADE = 10.0
 LARGEST = 1e300
-"""Losses from here on are drawn as little as infinite ones: their differences may overflow."""
+"""Losses from here on are not drawn, as inf is not: their differences may overflow."""
 
 XY = tuple[float, float]
 
@@ -165,7 +164,7 @@ def chart_text(drawn: Chart, *, width: int = WIDTH, rows: int = ROWS) -> str:
     x = axis([point[0] for point in points], may_be_logarithmic=not drawn.x_is_whole)
     y = axis([point[1] for point in points])
     ticks = {
-        row: loss_text(y.value(1 - row / (rows - 1)))
+        row: format_loss(y.value(1 - row / (rows - 1)))
         for row in sorted({round(n * (rows - 1) / 4) for n in range(5)})
     }
     margin = max(map(len, ticks.values()))

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchtally.progress import CLEAR_LINE, TextStream, is_terminal, printable
 from torchtally.sweep.folder import LOG
 from torchtally.sweep.results import RunResult, Status
-from torchtally.train.display import CLEAR_LINE, Stream, is_terminal, loss_text, plain
 from torchtally.train.logs import names
 from torchtally.train.logs.log import from_json
-from torchtally.units import format_seconds
+from torchtally.units import format_loss, format_seconds
 
 MOVING_S = 0.5
 """Between two drawings of the line that moves."""
@@ -40,7 +40,7 @@ class SweepProgress:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: TextStream,
         *,
         runs: int,
         kept: int = 0,
@@ -70,9 +70,9 @@ class SweepProgress:
         if result.status is Status.DIVERGED:
             parts[0] += f" after step {result.steps}"
         if loss is not None:
-            parts.append(f"loss {loss_text(loss)}")
+            parts.append(f"loss {format_loss(loss)}")
         if result.validation_loss is not None:
-            parts.append(f"validation loss {loss_text(result.validation_loss)}")
+            parts.append(f"validation loss {format_loss(result.validation_loss)}")
         if result.ending.wall_s is not None:
             parts.append(format_seconds(result.ending.wall_s))
         self.say(f"{self._done}/{self._runs} {result.point.name}: {', '.join(parts)}")
@@ -103,7 +103,7 @@ class SweepProgress:
         if left_s is not None:
             head += f", {format_seconds(left_s)} left"
         texts = [_moment(going, at) for going, at in moments]
-        return plain(f"{head}: {'; '.join(texts)}" if texts else head)[: self._width]
+        return printable(f"{head}: {'; '.join(texts)}" if texts else head)[: self._width]
 
     def say(self, text: str) -> None:
         """Lines that stay, above the one that moves."""
@@ -111,7 +111,7 @@ class SweepProgress:
             self._put(CLEAR_LINE)
         self._is_drawn = False
         for line in text.splitlines():
-            self._put(f"tally: {plain(line)}\n")
+            self._put(f"tally: {printable(line)}\n")
         self._shown_s = self._clock() if not self._moves else -math.inf
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class SweepProgress:
 def _moment(going: Going, at: tuple[int, float] | None) -> str:
     if at is None:
         return f"{going.name} starting"
-    return f"{going.name} step {at[0]}/{going.steps} loss {loss_text(at[1])}"
+    return f"{going.name} step {at[0]}/{going.steps} loss {format_loss(at[1])}"
 
 
 def last_logged(log: Path) -> tuple[int, float] | None:

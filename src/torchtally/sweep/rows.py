@@ -7,9 +7,8 @@ from torchtally.sweep.definition import Definition, short_names
 from torchtally.sweep.keys import hint_of, is_number, value_text
 from torchtally.sweep.results import RunResult, is_validated, rank_results
 from torchtally.table import Cell, Column, Table
-from torchtally.train.display import loss_text
 from torchtally.train.logs.log import as_json
-from torchtally.units import Unit
+from torchtally.units import Unit, format_loss
 
 VERSION = 1
 KEYS_NEVER_LEFT_OUT = 3
@@ -72,7 +71,7 @@ def _row(
 
 
 def _loss(loss: float | None) -> str:
-    return "-" if loss is None else loss_text(loss)
+    return "-" if loss is None else format_loss(loss)
 
 
 def document(definition: Definition, results: Sequence[RunResult]) -> dict[str, Any]:

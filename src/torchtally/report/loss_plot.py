@@ -1,15 +1,15 @@
-"""The loss over the steps, drawn in letters: dots of braille, or plain ones where those fail.
+"""The loss over the steps, drawn in braille dots, or in ASCII where the encoding has none.
 
-The training's losses are a line, those on validation data marks on it. The axis of losses is
-logarithmic where they span more than a decade.
+Training losses are a line, validation losses marks on it. The axis of losses is logarithmic where
+they span more than a decade.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torchtally.train.display import WIDTH, loss_text, plain
-from torchtally.units import format_count
+from torchtally.progress import WIDTH, printable
+from torchtally.units import format_count, format_loss
 
 LossPoint = tuple[int, float]
 """(step, loss)"""
@@ -22,7 +22,7 @@ BELOW = 3
 """Lines around the graph: the title, the axis and its labels."""
 DECADE = 10.0
 LARGEST = 1e300
-"""Losses from here on are drawn as little as infinite ones: their differences may overflow."""
+"""Losses from here on are not drawn, as inf is not: their differences may overflow."""
 BRAILLE = 0x2800
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a braille cell's dots, row by row."""
@@ -69,13 +69,12 @@ def loss_plot(
 ) -> str:
     """The plot as lines with their ends, at most `width` wide and `height` high.
 
-    Losses that are no finite number are not drawn, and counted below. Without any that is, one line
-    says so.
+    NaN and inf losses are not drawn but counted below. Without any finite loss, one line says so.
     """
     training, validation = _finite(curve.training), _finite(curve.validation)
     lost = len(curve.training) + len(curve.validation) - len(training) - len(validation)
-    remark = f"Not drawn, since no finite number: {lost}." if lost else ""
-    title = plain(curve.title)[:width]
+    remark = f"Not drawn: {lost} NaN or inf losses." if lost else ""
+    title = printable(curve.title)[:width]
     if not (training or validation):
         return f"{title}: no losses to draw. {remark}".rstrip() + "\n"
     axes = _axes([*training, *validation])
@@ -115,7 +114,7 @@ def _ticks(axes: Axes, rows: int) -> dict[int, str]:
     """The loss at the middle of some rows, the first and the last among them."""
     count = max(rows // 4, 1)
     places = {round(n * (rows - 1) / count) for n in range(count + 1)}
-    return {row: loss_text(axes.loss_at(1 - (row + 0.5) / rows)) for row in sorted(places)}
+    return {row: format_loss(axes.loss_at(1 - (row + 0.5) / rows)) for row in sorted(places)}
 
 
 def _x_axis(axes: Axes, columns: int, margin: int, is_ascii: bool) -> Iterator[str]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtally.train.loss_plot import LossCurve, loss_plot
+from torchtally.report.loss_plot import LossCurve, loss_plot
 
 LINE = tuple((step, 5.0 - step) for step in range(5))
 
@@ -52,14 +52,14 @@ def test_more_than_a_decade_is_logarithmic() -> None:
 
 def test_what_is_no_number_is_left_out_and_counted() -> None:
     text = loss_plot(LossCurve((*LINE, (5, math.nan), (6, math.inf))))
-    assert text.splitlines()[-1] == "Not drawn, since no finite number: 2."
+    assert text.splitlines()[-1] == "Not drawn: 2 NaN or inf losses."
     assert "step 4" in text
 
 
 def test_without_any_loss_there_is_a_line() -> None:
     assert loss_plot(LossCurve(())) == "Loss: no losses to draw.\n"
     text = loss_plot(LossCurve(((1, math.nan),)))
-    assert text == "Loss: no losses to draw. Not drawn, since no finite number: 1.\n"
+    assert text == "Loss: no losses to draw. Not drawn: 1 NaN or inf losses.\n"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "no such encoding"])

@@ -7,20 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtally.train.display import (
-    CLEAR_LINE,
-    INTERVAL_S,
-    WIDTH,
-    Moment,
-    Progress,
+from torchtally.progress import CLEAR_LINE, INTERVAL_S, WIDTH
+from torchtally.report.training import (
     Rate,
-    Row,
-    loss_text,
-    plain,
-    plan_table,
+    TrainingProgress,
+    TrainingState,
     progress_line,
 )
-from torchtally.units import Unit
+from torchtally.report.training_plan import PlanRow, plan_table
+from torchtally.units import Unit, format_loss
 
 
 class Clock:
@@ -74,11 +69,11 @@ def test_the_rate_is_smoothed_and_forgets(clock: Clock) -> None:
 def test_a_pause_is_no_part_of_a_step(clock: Clock) -> None:
     rate = Rate(clock=clock, warming_steps=0)
     clock.now_s += 1.0
-    with rate.paused():
+    with rate.pause():
         clock.now_s += 500.0
     clock.now_s += 1.0
     assert rate.lap() == pytest.approx(2.0)
-    with pytest.raises(KeyError), rate.paused():
+    with pytest.raises(KeyError), rate.pause():
         raise KeyError(clock.pass_by(500.0))
     laps(clock, rate, 2.0)
     assert rate.step_s == pytest.approx(2.0)
@@ -95,7 +90,7 @@ def test_a_rate_lies_between_the_fastest_and_the_slowest_step(taken_s: list[floa
 
 # The line ---------------------------------------------------------------------------------------
 
-FULL = Moment(
+FULL = TrainingState(
     step=1200, loss=2.3456, step_s=1.0, tokens_per_s=12_345.6, mfu=0.431, wait_s=0.001,
     measured_bytes=5 * 2**28, predicted_bytes=6 * 2**28,
 )  # fmt: skip
@@ -108,16 +103,18 @@ def test_a_line_says_it_all_in_80_columns() -> None:
 
 
 def test_a_wait_is_shown_where_it_costs_something() -> None:
-    moment = Moment(step=1, loss=2.0, step_s=1.0, wait_s=0.25)
+    moment = TrainingState(step=1, loss=2.0, step_s=1.0, wait_s=0.25)
     assert progress_line(moment, steps=9) == "1/9  loss 2.000  wait 25.0 %"
-    moment = Moment(step=1, loss=2.0, step_s=1.0, wait_s=0.001)
+    moment = TrainingState(step=1, loss=2.0, step_s=1.0, wait_s=0.001)
     assert progress_line(moment, steps=9) == "1/9  loss 2.000"
 
 
 def test_memory_in_two_units_has_both() -> None:
-    moment = Moment(step=1, loss=2.0, measured_bytes=512, predicted_bytes=2**20)
+    moment = TrainingState(step=1, loss=2.0, measured_bytes=512, predicted_bytes=2**20)
     assert progress_line(moment, steps=9).endswith("  512 B/1.00 MiB")
-    assert progress_line(Moment(step=1, loss=2.0, measured_bytes=512), steps=9).endswith("  512 B")
+    assert progress_line(TrainingState(step=1, loss=2.0, measured_bytes=512), steps=9).endswith(
+        "  512 B"
+    )
 
 
 @given(
@@ -129,7 +126,7 @@ def test_no_line_is_wider_than_its_room(
     step: int, loss: float, rate: float, mfu: float, wait_s: float, size: int, left_s: float,
     width: int,
 ) -> None:  # fmt: skip
-    moment = Moment(
+    moment = TrainingState(
         step=step, loss=loss, step_s=1.0, tokens_per_s=rate, mfu=mfu, wait_s=wait_s,
         measured_bytes=size, predicted_bytes=size // 3,
     )  # fmt: skip
@@ -148,7 +145,7 @@ def test_no_line_is_wider_than_its_room(
     ],
 )  # fmt: skip
 def test_a_loss_has_four_digits(loss: float, text: str) -> None:
-    assert loss_text(loss) == text
+    assert format_loss(loss) == text
 
 
 # The stream -------------------------------------------------------------------------------------
@@ -156,11 +153,11 @@ def test_a_loss_has_four_digits(loss: float, text: str) -> None:
 
 def shown(stream: io.StringIO, clock: Clock, *, steps: int, every: int, step_s: float) -> str:
     rate = Rate(clock=clock, warming_steps=1)
-    progress = Progress(stream, steps=steps, rate=rate, every=every, clock=clock)
+    progress = TrainingProgress(stream, steps=steps, rate=rate, every=every, clock=clock)
     for step in range(1, steps + 1):
         clock.now_s += step_s
         rate.lap()
-        progress.show(Moment(step=step, loss=1.0))
+        progress.show(TrainingState(step=step, loss=1.0))
     progress.close()
     return stream.getvalue()
 
@@ -199,8 +196,8 @@ def test_a_dumb_terminal_gets_plain_lines(clock: Clock, monkeypatch: pytest.Monk
 def test_what_is_said_stays_above_the_line(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TERM", raising=False)
     stream = Terminal()
-    progress = Progress(stream, steps=9, rate=Rate(clock=clock), every=1, clock=clock)
-    progress.show(Moment(step=1, loss=1.0))
+    progress = TrainingProgress(stream, steps=9, rate=Rate(clock=clock), every=1, clock=clock)
+    progress.show(TrainingState(step=1, loss=1.0))
     progress.say("step 2: a \x1b[31mspike\x07\nand more")
     progress.close()
     drawn = f"{CLEAR_LINE}1/9  loss 1.000{CLEAR_LINE}"
@@ -209,7 +206,7 @@ def test_what_is_said_stays_above_the_line(clock: Clock, monkeypatch: pytest.Mon
 
 def test_letters_that_a_stream_has_not_are_replaced(clock: Clock) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    progress = Progress(stream, steps=9, rate=Rate(clock=clock), every=1, clock=clock)
+    progress = TrainingProgress(stream, steps=9, rate=Rate(clock=clock), every=1, clock=clock)
     progress.say("naïve")
     assert stream.buffer.getvalue() == b"na?ve\n"  # type: ignore[attr-defined]
 
@@ -225,15 +222,15 @@ def test_nobody_listening_is_no_error(clock: Clock) -> None:
 # Tables -----------------------------------------------------------------------------------------
 
 PLAN = [
-    Row("parameters", 2**30, Unit.BYTES, 2**30),
-    Row("activations", 2**31, Unit.BYTES, 3 * 2**30),
-    Row("all", 3 * 2**30, Unit.BYTES, 2**32, is_total=True),
-    Row("step", 0.2, Unit.SECONDS, 0.15),
+    PlanRow("parameters", 2**30, Unit.BYTES, 2**30),
+    PlanRow("activations", 2**31, Unit.BYTES, 3 * 2**30),
+    PlanRow("all", 3 * 2**30, Unit.BYTES, 2**32, is_total=True),
+    PlanRow("step", 0.2, Unit.SECONDS, 0.15),
 ]
 
 
 def test_before_the_first_step_there_are_predictions() -> None:
-    rows = [Row(row.name, row.predicted, row.unit, is_total=row.is_total) for row in PLAN]
+    rows = [PlanRow(row.name, row.predicted, row.unit, is_total=row.is_total) for row in PLAN]
     assert plan_table("Memory and time", rows) == (
         "Memory and time\n"
         "               predicted\n"
@@ -258,7 +255,11 @@ def test_after_it_measurements_stand_beside_them() -> None:
 
 
 def test_what_is_not_known_is_left_empty() -> None:
-    rows = [Row("a", None, Unit.BYTES, 5), Row("b", 0, Unit.BYTES, 5), Row("c", 4, Unit.BYTES)]
+    rows = [
+        PlanRow("a", None, Unit.BYTES, 5),
+        PlanRow("b", 0, Unit.BYTES, 5),
+        PlanRow("c", 4, Unit.BYTES),
+    ]
     lines = plan_table("t", rows).splitlines()[2:]
     assert [line.split() for line in lines] == [["a", "5", "B"], ["b", "0", "B", "5", "B"],
                                             ["c", "4", "B"]]  # fmt: skip
@@ -266,13 +267,8 @@ def test_what_is_not_known_is_left_empty() -> None:
 
 @given(st.text(), st.text(max_size=200))
 def test_no_table_is_wider_than_its_room_or_has_control_characters(title: str, name: str) -> None:
-    text = plan_table(title, [Row(name, 1, Unit.BYTES, 2)])
+    text = plan_table(title, [PlanRow(name, 1, Unit.BYTES, 2)])
     lines = text.split("\n")
     assert max(map(len, lines)) <= WIDTH
     assert len(lines) == 4
     assert all(line.isprintable() for line in lines)
-
-
-@given(st.text())
-def test_plain_text_is_printable(text: str) -> None:
-    assert plain(text).isprintable()
