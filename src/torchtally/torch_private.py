@@ -78,12 +78,12 @@ AUTOCAST_KEY: Any = DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined
 _AUTOCAST_KEYS = DispatchKeySet(AUTOCAST_KEY)
 
 ACCUMULATE_GRAD_SEQUENCE = 2**64 - 1
-"""What `AccumulateGrad` nodes answer as their sequence number: they have none."""
+"""The sequence number of `AccumulateGrad` nodes: UINT64_MAX (torch/csrc/autograd/functions)."""
 
 true_device: Callable[[torch.Tensor], torch.device] = torch._C.TensorBase.device.__get__
-"""The device torch itself knows, whatever Python is shown."""
+"""The device of the TensorImpl, whatever `Tensor.device` is replaced by."""
 is_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
-"""Whether a tensor is on torch's meta device, whatever Python is shown."""
+"""Whether a TensorImpl is on the meta device, whatever `Tensor.is_meta` is replaced by."""
 
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 """The node the autograd engine is evaluating on this thread, or None."""
@@ -102,7 +102,7 @@ def storage_owners(tensor: torch.Tensor) -> int:
 def is_held_once(tensor: torch.Tensor, references: int) -> bool:
     """An operator's argument that one C++ variable holds, and Python only so often, by the caller.
 
-    Such a tensor, with its storage, could be overwritten: nobody would see it.
+    Such a tensor could be overwritten with its storage, unobserved.
     """
     return (
         sys.getrefcount(tensor) == references + _REFERENCES
@@ -190,8 +190,8 @@ sdp_priority_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
 def host_chooses_flash(*args: Any, **kwargs: Any) -> bool:
     """Whether `scaled_dot_product_attention` of these tensors would take flash on the CPU.
 
-    The CPU's own choice is asked by its dispatch key: it looks at shapes and strides, never at
-    data, so meta tensors do.
+    Calls the CPU's kernel by its dispatch key. It reads shapes and strides and no data, so it works
+    on meta tensors.
     """
     choose = torch.ops.aten._fused_sdp_choice.default
     flash = torch.nn.attention.SDPBackend.FLASH_ATTENTION.value
@@ -214,14 +214,17 @@ StorageBase: Any = torch._C.StorageBase
 devices_with_foreach: Callable[[], list[str]] = (
     torch.utils._foreach_utils._get_foreach_kernels_supported_devices
 )
-"""Kinds of devices on which optimizers work in lists unless told otherwise."""
+"""Kinds of devices on which optimizers default to `foreach`."""
 
 group_tensors: Callable[..., Any] = torch._C._group_tensors_by_device_and_dtype
 
 
 @contextmanager
 def autocast_on_backend() -> Iterator[None]:
-    """Autocast keys are excluded unless autocast is on: keep this backend's from being so."""
+    """Autocast keys are excluded unless autocast is on: turn it on for this backend.
+
+    See `default_excluded_set` in c10/core/impl/LocalDispatchKeySet.h.
+    """
     was = torch.is_autocast_enabled("privateuseone")
     torch.set_autocast_enabled("privateuseone", True)
     try:
@@ -232,7 +235,7 @@ def autocast_on_backend() -> Iterator[None]:
 
 @contextmanager
 def keep_default_device() -> Iterator[None]:
-    """A default device set inside (`torch.set_default_device("cuda")`) does not outlive us."""
+    """Undo a default device set inside (`torch.set_default_device("cuda")`)."""
     context: Any = torch._GLOBAL_DEVICE_CONTEXT
     before = getattr(context, "device_context", None)
     try:
@@ -244,7 +247,10 @@ def keep_default_device() -> Iterator[None]:
 
 @contextmanager
 def let_higher_order_operators_reach_modes() -> Iterator[None]:
-    """Operators on functions (`flex_attention`, `cond`) know no kernel for our autocast key."""
+    """Have operators on functions (`flex_attention`, `cond`) pass our autocast key by.
+
+    They look for a kernel for every key that is not registered as a fallthrough (torch/_ops.py).
+    """
     operators: Any = torch._ops._higher_order_ops
     defaults: Any = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
     defaults.append(AUTOCAST_KEY)

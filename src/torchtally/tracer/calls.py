@@ -16,7 +16,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self._known: dict[tuple[Any, ...], int] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
 
     def of(
         self, invocation: Invocation, outputs: Sequence[Tensor]
@@ -33,8 +33,8 @@ class Calls:
             if number < 0 and is_pinned(tensor):
                 where = PINNED
             key.append((tensor.shape, strides(tensor), tensor.dtype, shares, where))
-        place = self._known.get(signature := tuple(key))
+        place = self._numbers.get(signature := tuple(key))
         if place is None:
-            place = self._known[signature] = len(self.calls)
+            place = self._numbers[signature] = len(self.calls)
             self.calls.append(describe(invocation, outputs))
         return place, invocation.numbers, tuple(numbers)

@@ -1,4 +1,4 @@
-"""Which module's forward is running, by its path in the outermost module called."""
+"""The module whose forward is running, by its path in the outermost module called."""
 
 import sys
 import threading
@@ -28,7 +28,7 @@ OUTSIDE = Place("", "")
 class Running(threading.local):
     """The modules whose forward is running on this thread, innermost last.
 
-    Each with the stack above its call, so that an operator's own walk up need go no further.
+    With the stack above each call: an operator's walk up the stack ends there.
     """
 
     def __init__(self) -> None:
@@ -82,12 +82,14 @@ class Modules:
         self._stacks.mark_module_call(call.__code__)
         return [StandIn(nn.Module, "__call__", call)]
 
-    def _enter_root(self, module: nn.Module, known: Place | None, *, is_outermost: bool) -> Place:
-        """Name a module that has no name yet, and everything below it."""
+    def _enter_root(
+        self, module: nn.Module, existing: Place | None, *, is_outermost: bool
+    ) -> Place:
+        """Name a module that has no name yet, and all modules below it."""
         if is_outermost:
             self._root_called(module)
-        if known is not None:
-            return known
+        if existing is not None:
+            return existing
         class_name = type(module).__name__
         prefix = "" if is_outermost else f"{self.place.path}.{class_name}".lstrip(".")
         for name, child in module.named_modules():

@@ -1,8 +1,8 @@
-"""The observer that writes a trace: every operator with its phase and place, every storage's life.
+"""The observer that records a trace: operators with phase and place, lifetimes of storages.
 
-It writes facts and knows no formula. What a storage is for (an activation, a temporary) follows
-later from the trace; only what the script itself says is noted here: this is a parameter, that is
-its gradient, this is optimizer state.
+It records facts and computes nothing. What a storage is for (an activation, a temporary) follows
+later from the trace; recorded here is only what the script itself determines: parameters, their
+gradients, optimizer state.
 """
 
 import sys
@@ -38,11 +38,11 @@ from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage, virtual_of
 
 FIRST_CALLER = 3
-"""Frames between a reader of the stack here and the operator's caller: all of them ours."""
+"""Frames of ours between a reader of the stack here and the operator's caller."""
 
 
 class Recorder:
-    """One run's facts as they come in; `trace()` is the whole at any moment."""
+    """The facts of one run; `trace()` returns those so far."""
 
     def __init__(self) -> None:
         self.clock = 0
@@ -51,7 +51,7 @@ class Recorder:
         """How many optimizers' `step` this thread is inside of."""
         self.step_ends: list[int] = []
         self.is_stopped = False
-        """The trace is being taken: what still happens is no part of it."""
+        """The trace has been taken: nothing is recorded any more."""
         self._calls = Calls()
         self._stacks = Stacks()
         self.modules = Modules(self._stacks, self._root_called)
@@ -147,10 +147,10 @@ class Recorder:
                 message=str(error),
             )
         )
-        self.clock += 1  # what goes now, on the way out, was held at that moment
+        self.clock += 1  # frees during unwinding come after this moment
 
     def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
-        """What the script made of a tensor's storage; the first word stands."""
+        """Give a tensor's storage a role and a name; the first of each stays."""
         virtual = virtual_of(tensor)
         if virtual is None or virtual.number < 0:
             return
@@ -158,7 +158,7 @@ class Recorder:
             self._names.setdefault(virtual.number, name)
 
     def _root_called(self, module: nn.Module) -> None:
-        """An outermost module runs: its parameters and buffers are known by name now."""
+        """An outermost module runs: mark its parameters and buffers, by name."""
         root = (id(module), len(self.step_ends))
         if root in self._roots_seen:
             return
@@ -177,11 +177,11 @@ class Recorder:
         self.clock += 1
 
     def _place(self, invocation: Invocation, outputs: Sequence[Tensor]) -> tuple[Phase, int]:
-        """The phase an operator ran in, and where it belongs.
+        """The phase an operator ran in, and the number of its site.
 
-        A backward operator belongs where the forward operator ran that made its autograd node; one
-        that Python code under the engine called (a hook, a custom backward, a recomputation)
-        belongs to that code.
+        A backward operator has the site of the forward operator that made its autograd node; one
+        called by Python code below the engine (a hook, a custom backward, a recomputation) has the
+        site of that code.
         """
         key, walk = self._stacks.read(sys._getframe(FIRST_CALLER), self.modules.outer)
         if walk.engine is None:
@@ -189,16 +189,21 @@ class Recorder:
             self._remember(site)
             return self._phase_outside_backward(walk, invocation), site
         node = private.current_autograd_node()
+        # Python below the engine: hooks, `autograd.Function.backward`, and checkpointing, of which
+        # torch's is known by its code, and any other by building a graph without `create_graph`.
         if walk.is_called_by_engine:
             recomputes = walk.is_recompute or builds_graph_anew(walk.engine)
             site = self._site(self.modules.place, key)
             self._remember(site)
+            # An optimizer that steps inside a hook (`register_post_accumulate_grad_hook`).
             if self.is_optimizing and not torch.is_grad_enabled():
                 return Phase.OPTIMIZER, site
             return (Phase.RECOMPUTE if recomputes else Phase.BACKWARD), site
+        # AccumulateGrad has no forward operator: it belongs to the module of its leaf.
         if node is not None and private.sequence_number(node) == private.ACCUMULATE_GRAD_SEQUENCE:
             return Phase.BACKWARD, self._accumulation(node, walk, invocation.inputs, outputs)
         site = self._backward_site(node, walk)
+        # `create_graph`: the nodes made now belong where the first backward's do.
         if torch.is_grad_enabled():
             self._remember(site)
         return Phase.BACKWARD, site
@@ -215,7 +220,7 @@ class Recorder:
         return Phase.FORWARD
 
     def _is_of_model(self, invocation: Invocation) -> bool:
-        """Within an optimizer's step: a closure runs the model again, and builds a graph."""
+        """Within an optimizer's step: a closure that runs the model again, and builds a graph."""
         if not torch.is_grad_enabled():
             return False
         return self.modules.outer is not None or any(
@@ -223,14 +228,18 @@ class Recorder:
         )
 
     def _is_update(self, invocation: Invocation) -> bool:
-        """An update written by hand: it reads a gradient, or writes to a parameter."""
+        """A hand-written update: it reads a gradient, or writes to a parameter."""
         roles, numbers = self._roles, invocation.numbers
         if invocation.operator.is_inplace and roles.get(numbers[0]) is Role.PARAMETER:
             return True
         return any(roles.get(number) is Role.GRADIENT for number in numbers)
 
     def _remember(self, site: int) -> None:
-        """The autograd node made last belongs to this site, unless an earlier operator made it."""
+        """Assign the latest autograd node to this site, unless an earlier operator made it.
+
+        The dispatch mode runs below autograd, which makes the node before it calls the kernel
+        (VariableType, tools/autograd/gen_variable_type.py): the counter is one ahead of it.
+        """
         self._forward_sites.setdefault(private.next_sequence_number() - 1, site)
 
     def _backward_site(self, node: Any, walk: Walk) -> int:
@@ -241,14 +250,16 @@ class Recorder:
         return self._caller_of_backward(OUTSIDE, walk)
 
     def _caller_of_backward(self, place: Place, walk: Walk) -> int:
-        """The line that called backward."""
+        """The site of the call of backward."""
         frame = walk.engine.f_back if walk.engine is not None else None
         return self._site(place, self._stacks.read(frame)[0])
 
     def _accumulation(
         self, node: Any, walk: Walk, inputs: list[Tensor], outputs: Sequence[Tensor]
     ) -> int:
-        """A gradient reaches its leaf: mark both, and place the operator at the leaf's module."""
+        """The site of a gradient's accumulation: its leaf's module. Marks leaf and gradient."""
+        # Re-entrant checkpointing runs a backward whose leaves are detached activations: those are
+        # no parameters, unless they are `nn.Parameter`s.
         if isinstance(node.variable, nn.Parameter) or not is_nested(walk.engine):
             self.mark(node.variable, Role.PARAMETER)
             for tensor in (*inputs[:1], *outputs):
@@ -270,7 +281,7 @@ class Recorder:
     def host_operator_ran(self) -> None:
         self.host_operators += 1
 
-    # What was not as on the real device.
+    # Differences from a real device.
 
     def placeholder_given(self, operator: str, value: str) -> None:
         frame = own_frame(self._stacks, sys._getframe(1))
@@ -284,7 +295,7 @@ class Recorder:
 
     @property
     def moment(self) -> tuple[int, int]:
-        """Another one whenever an operator has run or the host has waited."""
+        """Changes whenever an operator has run or the host has waited."""
         return self.clock, len(self._waits)
 
     def trace(
@@ -340,12 +351,14 @@ def is_nested(engine: FrameType | None) -> bool:
 
 
 def builds_graph_anew(engine: FrameType) -> bool:
-    """Python code below the engine runs a forward with gradients: somebody's own checkpointing.
+    """Whether Python code below the engine builds a graph: checkpointing other than torch's.
 
-    Not when the backward pass is itself differentiated (`create_graph`), which turns gradients on.
+    With `create_graph` it is the engine that enables gradients, for the backward pass itself.
     """
     if not torch.is_grad_enabled():
         return False
+    # (tensors, gradients, keep_graph, create_graph, ...) in torch/autograd/graph.py: the first is
+    # `t_outputs`, the rest are `*args`.
     args = engine.f_locals.get("args", ())
     creates_graph = len(args) > 2 and bool(args[2])
     return not creates_graph

@@ -131,7 +131,7 @@ def run(script: Script, stopper: Stopper) -> ScriptOutcome:
     forked and that comes to the end here, ends here.
     """
     outcome = DONE
-    with as_main(script), stopper.watching(), suppress(Stopped):  # while its end is being told
+    with as_main(script), stopper.watching(), suppress(Stopped):  # during the report
         outcome = outcome_of(lambda: execute(script))
         is_stopped = stopper.outcome is not None or outcome is INTERRUPTED
         afterwards = outcome_of(lambda: shut_down(waits=not is_stopped))
@@ -156,13 +156,13 @@ def outcome_of(part: Callable[[], None]) -> ScriptOutcome:
 
 
 def failure(error: BaseException) -> ScriptOutcome:
-    """The outcome of an uncaught error; being told to stop is none, nor what comes of that."""
+    """The outcome of an uncaught error; DONE for a stop and what follows from it."""
     if any(isinstance(each, (StepsDone, Stopped)) for each in tracebacks.error_chain(error)):
         return DONE
     message = traceback.format_exception_only(error)[-1].strip()
     if is_broken_stdout(error):
         return ScriptOutcome(
-            Ending("exception", f"{message}: nobody reads stdout"), BROKEN_PIPE_EXIT
+            Ending("exception", f"{message}: the reader of stdout is gone"), BROKEN_PIPE_EXIT
         )
     tracebacks.show(error)
     return ScriptOutcome(Ending("exception", message), 1)

@@ -1,4 +1,4 @@
-"""Tracing: a virtual GPU, a recorder on it, and the steps that are taken."""
+"""Tracing: a virtual GPU, its recorder, and the count of training steps."""
 
 import platform
 import sys
@@ -27,20 +27,20 @@ class Predictions:
     elapsed: Elapsed
     trace_so_far: Callable[[], Trace]
     recorder: Recorder
-    _known: tuple[tuple[int, int], Trace] | None = field(default=None, init=False)
+    _latest: tuple[tuple[int, int], Trace] | None = field(default=None, init=False)
 
     def __call__(self, first_tick: int, end_tick: int) -> float:
-        """The trace so far is made only here, and once for as long as nothing more runs."""
+        """The trace so far is built here, once for as long as nothing more runs."""
         now = self.recorder.moment
-        if self._known is None or self._known[0] != now:
-            self._known = None  # before the new one is made: one of them is enough to hold
-            self._known = (now, self.trace_so_far())
-        return self.elapsed(self._known[1], first_tick, end_tick)
+        if self._latest is None or self._latest[0] != now:
+            self._latest = None  # freed before the new one is built
+            self._latest = (now, self.trace_so_far())
+        return self.elapsed(self._latest[1], first_tick, end_tick)
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A trace in the making: `trace()` is everything so far."""
+    """A run that is being traced: `trace()` returns everything so far."""
 
     gpu: VirtualGPU
     recorder: Recorder
@@ -88,7 +88,7 @@ def recording(
     dispatch: Dispatch = "cuda",
     elapsed: Elapsed | None = None,
 ) -> Iterator[Recording]:
-    """A virtual GPU that records. `on_step` is told of each completed step.
+    """A virtual GPU that records. `on_step` is called with the number of each completed step.
 
     `what_ifs` are changes to try, as `what_if.py` spells them. `elapsed` predicts times from the
     trace so far, for the script's own `torch.cuda.Event`s; without it those raise.
@@ -119,6 +119,6 @@ def recording(
 
 @contextmanager
 def watch(steps: Steps) -> Iterator[None]:
-    """The recorder sees modules called and optimizers made and stepped."""
+    """Have the recorder see calls of modules, and optimizers constructed and stepped."""
     with apply([*steps.recorder.modules.stand_ins(), *steps.stand_ins()]), steps.watch():
         yield

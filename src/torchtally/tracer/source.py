@@ -1,4 +1,4 @@
-"""Which Python lines an operator runs below: the user's own, libraries', never torch's or ours."""
+"""The Python lines that an operator runs below: the user's and libraries', not torch's or ours."""
 
 import linecache
 import os
@@ -16,7 +16,7 @@ from torchtally.trace import Frame
 
 
 class Code(IntEnum):
-    """What a piece of code is to us."""
+    """What a piece of code is to the recorder."""
 
     INTERNAL = 0
     """torch's, Python's or our own: never shown."""
@@ -27,9 +27,9 @@ class Code(IntEnum):
     RECOMPUTE = 4
     """torch.utils.checkpoint running a forward again."""
     BACKWARD = 5
-    """The call of backward, above the engine: it makes the gradient to start from."""
+    """The call of backward, above the engine: it makes the initial gradient."""
     MODULE = 6
-    """A module's call, as replaced here: what lies above it was read when it was entered."""
+    """A module's call, as replaced here: the stack above was read on entry."""
     GRADIENTS = 7
     """Clipping and unscaling of gradients: part of the optimizer's phase."""
 
@@ -74,7 +74,7 @@ Key = tuple[int, ...]
 
 
 class Stacks:
-    """Reads the Python stack at an operator and remembers what it has seen.
+    """Reads the Python stack at an operator; caches what it has read.
 
     `read` returns a key (hashable, cheap) and what the walk met on its way; `frames` turns a key
     into `Frame`s, once.
@@ -105,9 +105,9 @@ class Stacks:
     def read(self, frame: FrameType | None, outer: "Outer | None" = None) -> "tuple[Key, Walk]":
         """Walk up from a frame. The key holds (code, instruction) pairs, innermost first.
 
-        The walk ends at the autograd engine unless Python code was met below it: then what lies
-        above, the call of backward, is part of the key. It ends at a module's call, too, when
-        `outer` says what was read above that; the key then ends with the number of that.
+        The walk ends at the autograd engine unless there was Python code below it: then the frames
+        above, which called backward, are part of the key. It ends at a module's call, too, if
+        `outer` has what was read above that; the key then ends with the number of that.
         """
         kinds = self._kinds
         key: list[int] = []
@@ -126,6 +126,8 @@ class Stacks:
                         key.append(outer.number)
                         return tuple(key), outer.walk.within(walk)
                 elif kind == Code.ENGINE:
+                    # On the CPU, and for meta tensors, the engine runs in the thread that called it
+                    # (`Engine::execute_with_graph_task`): its frames lie above those of its hooks.
                     if walk.engine is None:
                         walk.engine = frame
                         walk.is_called_by_engine = bool(key) or walk.is_recompute
@@ -143,7 +145,7 @@ class Stacks:
         return tuple(key), walk
 
     def enter(self, frame: FrameType | None, outer: "Outer | None") -> "Outer":
-        """What lies above a module that is about to run."""
+        """The stack above a module that is about to run."""
         key, walk = self.read(frame, outer)
         number = self._outer_numbers.get(key)
         if number is None:

@@ -1,7 +1,7 @@
 """Counting training steps, and stopping the script after enough of them.
 
 A training step ends with the optimizer's step; with several optimizers, when each of them has
-stepped. An optimizer that was made but does not step is waited for, but not for ever.
+stepped. One that was constructed but never steps is waited for during `PATIENCE_STEPS` steps.
 """
 
 import os
@@ -24,13 +24,13 @@ from torchtally.tracer.recorder import Recorder
 from torchtally.virtual.stand_ins import StandIn
 
 PATIENCE_STEPS = 16
-"""Steps that optimizers may take while another one, made by the script, takes none."""
+"""Steps that optimizers may take while another one of the script takes none."""
 
 
 class StepsDone(BaseException):
-    """Raised in the script when it has taken as many steps as were asked for.
+    """Raised in the script after the requested number of steps.
 
-    Not an Exception, so that the script's own handlers let it pass.
+    Not an Exception, so that the script's handlers let it pass.
     """
 
 
@@ -43,11 +43,11 @@ class Steps:
         self.recorder = recorder
         self.wanted_steps = wanted_steps
         self.on_step = on_step
-        """Told the number of each completed step."""
+        """Called with the number of each completed step."""
         self._process = os.getpid()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._excused: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        """Waited for long enough; until they step."""
+        """No longer waited for, until they step."""
         self._steps_taken: list[tuple[Optimizer, int]] = []
         """Steps of optimizers since the last training step ended: who, and the tick of its end."""
 
@@ -73,7 +73,7 @@ class Steps:
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if os.getpid() != self._process:
-            return  # a forked process trains for itself
+            return  # a forked process, which inherits torch's global hooks
         self.recorder.is_optimizing += 1
         for parameter in parameters(optimizer):
             self.recorder.mark(parameter, Role.PARAMETER)
@@ -99,7 +99,10 @@ class Steps:
                 raise StepsDone
 
     def _ends(self) -> list[int]:
-        """Ticks at which training steps ended, now that an optimizer has stepped."""
+        """Ticks at which training steps ended; called when an optimizer has stepped.
+
+        After waiting in vain for one, the steps of the others are cut where each has stepped.
+        """
         stepped = {id(optimizer) for optimizer, _ in self._steps_taken}
         missing = [
             optimizer

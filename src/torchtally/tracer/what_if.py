@@ -1,4 +1,4 @@
-"""The script as it would be with one line changed: what each change is worth, without making it.
+"""Changes to try on a script without editing it, to see what each is worth.
 
 checkpoint=Block       every module of that class runs in torch.utils.checkpoint
 autocast=bfloat16      the model runs in torch.autocast("cuda", dtype=torch.bfloat16)
@@ -39,7 +39,7 @@ class CallDepth(threading.local):
 
 
 USED: set[str] = set()
-"""Changes of the session that met something to change."""
+"""Changes of the session that applied to something."""
 
 
 def unused_changes(what_ifs: tuple[str, ...]) -> list[str]:
@@ -48,7 +48,7 @@ def unused_changes(what_ifs: tuple[str, ...]) -> list[str]:
 
 
 def stand_ins(what_ifs: tuple[str, ...]) -> list[StandIn]:
-    """What is replaced in torch for these changes. Raises UsageError for one nobody knows."""
+    """What is replaced in torch for these changes. Raises UsageError for an unknown one."""
     USED.clear()
     changes = []
     for text in what_ifs:

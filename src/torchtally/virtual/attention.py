@@ -81,7 +81,7 @@ def capability(chip: Chip) -> tuple[int, int]:
 
 
 def choose(chip: Chip, call: Query) -> Backend:
-    """The backend CUDA would run. Raises PyTorch's RuntimeError when none the user allows fits."""
+    """The backend CUDA would run. Raises PyTorch's RuntimeError where none is usable."""
     for backend in priority(chip):
         if CAN_USE[backend](chip, call):
             return backend

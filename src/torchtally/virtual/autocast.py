@@ -1,11 +1,11 @@
-"""Autocast on the virtual GPU: CUDA's own cast lists, at the dispatcher, composites included.
+"""Autocast on the virtual GPU: CUDA's cast lists, at the dispatcher, for composites, too.
 
-Meta tensors carry no autocast key, so the kernels stand on a backend key nothing else uses and
-that key is included on every thread of the session; each kernel asks
-`torch.is_autocast_enabled("cuda")`, so nested and disabled regions are torch's own business. The
-lists are those of
-`AT_FORALL_LOWER_PRECISION_FP`, `AT_FORALL_FP32`, ... in aten/src/ATen/autocast_mode.h (torch 2.13);
-a test compares their union with what this build registers for CUDA.
+Meta tensors carry no autocast key (`getAutocastRelatedKeySetFromBackend`,
+c10/core/DispatchKeySet.h), so the kernels are registered for an unused backend's key, which is
+included on every thread of the session. Each kernel asks `torch.is_autocast_enabled("cuda")`:
+regions, nested or disabled, are torch's. The lists are those of `AT_FORALL_LOWER_PRECISION_FP`,
+`AT_FORALL_FP32`, ... in aten/src/ATen/autocast_mode.h (torch 2.13); a test compares their union
+with what this build registers for CUDA.
 """
 
 import weakref
@@ -75,7 +75,7 @@ REFUSED = {
     "torch.nn.functional.binary_cross_entropy_with_logits\nor torch.nn.BCEWithLogitsLoss.  "
     "binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
 }
-"""Operators CUDA's autocast refuses, with the words it refuses them in."""
+"""Operators that CUDA's autocast refuses, and its messages."""
 
 CASTS: dict[str, Cast] = {
     **dict.fromkeys(LOWER.split(), Cast.LOWER),
@@ -100,7 +100,9 @@ class WeightCache:
             and weight_and_copy[1].dtype is dtype
         ):
             return weight_and_copy[1]
-        with torch.enable_grad():  # a copy made without serves later with (pytorch #165068)
+        # `cached_cast` (ATen/autocast_mode.cpp) caches whatever it made first: a copy from a
+        # no_grad region has no grad_fn and would cut later gradients (pytorch #165068).
+        with torch.enable_grad():
             copy = weight.to(dtype)
         self._copies[id(weight)] = (weakref.ref(weight), copy)
         return copy
@@ -133,6 +135,7 @@ class Autocast:
 
     def register(self) -> list[Library]:
         """Register all kernels. The libraries returned keep them alive."""
+        # Operators without a cast have to pass the included key by.
         fallthrough = Library("_", "IMPL")
         fallthrough.fallback(torch.library.fallthrough_kernel, private.AUTOCAST_KEY.name)
         kernels = Library("aten", "IMPL")
@@ -213,14 +216,17 @@ class Autocast:
                 return self.cache.cast(leaf, dtype)
             return leaf.to(dtype)
 
-        # The last argument's copy is made first: PyTorch casts within the call of the operator, and
-        # the compiler of its releases evaluates arguments from right to left.
+        # The last argument is cast first: `WrapFunction_::call` (ATen/autocast_mode.h) casts inside
+        # the call's argument list, which GCC evaluates from right to left. Block addresses follow.
         cast_kwargs = {name: to_dtype(kwargs[name]) for name in reversed(kwargs)}
         cast_args = [to_dtype(arg) for arg in reversed(args)]
         return tuple(reversed(cast_args)), {name: cast_kwargs[name] for name in kwargs}
 
     def is_cacheable(self, tensor: Tensor) -> bool:
-        """CUDA caches casts of float32 leaves that require grad and are no view."""
+        """CUDA caches casts of float32 leaves that require grad and are not views.
+
+        `can_try_cache` of `cached_cast` in ATen/autocast_mode.cpp.
+        """
         return (
             tensor.dtype is torch.float32
             and tensor.requires_grad

@@ -1,4 +1,4 @@
-"""`torch.compile` on the virtual GPU: the function runs eagerly, and the report says so.
+"""`torch.compile` on the virtual GPU: the function runs eagerly, with a note in the report.
 
 What torch.compile returns keeps its shape: a module is wrapped, with the original as `_orig_mod`,
 so that state dicts carry the prefix they would carry.
@@ -29,7 +29,7 @@ class EagerModule(nn.Module):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """What `isinstance` is told: libraries unwrap what they take for a compiled module."""
+        """For `isinstance`: libraries unwrap compiled modules before they save or inspect them."""
         frames = private.compiler_frames()
         return EagerModule if frames is None else frames.OptimizedModule
 
@@ -82,17 +82,17 @@ class Compiling:
 
 
 def dynamo_stand_ins() -> list[StandIn]:
-    """Keep the compiler from being imported (1.3 s) by code that only says it is not for it."""
+    """Keep code that opts out of compilation from importing the compiler (1.3 s)."""
     if private.DYNAMO in sys.modules:
         return []
     return [StandIn(Loaded(), private.DYNAMO, Deferred(private.DYNAMO))]
 
 
 class Deferred(ModuleType):
-    """Stands for `torch._dynamo` until somebody needs more of it than is answered here.
+    """Replaces `torch._dynamo`, and imports it when more of it is needed than is defined here.
 
-    Every optimizer's step marks a break in a graph nobody captures, and many of torch's shape
-    functions ask, when first called, to be hidden.
+    Every optimizer's step calls `graph_break` (torch/optim/optimizer.py), and many of torch's shape
+    functions call `disable` on first use (`_disable_dynamo`, torch/_compile.py).
     """
 
     def __init__(self, name: str) -> None:
@@ -107,7 +107,7 @@ class Deferred(ModuleType):
     def disable(self, fn: Any = None, recursive: bool = True, **options: Any) -> Any:
         if options.get("wrapping", True):
             return self._import().disable(fn, recursive, **options)
-        self._hidden.append(fn)  # asked by torch._disable_dynamo, which keeps the answer with it
+        self._hidden.append(fn)  # torch._disable_dynamo caches the answer as its attribute
         return fn
 
     def forget(self) -> None:
@@ -117,7 +117,7 @@ class Deferred(ModuleType):
         self._hidden.clear()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # asked of every module there is
+        if name.startswith("__") and name != "__path__":  # `inspect` looks these up in all modules
             raise AttributeError(name)
         return getattr(self._import(), name)
 

@@ -37,7 +37,7 @@ class CUDAGraph:
 
 
 class CudaModule:
-    """What the functions of `torch.cuda` answer while the session lasts."""
+    """Answers of the functions of `torch.cuda` during a session."""
 
     def __init__(self, mode: VirtualDispatch, chip: Chip) -> None:
         self.mode = mode
@@ -55,7 +55,7 @@ class CudaModule:
         if not 0 <= index < len(self.mode.gpus):
             raise RuntimeError(
                 "CUDA error: invalid device ordinal\n"
-                f"Device {index} was asked for; this run simulates {len(self.mode.gpus)} GPU(s)."
+                f"Device {index} was requested; this run simulates {len(self.mode.gpus)} GPU(s)."
             )
         return index
 
@@ -89,7 +89,7 @@ class CudaModule:
         return Device
 
     def properties(self, device: Any = None) -> SimpleNamespace:
-        """As `torch.cuda.get_device_properties`; figures nobody publishes are left out."""
+        """As `torch.cuda.get_device_properties`, without figures that are not published."""
         self.index(device)
         facts = self.chip.properties
         properties = SimpleNamespace(
@@ -162,7 +162,7 @@ class CudaModule:
     # The table.
 
     def answers(self) -> dict[str, Any]:
-        """Names of `torch.cuda` and what stands for them."""
+        """Names of `torch.cuda` and their replacements."""
         nothing = do_nothing
         return {
             "is_available": lambda: True,
@@ -279,7 +279,7 @@ def is_no_device(device: Any) -> bool:
 
 def refuse(name: str) -> Any:
     raise UnsupportedError(
-        f"{name} has no answer on a GPU that is not there.\n"
+        f"{name} has no answer on a simulated GPU.\n"
         "Guard the call, or leave it out of the simulated run."
     )
 

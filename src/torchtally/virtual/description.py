@@ -1,4 +1,4 @@
-"""A call of the virtual GPU as the record keeps it: its name, shapes, layouts and literals."""
+"""A call as the trace records it: its name, shapes, layouts and literals."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ KEPT_LITERALS = (int, bool, str, type(None), torch.dtype)
 
 
 def strides(tensor: Tensor) -> tuple[int, ...]:
-    """A sparse tensor has none: taken as contiguous."""
+    """A sparse tensor has no strides: those of a contiguous one."""
     if tensor.layout is torch.strided:
         return tuple(tensor.stride())
     return torch.empty(tensor.shape, device=META).stride()
@@ -42,7 +42,7 @@ ALLOWS_TF32: tuple[tuple[str, Literal], ...] = (("allow_tf32", True),)
 
 
 def literals(invocation: Invocation) -> Iterator[tuple[str, Literal]]:
-    """The arguments that are no tensors, as far as the record keeps them."""
+    """Arguments other than tensors, as far as they are recorded."""
     for name, value in invocation.named_arguments:
         if isinstance(value, KEPT_LITERALS) or (
             isinstance(value, (list, tuple)) and not holds_tensors(value)

@@ -1,4 +1,4 @@
-"""The memory of one virtual GPU: a caching allocator, and who is told of what happens in it."""
+"""The memory of one virtual GPU: a caching allocator, and its observer."""
 
 import threading
 from collections import deque
@@ -13,26 +13,26 @@ from torchtally.virtual.storage import VirtualStorage
 
 
 class MemoryObserver(Protocol):
-    """Told of every allocation and free on a virtual GPU, in order."""
+    """Notified of every allocation and free on a virtual GPU, in order."""
 
     def storage_born(self, storage: VirtualStorage) -> None: ...
 
     def storage_died(self, storage: VirtualStorage) -> None: ...
 
     def workspace_taken(self, device: torch.device, block: Block, name: str) -> None:
-        """A library took memory, and keeps it."""
+        """A library allocated memory, and keeps it."""
 
     def workspace_dropped(self, block: Block) -> None: ...
 
     def workspace_used(self, device: torch.device, block: Block, name: str) -> None:
-        """The operator that runs now took memory, and has given it back."""
+        """The current operator allocated memory, and has freed it."""
 
     def reserved_changed(self, device: torch.device, reserved_bytes: int) -> None: ...
 
     def cache_emptied(self, device: torch.device) -> None: ...
 
     def host_waited(self) -> None:
-        """All that the device was given so far is done before it is given more."""
+        """The host waited until the device had done everything issued so far."""
 
     def memory_refused(
         self, device: torch.device, requested_bytes: int, error: OutOfMemoryError
@@ -42,9 +42,9 @@ class MemoryObserver(Protocol):
 class DeviceMemory:
     """What is allocated and reserved on one virtual GPU, by the allocator's rules.
 
-    Storages die whenever Python lets go of them, also in the middle of another allocation (the
-    garbage collector runs when it likes) and in other threads: a free that comes while the
-    allocator is at work waits until it is done.
+    Storages die when their last Python reference does, also in the middle of another allocation
+    (the garbage collector may run at any bytecode) and in other threads: a free that comes while
+    the allocator is busy is queued until it is done.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class DeviceMemory:
         """The current stream's number."""
         self._reserved_bytes = 0
         self._frees = 0
-        """How often memory was given back to the driver."""
+        """How often memory was returned to the driver (cudaFree)."""
         self._kept: dict[tuple[str, bool, int], Block] = {}
         """Workspaces by (what for, the handle is autograd's, stream)."""
         self._lock = threading.RLock()
@@ -88,7 +88,7 @@ class DeviceMemory:
     # Storages.
 
     def allocate(self, storage: VirtualStorage) -> None:
-        """Find a place for a storage. Raises torch.OutOfMemoryError."""
+        """Allocate a block for a storage. Raises torch.OutOfMemoryError."""
         if storage.requested_bytes:
             storage.block = self._allocate(storage.requested_bytes)
         if self.observer is not None:
@@ -97,7 +97,7 @@ class DeviceMemory:
     def free(self, storage: VirtualStorage) -> None:
         block, storage.block = storage.block, None
         if block is None and storage.requested_bytes:
-            return  # it never found a place
+            return  # its allocation ran out of memory
         if self.observer is not None:
             self.observer.storage_died(storage)
         if block is not None:
@@ -116,7 +116,7 @@ class DeviceMemory:
         if storage.block is not None:
             self.allocator.record_stream(storage.block, stream)
 
-    # What is no tensor's.
+    # Memory without a tensor.
 
     def take_workspace(self, requested_bytes: int, name: str, stream: int | None = None) -> Block:
         """Memory that a library asks for and keeps; None: on the current stream."""
@@ -141,13 +141,13 @@ class DeviceMemory:
             self.drop_workspace(self._kept.popitem()[1])
 
     def drop_workspace(self, block: Block) -> None:
-        """Such memory given back."""
+        """Free a block taken by `take_workspace`."""
         if self.observer is not None:
             self.observer.workspace_dropped(block)
         self._free(block)
 
     def use_workspaces(self, sizes: tuple[tuple[int, str], ...]) -> None:
-        """Memory that the operator at work needs besides its results: (bytes, what for)."""
+        """Scratch memory of the current operator: (bytes, name) each."""
         blocks = []
         for requested_bytes, name in sizes:
             block = self._allocate(requested_bytes)
@@ -160,7 +160,7 @@ class DeviceMemory:
     # The device.
 
     def synchronize(self) -> None:
-        """The host waited for the device: all streams have done what they were given."""
+        """The host waits for the device: all streams have completed."""
         if self.allocator.has_pending:
             self._at_work(self.allocator.synchronize)
         if self.observer is not None:
@@ -190,7 +190,7 @@ class DeviceMemory:
             if self.observer is not None:
                 self.observer.memory_refused(self.device, requested_bytes, error)
             raise torch.OutOfMemoryError(str(error)) from None
-        self._drain()  # not under the lock: a thread that finds it taken leaves its block to us
+        self._drain()  # outside the lock: a thread that found it taken has queued its block
         self._notice_reserved()
         return block
 
@@ -199,7 +199,7 @@ class DeviceMemory:
         self._drain()
 
     def _drain(self) -> None:
-        """Free what waits, unless the allocator is at work, which then does so afterwards."""
+        """Free queued blocks, unless the allocator is busy, which then does so afterwards."""
         while self._freed and not self._is_busy and self._lock.acquire(blocking=False):
             self._is_busy = True
             try:

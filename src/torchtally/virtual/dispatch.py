@@ -1,8 +1,8 @@
-"""Where every operator of the script arrives, below autograd: the virtual device's executor.
+"""The dispatch mode that executes every operator for the virtual device, below autograd.
 
-The mode decides which device a call belongs to, runs it on meta tensors, gives new storages to
-their device, keeps small values, and tells the observer. Operators that need more than that have a
-handler of their own in `SPECIAL` (see `special.py`).
+It decides which device a call belongs to, runs the call on meta tensors, assigns new storages to
+their device, keeps small values, and notifies the observer. Operators that need more have a handler
+in `SPECIAL` (see `special.py`).
 """
 
 import os
@@ -45,7 +45,7 @@ from torchtally.virtual.waits import HostWait, host_wait, pins_result
 
 
 class OperatorDepth(threading.local):
-    """How deep this thread is inside an operator, where tensors must tell torch the truth."""
+    """How deep this thread is inside an operator, where tensors report their real device, meta."""
 
     depth = 0
 
@@ -54,7 +54,7 @@ INSIDE = OperatorDepth()
 
 Handler = Callable[["VirtualDispatch", Invocation], Any]
 SPECIAL: dict[OpOverload, Handler] = {}
-"""Operators that are more than shapes: filled by `special.py`."""
+"""Operators that need more than a shape function; filled by `special.py`."""
 
 
 class VirtualDispatch(TorchDispatchMode):
@@ -72,25 +72,25 @@ class VirtualDispatch(TorchDispatchMode):
         self.target: Chip | None = None
         """The chip simulated."""
         self.nonzero_fraction = 1.0
-        """Share of a mask assumed true where a shape depends on values nobody has."""
+        """Share of a mask assumed true where a shape depends on unknown values."""
         self.last_home: DeviceMemory | HostMemory | None = None
-        """Where the last operator's results went: a C++ composition's own factories go there."""
+        """Where the last operator's results went: factories inside a C++ composition follow it."""
         self._operators: dict[int, Operator] = {}
-        """By the overload's id: its own hash is computed in Python, and this is asked for often."""
+        """By the overload's id: `OpOverload.__hash__` is a Python function (torch/_ops.py)."""
         self._templates: dict[tuple[Any, ...], ResultTemplate] = {}
         self._scratch: dict[tuple[Any, ...], tuple[tuple[int, str], ...]] = {}
         self._checked: set[tuple[Any, ...]] = set()
-        """Signatures of in-place calls that torch accepted once."""
+        """Signatures of in-place calls whose shapes torch has accepted."""
         self._node = -1
-        """Sequence number of the autograd node that last made a storage, and which it made."""
+        """Sequence number of the autograd node that last allocated; ids of its storages below."""
         self._made_by_node: set[int] = set()
 
     supports_higher_order_operators = True
-    """They arrive here, too, to be refused in words a user understands."""
+    """Else torch raises an error of its own for them, about this class (torch/_ops.py)."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing compiles here: torch's guard against it would import the compiler (1.3 s)."""
+        """False: torch/utils/_python_dispatch.py would import the compiler to say True (1.3 s)."""
         return False
 
     def __torch_dispatch__(
@@ -112,43 +112,46 @@ class VirtualDispatch(TorchDispatchMode):
         return self.run(call) if handler is None else handler(self, call)
 
     def run_plainly(self, overload: OpOverload, args: tuple[Any, ...]) -> Any:
-        """A call that has nothing to do with the virtual GPU: most of a data loader's."""
+        """A call on real host tensors alone: most of what a data loader does."""
         self.observer.host_operator_ran()
         return overload(*args)
 
     def leave_in_child(self) -> None:
-        """In a forked process everything runs for real, and nothing is counted."""
+        """In a forked process: run everything for real from now on, and record nothing."""
         self.is_active = False
         self.observer = NullObserver()
         for gpu in self.gpus:
             gpu.observer = None
-        OperatorDepth.depth = INSIDE.depth = 1  # in every thread, tensors tell the truth
+        # The class attribute is what threads start with: tensors report real devices in all.
+        OperatorDepth.depth = INSIDE.depth = 1
 
     def operator(self, overload: OpOverload) -> Operator:
-        """What is known of an overload, learnt the first time."""
+        """Facts of an overload, looked up in its schema the first time."""
         operator = self._operators.get(id(overload))
         if operator is None:
             operator = self._operators[id(overload)] = learn(overload, SPECIAL.get(overload))
         return operator
 
     def call(self, overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
-        """Run one more operator for the sake of the one being handled, and record it."""
+        """Run and record one more operator, as part of the one being handled."""
         return self.run(Invocation(self.operator(overload), args, kwargs))
 
     def home_of(self, device: torch.device) -> DeviceMemory | HostMemory | None:
-        """Who keeps the storages of a device; None for devices the user means as they are."""
+        """The memory that holds a device's storages; None for a device that is not simulated."""
         if device.type == "cuda":
             index = self.current_device if device.index is None else device.index
             if index >= len(self.gpus):
                 raise RuntimeError(
                     "CUDA error: invalid device ordinal\n"
-                    f"cuda:{index} was asked for; this run simulates {len(self.gpus)} GPU(s)."
+                    f"cuda:{index} was requested; this run simulates {len(self.gpus)} GPU(s)."
                 )
             return self.gpus[index]
         return self.host if device.type == "cpu" else None
 
     def run(self, call: Invocation) -> Any:
-        """Run a call on whichever device its tensors and its `device` argument name."""
+        """Run a call on the device that its tensors and its `device` argument name."""
+        # A device beats the host: TensorIterator (ATen/TensorIterator.cpp, `compute_types`) takes
+        # the common device from the first tensor that is not a zero-dimensional one of the CPU.
         home: Any = None
         mixes = False
         for virtual in call.virtuals:
@@ -163,13 +166,15 @@ class VirtualDispatch(TorchDispatchMode):
         device = call.kwargs.get("device")
         if device is not None:
             if device.type == "meta":
-                # Users who mean it say so, and options that C++ code took from a virtual tensor.
+                # The user wants a meta tensor; or C++ took `Tensor::options()` from a virtual one,
+                # whose TensorImpl says meta, and the result belongs to the virtual device.
                 if home is None and is_from_options(call):
                     home = self.last_home
                 if home is None:
                     return self.execute(call.operator.overload, call.args, call.kwargs)
                 result_home = home
             else:
+                # `_to_copy` to another device: checked where its input is, kept where it goes.
                 result_home = self.home_of(device)
                 home = home or (result_home if result_home is not self.host else None)
         if home is None:
@@ -181,12 +186,12 @@ class VirtualDispatch(TorchDispatchMode):
     # On the host.
 
     def run_on_host(self, call: Invocation) -> Any:
-        """A call without virtual tensors: real, but for big float factories."""
+        """A call without virtual tensors, run for real; big float factories become virtual."""
         self.observer.host_operator_ran()
         kwargs = call.kwargs
         pinned = kwargs.get("pin_memory")
         if pinned:
-            kwargs = {**kwargs, "pin_memory": False}
+            kwargs = {**kwargs, "pin_memory": False}  # torch pins by the CUDA driver
         if call.operator.is_factory and self.is_big(call):
             meta = self.execute(call.operator.overload, call.args, without_device(kwargs, META))
             make_virtual(meta, self.host)
@@ -198,7 +203,7 @@ class VirtualDispatch(TorchDispatchMode):
         return result
 
     def is_big(self, call: Invocation) -> bool:
-        """A CPU factory of many floats, which nobody will look at one by one."""
+        """A CPU factory of so many floats that their values are not kept."""
         shape = call.args[0] if call.args else None
         dtype = call.kwargs.get("dtype") or torch.get_default_dtype()
         if not isinstance(shape, (list, tuple)) or not values.is_approximate(dtype):
@@ -210,6 +215,9 @@ class VirtualDispatch(TorchDispatchMode):
     def run_virtual(self, call: Invocation, home: Any, mixes: bool) -> Any:
         """Run on meta tensors; results belong to `home`."""
         operator = call.operator
+        # Composite operators decompose at autograd's keys. Under inference mode those keys are
+        # excluded (c10/core/InferenceMode.h), so the operator arrives whole. Torch takes this mode
+        # off the stack while it runs: `with self` puts it back for the parts.
         if operator.is_composite and operator.overload not in SHAPES:
             with self:
                 return kernels.branch_of(operator.overload)(*call.args, **call.kwargs)
@@ -218,14 +226,16 @@ class VirtualDispatch(TorchDispatchMode):
         self.last_home = home
         if operator.product is not None and self.target is not None:
             call.allows_tf32 = allows_tf32(call)
+        # Results depend on the signature alone: known ones are built without the meta kernel.
         signature = call.signature
         template = self._templates.get(signature)
         if template is not None:
             return self.finish(call, template.build(), home)
+        # In place, the result is the first argument. The meta kernel only checks shapes, once.
         if operator.is_inplace:
             if signature not in self._checked:
                 if not is_elementwise_on_lists(call):
-                    self.execute_as_meta(call, mixes)  # raises what torch raises for wrong shapes
+                    self.execute_as_meta(call, mixes)
                 self._checked.add(signature)
             return self.finish(call, call.args[0] if operator.returns_self else None, home)
         result = self.execute_as_meta(call, mixes)
@@ -234,7 +244,9 @@ class VirtualDispatch(TorchDispatchMode):
         return self.finish(call, result, home)
 
     def execute_as_meta(self, call: Invocation, mixes: bool) -> Any:
+        """The operator with host tensors replaced by meta tensors of the same shapes."""
         args, kwargs = call.args, call.kwargs
+        # Meta kernels refuse a mixture of cpu and meta, which stands for one of cpu and cuda here.
         if mixes and call.has_real:
             stand_in = {
                 id(tensor): torch.empty_strided(
@@ -248,8 +260,10 @@ class VirtualDispatch(TorchDispatchMode):
         return self.execute(call.operator.overload, args, without_device(kwargs, META))
 
     def execute(self, overload: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The operator on meta tensors, where torch must see them as what they are."""
+        """The operator on meta tensors."""
         function = SHAPES.get(overload, overload)
+        # torch's meta kernels in Python read `tensor.device` and compare (`check_same_device` in
+        # torch/_prims_common): within, the properties of `tensors.py` must answer "meta".
         INSIDE.depth += 1
         try:
             return function(*args, **kwargs)
@@ -262,34 +276,39 @@ class VirtualDispatch(TorchDispatchMode):
             INSIDE.depth -= 1
 
     def finish(self, call: Invocation, result: Any, home: Any) -> Any:
-        """Give new storages to their device, keep values, and tell the observer."""
+        """Assign new storages to their device, keep values, and notify the observer."""
         outputs = tensors_in(result)
         is_new = False
+        # In the order of the CUDA kernel: the caching allocator's blocks depend on it.
         for tensor in in_order_of_allocation(outputs, call.operator.allocation_order):
             if tensor.layout is not torch.strided:
-                continue  # a sparse tensor is its indices and its values, and those are known
+                continue  # a sparse tensor's indices and values are tensors of their own
+            # A view shares its base's StorageImpl, hence the Python object that carries `virtual`.
             storage = tensor.untyped_storage()
             if getattr(storage, "virtual", None) is None and private.is_meta(tensor):
                 virtual = VirtualStorage(home, storage.nbytes())
                 storage.virtual = virtual  # type: ignore[attr-defined]
                 self.note_maker(virtual)
                 is_new = True
+        # `resize_`, `set_` and out= may reallocate (`resize_bytes_meta`, ATen/native/Resize.h).
         if call.operator.is_mutating and not call.operator.is_inplace:
             self.notice_resizes(call)
+        # After the results: a structured kernel allocates these before its `impl` asks cuBLAS for a
+        # handle (torchgen/dest/register_dispatch_key.py).
         if call.operator.takes_workspace and isinstance(home, DeviceMemory):
             self.take_workspaces(call, outputs, home)
         pins = home is self.host and pins_result(call)
         if pins:
-            pin(result)
-        self.tell(call, outputs, home)
+            pin(result)  # before the recorder looks
+        self.notify(call, outputs, home)
         if is_new or call.operator.is_mutating:
             result = self.values.keep(call, outputs, result, home)
             if pins:
-                pin(result)
+                pin(result)  # on the host it may be another tensor now, with real values
         return result
 
-    def tell(self, call: Invocation, outputs: Sequence[Tensor], home: Any) -> None:
-        """Let the observer hear of the operator, and of the host's wait for it, if it waits."""
+    def notify(self, call: Invocation, outputs: Sequence[Tensor], home: Any) -> None:
+        """Notify the observer of the operator, and of the host's wait for it, if any."""
         on_host = [virtual is None or virtual.home is self.host for virtual in call.virtuals]
         if home is self.host and all(on_host):
             self.observer.host_operator_ran()
@@ -308,6 +327,8 @@ class VirtualDispatch(TorchDispatchMode):
         chip, name = self.target, call.operator.name
         if chip is None or chip.compute_capability is None:
             return
+        # One workspace per handle and stream, kept (ATen/cuda/CublasHandlePool.cpp). Handles belong
+        # to threads, and the engine runs CUDA's backward in a thread per device.
         if uses_blas(name):
             is_backward = inside_backward()
             workspace = blas_workspace(chip.compute_capability, os.environ)
@@ -324,7 +345,10 @@ class VirtualDispatch(TorchDispatchMode):
             memory.use_workspaces(sizes)
 
     def note_maker(self, virtual: VirtualStorage) -> None:
-        """Remember what the node being evaluated has made."""
+        """Remember which storages the autograd node being evaluated has allocated.
+
+        By sequence number: addresses of nodes are reused within one backward pass.
+        """
         node = private.current_autograd_node()
         if node is not None:
             number = private.sequence_number(node)
@@ -334,16 +358,16 @@ class VirtualDispatch(TorchDispatchMode):
             self._made_by_node.add(id(virtual))
 
     def was_made_by(self, virtual: VirtualStorage, node: Any) -> bool:
-        """Whether this evaluation of a node has made a storage."""
+        """Whether a storage was allocated in this evaluation of a node."""
         return self._node == private.sequence_number(node) and id(virtual) in self._made_by_node
 
     def host_waits(self) -> None:
-        """A value goes to the host, which waits for what the device was given before."""
+        """The host waits until the device has done everything it was given."""
         for gpu in self.gpus:
             gpu.synchronize()
 
     def host_reads(self, virtual: VirtualStorage) -> None:
-        """The script looks at values: where those are the device's, it waits for them."""
+        """The script reads values: those on the device have to be waited for."""
         if virtual.home is not self.host:
             self.host_waits()
 
@@ -358,7 +382,7 @@ class VirtualDispatch(TorchDispatchMode):
 
 
 def allows_tf32(call: Invocation) -> bool:
-    """PyTorch's settings of this moment let CUDA compute the call in TF32."""
+    """PyTorch's current settings allow TF32 for the call."""
     product = call.operator.product
     return (
         product is not None
@@ -368,7 +392,7 @@ def allows_tf32(call: Invocation) -> bool:
 
 
 def is_all_on_host(args: Sequence[Any]) -> bool:
-    """No tensor among the arguments is virtual, or the user's own on "meta"."""
+    """No argument is a virtual tensor, or one that the user put on "meta"."""
     for arg in args:
         if isinstance(arg, Tensor):
             if private.is_meta(arg):
@@ -387,7 +411,10 @@ def in_order_of_allocation(
 
 
 def is_elementwise_on_lists(call: Invocation) -> bool:
-    """A `_foreach_` operator on lists of the same shapes: torch accepts it, tensor by tensor."""
+    """A `_foreach_` operator on lists of equal shapes, which torch accepts tensor by tensor.
+
+    Its meta kernel is a Python loop over hundreds of tensors: not worth running as a check.
+    """
     if not call.operator.name.startswith("aten._foreach_"):
         return False
     lists = [arg for arg in call.args if isinstance(arg, list) and arg]
@@ -398,13 +425,14 @@ def is_elementwise_on_lists(call: Invocation) -> bool:
 def is_from_options(call: Invocation) -> bool:
     """A factory called from C++ with another tensor's options.
 
-    Python's bindings always pass `pin_memory`; `Tensor::options()` never does.
+    Python's bindings always pass `pin_memory` (tools/autograd/gen_python_functions.py);
+    `Tensor::options()` leaves it unset.
     """
     return "pin_memory" not in call.kwargs
 
 
 def in_child(call: Invocation) -> Any:
-    """An operator in a forked worker: what it makes of virtual host data is real zeros."""
+    """An operator in a forked worker: results on virtual host data are real zeros."""
     result = call.operator.overload(*call.args, **call.kwargs)
     if not call.is_virtual:
         return result
@@ -416,7 +444,7 @@ def in_child(call: Invocation) -> Any:
 
 
 def without_device(kwargs: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Keywords with the device replaced, and what only a real device understands left out."""
+    """Keywords with the device replaced, without pinning and without a generator."""
     if not kwargs:
         return kwargs
     kept = {name: arg for name, arg in kwargs.items() if name != "pin_memory"}

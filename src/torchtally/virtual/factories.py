@@ -1,4 +1,4 @@
-"""Functions that make tensors from Python values and would ask a real device to hold them."""
+"""Factories of tensors from Python values, which would need a real device."""
 
 import warnings
 from collections.abc import Callable
@@ -22,7 +22,7 @@ COPY_CONSTRUCTED = (
     "or sourceTensor.detach().clone().requires_grad_(True), rather than "
     "torch.tensor(sourceTensor)."
 )
-"""What torch warns of, in its words, when a tensor is made of a tensor."""
+"""torch's warning when a tensor is made of a tensor."""
 
 NAMES = """
 empty empty_permuted empty_strided ones arange bartlett_window blackman_window eye full
@@ -56,11 +56,12 @@ class Factories:
         return [
             StandIn(torch, "Generator", generator_type(torch.Generator, self.complete_device)),
             *(StandIn(torch, name, function) for name, function in functions.items()),
-            # Device contexts know factories by identity, and the native ones run below ours.
+            # Device contexts know factories by identity (`DeviceContext.__torch_function__`), and
+            # the native ones run below ours.
             StandIn(*private.DEVICE_CONSTRUCTORS, lambda: constructors),
             # So does torch.jit: code it compiles calls ours by the operator's name.
             StandIn(*private.BUILTIN_TABLE, table),
-            # Parameters of lazy modules refuse all but a few functions, none of ours among them.
+            # Parameters of lazy modules refuse functions they do not know, ours among them.
             StandIn(UninitializedTensorMixin, "shape", Tensor.shape),
             StandIn(
                 UninitializedTensorMixin,
@@ -78,7 +79,7 @@ class Factories:
 
     @staticmethod
     def target(device: Any, data: Any) -> torch.device:
-        """The device asked for, else the default one, else that of the data."""
+        """The device requested, else the default one, else that of the data."""
         target = as_device(device) or private.default_device()
         if target is not None:
             return target

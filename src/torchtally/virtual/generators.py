@@ -1,4 +1,4 @@
-"""Generators of the virtual GPU: host generators that say they are on it."""
+"""Generators of the virtual GPU: host generators whose `device` is the GPU."""
 
 import weakref
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def is_on_device(generator: torch.Generator) -> bool:
 def generator_type(
     native: type[torch.Generator], as_device: Callable[[Any], torch.device]
 ) -> type[torch.Generator]:
-    """What stands for `torch.Generator`; `as_device` completes a device as its user wrote it."""
+    """The replacement of `torch.Generator`; `as_device` completes a device as its user wrote it."""
 
     class GeneratorType(type(native)):  # type: ignore[misc]
         """Generators made before the session are generators too."""

@@ -1,4 +1,4 @@
-"""One call of an operator as it reaches the virtual GPU, and what can be remembered about it."""
+"""One call of an operator as it reaches the virtual GPU, and its signature."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from torchtally.virtual.storage import Home, VirtualStorage, is_pinned, virtual_
 
 META = torch.device("meta")
 HOST_NUMBER = -1
-"""The number of a storage no virtual GPU holds."""
+"""The number of a storage that is on no virtual GPU."""
 PINNED = "pinned"
 """Where a tensor is, in a signature; else True on the device, and False on the host."""
 
@@ -39,7 +39,7 @@ class Invocation:
         self.numbers: tuple[int, ...] = ()
         """Storage numbers of the inputs, known once the signature is."""
         self.allows_tf32 = False
-        """PyTorch's settings let CUDA compute it in TF32; to be said before the signature is."""
+        """PyTorch's settings allow TF32 for it; set before the signature is read."""
         self._signature: tuple[Any, ...] | None = None
 
     @property
@@ -48,7 +48,7 @@ class Invocation:
 
     @property
     def home(self) -> Home | None:
-        """Who keeps the first virtual tensor among the inputs."""
+        """The memory of the first virtual tensor among the inputs."""
         return next((virtual.home for virtual in self.virtuals if virtual is not None), None)
 
     @property
@@ -71,7 +71,10 @@ class Invocation:
         return named_inputs
 
     def argument(self, name: str) -> Any:
-        """What was given for an argument; None where it was left at its default."""
+        """The value of an argument; None where it was left at its default.
+
+        torch strips defaults from the end before it calls a mode (`parseIValuesToPyArgsKwargs`).
+        """
         if name in self.kwargs:
             return self.kwargs[name]
         place = self.operator.arguments.index(name)
@@ -93,13 +96,14 @@ class Invocation:
         numbers: list[int] = []
         places: dict[int, int] = {}
         for tensor, virtual in zip(self.inputs, self.virtuals, strict=True):
+            # Which inputs share a storage is part of the call: an operator may write through one.
             number = HOST_NUMBER if virtual is None else virtual.number
             identity = id(tensor if virtual is None else virtual)
             place = places.setdefault(identity, len(places))
             stride = tensor.stride() if tensor.layout is torch.strided else ()
             where: Any = number >= 0
             if (virtual is None or virtual.block is None) and is_pinned(tensor):
-                where = PINNED  # what is on the device has a block of its memory
+                where = PINNED  # a block means device memory, which is never pinned
             key.append((tensor.shape, stride, tensor.dtype, place, where))
             numbers.append(number)
         self.numbers = tuple(numbers)
@@ -114,10 +118,10 @@ class Invocation:
 
 
 def hashable(arg: Any, drops_floats: bool) -> Any:
-    """An argument as part of a signature: tensors of a list become their number.
+    """An argument as part of a signature; of a list of tensors only the length.
 
-    An operator that writes in place gives back what it was given, whatever the learning rate: its
-    floats would make every step a new signature.
+    Floats of operators that write in place are dropped: results do not depend on them, and a
+    changing learning rate would make every step a new signature.
     """
     kind = type(arg)
     if kind is list or kind is tuple:

@@ -1,13 +1,12 @@
 """Operators that PyTorch composes differently on CUDA: dropout, fused norms, RNNs, attention.
 
-On the CPU (and meta) these fall apart into other operators in C++, by a test for "is it CUDA".
-The kernels here stand on the autograd key of meta tensors and take CUDA's branch; a tensor of the
-host's takes torch's own way. Under inference mode autograd keys are skipped and the dispatch mode
-calls the same functions (`KERNELS`).
+On the CPU (and meta) torch decomposes them otherwise, in C++, after a test such as `is_cuda()`.
+The kernels here are registered for AutogradMeta and take CUDA's branch for virtual GPU tensors.
+Under inference mode autograd keys are excluded, and the dispatch mode calls the same functions
+(`KERNELS`).
 
-A session may take the host's branches instead (`dispatch="cpu"`), so that what it says can be held
-against a real run on a machine without a GPU. Meta tensors take those by themselves, but for the
-few operators of `HOST_KERNELS`.
+A session may take the host's branches instead (`dispatch="cpu"`), to be compared with a real run on
+a machine without a GPU. Meta tensors take those by themselves, except for `HOST_KERNELS`.
 """
 
 from collections.abc import Callable
@@ -72,7 +71,7 @@ def register(dispatch: Dispatch = "cuda") -> list[Library]:
 
 
 def branch_of(overload: OpOverload) -> Kernel:
-    """What a composite operator falls apart into on the virtual GPU."""
+    """What a composite operator decomposes into on the virtual GPU."""
     branch = Target.branches.get(overload)
     return overload.decompose if branch is None else on_gpu_only(overload, branch)
 
@@ -106,7 +105,7 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def one_operator(overload: OpOverload) -> Kernel:
-    """An operator with a kernel of its own on every device but meta, where it falls apart."""
+    """An operator that has one kernel on every device but meta, where it is decomposed."""
 
     def run(*args: Any) -> Any:
         with private.below_autograd():
@@ -266,8 +265,8 @@ def lstm_input_of_host(
 ) -> Any:  # fmt: skip
     """One call of oneDNN for each layer and direction (`mkldnn_rnn` in native/mkldnn/RNN.cpp).
 
-    Names live as long as they do there: the first input to the end, a layer's output until the
-    next layer has its own.
+    Variables live as long as there: the first input to the end, a layer's output until the next
+    layer has its own. Storages die with them.
     """
     if not takes_onednn_rnn(x, hx):
         return private.run_composite_kernel(
@@ -301,8 +300,8 @@ def onednn_layer(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, last hidden and last cell state of one layer in one direction.
 
-    Biases that are not there are zeros in the shapes of the weights, which nobody reads. Where
-    the order shows, it is that in which compilers evaluate a call's arguments: the last one first.
+    Missing biases are zeros in the shapes of the weights, never read (`mkldnn_rnn`). Tensors are
+    made in the order in which GCC evaluates a call's arguments: the last one first.
     """
     state, cell = hx[0][index], hx[1][index]
     if len(weights) == 2:
@@ -406,7 +405,7 @@ def scaled_dot_product_attention_of_host(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Flash attention in the CPU's own form where torch says that it fits, else plain products."""
+    """Flash attention for the CPU where torch would choose it, else plain products."""
     arguments = (query, key, value, attn_mask, dropout_p, is_causal)
     is_flash = private.host_chooses_flash(*arguments, scale=scale, enable_gqa=enable_gqa)
     mask = additive(attn_mask, query.dtype)
@@ -430,7 +429,7 @@ def plain_products(
 def flash(
     query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, scale: Any
 ) -> Tensor:
-    """Flash attention; heads whose size is no multiple of 8 are padded first and cut after."""
+    """Flash attention; head sizes are padded to a multiple of 8 first and cut after."""
     head = query.shape[-1]
     if padding := -head % 8:
         query, key, value = (torch.nn.functional.pad(t, (0, padding)) for t in (query, key, value))

@@ -22,7 +22,7 @@ DTYPES = {
 
 
 class LegacyType(type):
-    """The class of these types: calling one makes a tensor, as its class it has none."""
+    """The class of these types. Calling one makes a tensor, not an instance of it."""
 
     dtype: torch.dtype
 

@@ -1,7 +1,7 @@
 """Memory snapshots of the virtual GPU, in the form of `torch.cuda.memory._snapshot()`.
 
-The web viewer for them reads plain dictionaries, lists, texts and numbers alone, so that is what
-these are made of. Frames are shared objects: a pickle stores each one once.
+The web viewer reads only plain dictionaries, lists, strings and numbers. Frames are shared objects:
+a pickle stores each one once.
 """
 
 import sys
@@ -21,7 +21,7 @@ Frames = tuple[dict[str, Any], ...]
 
 
 class MemoryHistory:
-    """What happened in one GPU's allocator, as long as somebody has it recorded."""
+    """Events of one GPU's allocator while recording is on."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory

@@ -1,4 +1,4 @@
-"""Who is told of what runs on a virtual GPU: the interface, and an observer that ignores it all."""
+"""The interface of an observer of a virtual GPU, and one that ignores everything."""
 
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from torchtally.virtual.storage import VirtualStorage
 
 
 class Observer(MemoryObserver, Protocol):
-    """Told what runs on the virtual GPU. The tracer is one; `NullObserver` ignores all of it."""
+    """Notified of what runs on the virtual GPU. The tracer's recorder is one."""
 
     clock: int
     """How many operators ran on the device: the moment an event is recorded at."""

@@ -1,4 +1,4 @@
-"""What is known of an operator from its schema, learnt once per overload."""
+"""Facts of an operator, read from its schema once per overload."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from torchtally.memory.workspace import has_scratch, uses_blas
 from torchtally.torch_private import OpOverload
 
 PLAIN_ON_HOST = frozenset(["aten.add", "aten._local_scalar_dense"])
-"""Operators with a handler that looks at virtual tensors only."""
+"""Operators whose handler concerns virtual tensors only."""
 
 ALLOCATION_ORDER = {
     "aten.native_dropout": (1, 0),
     "aten._scaled_dot_product_cudnn_attention": (2, 3, 0, 1),
 }
-"""As seen on PyTorch's CUDA build: the mask before the result, the seeds before the result."""
+"""Measured on PyTorch's CUDA build: the mask before the result, the seeds before the result."""
 
 Product = Literal["matmul", "conv", "rnn"]
-"""What PyTorch has one setting each for, whether CUDA may compute it in TF32."""
+"""Kinds of products with a TF32 setting each."""
 
 PRODUCTS: dict[str, Product] = {
     **dict.fromkeys(
@@ -59,7 +59,7 @@ WAITS: dict[str, Wait] = {
         "value",
     ),
 }  # fmt: skip
-"""Operators that may keep the host waiting for the device, and for what.
+"""Operators for which the host may wait for the device, and why.
 
 "copy": a copy between host and device. "index": indices of the host's are copied to the device
 first, not asynchronously (native/TensorAdvancedIndexing). "value": a number is read back, mostly
@@ -89,17 +89,17 @@ class Operator:
     takes_workspace: bool
     """Takes device memory besides its results."""
     is_composite: bool
-    """Only a composition of other operators; reaches a dispatch mode under inference mode."""
+    """Only a composition of other operators: reaches a dispatch mode under inference mode alone."""
     allocation_order: tuple[int, ...] | None
     """The order in which its results are allocated, where it is not that of the results."""
     handler: Callable[..., Any] | None
     """What runs it, where running it takes more than its shapes."""
     product: Product | None
-    """Which setting says whether its float32 products may be computed in TF32."""
+    """The setting that allows its float32 products to be computed in TF32."""
     waits: Wait | None
     """Why the host may wait for the device when it has issued it."""
     is_plain_on_host: bool
-    """Takes tensors, and of the host's alone it is torch's own matter."""
+    """Takes tensors, and with host tensors alone it runs as in plain torch."""
 
 
 def learn(overload: OpOverload, handler: Callable[..., Any] | None = None) -> Operator:

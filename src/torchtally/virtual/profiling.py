@@ -1,4 +1,4 @@
-"""Profilers of a device that ran nothing: the host's part, and a note."""
+"""torch's profilers on the virtual GPU: the host's events only, and a note in the report."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ HOST_ONLY = "torch.profiler saw the host only: no kernel ran on a device"
 
 
 class Profiling:
-    """Lets scripts that profile a device run, and the report say what they did not get."""
+    """Lets scripts that profile a device run, with a note in the report."""
 
     def __init__(self, mode: VirtualDispatch) -> None:
         self.mode = mode
@@ -48,4 +48,4 @@ class Profiling:
 
 
 def do_nothing(*args: Any, **kwargs: Any) -> None:
-    """Stands for calls that only matter on a real device."""
+    """Replaces calls that only have an effect on a real device."""

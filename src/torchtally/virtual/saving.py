@@ -1,7 +1,7 @@
-"""Saving, loading and sending virtual tensors: their shapes travel, no bytes do.
+"""Saving, loading and sending virtual tensors: shapes, without bytes.
 
-A checkpoint written in a simulated run names every virtual tensor by shape, dtype and device. It
-loads inside a simulated run; anywhere else it says what it is instead of giving zeros.
+A checkpoint written in a simulated run holds shape, dtype and device of every virtual tensor. It
+loads inside a simulated run; anywhere else loading raises an error that explains this.
 """
 
 import zipfile
@@ -43,11 +43,11 @@ def rebuild_virtual_tensor(
     requires_grad: bool,
     value: Tensor | None,
 ) -> Tensor:
-    """A tensor as it was saved, in the session at work. Raises UnsupportedError without one."""
+    """A tensor as it was saved, in the active session. Raises UnsupportedError without one."""
     if Loading.mode is None:
         raise UnsupportedError(
-            "this file was written by a simulated run: it holds the shapes of its tensors and "
-            "none of their values.\nLoad it inside a simulated run (`tally run`), or write it "
+            "this file was written by a simulated run: it holds the shapes of its tensors, not "
+            "their values.\nLoad it inside a simulated run (`tally run`), or write it "
             "again on a real device."
         )
     home = Loading.mode.home_of(mapped_device(torch.device(device)))
@@ -100,7 +100,7 @@ class Located:
 
 
 def reduce_tensor(tensor: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
-    """What pickle keeps of a virtual tensor."""
+    """The function and arguments that pickle stores for a virtual tensor."""
     virtual = shown_virtual(tensor)
     assert virtual is not None
     owns_all = tensor.storage_offset() == 0 and tensor.is_contiguous()
@@ -119,7 +119,7 @@ def reduce_tensor(tensor: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """What a data-loading process gets for a virtual tensor: one zero, seen everywhere."""
+    """What a data-loading process gets for a virtual tensor: an expanded zero."""
     return torch.zeros((), dtype=dtype).expand(shape)
 
 
@@ -213,7 +213,7 @@ class Saving:
         return flat.untyped_storage()
 
     def safetensors(self) -> list[StandIn]:
-        """`safetensors.torch` reads raw memory, of which virtual tensors have none."""
+        """`safetensors.torch` reads raw memory, which virtual tensors lack."""
         try:
             import safetensors.torch as module
         except ImportError:
@@ -231,7 +231,7 @@ class Saving:
         def save(tensors: dict[str, Tensor], metadata: Any = None) -> bytes:
             if any(shown_virtual(t) for t in tensors.values()):
                 raise UnsupportedError(
-                    "safetensors.torch.save wants the bytes of tensors that have none.\n"
+                    "safetensors.torch.save needs bytes, which virtual tensors do not have.\n"
                     "Use safetensors.torch.save_file: the simulated run keeps shapes only."
                 )
             result: bytes = native_save(tensors, metadata)

@@ -40,7 +40,7 @@ assert SPECIAL, f"{special.__name__} registers its handlers when it is imported"
 
 
 class VirtualGPU:
-    """A session's handle: the chip it simulates and the memory its tensors hold."""
+    """A session's handle: the chip it simulates and the memory of its tensors."""
 
     def __init__(self, chip: Chip, mode: VirtualDispatch) -> None:
         self.chip = chip
@@ -80,20 +80,20 @@ def virtual_gpu(
 
     Args:
         gpu: the chip, by any name `tally gpus` lists, or a `Chip`.
-        observer: told of every operator, allocation and placeholder.
-        nonzero_fraction: where a shape depends on values nobody has (`x[mask]`), the share of
-            elements taken to be selected, 0 to 1.
-        memory_is_limited: a request beyond the chip's memory raises torch.OutOfMemoryError; else
-            there is no end of memory.
-        dispatch: whose operators run where PyTorch composes them differently, the GPU's ("cuda")
-            or the host's ("cpu"). The latter is no GPU's account: it serves to hold a run against
-            a real one on the CPU. A `Chip` of the vendor "CPU" has no other.
+        observer: notified of every operator, allocation and placeholder.
+        nonzero_fraction: where a shape depends on unknown values (`x[mask]`), the share of
+            elements assumed to be selected, 0 to 1.
+        memory_is_limited: a request beyond the chip's memory raises torch.OutOfMemoryError;
+            otherwise memory is unlimited.
+        dispatch: which operators run where PyTorch decomposes differently, the GPU's ("cuda")
+            or the host's ("cpu"). The latter is for comparing a run with a real one on the CPU,
+            and always used for a `Chip` of the vendor "CPU".
         stopwatch: predicted seconds between two moments, each the number of operators that the
             device was given before; what `torch.cuda.Event.elapsed_time` answers from.
 
     PYTORCH_CUDA_ALLOC_CONF sets up the allocator's model as it sets up torch's.
 
-    Raises UnknownChipError for a name no chip has, UsageError when a session is active already.
+    Raises UnknownChipError for an unknown name, UsageError when a session is active already.
     """
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     is_host = target.vendor == CPU
@@ -103,9 +103,11 @@ def virtual_gpu(
             "NVIDIA chips.\n`tally gpus` lists them, with their vendors."
         )
     if not 0 <= nonzero_fraction <= 1:
-        raise UsageError(f"nonzero_fraction is a share between 0 and 1, not {nonzero_fraction!r}")
+        raise UsageError(
+            f"nonzero_fraction: expected a number between 0 and 1, got {nonzero_fraction!r}"
+        )
     if not _active.acquire(blocking=False):
-        raise UsageError("a virtual GPU is active already: leave that one first")
+        raise UsageError("a virtual GPU is active already: leave that session first")
     try:
         with ExitStack() as stack:
             listener: Observer = observer or NullObserver()
@@ -120,7 +122,7 @@ def virtual_gpu(
 
 
 def _memory(target: Chip, observer: Observer, *, is_limited: bool) -> DeviceMemory:
-    """The chip's memory, less what the CUDA context takes of it: nothing of the host's."""
+    """The chip's memory, less what the CUDA context takes; all of it on a CPU."""
     total_bytes = capacity_bytes = target.total_memory_bytes
     if target.compute_capability is not None:
         capacity_bytes -= context_bytes(target.compute_capability)
@@ -154,6 +156,7 @@ def _activate(
     _clear_device_constructors()
     stack.callback(_clear_device_constructors)
     stack.enter_context(private.autocast_on_backend())
+    # These operators know no kernel for our autocast key, which is included: pass it by.
     stack.enter_context(private.let_higher_order_operators_reach_modes())
     stack.enter_context(_not_in_children(mode))
     stack.enter_context(private.keep_default_device())
@@ -163,7 +166,7 @@ def _activate(
 
 
 def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[StandIn]:
-    """Everything replaced in torch while the session lasts."""
+    """Everything that is replaced in torch during the session."""
     native_clear, native_group = torch.clear_autocast_cache, private.group_tensors
     native_run = threading.Thread.run
 
@@ -180,7 +183,7 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
         }
 
     def run(thread: threading.Thread) -> None:
-        """Dispatch modes are per thread: the script's own threads get the session's."""
+        """Dispatch modes and included keys are thread-local: set both in the script's threads."""
         if not mode.is_active:
             native_run(thread)
             return
@@ -201,13 +204,13 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
 
 
 ASK_FOR_FOREACH = ("torch.optim.optimizer", "torch.optim.swa_utils")
-"""Modules that look up by name which devices do."""
+"""Modules that import the function by name."""
 
 
 def host_defaults() -> list[StandIn]:
-    """Optimizers and weight averaging choose the forms for lists by the device's name: not here.
+    """Take "cuda" off the devices on which optimizers and weight averaging default to `foreach`.
 
-    Clipping of gradients takes them on the CPU, too, and asks a function of its own.
+    Clipping of gradients, which does so on the CPU, too, asks another function.
     """
     native = private.devices_with_foreach
 
@@ -218,7 +221,7 @@ def host_defaults() -> list[StandIn]:
 
 
 def _clear_device_constructors() -> None:
-    """`with torch.device(...)` caches the factories it knows: no stand-in may stay in there."""
+    """`with torch.device(...)` caches the factories it knows (torch/utils/_device.py)."""
     private.device_constructors.cache_clear()
 
 
@@ -227,7 +230,7 @@ _sessions: list[VirtualDispatch] = []
 
 @contextmanager
 def _not_in_children(mode: VirtualDispatch) -> Iterator[None]:
-    """A forked process (a data loader's worker) is not part of the simulation."""
+    """Have a forked process (a data loader's worker) leave the simulation."""
     _sessions.append(mode)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Results of device operators for which torch has no shape function, by their documentation."""
+"""Shape functions of device operators for which torch has none, by their documentation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -80,10 +80,9 @@ def cudnn_rnn_backward(
 
 
 class OfThisMoment(tuple[Any, ...]):
-    """Results that the next call of the same signature may not have: a setting decides, too.
+    """Results that depend on a setting besides the call's signature.
 
-    A call's signature knows nothing of it, so such results are made anew every time: whoever
-    remembers results (`recipe_of`) takes plain tuples only.
+    They are not reused: `template_of` makes templates of plain tuples only.
     """
 
 

@@ -1,7 +1,7 @@
-"""Operators that need more than their shapes: values read back, and shapes made of values.
+"""Operators that need values: values read back, and shapes that depend on values.
 
-Where every input has a real value the answer is the real one. Where not, a declared stand-in is
-given and the observer hears of it.
+If every input has a value, the result is real. Otherwise it is a declared assumption, of which the
+observer is notified.
 """
 
 import sys
@@ -39,10 +39,10 @@ def special(*overloads: OpOverload) -> Callable[[Handler], Handler]:
 
 @special(aten.add.Tensor)
 def add(mode: VirtualDispatch, call: Invocation) -> Any:
-    """C++ that would add in place does not where a dispatch mode listens, as ours does.
+    """An addition that C++ does in place without a dispatch mode, and out of place with one.
 
-    It asks `isTensorSubclassLike` and then keeps both tensors. Here the first is given back as the
-    sum, so that it is one tensor again.
+    It asks `isTensorSubclassLike` (ATen/TensorSubclassLikeUtils.h), which is true under any mode.
+    Here the first operand is returned as the sum, as on a real device.
     """
     caller = sys._getframe(CALLER)
     if caller.f_code is private.engine_code():
@@ -164,9 +164,9 @@ def unscale_finite(mode: VirtualDispatch, call: Invocation) -> Any:
 
 @special(aten.topk.default, aten.multinomial.default)
 def choose_balanced(mode: VirtualDispatch, call: Invocation) -> Any:
-    """Indices nobody can know: every one of the candidates is chosen equally often.
+    """Unknown indices: every candidate is assumed to be chosen equally often.
 
-    A mixture of experts then sends each expert its share of tokens, no more and no less.
+    Each expert of a mixture then gets an equal share of the tokens.
     """
     result = mode.run(call)
     indices = result if isinstance(result, Tensor) else result[1]
@@ -352,13 +352,13 @@ def copy(mode: VirtualDispatch, call: Invocation) -> Any:
         mode.observer.placeholder_given(
             call.operator.name, "the host tensor keeps its old contents"
         )
-    mode.tell(call, [target], call.home)
+    mode.notify(call, [target], call.home)
     return target
 
 
 @special(aten._pin_memory.default)
 def pin_memory(mode: VirtualDispatch, call: Invocation) -> Any:
-    """Pinned host memory: a copy, that says so when asked (`is_pinned`)."""
+    """Pinned host memory: a copy whose `is_pinned` is true."""
     pinned = mode.call(aten.clone.default, call.args[0])
     pin(pinned)
     return pinned

@@ -1,4 +1,4 @@
-"""What is replaced in torch while a virtual GPU is active: one table, taken back whole."""
+"""Replacements in torch while a virtual GPU is active: a table, undone as a whole."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """`owner.name` is `value` while the session lasts."""
+    """`owner.name` is `value` during the session."""
 
     owner: Any
     name: str

@@ -1,8 +1,9 @@
-"""Which device a meta storage stands for, how long it lives, and its value where it has one.
+"""Which device a meta storage stands for, its lifetime, and its value if it has one.
 
-A tensor on the virtual GPU is an ordinary tensor on torch's meta device. What makes it virtual is
-a `VirtualStorage` kept on the Python object of its untyped storage: torch keeps that object for as
-long as the storage itself, so every view finds it and it dies with the last one.
+A tensor on the virtual GPU is an ordinary tensor on torch's meta device, with a `VirtualStorage` on
+the Python object of its untyped storage. A StorageImpl owns that object once C++ holds it beyond
+Python (PyObject preservation, torch/csrc/Storage.cpp): every view finds the same object, and it is
+deleted with the last of them.
 """
 
 from typing import Protocol
@@ -39,11 +40,11 @@ class VirtualStorage:
     def __init__(self, home: Home, requested_bytes: int) -> None:
         self.requested_bytes = requested_bytes
         self.number = -1
-        """The recorder's number for it; -1 while nothing records."""
+        """The recorder's number for it; -1 without a recorder."""
         self.block: Block | None = None
         """Its place in the device's memory; None on the host, and for no bytes at all."""
         self.value: torch.UntypedStorage | None = None
-        """The real bytes, on the host, where the values policy keeps them."""
+        """The real bytes, on the host, where `values.py` keeps them."""
         self.home = home
         home.allocate(self)
 
@@ -71,7 +72,7 @@ def virtual_of(tensor: torch.Tensor) -> VirtualStorage | None:
 
 
 def make_virtual(tensor: torch.Tensor, home: Home) -> VirtualStorage:
-    """Give a meta tensor's storage to a home, unless it has one already."""
+    """Assign a meta tensor's storage to a home, unless it has one already."""
     storage = tensor.untyped_storage()
     virtual: VirtualStorage | None = getattr(storage, "virtual", None)
     if virtual is None:
@@ -81,7 +82,7 @@ def make_virtual(tensor: torch.Tensor, home: Home) -> VirtualStorage:
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """The tensor lies in what the script takes for page-locked host memory."""
+    """The tensor is in host memory that the script takes for page-locked."""
     try:
         storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
@@ -95,7 +96,7 @@ def pin(tensor: torch.Tensor) -> None:
 
 
 class HostMemory:
-    """Host memory of big virtual CPU tensors: they cost nothing here and are not accounted."""
+    """Host memory of big virtual CPU tensors, which is not counted."""
 
     device = torch.device("cpu")
 

@@ -1,8 +1,8 @@
-"""Streams and events of the virtual GPU: they order nothing, since nothing runs at its own pace.
+"""Streams and events of the virtual GPU, where operators complete in the order of issue.
 
-One stream is current per thread and device. An event remembers how many operators the device was
-given before it. The time between two such moments is a prediction of the session's stopwatch, where
-it has one, and never the host's own.
+One stream is current per thread and device. An event remembers how many operators were issued
+before it. The time between two events is predicted by the session's stopwatch, if it has one; it is
+never the host's time.
 """
 
 import itertools
@@ -100,17 +100,17 @@ Stopwatch = Callable[[int, int], float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventClock:
-    """What the events of a session ask."""
+    """Issue counts and predicted times, for the events of a session."""
 
     tick: Callable[[], int]
-    """How many operators the device was given so far."""
+    """How many operators were issued so far."""
     stopwatch: Stopwatch | None = None
 
     def elapsed_s(self, start: int, end: int) -> float:
         """Negative, as CUDA's own, where the end was recorded before the start."""
         if self.stopwatch is None:
             raise UnsupportedError(
-                "the time between two CUDA events is a prediction, and this session makes none.\n"
+                "the time between two CUDA events is a prediction, not made here.\n"
                 "Trace the script: torchtally.run(...) or `tally run`."
             )
         if end < start:
@@ -129,7 +129,7 @@ class Event:
         self.enable_timing = enable_timing or bool(args and args[0] is True)
         self.cuda_event = next(_event_numbers)
         self._recorded: tuple[EventClock, int] | None = None
-        """By which clock, and when."""
+        """The clock and its tick: events of two sessions have no time between them."""
 
     def record(self, stream: Stream | None = None) -> None:
         if Event.clock is not None:
@@ -145,7 +145,7 @@ class Event:
         return True
 
     def elapsed_time(self, end_event: "Event") -> float:
-        """Predicted milliseconds. Refuses what ATen/cuda/CUDAEvent.h refuses, in its words."""
+        """Predicted milliseconds. Errors are those of ATen/cuda/CUDAEvent.h."""
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         start, end = self._recorded, end_event._recorded

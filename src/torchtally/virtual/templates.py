@@ -1,4 +1,4 @@
-"""Results of a call that was seen before, made again from their shapes without running it."""
+"""Results built from their shapes, for calls whose signature was seen before."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from torchtally.virtual.invocation import META
 
 
 class ResultTemplate:
-    """The results of a call whose signature was seen before, made without running it."""
+    """Shapes, strides and dtypes of a call's results."""
 
     __slots__ = ("container", "items")
 
@@ -40,7 +40,10 @@ class FreshTensor:
 
 
 def template_of(result: Any) -> ResultTemplate | None:
-    """How to make such results again; None unless every tensor owns all of its own storage."""
+    """A template of results; None unless every tensor owns the whole of a storage of its own.
+
+    A view or an input given back would need the tensors of the call it is built for.
+    """
     if isinstance(result, Tensor):
         container, items = None, [result]
     elif type(result) in (tuple, list):

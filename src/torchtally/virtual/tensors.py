@@ -1,7 +1,7 @@
-"""What Python sees of a virtual tensor: its device, its moves between devices, its printed form.
+"""A virtual tensor as Python sees it: its device, copies between devices, its printed form.
 
-The properties stand on `torch.Tensor` itself, so they hold in every thread, in hooks and in library
-code. Inside an operator torch's own shape functions read them too and must see the meta device.
+The properties are set on `torch.Tensor` itself, so they hold in every thread, in hooks and in
+library code. Inside an operator torch's shape functions read them, too, and get the meta device.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ REAL_ARRAY_BYTES = 64 * 1024 * 1024
 
 
 def shown_virtual(tensor: Tensor) -> VirtualStorage | None:
-    """The virtual storage Python may see: none inside an operator."""
+    """The virtual storage as Python sees it: None inside an operator."""
     if INSIDE.depth or not private.is_meta(tensor):
         return None
     return virtual_of(private.unwrap(tensor))
@@ -78,8 +78,8 @@ def record_stream(tensor: Tensor, stream: Any) -> None:
 class DeviceCopy(torch.autograd.Function):
     """A copy between devices; its gradient goes back to where the tensor came from.
 
-    torch's own formula asks the tensor's options for the device, and those say "meta" both on the
-    host and on the GPU.
+    `ToCopyBackward0` (`_to_copy` in tools/autograd/derivatives.yaml) copies the gradient to
+    `self.options()`, whose device is meta for host and GPU alike.
     """
 
     @staticmethod
@@ -94,7 +94,7 @@ class DeviceCopy(torch.autograd.Function):
 
 
 class TensorMethods:
-    """Replacements of `torch.Tensor`'s methods that would ask a real device."""
+    """Replacements of methods of `torch.Tensor` that need a real device."""
 
     def __init__(self, mode: VirtualDispatch) -> None:
         self.mode = mode
@@ -148,7 +148,10 @@ class TensorMethods:
     # Moves between devices.
 
     def to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """`Tensor.to` in all its forms; a virtual device never reaches torch's CUDA guard."""
+        """`Tensor.to` in all its forms.
+
+        The native one initialises CUDA for a "cuda" argument (python_variable_methods.cpp).
+        """
         other = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("other")
         if other is not None:
             rest = args[1:] if args and args[0] is other else args
@@ -165,7 +168,10 @@ class TensorMethods:
         )
 
     def parse_to(self, *args: Any, **kwargs: Any) -> Any:
-        """(device, dtype, non_blocking, memory_format); a number is a GPU's."""
+        """(device, dtype, non_blocking, memory_format); a number is a GPU's index.
+
+        Without a CUDA build torch would take the number for another accelerator's.
+        """
         if args and isinstance(args[0], Tensor):
             return args[0].device, args[0].dtype, args[1] if len(args) > 1 else False, None
         if args and type(args[0]) is int:
@@ -185,6 +191,7 @@ class TensorMethods:
         layout: torch.memory_format | None = None,
     ) -> Tensor:
         here = tensor.device
+        # `torch.device("cuda")` has no index and equals no tensor's device.
         if target is not None and target.type == "cuda" and target.index is None:
             target = torch.device("cuda", self.mode.current_device)
         if here.type == "meta" and target is not None and target.type != "meta":
@@ -193,6 +200,7 @@ class TensorMethods:
             kind = dtype or tensor.dtype
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=META)
         if target is None or target == here or (target.type == here.type == "cpu"):
+            # Nothing moves: torch's own `to`, which gives back the tensor itself if it can.
             kept = layout or torch.preserve_format
             to: Callable[..., Tensor] = self.native_to
             return to(tensor, dtype or tensor.dtype, copy=copies, memory_format=kept)
@@ -237,6 +245,9 @@ class TensorMethods:
         if was_meta == private.is_meta(new):
             self.data.__set__(tensor, new)
             return
+        # `VariableHooks::set_data` (torch/csrc/autograd/variable.cpp) refuses another kind of
+        # TensorImpl. Swapping the TensorImpls below the two Python objects keeps the parameter's
+        # identity for optimizers and modules.
         holder = new.detach()
         if holder is new or holder.untyped_storage() is None:
             raise UnsupportedError("cannot set .data of this tensor on the virtual GPU")
@@ -256,7 +267,9 @@ class TensorMethods:
             return shown_virtual(meta) is not None
         return private.has_compatible_type(tensor, other)
 
-    # Indexing: a list would become an index tensor of the meta device, without its values.
+    # Indexing. torch makes an index tensor of a list on the indexed tensor's device
+    # (`sequenceToVariable`, torch/csrc/autograd/python_variable_indexing.cpp): on meta, and its
+    # values, which are known, would be lost.
 
     def getitem(self) -> Callable[..., Any]:
         native: Any = torch.Tensor.__getitem__
@@ -284,7 +297,7 @@ class TensorMethods:
         return is_pinned(tensor)
 
     def numpy(self, tensor: Tensor, *, force: bool = False) -> Any:
-        """A real tensor's own array; else placeholders, said in the report."""
+        """A real tensor's own array; else placeholders, which the report lists."""
         virtual = shown_virtual(tensor)
         if virtual is None:
             return self.native_numpy(tensor, force=force)
@@ -329,7 +342,7 @@ class TensorMethods:
         return virtual.address + int(tensor.storage_offset()) * tensor.element_size()
 
     def new(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """The legacy constructor: sizes make an empty tensor, anything else is data."""
+        """The legacy constructor: sizes give an empty tensor, anything else is data."""
         if shown_virtual(tensor) is None:
             return self.native_new(tensor, *args, **kwargs)  # type: ignore[no-any-return]
         if all(isinstance(arg, int) for arg in args) or isinstance(args[0], torch.Size):

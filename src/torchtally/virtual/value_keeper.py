@@ -27,8 +27,12 @@ class ValueKeeper:
         self.random = random
 
     def keep(self, call: Invocation, outputs: Any, result: Any, home: Any) -> Any:
-        """Compute the real values of a call whose inputs all have one; drop overwritten ones."""
+        """Compute the values of a call whose inputs all have one; drop those overwritten.
+
+        Returns the result, which on the host is the real tensor where there is one.
+        """
         is_mutating = call.operator.is_mutating
+        # `copy_` and its like do not read their target: an unknown value does not stay unknown.
         if call.operator.name in OVERWRITES:
             revive(call.inputs[0])
         real = None
@@ -37,9 +41,12 @@ class ValueKeeper:
         if real is None:
             if is_mutating:
                 drop_written(call)
+            # A host leaf's gradient has to be on the CPU: the engine compares devices
+            # (`validate_outputs`, torch/csrc/autograd/engine.cpp).
             if home is self.host and inside_backward():
                 return self.as_real_gradient(result)
             return result
+        # `compute` ran in place on a tensor that shares the kept value's memory.
         if is_mutating:
             return result
         if home is self.host:
@@ -48,14 +55,14 @@ class ValueKeeper:
         return result
 
     def as_real_gradient(self, result: Any) -> Any:
-        """A small gradient on its way to a host tensor, which takes only a real one."""
+        """Real zeros for a small gradient of a host tensor."""
         if not isinstance(result, Tensor) or result.nbytes > values.REAL_HOST_BYTES:
             return result
         self.observer.placeholder_given("aten._to_copy", "a gradient of zeros on the host")
         return torch.zeros(result.shape, dtype=result.dtype)
 
     def compute(self, call: Invocation) -> Any:
-        """The call on real host tensors; None where a value is missing or only CUDA has it."""
+        """The call on real host tensors; None if a value is unknown or only CUDA has a kernel."""
         arguments = values.real_arguments(call.args, call.kwargs)
         if arguments is None:
             return None
@@ -86,7 +93,7 @@ def may_have_value(tensor: Tensor) -> bool:
 
 
 def give_values(outputs: Sequence[Tensor], reals: Sequence[Tensor]) -> None:
-    """Keep the values of results, unless the host's are of another shape than the device's."""
+    """Keep the values of results, unless host and device differ in shape."""
     if [tensor.shape for tensor in outputs] != [real.shape for real in reals]:
         return
     for tensor, real in zip(outputs, reals, strict=True):
@@ -95,7 +102,7 @@ def give_values(outputs: Sequence[Tensor], reals: Sequence[Tensor]) -> None:
 
 
 def drop_written(call: Invocation) -> None:
-    """Values that were overwritten by something unknown are unknown."""
+    """Forget values that were overwritten by unknown ones."""
     if any(virtual is not None and virtual.value is not None for virtual in call.virtuals):
         for name, tensor in call.named_inputs:
             if name in call.operator.written:
@@ -103,7 +110,7 @@ def drop_written(call: Invocation) -> None:
 
 
 def revive(tensor: Tensor) -> None:
-    """A small storage about to be overwritten as a whole may have a value again."""
+    """Allow a small storage that is about to be overwritten whole to have a value again."""
     virtual = virtual_of(tensor)
     if (
         virtual is not None

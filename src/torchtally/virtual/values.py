@@ -1,8 +1,8 @@
-"""Which virtual tensors have real values, and what is answered for those that have none.
+"""Which virtual tensors have real values, and the placeholders for those that have none.
 
-A small device tensor keeps its bytes on the host for as long as everything it was computed from had
-values: step counters, loss scales, token ids, masks, a toy model as a whole. Any other value the
-script asks for (`.item()`, `if t > 0`) is a placeholder, and the observer hears of it.
+A small device tensor keeps its bytes on the host if everything it was computed from had values:
+step counters, loss scales, token ids, masks, a toy model as a whole. Any other value that the
+script reads (`.item()`, `if t > 0`) is a placeholder, of which the observer is notified.
 """
 
 import math
@@ -76,7 +76,7 @@ def drop_value(tensor: Tensor) -> None:
 
 
 def placeholder(dtype: torch.dtype) -> float | int | bool | complex:
-    """What a scalar of this dtype reads as when nobody knows its value."""
+    """What an unknown scalar of this dtype reads as."""
     if dtype is torch.bool:
         return PLACEHOLDER_BOOL
     if dtype.is_complex:

@@ -15,9 +15,9 @@ class HostWait(Enum):
 
 
 def host_wait(call: Invocation, on_host: Sequence[bool], *, is_to_host: bool) -> HostWait | None:
-    """What the host waits for as the operator's CUDA implementation does; None if it goes on.
+    """What the host waits for in the operator's CUDA implementation; None if it does not wait.
 
-    `on_host` says of each input whether it is the host's, `is_to_host` whether the results are.
+    `on_host` holds, for each input, whether it is on the host; `is_to_host` is that of the results.
     """
     match call.operator.waits:
         case None:
@@ -51,9 +51,9 @@ def copy_wait(call: Invocation, on_host: Sequence[bool], *, is_to_host: bool) ->
 
 
 def pins_result(call: Invocation) -> bool:
-    """A host result that PyTorch puts into pinned memory: as asked for, or to copy while it works.
+    """Whether PyTorch puts a host result into pinned memory.
 
-    The latter as `_to_copy` (native/TensorConversions.cpp) does.
+    On request, and for an asynchronous copy (`_to_copy`, native/TensorConversions.cpp).
     """
     if call.kwargs.get("pin_memory"):
         return True
