@@ -47,14 +47,14 @@ from torchtally.plan.recipes import recipe
 from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.units import Unit
-from torchtally.work.convention import Attention
+from torchtally.work.convention import Convention
 
 MODEL = llama(width=8, layers=3, heads=2, kv_heads=1, ffn=20, vocabulary=10)
 """Matrices of a layer: 8*8 + 2 * 4*8 + 8*8 + 3 * 20*8 = 672; two norms of 8."""
 LATENT = LatentAttention(
     heads=2, query_rank=None, kv_rank=5, plain_head_dim=3, rotary_head_dim=2, value_head_dim=4
 )
-FULL, CAUSAL = Attention.FULL, Attention.CAUSAL
+FULL, CAUSAL = Convention.FULL, Convention.CAUSAL
 MIXED, BF16, FP32, AMP = (recipe(name) for name in ("mixed", "bf16", "fp32", "amp"))
 ADAMW, H100 = optimizers.optimizer("adamw"), chip("H100-SXM")
 WEIGHTS = weights_of(MODEL)
