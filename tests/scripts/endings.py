@@ -164,5 +164,26 @@ def own_handler() -> None:
     told()
 
 
+def own_handler_in_a_finalizer() -> None:
+    """The signal arrives while the storage of a tensor is freed, which is Python code here."""
+    import torch
+
+    def tell(frame: Any, event: str, argument: Any) -> None:
+        if frame.f_code.co_name == "__del__" and event == "call":
+            sys.setprofile(None)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def handler(number: int, frame: Any) -> None:
+        print("handled", number)
+        sys.exit(4)
+
+    signal.signal(signal.SIGTERM, handler)
+    assert signal.getsignal(signal.SIGTERM) is handler
+    tensor = torch.empty(8, device="cuda")
+    sys.setprofile(tell)
+    del tensor
+    waiting()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from torchtally.trace import Ending
 from torchtally.tracer import tracebacks
+from torchtally.tracer.handlers import guarding_handlers
 from torchtally.tracer.steps import StepsDone
 
 GRACE_S = 10.0
@@ -90,7 +91,8 @@ class Stopper:
         if self._max_seconds is not None:
             self._later(self._max_seconds, self._run_out_of_time)
         try:
-            yield
+            with guarding_handlers(lambda number: self._send_later(signal.Signals(number))):
+                yield
         finally:
             self._is_over = True
             with self._sending:
@@ -157,6 +159,10 @@ class Stopper:
             if not self._is_over:
                 signal.pthread_kill(threading.main_thread().ident or 0, number)
 
+    def _send_later(self, number: signal.Signals) -> None:
+        """Once more, after the finalizer in which it arrived."""
+        self._later(AGAIN_S, lambda: self._send(number))
+
     def _run_out_of_time(self) -> None:
         message = f"stopped after {self._max_seconds:g} s (--max-seconds)"
         self.stop(ScriptOutcome(Ending("time", message), OUT_OF_TIME_EXIT))
@@ -197,9 +203,9 @@ class Stopper:
         error = args.exc_value
         if isinstance(error, Stopped):
             self._is_told = False
-            self._later(AGAIN_S, lambda: self._send(signal.SIGTERM))
+            self._send_later(signal.SIGTERM)
         elif isinstance(error, KeyboardInterrupt) and tracebacks.begins_with_us(error):
-            self._later(AGAIN_S, lambda: self._send(signal.SIGINT))
+            self._send_later(signal.SIGINT)
         elif not is_broken_stdout(error):
             tracebacks.show_lost(args)
 
