@@ -9,9 +9,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchtally
-from torchtally.report.terminal import table_text
-from torchtally.report.text import summary_text
-from torchtally.views.summary import summarise
 
 with torchtally.virtual_gpu("H100-SXM") as gpu:
     print(torch.cuda.get_device_name(), torch.cuda.is_bf16_supported())
@@ -86,8 +83,8 @@ print(ledger.total.flops_matmul == forward + backward, ledger.total.flops)
 
 # %% Look at it from any side: a view is a table of plain numbers
 
-print(summary_text(summarise(ledger)))
-print(table_text(torchtally.by(ledger, "op").top(5)))
+print(ledger)
+print(torchtally.by(ledger, "op").top(5))
 lines = torchtally.by(ledger, "line").sorted_by("bytes_saved")
 print(lines.column("place")[0], "saves most for backward:", lines.column("bytes_saved")[0], "bytes")
 

@@ -11,7 +11,8 @@ from pathlib import Path
 LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "units": ("errors",),
-    "table": ("errors", "units"),
+    "shown": (),
+    "table": ("errors", "shown", "units"),
     "atomic": (),
     "progress": ("units",),
     "chips": ("errors",),
@@ -20,7 +21,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "work": ("trace",),
     "memory": ("chips", "errors", "trace"),
     "timing": ("atomic", "chips", "errors", "trace", "work"),
-    "ledger": ("errors", "memory", "timing", "trace", "work"),
+    "ledger": ("errors", "memory", "shown", "timing", "trace", "work"),
     "views": ("chips", "errors", "ledger", "memory", "table", "timing", "trace", "units", "work"),
     "plan": ("chips", "errors", "memory", "table", "timing", "trace", "units", "work"),
     "virtual": ("chips", "errors", "memory", "torch_private", "trace"),

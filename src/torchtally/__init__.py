@@ -7,13 +7,16 @@
     trace = torchtally.run(train, gpu="H100-SXM", steps=2)
     roofline = torchtally.roofline("H100-SXM")
     ledger = torchtally.account(trace, roofline=roofline)  # FLOPs, bytes, memory, time
-    print(torchtally.by(ledger, "line"))
+    print(torchtally.by(ledger, "line"))                   # a table; print(ledger) is the report
+    trace.save("run.tally")                                # torchtally.Trace.load reads it
 
 Names are imported when first used: `import torchtally` imports no torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from torchtally.shown import renderers
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip, chip, known_chips
@@ -59,6 +62,21 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'torchtally' has no attribute {name!r}")
     return getattr(import_module(f"torchtally.{home}"), name)
+
+
+def _text(value: Any) -> str:
+    from torchtally.report.shown import text
+
+    return text(value)
+
+
+def _html(value: Any) -> str:
+    from torchtally.report.shown import html
+
+    return html(value)
+
+
+renderers.update(text=_text, html=_html)
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torchtally.errors import UsageError, did_you_mean
+from torchtally.shown import Shown
 from torchtally.units import Unit
 
 Cell = str | int | float | None
@@ -21,7 +22,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(Shown):
     """Rows, most expensive first. Where a column adds up, `totals` holds its sum over all rows."""
 
     title: str
@@ -33,6 +34,9 @@ class Table:
     """Rows that were cut by `top`."""
     note: str = ""
     """What a reader must know to read the numbers right."""
+
+    def __repr__(self) -> str:
+        return f"<Table {self.title!r}: {len(self.rows)} rows of {len(self.columns)} columns>"
 
     def column(self, name: str) -> tuple[Cell, ...]:
         """The cells of a column, top to bottom. Raises UsageError for an unknown one."""

@@ -128,6 +128,9 @@ class Chip:
     price: Price | None = None
     note: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Chip {self.name}: {self.architecture}, {self.memory_bytes} bytes>"
+
     @property
     def device_name(self) -> str:
         """The full name, as the driver and torch.cuda.get_device_name report it."""

@@ -20,6 +20,7 @@ from torchtally.ledger.pricing import CallCost
 from torchtally.ledger.times import Times, predict_times
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Untimed
 from torchtally.memory import Memory
+from torchtally.shown import Shown
 from torchtally.timing.roofline import Bound, Roofline
 from torchtally.timing.schedule import Slot
 from torchtally.trace import Phase, Trace
@@ -32,7 +33,7 @@ class ConservationError(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(Shown):
     """The account of one run. Immutable; every view of it sums to `total`."""
 
     trace: Trace
@@ -51,6 +52,13 @@ class Ledger:
     """Of each of the trace's calls, by its number."""
     times: Times
     """Of each entry, by its number."""
+
+    def __repr__(self) -> str:
+        took = "not timed" if self.step_s is None else f"{self.step_s:.6g} s"
+        return (
+            f"<Ledger of {self.trace.script!r} on {self.trace.chip}, {self.period}: "
+            f"{self.total.count} ops, {self.total.flops} FLOPs, {took}>"
+        )
 
     def timed(self, roofline: Roofline) -> "Ledger":
         """The same ledger with the times of this chip: nothing else depends on the chip."""

@@ -87,6 +87,12 @@ class Memory:
     at_peak: tuple[tuple[Category, int], ...]
     """Bytes at the peak for every category, in the order of the enum. Sums to `peak_bytes`."""
 
+    def __repr__(self) -> str:
+        return (
+            f"<Memory of {self.device or 'no device'}: {len(self.storages)} storages, "
+            f"peak {self.peak_bytes} bytes at tick {self.peak_tick}>"
+        )
+
     @property
     def peak_bytes(self) -> int:
         return self.timeline.peak_bytes

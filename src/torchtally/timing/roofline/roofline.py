@@ -37,6 +37,10 @@ class Roofline:
     chip: Chip
     calibration: Calibration | None = None
 
+    def __repr__(self) -> str:
+        basis = "data sheet" if self.calibration is None else "calibrated"
+        return f"<Roofline of {self.chip.name}: {basis}>"
+
     @property
     def is_host(self) -> bool:
         """The chip is the CPU that runs the script: nothing overlaps with issuing operators."""

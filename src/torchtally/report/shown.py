@@ -1,0 +1,26 @@
+"""What `print` and a notebook show of a table or a ledger: see `torchtally.shown`."""
+
+from torchtally.ledger import Ledger
+from torchtally.report.html import element, joined, table_html
+from torchtally.report.terminal import table_text
+from torchtally.report.text import summary_text, verdict
+from torchtally.table import Table
+from torchtally.views.summary import summarise
+
+MOST_ROWS = 20
+"""Of each table in a notebook."""
+
+
+def text(value: Table | Ledger) -> str:
+    """A table, or of a ledger the report of `tally show`."""
+    return table_text(value) if isinstance(value, Table) else summary_text(summarise(value))
+
+
+def html(value: Table | Ledger) -> str:
+    """The same as HTML: escaped, without scripts, styles or links."""
+    if isinstance(value, Table):
+        return table_html(value.top(MOST_ROWS))
+    summary = summarise(value)
+    tables = (summary.phases, summary.categories, summary.lines, summary.modules)
+    shown = (table_html(table.top(MOST_ROWS)) for table in tables if table and table.rows)
+    return joined([element("p", verdict(summary.verdict)), *shown])
