@@ -1,7 +1,7 @@
 """What `print` and a notebook show of a table or a ledger: see `torchtally.shown`."""
 
 from torchtally.ledger import Ledger
-from torchtally.report.html import element, joined, table_html
+from torchtally.report.page import element, joined, table_html
 from torchtally.report.terminal import table_text
 from torchtally.report.text import summary_text, verdict
 from torchtally.table import Table
