@@ -70,6 +70,8 @@ def breaches(package: Path) -> list[str]:
             reason = breach(layer, module, is_lazy, package.name)
             if reason:
                 found.append(f"{place}:{line}: {reason}")
+        if layer == "cli":
+            found += [f"{place}:{line}: cli {what}" for line, what in not_of_a_command(tree)]
         if layer in TORCH and layer != "torch_private":
             found += [
                 f"{place}:{line}: {name} is private to torch"
@@ -83,6 +85,8 @@ def breach(layer: str, module: str, is_lazy: bool, package: str) -> str:
     root, _, rest = module.partition(".")
     if root == "torch":
         return "" if layer in TORCH else f"{layer} imports torch"
+    if root == "rich":
+        return "" if layer == "report" else f"{layer} imports rich"
     if root != package or not rest:
         return ""
     target = rest.partition(".")[0]
@@ -92,6 +96,24 @@ def breach(layer: str, module: str, is_lazy: bool, package: str) -> str:
     if target == layer or above_all or target in LAYERS.get(layer, ()):
         return ""
     return f"{layer} imports {target}"
+
+
+def not_of_a_command(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, what) of what a file of the command line must not have: tables, documents, classes.
+
+    Parsers and their actions are classes that it may define.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = [ast.unparse(base) for base in node.bases]
+            if not bases or not all(base.endswith(("Parser", "Action")) for base in bases):
+                yield node.lineno, f"defines the class {node.name}"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("Table", "Column"):
+            yield node.lineno, "makes a table"
+        elif isinstance(node, ast.Import) and any(name.name == "json" for name in node.names):
+            yield node.lineno, "imports json"
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").endswith("report.document"):
+            yield node.lineno, "makes a document"
 
 
 def classes_with_two_homes(package: Path) -> dict[str, list[str]]:

@@ -62,6 +62,11 @@ BAD = {
     ),
     "a private name of torch looked up": ("virtual/x.py", "import torch\ngetattr(torch, '_C')"),
     "a private module looked up": ("virtual/x.py", "import sys\nsys.modules['torch._dynamo']"),
+    "rich outside of report": ("views/lines.py", "from rich.text import Text"),
+    "rich behind the command line": ("cli/show.py", "def f():\n    import rich"),
+    "a class of the command line": ("cli/x.py", "class Progress:\n    pass"),
+    "a table of the command line": ("cli/x.py", "def f():\n    return Table('a', (), (), ())"),
+    "a document of the command line": ("cli/x.py", "def f():\n    import json"),
     "a package in no layer": ("extras.py", ""),
     "a file whose name says nothing": ("work/utils.py", ""),
     "a folder whose name says nothing": ("work/common/rules.py", ""),
@@ -77,6 +82,8 @@ def test_a_breach_is_found(tmp_path: Path, place: str, source: str) -> None:
 
 
 GOOD = {
+    "a parser of the command line": ("cli/x.py", "class X(argparse.ArgumentParser):\n    pass"),
+    "rich in report": ("report/x.py", "from rich.text import Text"),
     "downwards": ("views/lines.py", "from torchtally.ledger import Ledger"),
     "within the layer": ("work/products.py", "from torchtally.work.rule import rule"),
     "torch where it belongs": ("tracer/session.py", "import torch"),

@@ -9,20 +9,18 @@ from msgspec import structs
 
 from tests.builders import TraceBuilder, mm_call, unknown_call
 from torchtally.chips import Price, chip
+from torchtally.chips.power import IDLE_SHARE_OF_POWER, energy_joules, mean_power_watts
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
 from torchtally.timing.roofline import Bound, Roofline
 from torchtally.timing.schedule import Slot
 from torchtally.views.money import (
-    IDLE_SHARE_OF_POWER,
     Extent,
     Training,
     Until,
     bill,
     busy_share,
     cost_usd,
-    energy_joules,
-    mean_power_watts,
     money,
     own_price,
     training,

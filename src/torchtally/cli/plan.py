@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from torchtally.cli.arguments import (
     duration,
     flop_count,
     fraction,
+    one_of,
     parsed,
     positive_count,
     positive_rate,
@@ -22,7 +24,7 @@ from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torchtally.chips import Cluster
     from torchtally.plan.architecture.model import Model
@@ -30,22 +32,6 @@ if TYPE_CHECKING:
 
 NAME = "plan"
 SUMMARY = "plan a training before it is written: time, memory, layout, money"
-
-RECIPES = ("fp32", "tf32", "amp", "amp-fp16", "bf16", "mixed", "megatron", "fp8")
-OPTIMIZERS = (
-    "sgd",
-    "momentum",
-    "adagrad",
-    "rmsprop",
-    "adam",
-    "adamw",
-    "amsgrad",
-    "lion",
-    "adafactor",
-    "muon",
-    "adamw-8bit",
-    "lion-8bit",
-)
 
 EPILOG = """\
 What is asked follows from what is given:
@@ -66,12 +52,9 @@ MODEL is a name (llama-3-70b; `tally plan --models` lists them), a Hugging Face
 config.json or the folder it is in, a .safetensors file, or a number of
 parameters.
 
-recipes (weights, gradients, optimizer state, products):
-  mixed     bfloat16, float32 master weights and optimizer state (default)
-  megatron  the same, gradients added up in float32
-  amp       torch.autocast on float32 weights; amp-fp16 with float16
-  fp32, tf32, bf16, fp8
+"""
 
+EXAMPLES = """\
 examples:
   tally plan --parameters 70B --tokens 15T --gpus 1024xH100-SXM --mfu 0.5
   tally plan llama-3-8b
@@ -87,13 +70,36 @@ examples:
 """
 
 
+def recipe_names() -> "Iterable[str]":
+    from torchtally.plan.recipes import RECIPES
+
+    return RECIPES
+
+
+def optimizer_names() -> "Iterable[str]":
+    from torchtally.plan.optimizers import OPTIMIZERS
+
+    return OPTIMIZERS
+
+
+def epilog() -> str:
+    """What is asked, the recipes and optimizers there are, and the examples."""
+    from torchtally.plan.recipes import RECIPES
+
+    recipes = "".join(f"  {recipe.name:10}{recipe.summary}\n" for recipe in RECIPES.values())
+    optimizers = textwrap.fill(
+        ", ".join(optimizer_names()), 78, initial_indent="  ", subsequent_indent="  "
+    )
+    return f"{EPILOG}recipes (default mixed):\n{recipes}\noptimizers:\n{optimizers}\n\n{EXAMPLES}"
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
         description="Closed forms for a training: the answer first, its working on request.",
-        epilog=EPILOG,
+        epilog=epilog,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="what is trained (see below)")
     _add_model(parser)
@@ -135,14 +141,18 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--batch", type=count, metavar="N", help="sequences in an optimizer step")
     group.add_argument(
-        "--recipe", choices=RECIPES, default="mixed", metavar="NAME", help="number formats (below)"
+        "--recipe",
+        type=one_of(recipe_names),
+        default="mixed",
+        metavar="NAME",
+        help="number formats (below)",
     )
     group.add_argument(
         "--optimizer",
-        choices=OPTIMIZERS,
+        type=one_of(optimizer_names),
         default="adamw",
         metavar="NAME",
-        help=f"{', '.join(OPTIMIZERS)}; adamw",
+        help="whose state takes memory (below); default adamw",
     )
     group.add_argument(
         "--recompute",

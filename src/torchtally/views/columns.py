@@ -10,15 +10,15 @@ from torchtally.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class Figure:
     """A column filled with one quantity of a total."""
 
     column: Column
     of: Callable[[Total], int | float]
 
 
-def _quantity(name: str, title: str, unit: Unit, rank: int = 0) -> Quantity:
-    return Quantity(Column(name, title, unit, rank), attrgetter(name))
+def _quantity(name: str, title: str, unit: Unit, rank: int = 0) -> Figure:
+    return Figure(Column(name, title, unit, rank), attrgetter(name))
 
 
 SECONDS = _quantity("seconds", "time", Unit.SECONDS)
@@ -33,7 +33,7 @@ RECOMPUTE = _quantity("flops_recompute", "rec FLOPs", Unit.FLOPS)
 OPTIMIZER = _quantity("flops_optimizer", "opt FLOPs", Unit.FLOPS, rank=6)
 READ = _quantity("bytes_read", "read", Unit.BYTES, rank=4)
 WRITTEN = _quantity("bytes_written", "written", Unit.BYTES, rank=4)
-MOVED = Quantity(Column("bytes_moved", "moved", Unit.BYTES, rank=3), attrgetter("bytes"))
+MOVED = Figure(Column("bytes_moved", "moved", Unit.BYTES, rank=3), attrgetter("bytes"))
 """Read and written, for tables with times: what a memory-bound operator's time goes into."""
 SAVED = _quantity("bytes_saved", "saved", Unit.BYTES)
 ALLOCATED = _quantity("bytes_allocated", "allocated", Unit.BYTES, rank=5)
@@ -53,7 +53,7 @@ Labelled = tuple[Total, tuple[Cell, ...]]
 
 def cost_table(
     title: str,
-    quantities: Sequence[Quantity],
+    quantities: Sequence[Figure],
     texts: Sequence[Column],
     rows: Iterable[Labelled],
     ledger: Ledger,

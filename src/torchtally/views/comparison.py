@@ -26,7 +26,7 @@ from torchtally.views.money import (
 )
 from torchtally.views.step_time import calibrated_share
 from torchtally.views.summary import known_chip
-from torchtally.views.utilisation import Peak, model_flops, peak_of
+from torchtally.views.utilisation import PeakRate, model_flops, peak_of
 
 THOUSAND_STEPS = Until(1000, Extent.STEPS)
 """What cost and energy are of where nobody said how long: one step costs too little to print."""
@@ -165,14 +165,14 @@ def _candidate(step: _Step, ledger: Ledger, until: Until, prices: Mapping[str, f
     )
 
 
-def _share(flops: int, step_s: float | None, peak: Peak | None) -> float | None:
+def _share(flops: int, step_s: float | None, peak: PeakRate | None) -> float | None:
     """MFU: of what the chip would do in this time at its peak."""
     if step_s is None or peak is None or peak.flop_per_s is None:
         return None
     return flops / step_s / peak.flop_per_s
 
 
-def _why_no_mfu(peak: Peak | None, step_s: float | None) -> str:
+def _why_no_mfu(peak: PeakRate | None, step_s: float | None) -> str:
     """Empty where there is one, or where there is no time either."""
     if peak is None or step_s is None or peak.flop_per_s is not None:
         return ""

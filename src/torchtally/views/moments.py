@@ -8,7 +8,7 @@ from torchtally.ledger import Ledger, Line, Path, line_of, module_of
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class RunMoment:
     """A tick of a run as a person would name it."""
 
     tick: int
@@ -24,14 +24,14 @@ class Moment:
         return f"step {self.step}, {self.phase}{where}"
 
 
-def moment_at(ledger: Ledger, tick: int) -> Moment | None:
+def moment_at(ledger: Ledger, tick: int) -> RunMoment | None:
     """The moment of the operator that runs at a tick, or did last; None where none ever ran."""
     entries = ledger.entries
     if not entries:
         return None
     place = bisect_right(entries, tick, key=lambda entry: entry.op.clock) - 1
     entry = entries[max(place, 0)]
-    return Moment(
+    return RunMoment(
         tick, step_of(ledger, tick), str(entry.op.phase), line_of(entry), module_of(entry)
     )
 

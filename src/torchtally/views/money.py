@@ -6,6 +6,7 @@ from enum import StrEnum
 from math import ceil, floor
 
 from torchtally.chips import Chip, Price
+from torchtally.chips.power import IDLE_SHARE_OF_POWER, energy_joules
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger
 from torchtally.table import Cell, Column, Table
@@ -13,15 +14,6 @@ from torchtally.units import Unit
 from torchtally.views.throughput import tokens_of
 
 SECONDS_PER_HOUR = 3600.0
-
-IDLE_SHARE_OF_POWER = 0.21
-"""An estimate: of its rated power, what a GPU draws while a program holds it and nothing runs.
-
-The median of three that users printed with `nvidia-smi` at 0 % use, clocks up (P0): 53 of 300 W on
-a V100-SXM (zai-org/GLM-130B issue 32), 145 of 700 W on an H100-SXM (wilicc/gpu-burn issue 114), 110
-of 300 W on an A40 (NVIDIA/open-gpu-kernel-modules issue 874). Without a program it is less: 51 of
-400 W on an A100-SXM (facebookresearch/vissl issue 422); but that is no part of a training.
-"""
 
 
 class Extent(StrEnum):
@@ -87,21 +79,6 @@ def training(until: Until, step_s: float, tokens_per_step: int | None) -> Traini
 def cost_usd(step_s: float, steps: float, usd_per_hour: float) -> float:
     """The price of so many steps on one GPU that is paid by the hour; of a started hour a part."""
     return step_s * steps * usd_per_hour / SECONDS_PER_HOUR
-
-
-def mean_power_watts(tdp_watts: float, busy_share: float) -> float:
-    """What a GPU draws that is at work for this share of the time: an estimate.
-
-    The straight line from idle to rated power of "Power provisioning for a warehouse-sized
-    computer" (Fan, Weber, Barroso, ISCA 2007), which was found for whole servers. A kernel that
-    waits for memory draws less than one that multiplies, so this is rather too much.
-    """
-    return tdp_watts * (IDLE_SHARE_OF_POWER + (1 - IDLE_SHARE_OF_POWER) * busy_share)
-
-
-def energy_joules(seconds: float, busy_share: float, tdp_watts: float) -> float:
-    """What a GPU takes in so many seconds: an estimate, of the GPU alone."""
-    return seconds * mean_power_watts(tdp_watts, busy_share)
 
 
 def busy_share(ledger: Ledger) -> float:

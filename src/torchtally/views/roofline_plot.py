@@ -29,7 +29,7 @@ SERIES = tuple(Bound)
 
 
 @dataclass(slots=True)
-class Group:
+class CallGroup:
     """Operators of one step that were called alike."""
 
     call: Call
@@ -92,21 +92,21 @@ def roofline_plot(ledger: Ledger) -> Plot:
     )
 
 
-def _groups(ledger: Ledger) -> Iterable[Group]:
+def _groups(ledger: Ledger) -> Iterable[CallGroup]:
     """By call. Most operators share theirs, so few have to be compared."""
-    groups: dict[Call, Group] = {}
-    known: dict[int, Group] = {}
+    groups: dict[Call, CallGroup] = {}
+    known: dict[int, CallGroup] = {}
     for entry in ledger.steady:
         slot = ledger.slot(entry)
         if slot.kernel_s > 0:
             number = entry.op.call
             if number not in known:
-                known[number] = groups.setdefault(entry.call, Group(entry.call))
+                known[number] = groups.setdefault(entry.call, CallGroup(entry.call))
             known[number].add(entry, slot)
     return groups.values()
 
 
-def _marks(groups: Sequence[Group], step_s: float) -> Iterator[Mark]:
+def _marks(groups: Sequence[CallGroup], step_s: float) -> Iterator[Mark]:
     lines = [line for group in groups for line in group.lines]
     root = own_root(line.file for line in lines if line is not None and line.is_own)
     letters = LETTERS.ljust(len(groups))
@@ -169,7 +169,7 @@ class Roof:
             yield Curve(name, peak, Unit.FLOP_PER_S, ceiling, self.basis)
 
 
-def _promised(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
+def _promised(roofline: Roofline, groups: Iterable[CallGroup]) -> Roof | None:
     """None for a CPU: nobody promises anything of one."""
     if roofline.is_host:
         return None
@@ -178,7 +178,7 @@ def _promised(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
     return Roof(chip.memory_bandwidth_bytes_per_s, _by_rate(peaks), Basis.PROMISED)
 
 
-def _achieved(roofline: Roofline, groups: Iterable[Group]) -> Roof | None:
+def _achieved(roofline: Roofline, groups: Iterable[CallGroup]) -> Roof | None:
     """As measured here, else as published; None where neither is known."""
     chip, measured = roofline.chip, roofline.calibration
     published = {
@@ -203,7 +203,7 @@ def _by_rate(peaks: Mapping[str, float]) -> dict[str, float]:
     return {", ".join(dtypes): rate for rate, dtypes in names.items()}
 
 
-def _dtypes(roofline: Roofline, groups: Iterable[Group]) -> list[str]:
+def _dtypes(roofline: Roofline, groups: Iterable[CallGroup]) -> list[str]:
     """Of the step's products that the chip has a rate for; of a step without any, float32."""
     used = dict.fromkeys(dtype_of(group.call) for group in groups if group.is_matmul)
     return [dtype for dtype in used or ("float32",) if _has_peak(dtype, roofline)]
@@ -218,7 +218,7 @@ def _has_peak(dtype: str, roofline: Roofline) -> bool:
 
 
 def _left_out(
-    groups: Sequence[Group], drawn: Sequence[Group], ledger: Ledger
+    groups: Sequence[CallGroup], drawn: Sequence[CallGroup], ledger: Ledger
 ) -> Iterator[tuple[str, float]]:
     """What has no mark, as shares of the step's time."""
     step_s = ledger.total.seconds
@@ -238,7 +238,7 @@ def _left_out(
             yield name, seconds / step_s
 
 
-def _note(ledger: Ledger, drawn: Iterable[Group]) -> str:
+def _note(ledger: Ledger, drawn: Iterable[CallGroup]) -> str:
     causal = any(group.call.literal("is_causal") is True for group in drawn)
     if causal and str(ledger.convention) == "full":
         return (

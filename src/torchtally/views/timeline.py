@@ -11,7 +11,7 @@ from torchtally.units import Unit
 from torchtally.views.lines import TEXTS, line_texts, own_root
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.modules import module_texts
-from torchtally.views.moments import Moment, moment_at
+from torchtally.views.moments import RunMoment, moment_at
 from torchtally.views.peak import title_of
 from torchtally.views.view import view
 
@@ -149,7 +149,7 @@ def bar(at: dict[Category, int], peak_bytes: int) -> str:
     return text
 
 
-def _places(moment: Moment | None, root: str) -> Sequence[Cell]:
+def _places(moment: RunMoment | None, root: str) -> Sequence[Cell]:
     if moment is None:
         return (line_texts(None, root)[0], "")
     return (line_texts(moment.line, root)[0], module_texts(moment.module)[0])

@@ -39,7 +39,7 @@ EMBEDDINGS = ("aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forw
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class PeakRate:
     """What a step's work is held against."""
 
     dtype: str
@@ -183,18 +183,18 @@ def model_flops(entries: Iterable[Entry], attention: Convention) -> int:
     return needed_flops(works_of(entries), attention)
 
 
-def peak_of(ledger: Ledger, chip: Chip) -> Peak:
+def peak_of(ledger: Ledger, chip: Chip) -> PeakRate:
     """The dense peak of the dtype in which most matrix FLOPs of the step are computed."""
     return _peak(works_of(ledger.steady), chip)
 
 
-def _peak(works: Iterable[Work], chip: Chip) -> Peak:
+def _peak(works: Iterable[Work], chip: Chip) -> PeakRate:
     is_measured = chip.vendor == "CPU"
     dtype = dominant_dtype(works, chip)
     try:
-        return Peak(dtype, chip.peak_flop_per_s(dtype) if dtype else None, is_measured)
+        return PeakRate(dtype, chip.peak_flop_per_s(dtype) if dtype else None, is_measured)
     except UsageError:
-        return Peak(dtype, None, is_measured)
+        return PeakRate(dtype, None, is_measured)
 
 
 # Parameters ------------------------------------------------------------------------------------

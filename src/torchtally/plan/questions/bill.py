@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from torchtally.chips import Chip
+from torchtally.chips.power import mean_power_watts
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.questions.request import Request
 from torchtally.plan.training import chip_hours, cost_usd, energy_joules
@@ -23,7 +24,7 @@ def _bill(request: Request, chips: Quantity, seconds: Quantity, chip: Chip) -> I
     if chip.tdp_watts is not None:
         power = Quantity(
             f"{chip.name} rated power",
-            chip.tdp_watts,
+            mean_power_watts(chip.tdp_watts),
             Unit.WATTS,
             source=chip.source_of("tdp_watts"),
         )
