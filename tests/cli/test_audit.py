@@ -21,8 +21,8 @@ from tests.cli.run_tally import TIMEOUT_S, environment
 from tests.memory.test_comparison import GIB, compared, measurement, out_of_memory
 from torchtally.chips import chip
 from torchtally.cli import INTERRUPTED, main
+from torchtally.report.audit import audit_document as document
 from torchtally.report.audit import audit_text as text
-from torchtally.report.audit_json import audit_document as document
 from torchtally.runs.measurements import Device, Measurements
 from torchtally.runs.protocol import MeasureRequest
 from torchtally.trace.measurement import MeasuredLine, Measurement

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import RunParser, fraction, positive_count
-from torchtally.cli.run import place_of
+from torchtally.cli.output import add_format, place_of
 from torchtally.errors import ScriptError, UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         help="how far off peak reserved may be (default 5%%)")  # fmt: skip
     add("--top", type=positive_count, default=DEFAULT_TOP, metavar="N",
         help=f"how many lines (default {DEFAULT_TOP})")  # fmt: skip
-    add("--json", metavar="FILE", help="the comparison as JSON to FILE, or to stdout for -")
+    add_format(parser)
     add("-o", "--output", metavar="FILE", help="keep both measurements, as JSON")
     add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
     add("--quiet", action="store_true", help="no progress on stderr")
@@ -76,11 +76,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Run twice, compare, print. Returns 0 within the tolerances and 1 outside."""
-    from torchtally.cli.output import emit, width, write_or_emit
+    from torchtally.cli.output import write_or_emit, write_report
     from torchtally.memory.comparison import Comparison
-    from torchtally.report.audit import audit_text
-    from torchtally.report.audit_json import audit_document
-    from torchtally.report.document import dumps
+    from torchtally.report.audit import audit_report, runs_document
     from torchtally.runs.measurements import Measurements
     from torchtally.runs.protocol import MeasureRequest
 
@@ -88,7 +86,7 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError("which script?\nGive one: `tally audit train.py`, or -m MODULE.")
     if args.module is None and not os.path.exists(args.script):
         raise ScriptError(f"{args.script}: no such file.\nGive the path of the training script.")
-    json_place, output_place = place_of(args.json, "--json"), place_of(args.output, "-o")
+    args.json, output_place = place_of(args.json, "--json"), place_of(args.output, "-o")
     ours = MeasureRequest(
         script=args.module or args.script,
         arguments=tuple(args.script_arguments),
@@ -100,12 +98,9 @@ def command(args: argparse.Namespace) -> int:
         measured, predicted = both(runs, ours, chip, is_quiet=args.quiet)
     comparison = Comparison(measured, predicted, args.tolerance, args.reserved_tolerance)
     if output_place is not None:
-        kept = {"measured": measured.to_json(), "predicted": predicted.to_json()}
-        write_or_emit(dumps(kept), output_place)
-    if json_place is not None:
-        write_or_emit(dumps(audit_document(comparison, chip)), json_place)
-    if json_place != "-" and output_place != "-":
-        emit(audit_text(comparison, chip, width=width(), top=args.top))
+        write_or_emit(runs_document(measured, predicted), output_place)
+    if output_place != "-":
+        write_report(audit_report(comparison, chip, top=args.top), args)
     return comparison.verdict.value
 
 

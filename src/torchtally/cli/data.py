@@ -1,17 +1,13 @@
 """`tally data`: text into token files, and what a token file holds."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchtally.cli.arguments import Subparsers, fraction, positive_count
+from torchtally.cli.output import add_format, emit, write_report
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
-from torchtally.units import format_bytes, format_count, format_fraction
-
-if TYPE_CHECKING:
-    from torchtally.train.data.description import Description
-    from torchtally.train.data.prepare import PreparedData
-    from torchtally.train.data.token_file import TokenFile
+from torchtally.units import format_bytes
 
 NAME = "data"
 SUMMARY = "turn text into token files, and look into them"
@@ -125,9 +121,9 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="files of tokens, or folders")
     parser.add_argument("--dtype", help="of files without a header: uint16, uint32, ...")
     parser.add_argument(
-        "--format",
+        "--layout",
         choices=("raw", "llm.c", "npy", "megatron"),
-        help="what the files are, whatever they begin with",
+        help="of the files, whatever they begin with",
     )
     parser.add_argument(
         "--vocabulary-size",
@@ -136,15 +132,13 @@ def _add_show(commands: Any) -> None:
         help="refuse a file with an id of N or more",
     )
     parser.add_argument("--all", action="store_true", help="look at every token, not at 1 %%")
-    parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="as JSON to FILE or to stdout"
-    )
+    add_format(parser)
     parser.set_defaults(data_command=show)
 
 
 def prepare(args: argparse.Namespace) -> int:
     """Make the folder, and say what is in it."""
-    from torchtally.cli.output import emit
+    from torchtally.report.tokens import prepared_text
     from torchtally.train.data.prepare import PrepareRequest
     from torchtally.train.data.prepare import prepare as make
 
@@ -172,81 +166,15 @@ def prepare(args: argparse.Namespace) -> int:
     return 0
 
 
-def prepared_text(folder: str, prepared: "PreparedData") -> str:
-    """What was made, and what happened to the text on the way."""
-    lines = [f"{folder}: {description_line(prepared.description)}"]
-    lines += (
-        f"  {name:<12}{format_count(split.tokens):>10} tokens in {len(split.shards)} "
-        f"file{'s' * (len(split.shards) != 1)}, of {split.documents} "
-        f"document{'s' * (split.documents != 1)}"
-        for name, split in prepared.description.splits.items()
-    )
-    if prepared.skipped:
-        lines.append(f"  {prepared.skipped} empty files or files that are not text left out")
-    if prepared.replaced:
-        lines.append(f"  {prepared.replaced} characters are U+FFFD: bytes that were no UTF-8")
-    return "\n".join(lines) + "\n"
-
-
-def description_line(description: "Description") -> str:
-    """In a line: tokens by byte, vocabulary 257, uint16."""
-    return (
-        f"tokens by {description.tokenizer}, vocabulary {description.vocabulary_size}, "
-        f"{description.dtype}"
-    )
-
-
 def show(args: argparse.Namespace) -> int:
     """Print what each file holds. The first that is damaged is an error."""
-    import json
-
-    from torchtally.cli.output import emit, write_or_emit
+    from torchtally.report.tokens import token_files_report
+    from torchtally.train.data.check import examine
     from torchtally.train.data.files import token_files
     from torchtally.train.data.token_file import Format
 
-    format = None if args.format is None else Format(args.format)
-    files = token_files(args.files, dtype=args.dtype, format=format)
-    documents = [file_document(file, args.vocabulary_size, is_whole=args.all) for file in files]
-    if args.json is not None:
-        document = {"format_version": 1, "files": documents}
-        write_or_emit(json.dumps(document, indent=1, ensure_ascii=False) + "\n", args.json)
-    else:
-        emit("\n".join(file_text(file_document) for file_document in documents))
+    layout = None if args.layout is None else Format(args.layout)
+    files = token_files(args.files, dtype=args.dtype, format=layout)
+    facts = [examine(file, args.vocabulary_size, is_whole=args.all) for file in files]
+    write_report(token_files_report(facts), args)
     return 0
-
-
-def file_document(
-    file: "TokenFile", vocabulary_size: int | None, *, is_whole: bool
-) -> dict[str, Any]:
-    """All that is known of a file. Raises UsageError for an id outside of the vocabulary."""
-    from torchtally.train.data.check import check_tokens, extremes
-
-    if vocabulary_size is not None:
-        check_tokens([file], vocabulary_size=vocabulary_size, seed=0, is_whole=is_whole)
-    sample = extremes(file, seed=0, is_whole=is_whole)
-    return {
-        "path": file.path,
-        "format": file.format.value,
-        "dtype": file.dtype,
-        "tokens": file.tokens,
-        "token_bytes": file.tokens * file.token_bytes,
-        "offset_bytes": file.offset_bytes,
-        "documents": file.documents,
-        "tokens_looked_at": sample.tokens,
-        "least_token": sample.least,
-        "greatest_token": sample.most,
-    }
-
-
-def file_text(record: dict[str, Any]) -> str:
-    """A paragraph about a file."""
-    examined, tokens = record["tokens_looked_at"], record["tokens"]
-    looked = "all" if examined == tokens else format_fraction(examined / tokens)
-    documents = "not counted by this format" if record["documents"] is None else record["documents"]
-    return (
-        f"{record['path']}\n"
-        f"  format     {record['format']}, {record['dtype']}, from byte {record['offset_bytes']}\n"
-        f"  tokens     {format_count(tokens)} ({tokens}), {format_bytes(record['token_bytes'])}\n"
-        f"  ids        {record['least_token']} to {record['greatest_token']}, of {looked} of them\n"
-        f"  documents  {documents}\n"
-    )

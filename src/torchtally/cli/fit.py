@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import RunParser, fraction, positive_count, seconds
+from torchtally.cli.output import add_format, write_report
 from torchtally.errors import ScriptError, UsageError
 
 if TYPE_CHECKING:
@@ -101,21 +102,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         help="run every pass of the model, also those like the ones before")  # fmt: skip
     add("--verify", action="store_true",
         help="of several GPUs: run both sides of each answer, compute none")  # fmt: skip
-    add("--json", metavar="FILE", help="the result as JSON to FILE, or to stdout for -")
+    add_format(parser)
     add("--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(command=command)
 
 
 def command(args: argparse.Namespace) -> int:
     """Search, and print the answer."""
-    from torchtally.cli.output import emit, width, write_or_emit
     from torchtally.fit.argument import parse
     from torchtally.fit.chips import Fleet, parse_margin, search_of
     from torchtally.fit.search import Values
     from torchtally.fit.survey import Survey
-    from torchtally.report.document import dumps
-    from torchtally.report.fit import fit_text
-    from torchtally.report.fit_json import fit_document
+    from torchtally.report.fit import fit_report
     from torchtally.report.fit_progress import FitProgress
     from torchtally.runs.probes import Probes
     from torchtally.runs.protocol import ProbeRequest
@@ -154,10 +152,7 @@ def command(args: argparse.Namespace) -> int:
         if survey is not None:
             survey.run(runs, jobs, progress.done, progress.waiting)
         fleet.run(runs, jobs, progress.done, progress.waiting)
-    if args.json is not None:
-        write_or_emit(dumps(fit_document(fleet, survey, args.vary)), args.json)
-    if args.json != "-":
-        emit(fit_text(fleet, survey, margin, width()))
+    write_report(fit_report(fleet, survey, margin, args.vary), args)
     return (
         0 if any(search.bracket and search.bracket.largest for search in searches) else NOTHING_FITS
     )

@@ -4,7 +4,8 @@ import argparse
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING, TextIO
+import tempfile
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
@@ -89,3 +90,33 @@ def write_or_emit(text: str, place: str) -> None:
         write_atomically(place, text.encode("utf-8", "replace"))
     except OSError as error:
         raise UsageError(f"{place}: cannot be written ({error.strerror}).") from error
+
+
+def place_of(path: str | None, option: str) -> Any:
+    """The absolute path, once it is known that a file can be written there."""
+    if path is None or path == "-":
+        return path
+    absolute = os.path.abspath(path)
+    reason = why_not_writable(absolute)
+    if reason:
+        raise UsageError(
+            f"{path}: cannot be written, {reason}.\nChoose another with {option} FILE."
+        )
+    return absolute
+
+
+def why_not_writable(path: str) -> str:
+    """Why no file can be written there, by trying; "" where it can."""
+    directory = os.path.dirname(path)
+    if os.path.isdir(path):
+        return "it is a directory"
+    if not os.path.isdir(directory):
+        return f"there is no directory {directory}"
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            open(path, "ab").close()  # a device or a pipe
+        else:
+            tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        return str(error.strerror or error)
+    return ""

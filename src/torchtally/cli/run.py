@@ -3,13 +3,12 @@
 import argparse
 import os
 import sys
-import tempfile
 import threading
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from torchtally.cli.arguments import RunParser, Subparsers, fraction, positive_count, seconds
+from torchtally.cli.output import place_of
 from torchtally.errors import TallyError, UsageError
 from torchtally.report.formats import format_names
 
@@ -92,58 +91,22 @@ def command(args: argparse.Namespace) -> int:
     if args.script is None and args.module is None:
         raise UsageError("which script?\nGive one: `tally run train.py --gpu NAME`, or -m MODULE.")
     target = target_of(args.gpu)
-    places = Places(place_of(args.output, "-o"), place_of(args.json, "--json"))
+    # Absolute, since the script may change the directory.
+    args.trace_place = place_of(args.output, "-o")
+    args.json_place = place_of(args.json, "--json")
 
     from torchtally.tracer.script import Script, check
 
     script = Script(args.module or args.script, tuple(args.script_arguments),
                     is_module=args.module is not None)  # fmt: skip
     check(script)
-    code = trace_script(script, target, args, places)
+    code = trace_script(script, target, args)
     if sys.stdout is None or sys.stdout.closed:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for whoever flushes it at the end)
     return code
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where the results go, by absolute paths: the script may change the directory."""
-
-    trace: str
-    json: str | None
-
-
-def place_of(path: str | None, option: str) -> Any:
-    """The absolute path, once it is known that a file can be written there."""
-    if path is None or path == "-":
-        return path
-    absolute = os.path.abspath(path)
-    reason = why_not_writable(absolute)
-    if reason:
-        raise UsageError(
-            f"{path}: cannot be written, {reason}.\nChoose another with {option} FILE."
-        )
-    return absolute
-
-
-def why_not_writable(path: str) -> str:
-    """Found out by trying, before the run rather than after it; "" when it can be written."""
-    directory = os.path.dirname(path)
-    if os.path.isdir(path):
-        return "it is a directory"
-    if not os.path.isdir(directory):
-        return f"there is no directory {directory}"
-    try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            open(path, "ab").close()  # a device or a pipe
-        else:
-            tempfile.TemporaryFile(dir=directory).close()
-    except OSError as error:
-        return str(error.strerror or error)
-    return ""
-
-
-def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, places: Places) -> int:
+def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> int:
     """Run the script on the target and report, however it ends. Returns the exit code."""
     from torchtally.fit.advisor import Advisor
     from torchtally.report.run_progress import RunProgress
@@ -170,7 +133,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace, pla
         try:
             trace = recording_session.trace(outcome.ending)
             advisor = Advisor(script, target, steps=args.steps, run_s=time.monotonic() - started_s)
-            report(trace, args, places, stderr, advisor)
+            report(trace, args, stderr, advisor)
         except TallyError as error:
             print(f"tally: error: {error}", file=stderr, flush=True)
             return error.exit_code
@@ -206,9 +169,7 @@ def leave_threads_behind(code: int) -> None:
         os._exit(code)
 
 
-def report(
-    trace: "Trace", args: argparse.Namespace, places: Places, stderr: TextIO, advisor: "Advisor"
-) -> None:
+def report(trace: "Trace", args: argparse.Namespace, stderr: TextIO, advisor: "Advisor") -> None:
     """Write the trace, then say what is in it. Says it, too, when the trace cannot be written.
 
     After a run that ended for want of memory, changes are tried that may make it fit.
@@ -224,7 +185,7 @@ def report(
     gc.disable()  # a million records, none of them garbage
     failed: TallyError | None = None
     try:
-        trace.save(places.trace)
+        trace.save(args.trace_place)
     except TallyError as error:
         failed = error
     ledger = account(trace, roofline=known_roofline(trace.chip))
@@ -236,9 +197,9 @@ def report(
         if trace.final_refusal is not None and not args.no_advice:
             advise(advisor, ledger, args, stderr)
     finally:
-        if places.json is not None:
+        if args.json_place is not None:
             page = ledger_report(ledger, changes=advisor.results)
-            write_or_emit(render(page, "json", look(stderr)), places.json)
+            write_or_emit(render(page, "json", look(stderr)), args.json_place)
     if failed is not None:
         raise failed
 

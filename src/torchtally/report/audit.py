@@ -1,13 +1,17 @@
 """A prediction held against a measured run, as text: the verdict first, then the tables."""
 
 import textwrap
+from functools import partial
 
 from torchtally.chips import Chip
 from torchtally.memory.comparison import AuditVerdict, Comparison, Pair
 from torchtally.progress import printable
+from torchtally.report.document import Document, dumps
 from torchtally.report.grid import table_lines, wrapped
+from torchtally.report.report import Report
+from torchtally.trace.measurement import Measurement
 from torchtally.units import format_bytes, format_fraction
-from torchtally.views.audit import held, lines_at_peak, peaks
+from torchtally.views.audit import cells, held, lines_at_peak, peaks
 
 MOST_UNEXPLAINED = 0.2
 """Share of a peak that rests of blocks may be; beyond it the history has gaps."""
@@ -91,3 +95,54 @@ def remarks(comparison: Comparison, chip: Chip) -> list[str]:
             f"{format_bytes(theirs.total_memory_bytes)}: name the right one with --gpu."
         )
     return kept
+
+
+def audit_report(comparison: Comparison, chip: Chip, *, top: int = 15) -> Report:
+    """The comparison in every format; the text shows `top` lines."""
+    tables = {
+        "peaks": peaks(comparison),
+        "held": held(comparison),
+        "lines": lines_at_peak(comparison),
+    }
+    return Report(
+        title=f"Predicted and measured memory on {chip.name}",
+        facts=tuple(remarks(comparison, chip)),
+        tables=tuple((name, table) for name, table in tables.items() if table.rows),
+        text=lambda look: audit_text(comparison, chip, width=look.width, top=top),
+        document=partial(audit_document, comparison, chip),
+    )
+
+
+def runs_document(measured: Measurement, predicted: Measurement) -> str:
+    """Both runs themselves, to be compared again."""
+    return dumps({"measured": measured.to_json(), "predicted": predicted.to_json()})
+
+
+def audit_document(comparison: Comparison, chip: Chip) -> Document:
+    """For programs. All sizes are bytes; `measured` and `predicted` are the runs themselves."""
+
+    def pair(pair: Pair) -> Document:
+        names = ("measured_bytes", "predicted_bytes", "off_bytes", "ratio")
+        return dict(zip(names, cells(pair), strict=True))
+
+    return {
+        "verdict": comparison.verdict.name.lower(),
+        "chip": chip.name,
+        "tolerance": comparison.tolerance,
+        "reserved_tolerance": comparison.reserved_tolerance,
+        "failure": comparison.failure,
+        "disagreements": list(comparison.disagreements),
+        "peak_allocated": pair(comparison.allocated),
+        "peak_reserved": pair(comparison.reserved),
+        "steps": [
+            {"peak_allocated": pair(allocated), "peak_reserved": pair(reserved)}
+            for allocated, reserved in comparison.steps
+        ],
+        "held": {str(name): pair(couple) for name, couple in comparison.held},
+        "lines": [
+            {"file": line.file, "line": line.line, "text": line.text, **pair(couple)}
+            for line, couple in comparison.lines
+        ],
+        "measured": comparison.measured.to_json(),
+        "predicted": comparison.predicted.to_json(),
+    }

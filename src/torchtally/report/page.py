@@ -59,9 +59,14 @@ def _attribute(value: str | float) -> str:
 
 
 def page(
-    title: str, *, facts: Sequence[str], plots: Sequence[Plot], tables: Sequence[Table]
+    title: str,
+    *,
+    facts: Sequence[str],
+    plots: Sequence[Plot],
+    tables: Sequence[Table],
+    text: str = "",
 ) -> str:
-    """A whole document. `facts` are sentences below its title."""
+    """A whole document. `facts` are sentences below its title, `text` is preformatted."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -77,6 +82,7 @@ def page(
         *(element("p", fact) for fact in facts),
         *map(plot_html, plots),
         *map(table_html, tables),
+        *([element("pre", Html("\n".join(map(_safe, text.splitlines()))))] if text else []),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 

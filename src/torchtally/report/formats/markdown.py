@@ -28,6 +28,8 @@ def _lines(report: Report, look: Look) -> Iterator[str]:
     for _, table in report.tables:
         yield ""
         yield from _table(table)
+    if not report.tables and report.text is not None:
+        yield from ("", "```text", *report.text(Look()).replace("`", "'").splitlines(), "```")
 
 
 def _table(table: Table) -> Iterator[str]:

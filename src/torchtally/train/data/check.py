@@ -156,3 +156,42 @@ def _suspicion(file: TokenFile, ids: Ids, vocabulary_size: int) -> str:
 
 def _is_below(ids: Ids, vocabulary_size: int) -> bool:
     return len(ids) > 0 and bool(ids.max() < vocabulary_size and ids.min() >= 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFileFacts:
+    """What a file of tokens holds."""
+
+    path: str
+    format: str
+    dtype: str
+    tokens: int
+    token_bytes: int
+    """Of all tokens."""
+    offset_bytes: int
+    documents: int | None
+    """None where the format does not count them."""
+    tokens_looked_at: int
+    least_token: int
+    greatest_token: int
+
+
+def examine(
+    file: TokenFile, vocabulary_size: int | None = None, *, is_whole: bool = False
+) -> TokenFileFacts:
+    """What a file holds. Raises UsageError for an id outside of the vocabulary."""
+    if vocabulary_size is not None:
+        check_tokens([file], vocabulary_size=vocabulary_size, seed=0, is_whole=is_whole)
+    sample = extremes(file, seed=0, is_whole=is_whole)
+    return TokenFileFacts(
+        path=file.path,
+        format=file.format.value,
+        dtype=file.dtype,
+        tokens=file.tokens,
+        token_bytes=file.tokens * file.token_bytes,
+        offset_bytes=file.offset_bytes,
+        documents=file.documents,
+        tokens_looked_at=sample.tokens,
+        least_token=sample.least,
+        greatest_token=sample.most,
+    )
