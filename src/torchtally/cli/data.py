@@ -1,6 +1,7 @@
 """`tally data`: text into token files, and what a token file holds."""
 
 import argparse
+from dataclasses import asdict
 from typing import Any
 
 from torchtally.cli.arguments import Subparsers, fraction, positive_count
@@ -162,7 +163,8 @@ def prepare(args: argparse.Namespace) -> int:
             status.show(text, share=done_bytes / all_bytes)
 
         prepared = make(preparation, show_read)
-    emit(prepared_text(args.out, prepared))
+    description, skipped = prepared.description.document(), prepared.skipped
+    emit(prepared_text(args.out, description, skipped=skipped, replaced=prepared.replaced))
     return 0
 
 
@@ -175,6 +177,6 @@ def show(args: argparse.Namespace) -> int:
 
     layout = None if args.layout is None else Format(args.layout)
     files = token_files(args.files, dtype=args.dtype, format=layout)
-    facts = [examine(file, args.vocabulary_size, is_whole=args.all) for file in files]
+    facts = [asdict(examine(file, args.vocabulary_size, is_whole=args.all)) for file in files]
     write_report(token_files_report(facts), args)
     return 0

@@ -1,17 +1,18 @@
 """`tally sweep`: train a config many times with other values, and compare."""
 
 import argparse
-import json
 import os
 import sys
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import positive_count
+from torchtally.cli.output import add_format, write_report
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
+    from torchtally.report.document import Document
+    from torchtally.report.report import Report
     from torchtally.runs.processes import Executor, Exit, Job
     from torchtally.sweep.definition import Definition, SweepPoint
     from torchtally.sweep.folder import SweepFolder
@@ -93,7 +94,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="keep those of runs that ended, as the config says; without it there are only "
         "those that a run goes on from, removed when it has ended")  # fmt: skip
     add("--dry-run", action="store_true", help="print the runs that would be, and stop there")
-    add("--json", metavar="FILE", help="the results as JSON to FILE, or to stdout for -")
+    add_format(parser)
     add("--parquet", metavar="FILE", help="the results as Parquet, see below")
     parser.set_defaults(command=command)
 
@@ -291,7 +292,6 @@ def _executor(
 
 def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
     """Write and print what came of all runs; the exit status."""
-    from torchtally.cli.output import emit, write_or_emit
     from torchtally.sweep.parquet import write_parquet
     from torchtally.sweep.results import result_of
     from torchtally.sweep.rows import document
@@ -302,30 +302,34 @@ def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
     folder.write_results(found)
     if args.parquet is not None:
         write_parquet(Path(args.parquet), definition, results)
-    if args.json is not None:
-        write_or_emit(json.dumps(found, indent=1) + "\n", args.json)
-    if args.json != "-":
-        emit(report(definition, results, str(folder.path)))
+    write_report(sweep_report(definition, results, found, str(folder.path)), args)
     if number:
         return 128 + number
     return SOME_FAILED if any(result.status.is_failure for result in results) else 0
 
 
-def report(definition: "Definition", results: "list[RunResult]", folder: str) -> str:
-    """A table, a plot, and where to look on."""
-    from torchtally.cli.output import is_coloured, width
-    from torchtally.progress import printable
-    from torchtally.report.terminal import table_text
+def sweep_report(
+    definition: "Definition", results: "list[RunResult]", document: "Document", folder: str
+) -> "Report":
+    """The runs best first, a plot, and where to look on."""
+    from torchtally.report.report import Look, Report
+    from torchtally.report.terminal import prose, table_text
     from torchtally.sweep.plot import chart, chart_text
     from torchtally.sweep.rows import results_table
 
     drawn = chart(definition, results)
     table = results_table(definition, results, drawn.marks if drawn is not None else {})
-    text = table_text(table, width=width(), is_coloured=is_coloured(sys.stdout))
-    if drawn is not None:
-        text += "\n" + chart_text(drawn, width=min(width(), 80))
-    text += "\n"
-    for result in [result for result in results if result.status.is_failure][:3]:
-        said = printable(f"{result.point.name} {result.status}: {result.ending.gist}")
-        text += textwrap.fill(said, width(), subsequent_indent="  ") + "\n"
-    return f"{text}Written down in {folder}: results.json, and a folder for each run.\n"
+
+    def text(look: Look) -> str:
+        text = table_text(table, width=look.width, is_coloured=look.is_coloured)
+        if drawn is not None:
+            text += "\n" + chart_text(drawn, width=min(look.width, 80))
+        text += "\n"
+        for result in [result for result in results if result.status.is_failure][:3]:
+            name = f"{result.point.name} {result.status}: {result.ending.gist}"
+            text += prose(name, look.width)
+        return f"{text}Written to {folder}: results.json, and a folder for each run.\n"
+
+    return Report(
+        title=table.title, tables=(("runs", table),), text=text, document=lambda: document
+    )

@@ -1,12 +1,14 @@
 """Lines of styled text, and tables, as a terminal, a pipe or a log takes them."""
 
 import io
+import textwrap
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from torchtally.report.grid import table_lines
+from torchtally.progress import printable
+from torchtally.report.grid import INDENT, table_lines
 from torchtally.table import Table
 
 
@@ -26,3 +28,8 @@ def joined(lines: Sequence[Text], is_coloured: bool) -> str:
 def table_text(table: Table, *, width: int = 80, is_coloured: bool = False) -> str:
     """A table with its totals."""
     return joined(table_lines(table, width), is_coloured)
+
+
+def prose(text: str, width: int) -> str:
+    """A paragraph, its later lines indented."""
+    return textwrap.fill(printable(text), width, subsequent_indent=INDENT) + "\n"

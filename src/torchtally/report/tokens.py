@@ -1,17 +1,15 @@
 """What `tally data` prepared, and what token files hold."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torchtally.report.document import Document
 from torchtally.report.report import Report
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes, format_count, format_fraction
 
-if TYPE_CHECKING:
-    from torchtally.train.data.check import TokenFileFacts
-    from torchtally.train.data.prepare import PreparedData
+Facts = Mapping[str, Any]
+"""Of a file of tokens, by the names of `train.data.check.TokenFileFacts`."""
 
 COLUMNS = (
     Column("tokens", "tokens", Unit.TOKENS),
@@ -25,34 +23,33 @@ COLUMNS = (
 )
 
 
-def prepared_text(folder: str, prepared: "PreparedData") -> str:
-    """What was written, and what happened to the text on the way."""
-    description = prepared.description
+def prepared_text(folder: str, description: Document, *, skipped: int, replaced: int) -> str:
+    """What was written by `tally data prepare`, and what happened to the text on the way."""
     lines = [
-        f"{folder}: tokens by {description.tokenizer}, vocabulary {description.vocabulary_size}, "
-        f"{description.dtype}"
+        f"{folder}: tokens by {description['tokenizer']}, "
+        f"vocabulary {description['vocabulary_size']}, {description['dtype']}"
     ]
     lines += (
-        f"  {name:<12}{format_count(split.tokens):>10} tokens in {len(split.shards)} "
-        f"file{'s' * (len(split.shards) != 1)}, of {split.documents} "
-        f"document{'s' * (split.documents != 1)}"
-        for name, split in description.splits.items()
+        f"  {name:<12}{format_count(split['tokens']):>10} tokens in {len(split['shards'])} "
+        f"file{'s' * (len(split['shards']) != 1)}, of {split['documents']} "
+        f"document{'s' * (split['documents'] != 1)}"
+        for name, split in description["splits"].items()
     )
-    if prepared.skipped:
-        lines.append(f"  {prepared.skipped} empty files or files that are not text left out")
-    if prepared.replaced:
-        lines.append(f"  {prepared.replaced} characters are U+FFFD: bytes that are not UTF-8")
+    if skipped:
+        lines.append(f"  {skipped} empty files or files that are not text left out")
+    if replaced:
+        lines.append(f"  {replaced} characters are U+FFFD: bytes that are not UTF-8")
     return "\n".join(lines) + "\n"
 
 
-def token_files_report(files: "Sequence[TokenFileFacts]") -> Report:
+def token_files_report(files: Sequence[Facts]) -> Report:
     """What each file of tokens holds."""
     names = [column.name for column in COLUMNS]
-    rows = tuple(tuple(asdict(file)[name] for name in names) for file in files)
-    total = (sum(file.tokens for file in files), sum(file.token_bytes for file in files))
+    rows = tuple(tuple(file[name] for name in names) for file in files)
+    total = (sum(file["tokens"] for file in files), sum(file["token_bytes"] for file in files))
 
     def document() -> Document:
-        return {"files": [asdict(file) for file in files]}
+        return {"files": [dict(file) for file in files]}
 
     return Report(
         title="Token files",
@@ -62,15 +59,15 @@ def token_files_report(files: "Sequence[TokenFileFacts]") -> Report:
     )
 
 
-def token_file_text(file: "TokenFileFacts") -> str:
+def token_file_text(file: Facts) -> str:
     """A paragraph about a file."""
-    examined, tokens = file.tokens_looked_at, file.tokens
+    examined, tokens = file["tokens_looked_at"], file["tokens"]
     share = "all" if examined == tokens else format_fraction(examined / tokens)
-    documents = "not counted by this format" if file.documents is None else file.documents
+    documents = "not counted by this format" if file["documents"] is None else file["documents"]
     return (
-        f"{file.path}\n"
-        f"  format     {file.format}, {file.dtype}, from byte {file.offset_bytes}\n"
-        f"  tokens     {format_count(tokens)} ({tokens}), {format_bytes(file.token_bytes)}\n"
-        f"  ids        {file.least_token} to {file.greatest_token}, of {share} of them\n"
+        f"{file['path']}\n"
+        f"  format     {file['format']}, {file['dtype']}, from byte {file['offset_bytes']}\n"
+        f"  tokens     {format_count(tokens)} ({tokens}), {format_bytes(file['token_bytes'])}\n"
+        f"  ids        {file['least_token']} to {file['greatest_token']}, of {share} of them\n"
         f"  documents  {documents}\n"
     )

@@ -78,7 +78,7 @@ def document(definition: Definition, results: Sequence[RunResult]) -> dict[str, 
     """All results as JSON has them, best first. What nobody knows is null."""
     by_validation = is_validated(results)
     return {
-        "format_version": VERSION,
+        "schema_version": VERSION,
         "config": definition.config,
         "varying": list(definition.varying_keys),
         "ranked_by": "validation_loss" if by_validation else "final_loss",
