@@ -87,7 +87,7 @@ def test_show_needs_a_dtype_where_nothing_tells_it(
 def test_show_as_another_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(llm_c([1, 2]))
-    assert tally_data("show", str(path), "--format", "raw", "--dtype", "uint16") == 0
+    assert tally_data("show", str(path), "--layout", "raw", "--dtype", "uint16") == 0
     assert "514 (514)" in capsys.readouterr().out
 
 
@@ -100,7 +100,7 @@ def test_skipped_and_replaced_are_told(tmp_path: Path, capsys: pytest.CaptureFix
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith(": tokens by tokenizer.json, vocabulary 260, uint16")
     assert lines[-2] == "  1 empty files or files that are not text left out"
-    assert lines[-1] == "  1 characters are U+FFFD: bytes that were no UTF-8"
+    assert lines[-1] == "  1 characters are U+FFFD: bytes that are not UTF-8"
 
 
 def test_progress_on_a_long_input(

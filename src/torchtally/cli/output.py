@@ -8,6 +8,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.atomic import write_atomically
+from torchtally.cli.arguments import RunParser
 from torchtally.errors import UsageError
 from torchtally.report.formats import format_names, render
 
@@ -29,12 +30,12 @@ def add_format(parser: argparse.ArgumentParser, *, has_html: bool = False) -> No
         metavar="FORMAT",
         help=f"of the output: {', '.join(names)} (default text)",
     )
+    # Where a script's arguments follow, a FILE that may be left out would be taken for the script.
+    is_optional = not isinstance(parser, RunParser)
+    optional: dict[str, Any] = {"nargs": "?", "const": "-"} if is_optional else {}
+    place = "or to stdout" if is_optional else "- for stdout"
     either.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="short for --format json; to FILE, or to stdout",
+        "--json", metavar="FILE", help=f"short for --format json; to FILE, {place}", **optional
     )
     if has_html:
         parser.add_argument("--html", metavar="FILE", help="a page for a browser, to FILE")

@@ -4,14 +4,13 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchtally.cli.arguments import positive_count
 from torchtally.cli.output import add_format, write_report
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
-    from torchtally.report.document import Document
     from torchtally.report.report import Report
     from torchtally.runs.processes import Executor, Exit, Job
     from torchtally.sweep.definition import Definition, SweepPoint
@@ -309,7 +308,7 @@ def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
 
 
 def sweep_report(
-    definition: "Definition", results: "list[RunResult]", document: "Document", folder: str
+    definition: "Definition", results: "list[RunResult]", document: "dict[str, Any]", folder: str
 ) -> "Report":
     """The runs best first, a plot, and where to look on."""
     from torchtally.report.report import Look, Report
