@@ -12,6 +12,8 @@ import pytest
 
 from torchtally import chips as hardware
 from torchtally.chips import USERS_TABLE, Chip, Peak, chip, cluster, known_chips, load_chips
+from torchtally.chips.capabilities import BFLOAT16_SINCE, FLOAT8_SINCE
+from torchtally.chips.capabilities import capability as row_of
 from torchtally.cli import main
 from torchtally.errors import UnknownChipError, UnsupportedError, UsageError
 from torchtally.report.chip import chip_text
@@ -755,3 +757,24 @@ def test_no_chip_is_named_in_the_code():
 
 def _names_a_chip(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value in {one.name for one in known_chips()}
+
+
+def test_a_compute_capability_without_a_row_is_the_newest_older_one() -> None:
+    assert [row_of(version).generation for version in ((6, 1), (8, 7), (10, 3), (12, 1))] == [
+        "before Volta",
+        "Ampere",
+        "Blackwell",
+        "Blackwell",
+    ]
+    assert row_of((9, 0)).blas_workspace_bytes == 32 * 1024 * 1024
+    assert row_of((8, 0)).blas_workspace_bytes == 2 * 4096 * 1024 + 8 * 16 * 1024
+
+
+def test_capabilities_agree_with_the_chips_that_have_them() -> None:
+    """A chip has a peak for bfloat16 and float8 where its row says so, and only there."""
+    assert (BFLOAT16_SINCE, FLOAT8_SINCE) == ((8, 0), (8, 9))
+    for known in known_chips():
+        if known.compute_capability is not None:
+            row = row_of(known.compute_capability)
+            assert ("bfloat16" in known.peaks) == row.has_bfloat16, known.name
+            assert "float8_e4m3fn" not in known.peaks or row.has_float8, known.name

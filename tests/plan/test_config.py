@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,6 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-import transformers
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from tests.plan.config_cases import BASE, CASES, HEAD, LLAMA4, NEO, QWEN_MOE, Keys
 from torchtally.plan.architecture.config import FAMILIES, WRAPPERS, from_values, read_config
@@ -21,9 +20,16 @@ from torchtally.plan.architecture.config_keys import defaults
 from torchtally.plan.architecture.model import Experts, Model, SelfAttention
 from torchtally.plan.architecture.weights import Weight, weights_of
 
-transformers.logging.set_verbosity_error()
-
 Shapes = Counter[tuple[int, ...]]
+
+
+@cache
+def hf() -> Any:
+    """Not at the top: collecting the tests should not import transformers."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    return transformers
 
 
 def written(folder: Path, config: Any) -> Path:
@@ -51,9 +57,9 @@ def count(weights: tuple[Weight, ...]) -> int:
 @pytest.mark.parametrize("case", CASES)
 def test_every_tensor_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     model_type, keys = CASES[case]
-    config = CONFIG_MAPPING[model_type](**keys)
+    config = hf().CONFIG_MAPPING[model_type](**keys)
     with torch.device("meta"):
-        theirs = AutoModelForCausalLM.from_config(config)
+        theirs = hf().AutoModelForCausalLM.from_config(config)
     ours = read_config(written(tmp_path, config))
     trained = [parameter for parameter in theirs.parameters() if parameter.requires_grad]
     assert our_shapes(ours) == shapes_of(trained)
@@ -64,9 +70,9 @@ def test_every_tensor_is_that_of_transformers(case: str, tmp_path: Path) -> None
 
 def test_cohere_with_norms_of_heads_has_the_same_total(tmp_path: Path) -> None:
     """Its norms are matrices, (heads, head dim): equal in number alone."""
-    config = CONFIG_MAPPING["cohere"](**BASE, use_qk_norm=True)
+    config = hf().CONFIG_MAPPING["cohere"](**BASE, use_qk_norm=True)
     with torch.device("meta"):
-        theirs = AutoModelForCausalLM.from_config(config)
+        theirs = hf().AutoModelForCausalLM.from_config(config)
     ours = read_config(written(tmp_path, config))
     assert count(weights_of(ours)) == sum(parameter.numel() for parameter in theirs.parameters())
 
@@ -187,7 +193,7 @@ def test_falcons_attention_drops_nothing_but_with_alibi() -> None:
 def test_windows_are_those_of_layer_types(case: str, is_listed: bool, tmp_path: Path) -> None:
     """Both where the file lists them and where the class's rule makes them."""
     model_type, keys = CASES[case]
-    config = CONFIG_MAPPING[model_type](**keys)
+    config = hf().CONFIG_MAPPING[model_type](**keys)
     path = written(tmp_path, config)
     values = json.loads(path.read_text())
     if not is_listed:
@@ -207,7 +213,7 @@ def test_windows_that_a_flag_turns_off(model_type: str, is_used: bool, tmp_path:
         "sliding_window": 8, "use_sliding_window": is_used, "max_window_layers": 2,
         "num_hidden_layers": 5,
     }  # fmt: skip
-    config = CONFIG_MAPPING[model_type](**keys)
+    config = hf().CONFIG_MAPPING[model_type](**keys)
     path = written(tmp_path, config)
     values = json.loads(path.read_text())
     del values["layer_types"]
@@ -218,12 +224,12 @@ def test_windows_that_a_flag_turns_off(model_type: str, is_used: bool, tmp_path:
 
 
 def test_gpt_neo_sees_far_and_near_by_turns(tmp_path: Path) -> None:
-    ours = read_config(written(tmp_path, CONFIG_MAPPING["gpt_neo"](**NEO)))
+    ours = read_config(written(tmp_path, hf().CONFIG_MAPPING["gpt_neo"](**NEO)))
     assert [(kind.count, kind.attention.window) for kind in ours.kinds] == [(2, None), (2, 8)]
 
 
 def test_llama_4_sees_its_chunk_in_three_layers_of_four(tmp_path: Path) -> None:
-    config = CONFIG_MAPPING["llama4_text"](**LLAMA4 | {"num_hidden_layers": 8})
+    config = hf().CONFIG_MAPPING["llama4_text"](**LLAMA4 | {"num_hidden_layers": 8})
     kinds = read_config(written(tmp_path, config)).kinds
     attentions = {kind.count: kind.attention for kind in kinds}
     chunked, full = attentions[6], attentions[2]
@@ -263,18 +269,18 @@ def test_the_text_part_of_models_that_see(
     keys = MULTIMODAL[model_type]
     tying = {} if is_tied is None else {"tie_word_embeddings": is_tied}
     below = tying if model_type == "llama4" else {}
-    config = CONFIG_MAPPING[model_type](text_config=keys | below, **tying)
+    config = hf().CONFIG_MAPPING[model_type](text_config=keys | below, **tying)
     with torch.device("meta"):
-        theirs = AutoModelForImageTextToText.from_config(config)
+        theirs = hf().AutoModelForImageTextToText.from_config(config)
     ours = read_config(written(tmp_path, config))
     assert our_shapes(ours) == shapes_of(tensor for _, tensor in text_tensors(model_type, theirs))
     assert ours.left_out == ("the vision tower", "the projector")
 
 
 def test_mllama_without_the_layers_that_look_at_images(tmp_path: Path) -> None:
-    config = CONFIG_MAPPING["mllama"](text_config=MULTIMODAL["mllama"])
+    config = hf().CONFIG_MAPPING["mllama"](text_config=MULTIMODAL["mllama"])
     with torch.device("meta"):
-        theirs = AutoModelForImageTextToText.from_config(config)
+        theirs = hf().AutoModelForImageTextToText.from_config(config)
     ours = read_config(written(tmp_path, config))
     text = [
         tensor for name, tensor in text_tensors("mllama", theirs) if ".layers.1." not in name
@@ -311,7 +317,7 @@ def test_every_family_has_a_row_of_defaults() -> None:
 
 @pytest.mark.parametrize("model_type", list(defaults()))
 def test_defaults_are_those_of_the_class(model_type: str) -> None:
-    theirs = CONFIG_MAPPING[model_type]
+    theirs = hf().CONFIG_MAPPING[model_type]
     for key, value in defaults()[model_type].items():
         if (model_type, key) not in OURS:
             assert getattr(theirs, key) == value, key
@@ -322,15 +328,15 @@ def test_a_default_missing_in_our_table_would_be_seen() -> None:
     keys = {key for row in defaults().values() for key in row}
     for model_type, row in defaults().items():
         for key in keys - set(row):
-            value = getattr(CONFIG_MAPPING[model_type], key, None)
+            value = getattr(hf().CONFIG_MAPPING[model_type], key, None)
             assert not isinstance(value, bool | int | float | str), (model_type, key)
 
 
 def test_the_second_oracle_sees_a_missing_bias(tmp_path: Path) -> None:
     """The comparison itself fails where one flag is lost on the way."""
-    config = CONFIG_MAPPING["llama"](**BASE, attention_bias=True)
+    config = hf().CONFIG_MAPPING["llama"](**BASE, attention_bias=True)
     with torch.device("meta"):
-        theirs = AutoModelForCausalLM.from_config(config)
+        theirs = hf().AutoModelForCausalLM.from_config(config)
     path = written(tmp_path, config)
     values = json.loads(path.read_text()) | {"attention_bias": False}
     path.write_text(json.dumps(values))

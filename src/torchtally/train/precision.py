@@ -21,12 +21,12 @@ from typing import Literal
 import torch
 from torch import nn
 
+from torchtally.chips.capabilities import BFLOAT16_SINCE, FLOAT8_SINCE
+from torchtally.chips.capabilities import capability as row_of
 from torchtally.errors import UsageError
 from torchtally.plan.recipes import RECIPES, Recipe
 from torchtally.train.wide_update import Keeping, WideUpdate
 
-GENERATIONS: Mapping[tuple[int, int], str] = {(8, 0): "Ampere", (8, 9): "Ada"}
-"""NVIDIA's names of the compute capabilities that precisions need."""
 FP8_MULTIPLE = 16
 """torch._scaled_mm takes matrices whose sides are multiples of it."""
 
@@ -76,7 +76,7 @@ class Precision:
         if device.type != "cuda":
             if not self.needs_cuda or least is None:
                 return ""
-            generation = GENERATIONS[least]
+            generation = row_of(least).generation
             return (
                 f"needs an NVIDIA GPU of the {generation} generation or newer; {device} is not one"
             )
@@ -85,7 +85,7 @@ class Precision:
             return ""
         needed, own = (".".join(map(str, version)) for version in (least, capability))
         return (
-            f"needs compute capability {needed} ({GENERATIONS[least]}) or newer; "
+            f"needs compute capability {needed} ({row_of(least).generation}) or newer; "
             f"{torch.cuda.get_device_name(device)} has {own}"
         )
 
@@ -143,7 +143,7 @@ _LISTED = (
         effect="Memory as fp32; matrix products round their operands to 10 bits of mantissa, at up "
         "to 8 times the speed of float32 on an A100 or H100.",
         recipe=RECIPES["tf32"],
-        least_capability=(8, 0),
+        least_capability=BFLOAT16_SINCE,
         needs_cuda=True,
         instead="fp32",
         float32_products="high",
@@ -155,7 +155,7 @@ _LISTED = (
         "a bfloat16 copy of each matrix; products at up to 16 times the speed of float32.",
         recipe=RECIPES["amp"],
         autocast_dtype=torch.bfloat16,
-        least_capability=(8, 0),
+        least_capability=BFLOAT16_SINCE,
         instead="fp16",
         is_shardable=True,
     ),
@@ -173,7 +173,7 @@ _LISTED = (
         "activations, no copies of weights, products at the speed of bf16.",
         recipe=RECIPES["mixed"],
         keeping="master",
-        least_capability=(8, 0),
+        least_capability=BFLOAT16_SINCE,
         instead="fp16",
     ),
     Precision(
@@ -182,7 +182,7 @@ _LISTED = (
         "half the bytes in the update, whose stochastic rounding adds noise.",
         recipe=RECIPES["bf16"],
         keeping="stochastic",
-        least_capability=(8, 0),
+        least_capability=BFLOAT16_SINCE,
         instead="fp16",
     ),
     Precision(
@@ -198,7 +198,7 @@ _LISTED = (
         ),
         autocast_dtype=torch.bfloat16,
         is_fp8=True,
-        least_capability=(8, 9),
+        least_capability=FLOAT8_SINCE,
         needs_cuda=True,
         instead="bf16",
     ),

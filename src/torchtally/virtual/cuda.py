@@ -10,6 +10,7 @@ from torch.nn.parallel import scatter_gather
 
 from torchtally import torch_private as private
 from torchtally.chips import Chip
+from torchtally.chips.capabilities import BFLOAT16_SINCE
 from torchtally.errors import UnsupportedError
 from torchtally.virtual import legacy_types
 from torchtally.virtual.cuda_memory import CudaMemory
@@ -126,7 +127,7 @@ class CudaModule:
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         """Every CPU can; for a GPU older than Ampere, CUDA emulates it."""
         is_host = self.chip.compute_capability is None
-        return is_host or including_emulation or self.is_at_least((8, 0))
+        return is_host or including_emulation or self.is_at_least(BFLOAT16_SINCE)
 
     def architectures(self) -> list[str]:
         """None on the host: libraries look before they ask for a capability."""
@@ -185,7 +186,7 @@ class CudaModule:
             "get_allocator_backend": lambda: "native",
             private.SLEEP: nothing,
             "is_bf16_supported": self.is_bf16_supported,
-            "is_tf32_supported": lambda: self.is_at_least((8, 0)),
+            "is_tf32_supported": lambda: self.is_at_least(BFLOAT16_SINCE),
             "ipc_collect": nothing,
             **self.memory.answers(),
             "manual_seed": self.manual_seed,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-import transformers as hf
 from torch import nn
 
 from torchtally.plan.activations import AttentionKernel
@@ -48,52 +47,59 @@ class Reference:
         return from_values(values, name=values["model_type"], place="its class")
 
 
-def made(kind: str, config: str, **sizes: object) -> Callable[[], nn.Module]:
-    return lambda: getattr(hf, kind)(getattr(hf, config)(**sizes))
+def maker(kind: str, config: str, **sizes: object) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        # Not at the top: collecting the tests should not import transformers.
+        import transformers
+
+        module: nn.Module = getattr(transformers, kind)(getattr(transformers, config)(**sizes))
+        return module
+
+    return make
 
 
 REFERENCES = {
     "gpt2": Reference(
-        made("GPT2LMHeadModel", "GPT2Config", vocab_size=VOCABULARY, n_embd=160, n_layer=LAYERS,
+        maker("GPT2LMHeadModel", "GPT2Config", vocab_size=VOCABULARY, n_embd=160, n_layer=LAYERS,
              n_head=5, n_inner=424, n_positions=112, bos_token_id=1, eos_token_id=2),
     ),
-    "llama": Reference(made("LlamaForCausalLM", "LlamaConfig", **GROUPED)),
+    "llama": Reference(maker("LlamaForCausalLM", "LlamaConfig", **GROUPED)),
     "mistral": Reference(
-        made("MistralForCausalLM", "MistralConfig", **GROUPED, sliding_window=40)
+        maker("MistralForCausalLM", "MistralConfig", **GROUPED, sliding_window=40)
     ),
     "mistral-within-its-window": Reference(
-        made("MistralForCausalLM", "MistralConfig", **GROUPED, sliding_window=128)
+        maker("MistralForCausalLM", "MistralConfig", **GROUPED, sliding_window=128)
     ),
-    "qwen2": Reference(made("Qwen2ForCausalLM", "Qwen2Config", **BY_WIDTH)),
+    "qwen2": Reference(maker("Qwen2ForCausalLM", "Qwen2Config", **BY_WIDTH)),
     "qwen3": Reference(
-        made("Qwen3ForCausalLM", "Qwen3Config", **GROUPED, tie_word_embeddings=True)
+        maker("Qwen3ForCausalLM", "Qwen3Config", **GROUPED, tie_word_embeddings=True)
     ),
     "gemma": Reference(
-        made("GemmaForCausalLM", "GemmaConfig", **{**GROUPED, "num_key_value_heads": 1})
+        maker("GemmaForCausalLM", "GemmaConfig", **{**GROUPED, "num_key_value_heads": 1})
     ),
-    "phi3": Reference(made("Phi3ForCausalLM", "Phi3Config", **BY_WIDTH)),
+    "phi3": Reference(maker("Phi3ForCausalLM", "Phi3Config", **BY_WIDTH)),
     "opt": Reference(
-        made("OPTForCausalLM", "OPTConfig", vocab_size=VOCABULARY, hidden_size=160,
+        maker("OPTForCausalLM", "OPTConfig", vocab_size=VOCABULARY, hidden_size=160,
              num_hidden_layers=LAYERS, num_attention_heads=5, ffn_dim=424,
              max_position_embeddings=112, word_embed_proj_dim=160),
         is_exact=False,  # positions of every sequence, though all are alike
     ),
     "gpt-neox": Reference(
-        made("GPTNeoXForCausalLM", "GPTNeoXConfig", vocab_size=VOCABULARY, hidden_size=160,
+        maker("GPTNeoXForCausalLM", "GPTNeoXConfig", vocab_size=VOCABULARY, hidden_size=160,
              num_hidden_layers=LAYERS, num_attention_heads=5, intermediate_size=424),
         is_exact=False,  # angles for a quarter of each head
     ),
     "mixtral": Reference(
-        made("MixtralForCausalLM", "MixtralConfig", **GROUPED, num_local_experts=5,
+        maker("MixtralForCausalLM", "MixtralConfig", **GROUPED, num_local_experts=5,
              num_experts_per_tok=2),
     ),
     "qwen2-moe": Reference(
-        made("Qwen2MoeForCausalLM", "Qwen2MoeConfig", **BY_WIDTH, num_experts=8,
+        maker("Qwen2MoeForCausalLM", "Qwen2MoeConfig", **BY_WIDTH, num_experts=8,
              num_experts_per_tok=3, moe_intermediate_size=56, shared_expert_intermediate_size=208),
         is_exact=False,  # weights of rows in the activations' dtype
     ),
     "deepseek-v3": Reference(
-        made("DeepseekV3ForCausalLM", "DeepseekV3Config", **{**SIZES, "num_key_value_heads": 6},
+        maker("DeepseekV3ForCausalLM", "DeepseekV3Config", **{**SIZES, "num_key_value_heads": 6},
              q_lora_rank=72, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16,
              v_head_dim=32, n_routed_experts=8, num_experts_per_tok=3, n_group=2, topk_group=1,
              n_shared_experts=2, moe_intermediate_size=56, first_k_dense_replace=1),
@@ -109,123 +115,123 @@ SHARED = {
 }  # fmt: skip
 OTHERS = {
     "gemma3": Reference(
-        made("Gemma3ForCausalLM", "Gemma3TextConfig", **GROUPED),
+        maker("Gemma3ForCausalLM", "Gemma3TextConfig", **GROUPED),
         is_exact=False,  # two kinds of angles, of which one is counted
     ),
     "olmo": Reference(
-        made("OlmoForCausalLM", "OlmoConfig", **BY_WIDTH),
+        maker("OlmoForCausalLM", "OlmoConfig", **BY_WIDTH),
         is_exact=False,  # angles in float32
     ),
     "olmo2": Reference(
-        made("Olmo2ForCausalLM", "Olmo2Config", **BY_WIDTH),
+        maker("Olmo2ForCausalLM", "Olmo2Config", **BY_WIDTH),
         is_exact=False,  # its norms multiply by the weight itself
     ),
     "phi": Reference(
-        made("PhiForCausalLM", "PhiConfig", **BY_WIDTH),
+        maker("PhiForCausalLM", "PhiConfig", **BY_WIDTH),
         is_exact=False,  # angles for half of each head
     ),
-    "starcoder2": Reference(made("Starcoder2ForCausalLM", "Starcoder2Config", **BY_WIDTH)),
+    "starcoder2": Reference(maker("Starcoder2ForCausalLM", "Starcoder2Config", **BY_WIDTH)),
     "stablelm": Reference(
-        made("StableLmForCausalLM", "StableLmConfig", **BY_WIDTH),
+        maker("StableLmForCausalLM", "StableLmConfig", **BY_WIDTH),
         is_exact=False,  # angles for a quarter of each head
     ),
-    "granite": Reference(made("GraniteForCausalLM", "GraniteConfig", **BY_WIDTH)),
+    "granite": Reference(maker("GraniteForCausalLM", "GraniteConfig", **BY_WIDTH)),
     "glm4": Reference(
-        made("Glm4ForCausalLM", "Glm4Config", **GROUPED),
+        maker("Glm4ForCausalLM", "Glm4Config", **GROUPED),
         is_exact=False,  # angles for half of each head
     ),
     "falcon": Reference(
-        made("FalconForCausalLM", "FalconConfig", vocab_size=VOCABULARY, hidden_size=160,
+        maker("FalconForCausalLM", "FalconConfig", vocab_size=VOCABULARY, hidden_size=160,
              num_hidden_layers=LAYERS, num_attention_heads=5, ffn_hidden_size=424,
              bos_token_id=1, eos_token_id=2),
         kernel=AttentionKernel.MATH,  # one head of keys for all, which it broadcasts
         is_exact=False,  # two indices a layer
     ),
     "bloom": Reference(
-        made("BloomForCausalLM", "BloomConfig", vocab_size=VOCABULARY, hidden_size=160,
+        maker("BloomForCausalLM", "BloomConfig", vocab_size=VOCABULARY, hidden_size=160,
              n_layer=LAYERS, n_head=5),
         kernel=AttentionKernel.MATH,  # its own code
     ),
     "qwen3-moe": Reference(
-        made("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **GROUPED, **EIGHTHS,
+        maker("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **GROUPED, **EIGHTHS,
              moe_intermediate_size=56, norm_topk_prob=True),
         is_exact=False,  # weights of rows in the activations' dtype
     ),
     "deepseek-v2": Reference(
-        made("DeepseekV2ForCausalLM", "DeepseekV2Config", **{**SIZES, "num_key_value_heads": 6},
+        maker("DeepseekV2ForCausalLM", "DeepseekV2Config", **{**SIZES, "num_key_value_heads": 6},
              q_lora_rank=72, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16,
              v_head_dim=32, n_routed_experts=8, num_experts_per_tok=3, n_group=1, topk_group=1,
              n_shared_experts=2, moe_intermediate_size=56, first_k_dense_replace=1),
         is_exact=False,  # angles as complex numbers
     ),
     "olmo3": Reference(
-        made("Olmo3ForCausalLM", "Olmo3Config", **BY_WIDTH),
+        maker("Olmo3ForCausalLM", "Olmo3Config", **BY_WIDTH),
         is_exact=False,  # its norms multiply by the weight itself
     ),
     "olmoe": Reference(
-        made("OlmoeForCausalLM", "OlmoeConfig", **BY_WIDTH, **EIGHTHS),
+        maker("OlmoeForCausalLM", "OlmoeConfig", **BY_WIDTH, **EIGHTHS),
         is_exact=False,  # weights of rows in the activations' dtype
     ),
     "granite-moe": Reference(
-        made("GraniteMoeForCausalLM", "GraniteMoeConfig", **BY_WIDTH, **LOCALS),
+        maker("GraniteMoeForCausalLM", "GraniteMoeConfig", **BY_WIDTH, **LOCALS),
         is_exact=False,  # scores of chosen experts alone
     ),
     "phi-moe": Reference(
-        made("PhimoeForCausalLM", "PhimoeConfig",
+        maker("PhimoeForCausalLM", "PhimoeConfig",
              **BY_WIDTH, **{**LOCALS, "num_experts_per_tok": 2}),
         is_exact=False,  # experts chosen one after the other
     ),
     "glm4-moe": Reference(
-        made("Glm4MoeForCausalLM", "Glm4MoeConfig", **BY_WIDTH, **SHARED),
+        maker("Glm4MoeForCausalLM", "Glm4MoeConfig", **BY_WIDTH, **SHARED),
         is_exact=False,  # angles for half of each head
     ),
     "dots1": Reference(
-        made("Dots1ForCausalLM", "Dots1Config", **BY_WIDTH, **SHARED, norm_topk_prob=True),
+        maker("Dots1ForCausalLM", "Dots1Config", **BY_WIDTH, **SHARED, norm_topk_prob=True),
         is_exact=False,  # weights of rows in the activations' dtype
     ),
     "ernie4.5": Reference(
-        made("Ernie4_5ForCausalLM", "Ernie4_5Config", **GROUPED),
+        maker("Ernie4_5ForCausalLM", "Ernie4_5Config", **GROUPED),
         is_exact=False,  # angles in float32
     ),
     "glm": Reference(
-        made("GlmForCausalLM", "GlmConfig", **GROUPED),
+        maker("GlmForCausalLM", "GlmConfig", **GROUPED),
         is_exact=False,  # angles for half of each head
     ),
-    "seed-oss": Reference(made("SeedOssForCausalLM", "SeedOssConfig", **GROUPED)),
-    "smollm3": Reference(made("SmolLM3ForCausalLM", "SmolLM3Config", **BY_WIDTH)),
+    "seed-oss": Reference(maker("SeedOssForCausalLM", "SeedOssConfig", **GROUPED)),
+    "smollm3": Reference(maker("SmolLM3ForCausalLM", "SmolLM3Config", **BY_WIDTH)),
     "gpt-bigcode": Reference(
-        made("GPTBigCodeForCausalLM", "GPTBigCodeConfig", vocab_size=VOCABULARY, n_embd=160,
+        maker("GPTBigCodeForCausalLM", "GPTBigCodeConfig", vocab_size=VOCABULARY, n_embd=160,
              n_layer=LAYERS, n_head=5, n_inner=424, n_positions=112, bos_token_id=1,
              eos_token_id=2),
     ),
     "stablelm-in-parallel": Reference(
-        made("StableLmForCausalLM", "StableLmConfig", **BY_WIDTH, use_parallel_residual=True),
+        maker("StableLmForCausalLM", "StableLmConfig", **BY_WIDTH, use_parallel_residual=True),
         is_exact=False,  # angles for a quarter of each head
     ),
     "gpt-neox-in-sequence": Reference(
-        made("GPTNeoXForCausalLM", "GPTNeoXConfig", vocab_size=VOCABULARY, hidden_size=160,
+        maker("GPTNeoXForCausalLM", "GPTNeoXConfig", vocab_size=VOCABULARY, hidden_size=160,
              num_hidden_layers=LAYERS, num_attention_heads=5, intermediate_size=424,
              use_parallel_residual=False, hidden_dropout=0.1),
         is_exact=False,  # angles for a quarter of each head
     ),
     "nemotron": Reference(
-        made("NemotronForCausalLM", "NemotronConfig", **BY_WIDTH),
+        maker("NemotronForCausalLM", "NemotronConfig", **BY_WIDTH),
         is_exact=False,  # angles for half of each head
         recipe="bf16",
     ),
-    "arcee": Reference(made("ArceeForCausalLM", "ArceeConfig", **BY_WIDTH), recipe="bf16"),
-    "exaone4": Reference(made("Exaone4ForCausalLM", "Exaone4Config", **BY_WIDTH), recipe="bf16"),
+    "arcee": Reference(maker("ArceeForCausalLM", "ArceeConfig", **BY_WIDTH), recipe="bf16"),
+    "exaone4": Reference(maker("Exaone4ForCausalLM", "Exaone4Config", **BY_WIDTH), recipe="bf16"),
     "phi-with-dropout": Reference(
-        made("PhiForCausalLM", "PhiConfig", **BY_WIDTH, embd_pdrop=0.1),
+        maker("PhiForCausalLM", "PhiConfig", **BY_WIDTH, embd_pdrop=0.1),
         is_exact=False,  # angles for half of each head
     ),
 }  # fmt: skip
 """More families, each under one recipe."""
 
 LARGE = {
-    "gpt2-124m": Reference(made("GPT2LMHeadModel", "GPT2Config"), sequence=1024),
+    "gpt2-124m": Reference(maker("GPT2LMHeadModel", "GPT2Config"), sequence=1024),
     "llama-3-8b-of-two-layers": Reference(
-        made("LlamaForCausalLM", "LlamaConfig", vocab_size=128256, hidden_size=4096,
+        maker("LlamaForCausalLM", "LlamaConfig", vocab_size=128256, hidden_size=4096,
              intermediate_size=14336, num_hidden_layers=2, num_attention_heads=32,
              num_key_value_heads=8, head_dim=128),
         batch=1, sequence=8192,

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from tests.plan.config_cases import CASES
 from torchtally.plan.architecture.config import from_values
@@ -24,7 +23,10 @@ MIXES = [case for case, (_, keys) in CASES.items()
 EMBEDDING, STREAM, ATTENTION = 0.125, 0.25, 0.5
 
 
-def made(case: str, **more: Any) -> tuple[nn.Module, Model]:
+def both(case: str, **more: Any) -> tuple[nn.Module, Model]:
+    # Not at the top: collecting the tests should not import transformers.
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
     model_type, keys = CASES[case]
     if "moe_intermediate_size" in keys:
         more["moe_intermediate_size"] = 32  # rows of 16 bytes, as grouped products want them
@@ -71,7 +73,7 @@ def graph(tensors: Iterator[Tensor]) -> Iterator[Any]:
 @pytest.mark.parametrize("case", CASES)
 def test_a_wide_norm_keeps_two_tensors_in_float32(case: str) -> None:
     """What it was given and what its weight multiplies; others multiply after the cast."""
-    theirs, ours = made(case)
+    theirs, ours = both(case)
     norm = first(theirs, named("Norm", "Norm1P")).to(torch.bfloat16)
     width = norm.weight.shape[-1] if getattr(norm, "weight", None) is not None else ours.width
     kept: set[int] = set()
@@ -90,7 +92,7 @@ def test_a_wide_norm_keeps_two_tensors_in_float32(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_parallel_layers_feed_forward_does_not_read_attention(case: str) -> None:
-    theirs, ours = made(case)
+    theirs, ours = both(case)
     results, inputs = [], []
     attention = first(theirs, named("Attention", "SelfAttention"))
     is_inner = named("MLP", "MoE", "Moe", "SparseMoeBlock")
@@ -110,7 +112,7 @@ def test_a_parallel_layers_feed_forward_does_not_read_attention(case: str) -> No
 def test_heads_that_turn_in_part_are_put_together(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs, ours = made(case)
+    theirs, ours = both(case)
     queries: list[Tensor] = []
     attend = F.scaled_dot_product_attention
 
@@ -130,7 +132,7 @@ def test_heads_that_turn_in_part_are_put_together(
 
 
 def router_graph(case: str) -> tuple[list[Any], Experts]:
-    theirs, ours = made(case)
+    theirs, ours = both(case)
     model = theirs.to(torch.bfloat16)
     router = first(model, named("Router"))
     given = torch.randn(TOKENS, ours.width, dtype=torch.bfloat16, requires_grad=True)
@@ -177,7 +179,7 @@ def test_dropouts_are_where_their_keys_say(case: str, monkeypatch: pytest.Monkey
         keys["dropout"] = STREAM
     if case == "mpt":
         keys = {"attn_config": {"attn_pdrop": 1}, "resid_pdrop": 0.75, "emb_pdrop": 0.75}
-    theirs, ours = made(case, **keys)
+    theirs, ours = both(case, **keys)
     found: dict[str, set[float]] = {"embedding": set(), "stream": set(), "attention": set()}
     is_inside = False
 

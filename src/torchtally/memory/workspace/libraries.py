@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 
+from torchtally.chips.capabilities import capability as row_of
 from torchtally.memory.workspace.kind import BLAS, BLAS_LT, Workspace
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -14,10 +15,6 @@ USES_BLAS = frozenset(
     """.split()  # noqa: SIM905
 )
 """Operators whose CUDA kernels ask for a cuBLAS handle, and with it for its workspace."""
-
-BIG_WORKSPACE = frozenset([9, 10, 12])
-"""Major compute capabilities for which PyTorch asks for 32 MiB: Hopper and Blackwell."""
-
 
 WITH_BIAS = frozenset(["aten.addmm", "aten._addmm_activation"])
 """Go to cuBLASLt when what is added is a vector."""
@@ -41,8 +38,7 @@ def blas_workspace(capability: tuple[int, int], environment: Mapping[str, str]) 
     pairs = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pairs:
         return Workspace(BLAS, sum(int(size) * KIB * int(count) for size, count in pairs))
-    default = 32 * MIB if capability[0] in BIG_WORKSPACE else 2 * 4 * MIB + 8 * 16 * KIB
-    return Workspace(BLAS, default)
+    return Workspace(BLAS, row_of(capability).blas_workspace_bytes)
 
 
 def blas_lt_workspace(environment: Mapping[str, str]) -> Workspace:
@@ -55,9 +51,5 @@ def blas_lt_workspace(environment: Mapping[str, str]) -> Workspace:
 
 
 def context_bytes(capability: tuple[int, int]) -> int:
-    """What the CUDA context and the libraries' code take of the device, outside the allocator.
-
-    An estimate: it depends on the driver and on which kernels were loaded. Reports of
-    `nvidia-smi` beside `torch.cuda.memory_reserved()` on chips since Volta give 0.4 to 0.6 GiB.
-    """
-    return 600 * MIB if capability[0] >= 9 else 500 * MIB
+    """What the CUDA context and the libraries' code take of the device: an estimate."""
+    return row_of(capability).context_bytes

@@ -6,6 +6,7 @@ stands in: an estimate, and the only one in this file.
 """
 
 from torchtally.chips import SAME_RATE, Chip, Peak
+from torchtally.chips.capabilities import capability
 
 ACHIEVED_SHARE_OF_PEAK = 0.78
 """An estimate: of the promised rate of products, what the best shape reaches.
@@ -31,16 +32,6 @@ float16: 0.0751 ms forward, which moves 67 MB, and 0.1762 ms backward, which mov
 input and its gradient are read twice): 58 and 61 % (NVIDIA/apex pull request 1037).
 """
 
-FLOAT64_SHARE_OF_FLOAT32 = {
-    (7, 5): 1 / 32,
-    (8, 6): 1 / 64,
-    (8, 9): 1 / 64,
-    (12, 0): 1 / 64,
-}
-"""Chips made for graphics have few float64 units, 2 in each multiprocessor beside 64 (7.5) or 128
-for float32: CUDA C++ Programming Guide, "Arithmetic Instructions"; NVIDIA, "Ada GPU Architecture".
-12.0 is taken to be as 8.9."""
-
 REAL_OF_COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 """Costs count complex arithmetic in real FLOPs."""
 
@@ -64,6 +55,11 @@ def uses_matrix_unit(dtype: str, chip: Chip) -> bool:
     return real not in VECTOR_UNITS and SAME_RATE.get(real, real) in chip.peaks
 
 
+def _float64_share(chip: Chip) -> float | None:
+    version = chip.compute_capability
+    return None if version is None else capability(version).float64_share
+
+
 def peak_of(dtype: str, chip: Chip) -> Peak:
     """The promised dense rate at which the chip multiplies numbers of this dtype.
 
@@ -73,8 +69,9 @@ def peak_of(dtype: str, chip: Chip) -> Peak:
     real = SAME_RATE.get(real, real)
     if real in chip.peaks:
         return chip.peaks[real]
-    if real == "float64" and chip.compute_capability in FLOAT64_SHARE_OF_FLOAT32:
-        single, share = chip.peak("float32"), FLOAT64_SHARE_OF_FLOAT32[chip.compute_capability]
+    share = _float64_share(chip)
+    if real == "float64" and share is not None:
+        single = chip.peak("float32")
         return Peak(single.flop_per_s * share, single.source)
     for other in UPCAST:
         if other in chip.peaks:
@@ -109,6 +106,6 @@ def vector_peak_flop_per_s(dtype: str, chip: Chip) -> float | None:
     if dtype in ("float64", "complex128"):
         if "float64_vector" in chip.peaks:
             return chip.peaks["float64_vector"].flop_per_s
-        if "float64" in chip.peaks or chip.compute_capability in FLOAT64_SHARE_OF_FLOAT32:
+        if "float64" in chip.peaks or _float64_share(chip) is not None:
             return peak_of("float64", chip).flop_per_s
     return chip.peaks["float32"].flop_per_s if "float32" in chip.peaks else None
