@@ -9,7 +9,7 @@ import torch.nn.attention.varlen  # registers the torch_attn operators
 
 from tests.work.calls import call, cost, given, spec
 from torchtally.work import RULES, Cost, Kind, cost_of
-from torchtally.work.rule import moved, rule
+from torchtally.work.rule import one_pass, rule
 
 VERSION_DEPENDENT: frozenset[str] = frozenset(
     {
@@ -111,7 +111,7 @@ def test_every_fused_optimizer_has_a_rule() -> None:
 
 def test_an_operator_has_one_rule() -> None:
     with pytest.raises(ValueError, match=r"aten\.mm has two rules"):
-        rule("aten.mm", kind=Kind.PRODUCT)(moved)
+        rule("aten.mm", kind=Kind.PRODUCT)(one_pass)
 
 
 def test_an_unknown_operator_is_uncounted_not_zero() -> None:

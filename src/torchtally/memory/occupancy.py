@@ -221,8 +221,8 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
     and who reads it. What a forward pass made and still holds when the run ends before a backward
     pass, or runs out of memory within it, counts as activations: that is what it would have been.
     """
-    forward, backward = _made_by(trace, Phase.FORWARD), _made_by(trace, Phase.BACKWARD)
-    recompute = _made_by(trace, Phase.RECOMPUTE)
+    forward, backward = _ops_of(trace, Phase.FORWARD), _ops_of(trace, Phase.BACKWARD)
+    recompute = _ops_of(trace, Phase.RECOMPUTE)
     makers = forward | recompute
     read = set(chain.from_iterable(op.inputs for op in trace.ops))
     read_in_backward = set(chain.from_iterable(op.inputs for op in backward.values()))
@@ -260,7 +260,7 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
     return tuple(map(category, trace.storages))
 
 
-def _made_by(trace: Trace, phase: Phase) -> dict[int, Op]:
+def _ops_of(trace: Trace, phase: Phase) -> dict[int, Op]:
     return {op.clock: op for op in trace.ops if op.phase is phase}
 
 

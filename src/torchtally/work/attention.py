@@ -15,7 +15,7 @@ from math import prod
 from torchtally.trace import Call
 from torchtally.work.arithmetic import multiply_add_flops
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, integer, moved, rule
+from torchtally.work.rule import Kind, aten, integer, one_pass, rule
 
 
 def forward_flops(points: int, key_dim: int, value_dim: int) -> int:
@@ -53,12 +53,12 @@ def head_dims(call: Call) -> tuple[int, int]:
 
 @rule(*FORWARD, kind=Kind.ATTENTION)
 def attention(call: Call) -> Cost:
-    return moved(call, flops=forward_flops(heads_first_points(call), *head_dims(call)))
+    return one_pass(call, flops=forward_flops(heads_first_points(call), *head_dims(call)))
 
 
 @rule(*BACKWARD, kind=Kind.ATTENTION)
 def attention_backward(call: Call) -> Cost:
-    return moved(call, flops=backward_flops(heads_first_points(call), *head_dims(call)))
+    return one_pass(call, flops=backward_flops(heads_first_points(call), *head_dims(call)))
 
 
 VARLEN_OFFSETS = ("cum_seq_q", "cu_seqlens_q", "cu_seq_q")
@@ -93,7 +93,7 @@ def heads_second_points(call: Call) -> int:
     kind=Kind.ATTENTION,
 )
 def kernel(call: Call) -> Cost:
-    return moved(call, flops=forward_flops(heads_second_points(call), *head_dims(call)))
+    return one_pass(call, flops=forward_flops(heads_second_points(call), *head_dims(call)))
 
 
 @rule(
@@ -102,17 +102,17 @@ def kernel(call: Call) -> Cost:
     kind=Kind.ATTENTION,
 )
 def kernel_backward(call: Call) -> Cost:
-    return moved(call, flops=backward_flops(heads_second_points(call), *head_dims(call)))
+    return one_pass(call, flops=backward_flops(heads_second_points(call), *head_dims(call)))
 
 
 @rule("aten._cudnn_attention_forward", kind=Kind.ATTENTION)
 def cudnn_kernel(call: Call) -> Cost:
-    return moved(call, flops=forward_flops(cudnn_points(call), *head_dims(call)))
+    return one_pass(call, flops=forward_flops(cudnn_points(call), *head_dims(call)))
 
 
 @rule("aten._cudnn_attention_backward", kind=Kind.ATTENTION)
 def cudnn_kernel_backward(call: Call) -> Cost:
-    return moved(call, flops=backward_flops(cudnn_points(call), *head_dims(call)))
+    return one_pass(call, flops=backward_flops(cudnn_points(call), *head_dims(call)))
 
 
 def cudnn_points(call: Call) -> int:
@@ -133,7 +133,7 @@ def multi_head_attention(call: Call) -> Cost:
     B, S, E = call.tensor("query").shape
     T = call.tensor("key").shape[-2]
     projected = projections_flops(call, B * S, ("qkv_weight", "proj_weight"))
-    return moved(call, flops=projected + forward_flops(B * S * T, E, E))
+    return one_pass(call, flops=projected + forward_flops(B * S * T, E, E))
 
 
 @rule("aten._transformer_encoder_layer_fwd", kind=Kind.ATTENTION)
@@ -142,4 +142,4 @@ def encoder_layer(call: Call) -> Cost:
     B, S, E = call.tensor("src").shape
     weights = ("qkv_weight", "proj_weight", "ffn_weight_1", "ffn_weight_2")
     projected = projections_flops(call, B * S, weights)
-    return moved(call, flops=projected + forward_flops(B * S * S, E, E))
+    return one_pass(call, flops=projected + forward_flops(B * S * S, E, E))

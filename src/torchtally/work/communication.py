@@ -20,7 +20,7 @@ def on_device_bytes(specs: Iterable[TensorSpec]) -> int:
     return sum(spec.bytes for spec in specs if spec.is_on_device)
 
 
-def transferred(read: Iterable[TensorSpec], written: Iterable[TensorSpec]) -> Cost:
+def transfer(read: Iterable[TensorSpec], written: Iterable[TensorSpec]) -> Cost:
     """Payload: the larger side."""
     read, written = tuple(read), tuple(written)
     return Cost(
@@ -34,7 +34,7 @@ TARGETS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output
 SOURCES = ("input_tensors", "input_tensor", "input_list", "inputs", "input")
 
 
-def named(call: Call, names: tuple[str, ...]) -> list[TensorSpec]:
+def tensors_named(call: Call, names: tuple[str, ...]) -> list[TensorSpec]:
     return [spec for name in names for spec in call.tensors(name)]
 
 
@@ -54,7 +54,7 @@ def named(call: Call, names: tuple[str, ...]) -> list[TensorSpec]:
 )
 def into_outputs(call: Call) -> Cost:
     """Inputs read, outputs written."""
-    return transferred(named(call, SOURCES), named(call, TARGETS))
+    return transfer(tensors_named(call, SOURCES), tensors_named(call, TARGETS))
 
 
 @rule(
@@ -67,28 +67,28 @@ def into_outputs(call: Call) -> Cost:
 def in_place(call: Call) -> Cost:
     """Read and written. Which rank is the root is not looked at: all are counted alike."""
     tensors = call.tensors("tensors")
-    return transferred(tensors, tensors)
+    return transfer(tensors, tensors)
 
 
 @rule("c10d.send", "_c10d_functional.isend", kind=Kind.COMMUNICATION)
-def sent(call: Call) -> Cost:
-    return transferred(call.inputs, ())
+def send(call: Call) -> Cost:
+    return transfer(call.inputs, ())
 
 
 @rule("c10d.recv_", "c10d.recv_any_source_", "_c10d_functional.irecv", kind=Kind.COMMUNICATION)
-def received(call: Call) -> Cost:
-    return transferred((), call.inputs)
+def receive(call: Call) -> Cost:
+    return transfer((), call.inputs)
 
 
 @rule("_c10d_functional.batch_p2p_ops", kind=Kind.COMMUNICATION)
-def sent_and_received(call: Call) -> Cost:
+def exchange(call: Call) -> Cost:
     """One tensor for each of the operations listed, "isend" or "irecv"."""
     listed = call.literal("op_list")
     operations = listed if isinstance(listed, tuple) else ()
     pairs = list(zip(operations, call.tensors("tensors"), strict=False))
     read = [spec for operation, spec in pairs if operation == "isend"]
     written = [spec for operation, spec in pairs if operation != "isend"]
-    return transferred(read, ()) + transferred((), written)
+    return transfer(read, ()) + transfer((), written)
 
 
 @rule("c10d.barrier", "c10d.monitored_barrier_", "c10d.check_for_nan", kind=Kind.COMMUNICATION)
@@ -118,7 +118,7 @@ AUTOGRAD = ("all_gather_into_tensor", "all_to_all_single", "reduce_scatter_tenso
 )
 def functional(call: Call) -> Cost:
     """The result is a tensor of its own, or in the `_` forms the input."""
-    return transferred(call.inputs, call.outputs)
+    return transfer(call.inputs, call.outputs)
 
 
 @rule(
@@ -127,7 +127,7 @@ def functional(call: Call) -> Cost:
     kind=Kind.COMMUNICATION,
 )
 def functional_out(call: Call) -> Cost:
-    return transferred(call.tensors("input"), call.tensors("out"))
+    return transfer(call.tensors("input"), call.tensors("out"))
 
 
 @rule("_c10d_functional.wait_tensor", kind=Kind.METADATA)

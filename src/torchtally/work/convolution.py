@@ -13,7 +13,7 @@ from math import prod
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.arithmetic import multiply_add_flops
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, is_set, mask, moved, result, rule
+from torchtally.work.rule import Kind, aten, is_set, mask, one_pass, result, rule
 
 PLAIN = aten(
     "conv1d conv2d conv3d _convolution_mode cudnn_convolution cudnn_convolution_relu"
@@ -35,17 +35,17 @@ def terms_flops(weight: TensorSpec, elements: int) -> int:
 
 @rule(*PLAIN, kind=Kind.CONVOLUTION)
 def plain(call: Call) -> Cost:
-    return moved(call, flops=terms_flops(call.tensor("weight"), result(call).elements))
+    return one_pass(call, flops=terms_flops(call.tensor("weight"), result(call).elements))
 
 
 @rule(*TRANSPOSED, kind=Kind.CONVOLUTION)
-def transposed(call: Call) -> Cost:
-    return moved(call, flops=terms_flops(call.tensor("weight"), call.inputs[0].elements))
+def transposed_convolution(call: Call) -> Cost:
+    return one_pass(call, flops=terms_flops(call.tensor("weight"), call.inputs[0].elements))
 
 
 @rule(*aten("convolution _convolution convolution_overrideable"), kind=Kind.CONVOLUTION)
 def convolution(call: Call) -> Cost:
-    return transposed(call) if is_set(call, "transposed") else plain(call)
+    return transposed_convolution(call) if is_set(call, "transposed") else plain(call)
 
 
 @rule(
@@ -58,7 +58,7 @@ def convolution_backward(call: Call) -> Cost:
     summed = forward_input if is_set(call, "transposed") else "grad_output"
     forward = terms_flops(call.tensor("weight"), call.tensor(summed).elements)
     gradients = sum(mask(call, "output_mask", 3)[:2])
-    return moved(call, flops=forward * gradients)
+    return one_pass(call, flops=forward * gradients)
 
 
 @rule("aten.conv_tbc", kind=Kind.CONVOLUTION)
@@ -66,4 +66,4 @@ def conv_tbc(call: Call) -> Cost:
     """Time, batch, channels: the weight is (k, I, O)."""
     k, I, _ = call.tensor("weight").shape  # noqa: E741
     flops = result(call).elements * k * I * multiply_add_flops(call.tensor("weight"))
-    return moved(call, flops=flops)
+    return one_pass(call, flops=flops)

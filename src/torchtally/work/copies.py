@@ -5,7 +5,7 @@ Between host and device only the device's side is counted.
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, moved, result, rule
+from torchtally.work.rule import Kind, aten, one_pass, result, rule
 
 COPIES = aten(
     "clone _to_copy to type_as contiguous _reshape_copy reshape reshape_as flatten ravel unflatten"
@@ -30,29 +30,29 @@ COPIES = aten(
 
 
 @rule(*COPIES, kind=Kind.COPY)
-def copied(call: Call) -> Cost:
+def copy(call: Call) -> Cost:
     """Each element that comes in read once, each that comes out written once."""
-    return moved(call)
+    return one_pass(call)
 
 
 @rule(*aten("copy_ copy _foreach_copy fill_ _foreach_zero_ zero_"), kind=Kind.COPY)
-def overwritten(call: Call) -> Cost:
+def overwrite(call: Call) -> Cost:
     """What stood in self is not read."""
-    return moved(call, unread=("self",))
+    return one_pass(call, unread=("self",))
 
 
 @rule("fsdp.copy_", kind=Kind.COPY)
-def fsdp_copied(call: Call) -> Cost:
-    return moved(call, unread=("tensor",))
+def fsdp_copy(call: Call) -> Cost:
+    return one_pass(call, unread=("tensor",))
 
 
 @rule("fsdp.chunk_cat", "fsdp.split_with_sizes_copy", kind=Kind.COPY)
-def fsdp_rearranged(call: Call) -> Cost:
-    return moved(call)
+def fsdp_rearrange(call: Call) -> Cost:
+    return one_pass(call)
 
 
 @rule("fsdp.all_gather_copy_in", kind=Kind.COPY)
-def fsdp_gathered(call: Call) -> Cost:
+def fsdp_gather(call: Call) -> Cost:
     """The shards into this rank's part of the output, which the schema does not say is written."""
     shards = call.tensors("all_gather_inputs")
     shard_bytes = sum(spec.bytes for spec in shards if spec.is_on_device)
@@ -71,16 +71,16 @@ def fsdp_gathered(call: Call) -> Cost:
 )
 def constant(call: Call) -> Cost:
     """The result written. A tensor given for its shape is not read."""
-    return moved(call, unread=("self", "like", "other"))
+    return one_pass(call, unread=("self", "like", "other"))
 
 
 @rule(
     *aten("slice_scatter select_scatter diagonal_scatter as_strided_scatter"),
     kind=Kind.COPY,
 )
-def scattered(call: Call) -> Cost:
+def scatter(call: Call) -> Cost:
     """Every element of the result is read from one of the two inputs."""
-    rest = moved(call, unread=("self", "src"))
+    rest = one_pass(call, unread=("self", "src"))
     return rest + Cost(bytes_read=result(call).bytes)
 
 
@@ -93,4 +93,4 @@ def scattered(call: Call) -> Cost:
 )
 def pad_backward(call: Call) -> Cost:
     """Every gradient is added to where its value came from: the input's shape is all it needs."""
-    return moved(call, flops=call.tensor("grad_output").elements, unread=("self",))
+    return one_pass(call, flops=call.tensor("grad_output").elements, unread=("self",))

@@ -19,7 +19,7 @@ from torchtally.work.arithmetic import (
     is_complex,
 )
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Formula, Kind, aten, moved, result, rule
+from torchtally.work.rule import Kind, aten, one_pass, result, rule
 
 ONE_TENSOR = """
 abs absolute acos arccos acosh arccosh angle asin arcsin asinh arcsinh atan arctan atanh arctanh
@@ -111,13 +111,13 @@ def flops_per_element(name: str, call: Call) -> int:
 
 
 def per_element(name: str, call: Call) -> Cost:
-    return moved(call, flops=result(call).elements * flops_per_element(name, call))
+    return one_pass(call, flops=result(call).elements * flops_per_element(name, call))
 
 
 def per_listed_element(name: str, call: Call) -> Cost:
     """A foreach operator: each tensor of the first list on its own."""
     n = sum(spec.elements for spec in call.tensors(call.inputs[0].argument)) if call.inputs else 0
-    return moved(call, flops=n * flops_per_element(name, call))
+    return one_pass(call, flops=n * flops_per_element(name, call))
 
 
 FOREACH = """
@@ -127,14 +127,10 @@ sigmoid sign sin sinh sqrt sub tan tanh trunc
 """
 
 
-def named(formula: Formula, name: str) -> None:
-    rule(name, kind=Kind.ELEMENTWISE)(formula)
-
-
 for operator in FLOPS_PER_ELEMENT:
-    named(partial(per_element, operator), f"aten.{operator}")
+    rule(f"aten.{operator}", kind=Kind.ELEMENTWISE)(partial(per_element, operator))
 for operator in FOREACH.split():
-    named(partial(per_listed_element, operator), f"aten._foreach_{operator}")
+    rule(f"aten._foreach_{operator}", kind=Kind.ELEMENTWISE)(partial(per_listed_element, operator))
 
 
 @rule(*aten("isin"), kind=Kind.ELEMENTWISE)
@@ -142,7 +138,7 @@ def isin(call: Call) -> Cost:
     """A binary search of each element in the tested ones: log2 compares."""
     tested = call.tensors("test_elements")
     compares = max(1, (tested[0].elements - 1).bit_length()) if tested else 1
-    return moved(call, flops=result(call).elements * compares)
+    return one_pass(call, flops=result(call).elements * compares)
 
 
 @rule(
@@ -156,7 +152,7 @@ def isin(call: Call) -> Cost:
 )
 def fake_quantize(call: Call) -> Cost:
     """(clamp(round(x / scale + zero_point)) - zero_point) * scale: 6 per element."""
-    return moved(call, flops=6 * result(call).elements)
+    return one_pass(call, flops=6 * result(call).elements)
 
 
 @rule(
@@ -167,4 +163,4 @@ def fake_quantize(call: Call) -> Cost:
     kind=Kind.ELEMENTWISE,
 )
 def fake_quantize_backward(call: Call) -> Cost:
-    return moved(call, flops=result(call).elements)
+    return one_pass(call, flops=result(call).elements)

@@ -13,7 +13,7 @@ from math import prod
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.arithmetic import add_flops
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, is_set, moved, result, rule
+from torchtally.work.rule import Kind, aten, is_set, one_pass, result, rule
 
 
 def rows_bytes(spec: TensorSpec, elements: int) -> int:
@@ -21,20 +21,20 @@ def rows_bytes(spec: TensorSpec, elements: int) -> int:
     return min(elements * spec.itemsize_bytes, spec.bytes) if spec.is_on_device else 0
 
 
-def touched(call: Call, *, table: str, elements: int, flops: int = 0) -> Cost:
-    """As `moved`, but of the table only so many elements are read."""
-    rest = moved(call, flops=flops, unread=(table,))
+def touch(call: Call, *, table: str, elements: int, flops: int = 0) -> Cost:
+    """As `one_pass`, but of the table only so many elements are read."""
+    rest = one_pass(call, flops=flops, unread=(table,))
     return rest + Cost(bytes_read=rows_bytes(call.tensor(table), elements))
 
 
-def stored(call: Call, *, elements: int, adds: bool = False, source: str = "source") -> Cost:
+def store(call: Call, *, elements: int, adds: bool = False, source: str = "source") -> Cost:
     """Writing so many elements into `self`; `adds` when they are read and combined first.
 
     Of the source as many are read. A functional form copies the whole table, which reads it once.
     """
     table = call.tensor("self")
     flops = elements * add_flops(table) * adds
-    rest = moved(call, flops=flops, unread=("self", source), unwritten=("self",))
+    rest = one_pass(call, flops=flops, unread=("self", source), unwritten=("self",))
     source_bytes = sum(rows_bytes(spec, elements) for spec in call.tensors(source))
     if not table.is_written:
         return rest + Cost(bytes_read=source_bytes + rows_bytes(table, table.elements))
@@ -45,34 +45,34 @@ def stored(call: Call, *, elements: int, adds: bool = False, source: str = "sour
 @rule(*aten("embedding"), kind=Kind.INDEXING)
 def embedding(call: Call) -> Cost:
     """One row for each index, at most the whole table once."""
-    return touched(call, table="weight", elements=result(call).elements)
+    return touch(call, table="weight", elements=result(call).elements)
 
 
 @rule(*aten("embedding_dense_backward embedding_backward"), kind=Kind.INDEXING)
 def embedding_backward(call: Call) -> Cost:
     """Every row of the gradient is added to its row of a full weight gradient."""
-    return moved(call, flops=call.inputs[0].elements)
+    return one_pass(call, flops=call.inputs[0].elements)
 
 
 @rule(*aten("_embedding_bag _embedding_bag_forward_only embedding_bag"), kind=Kind.INDEXING)
 def embedding_bag(call: Call) -> Cost:
     """One row for each index, added up bag by bag."""
     n = call.tensor("indices").elements * call.tensor("weight").shape[-1]
-    return touched(call, table="weight", elements=n, flops=n)
+    return touch(call, table="weight", elements=n, flops=n)
 
 
 @rule(*aten("_embedding_bag_dense_backward _embedding_bag_backward"), kind=Kind.INDEXING)
 def embedding_bag_backward(call: Call) -> Cost:
     """The gradient of a bag is added to the row of each of its indices."""
     n = call.tensor("indices").elements * call.tensor("grad").shape[-1]
-    return moved(call, flops=n)
+    return one_pass(call, flops=n)
 
 
 @rule("aten._embedding_bag_per_sample_weights_backward", kind=Kind.INDEXING)
 def embedding_bag_weights_backward(call: Call) -> Cost:
     """A dot product of a row and its bag's gradient, for each index: 2n."""
     n = call.tensor("indices").elements * call.tensor("weight").shape[-1]
-    return touched(call, table="weight", elements=n, flops=2 * n)
+    return touch(call, table="weight", elements=n, flops=2 * n)
 
 
 @rule(
@@ -84,7 +84,7 @@ def embedding_bag_weights_backward(call: Call) -> Cost:
 )
 def pick(call: Call) -> Cost:
     """As many elements as the result has."""
-    return touched(call, table="self", elements=result(call).elements)
+    return touch(call, table="self", elements=result(call).elements)
 
 
 @rule(*aten("scatter scatter_add scatter_reduce"), kind=Kind.INDEXING)
@@ -93,18 +93,18 @@ def scatter(call: Call) -> Cost:
     always = call.name.startswith(("aten.scatter_add", "aten.scatter_reduce"))
     adds = always or bool(call.literal("reduce"))
     n = call.tensor("index").elements
-    return stored(call, elements=n, adds=adds, source="src")
+    return store(call, elements=n, adds=adds, source="src")
 
 
 @rule(*aten("index_add index_reduce index_copy"), kind=Kind.INDEXING)
 def index_add(call: Call) -> Cost:
     adds = "index_copy" not in call.name
-    return stored(call, elements=call.tensor("source").elements, adds=adds)
+    return store(call, elements=call.tensor("source").elements, adds=adds)
 
 
 @rule("aten.put", kind=Kind.INDEXING)
 def put(call: Call) -> Cost:
-    return stored(call, elements=call.tensor("index").elements, adds=is_set(call, "accumulate"))
+    return store(call, elements=call.tensor("index").elements, adds=is_set(call, "accumulate"))
 
 
 @rule("aten.index_fill", kind=Kind.INDEXING)
@@ -113,7 +113,7 @@ def index_fill(call: Call) -> Cost:
     table, dim = call.tensor("self").shape, call.literal("dim")
     length = table[dim] if isinstance(dim, int) and table else 1
     D = prod(table) // length if length else 0
-    return stored(call, elements=D * call.tensor("index").elements)
+    return store(call, elements=D * call.tensor("index").elements)
 
 
 @rule(
@@ -122,7 +122,7 @@ def index_fill(call: Call) -> Cost:
 )
 def index_put(call: Call) -> Cost:
     adds = is_set(call, "accumulate") or call.name.endswith("accumulate")
-    return stored(call, elements=put_elements(call), adds=adds)
+    return store(call, elements=put_elements(call), adds=adds)
 
 
 def put_elements(call: Call) -> int:
@@ -141,7 +141,7 @@ def put_elements(call: Call) -> int:
 
 @rule(*aten("masked_scatter"), kind=Kind.INDEXING)
 def masked_scatter(call: Call) -> Cost:
-    return stored(call, elements=call.tensor("self").elements)
+    return store(call, elements=call.tensor("self").elements)
 
 
 @rule(
@@ -154,12 +154,12 @@ def masked_scatter(call: Call) -> Cost:
     ),
     kind=Kind.INDEXING,
 )
-def rearranged(call: Call) -> Cost:
+def rearrange(call: Call) -> Cost:
     """All of what comes in goes somewhere."""
-    return moved(call)
+    return one_pass(call)
 
 
 @rule("aten.col2im", kind=Kind.INDEXING)
 def col2im(call: Call) -> Cost:
     """Every column's element is added to its place."""
-    return moved(call, flops=call.tensor("self").elements)
+    return one_pass(call, flops=call.tensor("self").elements)

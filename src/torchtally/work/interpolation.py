@@ -8,7 +8,7 @@ counted. Nearest neighbour has one tap and no weight: a copy.
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, integer, mask, moved, result, rule
+from torchtally.work.rule import Kind, aten, integer, mask, one_pass, result, rule
 
 TAPS = {
     "upsample_linear1d": 2,
@@ -34,25 +34,25 @@ def operator(call: Call) -> str:
 
 @rule(*NEAREST, kind=Kind.COPY)
 def nearest(call: Call) -> Cost:
-    return moved(call)
+    return one_pass(call)
 
 
 @rule(*(f"{name}_backward" for name in NEAREST), kind=Kind.COPY)
 def nearest_backward(call: Call) -> Cost:
     """Every gradient is added to the element its value came from."""
-    return moved(call, flops=call.tensor("grad_output").elements)
+    return one_pass(call, flops=call.tensor("grad_output").elements)
 
 
 @rule(*(f"aten.{name}" for name in TAPS), kind=Kind.ELEMENTWISE)
-def weighted(call: Call) -> Cost:
-    return moved(call, flops=2 * TAPS[operator(call)] * result(call).elements)
+def interpolate(call: Call) -> Cost:
+    return one_pass(call, flops=2 * TAPS[operator(call)] * result(call).elements)
 
 
 @rule(*(f"aten.{name}_backward" for name in TAPS), kind=Kind.ELEMENTWISE)
-def weighted_backward(call: Call) -> Cost:
+def interpolate_backward(call: Call) -> Cost:
     """The same taps, added to instead of read."""
     flops = 2 * TAPS[operator(call)] * call.tensor("grad_output").elements
-    return moved(call, flops=flops)
+    return one_pass(call, flops=flops)
 
 
 def antialiased_flops(name: str, source: tuple[int, ...], target: tuple[int, ...], r: int) -> int:
@@ -63,17 +63,17 @@ def antialiased_flops(name: str, source: tuple[int, ...], target: tuple[int, ...
 
 
 @rule(*(f"aten.{name}" for name in ANTIALIASED_SUPPORT), kind=Kind.ELEMENTWISE)
-def antialiased(call: Call) -> Cost:
+def antialias(call: Call) -> Cost:
     source, target = call.inputs[0].shape[2:], result(call).shape[2:]
     r = result(call).elements
-    return moved(call, flops=antialiased_flops(operator(call), source, target, r))
+    return one_pass(call, flops=antialiased_flops(operator(call), source, target, r))
 
 
 @rule(*(f"aten.{name}_backward" for name in ANTIALIASED_SUPPORT), kind=Kind.ELEMENTWISE)
-def antialiased_backward(call: Call) -> Cost:
+def antialias_backward(call: Call) -> Cost:
     source, target = result(call).shape[2:], call.inputs[0].shape[2:]
     r = call.inputs[0].elements
-    return moved(call, flops=antialiased_flops(operator(call), source, target, r))
+    return one_pass(call, flops=antialiased_flops(operator(call), source, target, r))
 
 
 INTERPOLATION_TAPS = {0: 2, 1: 1, 2: 4}
@@ -94,7 +94,7 @@ def sampled_taps(call: Call) -> int:
     kind=Kind.INDEXING,
 )
 def grid_sample(call: Call) -> Cost:
-    return moved(call, flops=2 * sampled_taps(call) * result(call).elements)
+    return one_pass(call, flops=2 * sampled_taps(call) * result(call).elements)
 
 
 @rule(
@@ -108,14 +108,14 @@ def grid_sample_backward(call: Call) -> Cost:
     """The taps once for the image's gradient, once more for the grid's, as wanted."""
     gradients = sum(mask(call, "output_mask", 2))
     n = call.tensor("grad_output").elements
-    return moved(call, flops=2 * gradients * sampled_taps(call) * n)
+    return one_pass(call, flops=2 * gradients * sampled_taps(call) * n)
 
 
 @rule(*aten("affine_grid_generator cudnn_affine_grid_generator"), kind=Kind.ELEMENTWISE)
 def affine_grid(call: Call) -> Cost:
     """Each of d coordinates is a row of d + 1 numbers times (x, 1): 2 * (d + 1)."""
     terms = call.tensor("theta").shape[-1]
-    return moved(call, flops=2 * terms * result(call).elements)
+    return one_pass(call, flops=2 * terms * result(call).elements)
 
 
 @rule(
@@ -124,4 +124,4 @@ def affine_grid(call: Call) -> Cost:
 )
 def affine_grid_backward(call: Call) -> Cost:
     terms = call.tensor("grad").shape[-1] + 1
-    return moved(call, flops=2 * terms * call.tensor("grad").elements)
+    return one_pass(call, flops=2 * terms * call.tensor("grad").elements)

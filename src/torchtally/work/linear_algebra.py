@@ -14,7 +14,7 @@ from functools import partial
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.arithmetic import multiply_add_flops
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, moved, rule
+from torchtally.work.rule import Kind, aten, one_pass, rule
 
 Count = Callable[[int, int], int]
 """FLOPs of one matrix from p and q."""
@@ -91,8 +91,8 @@ def matrices_flops(spec: TensorSpec, count: Count) -> int:
     return B * count(p, q) * multiply_add_flops(spec) // 2
 
 
-def factored(count: Count, call: Call) -> Cost:
-    return moved(call, flops=matrices_flops(call.inputs[0], count))
+def factorization(count: Count, call: Call) -> Cost:
+    return one_pass(call, flops=matrices_flops(call.inputs[0], count))
 
 
 COUNTS: dict[Count, str] = {
@@ -114,22 +114,22 @@ COUNTS: dict[Count, str] = {
 """How many FLOPs a matrix takes, and the operators that take them."""
 
 for counted, names in COUNTS.items():
-    rule(*aten(names), kind=Kind.LINEAR_ALGEBRA)(partial(factored, counted))
+    rule(*aten(names), kind=Kind.LINEAR_ALGEBRA)(partial(factorization, counted))
 
 
 @rule("aten._linalg_eigh", kind=Kind.LINEAR_ALGEBRA)
 def eigh(call: Call) -> Cost:
     only_values = call.literal("compute_v", True) is False
-    return factored(symmetric_eigenvalues if only_values else symmetric_eigenvectors, call)
+    return factorization(symmetric_eigenvalues if only_values else symmetric_eigenvectors, call)
 
 
 @rule(*aten("_linalg_svd linalg_svd svd"), kind=Kind.LINEAR_ALGEBRA)
 def svd(call: Call) -> Cost:
     """Full matrices by default in `linalg_svd` alone."""
     if call.literal("compute_uv", True) is False:
-        return factored(singular_values, call)
+        return factorization(singular_values, call)
     is_full = call.literal("full_matrices", call.name == "aten.linalg_svd") is True
-    return factored(full_svd if is_full else thin_svd, call)
+    return factorization(full_svd if is_full else thin_svd, call)
 
 
 def right_sides_flops(right: TensorSpec, n: int, per_term: int) -> int:
@@ -145,7 +145,7 @@ def solve(call: Call) -> Cost:
     """LU and two triangular solves: 2 n^3 / 3 + 2 n^2 k (GVL 3.2)."""
     A, right = call.tensor("A"), call.tensor("B")
     solving = right_sides_flops(right, A.shape[-1], 2)
-    return moved(call, flops=matrices_flops(A, lu) + solving)
+    return one_pass(call, flops=matrices_flops(A, lu) + solving)
 
 
 @rule(*aten("linalg_solve_triangular triangular_solve"), kind=Kind.LINEAR_ALGEBRA)
@@ -154,7 +154,7 @@ def solve_triangular(call: Call) -> Cost:
     matrix, right = call.tensor("self"), call.tensors("B")
     if not right:  # triangular_solve(self, A): the right-hand side comes first
         matrix, right = call.tensor("A"), call.tensors("self")
-    return moved(call, flops=right_sides_flops(right[0], matrix.shape[-1], 1))
+    return one_pass(call, flops=right_sides_flops(right[0], matrix.shape[-1], 1))
 
 
 @rule(
@@ -166,7 +166,7 @@ def solve_factored(call: Call) -> Cost:
     right = call.tensors("B") or call.tensors("self")
     factors = [spec for spec in call.inputs if spec.argument not in ("B", "self")]
     n = factors[0].shape[-1]
-    return moved(call, flops=right_sides_flops(right[0], n, 2))
+    return one_pass(call, flops=right_sides_flops(right[0], n, 2))
 
 
 @rule("aten.linalg_lstsq", kind=Kind.LINEAR_ALGEBRA)
@@ -175,16 +175,16 @@ def least_squares(call: Call) -> Cost:
     A, right = call.tensor("self"), call.tensor("b")
     p = min(A.shape[-2:])
     solving = 4 * p * right.elements + p * p * (right.elements // max(1, A.shape[-2]))
-    return moved(call, flops=matrices_flops(A, householder) + solving)
+    return one_pass(call, flops=matrices_flops(A, householder) + solving)
 
 
 @rule("aten.ormqr", kind=Kind.LINEAR_ALGEBRA)
 def multiply_by_q(call: Call) -> Cost:
     """Each of p reflections takes 4 FLOPs for every element it meets (GVL 5.1.4)."""
     p = call.tensor("input2").shape[-1]
-    return moved(call, flops=4 * p * call.tensor("input3").elements)
+    return one_pass(call, flops=4 * p * call.tensor("input3").elements)
 
 
 @rule("aten.lu_unpack", kind=Kind.COPY)
 def unpack(call: Call) -> Cost:
-    return moved(call)
+    return one_pass(call)

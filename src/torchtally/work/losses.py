@@ -7,8 +7,8 @@ FLOPs per element follow the formula in each docstring; a mean or a sum adds one
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.indexing import touched
-from torchtally.work.rule import Kind, aten, integer, moved, result, rule
+from torchtally.work.indexing import touch
+from torchtally.work.rule import Kind, aten, integer, one_pass, result, rule
 
 NOT_REDUCED = 0
 """at::Reduction::None; 1 is the mean, the default, 2 the sum."""
@@ -18,7 +18,7 @@ def pointwise_loss(call: Call, flops: int) -> Cost:
     """So many FLOPs for each element, one more to add them up, one more with a weight."""
     is_reduced = integer(call, "reduction", 1) != NOT_REDUCED
     per_element = flops + is_reduced + len(call.tensors("weight"))
-    return moved(call, flops=per_element * call.inputs[0].elements)
+    return one_pass(call, flops=per_element * call.inputs[0].elements)
 
 
 @rule(*aten("mse_loss l1_loss smooth_l1_loss huber_loss"), kind=Kind.LOSS)
@@ -33,7 +33,7 @@ def difference_loss(call: Call) -> Cost:
 )
 def difference_loss_backward(call: Call) -> Cost:
     """`f'(x - t) * grad`: 3n."""
-    return moved(call, flops=3 * result(call).elements)
+    return one_pass(call, flops=3 * result(call).elements)
 
 
 @rule("aten.binary_cross_entropy", kind=Kind.LOSS)
@@ -45,7 +45,7 @@ def binary_cross_entropy(call: Call) -> Cost:
 @rule("aten.binary_cross_entropy_backward", kind=Kind.LOSS)
 def binary_cross_entropy_backward(call: Call) -> Cost:
     """`grad * (x - t) / ((1 - x) * x)`: 5n, and 1 with a weight."""
-    return moved(call, flops=(5 + len(call.tensors("weight"))) * result(call).elements)
+    return one_pass(call, flops=(5 + len(call.tensors("weight"))) * result(call).elements)
 
 
 @rule("aten.binary_cross_entropy_with_logits", kind=Kind.LOSS)
@@ -69,7 +69,7 @@ def soft_margin_loss(call: Call) -> Cost:
 @rule("aten.soft_margin_loss_backward", kind=Kind.LOSS)
 def soft_margin_loss_backward(call: Call) -> Cost:
     """`-t * grad * sigmoid(-t * x)`: 4n."""
-    return moved(call, flops=4 * result(call).elements)
+    return one_pass(call, flops=4 * result(call).elements)
 
 
 def targets(call: Call) -> int:
@@ -80,19 +80,19 @@ def targets(call: Call) -> int:
 @rule(*aten("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd"), kind=Kind.LOSS)
 def nll_loss(call: Call) -> Cost:
     """`-x[target]`, added up: 2T. Reads one of C log-probabilities for each target."""
-    return touched(call, table="self", elements=targets(call), flops=2 * targets(call))
+    return touch(call, table="self", elements=targets(call), flops=2 * targets(call))
 
 
 @rule(*aten("nll_loss_backward nll_loss2d_backward"), kind=Kind.LOSS)
 def nll_loss_backward(call: Call) -> Cost:
     """Zeros, and one gradient for each target. The prediction's values are not read."""
-    return moved(call, flops=targets(call), unread=("self",))
+    return one_pass(call, flops=targets(call), unread=("self",))
 
 
 @rule("aten.cross_entropy_loss", kind=Kind.LOSS)
 def cross_entropy(call: Call) -> Cost:
     """Log-softmax, 5n, and 2T; with class probabilities for targets, as many more as there are."""
-    return moved(call, flops=5 * call.tensor("self").elements + 2 * targets(call))
+    return one_pass(call, flops=5 * call.tensor("self").elements + 2 * targets(call))
 
 
 @rule(
@@ -109,19 +109,19 @@ def margin_loss(call: Call) -> Cost:
 
 @rule(*aten("multi_margin_loss_backward multilabel_margin_loss_backward"), kind=Kind.LOSS)
 def margin_loss_backward(call: Call) -> Cost:
-    return moved(call, flops=3 * result(call).elements)
+    return one_pass(call, flops=3 * result(call).elements)
 
 
 @rule("aten.triplet_margin_loss", kind=Kind.LOSS)
 def triplet_margin_loss(call: Call) -> Cost:
     """Two distances, 4n each: subtract, add eps, a power, add."""
-    return moved(call, flops=8 * call.inputs[0].elements)
+    return one_pass(call, flops=8 * call.inputs[0].elements)
 
 
 @rule("aten.cosine_embedding_loss", kind=Kind.LOSS)
 def cosine_embedding_loss(call: Call) -> Cost:
     """Three sums of products: 6n."""
-    return moved(call, flops=6 * call.inputs[0].elements)
+    return one_pass(call, flops=6 * call.inputs[0].elements)
 
 
 CTC_STEP_FLOPS = 12
@@ -136,11 +136,11 @@ def ctc_loss(call: Call) -> Cost:
     as classes.
     """
     states = call.outputs[1] if call.name == "aten._ctc_loss" else call.tensor("log_probs")
-    return moved(call, flops=CTC_STEP_FLOPS * states.elements)
+    return one_pass(call, flops=CTC_STEP_FLOPS * states.elements)
 
 
 @rule("aten._ctc_loss_backward", kind=Kind.LOSS)
 def ctc_loss_backward(call: Call) -> Cost:
     """The recursion backwards, and 3 for each log-probability: subtract, exp, scale."""
     states = call.tensor("log_alpha").elements
-    return moved(call, flops=CTC_STEP_FLOPS * states + 3 * result(call).elements)
+    return one_pass(call, flops=CTC_STEP_FLOPS * states + 3 * result(call).elements)

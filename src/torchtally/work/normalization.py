@@ -9,7 +9,7 @@ counted twice.
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, is_set, mask, moved, result, rule
+from torchtally.work.rule import Kind, aten, is_set, mask, one_pass, result, rule
 
 
 def affine_flops(call: Call) -> int:
@@ -23,13 +23,13 @@ def affine_flops(call: Call) -> int:
 )
 def softmax(call: Call) -> Cost:
     """`exp(x - max(x)) / sum`: compare, subtract, exp, add, divide: 5n. So is its logarithm."""
-    return moved(call, flops=5 * result(call).elements)
+    return one_pass(call, flops=5 * result(call).elements)
 
 
 @rule(*aten("_masked_softmax _safe_softmax"), kind=Kind.NORMALIZATION)
 def masked_softmax(call: Call) -> Cost:
     """Softmax and a look at every element for what is masked: 6n."""
-    return moved(call, flops=6 * result(call).elements)
+    return one_pass(call, flops=6 * result(call).elements)
 
 
 @rule(
@@ -38,7 +38,7 @@ def masked_softmax(call: Call) -> Cost:
 )
 def softmax_backward(call: Call) -> Cost:
     """`y * (g - sum(g * y))`, or `g - exp(y) * sum(g)`: 4n."""
-    return moved(call, flops=4 * result(call).elements)
+    return one_pass(call, flops=4 * result(call).elements)
 
 
 @rule(
@@ -47,7 +47,7 @@ def softmax_backward(call: Call) -> Cost:
 )
 def layer_norm(call: Call) -> Cost:
     """`(x - mean(x)) * rstd(x) * w + b`: add; subtract, square, add; scale: 5n, and w and b."""
-    return moved(call, flops=(5 + affine_flops(call)) * call.tensor("input").elements)
+    return one_pass(call, flops=(5 + affine_flops(call)) * call.tensor("input").elements)
 
 
 def centered_backward(call: Call, flags: tuple[bool, ...]) -> int:
@@ -70,13 +70,13 @@ def centered_backward(call: Call, flags: tuple[bool, ...]) -> int:
 def layer_norm_backward(call: Call) -> Cost:
     n = call.tensor("input").elements
     flops = centered_backward(call, mask(call, "output_mask", 3)) * n
-    return moved(call, flops=flops, unread=("bias",))
+    return one_pass(call, flops=flops, unread=("bias",))
 
 
 @rule(*aten("_fused_rms_norm rms_norm"), kind=Kind.NORMALIZATION)
 def rms_norm(call: Call) -> Cost:
     """`x * rsqrt(mean(x * x)) * w`: square, add, scale: 3n, and w."""
-    return moved(call, flops=(3 + affine_flops(call)) * call.tensor("input").elements)
+    return one_pass(call, flops=(3 + affine_flops(call)) * call.tensor("input").elements)
 
 
 @rule("aten._fused_rms_norm_backward", kind=Kind.NORMALIZATION)
@@ -90,7 +90,7 @@ def rms_norm_backward(call: Call) -> Cost:
     of_input, of_weight = mask(call, "output_mask", 2)
     has_weight = bool(call.tensors("weight"))
     per_element = (of_input or of_weight) + (5 + has_weight) * of_input + 2 * of_weight
-    return moved(call, flops=per_element * call.tensor("input").elements)
+    return one_pass(call, flops=per_element * call.tensor("input").elements)
 
 
 # Batch normalisation.
@@ -100,7 +100,7 @@ RUNNING = ("running_mean", "running_var")
 
 def batch_norm_cost(call: Call, flops: int, *, is_training: bool) -> Cost:
     """Training reads and writes the running statistics, whether or not the schema says so."""
-    rest = moved(call, flops=flops, unread=RUNNING, unwritten=RUNNING)
+    rest = one_pass(call, flops=flops, unread=RUNNING, unwritten=RUNNING)
     running = [spec for name in RUNNING for spec in call.tensors(name) if spec.is_on_device]
     statistics = sum(spec.bytes for spec in running)
     return rest + Cost(bytes_read=statistics, bytes_written=statistics * is_training)
@@ -137,7 +137,7 @@ def batch_norm_backward(call: Call) -> Cost:
     """As layer_norm's, also where running statistics make x's gradient g * w * rstd alone."""
     n = call.tensor("input").elements
     flops = centered_backward(call, mask(call, "output_mask", 3)) * n
-    return moved(call, flops=flops, unread=RUNNING)
+    return one_pass(call, flops=flops, unread=RUNNING)
 
 
 # Batch normalisation across devices (nn.SyncBatchNorm) runs in pieces.
@@ -157,7 +157,7 @@ def batch_norm_stats(call: Call) -> Cost:
 def batch_norm_gather_stats(call: Call) -> Cost:
     """Merging the devices' means and spreads: about 6 for each. The input gives a dtype only."""
     flops = 6 * call.tensor("mean").elements
-    rest = moved(call, flops=flops, unread=("input", *RUNNING), unwritten=RUNNING)
+    rest = one_pass(call, flops=flops, unread=("input", *RUNNING), unwritten=RUNNING)
     statistics = sum(spec.bytes for name in RUNNING for spec in call.tensors(name))
     return rest + Cost(bytes_read=statistics, bytes_written=statistics)
 
@@ -165,19 +165,19 @@ def batch_norm_gather_stats(call: Call) -> Cost:
 @rule("aten.batch_norm_elemt", kind=Kind.NORMALIZATION)
 def batch_norm_elemt(call: Call) -> Cost:
     """`(x - mean) * rstd * w + b`: 2n, and w and b."""
-    return moved(call, flops=(2 + affine_flops(call)) * call.tensor("input").elements)
+    return one_pass(call, flops=(2 + affine_flops(call)) * call.tensor("input").elements)
 
 
 @rule("aten.batch_norm_backward_reduce", kind=Kind.NORMALIZATION)
 def batch_norm_backward_reduce(call: Call) -> Cost:
     """`sum(g)` and `sum(g * (x - mean))`: 4n."""
-    return moved(call, flops=4 * call.tensor("input").elements)
+    return one_pass(call, flops=4 * call.tensor("input").elements)
 
 
 @rule("aten.batch_norm_backward_elemt", kind=Kind.NORMALIZATION)
 def batch_norm_backward_elemt(call: Call) -> Cost:
     """`w * rstd * (g - mean(g) - (x - mean) * c)`: 6n."""
-    return moved(call, flops=6 * call.tensor("input").elements)
+    return one_pass(call, flops=6 * call.tensor("input").elements)
 
 
 # A weight split into direction and length (torch.nn.utils.parametrizations.weight_norm).
@@ -186,10 +186,10 @@ def batch_norm_backward_elemt(call: Call) -> Cost:
 @rule(*aten("_weight_norm _weight_norm_interface"), kind=Kind.NORMALIZATION)
 def weight_norm(call: Call) -> Cost:
     """`v * (g / norm(v))`: square, add, scale: 3n."""
-    return moved(call, flops=3 * call.tensor("v").elements)
+    return one_pass(call, flops=3 * call.tensor("v").elements)
 
 
 @rule("aten._weight_norm_interface_backward", kind=Kind.NORMALIZATION)
 def weight_norm_backward(call: Call) -> Cost:
     """`(g / norm) * (grad - v * sum(v * grad) / norm^2)`: 5n."""
-    return moved(call, flops=5 * call.tensor("grad_w").elements)
+    return one_pass(call, flops=5 * call.tensor("grad_w").elements)

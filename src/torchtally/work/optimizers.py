@@ -13,7 +13,7 @@ unscaled ones, when a gradient scale is given.
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, is_set, moved, rule
+from torchtally.work.rule import Kind, is_set, one_pass, rule
 
 ADAM_FLOPS = 3 + 4 + 3 + 3
 """`m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g*g; d = sqrt(v)/c + eps; p -= s*m/d`"""
@@ -34,7 +34,7 @@ def step(call: Call, per_element: int) -> Cost:
     per_element += is_scaled + is_set(call, "maximize")
     n = sum(spec.elements for spec in call.tensors("self"))
     unwritten = () if is_scaled else ("grads",)
-    return moved(call, flops=per_element * n, unwritten=unwritten)
+    return one_pass(call, flops=per_element * n, unwritten=unwritten)
 
 
 @rule("aten._fused_adam", kind=Kind.OPTIMIZER)
@@ -72,10 +72,10 @@ def sgd(call: Call) -> Cost:
 def unscale(call: Call) -> Cost:
     """Look for an infinity, multiply: 2n."""
     n = sum(spec.elements for spec in call.tensors("self"))
-    return moved(call, flops=2 * n)
+    return one_pass(call, flops=2 * n)
 
 
 @rule("aten._amp_update_scale", kind=Kind.OPTIMIZER)
 def update_scale(call: Call) -> Cost:
     """Three numbers: a compare and a multiply."""
-    return moved(call, flops=2)
+    return one_pass(call, flops=2)

@@ -12,7 +12,7 @@ from math import prod
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.arithmetic import multiply_add_flops
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, integers, is_set, mask, moved, result, rule
+from torchtally.work.rule import Kind, aten, integers, is_set, mask, one_pass, result, rule
 
 
 def depth(spec: TensorSpec) -> int:
@@ -36,32 +36,32 @@ FIRST_TIMES_SECOND = aten(
 @rule(*FIRST_TIMES_SECOND, kind=Kind.PRODUCT)
 def product(call: Call) -> Cost:
     """2 * B*M*N * K: each result element is a sum over the first operand's last dimension."""
-    return moved(call, flops=terms_flops(call, result(call).elements * depth(call.inputs[0])))
+    return one_pass(call, flops=terms_flops(call, result(call).elements * depth(call.inputs[0])))
 
 
 @rule(*aten("addmm baddbmm addmv _addmm_activation"), kind=Kind.PRODUCT)
-def added_product(call: Call) -> Cost:
+def product_with_sum(call: Call) -> Cost:
     """2 * B*M*N * K, the first operand of the product being the second argument."""
-    return moved(call, flops=terms_flops(call, result(call).elements * depth(call.inputs[1])))
+    return one_pass(call, flops=terms_flops(call, result(call).elements * depth(call.inputs[1])))
 
 
 @rule("aten.addbmm", kind=Kind.PRODUCT)
 def addbmm(call: Call) -> Cost:
     B, M, K = call.tensor("batch1").shape
     N = call.tensor("batch2").shape[-1]
-    return moved(call, flops=terms_flops(call, B * M * K * N))
+    return one_pass(call, flops=terms_flops(call, B * M * K * N))
 
 
 @rule(*aten("addr outer ger"), kind=Kind.PRODUCT)
 def outer(call: Call) -> Cost:
     """An (M, 1) @ (1, N) product."""
-    return moved(call, flops=terms_flops(call, result(call).elements))
+    return one_pass(call, flops=terms_flops(call, result(call).elements))
 
 
 @rule("aten._foreach_mm", kind=Kind.PRODUCT)
 def foreach_mm(call: Call) -> Cost:
     pairs = zip(call.tensors("self"), call.outputs, strict=True)
-    return moved(call, flops=terms_flops(call, sum(depth(a) * c.elements for a, c in pairs)))
+    return one_pass(call, flops=terms_flops(call, sum(depth(a) * c.elements for a, c in pairs)))
 
 
 @rule(
@@ -77,14 +77,14 @@ def grouped_mm(call: Call) -> Cost:
     left, right = call.inputs[:2]
     G = left.shape[0] if len(left.shape) == len(right.shape) == 3 else 1
     M, K, N = left.shape[-2], depth(left), right.shape[-1]
-    return moved(call, flops=terms_flops(call, G * M * K * N))
+    return one_pass(call, flops=terms_flops(call, G * M * K * N))
 
 
 @rule("aten.tensordot", kind=Kind.PRODUCT)
 def tensordot(call: Call) -> Cost:
     left = call.tensor("self").shape
     K = prod(left[dim] for dim in integers(call, "dims_self"))
-    return moved(call, flops=terms_flops(call, result(call).elements * K))
+    return one_pass(call, flops=terms_flops(call, result(call).elements * K))
 
 
 @rule(*aten("linear_backward mkldnn_linear_backward"), kind=Kind.PRODUCT)
@@ -93,7 +93,7 @@ def linear_backward(call: Call) -> Cost:
     K = call.tensor("self").shape[-1]
     products = sum(mask(call, "output_mask", 3)[:2])
     grad = call.tensor("grad_output")
-    return moved(call, flops=products * grad.elements * K * multiply_add_flops(grad))
+    return one_pass(call, flops=products * grad.elements * K * multiply_add_flops(grad))
 
 
 @rule("aten.matmul_backward", kind=Kind.PRODUCT)
@@ -101,7 +101,7 @@ def matmul_backward(call: Call) -> Cost:
     K = call.tensor("self").shape[-1]
     grad = call.tensor("grad")
     flops = sum(mask(call, "mask", 2)) * grad.elements * K * multiply_add_flops(grad)
-    return moved(call, flops=flops)
+    return one_pass(call, flops=flops)
 
 
 @rule(
@@ -117,7 +117,7 @@ def linear_cross_entropy(call: Call) -> Cost:
     N, K = call.tensor("linear_weight").shape
     M = call.tensor("input").elements // K if K else 0
     gradients = is_set(call, "compute_input_grad") + is_set(call, "compute_linear_weight_grad")
-    return moved(call, flops=terms_flops(call, M * K * N) * (1 + gradients))
+    return one_pass(call, flops=terms_flops(call, M * K * N) * (1 + gradients))
 
 
 @rule("aten.bilinear", kind=Kind.PRODUCT)
@@ -125,19 +125,19 @@ def bilinear(call: Call) -> Cost:
     """y[b, n] = x1[b] W[n] x2[b]: a product over M for every (b, n, k), then one over K."""
     N, M, K = call.tensor("weight").shape
     B = result(call).elements // N if N else 0
-    return moved(call, flops=terms_flops(call, B * N * K * (M + 1)))
+    return one_pass(call, flops=terms_flops(call, B * N * K * (M + 1)))
 
 
 @rule("aten._trilinear", kind=Kind.PRODUCT)
 def trilinear(call: Call) -> Cost:
     """sum(i1 * i2 * i3): two multiplies and an add for each point of the broadcast of the three."""
     factors = [(call.tensor(f"i{n}"), integers(call, f"expand{n}")) for n in (1, 2, 3)]
-    shapes = [unsqueezed(spec.shape, dims) for spec, dims in factors]
+    shapes = [unsqueeze(spec.shape, dims) for spec, dims in factors]
     points = prod(max(sizes) for sizes in zip(*shapes, strict=True))
-    return moved(call, flops=3 * points)
+    return one_pass(call, flops=3 * points)
 
 
-def unsqueezed(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
+def unsqueeze(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
     """The shape with a 1 put in at each of `dims`, counted in the result."""
     rest = iter(shape)
     return tuple(1 if dim in dims else next(rest) for dim in range(len(shape) + len(dims)))
@@ -164,7 +164,7 @@ def einsum(call: Call) -> Cost:
         index_points += prod(sizes[letter] for letter in letters_so_far | set(term))
         later = kept_at_end.union(*terms[position:])
         letters_so_far = (letters_so_far | set(term)) & later
-    return moved(call, flops=terms_flops(call, index_points))
+    return one_pass(call, flops=terms_flops(call, index_points))
 
 
 def letters(term: str, spec: TensorSpec) -> list[str]:

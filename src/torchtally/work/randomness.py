@@ -8,7 +8,7 @@ registers only).
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, moved, result, rule
+from torchtally.work.rule import Kind, aten, one_pass, result, rule
 
 SHAPE_ONLY = ("self", "key")
 """Filled or given for its shape: not read."""
@@ -25,7 +25,7 @@ SHAPE_ONLY = ("self", "key")
 )
 def drawn(call: Call) -> Cost:
     """So many draws, written."""
-    return moved(call, flops=result(call).elements, unread=SHAPE_ONLY)
+    return one_pass(call, flops=result(call).elements, unread=SHAPE_ONLY)
 
 
 @rule(
@@ -34,17 +34,17 @@ def drawn(call: Call) -> Cost:
 )
 def drawn_around(call: Call) -> Cost:
     """A draw for each element, with parameters of its own, which are read."""
-    return moved(call, flops=result(call).elements)
+    return one_pass(call, flops=result(call).elements)
 
 
 @rule("aten.bernoulli_", kind=Kind.RANDOM)
 def bernoulli_in_place(call: Call) -> Cost:
-    return moved(call, flops=result(call).elements, unread=("self",))
+    return one_pass(call, flops=result(call).elements, unread=("self",))
 
 
 @rule(*aten("_standard_gamma_grad _dirichlet_grad"), kind=Kind.RANDOM)
 def gamma_gradient(call: Call) -> Cost:
-    return moved(call, flops=result(call).elements)
+    return one_pass(call, flops=result(call).elements)
 
 
 @rule("aten.multinomial", kind=Kind.RANDOM)
@@ -52,7 +52,7 @@ def multinomial(call: Call) -> Cost:
     """The running sum of the weights, and a draw and its search for each sample."""
     weights, samples = call.tensor("self"), result(call).elements
     search = max(1, (weights.shape[-1] - 1).bit_length())
-    return moved(call, flops=weights.elements + samples * (1 + search))
+    return one_pass(call, flops=weights.elements + samples * (1 + search))
 
 
 @rule(
@@ -63,4 +63,4 @@ def multinomial(call: Call) -> Cost:
 )
 def dropout(call: Call) -> Cost:
     """Draw, compare, multiply by the mask, scale: 4n. The mask is written beside the result."""
-    return moved(call, flops=4 * result(call).elements)
+    return one_pass(call, flops=4 * result(call).elements)

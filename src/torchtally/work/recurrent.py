@@ -12,7 +12,7 @@ from math import prod
 
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, is_set, mask, moved, result, rule
+from torchtally.work.rule import Kind, aten, is_set, mask, one_pass, result, rule
 
 
 def gates_flops(tokens: int, weights: tuple[TensorSpec, ...]) -> int:
@@ -38,7 +38,7 @@ PACKED_COPY = ("weight_buf",)
     kind=Kind.RECURRENT,
 )
 def network(call: Call) -> Cost:
-    return moved(call, flops=gates_flops(tokens_of(call), weights_of(call)), unread=PACKED_COPY)
+    return one_pass(call, flops=gates_flops(tokens_of(call), weights_of(call)), unread=PACKED_COPY)
 
 
 @rule(*aten("_cudnn_rnn_backward miopen_rnn_backward"), kind=Kind.RECURRENT)
@@ -46,7 +46,7 @@ def network_backward(call: Call) -> Cost:
     """As many FLOPs as forward for the inputs' gradients, and again for the weights' if wanted."""
     forward = gates_flops(tokens_of(call), weights_of(call))
     of_weights = mask(call, "output_mask", 4)[3]
-    return moved(call, flops=forward * (1 + of_weights), unread=PACKED_COPY)
+    return one_pass(call, flops=forward * (1 + of_weights), unread=PACKED_COPY)
 
 
 CELL_WEIGHTS = ("w_ih", "w_hh")
@@ -55,7 +55,7 @@ CELL_WEIGHTS = ("w_ih", "w_hh")
 @rule(*aten("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"), kind=Kind.RECURRENT)
 def cell(call: Call) -> Cost:
     weights = tuple(spec for name in CELL_WEIGHTS for spec in call.tensors(name))
-    return moved(call, flops=gates_flops(tokens_of(call), weights))
+    return one_pass(call, flops=gates_flops(tokens_of(call), weights))
 
 
 # oneDNN's layer in one direction. The forward operator numbers its weights from 0, the backward
@@ -67,7 +67,7 @@ def layer_cost(call: Call, matrices: tuple[str, str], biases: tuple[str, str], t
     """So many products of every token with both matrices."""
     weights = tuple(spec for name in matrices for spec in call.tensors(name))
     unread = () if is_set(call, "has_biases") else biases
-    return moved(call, flops=times * gates_flops(tokens_of(call), weights), unread=unread)
+    return one_pass(call, flops=times * gates_flops(tokens_of(call), weights), unread=unread)
 
 
 @rule("aten.mkldnn_rnn_layer", kind=Kind.RECURRENT)
@@ -91,12 +91,12 @@ GRU_FLOPS = 3 * 4 + 1 + 3
 
 @rule("aten._thnn_fused_lstm_cell", kind=Kind.ELEMENTWISE)
 def lstm_gates(call: Call) -> Cost:
-    return moved(call, flops=LSTM_FLOPS * result(call).elements)
+    return one_pass(call, flops=LSTM_FLOPS * result(call).elements)
 
 
 @rule("aten._thnn_fused_gru_cell", kind=Kind.ELEMENTWISE)
 def gru_gates(call: Call) -> Cost:
-    return moved(call, flops=GRU_FLOPS * result(call).elements)
+    return one_pass(call, flops=GRU_FLOPS * result(call).elements)
 
 
 @rule(
@@ -105,10 +105,10 @@ def gru_gates(call: Call) -> Cost:
 )
 def lstm_gates_backward(call: Call) -> Cost:
     """Four gates: a product with the gradient and 2 or 3 of the slope; c and its tanh: about 22."""
-    return moved(call, flops=22 * call.tensor("cx").elements)
+    return one_pass(call, flops=22 * call.tensor("cx").elements)
 
 
 @rule("aten._thnn_fused_gru_cell_backward", kind=Kind.ELEMENTWISE)
 def gru_gates_backward(call: Call) -> Cost:
     """Three gates: a product with the gradient and 3 of the slope; the hidden's: about 16."""
-    return moved(call, flops=16 * call.tensor("grad_hy").elements)
+    return one_pass(call, flops=16 * call.tensor("grad_hy").elements)

@@ -10,15 +10,15 @@ from math import prod
 from torchtally.trace import Call
 from torchtally.work.arithmetic import COMPLEX_MULTIPLY, add_flops, is_complex
 from torchtally.work.cost import Cost
-from torchtally.work.indexing import touched
-from torchtally.work.rule import Kind, aten, integers, moved, result, rule
+from torchtally.work.indexing import touch
+from torchtally.work.rule import Kind, aten, integers, one_pass, result, rule
 
 
 def per_input(call: Call, flops: int, per_result: int = 0) -> Cost:
     """So many FLOPs for each of the n elements of the first input and each of the r results."""
     source = call.inputs[0]
     of_results = per_result * result(call).elements if call.outputs else 0
-    return moved(call, flops=flops * source.elements * add_flops(source) + of_results)
+    return one_pass(call, flops=flops * source.elements * add_flops(source) + of_results)
 
 
 @rule(
@@ -38,20 +38,20 @@ def one_step(call: Call) -> Cost:
 def extremum(call: Call) -> Cost:
     """A compare for each element; with a second tensor, elementwise, for each of the result."""
     n = max(call.inputs[0].elements, result(call).elements)
-    return moved(call, flops=n)
+    return one_pass(call, flops=n)
 
 
 @rule(*aten("prod cumprod"), kind=Kind.REDUCTION)
-def multiplied(call: Call) -> Cost:
+def product(call: Call) -> Cost:
     n = call.inputs[0]
-    return moved(call, flops=n.elements * (COMPLEX_MULTIPLY if is_complex(n) else 1))
+    return one_pass(call, flops=n.elements * (COMPLEX_MULTIPLY if is_complex(n) else 1))
 
 
 @rule("aten.trace", kind=Kind.REDUCTION)
 def trace(call: Call) -> Cost:
     """The diagonal read and added up."""
     n = min(call.tensor("self").shape)
-    return touched(call, table="self", elements=n, flops=n)
+    return touch(call, table="self", elements=n, flops=n)
 
 
 @rule(*aten("mean nanmean"), kind=Kind.REDUCTION)
@@ -77,12 +77,12 @@ def norm(call: Call) -> Cost:
 @rule(*aten("_foreach_norm _foreach_powsum"), kind=Kind.REDUCTION)
 def foreach_norm(call: Call) -> Cost:
     n = sum(spec.elements for spec in call.tensors("self"))
-    return moved(call, flops=2 * n + len(call.outputs))
+    return one_pass(call, flops=2 * n + len(call.outputs))
 
 
 @rule("aten._foreach_max", kind=Kind.REDUCTION)
 def foreach_max(call: Call) -> Cost:
-    return moved(call, flops=sum(spec.elements for spec in call.tensors("self")))
+    return one_pass(call, flops=sum(spec.elements for spec in call.tensors("self")))
 
 
 @rule(*aten("var std var_mean std_mean"), kind=Kind.REDUCTION)
@@ -113,20 +113,20 @@ def pairwise_distances(call: Call) -> Cost:
     """3 * r * M + r: for each pair, over M coordinates: subtract, a power, add; a root."""
     M = call.tensor("x1").shape[-1]
     r = result(call).elements
-    return moved(call, flops=3 * r * M + r)
+    return one_pass(call, flops=3 * r * M + r)
 
 
 @rule("aten._cdist_backward", kind=Kind.REDUCTION)
 def pairwise_distances_backward(call: Call) -> Cost:
     """4 * pairs * M: subtract, scale by the pair's slope, by its gradient, add."""
     pairs, M = call.tensor("grad").elements, call.tensor("x1").shape[-1]
-    return moved(call, flops=4 * pairs * M)
+    return one_pass(call, flops=4 * pairs * M)
 
 
 @rule(*aten("_pdist_forward pdist"), kind=Kind.REDUCTION)
 def self_distances(call: Call) -> Cost:
     M = call.tensor("self").shape[-1]
-    return moved(call, flops=(3 * M + 1) * result(call).elements)
+    return one_pass(call, flops=(3 * M + 1) * result(call).elements)
 
 
 @rule(*aten("cumprod_backward cummaxmin_backward"), kind=Kind.REDUCTION)
@@ -173,14 +173,14 @@ def window(call: Call) -> int:
 )
 def pool(call: Call) -> Cost:
     """Each result compares, or adds up, its window: r * k."""
-    return moved(call, flops=result(call).elements * window(call))
+    return one_pass(call, flops=result(call).elements * window(call))
 
 
 @rule(*aten("avg_pool2d_backward avg_pool3d_backward"), kind=Kind.REDUCTION)
 def avg_pool_backward(call: Call) -> Cost:
     """Each gradient is added to its k inputs. Their values are not read, only their shape."""
     flops = call.tensor("grad_output").elements * window(call)
-    return moved(call, flops=flops, unread=("self",))
+    return one_pass(call, flops=flops, unread=("self",))
 
 
 @rule(
@@ -193,7 +193,7 @@ def avg_pool_backward(call: Call) -> Cost:
 )
 def max_pool_backward(call: Call) -> Cost:
     """Each gradient is added where its maximum was, by the saved indices."""
-    return moved(call, flops=call.tensor("grad_output").elements, unread=("self",))
+    return one_pass(call, flops=call.tensor("grad_output").elements, unread=("self",))
 
 
 @rule(
@@ -206,7 +206,7 @@ def max_pool_backward(call: Call) -> Cost:
 )
 def adaptive_pool(call: Call) -> Cost:
     """Windows tile the input: n steps, or one for each result where there are more of those."""
-    return moved(call, flops=max(call.inputs[0].elements, result(call).elements))
+    return one_pass(call, flops=max(call.inputs[0].elements, result(call).elements))
 
 
 @rule(
@@ -218,9 +218,9 @@ def adaptive_pool(call: Call) -> Cost:
 )
 def adaptive_avg_pool_backward(call: Call) -> Cost:
     n = max(call.tensor("grad_output").elements, result(call).elements)
-    return moved(call, flops=n, unread=("self",))
+    return one_pass(call, flops=n, unread=("self",))
 
 
 @rule(*aten("max_unpool2d max_unpool3d"), kind=Kind.REDUCTION)
 def unpool(call: Call) -> Cost:
-    return moved(call)
+    return one_pass(call)

@@ -4,7 +4,7 @@ A rule's file opens with the legend of its shape letters. Conventions that hold 
 
 - a multiply and an add are two FLOPs; any other arithmetic on one element (an exp, a compare) is
   one, on integers as on floats; complex arithmetic is counted in real FLOPs (`arithmetic.py`);
-- every input is read once and every result written once (`moved`), broadcast elements once;
+- every input is read once and every result written once (`one_pass`), broadcast elements once;
 - a table read by index is read where the indices point, never more than the whole of it once;
 - a result in storage that came in, with nothing written, is a view: free, whatever its name;
 - the in-place form of an operator (`add_`) has the rule of the operator, unless it has its own.
@@ -82,7 +82,7 @@ def aten(names: str) -> list[str]:
     return [f"aten.{name}" for name in names.split()]
 
 
-def moved(
+def one_pass(
     call: Call, *, flops: int = 0, unread: Iterable[str] = (), unwritten: Iterable[str] = ()
 ) -> Cost:
     """`flops`, and each device input read once and each result written once.

@@ -9,7 +9,7 @@ n * log2(k), a heap of k. Logarithms are rounded up.
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, integer, moved, result, rule
+from torchtally.work.rule import Kind, aten, integer, one_pass, result, rule
 
 
 def log2_up(n: int) -> int:
@@ -26,44 +26,44 @@ def row(call: Call, default_dim: int = -1) -> int:
 @rule(*aten("sort argsort mode"), kind=Kind.SORTING)
 def sort(call: Call) -> Cost:
     """log2(n) compares for each element."""
-    return moved(call, flops=call.tensor("self").elements * log2_up(row(call)))
+    return one_pass(call, flops=call.tensor("self").elements * log2_up(row(call)))
 
 
 @rule("aten.msort", kind=Kind.SORTING)
 def msort(call: Call) -> Cost:
-    return moved(call, flops=call.tensor("self").elements * log2_up(row(call, default_dim=0)))
+    return one_pass(call, flops=call.tensor("self").elements * log2_up(row(call, default_dim=0)))
 
 
 @rule("aten.topk", kind=Kind.SORTING)
 def topk(call: Call) -> Cost:
     """log2(k) compares for each element."""
     k = integer(call, "k", 1)
-    return moved(call, flops=call.tensor("self").elements * log2_up(k))
+    return one_pass(call, flops=call.tensor("self").elements * log2_up(k))
 
 
 @rule(*aten("kthvalue"), kind=Kind.SORTING)
 def kthvalue(call: Call) -> Cost:
     """A compare for each element, as quickselect takes on average up to a constant."""
-    return moved(call, flops=call.tensor("self").elements)
+    return one_pass(call, flops=call.tensor("self").elements)
 
 
 @rule(*aten("quantile nanquantile"), kind=Kind.SORTING)
 def quantile(call: Call) -> Cost:
     """The input sorted as one row, and a lerp for each result."""
     n = call.tensor("self").elements
-    return moved(call, flops=n * log2_up(n) + 3 * result(call).elements)
+    return one_pass(call, flops=n * log2_up(n) + 3 * result(call).elements)
 
 
 @rule(*aten("_unique _unique2 unique_dim"), kind=Kind.SORTING)
 def unique(call: Call) -> Cost:
     """Sort, then compare neighbours."""
     n = call.tensor("self").elements
-    return moved(call, flops=n * log2_up(n) + n)
+    return one_pass(call, flops=n * log2_up(n) + n)
 
 
 @rule(*aten("unique_consecutive unique_dim_consecutive"), kind=Kind.SORTING)
 def unique_consecutive(call: Call) -> Cost:
-    return moved(call, flops=call.tensor("self").elements)
+    return one_pass(call, flops=call.tensor("self").elements)
 
 
 @rule(*aten("searchsorted bucketize"), kind=Kind.SORTING)
@@ -71,4 +71,4 @@ def search(call: Call) -> Cost:
     """A binary search for each result: log2(b) compares."""
     table = call.tensors("sorted_sequence") or call.tensors("boundaries")
     b = table[0].shape[-1] if table[0].shape else 1
-    return moved(call, flops=result(call).elements * log2_up(b))
+    return one_pass(call, flops=result(call).elements * log2_up(b))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
 from torchtally.memory.allocator import AllocatorSettings, CachingAllocator
-from torchtally.memory.allocator.caching import rounded_in_power_of_two
+from torchtally.memory.allocator.caching import round_in_power_of_two
 from torchtally.memory.allocator.settings import IGNORED, KNOWN, UNLIMITED
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -165,15 +165,15 @@ def test_an_option_without_a_value_is_refused_with_how_to_write_it(text: str) ->
 def test_a_size_is_rounded_up_within_its_power_of_two(
     size: int, divisions: int, rounded: int
 ) -> None:
-    assert rounded_in_power_of_two(size, divisions) == rounded
+    assert round_in_power_of_two(size, divisions) == rounded
 
 
 @given(size=st.integers(64, 1 << 40), log2=st.integers(0, 6))
 def test_rounding_is_up_by_less_than_one_step_and_done_once(size: int, log2: int) -> None:
-    rounded = rounded_in_power_of_two(size, 1 << log2)
+    rounded = round_in_power_of_two(size, 1 << log2)
     step = (1 << (size.bit_length() - 1)) >> log2
     assert size <= rounded < size + step
-    assert rounded_in_power_of_two(rounded, 1 << log2) == rounded
+    assert round_in_power_of_two(rounded, 1 << log2) == rounded
 
 
 def test_sizes_below_512_times_the_divisions_are_rounded_to_512() -> None:

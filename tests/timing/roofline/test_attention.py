@@ -6,7 +6,7 @@ from tests.timing.roofline.chips import kernel_of
 from tests.work.calls import call, cost, given, spec
 from torchtally.chips import chip
 from torchtally.timing.roofline.attention import (
-    Attention,
+    AttentionShape,
     attention_of,
     computed_share,
     padded_head,
@@ -104,11 +104,11 @@ def test_one_query_against_many_keys_is_bound_by_reading_them() -> None:
 
 def test_the_shape_behind_a_call() -> None:
     one = attention("flash", 256, heads=6, head=64, causal=True)
-    assert attention_of(one, cost(one)) == Attention(6, 256, 256, 64, 64, True, False)
+    assert attention_of(one, cost(one)) == AttentionShape(6, 256, 256, 64, 64, True, False)
 
 
 def test_a_single_block_of_a_causal_kernel_computes_everything() -> None:
-    shape = Attention(1, 128, 128, 64, 64, True, False)
+    shape = AttentionShape(1, 128, 128, 64, 64, True, False)
     assert computed_share(shape, 128) == 1.0
 
 

@@ -84,14 +84,14 @@ class CachingAllocator:
         if self._is_worth_splitting(block, size):
             block = self._split(block, size, part)
         elif block.segment is None and (block.previous is not None or block.next is not None):
-            statistics.all.splits(-1, -block.size)
-            part.splits(-1, -block.size)
+            statistics.all.count_splits(-1, -block.size)
+            part.count_splits(-1, -block.size)
         block.is_allocated = True
         block.requested_bytes = requested_bytes
         self._allocated[block.address] = block
         size = block.size
-        statistics.all.allocated(size, requested_bytes)
-        part.allocated(size, requested_bytes)
+        statistics.all.count_allocation(size, requested_bytes)
+        part.count_allocation(size, requested_bytes)
         if size >= self.settings.max_split_bytes:
             statistics.oversize_allocations.increase(1)
         if self.happened is not None:
@@ -104,8 +104,8 @@ class CachingAllocator:
         del self._allocated[block.address]
         statistics = self.statistics
         part = statistics.small if block.pool.is_small else statistics.large
-        statistics.all.freed(block.size)
-        part.freed(block.size)
+        statistics.all.count_free(block.size)
+        part.count_free(block.size)
         if self.happened is not None:
             self.happened(
                 "free_requested", block.address, block.requested_bytes, block.stream, block
@@ -115,8 +115,8 @@ class CachingAllocator:
         if block.streams_used:
             block.is_pending = True
             self._pending.append(block)
-            statistics.all.waits(block.size)
-            part.waits(block.size)
+            statistics.all.count_waiting(block.size)
+            part.count_waiting(block.size)
         else:
             self._make_available(block)
 
@@ -183,7 +183,7 @@ class CachingAllocator:
         heads = [
             block for block in blocks if block.previous is None or not block.previous.is_mapped
         ]
-        return [list(mapped_from(head)) for head in sorted(heads, key=lambda head: head.address)]
+        return [list(mapped_blocks(head)) for head in sorted(heads, key=lambda head: head.address)]
 
     # Sizes.
 
@@ -194,7 +194,7 @@ class CachingAllocator:
         settings = self.settings
         divisions = settings.divisions_at(requested_bytes) if settings.rounds_up else 0
         if divisions > 1 and requested_bytes > ROUND_BYTES * divisions:
-            return rounded_in_power_of_two(requested_bytes, divisions)
+            return round_in_power_of_two(requested_bytes, divisions)
         return allocated_bytes(requested_bytes)
 
     def segment_bytes(self, size: int) -> int:
@@ -240,7 +240,7 @@ class CachingAllocator:
                 None,
             )
         while place + 1 < len(blocks) and blocks[place][2].segment is not None:
-            if grown(blocks[place + 1][2]) >= grown(blocks[place][2]):
+            if size_with_unmapped(blocks[place + 1][2]) >= size_with_unmapped(blocks[place][2]):
                 break
             place += 1
         return place
@@ -265,8 +265,8 @@ class CachingAllocator:
         rest.pool.insert(rest)
         if rest.segment is None:
             blocks, split_bytes = (0, -size) if was_split else (1, rest.size)
-            self.statistics.all.splits(blocks, split_bytes)
-            part.splits(blocks, split_bytes)
+            self.statistics.all.count_splits(blocks, split_bytes)
+            part.count_splits(blocks, split_bytes)
         return block
 
     # A new segment.
@@ -346,8 +346,8 @@ class CachingAllocator:
         blocks = is_split - joined_blocks
         split_bytes = (block.size if is_split else 0) - joined_bytes
         if block.segment is None:
-            statistics.all.splits(blocks, split_bytes)
-            part.splits(blocks, split_bytes)
+            statistics.all.count_splits(blocks, split_bytes)
+            part.count_splits(blocks, split_bytes)
         statistics.all.requested -= requested_bytes
         part.requested -= requested_bytes
 
@@ -554,7 +554,7 @@ def is_whole_segment(block: Block) -> bool:
     return block.segment is None and not block.is_split
 
 
-def grown(block: Block) -> int:
+def size_with_unmapped(block: Block) -> int:
     """A block's size with the unmapped room behind it."""
     after = block.next
     return block.size + (after.size if after is not None and not after.is_mapped else 0)
@@ -569,7 +569,7 @@ def has_room(block: Block, size: int) -> bool:
     return available_bytes >= size
 
 
-def mapped_from(head: Block) -> Iterator[Block]:
+def mapped_blocks(head: Block) -> Iterator[Block]:
     """A segment's blocks from its first on, as far as there is memory behind them."""
     block: Block | None = head
     while block is not None and block.is_mapped:
@@ -577,7 +577,7 @@ def mapped_from(head: Block) -> Iterator[Block]:
         block = block.next
 
 
-def rounded_in_power_of_two(size: int, divisions: int) -> int:
+def round_in_power_of_two(size: int, divisions: int) -> int:
     """A size rounded up to the next of `divisions` equal steps within its power of two.
 
     1200 with 4 divisions: 1024, 1280, 1536, 1792, hence 1280.

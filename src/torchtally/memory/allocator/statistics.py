@@ -94,7 +94,7 @@ class PoolStatistics:
         self.totals_before = (0, 0, 0, 0, 0)
         """Those that were current when the accumulated figures were reset."""
 
-    def allocated(self, size: int, requested_bytes: int) -> None:
+    def count_allocation(self, size: int, requested_bytes: int) -> None:
         """A block was handed out."""
         self.count_total += 1
         self.bytes_total += size
@@ -114,18 +114,18 @@ class PoolStatistics:
                 self.active_bytes_peak, allocated_bytes + self.pending_bytes
             )
 
-    def freed(self, size: int) -> None:
+    def count_free(self, size: int) -> None:
         """A block came back; it is active until it is available."""
         self.count -= 1
         self.bytes -= size
 
-    def waits(self, size: int) -> None:
+    def count_waiting(self, size: int) -> None:
         self.pending += 1
         self.pending_bytes += size
         self.active_peak = max(self.active_peak, self.count + self.pending)
         self.active_bytes_peak = max(self.active_bytes_peak, self.bytes + self.pending_bytes)
 
-    def splits(self, blocks: int, size: int) -> None:
+    def count_splits(self, blocks: int, size: int) -> None:
         """Free parts of segments became more or fewer."""
         self.split = split = self.split + blocks
         if split > self.split_peak:

@@ -87,8 +87,8 @@ def reduction_of(source: TensorSpec, dims: tuple[int, ...]) -> Reduction | None:
     if source.elements == 0:
         return None
     pairs = list(zip(source.shape, source.stride, strict=True))
-    reduced = joined([pair for at, pair in enumerate(pairs) if at in dims])
-    kept = joined([pair for at, pair in enumerate(pairs) if at not in dims])
+    reduced = join_dimensions([pair for at, pair in enumerate(pairs) if at in dims])
+    kept = join_dimensions([pair for at, pair in enumerate(pairs) if at not in dims])
     if not reduced:
         return None
     inputs = 1
@@ -105,7 +105,7 @@ def reduction_of(source: TensorSpec, dims: tuple[int, ...]) -> Reduction | None:
     )
 
 
-def joined(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def join_dimensions(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """(size, stride) of dimensions, fastest first, those that follow one another as one."""
     dimensions: list[tuple[int, int]] = []
     for size, stride in sorted((pair for pair in pairs if pair[0] > 1), key=lambda pair: pair[1]):

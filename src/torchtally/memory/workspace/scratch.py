@@ -36,12 +36,12 @@ def scratch(call: Call, chip: Chip) -> tuple[Workspace, ...]:
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Register a rule for operators."""
 
-    def registered(function: Rule) -> Rule:
+    def register(function: Rule) -> Rule:
         for name in names:
             RULES[name] = function
         return function
 
-    return registered
+    return register
 
 
 @rule("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten._addmm_activation")

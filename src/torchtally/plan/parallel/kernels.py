@@ -12,7 +12,7 @@ from torchtally.plan.architecture.weights import Weight
 from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.quantity import Quantity, derived, of
 from torchtally.plan.recipes import Recipe
-from torchtally.timing.roofline.limits import KERNEL_S, bounded
+from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
 from torchtally.units import Unit
@@ -49,7 +49,9 @@ class KernelTimes:
         is_aligned = all(side * size % ALIGNMENT_BYTES == 0 for side in (N, K))
         product = Product(batch, M, N, K, self.recipe.products, size, is_aligned)
         compute_s, launches = product_s(product, self.chip, memory_s)
-        kernel = bounded(compute_s=compute_s, memory_s=memory_s, overhead_s=KERNEL_S * launches)
+        kernel = bound_kernel(
+            compute_s=compute_s, memory_s=memory_s, overhead_s=KERNEL_S * launches
+        )
         times = f"{batch} x " if batch > 1 else ""
         shapes = f"{times}({M}, {K}) @ ({K}, {N}) in {self.recipe.products}: {kernel.bound}-bound"
         return Quantity(name, kernel.seconds, Unit.SECONDS, source=ROOFLINE, note=shapes)

@@ -63,7 +63,7 @@ def text(calibration: Calibration) -> str:
     """The document: a head, then a line for each sample."""
     head = msgspec.json.format(msgspec.json.encode(_head(calibration)), indent=1).decode()
     lines = ",\n".join(
-        msgspec.json.encode(_packed(sample)).decode() for sample in calibration.samples
+        msgspec.json.encode(_pack(sample)).decode() for sample in calibration.samples
     )
     return f"{head.removesuffix('[]' + chr(10) + '}')}[\n{lines}\n]}}\n"
 
@@ -159,20 +159,20 @@ def _head(calibration: Calibration) -> _File:
     )
 
 
-def _packed(sample: Sample) -> _Sample:
+def _pack(sample: Sample) -> _Sample:
     call = sample.call
     return _Sample(
         float(f"{sample.seconds:.4g}"),
         call.name,
         call.overload,
-        tuple(map(_packed_spec, call.inputs)),
-        tuple(map(_packed_spec, call.outputs)),
+        tuple(map(_pack_spec, call.inputs)),
+        tuple(map(_pack_spec, call.outputs)),
         call.literals,
         call.is_mutating,
     )
 
 
-def _packed_spec(spec: TensorSpec) -> _Spec:
+def _pack_spec(spec: TensorSpec) -> _Spec:
     return _Spec(
         spec.argument,
         spec.shape,

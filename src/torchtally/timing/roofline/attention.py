@@ -18,7 +18,7 @@ from math import ceil
 from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.launches import attention_launches
-from torchtally.timing.roofline.limits import KERNEL_S, bounded
+from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import Product, product_dtype, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, peak_of
 from torchtally.trace import Call
@@ -94,7 +94,7 @@ for a chip in wide use."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionShape:
     """B * H heads of S queries and T keys."""
 
     heads: int
@@ -112,7 +112,7 @@ def attention_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     if kernel is None or shape is None:
         return unfused_kernel(call, cost, chip)
     moved_bytes = cost.bytes + (accumulator_bytes(shape) if shape.is_backward else 0)
-    return bounded(
+    return bound_kernel(
         compute_s=fused_s(call, shape, kernel, chip),
         memory_s=moved_bytes / bandwidth_bytes_per_s(chip),
         overhead_s=KERNEL_S * attention_launches(call),
@@ -127,7 +127,7 @@ def fused_of(call: Call) -> Fused | None:
     return Fused.CUDNN if "cudnn" in call.name else None
 
 
-def attention_of(call: Call, cost: Cost) -> Attention | None:
+def attention_of(call: Call, cost: Cost) -> AttentionShape | None:
     """The shape behind a call. Heads follow from the FLOPs, which know every layout."""
     if not (call.tensors("query") and call.tensors("key") and call.tensors("value")):
         return None
@@ -137,7 +137,7 @@ def attention_of(call: Call, cost: Cost) -> Attention | None:
     per_point = 2 * ((3 * D + 2 * E) if is_backward else (D + E))
     points = cost.flops // max(1, per_point)
     S, T = lengths(call, query.shape, key.shape)
-    return Attention(
+    return AttentionShape(
         heads=max(1, -(-points // max(1, S * T))),
         S=S,
         T=T,
@@ -169,7 +169,7 @@ def shares_of(kernel: Fused, chip: Chip) -> Shares:
     return SHARES.get((kernel, generation), ELSEWHERE)
 
 
-def computed_share(shape: Attention, block: int) -> float:
+def computed_share(shape: AttentionShape, block: int) -> float:
     """Of the S * T points, those a kernel computes: half and the diagonal's blocks if causal."""
     if not shape.is_causal:
         return 1.0
@@ -185,7 +185,7 @@ def attention_peak_flop_per_s(dtype: str, kernel: Fused, chip: Chip) -> float:
     return promised
 
 
-def fused_s(call: Call, shape: Attention, kernel: Fused, chip: Chip) -> float:
+def fused_s(call: Call, shape: AttentionShape, kernel: Fused, chip: Chip) -> float:
     """Waves of whole blocks, each preceded by the time of one block of the inner loop."""
     shares = shares_of(kernel, chip)
     share = shares.backward if shape.is_backward else shares.forward
@@ -207,7 +207,7 @@ def padded_head(size: int) -> int:
     return next((padded for padded in HEAD_DIMS if size <= padded), size)
 
 
-def accumulator_bytes(shape: Attention) -> int:
+def accumulator_bytes(shape: AttentionShape) -> int:
     """Gradients of the queries in float32: set to zero, added to, and read to be converted."""
     return 3 * 4 * shape.heads * shape.S * shape.D
 
@@ -234,7 +234,7 @@ def unfused_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
         score_bytes = SCORE_PASSES * shape.heads * shape.S * shape.T * itemsize_bytes
     bandwidth = bandwidth_bytes_per_s(chip)
     # The passes over the scores come between the products: they do not overlap.
-    return bounded(
+    return bound_kernel(
         compute_s=compute_s + score_bytes / bandwidth,
         memory_s=cost.bytes / bandwidth,
         overhead_s=KERNEL_S * attention_launches(call),

@@ -21,7 +21,7 @@ NEAREST = 4
 """Measured neighbours that have a say where a size has several numbers."""
 
 
-class Point(NamedTuple):
+class MeasuredRatio(NamedTuple):
     place: tuple[float, ...]
     """Logarithms of the size."""
     correction: float
@@ -32,7 +32,7 @@ class Corrections:
     """Ratios of measured to modelled time, by family and variant."""
 
     def __init__(self, samples: Iterable[Sample], model: Model) -> None:
-        self._points: dict[tuple[str, str], list[Point]] = {}
+        self._points: dict[tuple[str, str], list[MeasuredRatio]] = {}
         self._variants: dict[str, list[str]] = {}
         self._families: dict[Kind, list[str]] = {}
         for sample in samples:
@@ -47,7 +47,7 @@ class Corrections:
         if modelled_s <= 0 or sample.seconds <= 0:
             return
         position = features(sample.call, kind, cost)
-        point = Point(tuple(map(log, position.size)), log(sample.seconds / modelled_s))
+        point = MeasuredRatio(tuple(map(log, position.size)), log(sample.seconds / modelled_s))
         self._points.setdefault((position.family, position.variant), []).append(point)
         families = self._families.setdefault(kind, [])
         if position.family not in families:
@@ -62,15 +62,15 @@ class Corrections:
         place = tuple(map(log, position.size))
         points = self._points_of(position, place)
         if points:
-            return exp(interpolated(points, place)), True
+            return exp(interpolate(points, place)), True
         near = [
-            interpolated(points, place)
+            interpolate(points, place)
             for family in self._families.get(kind, ())
             if (points := self._points_of(Features(family, position.variant, position.size), place))
         ]
         return (exp(middle(near)), False) if near else (1.0, False)
 
-    def _points_of(self, position: Features, place: tuple[float, ...]) -> list[Point]:
+    def _points_of(self, position: Features, place: tuple[float, ...]) -> list[MeasuredRatio]:
         """Of the variant, else of the family's first: the same operator, in another layout."""
         variants = self._variants.get(position.family, ())
         variant = position.variant if position.variant in variants else next(iter(variants), "")
@@ -83,7 +83,7 @@ def middle(numbers: list[float]) -> float:
     return ordered[len(ordered) // 2]
 
 
-def interpolated(points: list[Point], place: tuple[float, ...]) -> float:
+def interpolate(points: list[MeasuredRatio], place: tuple[float, ...]) -> float:
     """Along a line between the two neighbours; in more dimensions by the inverse of distance.
 
     Beyond the last measured size its correction stands.
@@ -97,7 +97,7 @@ def interpolated(points: list[Point], place: tuple[float, ...]) -> float:
     return sum(w * c for w, (_, c) in zip(weights, near, strict=True)) / sum(weights)
 
 
-def on_line(points: list[Point], place: float) -> float:
+def on_line(points: list[MeasuredRatio], place: float) -> float:
     after = next((at for at, point in enumerate(points) if point.place[0] >= place), len(points))
     if after == 0 or after == len(points):
         return points[min(after, len(points) - 1)].correction

@@ -8,7 +8,7 @@ The link is the chip's own, within a node: across nodes it is slower, which a la
 
 from torchtally.chips import Chip, Cluster
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.limits import NOTHING, bounded
+from torchtally.timing.roofline.limits import NOTHING, bound_kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call
 from torchtally.work import Cost
@@ -29,7 +29,7 @@ def collective_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     link = Cluster(chip, count=2, gpus_per_node=2).link_in_node
     assert link.bytes_per_s_per_direction is not None
     speed = LINK_SHARE * link.bytes_per_s_per_direction
-    return bounded(
+    return bound_kernel(
         memory_s=cost.bytes / bandwidth_bytes_per_s(chip),
         network_s=ALPHA_S + share_on_link(call) * cost.network_bytes / speed,
         overhead_s=0.0,

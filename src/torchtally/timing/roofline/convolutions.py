@@ -23,7 +23,7 @@ from math import ceil, prod
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.limits import KERNEL_S, bounded
+from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import Product, product_dtype, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, vector_peak_flop_per_s
 from torchtally.trace import Call, TensorSpec
@@ -47,7 +47,7 @@ def convolution_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
         compute_s += transposed_bytes / bandwidth_bytes_per_s(chip)
         overhead_s += KERNEL_S * len(moved)
     memory_s = moved_bytes / bandwidth_bytes_per_s(chip)
-    return bounded(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
+    return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
 
 
 def is_backward(call: Call) -> bool:
@@ -74,7 +74,7 @@ def depthwise_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """By bytes, or by the vector units."""
     peak = vector_peak_flop_per_s(call.tensor("weight").dtype, chip)
     gradients = wanted_gradients(call) if is_backward(call) else 1
-    return bounded(
+    return bound_kernel(
         compute_s=cost.flops / peak if peak else 0.0,
         memory_s=cost.bytes / bandwidth_bytes_per_s(chip),
         overhead_s=KERNEL_S * max(1, gradients),

@@ -6,7 +6,7 @@ arithmetic would not help, a faster link would. `Bound.NETWORK` says that.
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.limits import bounded
+from torchtally.timing.roofline.limits import bound_kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
@@ -47,11 +47,11 @@ def host_copy_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
     link = chip.host_link
     if link is None or link.bytes_per_s_per_direction is None:
-        return bounded(memory_s=memory_s, overhead_s=LATENCY_S)
+        return bound_kernel(memory_s=memory_s, overhead_s=LATENCY_S)
     speed = link.bytes_per_s_per_direction * PINNED_SHARE
     if not all(spec.is_pinned for spec in host):
         speed *= PAGEABLE_OF_PINNED
-    return bounded(memory_s=memory_s, network_s=moved_bytes / speed, overhead_s=LATENCY_S)
+    return bound_kernel(memory_s=memory_s, network_s=moved_bytes / speed, overhead_s=LATENCY_S)
 
 
 def host_side(call: Call) -> list[TensorSpec]:

@@ -16,7 +16,7 @@ NOTHING = Kernel(0.0, Bound.OVERHEAD)
 """No kernel runs."""
 
 
-def bounded(
+def bound_kernel(
     *, compute_s: float = 0.0, memory_s: float = 0.0, network_s: float = 0.0, overhead_s: float
 ) -> Kernel:
     """Compute, memory and network overlap: the slowest counts. The overhead comes on top.

@@ -21,7 +21,7 @@ from math import ceil, inf, prod
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.limits import KERNEL_S, bounded
+from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.rates import (
     achieved_flop_per_s,
     bandwidth_bytes_per_s,
@@ -112,7 +112,7 @@ def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
         found_s, found_launches = product_s(product, chip, memory_s / len(products))
         compute_s += found_s
         overhead_s += KERNEL_S * found_launches
-    return bounded(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
+    return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
 
 
 @lru_cache(maxsize=4096)

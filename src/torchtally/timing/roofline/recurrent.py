@@ -13,7 +13,7 @@ Backward of the inputs is as long as forward; of the weights, one product over a
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.limits import KERNEL_S, bounded
+from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import Product, product_dtype, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call, TensorSpec
@@ -49,7 +49,7 @@ def recurrent_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
             compute_s += found_s
             overhead_s += launches * KERNEL_S
     memory_s = max(memory_s, cost.bytes / bandwidth)
-    return bounded(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
+    return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
 
 
 def wants_weights(call: Call) -> bool:

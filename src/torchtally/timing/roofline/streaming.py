@@ -18,7 +18,7 @@ from math import ceil
 from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.launches import launches_of
-from torchtally.timing.roofline.limits import KERNEL_S, NOTHING, bounded
+from torchtally.timing.roofline.limits import KERNEL_S, NOTHING, bound_kernel
 from torchtally.timing.roofline.rates import (
     bandwidth_bytes_per_s,
     normalization_bytes_per_s,
@@ -96,7 +96,7 @@ def streaming_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
         return NOTHING
     is_norm = kind is Kind.NORMALIZATION
     bandwidth = normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip)
-    return bounded(
+    return bound_kernel(
         compute_s=arithmetic_s(call, kind, cost, chip),
         memory_s=traffic / bandwidth,
         overhead_s=KERNEL_S * (launches_of(call, kind, cost) + sequential_steps(call, kind)),
