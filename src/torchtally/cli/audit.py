@@ -100,7 +100,7 @@ def command(args: argparse.Namespace) -> int:
     if output_place is not None:
         write_or_emit(runs_document(measured, predicted), output_place)
     if output_place != "-":
-        write_report(audit_report(comparison, chip, top=args.top), args)
+        write_report(audit_report(comparison, chip, top=args.top), args, is_beside_files=True)
     return comparison.verdict.value
 
 

@@ -76,7 +76,7 @@ def command(args: argparse.Namespace) -> int:
         calibration = _measured(args.device, is_quick=args.quick)
         _keep(calibration, args)
     view = bench_view(calibration, estimated_float32(calibration, CPUINFO))
-    write_report(bench_report(view), args, is_beside_html=True)
+    write_report(bench_report(view), args, is_beside_files=True)
     return 0
 
 

@@ -152,7 +152,7 @@ def command(args: argparse.Namespace) -> int:
         if survey is not None:
             survey.run(runs, jobs, progress.done, progress.waiting)
         fleet.run(runs, jobs, progress.done, progress.waiting)
-    write_report(fit_report(fleet, survey, margin, args.vary), args)
+    write_report(fit_report(fleet, survey, margin, args.vary), args, is_beside_files=True)
     return (
         0 if any(search.bracket and search.bracket.largest for search in searches) else NOTHING_FITS
     )

@@ -42,18 +42,18 @@ def add_format(parser: argparse.ArgumentParser, *, has_html: bool = False) -> No
 
 
 def write_report(
-    report: "Report", args: argparse.Namespace, *, is_beside_html: bool = False
+    report: "Report", args: argparse.Namespace, *, is_beside_files: bool = False
 ) -> None:
     """To stdout in the format asked for, or to the files named by --json and --html.
 
-    `is_beside_html`: on stdout too where a page goes to a file.
+    `is_beside_files`: on stdout as well where these are given, and neither is stdout.
     """
-    html = getattr(args, "html", None)
-    if html is not None:
-        write_or_emit(render(report, "html", look(sys.stdout)), html)
-    if args.json is not None:
-        write_or_emit(render(report, "json", look(sys.stdout)), args.json)
-    elif html is None or (is_beside_html and html != "-"):
+    files = {"html": getattr(args, "html", None), "json": args.json}
+    for format, place in files.items():
+        if place is not None:
+            write_or_emit(render(report, format, look(sys.stdout)), place)
+    places = [place for place in files.values() if place is not None]
+    if not places or (is_beside_files and "-" not in places):
         emit(render(report, args.format, look(sys.stdout)))
 
 

@@ -166,7 +166,7 @@ def command(args: argparse.Namespace) -> int:
     is_of_one = args.by is not None or is_drawn(args)
     timed_on = chips[0] if is_of_one and chips else known_roofline(trace.chip)
     ledger = account(trace, convention=Convention(args.convention), roofline=timed_on)
-    write_report(_report(ledger, chips, args), args, is_beside_html=args.roofline)
+    write_report(_report(ledger, chips, args), args, is_beside_files=args.roofline)
     return 0
 
 

@@ -301,7 +301,9 @@ def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
     folder.write_results(found)
     if args.parquet is not None:
         write_parquet(Path(args.parquet), definition, results)
-    write_report(sweep_report(definition, results, found, str(folder.path)), args)
+    write_report(
+        sweep_report(definition, results, found, str(folder.path)), args, is_beside_files=True
+    )
     if number:
         return 128 + number
     return SOME_FAILED if any(result.status.is_failure for result in results) else 0
