@@ -2,10 +2,10 @@
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.warm import cold, warm
 from torchtally.trace import Trace
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -50,8 +50,10 @@ def environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k not in own} | {"OMP_NUM_THREADS": "1"}
 
 
-def command(*arguments: str, setup: str = "") -> list[str]:
-    return [sys.executable, "-c", TALLY + setup + END, "run", *GPU, *arguments]
+def command(*arguments: str, setup: str = "", is_warm: bool = True) -> list[str]:
+    """A command for `subprocess`. A warm one has the streams of a pipe, whatever they are."""
+    python = warm if is_warm else cold
+    return python(TALLY + setup + END, "run", *GPU, *arguments)
 
 
 def start(*arguments: str, cwd: Path, setup: str = "") -> "subprocess.Popen[str]":

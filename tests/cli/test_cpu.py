@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.run_tally import TIMEOUT_S, environment
 from tests.timing.calibration.machines import HOST
+from tests.warm import warm
 from torchtally.timing.calibration.file import write
 
 SCRIPT = """\
@@ -30,7 +30,7 @@ for step in range(3):
 
 def tally(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "torchtally", *arguments],
+        warm("import sys; from torchtally.cli import main; sys.exit(main())", *arguments),
         cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S,
         env={**environment(), "TALLY_CALIBRATIONS": str(folder / "calibrations")},
     )  # fmt: skip

@@ -286,7 +286,8 @@ def test_the_line_on_a_terminal_makes_way_for_the_script(tmp_path: Path) -> None
     ours, theirs = pty.openpty()
     often = "import torchtally.report.run_progress as progress; progress.INTERVAL_S = 0.001\n"
     process = subprocess.Popen(
-        command(str(SCRIPTS / "endings.py"), "terminal", "--steps", "9", setup=often),
+        command(str(SCRIPTS / "endings.py"), "terminal", "--steps", "9", setup=often,
+                    is_warm=False),
         stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment(),
     )  # fmt: skip
     os.close(theirs)

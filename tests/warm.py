@@ -1,0 +1,43 @@
+"""Commands that start in tens of milliseconds: Python processes forked from one with torch loaded.
+
+For tests of what a command does. Tests of what starting it loads or reads need a fresh `python -c`.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+CLIENT = Path(__file__).with_name("warm_client.py")
+INTERPRETERS = ("PYTHONUNBUFFERED", "PYTHONSAFEPATH")
+"""Variables that an interpreter reads when it starts: the commands here start without them."""
+SERVER = Path(__file__).with_name("warm_server.py")
+
+
+@cache
+def _server() -> tuple[str, "subprocess.Popen[str]"]:
+    """(its socket, its process): one for each process that runs tests, ended with it."""
+    place = str(Path(tempfile.mkdtemp(prefix="tally-warm-")) / "socket")
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER.read_text(), place],
+        env={name: value for name, value in os.environ.items() if name not in INTERPRETERS},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return place, process
+
+
+def warm(program: str, *arguments: str) -> list[str]:
+    """A command like `python -c program arguments...`."""
+    place, _ = _server()
+    return [sys.executable, "-IS", str(CLIENT), place, program, *arguments]
+
+
+def cold(program: str, *arguments: str) -> list[str]:
+    """The same by an interpreter that has loaded nothing."""
+    return [sys.executable, "-c", program, *arguments]

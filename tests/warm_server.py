@@ -1,0 +1,95 @@
+"""A Python that has torch loaded, and forks: each fork goes on as `python -c PROGRAM` would.
+
+`tests/warm.py` runs this text by `python -c`, so that a fork's `__main__` and `sys.path` are those
+of `python -c`, and its end is an interpreter's own: exit handlers, threads, flushed streams.
+Nothing here may start a thread: a fork has only the thread that forked.
+
+For each connection there are two forks: one waits for the other, and sends a line with its pid
+and, at its end, a line with its status.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import sys
+
+import torchtally
+
+COLD = {"train", "sweep", "bench"}
+"""Rooms of commands that few of these tests run."""
+
+for _module in ("torch.optim", "torch.utils.checkpoint", "torch.utils.data"):
+    importlib.import_module(_module)
+for _info in pkgutil.walk_packages(torchtally.__path__, "torchtally."):
+    if not COLD & set(_info.name.split(".")) and not _info.name.endswith("__main__"):
+        importlib.import_module(_info.name)
+
+
+def request(connection):
+    """(what the client asks for, its three standard streams)."""
+    text, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+    while not text.endswith(b"\n"):
+        text += connection.recv(1 << 20)
+    return json.loads(text), descriptors
+
+
+def watch(connection, pid):
+    """Tell the client how the fork ends; end the fork where the client has gone."""
+    connection.sendall(f"{pid}\n".encode())
+    ended = os.pidfd_open(pid)
+    readable, _, _ = select.select([ended, connection], [], [])
+    if ended not in readable:
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    with contextlib.suppress(OSError):
+        connection.sendall(f"{status}\n".encode())
+    os._exit(0)
+
+
+def program(listener):
+    """Serve until stdin ends. Returns in a fork alone, with the program that it is to run."""
+    print("ready", flush=True)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the watching forks are not waited for
+    while True:
+        readable, _, _ = select.select([listener, 0], [], [])
+        if 0 in readable:
+            os._exit(0)
+        connection, _ = listener.accept()
+        asked, streams = request(connection)
+        if os.fork():
+            connection.close()
+            for stream in streams:
+                os.close(stream)
+            continue
+        listener.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        pid = os.fork()
+        if pid:
+            for number in (0, 1, 2, *streams):
+                os.close(number)
+            watch(connection, pid)
+        connection.close()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.chdir(asked["cwd"])
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        sys.argv[1:] = asked["arguments"]
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return asked["program"]
+
+
+_listener = socket.socket(socket.AF_UNIX)
+_listener.bind(sys.argv.pop(1))
+_listener.listen()
+_program = program(_listener)
+for _name in [name for name in globals() if not name.startswith("__") and name != "_program"]:
+    del globals()[_name]
+del _name
+exec(globals().pop("_program"))
