@@ -8,7 +8,12 @@ from tests.builders import spec
 from tests.memory.workspace.recorded import H100, Row, call, rows, sizes
 from torchtally.chips import chip
 from torchtally.memory.workspace import scratch
-from torchtally.memory.workspace.reductions import KEEPS_DTYPE, REDUCTIONS, TAKES_PAIRS, joined
+from torchtally.memory.workspace.reductions import (
+    KEEPS_DTYPE,
+    REDUCTIONS,
+    TAKES_PAIRS,
+    join_dimensions,
+)
 from torchtally.trace import Call
 
 MIB = 1 << 20
@@ -117,6 +122,6 @@ def test_every_reduction_has_one_kind() -> None:
 
 
 def test_dimensions_that_follow_one_another_are_one() -> None:
-    assert joined([(8, 512 * 3072), (512, 3072)]) == [(4096, 3072)]
-    assert joined([(3, 100), (1, 7), (10, 1)]) == [(10, 1), (3, 100)]
-    assert joined([(1, 1)]) == []
+    assert join_dimensions([(8, 512 * 3072), (512, 3072)]) == [(4096, 3072)]
+    assert join_dimensions([(3, 100), (1, 7), (10, 1)]) == [(10, 1), (3, 100)]
+    assert join_dimensions([(1, 1)]) == []
