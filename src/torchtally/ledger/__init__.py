@@ -3,7 +3,7 @@
 Costs are those of the *steady-state step*: the last training step that the run completed (the
 first one also allocates optimizer state), or the whole run when it completed none. Memory is that
 of the whole run, since a peak may come before or after that step. Time is predicted, by a roofline
-of the chip that the run was traced for or of any other; without one there is none.
+of the chip that the run was traced for or of any other; without a roofline there are no times.
 """
 
 from torchtally.ledger.accounting import account

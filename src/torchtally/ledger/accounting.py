@@ -93,7 +93,7 @@ def _steady_places(trace: Trace) -> tuple[int, int]:
 
 
 def _total(entries: Sequence[Entry], costs: Sequence[CallCost]) -> Total:
-    """The total by another road than `sums`: cost times count for each distinct call and phase."""
+    """The total, computed independently of `sums`: cost times count per distinct call and phase."""
     total = Total(
         count=len(entries),
         bytes_allocated=sum(entry.bytes_allocated for entry in entries),

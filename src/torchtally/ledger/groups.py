@@ -1,4 +1,4 @@
-"""By what operators are grouped, and the sums of the groups."""
+"""Keys by which operators are grouped, and the sums of the groups."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
@@ -17,7 +17,7 @@ def is_view(entry: Entry) -> bool:
 
 
 def is_copy(entry: Entry) -> bool:
-    """A copy made in the forward pass, of something: zeros made from nothing are not."""
+    """A copy of a tensor in the forward pass; a fill (zeros) has no input and does not count."""
     return entry.kind is _COPY and entry.op.phase is _FORWARD and bool(entry.call.inputs)
 
 
@@ -27,7 +27,7 @@ def line_of(entry: Entry) -> Line | None:
 
 
 def library_line_of(entry: Entry) -> Line | None:
-    """The innermost line known, whoever wrote it."""
+    """The innermost line, of the user's code or a library's."""
     frames = entry.site.frames
     return _line(frames[0] if frames else None)
 

@@ -1,4 +1,4 @@
-"""The account of one run, and the laws that hold in it."""
+"""The account of one run, and the conservation laws it is checked by."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -79,7 +79,7 @@ class Ledger(Shown):
 
     @property
     def roofline(self) -> Roofline | None:
-        """What the times are predicted by; None: there are none."""
+        """What predicts the times; None in a ledger without times."""
         return self.times.roofline
 
     @property
@@ -94,7 +94,7 @@ class Ledger(Shown):
 
     @property
     def period(self) -> str:
-        """What the totals are totals of, in words."""
+        """The period that the totals cover, as text."""
         steps = len(self.trace.step_ends)
         if not steps:
             return "the whole run (no training step was completed)"
@@ -109,7 +109,7 @@ class Ledger(Shown):
         return self.sums(once_per_site(line_of))
 
     def by_library_line(self) -> dict[Line | None, Total]:
-        """By the innermost line, whoever wrote it."""
+        """By the innermost line, of the user's code or a library's."""
         return self.sums(once_per_site(library_line_of))
 
     def by_module(self) -> dict[Path, Total]:
@@ -165,7 +165,7 @@ def _sums_broken(ledger: Ledger) -> Iterator[str]:
 
 
 def _time_broken(ledger: Ledger) -> Iterator[str]:
-    """No operator takes less than its kernel, and none less than nothing."""
+    """No operator takes less time than its kernel, and no kernel a negative time."""
     for entry, slot in zip(ledger.entries, ledger.times.slots, strict=True):
         if not 0 <= slot.kernel_s <= slot.seconds * (1 + 1e-9):
             name = entry.call.name

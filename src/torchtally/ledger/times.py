@@ -31,7 +31,7 @@ class Times:
         return fsum(slot.seconds for slot in self.slots[:end]) - before_s
 
     def kernel_s(self, first: int, end: int) -> float:
-        """Of these the device was at work."""
+        """The part in which the device runs kernels."""
         return fsum(slot.kernel_s for slot in self.slots[first:end])
 
 

@@ -37,11 +37,11 @@ class Total:
     """Operators."""
     flops_forward: int = 0
     flops_backward: int = 0
-    """Without recomputation, which stands beside it."""
+    """Without recomputation, which is counted apart."""
     flops_recompute: int = 0
     flops_optimizer: int = 0
     flops_matmul: int = 0
-    """The part of all four that products, attention and convolutions make up."""
+    """The part of all four in products, attention and convolutions."""
     bytes_read: int = 0
     bytes_written: int = 0
     network_bytes: int = 0
@@ -52,9 +52,9 @@ class Total:
     copies: int = 0
     """Operators of the forward pass that made a copy of a tensor: a cast, a contiguous one."""
     seconds: float = 0.0
-    """Of the step's time: kernels, and the device idle for want of them."""
+    """Of the step's time: kernels, and the device idle waiting for them."""
     kernel_s: float = 0.0
-    """Of these the device was at work."""
+    """The part of `seconds` in which the device runs kernels."""
 
     @property
     def flops(self) -> int:

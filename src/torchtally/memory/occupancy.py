@@ -120,7 +120,7 @@ class Memory:
         return {category: timeline(part) for category, part in parts.items()}
 
     def laws_broken(self) -> list[str]:
-        """What cannot be, in words; empty when all is well."""
+        """Violated invariants as text; empty when all hold."""
         return [
             *(
                 f"storage {storage.number} dies at {storage.died}, before its birth "
@@ -149,7 +149,7 @@ def is_alive(storage: Storage, tick: int) -> bool:
 
 
 def replay(trace: Trace, device: str | None = None) -> Memory:
-    """The memory of a device, by default of the one that comes to hold the most."""
+    """The memory of a device, by default of the one with the highest peak."""
     if device is None:
         device = _fullest(trace)
     categories = categorise(trace)
@@ -217,9 +217,9 @@ def parameters(trace: Trace) -> int | None:
 def categorise(trace: Trace) -> tuple[Category, ...]:
     """The category of each storage, by its number.
 
-    Where the script said what a storage is (`Role`), that holds. The rest follows from who made it
-    and who reads it. What a forward pass made and still holds when the run ends before a backward
-    pass, or runs out of memory within it, counts as activations: that is what it would have been.
+    Where the script says what a storage is (`Role`), that decides. Others are classified by the op
+    that allocates them and the ops that read them. What a forward pass still holds when the run
+    ends before a backward pass, or runs out of memory within it, counts as activations.
     """
     forward, backward = _ops_of(trace, Phase.FORWARD), _ops_of(trace, Phase.BACKWARD)
     recompute = _ops_of(trace, Phase.RECOMPUTE)
@@ -238,7 +238,7 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
         for number, site in enumerate(trace.sites)
         if not site.module and not site.module_class
     }
-    # Enum members are looked up by a slow road; this runs once for every storage.
+    # Looking up an enum's member runs Python code; this runs once for every storage.
     activations, inputs, temporaries = Category.ACTIVATIONS, Category.INPUTS, Category.TEMPORARIES
 
     def category(storage: Storage) -> Category:

@@ -1,8 +1,8 @@
 """When each operator runs: the host issues them one by one, the device works them off.
 
-A GPU begins an operator when it has done the one before and the host has issued this one. What an
-operator takes of the step is from the end of the one before it to its own end: its kernel, and the
-time the device stood idle for it. So the times of a step's operators sum to the time of the step.
+A GPU begins an operator when it has done the one before and the host has issued this one. An
+operator is charged the time from the end of the one before it to its own end: its kernel, and the
+time the device idled waiting for it. So the times of the operators sum to the time of the step.
 
 A CPU is host and device in one: issuing and computing follow each other.
 
@@ -52,7 +52,7 @@ def no_time(kind: Kind) -> CallTime:
 
 
 NOTHING = Slot(0.0, 0.0, Bound.OVERHEAD, False)
-"""A view's, before it is blamed for any idle time. One object for all: they are most of a trace."""
+"""Of a view, before it is charged for idle time. One object for all: views are most of a trace."""
 
 
 def schedule(
@@ -99,7 +99,7 @@ def slots_beside(
             host_s = max(host_s, device_s)
             wait = next(waits, NEVER)
         while end <= tick:
-            since_launch.clear()  # idle time is not blamed on operators of the step before
+            since_launch.clear()  # idle time is not charged to operators of the step before
             end = next(ends, NEVER)
         host_s += issue_s
         kernel_s = kernel.seconds

@@ -10,7 +10,7 @@ CPU = "CPU"
 
 
 def target(name: str) -> Chip:
-    """The chip of this name. Raises UnknownChipError, and UsageError for a CPU nobody measured."""
+    """The chip of this name. Raises UnknownChipError, or UsageError for an unmeasured CPU."""
     return chip(name) if name.strip().upper() != CPU else host_chip(_measured_host())
 
 
@@ -24,10 +24,10 @@ def roofline(name: str) -> Roofline:
 
 
 def known_roofline(name: str) -> Roofline | None:
-    """None for a chip that is in no table, and for a CPU nobody measured.
+    """None for a chip that is in no table, and for a CPU without a calibration.
 
-    Raises UsageError for a calibration that cannot be read: predicting without it would say nothing
-    of why the times have changed.
+    Raises UsageError for a calibration that cannot be read: predicting without it would change
+    the times without saying why.
     """
     if name.strip().upper() == CPU:
         measured = of_host()
@@ -43,14 +43,14 @@ def _measured_host() -> Calibration:
     calibration = of_host()
     if calibration is None:
         raise UsageError(
-            "Nobody has measured this CPU yet: no table says how fast one is.\n"
+            "This CPU has no calibration yet, and no data sheet gives a CPU's speed.\n"
             "Run `tally bench --device cpu` first; it takes about a minute."
         )
     return calibration
 
 
 def host_chip(measured: Calibration) -> Chip:
-    """A measured CPU as a chip. Its peaks are the best that was measured: nobody promises any."""
+    """A measured CPU as a chip. Its peaks are the best measured rates: no data sheet has any."""
     source = f"tally bench, {measured.date}"
     return Chip(
         name=CPU,

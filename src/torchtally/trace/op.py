@@ -76,8 +76,8 @@ class Call(Record, frozen=True):
     literals: tuple[tuple[str, Literal], ...] = ()
     """By name, as the script gave them: an argument left at its default is not among them.
 
-    ("allow_tf32", True) is no argument but a setting of that moment: PyTorch let CUDA's libraries
-    compute this float32 product, convolution or recurrent network in TF32.
+    ("allow_tf32", True) is not an argument but PyTorch's setting at that moment: CUDA's libraries
+    may compute this float32 product, convolution or recurrent network in TF32.
     """
     is_mutating: bool = False
     """The operator writes to at least one argument (`add_`, `out=`)."""

@@ -14,14 +14,14 @@ def allocated_bytes(requested_bytes: int) -> int:
 
 
 class Role(StrEnum):
-    """What the script made of a storage, where it said so; the rest follows from data flow."""
+    """What a storage is for, where the script says so; the others follow from data flow."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
     GRADIENT = "gradient"
     OPTIMIZER_STATE = "optimizer_state"
     WORKSPACE = "workspace"
-    """No tensor's: scratch memory of a library or within an operator. `Storage.name` says whose."""
+    """Scratch memory of a library or an operator, named by `Storage.name`; not a tensor."""
 
 
 class Storage(Record, frozen=True):

@@ -30,18 +30,18 @@ from torchtally.trace.storage import Storage
 
 
 class Placeholder(Record, frozen=True):
-    """A value the script asked for that no virtual tensor has, and what it was given instead."""
+    """A value that the script reads from a virtual tensor, and the substitute it was given."""
 
     frame: Frame | None
     op: str
     """The operator that asked ("aten._local_scalar_dense", "aten.nonzero")."""
     given: str
-    """What it got, in words: "1.0", "False", "at most 4096 rows", "balanced indices"."""
+    """The substitute as text: "1.0", "False", "at most 4096 rows", "balanced indices"."""
     count: Count
 
 
 class Note(Record, frozen=True):
-    """Something the run did otherwise than the real device would; shown in every report."""
+    """Where the run differs from one on the real device; shown in every report."""
 
     text: str
     count: Count = 1
@@ -75,7 +75,7 @@ class CacheEmptied(Record, frozen=True):
 
 
 class Refusal(Record, frozen=True):
-    """A request for memory that nothing could satisfy. The script may have gone on."""
+    """A request that raised out of memory. The script may have caught the error and continued."""
 
     device: str
     tick: Tick
@@ -89,7 +89,7 @@ class Refusal(Record, frozen=True):
     site: Index
     """Number of the site the op belongs to; a backward op belongs to its forward line."""
     message: str
-    """What torch.OutOfMemoryError said."""
+    """The message of torch.OutOfMemoryError."""
 
 
 class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,8 +121,8 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Every op of a smaller tick was done before the op of this tick could be issued. The host waits
     when it synchronises, reads a value (`.item()`), copies without `non_blocking`, learns a shape
-    that depends on values, or gives memory back to the driver. One that waits for a single event
-    or stream is recorded as one that waits for all: a run on one stream has no difference.
+    that depends on values, or gives memory back to the driver. A wait for a single event or stream
+    is recorded as a wait for all of them, which is the same for a run on one stream.
     """
     allocator_settings: str = ""
     """The value of PYTORCH_CUDA_ALLOC_CONF."""
@@ -138,7 +138,7 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def final_refusal(self) -> Refusal | None:
-        """The refused request that ended the run; None where the script found a way to go on."""
+        """The refused request that ended the run; None where the script continued."""
         error = self.ending.message.partition(":")[0]
         ran_out = self.ending.kind == "exception" and error.endswith("OutOfMemoryError")
         return self.refusals[-1] if ran_out and self.refusals else None

@@ -1,4 +1,4 @@
-"""The choices that make two honest FLOP counts differ. Every report names the one it used."""
+"""The conventions by which FLOP counts differ. Every report names the one it used."""
 
 from enum import StrEnum
 
@@ -28,7 +28,7 @@ class Convention(StrEnum):
 def apply_convention(cost: Cost, call: Call, kind: Kind, convention: Convention) -> Cost:
     """The cost of a call under a convention: CAUSAL halves the FLOPs of an `is_causal=True`.
 
-    Only the literal tells: a causal mask given as a tensor is not known to be one.
+    Only the literal is looked at: a causal mask passed as a tensor is not recognised.
     """
     is_halved = convention is Convention.CAUSAL and kind is Kind.ATTENTION
     if not (is_halved and call.literal("is_causal") is True):

@@ -31,13 +31,13 @@ COPIES = aten(
 
 @rule(*COPIES, kind=Kind.COPY)
 def copy(call: Call) -> Cost:
-    """Each element that comes in read once, each that comes out written once."""
+    """Each input element read once, each output element written once."""
     return one_pass(call)
 
 
 @rule(*aten("copy_ copy _foreach_copy fill_ _foreach_zero_ zero_"), kind=Kind.COPY)
 def overwrite(call: Call) -> Cost:
-    """What stood in self is not read."""
+    """The old content of self is not read."""
     return one_pass(call, unread=("self",))
 
 

@@ -28,7 +28,7 @@ def softmax(call: Call) -> Cost:
 
 @rule(*aten("_masked_softmax _safe_softmax"), kind=Kind.NORMALIZATION)
 def masked_softmax(call: Call) -> Cost:
-    """Softmax and a look at every element for what is masked: 6n."""
+    """Softmax and one compare per element for the mask: 6n."""
     return one_pass(call, flops=6 * result(call).elements)
 
 
@@ -99,7 +99,7 @@ RUNNING = ("running_mean", "running_var")
 
 
 def batch_norm_cost(call: Call, flops: int, *, is_training: bool) -> Cost:
-    """Training reads and writes the running statistics, whether or not the schema says so."""
+    """Training reads and writes the running statistics, even where the schema hides the write."""
     rest = one_pass(call, flops=flops, unread=RUNNING, unwritten=RUNNING)
     running = [spec for name in RUNNING for spec in call.tensors(name) if spec.is_on_device]
     statistics = sum(spec.bytes for spec in running)

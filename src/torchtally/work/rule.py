@@ -43,7 +43,7 @@ class Kind(StrEnum):
 
     @property
     def is_matmul(self) -> bool:
-        """Work that runs on tensor cores, and all that MFU's FLOPs are made of."""
+        """Work that runs on tensor cores; MFU counts the FLOPs of these kinds alone."""
         return self in (Kind.PRODUCT, Kind.ATTENTION, Kind.CONVOLUTION, Kind.RECURRENT)
 
     @property
@@ -106,7 +106,7 @@ def one_pass(
 
 
 def result(call: Call) -> TensorSpec:
-    """The first result; for an in-place operator on a list, which returns none, what it writes."""
+    """The first result; for an in-place operator on a list, which returns nothing, its target."""
     if call.outputs:
         return call.outputs[0]
     for spec in call.inputs:
@@ -140,7 +140,7 @@ def mask(call: Call, argument: str, size: int) -> tuple[bool, ...]:
 
 
 def rule_of(call: Call) -> Rule | None:
-    """The operator's rule, its in-place form's included; None when it has none."""
+    """The rule of an operator, in-place or not; None without a rule."""
     return RULES.get(call.name) or RULES.get(call.name.removesuffix("_"))
 
 

@@ -1,4 +1,4 @@
-"""A machine nobody measured, for tests: round figures."""
+"""An invented machine for tests: round figures."""
 
 from dataclasses import replace
 

@@ -31,7 +31,7 @@ def test_a_file_cut_short_is_refused(tmp_path, length):
     path = tmp_path / "mine.json"
     write(HOST, path)
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(UsageError, match=r"mine\.json: is no calibration.*\n.*tally bench"):
+    with pytest.raises(UsageError, match=r"mine\.json: not a calibration.*\n.*tally bench"):
         read(path)
 
 
@@ -39,9 +39,9 @@ def test_a_file_cut_short_is_refused(tmp_path, length):
     ("key", "value", "complaint"),
     [
         ("format", 99, "format 99"),
-        ("peak_flop_per_s", {"float32": -1.0}, "is no rate"),
+        ("peak_flop_per_s", {"float32": -1.0}, "is implausible"),
         ("peak_flop_per_s", {"bfloat16": 1.0}, "lacks float32"),
-        ("bandwidth_bytes_per_s", 0.0, "is no rate"),
+        ("bandwidth_bytes_per_s", 0.0, "is implausible"),
         ("first_touch_s_per_byte", -1.0, "issue"),
         ("memory_bytes", "many", "memory_bytes"),
         ("speed", 3, "speed"),

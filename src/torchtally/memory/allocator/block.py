@@ -58,7 +58,7 @@ class Block:
         self.is_pending = False
         """Freed, but other streams may still use it."""
         self.streams_used: set[int] | None = None
-        """Other streams that were said to use it (`record_stream`)."""
+        """Other streams that use it, by `record_stream`."""
         self.previous: Block | None = None
         self.next: Block | None = None
         self.age_base = 0

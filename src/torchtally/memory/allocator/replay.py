@@ -12,7 +12,7 @@ from torchtally.trace import Storage, Trace
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What the allocator made of a trace. The figures are of all that ran before a refusal."""
+    """What the allocator did in a trace. After a refusal (OOM) nothing more is counted."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int

@@ -48,7 +48,7 @@ class AllocatorSettings:
     """How much larger than a request an unsplittable block may be to serve it."""
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     garbage_collection_threshold: float = 0.0
-    """Above this share of the allowed memory, cached blocks nobody asked for lately are freed."""
+    """Above this share of the allowed memory, blocks that were not reused lately are freed."""
     is_expandable: bool = False
     """Segments grow in place instead of being added."""
     roundup_power2_divisions: tuple[int, ...] = NO_DIVISIONS
@@ -70,14 +70,14 @@ class AllocatorSettings:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> "AllocatorSettings":
-        """What the environment variables say; the defaults when none is set."""
+        """From the environment variables; the defaults where they are not set."""
         for name in VARIABLES:
             if environment.get(name):
                 return cls.parse(environment[name])
         return cls()
 
     def having(self, option: str, value: str) -> "AllocatorSettings":
-        """These settings with one option set as the text of its value says."""
+        """These settings with one option set, its value parsed from text."""
         match option:
             case "max_split_size_mb":
                 return replace(self, max_split_bytes=mebibytes(option, value, at_least=20))
@@ -103,7 +103,7 @@ class AllocatorSettings:
                 return self
             case _:
                 raise UsageError(
-                    f"{VARIABLES[1]}: torch knows no option {option!r}.\n"
+                    f"{VARIABLES[1]}: unknown option {option!r}.\n"
                     f"Those that change how much memory is reserved: {', '.join(KNOWN)}."
                 )
 
@@ -143,8 +143,8 @@ def options(text: str) -> Iterator[tuple[str, str]]:
         option, colon, value = part.partition(":")
         if not colon or not value:
             raise UsageError(
-                f"{VARIABLES[1]}: {part!r} is no option with its value.\n"
-                "Write them as name:value, with commas between: "
+                f"{VARIABLES[1]}: expected name:value, got {part!r}.\n"
+                "Separate options by commas: "
                 "expandable_segments:True,max_split_size_mb:128"
             )
         yield option, value
@@ -191,7 +191,7 @@ def divisions(option: str, value: str) -> tuple[int, ...]:
 
 def power_of_two(option: str, value: str) -> int:
     if not value.isdecimal() or int(value).bit_count() != 1:
-        raise wrong(option, value, "made of powers of two")
+        raise wrong(option, value, "a power of two")
     return int(value)
 
 

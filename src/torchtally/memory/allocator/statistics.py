@@ -182,7 +182,7 @@ class PoolStatistics:
 
 
 def quantity(current: int, peak: int, total: int, before: int) -> dict[str, int]:
-    """What was there and what came, less what is there, has gone."""
+    """Freed: what was there before and what was allocated since, less what is there now."""
     freed = before + total - current
     return {"current": current, "peak": peak, "allocated": total, "freed": freed}
 

@@ -37,7 +37,7 @@ def features(call: Call, kind: Kind, cost: Cost) -> Features:
 
 
 def product(call: Call, cost: Cost) -> Features | None:
-    """None for a product of no two matrices (a grouped one, an einsum)."""
+    """None for a product that is not of two matrices (a grouped one, an einsum)."""
     operands = matrices(call)
     if operands is None:
         return None
@@ -122,7 +122,7 @@ STACKED = "aten._foreach_"
 
 
 def streaming(call: Call, cost: Cost) -> Features:
-    """Everything that is made of reading and writing: by bytes."""
+    """Everything that is bound by reading and writing: by bytes."""
     name = call.name.removesuffix("_")
     if name.startswith(STACKED):
         name = f"aten.{name.removeprefix(STACKED)}"

@@ -89,18 +89,19 @@ def title(path: Path) -> Title:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Title)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: is no calibration: {error}\n{REMEDY}") from error
+        raise UsageError(f"{path}: not a calibration: {error}\n{REMEDY}") from error
 
 
 def read(path: Path) -> Calibration:
-    """Raises UsageError for what is no calibration, saying where it is wrong."""
+    """Raises UsageError for a file that is not a calibration, naming the faulty field."""
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: is no calibration: {error}\n{REMEDY}") from error
+        raise UsageError(f"{path}: not a calibration: {error}\n{REMEDY}") from error
     if document.format != FORMAT:
         raise UsageError(
-            f"{path}: is a calibration of format {document.format}; this version reads {FORMAT}.\n"
+            f"{path}: a calibration of format {document.format}; "
+            f"this version reads format {FORMAT}.\n"
             f"{REMEDY}"
         )
     if reason := implausible(document):
@@ -112,20 +113,20 @@ REMEDY = "`tally bench` makes a new one."
 
 
 def implausible(document: _File) -> str:
-    """What cannot have been measured; "" when nothing."""
+    """Why the figures cannot be measurements; "" where they can."""
     if "float32" not in document.peak_flop_per_s:
         return "peak_flop_per_s lacks float32"
     for dtype, rate in document.peak_flop_per_s.items():
         if not 0 < rate < 1e20:
-            return f"peak_flop_per_s: {dtype}: {rate} FLOP/s is no rate"
+            return f"peak_flop_per_s: {dtype}: {rate} FLOP/s is implausible"
     if not 0 < document.bandwidth_bytes_per_s < 1e16:
-        return f"bandwidth_bytes_per_s: {document.bandwidth_bytes_per_s} is no rate"
+        return f"bandwidth_bytes_per_s: {document.bandwidth_bytes_per_s} is implausible"
     for number, sample in enumerate(document.samples, 1):
         if not 0 < sample.seconds < 1e5:
             return f"samples: {number} ({sample.name}): took {sample.seconds} s"
     costs = [document.first_touch_s_per_byte, *msgspec.structs.astuple(document.issue)]
     if not all(0 <= cost < 1 for cost in costs):
-        return "issue: no host takes a second for an operator, or less than nothing"
+        return "issue: expected 0 to 1 s per operator"
     return ""
 
 

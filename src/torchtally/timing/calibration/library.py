@@ -31,7 +31,7 @@ def keep(calibration: Calibration) -> Path:
 
 def of_chip(target: Chip) -> Calibration | None:
     """The user's own of this chip, else the package's, else None. Raises UsageError for a file
-    that is no calibration.
+    that is not a calibration.
     """
     for path in (*_files(folder()), *_files(SHIPPED)):
         heading = title(path)

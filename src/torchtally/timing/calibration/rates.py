@@ -101,7 +101,7 @@ def copy_rates(calibration: Calibration) -> Iterator[CopyRate]:
 
 
 def _ends(call: Call) -> tuple[TensorSpec | None, TensorSpec | None]:
-    """From where to where a call copies a tensor; nothing for what is no copy."""
+    """Source and target of a copy between host and device; (None, None) for any other call."""
     if call.name == "aten.copy_" and len(call.inputs) == 2:
         return call.inputs[1], call.inputs[0]
     if call.name == "aten._to_copy" and call.inputs and call.outputs:

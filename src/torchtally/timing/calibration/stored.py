@@ -14,7 +14,7 @@ KINDS = ("auto", "cpu", "cuda")
 def stored(device: str, name: str) -> Calibration:
     """What was measured before: of a file, of a chip, or the last one of a device.
 
-    Raises UsageError where there is none, and says where it was looked for.
+    Raises UsageError, naming the folders searched, where there is none.
     """
     if name and Path(name).is_file():
         return read(Path(name))

@@ -118,7 +118,7 @@ def padded_channels(channels: int) -> int:
 
 
 def padding_factor(call: Call, weight: TensorSpec) -> float:
-    """Work of a convolution over what it counts: channels that tensor cores multiply in vain."""
+    """Executed over counted work of a convolution: tensor cores multiply padded channels, too."""
     dtype, _ = product_dtype(call, weight)
     channels = weight.shape[1]
     if dtype in ("float32", "float64") or not channels:

@@ -24,8 +24,11 @@ NVIDIA, "How to Optimize Data Transfers in CUDA C/C++". A faster host loses less
 GB/s on the desktop there."""
 
 LATENCY_S = 10e-6
-"""An estimate of what the smallest copy takes; nobody published it. Submitting one takes 5 to 7 us
-(Wu et al., arXiv:2602.21548, section 5.2), before it crosses the link."""
+"""An estimate of what the smallest copy takes; there is no published figure.
+
+Submitting one takes 5 to 7 us (Wu et al., arXiv:2602.21548, section 5.2), before it crosses
+the link.
+"""
 
 
 def is_host_copy(call: Call) -> bool:
@@ -55,6 +58,6 @@ def host_copy_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
 
 
 def host_side(call: Call) -> list[TensorSpec]:
-    """The tensors on the host: what is read of them, or else what is written to."""
+    """The tensors on the host: those read, otherwise those written."""
     came_in = [spec for spec in call.inputs if not spec.is_on_device]
     return came_in or [spec for spec in call.outputs if not spec.is_on_device]

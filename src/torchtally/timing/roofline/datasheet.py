@@ -36,13 +36,13 @@ FAMILIES: dict[Kind, Model] = {
     Kind.RECURRENT: recurrent_kernel,
     Kind.COMMUNICATION: collective_kernel,
 }
-"""Every other kind goes by bytes."""
+"""Every other kind is timed by its bytes."""
 
 
 def datasheet_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
     """How long this call takes on the chip by itself, and what bounds it.
 
-    Views and metadata take nothing. What nobody counted takes 0 s as well: it is unknown, and
+    Views and metadata take nothing. An uncounted operator takes 0 s as well: it is unknown, and
     listed as uncounted elsewhere. Raises UsageError where the chip lacks a number that the time
     depends on: no peak for products at all, no speed of a link.
     """

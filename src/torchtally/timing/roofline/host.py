@@ -16,7 +16,7 @@ FRESH_BYTES = 32 * 2**20
 def host_kernel(call: Call, kind: Kind, cost: Cost, machine: Calibration) -> Kernel:
     """At the best rates this machine showed. Views take nothing, the uncounted is unknown: 0.
 
-    A copy from the host to the device is none where they are one: the tensor is there already.
+    A copy from the host to the device takes nothing where the host is the device.
     """
     if kind is Kind.COPY and is_host_copy(call):
         return NOTHING
@@ -29,7 +29,7 @@ def host_kernel(call: Call, kind: Kind, cost: Cost, machine: Calibration) -> Ker
 
 
 def rate(call: Call, machine: Calibration) -> float:
-    """FLOP/s of products in the call's dtype, or in float32 where nobody measured it."""
+    """FLOP/s of products in the call's dtype, or in float32 where that was not measured."""
     peaks = machine.peak_flop_per_s
     dtype = call.inputs[0].dtype if call.inputs else "float32"
     return peaks.get(dtype) or peaks["float32"]

@@ -1,4 +1,4 @@
-"""What one operator takes on a device by itself: how long, and what it waits for."""
+"""The time of one operator on a device by itself, and what bounds it."""
 
 from dataclasses import dataclass
 from enum import StrEnum

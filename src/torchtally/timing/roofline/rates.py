@@ -1,4 +1,4 @@
-"""What a chip reaches of what it promises: FLOP/s of products, bytes per second, vector work.
+"""What a chip reaches of its data sheet: FLOP/s of products, bytes per second, vector work.
 
 A published measurement of the chip itself comes first (`Peak.achieved_flop_per_s`,
 `Chip.achieved_bandwidth_bytes_per_s`). Where there is none, what others reach of their promise

@@ -17,22 +17,22 @@ from torchtally.work import Cost, Kind
 ESTIMATED_ISSUE = Issue(
     forward_s=10e-6, backward_s=7e-6, optimizer_s=8e-6, view_s=3e-6, launch_s=3e-6
 )
-"""What a host takes per operator where nobody measured it: estimates.
+"""Estimates of what a host takes per operator, for a machine that was not measured.
 
-Nobody published it by phase. A whole training step takes 9.8 us per kernel beside an RTX 4060 that
-waits for its host (41.4 ms, 4214 kernels), and 31 us beside a cloud's L4 (132.9 ms, 4228:
+There are no published figures by phase. A whole training step takes 9.8 us per kernel beside an RTX
+4060 that waits for its host (41.4 ms, 4214 kernels), and 31 us beside a cloud's L4 (132.9 ms, 4228:
 roboflow/rf-detr issue 1410). An `add` alone takes 8 us beside an A100 (flagos-ai/Torch-FL pull
 request 27); `2 * x` on a CPU, which launches nothing, 5 us, and 7 us with autograd (pytorch/pytorch
 issue 41383). So 10 us forward, with modules and autograd; less in C++ and in optimizers, which
-record no graph; less still for a view, which launches nothing. Launching takes no more than the
-3.8 us from one short kernel to the next in NVIDIA's "Getting Started with CUDA Graphs". `tally
-bench` measures it all.
+record no graph; less still for a view, which launches nothing. Launching takes no more than the 3.8
+us from one short kernel to the next in NVIDIA's "Getting Started with CUDA Graphs". `tally bench`
+measures it all.
 """
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """One chip, and what was measured on one like it."""
+    """One chip, and the calibration of such a device where there is one."""
 
     chip: Chip
     calibration: Calibration | None = None
@@ -51,7 +51,7 @@ class Roofline:
         return ESTIMATED_ISSUE if self.calibration is None else self.calibration.issue
 
     def kernel(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
-        """The call by itself. Nobody is faster than the chip's promised peak for products.
+        """The call by itself. A product is never faster than the chip's data-sheet peak.
 
         Raises UsageError where the chip lacks a number that the time depends on.
         """
@@ -65,7 +65,7 @@ class Roofline:
     def _model(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
         if not self.is_host:
             return datasheet_kernel(call, kind, cost, self.chip)
-        assert self.calibration is not None, "a CPU is known by its calibration alone"
+        assert self.calibration is not None, "a CPU has no data sheet, only a calibration"
         return host_kernel(call, kind, cost, self.calibration)
 
     def _floor_s(self, call: Call, kind: Kind, cost: Cost) -> float:
