@@ -9,7 +9,7 @@ from torchtally.fit.changes import (
     Change,
     candidates,
     classes_worth_checkpointing,
-    combined,
+    combine,
     smaller_batches,
 )
 from torchtally.fit.results import ChangeResult, results_table
@@ -80,7 +80,7 @@ def test_no_batch_to_halve(given: tuple[str, ...]):
 def test_several_changes_as_one():
     one = Change("a", 1, what_ifs=("optimizer=fused",))
     two = Change("b", 5, what_ifs=("checkpoint=Block",), settings="expandable_segments:True")
-    both = combined((one, two), "max_split_size_mb:64")
+    both = combine((one, two), "max_split_size_mb:64")
     assert both.what_ifs == ("optimizer=fused", "checkpoint=Block")
     assert both.settings == "max_split_size_mb:64,expandable_segments:True"
     assert (both.rank, both.text) == (5, "a + b")

@@ -6,7 +6,13 @@ import pytest
 from msgspec import structs
 
 from torchtally.chips import chip
-from torchtally.fit.extrapolate import Allocations, Growth, NotLinearError, Peaks, replayed
+from torchtally.fit.extrapolate import (
+    Allocations,
+    Growth,
+    NotLinearError,
+    Peaks,
+    replay_allocations,
+)
 from torchtally.trace import Call, TensorSpec
 
 MIB = 1 << 20
@@ -26,7 +32,7 @@ CHIP = chip("H100-SXM")
 
 
 def fits(value: int, capacity_bytes: int) -> bool:
-    return growth().replayed(value, capacity_bytes, CHIP).fits
+    return growth().peaks_at(value, capacity_bytes, CHIP).fits
 
 
 def test_sizes_grow_along_a_line() -> None:
@@ -38,7 +44,7 @@ def test_the_allocator_says_what_fits() -> None:
     assert fits(3, 80 * MIB)
     assert not fits(3, 80 * MIB - 1)
     assert fits(0, 20 * MIB)
-    assert growth().replayed(3, None, CHIP) == Peaks(True, 80 * MIB, 80 * MIB)
+    assert growth().peaks_at(3, None, CHIP) == Peaks(True, 80 * MIB, 80 * MIB)
 
 
 def test_runs_that_did_other_things_are_not_alike() -> None:
@@ -70,11 +76,13 @@ def test_scratch_memory_follows_from_shapes_and_the_chip() -> None:
     runs = Allocations((1,), (), calls=(softmax(16),)), Allocations((1,), (), calls=(softmax(32),))
     found = Growth(1, runs[0], 2, runs[1], {})
     assert found.at(64).calls == (softmax(1024),)
-    assert found.replayed(64, None, CHIP).peak_allocated_bytes == 256 * MIB
+    assert found.peaks_at(64, None, CHIP).peak_allocated_bytes == 256 * MIB
 
 
 def test_cublas_workspaces_are_the_chips_own() -> None:
     """32 MiB on Hopper; 2 x 4 MiB and 8 x 16 KiB before."""
     run = Allocations((1,), (1,), blas=(0,))
-    assert replayed(run, None, CHIP, {}).peak_allocated_bytes == 32 * MIB
-    assert replayed(run, None, chip("A100-SXM"), {}).peak_allocated_bytes == 8 * MIB + (128 << 10)
+    assert replay_allocations(run, None, CHIP, {}).peak_allocated_bytes == 32 * MIB
+    assert replay_allocations(run, None, chip("A100-SXM"), {}).peak_allocated_bytes == 8 * MIB + (
+        128 << 10
+    )

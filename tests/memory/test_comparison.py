@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from torchtally.memory.comparison import AuditVerdict, Comparison, Pair
-from torchtally.trace.measurement import Held, MeasuredLine, MeasuredStep, Measurement, ended
+from torchtally.trace.measurement import (
+    Held,
+    MeasuredLine,
+    MeasuredStep,
+    Measurement,
+    failed_measurement,
+)
 
 GIB = 1 << 30
 OOM = "torch.OutOfMemoryError: CUDA out of memory."
@@ -83,7 +89,7 @@ def test_another_number_of_steps_is_outside() -> None:
 
 def test_a_script_that_fails_is_no_comparison() -> None:
     failed = replace(measurement(), ending="exception", message="ValueError: x", exit_code=1)
-    skipped = ended("not run", "the script failed on the GPU")
+    skipped = failed_measurement("not run", "the script failed on the GPU")
     assert compared(failed, skipped).failure == "On the GPU: ValueError: x"
     found = compared(measurement(), failed)
     assert found.failure == "On the simulated GPU, and not on the real one: ValueError: x"

@@ -58,7 +58,7 @@ def children(is_warm: bool) -> Iterator[Children]:
 
 def next_end(children: Children) -> EndedChild:
     deadline_s = time.monotonic() + LIMIT_S
-    while not (ended := children.ended(1.0)):
+    while not (ended := children.collect_ended(1.0)):
         assert time.monotonic() < deadline_s
     assert len(ended) == 1
     return ended[0]

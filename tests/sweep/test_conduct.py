@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from torchtally.runs.processes import Exit, Job
-from torchtally.sweep import conduct as module
+from torchtally.sweep import conduct as conduct_module
 from torchtally.sweep.conduct import StopSignals, conduct
 
 
 @pytest.fixture(autouse=True)
 def _signals_as_they_come() -> Iterator[None]:
-    """A shell starts what runs behind its back with SIGINT ignored."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A shell starts background jobs with SIGINT ignored, nohup with SIGHUP: undo that here."""
+    former = {number: signal.signal(number, signal.SIG_DFL) for number in conduct_module.WATCHED}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, former)
+    for number, handler in former.items():
+        signal.signal(number, handler)
 
 
 def job(name: str) -> Job:
@@ -48,7 +50,7 @@ class Made:
         self.going.append(job.name)
         self.told.append(f"+{job.name}")
 
-    def ended(self) -> list[Exit]:
+    def collect_ended(self) -> list[Exit]:
         if not self.going or (self.is_stopped and not self.stops_at_once):
             return []
         name = self.going.pop(0)
@@ -126,7 +128,7 @@ def test_runs_that_do_not_end_are_not_waited_for_for_ever() -> None:
     with StopSignals() as signals:
         found = conducted(executor, signals, at_the(1, signal.SIGTERM))
     assert found == ["a0", "stopping 3"]
-    assert module.SAVING_S > 60
+    assert conduct_module.SAVING_S > 60
 
 
 def test_handlers_are_put_back_and_an_ignored_signal_stays_ignored() -> None:

@@ -50,7 +50,7 @@ def until(claim: Callable[[], bool]) -> None:
 
 def ended(processes: Processes, count: int = 1) -> list[Exit]:
     found: list[Exit] = []
-    until(lambda: found.extend(processes.ended()) or len(found) >= count)  # type: ignore[func-returns-value]
+    until(lambda: found.extend(processes.collect_ended()) or len(found) >= count)  # type: ignore[func-returns-value]
     return found
 
 

@@ -110,7 +110,7 @@ def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: C
     )
 
 
-def traced(build: Callable[[], nn.Module], chip: Chip) -> Trace:
+def trace_step(build: Callable[[], nn.Module], chip: Chip) -> Trace:
     """Two steps of the same loop, as facts."""
     with recording(chip, script="bench") as session:
         loop = Loop(build, torch.device("cuda"))
@@ -131,7 +131,7 @@ def issuing(
     seconds_of: dict[Phase, list[float]] = {phase: [] for phase in Phase}
     for build in MODELS:
         step = measured_step(build, device, clock)
-        counts, views, kernels_s = contents(traced(build, chip), kernel_s)
+        counts, views, kernels_s = contents(trace_step(build, chip), kernel_s)
         for phase, seconds in (
             (Phase.FORWARD, step.forward_s),
             (Phase.BACKWARD, step.backward_s),

@@ -14,7 +14,7 @@ def name(device: torch.device) -> str:
     """What the driver, or the processor itself, calls it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return processor_name() or said("sysctl", "-n", "machdep.cpu.brand_string") or "CPU"
+    return processor_name() or output_of("sysctl", "-n", "machdep.cpu.brand_string") or "CPU"
 
 
 def memory_bytes(device: torch.device) -> int:
@@ -47,14 +47,16 @@ QUERIED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.
 def gpu_conditions(index: int) -> dict[str, str]:
     """As nvidia-smi says; nothing where it is not there."""
     query = ",".join(QUERIED)
-    line = said("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "-i", str(index))
+    line = output_of(
+        "nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "-i", str(index)
+    )
     values = [value.strip() for value in line.split(",")]
     if len(values) != len(QUERIED):
         return {}
     return dict(zip(QUERIED, values, strict=True))
 
 
-def said(*command: str) -> str:
+def output_of(*command: str) -> str:
     """What a command prints; "" where there is none, or it fails."""
     if shutil.which(command[0]) is None:
         return ""

@@ -18,7 +18,7 @@ from torchtally.bench import (
 )
 from torchtally.bench.issuing import issuing
 from torchtally.bench.stopwatch import Stopwatch
-from torchtally.bench.work import Ladder, Plan, climbed
+from torchtally.bench.work import Ladder, Plan, climb
 from torchtally.chips import chip
 from torchtally.errors import UsageError
 from torchtally.timing.calibration import Calibration, Issue, Sample
@@ -105,7 +105,7 @@ def _samples(
     stages = list(_stages(device, work))
     for number, (name, ladders, cold_bytes) in enumerate(stages):
         report(name, 0.05 + 0.9 * number / len(stages))
-        yield from climbed(ladders, stopwatch, called_s, cold_bytes)
+        yield from climb(ladders, stopwatch, called_s, cold_bytes)
 
 
 def _stages(device: torch.device, work: Effort) -> Iterator[tuple[str, Iterable[Ladder], int]]:

@@ -37,12 +37,12 @@ class OpCall:
         is_mixed = any(tensor.is_cuda for tensor in (*invocation.inputs, *outputs))
         return structs.replace(
             call,
-            inputs=placed(call.inputs, invocation.inputs, is_mixed=is_mixed),
-            outputs=placed(call.outputs, outputs, is_mixed=is_mixed),
+            inputs=place(call.inputs, invocation.inputs, is_mixed=is_mixed),
+            outputs=place(call.outputs, outputs, is_mixed=is_mixed),
         )
 
 
-def placed(
+def place(
     specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor], *, is_mixed: bool
 ) -> tuple[TensorSpec, ...]:
     """On the accounted device, which `described` takes none of these for.
@@ -73,7 +73,7 @@ class Ladder:
     the smallest has work to do."""
 
 
-def climbed(
+def climb(
     ladders: Iterable[Ladder], stopwatch: Stopwatch, called_s: float, cold_bytes: int
 ) -> Iterator[Sample]:
     """Every size of every operator, less what calling that operator takes."""

@@ -137,7 +137,7 @@ def both(
     """The real run, then the simulated one; a script that fails there is not run again."""
     from msgspec.structs import replace
 
-    from torchtally.trace.measurement import ended
+    from torchtally.trace.measurement import failed_measurement
 
     def say(what: str) -> None:
         if not is_quiet and sys.stderr is not None:
@@ -148,7 +148,7 @@ def both(
     started_s = time.monotonic()
     measured = runs.measure(ours)
     if measured.failure:
-        return measured, ended("not run", "the script failed on the GPU")
+        return measured, failed_measurement("not run", "the script failed on the GPU")
     say(f"done in {time.monotonic() - started_s:.1f} s; the same on a simulated {chip.name}")
     started_s = time.monotonic()
     predicted = runs.measure(replace(ours, gpu=chip.name))

@@ -107,7 +107,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.sweep.folder import open_folder
 
     with open_folder(_out(args, definition), definition, resumes=args.resume) as folder:
-        number = _conducted(args, folder)
+        number = _conduct(args, folder)
         return _tell(args, folder, number)
 
 
@@ -148,10 +148,10 @@ def _definition(args: argparse.Namespace) -> "Definition | None":
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{args.config}: cannot be read ({error}).") from error
     grids = [*map(fixed_choice, args.set), *map(grid, args.grid)]
-    found = points(
+    drawn = points(
         grids, [random_choice(option) for option in args.random], args.runs or 0, args.seed
     )
-    return define(args.config, toml, found, keeps_checkpoints=args.keep_checkpoints)
+    return define(args.config, toml, drawn, keeps_checkpoints=args.keep_checkpoints)
 
 
 def _out(args: argparse.Namespace, definition: "Definition | None") -> Path:
@@ -206,7 +206,7 @@ def job(folder: "SweepFolder", point: "SweepPoint") -> "Job":
 # The runs -----------------------------------------------------------------------------------------
 
 
-def _conducted(args: argparse.Namespace, folder: "SweepFolder") -> int:
+def _conduct(args: argparse.Namespace, folder: "SweepFolder") -> int:
     """Make all runs that are not there yet. The signal that ended it, or 0."""
     from torchtally.cli.output import width
     from torchtally.sweep.conduct import StopSignals, conduct
@@ -233,9 +233,9 @@ def _conducted(args: argparse.Namespace, folder: "SweepFolder") -> int:
 
     def ended(exited: "Exit") -> None:
         point = points[exited.name]
-        found = ending(exited, folder.output(point), is_stopping=bool(signals.number))
-        folder.note(point, found.as_json())
-        if found.status.is_final and not folder.definition.keeps_checkpoints:
+        run_ending = ending(exited, folder.output(point), is_stopping=bool(signals.number))
+        folder.note(point, run_ending.as_json())
+        if run_ending.status.is_final and not folder.definition.keeps_checkpoints:
             folder.remove_checkpoints(point)
         progress.ended(result_of(folder, point))
 
@@ -275,8 +275,8 @@ def _executor(
     from torchtally.sweep.on_ray import RayTasks
 
     if args.on == "processes":
-        found = share(config, workers=args.workers, threads=args.threads, runs=runs)
-        return Processes(found.environments, preload=TRAIN_MODULES), found.workers
+        shares = share(config, workers=args.workers, threads=args.threads, runs=runs)
+        return Processes(shares.environments, preload=TRAIN_MODULES), shares.workers
     cpus = args.threads or 1
     most = min(args.workers or runs, runs)
     wants_gpu = None if config.device == "auto" else config.device.startswith("cuda")
@@ -297,12 +297,12 @@ def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
 
     definition = folder.definition
     results = [result_of(folder, point) for point in definition.points]
-    found = document(definition, results)
-    folder.write_results(found)
+    results_ = document(definition, results)
+    folder.write_results(results_)
     if args.parquet is not None:
         write_parquet(Path(args.parquet), definition, results)
     write_report(
-        sweep_report(definition, results, found, str(folder.path)), args, is_beside_files=True
+        sweep_report(definition, results, results_, str(folder.path)), args, is_beside_files=True
     )
     if number:
         return 128 + number

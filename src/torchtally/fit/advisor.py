@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING, TextIO
 
-from torchtally.fit.changes import Change, candidates, combined
+from torchtally.fit.changes import Change, candidates, combine
 from torchtally.fit.results import ChangeResult
 from torchtally.memory.workspace import context_bytes
 from torchtally.runs.probes import Probes
@@ -43,7 +43,7 @@ class Advisor:
         singles = candidates(ledger, self.script.arguments)
         as_it_is = Change("", 0)
         with Probes() as runs:
-            outcomes = self._tried(runs, (as_it_is, *singles), stream)
+            outcomes = self._try_changes(runs, (as_it_is, *singles), stream)
             base = outcomes.get(as_it_is)
             if base is None:
                 return
@@ -60,8 +60,8 @@ class Advisor:
                 together = (*together, result.change)
                 if len(together) < 2:
                     continue
-                both = combined(together, self.settings)
-                self._keep(self._tried(runs, (both,), stream))
+                both = combine(together, self.settings)
+                self._keep(self._try_changes(runs, (both,), stream))
                 if self.results[-1].fits:
                     return
 
@@ -73,7 +73,7 @@ class Advisor:
                 saved_bytes = self.needed_bytes - peak_bytes
                 self.results.append(ChangeResult(change, peak_bytes, saved_bytes, verdict.fits))
 
-    def _tried(
+    def _try_changes(
         self, runs: Probes, changes: tuple[Change, ...], stream: TextIO | None
     ) -> "dict[Change, ProbeResult]":
         """The outcome of a run with each change; those that failed are left out, and noted."""
@@ -83,7 +83,7 @@ class Advisor:
             while waiting and len(runs.running) < (os.cpu_count() or 1):
                 change = waiting.pop(0)
                 runs.start(change, self._request(change))
-            finished = runs.finished(WAIT_S)
+            finished = runs.next_result(WAIT_S)
             if finished is None:
                 continue
             change, outcome = finished

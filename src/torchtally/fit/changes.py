@@ -62,7 +62,7 @@ def candidates(ledger: Ledger, arguments: tuple[str, ...]) -> tuple[Change, ...]
     return tuple(changes)
 
 
-def combined(changes: tuple[Change, ...], environment_settings: str) -> Change:
+def combine(changes: tuple[Change, ...], environment_settings: str) -> Change:
     """Several changes as one. The last of those that set the arguments wins."""
     settings = [change.settings for change in changes if change.settings]
     arguments = [change.arguments for change in changes if change.arguments is not None]

@@ -133,7 +133,7 @@ class Fleet:
                 if len(runs.running) < jobs and key not in running:
                     self.start(runs, key)
             waiting(tuple(value for _, value in runs.running))
-            finished = runs.finished(REDRAW_S)
+            finished = runs.next_result(REDRAW_S)
             if finished is not None:
                 family, value = finished[0]
                 chip = self.of(family)[0].chip
@@ -187,7 +187,7 @@ class Fleet:
                 values[0], probes[-2].outcome.allocations,
                 values[1], probes[-1].outcome.allocations, os.environ, is_exact=False,
             )  # fmt: skip
-        each.search.foresees = partial(foreseen, growth, each) if growth.is_alike else None
+        each.search.foresees = partial(foresee_fit, growth, each) if growth.is_alike else None
 
     def hints(self) -> dict[int, int]:
         return {
@@ -207,6 +207,6 @@ class Fleet:
                 each.search.learn(Trial(probe.value, verdict.fits, outcome.peak_reserved_bytes))
 
 
-def foreseen(growth: Growth, each: ChipSearch, value: int) -> bool:
+def foresee_fit(growth: Growth, each: ChipSearch, value: int) -> bool:
     """Whether a value would fit, by straight lines. It is tried before anybody is told."""
-    return growth.replayed(value, each.capacity_bytes, each.chip).fits
+    return growth.peaks_at(value, each.capacity_bytes, each.chip).fits

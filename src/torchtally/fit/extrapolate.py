@@ -71,11 +71,13 @@ class Growth:
             ),
         )
 
-    def replayed(self, value: int, capacity_bytes: int | None, chip: Chip) -> Peaks:
+    def peaks_at(self, value: int, capacity_bytes: int | None, chip: Chip) -> Peaks:
         """What the allocator would make of that run. Raises NotLinearError."""
         key = (value, capacity_bytes, chip.name)
         if key not in self._replayed:
-            self._replayed[key] = replayed(self.at(value), capacity_bytes, chip, self.environment)
+            self._replayed[key] = replay_allocations(
+                self.at(value), capacity_bytes, chip, self.environment
+            )
         return self._replayed[key]
 
     def number(self, first: int, second: int, value: int) -> int:
@@ -125,7 +127,7 @@ class Growth:
         raise NotLinearError
 
 
-def replayed(
+def replay_allocations(
     allocations: Allocations,
     capacity_bytes: int | None,
     chip: Chip,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from torchtally.fit.chips import REDRAW_S, ChipSearch, Fleet, Probe
-from torchtally.fit.extrapolate import Growth, NotLinearError, replayed
+from torchtally.fit.extrapolate import Growth, NotLinearError, replay_allocations
 from torchtally.fit.search import FIRST_VALUES, Bracket
 from torchtally.runs.probes import Probes
 from torchtally.runs.protocol import CapacityVerdict
@@ -98,7 +98,7 @@ class Survey:
                     continue
                 return
             waiting(tuple(value for _, value in runs.running))
-            finished = runs.finished(REDRAW_S)
+            finished = runs.next_result(REDRAW_S)
             if finished is not None:
                 (name, value), outcome = finished
                 family = next(
@@ -177,7 +177,7 @@ class Survey:
             answer = largest(each, growth, points)
             family.answers[each.chip.name] = answer
             if answer.largest is not None:
-                peaks = growth.replayed(answer.largest, each.capacity_bytes, each.chip)
+                peaks = growth.peaks_at(answer.largest, each.capacity_bytes, each.chip)
                 verdict = CapacityVerdict(
                     True, peaks.peak_allocated_bytes, peaks.peak_reserved_bytes
                 )
@@ -232,7 +232,7 @@ def agrees(growth: Growth, probe: Probe) -> bool:
     computed = growth.at(probe.value)
     if computed != replace(outcome.allocations, calls=tuple(outcome.allocations.calls)):
         return False
-    peaks = replayed(computed, None, probe.chip, growth.environment)
+    peaks = replay_allocations(computed, None, probe.chip, growth.environment)
     return (peaks.peak_allocated_bytes, peaks.peak_reserved_bytes) == (
         outcome.peak_allocated_bytes,
         outcome.peak_reserved_bytes,
@@ -247,7 +247,7 @@ def largest(each: ChipSearch, growth: Growth, points: list[tuple[int, int]]) -> 
     values, step = each.search.values, each.search.values.multiple
 
     def fits(value: int) -> bool:
-        return growth.replayed(value, each.capacity_bytes, each.chip).fits
+        return growth.peaks_at(value, each.capacity_bytes, each.chip).fits
 
     low, high = values.first - step, values.last + step
     (x, needed), (x2, needed2) = sorted(points)[0], sorted(points)[-1]

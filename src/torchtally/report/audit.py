@@ -11,7 +11,7 @@ from torchtally.report.grid import table_lines, wrapped
 from torchtally.report.report import Report
 from torchtally.trace.measurement import Measurement
 from torchtally.units import format_bytes, format_fraction
-from torchtally.views.audit import cells, held, lines_at_peak, peaks
+from torchtally.views.audit import categories, cells, lines_at_peak, peaks
 
 MOST_UNEXPLAINED = 0.2
 """Share of a peak that rests of blocks may be; beyond it the history has gaps."""
@@ -20,16 +20,16 @@ MOST_UNEXPLAINED = 0.2
 def audit_text(comparison: Comparison, chip: Chip, *, width: int, top: int = 15) -> str:
     """The verdict first, then the tables."""
     if comparison.verdict is AuditVerdict.FAILED:
-        return failed(comparison, width)
+        return failure_text(comparison, width)
     lines = headline(comparison, width)
     for remark in remarks(comparison, chip):
         lines += wrapped(remark, width)
-    for table in (peaks(comparison), held(comparison), lines_at_peak(comparison).top(top)):
+    for table in (peaks(comparison), categories(comparison), lines_at_peak(comparison).top(top)):
         lines += ["", *(table_line.plain for table_line in table_lines(table, width))]
     return "\n".join(printable(line).rstrip() for line in lines) + "\n"
 
 
-def failed(comparison: Comparison, width: int) -> str:
+def failure_text(comparison: Comparison, width: int) -> str:
     """What there is to say of a script that failed."""
     lines = ["nothing to compare: the script failed", *wrapped(comparison.failure, width)]
     if not comparison.measured.failure and comparison.predicted.output:
@@ -101,7 +101,7 @@ def audit_report(comparison: Comparison, chip: Chip, *, top: int = 15) -> Report
     """The comparison in every format; the text shows `top` lines."""
     tables = {
         "peaks": peaks(comparison),
-        "held": held(comparison),
+        "held": categories(comparison),
         "lines": lines_at_peak(comparison),
     }
     return Report(

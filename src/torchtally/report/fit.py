@@ -59,10 +59,10 @@ def one(fleet: Fleet, each: ChipSearch, margin: Margin, width: int) -> list[str]
         lines += wrapped(f"Peak reserved {peak} of {total}; {kept} {beyond}", width)
     if bracket.gave_up:
         lines += wrapped("The script failed too often to go on: larger ones may fit.", width)
-    return [*lines, *tried(name, each)]
+    return [*lines, *trial_lines(name, each)]
 
 
-def tried(name: str, each: ChipSearch) -> list[str]:
+def trial_lines(name: str, each: ChipSearch) -> list[str]:
     rows = [("value", "peak allocated", "peak reserved", "fits", "free")]
     for value, verdict in sorted(each.verdicts.items()):
         free_bytes = each.capacity_bytes - verdict.peak_reserved_bytes
@@ -93,8 +93,8 @@ def many(fleet: Fleet, survey: Survey | None, margin: Margin, width: int) -> lis
     kept = margin.text or format_bytes(margin.bytes)
     note = f"Kept on each: {kept} and what the CUDA context takes (0.5 to 0.6 GiB)."
     lines = [f"largest {name} that fits, by chip", *grid(rows), *wrapped(note, width)]
-    for said in basis(survey):
-        lines += wrapped(said, width)
+    for sentence in basis(survey):
+        lines += wrapped(sentence, width)
     return lines
 
 
@@ -102,28 +102,30 @@ def basis(survey: Survey | None) -> list[str]:
     """Where the answers for several chips come from."""
     if survey is None:
         return []
-    said = []
+    sentences = []
     for family in survey.computed:
         first = ", ".join(map(str, sorted(family.values)))
         chips = f"{len(family.chips)} chips" if len(family.chips) > 1 else family.chips[0].chip.name
-        said.append(
+        sentences.append(
             f"{chips}: computed from runs at {first} and {family.check_value} on "
             f"{family.simulated.chip.name}, whose allocations grow linearly: checked at "
             f"{family.check_value}, byte for byte."
         )
-    if said:
-        said.append("* was run. --verify runs both sides for every chip.")
-    said += [
+    if sentences:
+        sentences.append("* was run. --verify runs both sides for every chip.")
+    sentences += [
         f"{family.simulated.chip.name}: by runs alone, since {family.why_not}."
         for family in survey.given_up
     ]
-    asked = dict.fromkeys(question for family in survey.computed for question in family.questions)
-    if asked:
-        said.append(
-            f"The script calls {', '.join(asked)}: chips of one compute capability are taken to "
-            "make no difference to it."
+    questions = dict.fromkeys(
+        question for family in survey.computed for question in family.questions
+    )
+    if questions:
+        sentences.append(
+            f"The script calls {', '.join(questions)}: chips of one compute capability are taken "
+            "to make no difference to it."
         )
-    return said
+    return sentences
 
 
 def grid(rows: Sequence[tuple[str, ...]]) -> list[str]:

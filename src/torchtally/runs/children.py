@@ -107,7 +107,7 @@ class Children:
                 signal_group(child.pid, signal.SIGTERM)
             deadline_s = time.monotonic() + self._grace_s
             while self._children and time.monotonic() < deadline_s:
-                self.ended(POLL_S)
+                self.collect_ended(POLL_S)
         for child in self._children:
             signal_group(child.pid, signal.SIGKILL)
             if child.process is not None:
@@ -199,16 +199,16 @@ class Children:
             if file is not None:
                 file.close()
 
-    def ended(self, wait_s: float = 0.0) -> list[EndedChild]:
+    def collect_ended(self, wait_s: float = 0.0) -> list[EndedChild]:
         """Children that have ended since the last call; waits up to `wait_s` for the first."""
         deadline_s = time.monotonic() + wait_s
         while True:
             left_s = max(deadline_s - time.monotonic(), 0.0)
-            ended = self._ended(min(left_s, POLL_S))
+            ended = self._collect_ended(min(left_s, POLL_S))
             if ended or left_s == 0.0 or not self._children:
                 return ended
 
-    def _ended(self, wait_s: float) -> list[EndedChild]:
+    def _collect_ended(self, wait_s: float) -> list[EndedChild]:
         codes = self._codes(wait_s)
         now_s = time.monotonic()
         ended = [
@@ -229,7 +229,7 @@ class Children:
         warm = [child.pid for child in self._children if child.process is None]
         if warm and self._server is not None:
             try:
-                codes |= self._server.ended(0.0 if codes else wait_s)
+                codes |= self._server.collect_codes(0.0 if codes else wait_s)
             except ServerLostError:
                 self._is_warm = False
                 for pid in warm:

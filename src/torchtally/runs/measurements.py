@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torchtally.runs.children import Children, EndedChild, sigterm_raises
 from torchtally.runs.protocol import DeviceAnswer, DeviceRequest, MeasureRequest, Request
-from torchtally.trace.measurement import Measurement, ended
+from torchtally.trace.measurement import Measurement, failed_measurement
 
 PRELOAD = ("torchtally.runs.measure.main",)
 GRACE_S = 3.0
@@ -55,7 +55,7 @@ class Measurements:
         measurement = child.answer(Measurement)
         if measurement is None:
             message = f"its process ended with {child.how}, without an answer"
-            return ended("killed", message, child.output)
+            return failed_measurement("killed", message, child.output)
         return replace(measurement, output=child.output)
 
     def _run(self, request: Request, *, is_shown: bool) -> EndedChild:
@@ -64,5 +64,5 @@ class Measurements:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": first}
         self._children.start("", request, environment=environment, is_shown=is_shown)
         while True:
-            if ended_children := self._children.ended(1.0):
+            if ended_children := self._children.collect_ended(1.0):
                 return ended_children[0]

@@ -30,16 +30,16 @@ class Probes:
 
     @property
     def running(self) -> tuple[Any, ...]:
-        """Keys of probes whose results `finished` has not returned."""
+        """Keys of probes whose results `next_result` has not returned."""
         return (*(child.key for child in self._ended), *self._children.running)
 
     def start(self, key: Any, request: ProbeRequest) -> None:
         self._children.start(key, request)
 
-    def finished(self, wait_s: float) -> tuple[Any, ProbeResult] | None:
+    def next_result(self, wait_s: float) -> tuple[Any, ProbeResult] | None:
         """A probe that has ended, by its key; None when none does within `wait_s`."""
         if not self._ended:
-            self._ended += self._children.ended(wait_s)
+            self._ended += self._children.collect_ended(wait_s)
         if not self._ended:
             return None
         child = self._ended.popleft()

@@ -55,7 +55,7 @@ class Executor(Protocol):
 
     def start(self, job: Job) -> None: ...
 
-    def ended(self) -> list[Exit]:
+    def collect_ended(self) -> list[Exit]:
         """Runs that have ended since the last time; never waits."""
 
     def stop(self) -> None:
@@ -106,9 +106,9 @@ class Processes:
             output=Path(job.output),
         )
 
-    def ended(self) -> list[Exit]:
+    def collect_ended(self) -> list[Exit]:
         exits = []
-        for child in self._children.ended():
+        for child in self._children.collect_ended():
             name, place = child.key
             self._free.append(place)
             exits.append(Exit(name, child.code, child.wall_s))

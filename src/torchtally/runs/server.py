@@ -111,7 +111,7 @@ class Server:
             self._hear()
         return self._pid
 
-    def ended(self, wait_s: float) -> dict[int, int]:
+    def collect_codes(self, wait_s: float) -> dict[int, int]:
         """Exit codes by pid of children that have ended since. Raises ServerLostError."""
         if not self._codes and select.select([self._socket], [], [], wait_s)[0]:
             self._hear()

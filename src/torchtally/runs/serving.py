@@ -127,14 +127,14 @@ def _renew(fork: Fork) -> None:
         os.dup2(output, 2)
         os.close(output)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        stream = _reopened(descriptor, name, getattr(sys, name))
+        stream = _reopen(descriptor, name, getattr(sys, name))
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     if "numpy.random" in sys.modules:  # Python's own generator is seeded after a fork by itself
         sys.modules["numpy.random"].seed()
 
 
-def _reopened(descriptor: int, name: str, before: TextIOWrapper) -> TextIOWrapper:
+def _reopen(descriptor: int, name: str, before: TextIOWrapper) -> TextIOWrapper:
     """As Python opens a standard stream at its start: by lines on a terminal, stderr always."""
     raw = FileIO(descriptor, "w", closefd=False)
     raw.name = f"<{name}>"

@@ -75,7 +75,7 @@ def conduct(
     going: set[str] = set()
     deadline_s: float | None = None
     while waiting or going:
-        for each in executor.ended():
+        for each in executor.collect_ended():
             going.discard(each.name)
             ended(each)
         if signals.number and deadline_s is None:

@@ -77,7 +77,7 @@ class RayTasks:
         ref = self._task.remote(job, dict(self._environment), str(self._stop))
         self._refs[ref] = job.name
 
-    def ended(self) -> list[Exit]:
+    def collect_ended(self) -> list[Exit]:
         if not self._refs:
             return []
         refs = list(self._refs)
@@ -117,7 +117,7 @@ def run_job(
         processes.start(job)
         deadline_s: float | None = None
         while True:
-            if exits := processes.ended():
+            if exits := processes.collect_ended():
                 return exits[0]
             if deadline_s is None and Path(stop).exists():
                 processes.stop()

@@ -105,7 +105,7 @@ class Measurement:
         return Measurement(**facts)
 
 
-def ended(ending: str, message: str, output: str = "") -> Measurement:
+def failed_measurement(ending: str, message: str, output: str = "") -> Measurement:
     """Of a run that measured nothing."""
     none = dict.fromkeys(map(str, Held), 0)
     return Measurement("", 0, "", ending, message, 1, 0, 0, 0, (), none, (), output)

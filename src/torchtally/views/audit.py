@@ -29,7 +29,7 @@ def peaks(comparison: Comparison) -> Table:
     return Table("Memory", columns, tuple(rows), (None,) * len(columns), note=note)
 
 
-def held(comparison: Comparison) -> Table:
+def categories(comparison: Comparison) -> Table:
     """What the peak is made of, as far as the optimizers tell."""
     return Table(
         title="At the peak of allocated memory, by category",

@@ -75,7 +75,7 @@ def probe(children: Children, tmp_path: Path) -> Probe:
         )  # fmt: skip
         children.start("", request, environment=ENVIRONMENT)
         deadline_s = time.monotonic() + TIMEOUT_S
-        while not (ended := children.ended(1.0)):
+        while not (ended := children.collect_ended(1.0)):
             assert time.monotonic() < deadline_s
         answer = ended[0].answer(ProbeResult)
         assert answer is not None, ended[0].output

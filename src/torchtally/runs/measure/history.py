@@ -74,7 +74,7 @@ def play(
             tops.append((allocated, reserved))
 
     for number, entry in enumerate(entries):
-        complete_steps(_completed(entry))
+        complete_steps(_completed_steps(entry))
         change = _apply(entry, number, alive)
         allocated += change
         reserved += RESERVES.get(entry["action"], 0) * int(entry["size"])
@@ -95,7 +95,7 @@ def play(
     )
 
 
-def _completed(entry: Entry) -> int:
+def _completed_steps(entry: Entry) -> int:
     """Training steps that an event says were completed; other threads' events do not say."""
     metadata = str(entry.get("user_metadata", ""))
     number = metadata.removeprefix(STEP_MARK)

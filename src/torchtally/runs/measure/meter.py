@@ -74,7 +74,7 @@ class Meter:
     def measurement(self, outcome: ScriptOutcome) -> Measurement:
         """Of the device that is current now. Ends the recording."""
         self._read()
-        played = self._played()
+        played = self._play()
         peak = max(self._peaks[0], played.peak_allocated_bytes)
         bytes_of = dict.fromkeys(Held, 0)
         for block, role in played.at_peak:
@@ -100,7 +100,7 @@ class Meter:
             lines=lines(block for block, _ in played.at_peak),
         )
 
-    def _played(self) -> Played:
+    def _play(self) -> Played:
         if not torch.cuda.is_initialized():
             return play([], self._held, self.roles.by_address)
         entries = private.memory_snapshot()["device_traces"][torch.cuda.current_device()]

@@ -38,7 +38,7 @@ class Differences:
 
     def stand_ins(self) -> list[StandIn]:
         questions = [
-            StandIn(owner, name, self.noticed(owner, name))
+            StandIn(owner, name, self.noticing(owner, name))
             for owner in (torch.cuda, torch.cuda.memory, torch.accelerator)
             for name in QUESTIONS
             if hasattr(owner, name)
@@ -57,7 +57,7 @@ class Differences:
             StandIn(attention, "choose", self.choose(attention.choose)),
         ]
 
-    def noticed(self, owner: ModuleType, name: str) -> Callable[..., Any]:
+    def noticing(self, owner: ModuleType, name: str) -> Callable[..., Any]:
         native = getattr(owner, name)
 
         def ask(*args: Any, **kwargs: Any) -> Any:

@@ -133,13 +133,13 @@ class Folding:
                 return native_call(module, *args, **kwargs)
             depth.inside += 1
             try:
-                return self.called(native_call, module, args, kwargs)
+                return self.fold_or_run(native_call, module, args, kwargs)
             finally:
                 depth.inside -= 1
 
         def clear() -> None:
             native_clear()
-            self.cleared()
+            self.forget_lent()
 
         return [
             StandIn(nn.Module, "__call__", call),
@@ -149,16 +149,16 @@ class Folding:
     def watch_readers(self) -> None:
         """Notice operators that may look at values. Once in a process, before the run."""
         for overload in SPECIAL.keys() - BLIND:
-            SPECIAL[overload] = self._noticed(SPECIAL[overload])
+            SPECIAL[overload] = self._noticing(SPECIAL[overload])
 
-    def _noticed(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+    def _noticing(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         def run(mode: VirtualDispatch, call: Invocation) -> Any:
             self._looks += 1
             return handler(mode, call)
 
         return run
 
-    def called(
+    def fold_or_run(
         self, native_call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any
     ) -> Any:
         """Fold the call, or run it and learn from it."""
@@ -236,7 +236,7 @@ class Folding:
             and not self._writes_outside
         )
         if is_pure:
-            this = self.passed(kind, events, result)
+            this = self.describe(kind, events, result)
         if this is not None and this == kind.last:
             kind.alike += 1
         else:
@@ -254,7 +254,7 @@ class Folding:
             for number in numbers[:1] if call.operator.is_inplace else numbers:
                 self._writes_outside |= number < self._first
 
-    def passed(self, kind: CallKind, events: list[int], result: Any) -> Pass | None:
+    def describe(self, kind: CallKind, events: list[int], result: Any) -> Pass | None:
         """What the call did; None where it cannot be done again without running it."""
         first = self._first
         numbers = [abs(event) - 1 - first for event in events]
@@ -298,7 +298,7 @@ class Folding:
             leaves=tuple(contents),
         )
 
-    def cleared(self) -> None:
+    def forget_lent(self) -> None:
         """Autocast's cache is empty: what it kept has died, or was not its own."""
         self._lent.clear()
         self._since_clear.clear()
@@ -326,10 +326,10 @@ class Folding:
         leaves: list[Any] = []
         with private.without_dispatch_modes():
             for leaf in pattern.leaves:
-                leaves.append(self.made(leaf, alive, pattern, storages))
+                leaves.append(self.result(leaf, alive, pattern, storages))
         return private.tree_unflatten(leaves, pattern.spec)
 
-    def made(
+    def result(
         self,
         leaf: Any,
         alive: dict[int, VirtualStorage],

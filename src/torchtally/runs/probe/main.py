@@ -104,7 +104,7 @@ def result(
             for capacity_bytes, total_bytes in capacities
         ),
         allocations=Allocations(
-            events=ordered(trace, kept, recorder.scratch),
+            events=event_order(trace, kept, recorder.scratch),
             sizes=[storage.requested_bytes for storage in kept],
             blas=[n for n, storage in enumerate(kept) if storage.name == BLAS.name],
             calls=recorder.scratch_calls,
@@ -115,19 +115,21 @@ def result(
     )
 
 
-def ordered(trace: Trace, kept: Sequence[Storage], scratch: Sequence[tuple[int, int]]) -> list[int]:
+def event_order(
+    trace: Trace, kept: Sequence[Storage], scratch: Sequence[tuple[int, int]]
+) -> list[int]:
     """As `runs.allocations.Allocations.events`: births, deaths and calls that take scratch."""
     numbers = {storage.number: n for n, storage in enumerate(kept, 1)}
-    found: list[int] = []
+    order_: list[int] = []
     waiting = deque(scratch)
     for tick, order, storage in events(trace, "cuda:0"):
         while waiting and waiting[0][0] < tick:
-            found.append(len(kept) + 1 + waiting.popleft()[1])
+            order_.append(len(kept) + 1 + waiting.popleft()[1])
         if storage is None:
-            found.append(0)
+            order_.append(0)
         elif storage.number in numbers:
-            found.append(numbers[storage.number] * (1 if order == BORN else -1))
-    return found + [len(kept) + 1 + call for _, call in waiting]
+            order_.append(numbers[storage.number] * (1 if order == BORN else -1))
+    return order_ + [len(kept) + 1 + call for _, call in waiting]
 
 
 def verdict(
