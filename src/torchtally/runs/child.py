@@ -36,8 +36,12 @@ def end_with_parent(lifeline: int) -> None:
         os.read(lifeline, 1)
         os.killpg(0, signal.SIGKILL)
 
+    # A signal to the process may be delivered to any thread, and only in the main thread does it
+    # interrupt a system call that a Python handler waits behind: this thread takes none.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     # Not a threading.Thread: the script's `threading.enumerate()` is its own.
     _thread.start_new_thread(wait, ())
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def perform(folder: Path) -> None:

@@ -139,6 +139,8 @@ def _reopen(descriptor: int, name: str, before: TextIOWrapper) -> TextIOWrapper:
     raw = FileIO(descriptor, "w", closefd=False)
     raw.name = f"<{name}>"
     return TextIOWrapper(
-        BufferedWriter(raw), encoding=before.encoding, errors=before.errors,
+        # PYTHONUNBUFFERED: written through to the descriptor, past both buffers.
+        raw if before.write_through else BufferedWriter(raw),
+        encoding=before.encoding, errors=before.errors,
         line_buffering=name == "stderr" or raw.isatty(), write_through=before.write_through,
     )  # fmt: skip
