@@ -187,7 +187,11 @@ def private_names(tree: ast.Module, package: str) -> list[tuple[int, str]]:
                 found.append((node.lineno, chain))
         elif isinstance(node, ast.Constant) and is_private(node.value):
             found.append((node.lineno, node.value))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in LOOK_UPS:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in LOOK_UPS
+        ):
             found += [
                 (node.lineno, argument.value)
                 for argument in node.args[1:2]
@@ -230,9 +234,17 @@ def names_bound(tree: ast.Module, package: str) -> tuple[set[str], set[str], set
             own.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             own.add(node.id)
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ("self", "cls")
+        ):
             own.add(node.attr)  # what an object says of itself
-        elif isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("torch.ops."):
+        elif (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Attribute)
+            and ast.unparse(node.value).startswith("torch.ops.")
+        ):
             operators |= {ast.unparse(target) for target in node.targets}
     return foreign, operators, own
 

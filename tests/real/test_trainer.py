@@ -10,15 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from torchtally.trace.storage import allocated_bytes
 
 TALLY = str(Path(sys.executable).with_name("tally"))
 
 B, S, d, f, V, L, H, K, D = 2, 64, 128, 256, 1000, 2, 4, 2, 32
 T = B * S
-STEPS = 3
+STEPS = 2
 
 SCRIPT = f"""\
 import sys
@@ -42,7 +40,7 @@ trainer = Trainer(
         gradient_checkpointing=True,
         dataloader_num_workers=int(sys.argv[1]),
         logging_steps=1,
-        save_steps=2,
+        save_steps=1,
         report_to="none",
     ),
     train_dataset=[{{"input_ids": row, "labels": row}} for row in rows],
@@ -82,10 +80,8 @@ COUNTER_BYTES = allocated_bytes(4)
 """Fused AdamW, the Trainer's default, counts each tensor's steps on the device."""
 
 
-@pytest.mark.parametrize(("workers", "micro_batches"), [(0, 1), (2, 2)])
-def test_a_trainer_script_in_bf16_with_checkpointing(
-    tmp_path: Path, workers: int, micro_batches: int
-) -> None:
+def test_a_trainer_script_in_bf16_with_checkpointing(tmp_path: Path) -> None:
+    workers, micro_batches = 1, 2
     report = tally_run(tmp_path, workers, micro_batches)
     assert (report["ending"]["kind"], report["steps"]) == ("steps", STEPS)
     assert report["coverage"]["uncounted"] == []
@@ -108,4 +104,4 @@ def test_a_trainer_script_in_bf16_with_checkpointing(
         assert sum(line[column] for line in report["lines"]) == total
         assert sum(module[column] for module in report["modules"]) == total
     assert (tmp_path / "run.tally").stat().st_size > 0
-    assert (tmp_path / "out" / "checkpoint-2").is_dir()
+    assert (tmp_path / "out" / "checkpoint-1").is_dir()

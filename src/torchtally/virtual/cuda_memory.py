@@ -107,9 +107,9 @@ class CudaMemory:
 
     def dump_snapshot(self, filename: str = "dump_snapshot.pickle", **options: Any) -> None:
         """As torch's, in a protocol every viewer reads, whatever Python's default is."""
-        found = private.memory_snapshot(**options)
+        contents = private.memory_snapshot(**options)
         with open(filename, "wb") as file:
-            pickle.dump(found, file, protocol=PICKLE_PROTOCOL)
+            pickle.dump(contents, file, protocol=PICKLE_PROTOCOL)
 
     def record_history(self, *args: Any, **kwargs: Any) -> None:
         for history in self.histories:
