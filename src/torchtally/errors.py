@@ -1,4 +1,4 @@
-"""Everything that can go wrong through somebody else's doing.
+"""The errors that are shown to the user as a message.
 
     TallyError                 the message is for the user: what, where, what now
     ├── UsageError             a wrong command line or argument            (exit 2)
@@ -8,7 +8,7 @@
     ├── TraceFileError         not a trace, cut short, or of another version (exit 1)
     └── UnsupportedError       the virtual GPU cannot do this, and says so (exit 1)
 
-`train` has its own: a step that must not be taken (exit 4), short memory, lost ranks (exit 1).
+`train` has its own: NaN or inf in a step (exit 4), out of memory, lost ranks (exit 1).
 
 Our own mistakes are ``assert`` and ordinary exceptions: those print a traceback.
 """

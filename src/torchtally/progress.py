@@ -2,7 +2,7 @@
 
     tally: trying batch 64, 12.1 s, 30.0 s left
 
-Nobody reading any more (a closed pipe) is no error of the work that is shown.
+A closed pipe does not end the work that is shown.
 """
 
 import math

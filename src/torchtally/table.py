@@ -18,7 +18,7 @@ class Column:
     title: str
     unit: Unit
     rank: int = 0
-    """Where there is no room, columns of the highest rank are left out first; rank 0 never is."""
+    """In a narrow terminal, columns of the highest rank are hidden first; rank 0 never is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Table(Shown):
     left_out: int = 0
     """Rows that were cut by `top`."""
     note: str = ""
-    """What a reader must know to read the numbers right."""
+    """What is needed to read the numbers right."""
 
     def __repr__(self) -> str:
         return f"<Table {self.title!r}: {len(self.rows)} rows of {len(self.columns)} columns>"

@@ -27,7 +27,7 @@ from torchtally.errors import UsageError
 
 
 class Unit(StrEnum):
-    """What a number is a number of, or what kind of text stands in its place.
+    """The unit of a number, or the kind of a text.
 
     A renderer picks the prefix (GiB, TFLOPs) and the alignment.
     """

@@ -47,7 +47,7 @@ QUESTIONS = {
     "layouts": (*SMALL, "--search", "--batch", "8"),
     "layouts, of a training": (*SMALL, "--search", "--batch", "8", "--tokens", "1T"),
 }
-"""A command line for every question; what stands behind a comma tells apart."""
+"""A command line for every question; the part after a comma tells apart."""
 
 
 def out(capsys: Capture, *arguments: str) -> str:
@@ -284,26 +284,26 @@ WRONG = {
     "no model": ((), "Which model?"),
     "no such model": (("llama-9",), "llama"),
     "no such file": (("nowhere/config.json",), "nowhere/config.json"),
-    "two models": (("7B", "--parameters", "8B"), "MODEL and --parameters both say"),
+    "two models": (("7B", "--parameters", "8B"), "MODEL and --parameters both describe"),
     "half a shape": (("--layers", "12"), "--width, --heads, --vocabulary"),
     "no chip of that name": (("7B", "--gpus", "8xH1000"), "No chip is called 'H1000'"),
     "no chips": (("7B", "--tokens-per-s", "1K"), "--gpus 1024xH100-SXM"),
     "no mfu": (("7B", "--tokens", "1T", *EIGHT), "--mfu 0.4"),
-    "no time at all": (("7B", "--tokens", "1T", *EIGHT, "--mfu", "0"), "--mfu 0"),
+    "no time at all": (("7B", "--tokens", "1T", *EIGHT, "--mfu", "0"), "--mfu must be above 0"),
     "no bfloat16": (
         ("7B", "--tokens", "1T", "--gpus", "V100-SXM-16GB", "--mfu", "0.4"),
         "V100-SXM-16GB has no peak for bfloat16",
     ),
     "two questions": (
         ("7B", *EIGHT, "--search", "--largest", "batch"),
-        "--largest and --search are questions of their own",
+        "--largest and --search are separate questions",
     ),
     "a budget of nothing": (("7B", "--budget", "1M"), "--gpus 8xH100-SXM (on how many tokens?)"),
     "faster than it can be": (
         ("llama-3-70b", *EIGHT, "--tokens-per-s", "1M"),
         "of what 8 H100-SXM promise",
     ),
-    "memory of nothing": (("7B", "--memory", "80GB"), "--memory: of which chip?"),
+    "memory of nothing": (("7B", "--memory", "80GB"), "--memory: which chip?"),
     "batch that cannot be cut": (
         ("llama-3-8b", *EIGHT, "--batch", "9", "--micro-batch", "1"),
         "--batch 9 cannot be cut",

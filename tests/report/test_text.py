@@ -83,16 +83,16 @@ def test_the_page_says_all_that_matters() -> None:
         "per steady-state step 2",
         "1.05 M parameters",
         "attention counted in full",
-        "The script failed; this is the account of what ran before.",
+        "The script failed; the report covers what ran before.",
         "logits = self.lm_head(x)",
         "h.*.mlp",
-        "NOT counted, in no total: 1.",
+        "NOT counted, missing from all totals: 1.",
         "h.0.mlp x 1 (no rule)",
         "train.py:9",
         "gave 1.0, 7 times",
         "allocated at most, in step 2, forward of train.py:41.",
         "and 3 more",
-        "Done otherwise than on a real GPU:",
+        "Differences from a real GPU:",
         "tally show run.tally --by line",
     ):
         assert said in page, said
@@ -120,19 +120,19 @@ def test_what_does_not_fit_is_laid_at_the_lines_that_hold_it() -> None:
 
 def test_a_run_without_the_gpu_is_told_so() -> None:
     page = summary_text(summarise(account(TraceBuilder().build())))
-    assert page.startswith("nothing was put on the H100-SXM\n")
+    assert page.startswith("nothing was allocated on the H100-SXM\n")
     assert "--device cuda" in page
 
 
 def test_a_chip_that_no_table_knows_gets_no_verdict() -> None:
     found = judge(account(structs.replace(realistic(), chip="Z9000")))
     assert found.fits is None
-    assert verdict(found).endswith("on Z9000, whose memory is not known")
+    assert verdict(found).endswith("on Z9000, whose memory is unknown")
 
 
 def test_interrupted_and_early_ends_are_named() -> None:
     trace = structs.replace(realistic(), ending=Ending("interrupted", "SIGTERM"))
-    assert "Interrupted; this is the account of what ran before. SIGTERM" in summary_text(
+    assert "Interrupted; the report covers what ran before. SIGTERM" in summary_text(
         summarise(account(trace))
     )
     trace = structs.replace(realistic(), ending=Ending("exit"), step_ends=())
@@ -153,7 +153,7 @@ def test_after_the_verdict_the_page_says_how_long_a_step_takes() -> None:
     """Two float32 products of 1.07 GFLOPs in 2 ms: 1.07 TFLOP/s of 66.9 (67.5 by some)."""
     said = page(stopwatch())
     assert (
-        "of what ran before. logits = self.lm_head(x) Step: 2.00 ms predicted from the data sheet "
+        "covers what ran before. logits = self.lm_head(x) Step: 2.00 ms predicted from the data sheet "
         "(not calibrated): 100.0 % compute"
     ) in said
     peak = chip("H100-SXM").peaks["float32"].flop_per_s
@@ -199,7 +199,7 @@ def test_a_calibrated_time_says_by_what_and_how_much_of_it() -> None:
 
 def test_without_a_roofline_the_page_says_why_and_nothing_else_of_time() -> None:
     said = page(None, structs.replace(realistic(), chip="Z9000"))
-    assert "No time: Z9000 is in no table of chips, so its speed is not known." in said
+    assert "No time: Z9000 is not in the chip table, so its speed is unknown." in said
     assert "MFU" not in said
     assert " time " not in said.replace("No time:", "").replace("Out of time", "")
 
@@ -212,9 +212,9 @@ def test_without_a_peak_there_is_no_mfu_on_the_page() -> None:
 
 def test_operators_without_a_time_are_listed_like_those_without_a_rule() -> None:
     said = page(stopwatch(mm=NOBODY_KNOWS))
-    assert "Time NOT known, in no total, of 2 operators:" in said
+    assert "Time unknown, missing from all totals, of 2 operators:" in said
     assert "aten.mm x 2 (nobody knows how long aten.mm takes)" in said
-    assert "Time NOT known" not in page(stopwatch())
+    assert "Time unknown" not in page(stopwatch())
 
 
 def test_what_the_time_is_of_is_said() -> None:

@@ -215,7 +215,7 @@ Memory over the run
   2 backward   7.00 KiB  64.00 KiB  PPPPOOGGIIAAAA<  net.py:4
   2 backward   7.00 KiB  64.00 KiB  PPPPOOGGGGIIAA   net.py:4
   2 optimizer  5.00 KiB  64.00 KiB  PPPPOOGGGG       (no line)
-  A row is the moment of most bytes in its stretch of the run, and what is held
+  A row is the fullest moment of its stretch of the run, with the memory in use
   while its line runs. < marks the peak. P parameters, O optimizer state, G
   gradients, I inputs, A activations.
   Hidden columns (use --columns or a wider terminal): parameters, gradients,
@@ -407,7 +407,7 @@ def test_a_healthy_loop_does_not_grow() -> None:
     table = by(account(training().build()), "growth")
     assert table.column("place") == ("(3 lines as before)",)
     assert table.column("growth_bytes") == (0,)
-    assert table.note.startswith("Nothing leaks")
+    assert table.note.startswith("No leak")
 
 
 def test_a_leak_is_at_its_line_with_its_bytes_per_step() -> None:

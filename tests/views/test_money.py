@@ -135,7 +135,7 @@ def test_without_a_roofline_nothing_is_known() -> None:
     ledger = on(step(), None)
     table = money(ledger, Until(10, Extent.STEPS))
     assert table.column("seconds") == table.column("usd") == (None,)
-    assert "no time: no table has H100-SXM" in table.note
+    assert "no time: H100-SXM is not in the chip table" in table.note
 
 
 def test_a_step_with_a_part_that_is_not_timed_has_no_time() -> None:

@@ -213,7 +213,8 @@ def test_views_of_time_say_that_there_is_none(key: str) -> None:
 
 def test_the_page_says_why_there_is_no_time() -> None:
     assert (
-        "Z9000 is in no table" in summarise(account(structs.replace(model(), chip="Z9000"))).no_time
+        "Z9000 is not in the chip table"
+        in summarise(account(structs.replace(model(), chip="Z9000"))).no_time
     )
     assert "without a roofline" in summarise(account(model())).no_time
     assert summarise(account(model(), roofline=MIXED)).no_time == ""

@@ -283,7 +283,7 @@ def test_a_name_says_how_attention_counts_where_there_is_any() -> None:
 def test_without_token_ids_there_is_no_rule_by_parameters() -> None:
     ledger = account(products(), roofline=stopwatch())
     assert not {"mfu_6n", "mfu_palm"} & set(figures(ledger))
-    assert "no rule by parameters" in by(ledger, "utilisation").note
+    assert "rules by parameters do not apply" in by(ledger, "utilisation").note
 
 
 def test_the_view_shows_every_figure_and_names_its_peak() -> None:

@@ -1,4 +1,4 @@
-"""The command `tally`. One command per file; a file is imported when its command is asked for.
+"""The command `tally`. One command per file; a file is imported when its command is used.
 
 A command's module has
 
@@ -42,7 +42,7 @@ examples:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     argv = sys.argv[1:] if argv is None else argv
-    if sys.stderr is None:  # closed by whoever called us: nothing we say may land in stdout
+    if sys.stderr is None:  # closed by the caller: messages must not land in stdout
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
         args = parser(argv).parse_args(argv)
@@ -65,7 +65,7 @@ def parser(argv: list[str]) -> argparse.ArgumentParser:
     """The parser for these arguments: of the one command they name, else of all."""
     top = Parser(
         prog="tally",
-        description="Run an unmodified PyTorch training script on a GPU that is not there, "
+        description="Run an unmodified PyTorch training script on a simulated GPU, "
         "and account for it line by line.",
         epilog=EPILOG,
     )
@@ -98,6 +98,6 @@ def _printable(message: str) -> str:
 
 
 def _silence_stdout() -> None:
-    """Nobody reads on: keep Python from complaining about it when it flushes stdout at exit."""
+    """The reader has gone: keep Python from failing when it flushes stdout at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`tally bench`: measure this machine, and keep what was measured for predictions."""
+"""`tally bench`: measure this machine, and keep the measurement for predictions."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchtally.timing.calibration import Calibration
 
 NAME = "bench"
-SUMMARY = "measure this machine: what it achieves of what is promised"
+SUMMARY = "measure this machine against its data sheet"
 
 DEVICES = ("auto", "cpu", "cuda")
 STORED = ""
@@ -27,11 +27,11 @@ examples:
   tally bench                       the GPU where there is one, else the CPU; about a minute
   tally bench --device cpu          then `tally run train.py --gpu cpu` predicts this CPU's step
   tally bench --html bench.html     the same as a page
-  tally bench --show                what was measured last, without measuring again
-  tally bench --show H100-SXM       what was measured of a chip; or of a calibration's file
+  tally bench --show                the last measurement, without measuring again
+  tally bench --show H100-SXM       the measurement of a chip, or of a calibration file
   tally bench --no-keep -o mine.json --quick
 
-What is measured is kept where predictions find it: below $XDG_DATA_HOME or ~/.local/share, in
+Measurements are kept where predictions find them: below $XDG_DATA_HOME or ~/.local/share, in
 torchtally/calibrations, or in the folder that the environment variable TALLY_CALIBRATIONS names.
 """
 
@@ -42,7 +42,7 @@ def add_parser(subparsers: Subparsers) -> None:
         NAME,
         help=SUMMARY,
         description="Measure products, attention, memory, copies and the host's issue rate,\n"
-        "and print what was achieved beside what the data sheet promises.",
+        "and print them beside the peaks of the data sheet.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -54,7 +54,7 @@ def add_parser(subparsers: Subparsers) -> None:
         nargs="?",
         const=STORED,
         metavar="CHIP",
-        help="measure nothing: print what was measured before, of the last device or of this one",
+        help="measure nothing: print an earlier measurement, the last one or that of CHIP",
     )
     parser.add_argument("-o", dest="output", metavar="FILE", help="write the calibration here, too")
     parser.add_argument(

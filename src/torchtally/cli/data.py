@@ -1,4 +1,4 @@
-"""`tally data`: text into token files, and what a token file holds."""
+"""`tally data`: text into token files, and the contents of token files."""
 
 import argparse
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from torchtally.progress import StatusLine
 from torchtally.units import format_bytes
 
 NAME = "data"
-SUMMARY = "turn text into token files, and look into them"
+SUMMARY = "turn text into token files, and inspect them"
 
 EPILOG = """\
 examples:
@@ -38,7 +38,7 @@ whole ones are kept for validation, of few the end of each.
 """
 
 SHOW = """\
-Print what files of tokens hold: nanoGPT's .bin, llm.c's and modded-nanogpt's
+Print the contents of token files: nanoGPT's .bin, llm.c's and modded-nanogpt's
 .bin, .npy with a header and without, Megatron's .bin and .idx, or a folder made by
 `tally data prepare`. A file without a header needs --dtype.
 """
@@ -49,7 +49,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
-        description="Turn text into the token files that training reads, and look into such files.",
+        description="Turn text into the token files that training reads, and inspect such files.",
         epilog=EPILOG,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -108,7 +108,7 @@ def _add_prepare(commands: Any) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, help="for which documents validate; default 0"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace what DIR holds")
+    parser.add_argument("--overwrite", action="store_true", help="replace the contents of DIR")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(data_command=prepare)
 
@@ -116,7 +116,7 @@ def _add_prepare(commands: Any) -> None:
 def _add_show(commands: Any) -> None:
     parser = commands.add_parser(
         "show",
-        help="print what token files hold",
+        help="print the contents of token files",
         description=SHOW,
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="files of tokens, or folders")

@@ -1,4 +1,4 @@
-"""`tally gpus`: the chips that can be simulated, and what each one promises."""
+"""`tally gpus`: the chips that can be simulated, and their data sheets."""
 
 import argparse
 from typing import Any
@@ -16,7 +16,7 @@ examples:
   tally gpus --json | jq -r '.chips[] | select(.memory_bytes > 8e10) | .name'
 
 chips of your own: name their file in the environment variable TALLY_CHIPS.
-One with the name of ours takes its place. This is all that a chip needs:
+One with the name of ours takes its place. A chip needs only:
 
   [[chip]]
   name = "Mine-1"

@@ -1,4 +1,4 @@
-"""`tally plan`: napkin math that shows its working. No script, no GPU, no torch."""
+"""`tally plan`: closed-form estimates with their working. No script, no GPU, no torch."""
 
 import argparse
 import sys
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from torchtally.plan.questions import Answer, Request
 
 NAME = "plan"
-SUMMARY = "plan a training before it is written: time, memory, layout, money"
+SUMMARY = "plan a training without a script: time, memory, layout, cost"
 
 EPILOG = """\
-What is asked follows from what is given:
+The question follows from the arguments:
 
-  a model                            what it is made of, and takes to train
+  a model                            its parameters, FLOPs and memory
   a model and chips                  does it fit, and how fast is a step?
   a model, tokens, chips, --mfu      how long does it take, at what cost?
   the same without --mfu             at the speed of the best layout
-  the same with --deadline           how many of the chip meet it?
+  the same with --deadline           how many chips meet it?
   a model, tokens, --mfu, no chips   what should be rented?
   a model, chips, --deadline         on how many tokens? Or with --budget
   a model, chips, --tokens-per-s     which MFU is that?
   --largest model|batch|sequence     the largest that fits the chips
   --search                           every layout of the chips, fastest first
-  --flops                            what is so much compute best spent on?
+  --flops                            which model and tokens use this compute best?
 
 MODEL is a name (llama-3-70b; `tally plan --models` lists them), a Hugging Face
 config.json or the folder it is in, a .safetensors file, or a number of
@@ -98,7 +98,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
-        description="Closed forms for a training: the answer first, its working on request.",
+        description="Closed-form estimates of a training; --explain prints the working.",
         epilog=epilog,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="what is trained (see below)")
@@ -157,7 +157,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--recompute",
         choices=("none", "selective", "full"),
-        help="activations made again in the backward pass; --search tries them all",
+        help="activation recomputation in the backward pass; --search tries all",
     )
     group.add_argument(
         "--attention",
@@ -200,7 +200,7 @@ def _add_chips(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_questions(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is asked")
+    group = parser.add_argument_group("the question")
     group.add_argument("--deadline", type=duration, metavar="TIME", help="30d, 24h, 2w")
     group.add_argument("--budget", type=usd, metavar="USD", help="1M, $250K")
     group.add_argument(
@@ -223,7 +223,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Answer the question that the arguments ask."""
+    """Answer the question of the arguments."""
     from torchtally.report.answer import answer_report
     from torchtally.report.report import table_report
 
@@ -296,9 +296,7 @@ def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | 
         if is_asked
     ]
     if len(questions) > 1:
-        raise UsageError(
-            f"{' and '.join(questions)} are questions of their own: ask one at a time."
-        )
+        raise UsageError(f"{' and '.join(questions)} are separate questions: give one at a time.")
     if args.largest is not None:
         from torchtally.plan.questions.largest import LARGEST
 
@@ -350,7 +348,7 @@ def request(args: argparse.Namespace) -> "Request":
     if args.price is not None and args.price[0]:
         raise UsageError("--price is of the chip in --gpus: give the amount alone, --price 2.49.")
     if args.mfu is not None and args.mfu == 0:
-        raise UsageError("--mfu 0 would take for ever: usual is 0.3 to 0.6.")
+        raise UsageError("--mfu must be above 0; usual is 0.3 to 0.6.")
     return Request(
         subject=None if model is None else subject(model),
         tokens=args.tokens,
@@ -379,7 +377,7 @@ def _cluster(args: argparse.Namespace) -> "Cluster | None":
     if args.gpus is None:
         unused = [name for name in ("memory", "peak", "compare") if getattr(args, name) is not None]
         if unused:
-            raise UsageError(f"--{unused[0]}: of which chip? Add --gpus H100-SXM.")
+            raise UsageError(f"--{unused[0]}: which chip? Add --gpus H100-SXM.")
         return None
     from torchtally.chips import cluster
     from torchtally.plan.recipes import recipe
@@ -411,7 +409,7 @@ def _model(args: argparse.Namespace) -> "Model | int | None":
         if is_said
     ]
     if len(sources) > 1:
-        raise UsageError(f"{' and '.join(sources)} both say what the model is: give one of them.")
+        raise UsageError(f"{' and '.join(sources)} both describe the model: give one of them.")
     if args.parameters is not None:
         return int(args.parameters)
     if args.model is not None:

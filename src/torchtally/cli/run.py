@@ -1,4 +1,4 @@
-"""`tally run`: run a training script on a GPU that is not there, and account for it."""
+"""`tally run`: run a training script on a simulated GPU, and account for it."""
 
 import argparse
 import os
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from torchtally.tracer.script import Script
 
 NAME = "run"
-SUMMARY = "run a training script on a GPU that is not there, and account for it line by line"
+SUMMARY = "run a training script on a simulated GPU, and account for it line by line"
 
 DEFAULT_OUTPUT = "run.tally"
 
 EPILOG = """\
-Everything tally does not know goes to the script; after -- everything does:
+Options that tally does not have go to the script, and everything after -- does:
 
 examples:
   tally run train.py --gpu H100-SXM
@@ -36,9 +36,9 @@ examples:
   tally run train.py --gpu RTX-4090 --what-if checkpoint=Block --what-if optimizer=fused
 
 The script is really executed: it reads its files, prints its output (stdout is all its own) and
-may write checkpoints. Only its GPU is not there. The report goes to stderr, the exit code is the
+may write checkpoints. Only its GPU is simulated. The report goes to stderr, the exit code is the
 script's: 0 when the steps were done, 1 when it raised; 130 on Ctrl-C, 143 on SIGTERM, 124 when
---max-seconds were over. There is a report in every case.
+--max-seconds were over. The report is printed in every case.
 """
 
 
@@ -48,8 +48,8 @@ def add_parser(subparsers: Subparsers) -> None:
         NAME,
         help=SUMMARY,
         usage="tally run [options] SCRIPT [ARGS ...] | tally run [options] -m MODULE [ARGS ...]",
-        description="Run an unmodified training script on a simulated GPU and say what each line, "
-        "module and operator of a training step costs.",
+        description="Run an unmodified training script on a simulated GPU and report what each "
+        "line, module and operator of a training step costs.",
         epilog=EPILOG,
     )
     parser.__class__ = RunParser
@@ -69,14 +69,14 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--max-seconds", type=seconds, metavar="S",
                         help="stop a script that takes longer, and report")  # fmt: skip
     parser.add_argument("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
-                        help="share of a mask taken to be true where a shape depends on values "
-                        "nobody has (default 1: the upper bound)")  # fmt: skip
+                        help="share of a mask assumed to be true where a shape depends on unknown "
+                        "values (default 1: the upper bound)")  # fmt: skip
     parser.add_argument("--what-if", action="append", default=[], metavar="CHANGE",
                         help="run the script as if it were changed: checkpoint=CLASS, "
                         "autocast=bfloat16, optimizer=fused (can be repeated)")  # fmt: skip
     parser.add_argument("--no-oom", action="store_true",
                         help="go on beyond the chip's memory instead of raising "
-                        "torch.OutOfMemoryError")  # fmt: skip
+                        "torch.OutOfMemoryError (OOM)")  # fmt: skip
     parser.add_argument("--no-advice", action="store_true",
                         help="out of memory: do not run the script again to find changes that "
                         "would make it fit")  # fmt: skip

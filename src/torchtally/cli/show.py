@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchtally.timing.roofline import Roofline
 
 NAME = "show"
-SUMMARY = "show a trace that `tally run -o FILE` wrote, from any side"
+SUMMARY = "show any view of a trace that `tally run -o FILE` wrote"
 
 CONVENTIONS = ("full", "causal")
 
@@ -151,7 +151,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Show what was asked for. Raises TraceFileError for a file that is not a whole trace."""
+    """Show the view. Raises TraceFileError for a file that is not a whole trace."""
     import gc
 
     check(args)
@@ -188,17 +188,15 @@ def check(args: argparse.Namespace) -> None:
     """Raises UsageError for options that ask for two things at once, or for nothing."""
     is_money = args.until is not None or bool(args.price)
     if is_drawn(args) and (args.by or args.allocator or is_money or args.json is not None):
-        raise UsageError("--roofline and --html are a view of their own: ask for one at a time.")
+        raise UsageError("--roofline and --html are a separate view: give one at a time.")
     if is_drawn(args) and len(args.gpu) > 1:
         raise UsageError("--roofline and --html are of one chip: give one --gpu.")
     if args.by is not None and args.allocator:
-        raise UsageError("--by and --allocator are two views: ask for one at a time.")
+        raise UsageError("--by and --allocator are two views: give one at a time.")
     if (args.by is not None or args.allocator) and is_money:
-        raise UsageError(
-            "--until and --price are a view of their own: ask for it without --by and --allocator."
-        )
+        raise UsageError("--until and --price are a separate view: leave out --by and --allocator.")
     if args.allocator and args.gpu:
-        raise UsageError("--allocator and --gpu are two views: ask for one at a time.")
+        raise UsageError("--allocator and --gpu are two views: give one at a time.")
     if args.by is not None and len(args.gpu) > 1:
         raise UsageError(
             f"--by {args.by} is of one chip, and --gpu names {len(args.gpu)}: give one, or leave "
@@ -206,7 +204,7 @@ def check(args: argparse.Namespace) -> None:
         )
     if args.price and args.until is None and not args.gpu:
         raise UsageError(
-            "--price needs to know of what: add --until 600000 (steps) or --until 24h."
+            "--price needs a length of training: add --until 600000 (steps) or --until 24h."
         )
     is_view = args.by or args.allocator or args.gpu or is_money
     if not is_view and (args.sort or args.top or args.columns):
@@ -277,7 +275,7 @@ def own_prices(given: "Sequence[tuple[str, float]]", names: "Sequence[str]") -> 
     for name, usd_per_hour in given:
         if not name and len(shown) > 1:
             raise UsageError(
-                f"--price {usd_per_hour:g}: of which chip? Say it: "
+                f"--price {usd_per_hour:g}: which chip? Name it: "
                 f"--price {shown[-1]}={usd_per_hour:g}."
             )
         chip_name = shown[0] if not name else name if name in shown else chip(name).name

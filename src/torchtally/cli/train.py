@@ -143,7 +143,7 @@ def _config(args: argparse.Namespace) -> "TrainConfig":
 def _roofline(gpu: str | None, config: "TrainConfig") -> "Roofline | None":
     """What times are predicted by: of the chip that is named, else of the device that is there.
 
-    None for a device that is in no table, and for a CPU that nobody measured.
+    None for a device that is in no table, and for a CPU without a measurement.
     """
     from torchtally.timing.targets import known_roofline, roofline
     from torchtally.train.trainer import device_name
@@ -354,7 +354,7 @@ def _logged(rows: "list[PlanRow]") -> "dict[str, float | int]":
 
 
 def _peak(trainer: "Trainer", roofline: "Roofline | None") -> float | None:
-    """FLOP/s that the chip promises for the precision's products; None where nobody says."""
+    """FLOP/s that the chip promises for the precision's products; None if unknown."""
     if roofline is None:
         return None
     peak = roofline.chip.peaks.get(trainer.precision.recipe.products)

@@ -1,4 +1,4 @@
-"""What trying changes to a run showed, as text."""
+"""Changes that were tried to make a run fit, as text."""
 
 from torchtally.fit.advisor import AS_IT_IS, Advisor
 from torchtally.fit.results import results_table

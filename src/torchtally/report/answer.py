@@ -52,8 +52,8 @@ def _lines(answer: Answer, is_explained: bool, width: int) -> Iterator[Text]:
     if is_explained:
         yield Text()
         yield from _working(answer.working, width)
-    yield from _listed("Taken for granted", answer.assumptions, width)
-    yield from _listed("Not known, and in no figure", answer.unknown, width)
+    yield from _listed("Assumptions", answer.assumptions, width)
+    yield from _listed("Unknown, in no figure", answer.unknown, width)
     commands = answer.next
     if commands:
         yield Text()
@@ -130,7 +130,7 @@ def _working(steps: Sequence[Quantity], width: int) -> Iterator[Text]:
         source: n
         for n, source in enumerate(dict.fromkeys(step.source for step in steps if step.source), 1)
     }
-    # A plain number stands in the formula that takes it; what was published or assumed, here.
+    # Plain numbers are shown in their formulas; published and assumed ones are listed here.
     givens = [step for step in steps if step.is_given and (step.source or step.note)]
     if givens:
         yield Text("Given", style="bold")

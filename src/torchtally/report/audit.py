@@ -76,7 +76,7 @@ def remarks(comparison: Comparison, chip: Chip) -> list[str]:
         kept.append("No training step was completed on the GPU.")
     if ours.peak_step != theirs.peak_step:
         kept.append(
-            f"Most is held in step {ours.peak_step} on the GPU and in step {theirs.peak_step} of "
+            f"The peak is in step {ours.peak_step} on the GPU and in step {theirs.peak_step} of "
             "the simulation: categories and lines are of different moments."
         )
     for run, size in (

@@ -1,4 +1,4 @@
-"""What was measured of a device: the plot, then every table."""
+"""The measurement of a device: the plot, then every table."""
 
 from torchtally.report.plot import plot_text
 from torchtally.report.report import Look, Report

@@ -1,6 +1,6 @@
 """A table as lines of text: numbers to the left and never cut, texts to the right and cut to fit.
 
-Numbers first, so that the texts, whose length nobody can foresee, have the rest of the line.
+Numbers first, so that texts, of any length, have the rest of the line.
 """
 
 import textwrap

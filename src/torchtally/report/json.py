@@ -1,6 +1,6 @@
 """The account as a document for programs. Keys are stable; a change of meaning raises the version.
 
-FLOPs and bytes are whole numbers, seconds are not; what is not known is null. `flops`, `time`,
+FLOPs and bytes are whole numbers, seconds are not; unknown values are null. `flops`, `time`,
 `utilisation`, `throughput`, `lines`, `modules`, `ops` and `coverage` are of one period, which `per`
 names ("steady-state step 2"); `memory` is of the whole run.
 """
@@ -359,7 +359,7 @@ def _memory(ledger: Ledger) -> Document:
 
 
 def _workspaces(ledger: Ledger) -> list[Document]:
-    """Device memory at the peak that is no tensor's, and how far each figure can be trusted."""
+    """Device memory outside of tensors at the peak, and how sure each figure is."""
     sizes: Counter[str] = Counter()
     for storage, category in ledger.memory.alive_at_peak:
         if category is Category.WORKSPACES:
@@ -376,7 +376,7 @@ def _workspaces(ledger: Ledger) -> list[Document]:
 
 
 def _shortage(ledger: Ledger) -> Document | None:
-    """The request that ended the run, and who held the memory."""
+    """The request that ended the run, and what occupied the memory."""
     shortage = shortage_of(ledger)
     if shortage is None:
         return None

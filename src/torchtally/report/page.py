@@ -1,6 +1,6 @@
 """Reports as one page for a browser: a drawn plot and tables, without scripts and without network.
 
-Names come from strangers. Every text and attribute passes `element`, which escapes it, and the page
+Names are untrusted. Every text and attribute passes `element`, which escapes it, and the page
 forbids itself to load or to run anything.
 """
 
@@ -28,7 +28,7 @@ class Html(str):
 
 
 def element(name: str, /, *children: str, **attributes: str | float) -> Html:
-    """A tag around its children. A child that is no Html is a stranger's text, and escaped.
+    """A tag around its children. A child that is not Html is untrusted text, and escaped.
 
     `class_` is the attribute class, and `viewBox` keeps its case; "_" elsewhere becomes "-".
     """

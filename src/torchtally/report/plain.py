@@ -1,4 +1,4 @@
-"""Text from strangers (names, source lines, messages) made safe to print."""
+"""Untrusted text (names, source lines, messages) made safe to print."""
 
 from rich.cells import cell_len
 

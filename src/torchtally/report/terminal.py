@@ -13,7 +13,7 @@ from torchtally.table import Table
 
 
 def joined(lines: Sequence[Text], is_coloured: bool) -> str:
-    """One text, each line with its end; in colour where there is somebody to see."""
+    """One text, each line with its end; in colour on a terminal."""
     if not is_coloured:
         return "".join(line.plain + "\n" for line in lines)
     stream = io.StringIO()

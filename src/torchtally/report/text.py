@@ -1,4 +1,4 @@
-"""Reports for a terminal, a pipe or a log: plain lines, in colour where there is somebody to see.
+"""Reports for a terminal, a pipe or a log: plain lines, in colour on a terminal.
 
 Numbers are never cut. Names come from strangers: they are stripped of control characters and never
 read as markup.
@@ -85,10 +85,10 @@ def verdict(outcome: Verdict) -> str:
     """One line: does it fit."""
     chip = printable(outcome.chip)
     if not outcome.device:
-        return f"nothing was put on the {chip}"
+        return f"nothing was allocated on the {chip}"
     peak = f"peak {format_bytes(outcome.reserved_bytes)}"
     if outcome.capacity_bytes is None:
-        return f"{peak} on {chip}, whose memory is not known"
+        return f"{peak} on {chip}, whose memory is unknown"
     claim = "fits" if outcome.fits else "does not fit"
     return f"{claim} {chip}: {peak} of {format_bytes(outcome.capacity_bytes)}"
 
@@ -109,8 +109,8 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
             )
     elif summary.ending.kind in ("steps", "exit"):
         text = (
-            "The script kept all its tensors on the CPU. Ask it for the GPU: many scripts have an "
-            "option for that (--device cuda), others need model.to('cuda') and the same for inputs."
+            "The script kept all its tensors on the CPU. Move them to the GPU: many scripts have "
+            "an option for that (--device cuda), others need model.to('cuda') and inputs too."
         )
     else:
         text = "The script did not get that far."
@@ -198,7 +198,7 @@ def _overhead(step_time: StepTime) -> str:
 def _untimed(step_time: StepTime | None, width: int) -> Iterator[Text]:
     if step_time is None or not step_time.untimed:
         return
-    text = f"Time NOT known, in no total, of {step_time.untimed_ops} operators:"
+    text = f"Time unknown, missing from all totals, of {step_time.untimed_ops} operators:"
     yield from _prose(text, width, "yellow")
     for untimed in step_time.untimed[:MOST_LISTED]:
         name = cut_left(untimed.op, NAME_WIDTH)
@@ -213,7 +213,7 @@ def _shortage(shortage: Shortage, width: int) -> Iterator[Text]:
     allocated = format_bytes(refusal.allocated_bytes)
     unused = format_bytes(refusal.reserved_bytes - refusal.allocated_bytes)
     yield from _prose(
-        f"Out of memory in {shortage.moment}: it asked for {requested}, with {allocated} "
+        f"Out of memory in {shortage.moment}: requested {requested}, with {allocated} "
         f"allocated, {unused} reserved but unusable for it, and {free} of the chip free.",
         width,
         "yellow",
@@ -230,10 +230,10 @@ def _ending(summary: Summary, width: int) -> Iterator[Text]:
     how = {
         "steps": "",
         "exit": "" if summary.steps else "The script ended by itself before a training step.",
-        "exception": "The script failed; this is the account of what ran before.",
-        "time": "Out of time; this is the account of what ran before.",
-        "interrupted": "Interrupted; this is the account of what ran before.",
-    }.get(ending.kind, f"Ended by {ending.kind}; this is the account of what ran before.")
+        "exception": "The script failed; the report covers what ran before.",
+        "time": "Out of time; the report covers what ran before.",
+        "interrupted": "Interrupted; the report covers what ran before.",
+    }.get(ending.kind, f"Ended by {ending.kind}; the report covers what ran before.")
     if how:
         yield from _prose(f"{how} {ending.message[:400]}".strip(), width, "yellow")
 
@@ -252,11 +252,11 @@ def _coverage(summary: Summary, width: int) -> Iterator[Text]:
     coverage = summary.coverage
     if not coverage.uncounted:
         text = f"Operators counted: {coverage.counted}; {coverage.free} more are views or metadata."
-        yield from _prose(f"{text} None is uncounted.", width)
+        yield from _prose(f"{text} Every operator has a rule.", width)
         return
     text = f"Operators counted: {coverage.counted}; {coverage.free} are views or metadata."
     yield from _prose(
-        f"{text} NOT counted, in no total: {coverage.uncounted_ops}.", width, "yellow"
+        f"{text} NOT counted, missing from all totals: {coverage.uncounted_ops}.", width, "yellow"
     )
     for uncounted in coverage.uncounted[:MOST_LISTED]:
         yield from map(
@@ -274,7 +274,7 @@ def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
     placeholders = summary.placeholders
     if not placeholders:
         return
-    yield from _prose("Values that no virtual tensor has, and what the script got:", width)
+    yield from _prose("Placeholders for values that virtual tensors do not have:", width)
     for placeholder in sorted(placeholders, key=lambda placeholder: -placeholder.count)[
         :MOST_LISTED
     ]:
@@ -298,7 +298,7 @@ def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
 def _notes(summary: Summary, width: int) -> Iterator[Text]:
     if not summary.notes:
         return
-    yield from _prose("Done otherwise than on a real GPU:", width)
+    yield from _prose("Differences from a real GPU:", width)
     for note in summary.notes[:MOST_LISTED]:
         times = f" ({_times(note.count)})" if note.count > 1 else ""
         yield from map(Text, wrapped(f"{note.text[:400]}{times}", width))

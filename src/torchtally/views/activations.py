@@ -1,4 +1,4 @@
-"""Activations: what the forward pass leaves for the backward pass, by who made it."""
+"""Activations: what the forward pass leaves for the backward pass, by line or module."""
 
 from torchtally.ledger import Ledger, Path
 from torchtally.memory import Category
@@ -67,14 +67,14 @@ def activation_lines(ledger: Ledger) -> Table:
 
 
 def fullest_tick(ledger: Ledger) -> int:
-    """The first tick of the steady-state step at which most bytes of activations are held."""
+    """The first tick of the steady-state step with most bytes of activations."""
     first, end = ledger.trace.steady_step
     course = ledger.memory.by_category()[Category.ACTIVATIONS]
     return course.peak_tick_between(first, max(end, first + 1))
 
 
 def activations(ledger: Ledger, tick: int) -> list[Holding]:
-    """What is held as activations at a tick, largest first."""
+    """Activations alive at a tick, largest first."""
     return [
         holding for holding in holdings(ledger, tick) if holding.category is Category.ACTIVATIONS
     ]
@@ -87,11 +87,11 @@ def _figures(part: list[Holding], saved: list[Holding]) -> tuple[int, float, int
 
 def _note(ledger: Ledger, tick: int, saved: list[Holding]) -> str:
     if not saved:
-        return "No activations were held: nothing was made that a backward pass read."
+        return "No activations: no backward pass read anything that the forward pass made."
     period = "the steady-state step" if ledger.trace.step_ends else "the run"
     is_peak = tick == ledger.memory.peak_tick
     return (
-        f"At the moment of {period} when most activations are held: {moment_at(ledger, tick)}"
-        f"{', the peak of the run' if is_peak else ''}. What several operators save is held once, "
-        "and stands where it was made."
+        f"At the peak of activations in {period}: {moment_at(ledger, tick)}"
+        f"{', the peak of the run' if is_peak else ''}. A tensor that several operators save "
+        "is counted once, at the line that made it."
     )

@@ -37,7 +37,7 @@ def categories(comparison: Comparison) -> Table:
         rows=tuple((str(name).replace("_", " "), *cells(pair)) for name, pair in comparison.held),
         totals=(None, *cells(comparison.allocated)),
         note="The rest: activations, temporaries, workspaces, buffers and batches. Of a step that "
-        "did not end, nobody knows the gradients.",
+        "did not end, gradients are unknown.",
     )
 
 

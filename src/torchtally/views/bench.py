@@ -41,7 +41,7 @@ class Limits:
     """What products of each dtype could reach at best, and who says so."""
 
     chip: Chip | None
-    """Of the hardware table; None for what is not in it, as all CPUs."""
+    """From the hardware table; None for a device that is not in it, such as a CPU."""
     estimated_float32: float | None = None
     """In FLOP/s, of a CPU."""
 
@@ -58,13 +58,13 @@ class Limits:
         return Basis.PROMISED if self.chip is not None else Basis.ESTIMATED
 
     def share(self, flop_per_s: float | None, dtype: str) -> float | None:
-        """MFU: the part of the limit that was reached; None where nobody knows the limit."""
+        """MFU: the part of the limit that was reached; None where the limit is unknown."""
         limit = self.flop_per_s(dtype)
         return None if limit is None or flop_per_s is None else flop_per_s / limit
 
 
 def bench_view(calibration: Calibration, estimated_float32: float | None = None) -> BenchView:
-    """Everything in a calibration. The estimate is for a CPU, of which nobody promises anything."""
+    """Everything in a calibration. The estimate is for a CPU, which has no data sheet peak."""
     limits = Limits(known_chip(calibration), estimated_float32)
     products = tuple(product_rates(calibration))
     copies = tuple(copy_rates(calibration))
@@ -150,7 +150,7 @@ def product_table(
     has_estimate = limits.chip is None and limits.estimated_float32 is not None
     note = "MFU is what was achieved of the promised dense peak."
     if limits.chip is None:
-        note = "Nobody promises a peak of this device" + (
+        note = "No data sheet gives a peak for this device" + (
             ": cores x clock x FLOPs per cycle of its widest instructions, estimated."
             if has_estimate
             else "."
@@ -236,7 +236,7 @@ def same_shapes_table(products: Sequence[ProductRate], limits: Limits) -> Table:
 
 
 def _plainness(product_rate: ProductRate) -> tuple[float, int, str]:
-    """A cube comes first, then what is no batch, then a layer's forward pass ("NT")."""
+    """A cube comes first, then products without a batch, then a layer's forward pass ("NT")."""
     return (
         product_rate.slenderness,
         product_rate.shape[0],

@@ -23,7 +23,7 @@ COLUMNS = (
 )
 """The last three are of the line that takes most of a bound's time."""
 
-NO_TIMES = "There are no times: this account was made without a chip that is known."
+NO_TIMES = "No times: the account was made for an unknown chip."
 
 NOTE = (
     "An operator's whole time counts by what most of it is. Compute: the arithmetic units. Memory: "

@@ -1,4 +1,4 @@
-"""Memory at the peak: what it is held for."""
+"""Memory at the peak, by category."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ COLUMNS = (
     subject="memory",
 )
 def categories(ledger: Ledger) -> Table:
-    """Bytes of each category at the moment of the whole run when most is held."""
+    """Bytes of each category at the peak of the whole run."""
     memory = ledger.memory
     peak = memory.peak_bytes
     count = Counter(category for _, category in memory.alive_at_peak)

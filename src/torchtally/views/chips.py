@@ -81,7 +81,7 @@ def _of_memory(chip: Chip) -> Iterator[Fact]:
         yield _fact(chip, "memory", "memory_bytes", Measure.BYTES)
     if chip.program_memory_bytes is not None:
         yield _fact(
-            chip, "that a program is told", "program_memory_bytes", Measure.BYTES, is_detail=True
+            chip, "visible to a program", "program_memory_bytes", Measure.BYTES, is_detail=True
         )
     yield _fact(chip, "memory bandwidth", "memory_bandwidth_bytes_per_s", Measure.BYTE_PER_S)
     if chip.achieved_bandwidth_bytes_per_s is not None:
@@ -111,7 +111,7 @@ def _of_compute(chip: Chip) -> Iterator[Fact]:
 
 
 def _of_wires(chip: Chip) -> Iterator[Fact]:
-    """Speeds of one direction; a wire whose speed nobody gives has no number to show."""
+    """Speeds of one direction; a link without a published speed has no number."""
     if chip.link is not None:
         yield from _link(chip.link, chip.source_of("link"))
     if chip.host_link is not None:

@@ -29,7 +29,7 @@ from torchtally.views.summary import known_chip
 from torchtally.views.utilisation import PeakRate, model_flops, peak_of
 
 THOUSAND_STEPS = Until(1000, Extent.STEPS)
-"""What cost and energy are of where nobody said how long: one step costs too little to print."""
+"""Length of training for cost and energy by default: one step costs too little."""
 
 TRACED = "*"
 

@@ -24,7 +24,7 @@ NOTHING: Held = (0, 0)
 
 @view("growth", "alive at the end of a step and not a step before: leaks", "memory")
 def growth(ledger: Ledger) -> Table:
-    """Bytes held at the end of the last completed step, and how many more that is than at the end
+    """Bytes alive at the end of the last completed step, and how many more that is than at the end
     of the second (of the first, where only two were completed), by the line that allocated them.
 
     The end of a step is its last operator: what the optimizer's step still holds is in it, in every
@@ -81,7 +81,7 @@ def growth(ledger: Ledger) -> Table:
 
 
 def held_at_end(ledger: Ledger, step: int) -> dict[Line | None, Held]:
-    """What is held at the last operator of a completed step, by line; nothing before the first."""
+    """Bytes alive at the last operator of a completed step, by line; none before the first."""
     kept: dict[Line | None, Held] = {}
     if step < 1:
         return kept
@@ -111,13 +111,13 @@ def _note(ledger: Ledger, before: int, grown: int) -> str:
         ran = "1 step was" if steps == 1 else f"{steps} steps were"
         return (
             f"Only {ran} traced, and the first allocates what is kept from then on (optimizer "
-            "state, for one): a leak cannot be told from that. `tally run --steps 3` can."
+            "state, for one), which looks like a leak. Use `tally run --steps 3`."
         )
     span = f"from the end of step {before} to the end of step {steps}"
     if grown <= 0:
-        return f"Nothing leaks: no more is held {span}."
+        return f"No leak: memory does not grow {span}."
     hint = (
-        f"More is held {span}. A line that grows with every step has tensors of past steps kept "
+        f"Memory grows {span}. A line that grows with every step has tensors of past steps kept "
         "alive: by a list of them, or a sum without .item() or .detach()."
     )
     steps_left = _steps_left(ledger, grown / (steps - before))

@@ -1,4 +1,4 @@
-"""Who holds memory at a tick: every storage that is alive, with the operator that allocated it."""
+"""Storages alive at a tick, each with the operator that allocated it."""
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass

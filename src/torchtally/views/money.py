@@ -90,7 +90,7 @@ def busy_share(ledger: Ledger) -> float:
 def why_no_time(ledger: Ledger) -> str:
     """Why the time of the step is not known; "" where it is. One without a part is not known."""
     if ledger.roofline is None:
-        return f"no time: no table has {ledger.trace.chip}"
+        return f"no time: {ledger.trace.chip} is not in the chip table"
     if ledger.untimed:
         first = ledger.untimed[0]
         more = f" (and {len(ledger.untimed) - 1} more)" if len(ledger.untimed) > 1 else ""
@@ -99,13 +99,13 @@ def why_no_time(ledger: Ledger) -> str:
 
 
 def tokens_of_step(ledger: Ledger) -> int | None:
-    """What one training step works on; None where nothing tells."""
+    """What one training step works on; None where no operator shows it."""
     batch = tokens_of(ledger) if ledger.trace.step_ends else None
     return None if batch is None else batch.size
 
 
 def _why_no_steps(ledger: Ledger, until: Until) -> str:
-    """A run without a training step tells what its time costs, and nothing of steps."""
+    """A run without a training step has a cost of time, not of steps."""
     if ledger.trace.step_ends or until.extent is Extent.SECONDS:
         return ""
     return "no cost of steps: no training step was completed"

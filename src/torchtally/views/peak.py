@@ -1,4 +1,4 @@
-"""Who holds the memory at the peak: by line, by module and one storage at a time."""
+"""Memory at the peak: by line, by module and by storage."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ CATEGORY = Column("category", "held for", Unit.NAME)
 
 @view("peak-line", "at the peak, by the line that allocated it", "memory")
 def peak_lines(ledger: Ledger) -> Table:
-    """Bytes held at the peak by the line that allocated them, and what they are held for."""
+    """Bytes alive at the peak, by the line that allocated them and by category."""
     at_peak = _at_peak(ledger)
     root = _root(at_peak)
 
@@ -42,7 +42,7 @@ def peak_lines(ledger: Ledger) -> Table:
 
 @view("peak-module", "at the peak, by module", "memory")
 def peak_modules(ledger: Ledger) -> Table:
-    """Bytes held at the peak by the module they belong to, and what for."""
+    """Bytes alive at the peak, by module and category."""
     return _module_table(ledger, "Memory at the peak, by module", is_folded=False)
 
 
@@ -98,8 +98,8 @@ def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
             None,
             None,
         ),
-        note=f"{_peak_note(ledger)}Parameters belong to the module whose they are, all else to the "
-        "module whose forward or backward allocated it; optimizers are outside any module.",
+        note=f"{_peak_note(ledger)}Parameters are charged to the module that owns them, the rest "
+        "to the module whose forward or backward allocated it; optimizers are outside any module.",
     )
 
 

@@ -22,7 +22,7 @@ class Basis(StrEnum):
     PROMISED = "promised"
     """A data sheet."""
     ESTIMATED = "estimated"
-    """Nobody: it follows from what the device is made of."""
+    """An estimate from cores, clock and instruction width."""
     ACHIEVED = "achieved"
     """Somebody measured it."""
 

@@ -65,8 +65,9 @@ def roofline_plot(ledger: Ledger) -> Plot:
     roofline, step_s = ledger.roofline, ledger.total.seconds
     if roofline is None:
         raise UsageError(
-            f"There is no roofline of {ledger.trace.chip}: it is in no table of chips, or is a CPU "
-            "that nobody has measured.\n`tally gpus` lists the chips; `tally bench` measures a CPU."
+            f"There is no roofline of {ledger.trace.chip}: it is not in the chip table, or is "
+            "a CPU that has not been measured.\n"
+            "`tally gpus` lists the chips; `tally bench` measures a CPU."
         )
     groups = sorted(_groups(ledger), key=lambda group: -group.kernel_s)
     placed = [group for group in groups if group.has_place]
@@ -154,7 +155,7 @@ class Roof:
 
     @property
     def ridges(self) -> tuple[float, ...]:
-        """The intensity from where on memory is no limit, for each peak."""
+        """The intensity above which memory is not the limit, for each peak."""
         return tuple(peak / self.bandwidth_bytes_per_s for peak in self.peaks.values())
 
     def curves(self, x_low: float, x_high: float) -> Iterator[Curve]:
@@ -170,7 +171,7 @@ class Roof:
 
 
 def _promised(roofline: Roofline, groups: Iterable[CallGroup]) -> Roof | None:
-    """None for a CPU: nobody promises anything of one."""
+    """None for a CPU, which has no data sheet peak."""
     if roofline.is_host:
         return None
     chip = roofline.chip

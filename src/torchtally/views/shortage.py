@@ -1,4 +1,4 @@
-"""Out of memory: what was asked for, where, and who held the rest."""
+"""Out of memory: the request, its place, and what occupied the memory."""
 
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def holders(ledger: Ledger, tick: int) -> Table:
-    """Bytes held at a tick: by the line that allocated them, what for, and how long already."""
+    """Bytes alive at a tick, by the line that allocated them, category and age."""
     allocated = holdings(ledger, tick)
     owner = owner_of(ledger)
     whole = bytes_of(allocated)
@@ -65,7 +65,7 @@ def holders(ledger: Ledger, tick: int) -> Table:
         for (line, category, since), members in groups
     )
     return Table(
-        title="Who held the memory when it ran out",
+        title="What occupied the memory when it ran out",
         columns=COLUMNS,
         rows=rows,
         totals=(None, whole, 1.0 if whole else 0.0, len(allocated), None, None, None, None),

@@ -65,7 +65,7 @@ class Summary:
     phases: Table
     categories: Table
     peak_lines: Table | None
-    """Where the run does not fit, though it was let go on: who holds the memory at the peak."""
+    """Where the run does not fit but went on (--no-oom): memory at the peak by line."""
     shortage: Shortage | None
     """Where the run ended because it did not fit."""
     lines: Table
@@ -148,12 +148,12 @@ def why_no_time(ledger: Ledger) -> str:
         return ""
     chip_name = ledger.trace.chip
     if known_chip(chip_name) is None:
-        return f"No time: {chip_name} is in no table of chips, so its speed is not known."
-    return "No time: this account was made without a roofline."
+        return f"No time: {chip_name} is not in the chip table, so its speed is unknown."
+    return "No time: the account was made without a roofline."
 
 
 def shortage_of(ledger: Ledger) -> Shortage | None:
-    """What the run wanted when it ran out of memory, and who held it."""
+    """The request that ran out of memory, and what occupied it."""
     refusal = ledger.trace.final_refusal
     if refusal is None:
         return None

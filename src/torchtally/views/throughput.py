@@ -1,4 +1,4 @@
-"""How much data a second: tokens and samples, where the step's batch tells."""
+"""Tokens and samples per second, where the step's batch shows how many."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Throughput:
 
 
 def throughput(ledger: Ledger) -> Throughput | None:
-    """None where there is no time, no whole step, or nothing tells how large its batch is."""
+    """None without times, without a whole step, or where no operator shows the batch's size."""
     if not ledger.step_s or not ledger.trace.step_ends:
         return None
     tokens, samples = tokens_of(ledger), samples_of(ledger)

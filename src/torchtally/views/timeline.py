@@ -38,8 +38,8 @@ BAR_ORDER = (
     subject="memory",
 )
 def timeline(ledger: Ledger) -> Table:
-    """Bytes held over the whole run. A row is the fullest moment of its stretch of the run, so the
-    peak is among them; what is held at the end of a step is a row unless there are too many steps.
+    """Bytes alive over the whole run. A row is the fullest moment of its stretch of the run, so the
+    peak is among them; the end of a step is a row unless there are too many steps.
     """
     memory = ledger.memory
     parts = memory.by_category()
@@ -94,7 +94,7 @@ def timeline(ledger: Ledger) -> Table:
         columns=columns,
         rows=tuple(map(row, ticks)) if courses else (),
         totals=(None,) * len(columns),
-        note=f"A row is the moment of most bytes in its stretch of the run, and what is held while "
+        note=f"A row is the fullest moment of its stretch of the run, with the memory in use while "
         f"its line runs. {PEAK_MARK} marks the peak. {legend}."
         if courses
         else "Nothing was put on the device.",

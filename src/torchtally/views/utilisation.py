@@ -40,14 +40,14 @@ EMBEDDINGS = ("aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forw
 
 @dataclass(frozen=True, slots=True)
 class PeakRate:
-    """What a step's work is held against."""
+    """The peak that a step's work is compared with."""
 
     dtype: str
     """That most matrix products of the step are computed in; "" where there are none."""
     flop_per_s: float | None
     """None where the chip has no such number."""
     is_measured: bool
-    """The best that was measured, as nobody promises a CPU's; else the promised dense rate."""
+    """The best that was measured, for a CPU; else the dense rate of the data sheet."""
 
     @property
     def description(self) -> str:
@@ -87,7 +87,7 @@ class Utilisation:
 
 
 def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
-    """All that the step tells; none without times.
+    """Every figure that applies to the step; none without times.
 
     Rules by parameters need token ids and a backward pass, the causal rule an operator that says
     that it is causal, PaLM's rule attention that is an operator rather than products.
@@ -202,7 +202,7 @@ def _peak(works: Iterable[Work], chip: Chip) -> PeakRate:
 
 def embedding_parameters(ledger: Ledger) -> int:
     """Elements of the parameters that the step's forward pass only looks up. A tied weight, which
-    a product reads as well, is none of them.
+    a product reads as well, is not among them.
     """
     sizes, phase = parameter_bytes(ledger.trace), Phase.FORWARD
     forward = [entry for entry in ledger.steady if entry.op.phase is phase]
@@ -320,4 +320,4 @@ def _note(ledger: Ledger, utilisations: tuple[Utilisation, ...]) -> Iterator[str
     ):
         yield "No attention operator says that it is causal, so none counts by half."
     if flops and "mfu_6n" not in keys:
-        yield "No token ids are looked up and trained on, so there is no rule by parameters."
+        yield "No token ids are looked up and trained on, so the rules by parameters do not apply."

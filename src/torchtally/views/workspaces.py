@@ -1,4 +1,4 @@
-"""Device memory that is no tensor's: how much, what for, and how far each figure can be trusted."""
+"""Device memory outside of tensors: how much, what for, and how sure each figure is."""
 
 from collections import Counter
 
@@ -41,12 +41,12 @@ def workspaces(ledger: Ledger) -> Table:
         for name, course in sorted(courses.items(), key=lambda item: -at_peak[item[0]])
     ]
     return Table(
-        title="Device memory that no tensor holds",
+        title="Device memory outside of tensors",
         columns=COLUMNS,
         rows=tuple(rows),
         totals=(None, at_peak.total(), None, None, None),
         note="The CUDA context, an estimate, is outside the allocator: the report's first lines "
-        "have it. NCCL takes nothing: there is one GPU.",
+        "have it. NCCL takes none: there is one GPU.",
     )
 
 
