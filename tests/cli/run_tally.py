@@ -42,7 +42,7 @@ class Run:
 
 
 def is_verdict(line: str) -> bool:
-    return line.startswith(("fits H100-SXM", "nothing was put on the H100-SXM"))
+    return line.startswith(("fits H100-SXM", "nothing was allocated on the H100-SXM"))
 
 
 def environment() -> dict[str, str]:
