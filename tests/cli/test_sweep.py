@@ -153,7 +153,7 @@ WRONG = {
     ),
     "a folder of Parquet": (
         ["teacher.toml", "--grid", "seed=1", "--parquet", "none/r.parquet"],
-        "its folder is not there",
+        "its folder does not exist",
     ),
     "nothing to resume": (["--resume", "--out", "none"], "no sweep to resume"),
 }

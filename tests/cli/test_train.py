@@ -137,7 +137,7 @@ def test_another_run_is_not_overwritten(tmp_path: Path) -> None:
         (["--gpu", "H100-SXM", "tiny.toml"], "--gpu is for --plan alone"),
         (["--plan", "--gpu", "H1000", "tiny.toml"], "No chip is called 'H1000'"),
         (["tiny.toml", "--data.text", "nothing.txt"], "nothing.txt"),
-        (["tiny.toml", "--device", "cuda"], "there is no GPU here"),
+        (["tiny.toml", "--device", "cuda"], "this machine has no usable GPU"),
     ],
 )
 def test_what_is_wrong_is_said_before_the_first_step(

@@ -124,7 +124,7 @@ def test_a_config_that_cannot_be_is_refused_before_anything_runs() -> None:
         definition("optimizer.lr=0.1,-1")
     with pytest.raises(UsageError, match=r"with steps=0: steps: 0 is none"):
         definition("steps=5,0")
-    with pytest.raises(UsageError, match="is no TOML"):
+    with pytest.raises(UsageError, match="is not valid TOML"):
         definition("steps=5", toml="steps = ")
     with pytest.raises(UsageError, match="optimizer: is a section"):
         definition("optimizer.lr=5", toml="optimizer = 3")

@@ -93,7 +93,7 @@ def test_two_at_a_time_are_refused_and_a_killed_one_gives_it_free(tmp_path: Path
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         with (
-            pytest.raises(UsageError, match="another sweep goes on there"),
+            pytest.raises(UsageError, match="another sweep is running there"),
             open_folder(tmp_path, definition(*TWO), resumes=True),
         ):
             pass
@@ -107,7 +107,7 @@ def test_two_at_a_time_are_refused_and_a_killed_one_gives_it_free(tmp_path: Path
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
-        pytest.raises(UsageError, match="cannot be kept there"),
+        pytest.raises(UsageError, match="cannot be written"),
         open_folder(tmp_path / "file" / "out", definition(*TWO), resumes=False),
     ):
         pass

@@ -306,7 +306,7 @@ def test_parquet_that_cannot_be_is_said_before_anything_runs(
 ) -> None:
     pytest.importorskip("pyarrow.parquet")
     check_parquet(tmp_path / "r.parquet")
-    with pytest.raises(UsageError, match="its folder is not there"):
+    with pytest.raises(UsageError, match="its folder does not exist"):
         check_parquet(tmp_path / "none" / "r.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(UsageError, match=r'pip install "torchtally\[parquet\]"'):

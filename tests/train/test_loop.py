@@ -204,5 +204,5 @@ def test_sampling_needs_a_tokenizer(tmp_path: Path) -> None:
     run(language(tmp_path, steps=1))
     shard = next(folder.glob("train-*.bin"))
     config = language(tmp_path, data={"train": [str(shard)]}, sampling={"tokens": 3})
-    with pytest.raises(UsageError, match="no tokenizer"):
+    with pytest.raises(UsageError, match="tokenizer of the data is unknown"):
         run(config)

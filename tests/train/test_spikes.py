@@ -97,7 +97,7 @@ def test_damaged_state_is_refused(saved: dict[str, object]) -> None:
         ({"deviations": -1.0}, "deviations: -1.0"),
         ({"least_rise": math.nan}, "least_rise"),
         ({"least_steps": 200}, "no more than the"),
-        ({"warmup_steps": -1}, "cannot be negative"),
+        ({"warmup_steps": -1}, "expected 0 or more"),
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, object], message: str) -> None:

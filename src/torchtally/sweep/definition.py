@@ -1,4 +1,4 @@
-"""A sweep as plain data: the config it starts from, and the values of each of its runs."""
+"""A sweep as plain data: its base config, and the values of each run."""
 
 import json
 import re
@@ -20,7 +20,7 @@ LONGEST_NAME = 100
 MOST_DIFFERENCES = 8
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.+-]+")
 ALONE = "run"
-"""The name of a run where nothing varies."""
+"""The name of the run if nothing varies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +28,24 @@ class SweepPoint:
     """One run."""
 
     name: str
-    """Of its folder; no two are alike."""
+    """The unique name of its folder."""
     values: PointValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What a sweep trains. Two of one folder must be the same."""
+    """What a sweep trains. A folder accepts only one definition."""
 
     config: str
-    """Where the TOML came from, for messages."""
+    """The path of the TOML file, for messages."""
     toml: str
-    """All of it: what is edited later changes no run."""
+    """The whole text: later edits affect no run."""
     points: tuple[SweepPoint, ...]
     keeps_checkpoints: bool
 
     @property
     def varying_keys(self) -> tuple[str, ...]:
-        """Keys that have more than one value."""
+        """Keys with more than one value."""
         return varying_keys([point.values for point in self.points])
 
     def train_config(self, point: SweepPoint) -> TrainConfig:
@@ -53,7 +53,7 @@ class Definition:
         return config_at(self.toml, self.config, point.values)
 
     def as_text(self) -> str:
-        """For a file."""
+        """As JSON text."""
         document = {
             "format": FORMAT,
             "format_version": VERSION,
@@ -70,7 +70,7 @@ class Definition:
 def define(
     config: str, toml: str, points: Sequence[PointValues], *, keeps_checkpoints: bool
 ) -> Definition:
-    """The sweep, every run's config checked. Raises UsageError for the first that cannot be."""
+    """The sweep, with every run's config validated. Raises UsageError for the first invalid one."""
     names = _names(points)
     for values in points:
         config_at(toml, config, values)
@@ -83,11 +83,11 @@ def define(
 
 
 def config_at(toml: str, place: str, values: PointValues) -> TrainConfig:
-    """The TOML's config with other values for some keys. Raises UsageError that names them."""
+    """The TOML's config with changed values. Raises UsageError naming them."""
     try:
         document = tomllib.loads(toml)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{place}: is no TOML: {error}.") from error
+        raise UsageError(f"{place}: is not valid TOML: {error}.") from error
     for key, value in values:
         *sections, name = key.split(".")
         inner = document
@@ -101,15 +101,15 @@ def config_at(toml: str, place: str, values: PointValues) -> TrainConfig:
 
 
 def read_definition(text: str, place: str) -> Definition:
-    """A sweep that was written by `as_text`. Raises UsageError for anything else."""
+    """A sweep written by `as_text`. Raises UsageError for anything else."""
     try:
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise UsageError(f"{place}: is no sweep. Move it away, or give another --out.")
+            raise UsageError(f"{place}: is not a sweep. Move it away, or use another --out.")
         version = document["format_version"]
         if not isinstance(version, int) or version > VERSION:
             raise UsageError(
-                f"{place}: format version {version}; this torchtally knows {VERSION}. Use a newer "
+                f"{place}: format version {version}; this torchtally reads {VERSION}. Use a newer "
                 "one."
             )
         runs = [
@@ -138,7 +138,7 @@ def _hashable(value: Any) -> Any:
 
 
 def varying_keys(points: Sequence[PointValues]) -> tuple[str, ...]:
-    """Keys that do not have the same value everywhere, in their order."""
+    """Keys whose value is not the same in all points, in order."""
     values_by_key: dict[str, set[str]] = {}
     for values in points:
         for key, value in values:
@@ -147,7 +147,7 @@ def varying_keys(points: Sequence[PointValues]) -> tuple[str, ...]:
 
 
 def short_names(keys: Sequence[str]) -> Mapping[str, str]:
-    """For each key its last parts, as many as tell it from the others: `lr`, `adamw.lr`."""
+    """The shortest unambiguous ending of each key: `lr`, `adamw.lr`."""
     names = {}
     for key in keys:
         parts = key.split(".")
@@ -164,7 +164,7 @@ def _ends_in(key: str, end: str) -> bool:
 
 
 def _names(points: Sequence[PointValues]) -> list[str]:
-    """Such as `lr=0.01,layers=2`: folders that a shell and a file system take as they are."""
+    """Names such as `lr=0.01,layers=2`, safe for shells and file systems."""
     short = short_names(varying_keys(points))
     names: list[str] = []
     used_names: set[str] = set()
@@ -175,8 +175,8 @@ def _names(points: Sequence[PointValues]) -> list[str]:
             if key in short
         )
         name = ",".join(parts) or ALONE
-        # Names that are cut, or differ only in what was left out, are told apart by their number;
-        # so are those that a file system without upper and lower case takes for one.
+        # Truncated or ambiguous names get their number; so do names that are equal on a file system
+        # that ignores case.
         if len(name) > LONGEST_NAME:
             name = f"{name[:LONGEST_NAME]}-{n}"
         while name.casefold() in used_names:
@@ -190,7 +190,7 @@ def _names(points: Sequence[PointValues]) -> list[str]:
 
 
 def difference(there: Definition, here: Definition) -> str:
-    """Why these are not the same sweep, a line for each reason; "" where they are."""
+    """The differences of two sweeps, one per line; "" if they are the same."""
     lines = [*_config_lines(there.toml, here.toml), *_run_lines(there, here)]
     if there.keeps_checkpoints != here.keeps_checkpoints:
         lines.append(f"  --keep-checkpoints: {_asked(there)} there, {_asked(here)} here")
@@ -208,7 +208,7 @@ def _config_lines(there: str, here: str) -> Iterator[str]:
     a, b = (dict(_flat(tomllib.loads(text))) for text in (there, here))
     for key in dict.fromkeys((*a, *b)):
         if a.get(key) != b.get(key):
-            texts = (repr(record[key]) if key in record else "not given" for record in (a, b))
+            texts = (repr(record[key]) if key in record else "not set" for record in (a, b))
             yield "  {}: {} there, {} here".format(key, *texts)
 
 

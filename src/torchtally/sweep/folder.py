@@ -1,13 +1,13 @@
-"""A sweep's folder, for one process at a time.
+"""The folder of a sweep, locked for one process.
 
-    sweep.json       the definition; another one is refused
-    config.toml      the config that all runs start from, as it was at the beginning
-    NAME/            a run: what `tally train` writes, and
-    NAME/output.txt      all that it said
-    NAME/result.json     how it ended; without it, it has not
-    results.json     all results, written anew whenever the sweep ends
+    sweep.json       the definition; a different one is refused
+    config.toml      the base config, as it was when the sweep began
+    NAME/            a run, as `tally train` writes it, with
+    NAME/output.txt      its output
+    NAME/result.json     how it ended; missing until it has
+    results.json     all results, rewritten whenever the sweep ends
 
-Files are replaced whole or not at all.
+Files are replaced atomically.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ LOG = "log.jsonl"
 
 
 class SweepFolder:
-    """Made by `open_folder`, which holds the lock."""
+    """Created by `open_folder`, which holds the lock."""
 
     def __init__(self, path: Path, definition: Definition) -> None:
         self.path, self.definition = path, definition
@@ -50,11 +50,11 @@ class SweepFolder:
         return self.run(point) / OUTPUT
 
     def has_log(self, point: SweepPoint) -> bool:
-        """Whether the run has begun at some time."""
+        """Whether the run was ever started."""
         return (self.run(point) / LOG).exists()
 
     def result(self, point: SweepPoint) -> Mapping[str, Any] | None:
-        """How the run ended, as it was noted; None where it has not, or the note is damaged."""
+        """How the run ended; None if it has not, or the file is damaged."""
         try:
             result = json.loads((self.run(point) / RESULT).read_bytes())
         except (OSError, ValueError, RecursionError):
@@ -62,17 +62,17 @@ class SweepFolder:
         return result if isinstance(result, dict) else None
 
     def note(self, point: SweepPoint, result: Mapping[str, Any]) -> None:
-        """Keep how the run ended."""
+        """Store how the run ended."""
         self.run(point).mkdir(exist_ok=True)
         _write(self.run(point) / RESULT, _json(result))
 
     def begin(self, point: SweepPoint) -> None:
-        """The run is to be made, maybe again: it has not ended."""
+        """Prepare to start the run, possibly again."""
         self.run(point).mkdir(exist_ok=True)
         (self.run(point) / RESULT).unlink(missing_ok=True)
 
     def remove_checkpoints(self, point: SweepPoint) -> None:
-        """Remove the checkpoints of a run that will not go on. One behind a link stays."""
+        """Remove the checkpoints of a finished run, unless the folder is a symbolic link."""
         checkpoints = self.run(point) / CHECKPOINTS
         if checkpoints.is_dir() and not checkpoints.is_symlink():
             shutil.rmtree(checkpoints, ignore_errors=True)
@@ -85,17 +85,15 @@ class SweepFolder:
 def open_folder(
     path: Path, definition: Definition | None, *, resumes: bool
 ) -> Iterator[SweepFolder]:
-    """The sweep's folder while it goes on: a new one, or with `resumes` one that there is.
+    """The sweep's folder, locked: a new one, or with `resumes` an existing one.
 
-    Without a definition, that of the folder. Raises UsageError where another process has it, where
-    a sweep is there and not to be resumed, or is not the same one, or other things are there.
+    Without a definition, the folder's is used. Raises UsageError if another process holds the lock,
+    if a sweep exists and is not resumed or differs, or if the folder holds other files.
     """
     path = path.absolute()
     there = path / DEFINITION
     if definition is None and not there.exists():
-        raise UsageError(
-            f"{path}: there is no sweep to resume. Give CONFIG and --grid or --random."
-        )
+        raise UsageError(f"{path}: no sweep to resume. Give CONFIG and --grid or --random.")
     try:
         path.mkdir(parents=True, exist_ok=True)
         with _locked(path):
@@ -109,7 +107,7 @@ def open_folder(
             yield SweepFolder(path, kept or chosen)
     except OSError as error:
         where = error.filename or path
-        raise UsageError(f"{where}: the sweep cannot be kept there ({error.strerror}).") from error
+        raise UsageError(f"{where}: cannot be written ({error.strerror}).") from error
 
 
 def _read_kept(there: Path) -> Definition | None:
@@ -126,36 +124,38 @@ def _check(
     path: Path, kept: Definition | None, definition: Definition | None, resumes: bool
 ) -> None:
     if kept is None:
-        begun = (CONFIG,)  # by a sweep that was killed before its definition was whole
+        begun = (CONFIG,)  # left by a sweep that was killed while it began
         others = [
             file.name for file in path.iterdir() if file.name[0] != "." and file.name not in begun
         ]
         if others:
             raise UsageError(
-                f"{path}: is not empty and holds no sweep ({min(others)}). Give another --out."
+                f"{path}: is not empty and holds no sweep ({min(others)}). Use another --out."
             )
         return
     if not resumes:
         raise UsageError(
-            f"{path}: holds a sweep of {len(kept.points)} runs. Go on with it by --resume, or give "
+            f"{path}: holds a sweep of {len(kept.points)} runs. Continue it with --resume, or use "
             "another --out."
         )
     if definition is not None and (text := difference(kept, definition)):
-        raise UsageError(f"{path}: holds another sweep. Give another --out.\n{text}")
+        raise UsageError(f"{path}: holds another sweep. Use another --out.\n{text}")
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    # Closed on exec: a lock that a run inherited would outlive us with it.
+    # O_CLOEXEC: flock belongs to the open file, so a run that inherited it would keep the lock.
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open(path / LOCK, flags, 0o666)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{path}: another sweep goes on there. Give another --out.") from None
+            raise UsageError(
+                f"{path}: another sweep is running there. Use another --out."
+            ) from None
         except OSError:
-            pass  # a file system without locks
+            pass  # the file system has no locks
         yield
     finally:
         with suppress(OSError):

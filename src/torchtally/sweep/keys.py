@@ -1,4 +1,4 @@
-"""Fields of a training's config by their dotted names: `optimizer.lr`, `model.layers`, `seed`."""
+"""Fields of a training config by dotted names: `optimizer.lr`, `model.layers`, `seed`."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -14,12 +14,12 @@ from torchtally.errors import UsageError
 from torchtally.train.config import TrainConfig
 
 OURS = ("log.folder",)
-"""Fields that a sweep sets itself."""
+"""Fields set by the sweep."""
 
 
 @cache
 def hints() -> Mapping[str, Any]:
-    """The type of each field that can be swept over, by its key."""
+    """The type of each field that can be varied, by key."""
     return {key: hint for key, hint in _hints(TrainConfig, "") if key not in OURS}
 
 
@@ -34,20 +34,20 @@ def _hints(kind: type, before: str) -> Iterator[tuple[str, Any]]:
 
 
 def hint_of(key: str) -> Any:
-    """The type of a field. Raises UsageError that says which one may be meant."""
+    """The type of a field. Raises UsageError with suggestions."""
     if key in hints():
         return hints()[key]
     if key in OURS:
-        raise UsageError(f"{key}: each run of a sweep has a folder of its own, below --out.")
+        raise UsageError(f"{key}: set by the sweep: each run has its own folder below --out.")
     if inner := [hint for hint in hints() if hint.startswith(f"{key}.")]:
         raise UsageError(f"{key}: is a section. It has: {', '.join(inner)}.")
-    # A word for the last part alone, `lr`, is as likely as a slip of the pen.
+    # The last part alone, `lr`, is as likely as a typo.
     by_last = [hint for hint in hints() if hint.rpartition(".")[2] == key]
     near = by_last or get_close_matches(key, hints(), n=3)
     guess = (
-        f" Did you mean {' or '.join(near)}?" if near else " `tally train CONFIG --help` has all."
+        f" Did you mean {' or '.join(near)}?" if near else " `tally train CONFIG --help` lists all."
     )
-    raise UsageError(f"{key}: no such key of a config.{guess}")
+    raise UsageError(f"{key}: unknown key.{guess}")
 
 
 def members(hint: Any) -> tuple[Any, ...]:
@@ -64,14 +64,14 @@ def is_number(hint: Any) -> bool:
 
 
 def is_whole(hint: Any) -> bool:
-    """A number, but none with a fraction."""
+    """Whether the field is a whole number."""
     return int in members(hint) and float not in members(hint)
 
 
 def read_value(key: str, text: str) -> Any:
-    """A field's value as it is written on a command line. Raises UsageError that names both.
+    """A field's value as written on a command line. Raises UsageError naming key and value.
 
-    Numbers, true, false, words; none where a field may be left out; TOML's arrays and quoted texts.
+    Numbers, true, false, words; none for optional fields; TOML's arrays and quoted strings.
     """
     hint = hint_of(key)
     if text.lower() == "none" and is_optional(hint):
@@ -81,15 +81,15 @@ def read_value(key: str, text: str) -> Any:
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{key}: {text} is no value of TOML: {error}.") from error
+            raise UsageError(f"{key}: {text} is not a TOML value: {error}.") from error
     try:
         return msgspec.convert(value, hint, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{key}: {text!r} is none of its values: {_wanted(hint)}.") from error
+        raise UsageError(f"{key}: expected {_wanted(hint)}, got {text!r}.") from error
 
 
 def typed_value(key: str, value: Any) -> Any:
-    """A value read from JSON in its field's own type. Raises UsageError."""
+    """A value read from JSON, converted to its field's type. Raises UsageError."""
     try:
         return msgspec.convert(value, hint_of(key), strict=False)
     except msgspec.ValidationError as error:
@@ -114,7 +114,7 @@ def _words(kind: Any) -> str:
 
 
 def flags(key: str, value: Any) -> tuple[str, ...]:
-    """A value as `tally train CONFIG` takes it from its command line."""
+    """A value as command-line flags of `tally train`."""
     if hint_of(key) is bool:
         section, dot, name = key.rpartition(".")
         return (f"--{section}{dot}{'' if value else 'no-'}{name}",)
@@ -124,7 +124,7 @@ def flags(key: str, value: Any) -> tuple[str, ...]:
 
 
 def value_text(value: Any) -> str:
-    """A value for people, as `read_value` takes it: 0.01, 1e-05, true, none, [0.9, 0.95]."""
+    """A value as text that `read_value` accepts: 0.01, 1e-05, true, none, [0.9, 0.95]."""
     if value is None:
         return "none"
     if isinstance(value, bool):

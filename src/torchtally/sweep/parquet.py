@@ -1,7 +1,7 @@
-"""Results in columns: a Parquet file with a row a run, and one with a row for all that was logged.
+"""Results as Parquet: a file with one row per run, and one with one row per log record.
 
-Values of the config are columns named `config.KEY`, in both. In the second one what is logged keeps
-its names (train/loss, eval/loss), with `run` and `step` before it.
+Both have config values in columns named `config.KEY`. In the second, logged values keep their names
+(train/loss, eval/loss), after `run` and `step`.
 """
 
 import importlib
@@ -24,23 +24,23 @@ OF_RUNS = {
     "best_loss": float, "validation_loss": float, "best_validation_loss": float, "wall_s": float,
     "exit_code": int, "message": str,
 }  # fmt: skip
-"""Columns of a run after its name and values, and their types."""
+"""Columns of a run after its name and values, with types."""
 
 
 def steps_file(path: Path) -> Path:
-    """Beside the file of runs: results.parquet has results-steps.parquet."""
+    """The path of the second file: results-steps.parquet for results.parquet."""
     return path.with_name(f"{path.stem}-steps{path.suffix}")
 
 
 def check_parquet(path: Path) -> None:
-    """Raise UsageError without the `parquet` extra, or where the file has no folder to be in."""
+    """Raise UsageError without the extra `parquet`, or if the folder does not exist."""
     _package("pyarrow.parquet")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"{path}: its folder is not there. Make it first.")
+        raise UsageError(f"{path}: its folder does not exist. Create it first.")
 
 
 def write_parquet(path: Path, definition: Definition, results: Sequence[RunResult]) -> None:
-    """Both files, best run first. Raises UsageError where they cannot be written."""
+    """Write both files, best run first. Raises UsageError if they cannot be written."""
     best_first = rank_results(results)
     runs = [
         {
@@ -91,7 +91,7 @@ def _write(
 
 
 def _type(hint: Any) -> Any:
-    """Arrow's type of a config's field."""
+    """The Arrow type of a config field."""
     kind = next(member for member in members(hint) if member is not type(None))
     if get_origin(kind) is tuple:
         return _package("pyarrow").list_(_type(get_args(kind)[0]))
@@ -103,7 +103,7 @@ def _scalar(kind: type) -> Any:
 
 
 def _logged_type(name: str, rows: Sequence[dict[str, Any]]) -> Any:
-    """Of a column of logged values: numbers are float64 unless all are whole, others are text."""
+    """The Arrow type of logged values: int64 if all are whole, else float64, else text."""
     kinds = {type(row[name]) for row in rows if row.get(name) is not None}
     if kinds <= {int}:
         return _scalar(int)
@@ -115,6 +115,6 @@ def _package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise UsageError(
-            f"Parquet is written by pyarrow, which is not installed ({error}). "
+            f"Writing Parquet needs pyarrow, which is not installed ({error}). "
             'Install it: pip install "torchtally[parquet]".'
         ) from error

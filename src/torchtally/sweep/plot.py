@@ -1,6 +1,6 @@
-"""Losses drawn in letters, one for each run or series: plain text that every terminal has.
+"""ASCII charts of a sweep's losses, one letter per run or series.
 
-Of one number with three values or more, the final loss over it; else the losses over the steps.
+If a number has three or more values, the final loss over it; else the losses over steps.
 """
 
 import math
@@ -18,7 +18,7 @@ ROWS = 14
 MOST_CURVES = 6
 MOST_SERIES = 6
 LEAST_VALUES = 3
-"""Of a number: fewer show no shape."""
+"""Of a number; fewer do not show a curve."""
 DECADE = 10.0
 LARGEST = 1e300
 """Losses from here on are not drawn, as inf is not: their differences may overflow."""
@@ -28,7 +28,7 @@ XY = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What one letter stands for."""
+    """The points of one letter."""
 
     letter: str
     points: tuple[XY, ...]
@@ -38,19 +38,19 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series over one axis; the first are drawn over the others."""
+    """Series over one axis; the first are drawn on top."""
 
     title: str
     x_title: str
     series: tuple[Series, ...]
     x_is_whole: bool = False
     marks: Mapping[str, str] = field(default_factory=dict)
-    """Letters of runs, by the runs' names."""
+    """Letters of runs, by name."""
     note: str = ""
 
 
 def chart(definition: Definition, results: Sequence[RunResult]) -> Chart | None:
-    """What says most of these results; None where there is nothing to compare."""
+    """The most informative chart; None if there is nothing to compare."""
     drawn = [result for result in rank_results(results) if _is_drawable(result.final_loss)]
     if len(drawn) < 2:
         return None
@@ -62,9 +62,10 @@ def _is_drawable(loss: float | None) -> bool:
 
 
 def _over_a_value(definition: Definition, results: Sequence[RunResult]) -> Chart | None:
-    """The final loss over the number with the most values, a letter for each of the others'.
+    """The final loss over the number with the most values, one letter per combination of the
+    others.
 
-    What diverged is at the upper edge.
+    Diverged runs are at the upper edge.
     """
     counts = {
         key: len({dict(result.point.values)[key] for result in results})
@@ -106,7 +107,7 @@ def _over_a_value(definition: Definition, results: Sequence[RunResult]) -> Chart
 
 
 def _over_steps(drawn: Sequence[RunResult]) -> Chart:
-    """The losses of the best runs, each with a letter that the table has, too."""
+    """The losses of the best runs; the table shows their letters."""
     best = drawn[:MOST_CURVES]
     left_out = len(drawn) - len(best)
     marks = {
@@ -120,7 +121,7 @@ def _over_steps(drawn: Sequence[RunResult]) -> Chart:
         )
         for result in best
     )
-    note = f"{left_out} more are not drawn." if left_out else ""
+    note = f"{left_out} more are not shown." if left_out else ""
     return Chart("Training loss by step", "step", series, True, marks, note)
 
 
@@ -129,7 +130,7 @@ def _over_steps(drawn: Sequence[RunResult]) -> Chart:
 
 @dataclass(frozen=True, slots=True)
 class ChartAxis:
-    """From low to high; a place on it is a share from 0 to 1."""
+    """An axis; positions are fractions from 0 to 1."""
 
     low: float
     high: float
@@ -140,7 +141,7 @@ class ChartAxis:
         return (at - low) / (high - low)
 
     def value(self, share: float) -> float:
-        """The one whose share this is."""
+        """The value at this fraction."""
         low, high = self._scaled(self.low), self._scaled(self.high)
         at = low + share * (high - low)
         return math.exp(at) if self.is_logarithmic else at
@@ -150,7 +151,7 @@ class ChartAxis:
 
 
 def axis(values: Sequence[float], *, may_be_logarithmic: bool = True) -> ChartAxis:
-    """For all values: logarithmic where they are positive and span more than a decade."""
+    """The axis of these values, logarithmic if they are positive and span more than a decade."""
     low, high = min(values), max(values)
     if low == high:
         half = abs(low) / 2 or 0.5
@@ -159,7 +160,7 @@ def axis(values: Sequence[float], *, may_be_logarithmic: bool = True) -> ChartAx
 
 
 def chart_text(drawn: Chart, *, width: int = WIDTH, rows: int = ROWS) -> str:
-    """The chart as lines with their ends, at most `width` wide."""
+    """The chart as lines of at most `width` characters."""
     points = [point for each in drawn.series for point in each.points]
     x = axis([point[0] for point in points], may_be_logarithmic=not drawn.x_is_whole)
     y = axis([point[1] for point in points])

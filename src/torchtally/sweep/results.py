@@ -1,4 +1,4 @@
-"""What came of a run: how its process ended, and what its log says."""
+"""The result of a run: how its process ended, and what its log says."""
 
 import math
 import os
@@ -18,17 +18,17 @@ from torchtally.train.logs.jsonl import LogContents
 from torchtally.train.outcome import StepError
 
 DIVERGED = StepError.exit_code
-"""Exit code of a training that stopped at a loss or gradient it must not go on with."""
+"""Exit code of a training that stopped at a NaN, an inf or a spike."""
 STOPPED = (130, 143, -2, -15)
-"""Of one that SIGINT or SIGTERM ended: it has saved, or had nothing to save."""
+"""Exit codes after SIGINT or SIGTERM: the run has saved, or had nothing to save."""
 OUT_OF_MEMORY = re.compile(
     r"(device|host|CUDA|HIP) (is )?out of memory|OutOfMemoryError|MemoryError|DefaultCPUAllocator"
 )
 LINES = 12
-"""Of a failed run's output, kept for its message."""
+"""Lines of a failed run's output in its message."""
 TAIL_BYTES = 10_000
 ERROR = "tally: "
-"""What the command's own errors begin with."""
+"""Prefix of the command's own messages."""
 
 
 class Status(StrEnum):
@@ -39,12 +39,12 @@ class Status(StrEnum):
     OUT_OF_MEMORY = "out of memory"
     FAILED = "failed"
     STOPPED = "stopped"
-    """By a signal: it goes on when the sweep is resumed."""
+    """By a signal: it continues when the sweep is resumed."""
     WAITING = "not run"
 
     @property
     def is_final(self) -> bool:
-        """Whether a resumed sweep keeps it. What failed is tried again: its cause may be gone."""
+        """Whether a resumed sweep keeps it. Failed runs are retried: the cause may be gone."""
         return self in (Status.ENDED, Status.DIVERGED)
 
     @property
@@ -54,33 +54,33 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnding:
-    """How a run's process ended, as it is kept in the run's folder."""
+    """How a run's process ended, as stored in its folder."""
 
     status: Status
     exit_code: int | None = None
     wall_s: float | None = None
-    """Of its process; of a run that was resumed, since then."""
+    """Of its process; for a resumed run, since resuming."""
     message: str = ""
-    """Of one that did not end well: the last that it said."""
+    """The end of its output, if it failed."""
 
     @property
     def gist(self) -> str:
-        """One line of the message: the error of tally's that ended it, or the last line."""
+        """One line of the message: tally's error, or the last line."""
         lines = [line for line in self.message.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith(ERROR)]
-        return (errors or lines or ["it said nothing"])[-1].removeprefix(ERROR).strip()
+        return (errors or lines or ["no output"])[-1].removeprefix(ERROR).strip()
 
     def as_json(self) -> dict[str, Any]:
         return {"format_version": 1, **asdict(self)}
 
 
 def ending(exited: Exit, output: Path, *, is_stopping: bool) -> RunEnding:
-    """What a process's exit means. `is_stopping`: runs were asked to end."""
+    """The meaning of a process's exit. `is_stopping`: runs were asked to stop."""
     output_text = exited.problem or last_lines(output)
     status = _status(exited, output_text, is_stopping)
     if exited.code < 0 and status is Status.FAILED:
-        output_text = f"{output_text}\nIt was killed by signal {-exited.code}." + (
-            " The kernel does that where the host's memory is short." if exited.code == -9 else ""
+        output_text = f"{output_text}\nKilled by signal {-exited.code}." + (
+            " The OOM killer does that when host memory runs out." if exited.code == -9 else ""
         )
     message = "" if status in (Status.ENDED, Status.STOPPED) else output_text.strip()
     wall_s = round(exited.wall_s, 3)
@@ -100,7 +100,7 @@ def _status(exited: Exit, output_text: str, is_stopping: bool) -> Status:
 
 
 def read_ending(result: Mapping[str, Any] | None) -> RunEnding:
-    """That of a run's folder; WAITING where there is none that can be read."""
+    """The stored ending of a run; WAITING if there is none or it is damaged."""
     try:
         assert result is not None
         wall_s = result["wall_s"]
@@ -115,7 +115,7 @@ def read_ending(result: Mapping[str, Any] | None) -> RunEnding:
 
 
 def last_lines(path: Path, count: int = LINES) -> str:
-    """The end of a run's output, a moving line as it was last drawn; "" where there is none."""
+    """The end of a run's output, with redrawn lines as last drawn; "" without output."""
     try:
         with open(path, "rb") as file:
             file.seek(max(os.path.getsize(path) - TAIL_BYTES, 0))
@@ -128,19 +128,19 @@ def last_lines(path: Path, count: int = LINES) -> str:
 # Results ----------------------------------------------------------------------------------------
 
 LossSeries = tuple[tuple[int, float], ...]
-"""(step, loss), the steps ascending."""
+"""(step, loss), in ascending order of steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """A run: its values, how it ended, and its losses so far."""
+    """The values of a run, how it ended, and its losses so far."""
 
     point: SweepPoint
     ending: RunEnding
     training: LossSeries = ()
     validation: LossSeries = ()
     records: tuple[tuple[int, Mapping[str, Any]], ...] = ()
-    """(step, values) of all that is logged."""
+    """(step, values) of all log records."""
 
     @property
     def status(self) -> Status:
@@ -150,7 +150,7 @@ class RunResult:
 
     @property
     def steps(self) -> int:
-        """Done, as far as they are logged."""
+        """The last logged step."""
         return self.training[-1][0] if self.training else 0
 
     @property
@@ -172,14 +172,14 @@ class RunResult:
 
     @property
     def has_risen(self) -> bool:
-        """Whether it ended with a higher loss than it began with, or with none that is a number."""
+        """Whether the final loss is higher than the first one, or NaN."""
         if self.status is not Status.ENDED or not self.training:
             return False
         return not self.training[-1][1] <= self.training[0][1]
 
     @property
     def remark(self) -> str:
-        """The status in a table."""
+        """The status as shown in a table."""
         return f"{self.status}, loss rose" if self.has_risen else str(self.status)
 
 
@@ -188,7 +188,7 @@ def _least(losses: LossSeries) -> float | None:
 
 
 def result_of(folder: SweepFolder, point: SweepPoint) -> RunResult:
-    """What the run's folder says. A log that cannot be read is none."""
+    """The result stored in the run's folder. An unreadable log counts as none."""
     run_ending = read_ending(folder.result(point))
     try:
         log: LogContents | None = read_log(folder.run(point))
@@ -206,16 +206,15 @@ def result_of(folder: SweepFolder, point: SweepPoint) -> RunResult:
 
 
 def rank_results(results: Sequence[RunResult]) -> list[RunResult]:
-    """Best first: what ended, by its loss; then what did not, as far as it came.
+    """Best first: runs that ended, by loss, then the others.
 
-    By the last loss on validation data where every run that ended has one, else by the last one in
-    training.
+    By the last validation loss if every run that ended has one, else by the last training loss.
     """
     return sorted(results, key=lambda result: _rank(result, is_validated(results)))
 
 
 def is_validated(results: Sequence[RunResult]) -> bool:
-    """Whether the runs that ended can all be judged by validation data."""
+    """Whether all runs that ended have a validation loss."""
     ended = [result for result in results if result.status is Status.ENDED]
     return bool(ended) and all(result.validation for result in ended)
 

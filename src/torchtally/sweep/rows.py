@@ -1,4 +1,4 @@
-"""Results as a table for people, and as plain data for programs."""
+"""Results as a table, and as plain data."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ KEYS_NEVER_LEFT_OUT = 3
 def results_table(
     definition: Definition, results: Sequence[RunResult], marks: Mapping[str, str]
 ) -> Table:
-    """A row a run, best first, with what varies. `marks`: letters of a plot, by a run's name."""
+    """One row per run, best first, with varying keys. `marks`: letters in the chart by run name."""
     short = short_names(definition.varying_keys)
     best_first = rank_results(results)
     by_validation = is_validated(results)
@@ -32,7 +32,7 @@ def results_table(
         Column("status", "status", Unit.WORD),
     ]
     rows = [_row(definition, result, columns, marks) for result in best_first]
-    by = "last loss on validation data" if by_validation else "last training loss"
+    by = "last validation loss" if by_validation else "last training loss"
     return Table(
         title=f"{definition.config}, {len(results)} run{'s' * (len(results) != 1)} by {by}",
         columns=tuple(columns),
@@ -75,7 +75,7 @@ def _loss(loss: float | None) -> str:
 
 
 def document(definition: Definition, results: Sequence[RunResult]) -> dict[str, Any]:
-    """All results as JSON has them, best first. What nobody knows is null."""
+    """All results as JSON data, best first. Unknown values are null."""
     by_validation = is_validated(results)
     return {
         "schema_version": VERSION,
@@ -87,7 +87,7 @@ def document(definition: Definition, results: Sequence[RunResult]) -> dict[str, 
 
 
 def record(result: RunResult) -> dict[str, Any]:
-    """A run's results. Losses are nats per token of a language model; times are seconds."""
+    """The results of a run. Losses of language models are in nats per token, times in seconds."""
     return {
         "name": result.point.name,
         "values": dict(result.point.values),

@@ -1,12 +1,11 @@
-"""Which values are tried: grids and random draws as they are written, and the points they span.
+"""The values to try: parsing of grids and random draws, and the points they span.
 
-    optimizer.lr=0.01,0.1            a grid, or in --random a choice: each, or one of them
-    optimizer.lr=log:1e-5..1e-1      drawn evenly over its logarithm, ends included
-    model.dropout=0..0.3             drawn evenly
+    optimizer.lr=0.01,0.1            a grid: each value; with --random one of them
+    optimizer.lr=log:1e-5..1e-1      log-uniform, ends included
+    model.dropout=0..0.3             uniform
 
-A number that is drawn is rounded to four digits, so that the one read in a table is the one that
-ran. Draw n of a key depends on the seed, the key and n alone: more draws, or another key beside it,
-leave those there were as they are.
+Drawn numbers are rounded to four digits, so that tables show the exact values. Draw n of a key
+depends only on seed, key and n: more draws or other keys do not change it.
 """
 
 import math
@@ -26,12 +25,12 @@ MOST_POINTS = 100_000
 CLOSING = {"[": "]", '"': '"', "'": "'"}
 
 PointValues = tuple[tuple[str, Any], ...]
-"""(key, value) of one run, in the order they were asked for."""
+"""(key, value) of one run, in command-line order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some values; of a grid, each."""
+    """A list of values: each in a grid, one of them in a draw."""
 
     key: str
     values: tuple[Any, ...]
@@ -42,7 +41,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A number from low to high, both included."""
+    """A number from low to high, inclusive."""
 
     key: str
     low: float
@@ -51,7 +50,7 @@ class Interval:
     is_whole: bool
 
     def draw(self, share: float) -> float | int:
-        """The value that has this share, from 0 to below 1, of all values before it."""
+        """The value at this quantile in [0, 1)."""
         low, high = self.low, self.high + self.is_whole
         if self.is_logarithmic:
             value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
@@ -63,19 +62,19 @@ class Interval:
 
 
 def grid(text: str) -> Choice:
-    """Of KEY=VALUE,VALUE. Raises UsageError that names key and value."""
+    """Parse KEY=VALUE,VALUE. Raises UsageError naming key and value."""
     key, rest = _key(text, "--grid optimizer.lr=1e-4,3e-4")
     return Choice(key, tuple(read_value(key, part) for part in split(rest, key)))
 
 
 def fixed_choice(text: str) -> Choice:
-    """Of KEY=VALUE, where a comma is part of the value."""
+    """Parse KEY=VALUE; commas are part of the value."""
     key, rest = _key(text, "--set steps=100")
     return Choice(key, (read_value(key, rest),))
 
 
 def random_choice(text: str) -> Choice | Interval:
-    """Of KEY=A..B, KEY=log:A..B or KEY=VALUE,VALUE. Raises UsageError that names key and value."""
+    """Parse KEY=A..B, KEY=log:A..B or KEY=VALUE,VALUE. Raises UsageError naming key and value."""
     key, rest = _key(text, "--random optimizer.lr=log:1e-5..1e-1")
     if rest.startswith(LOG) or (TO in rest and is_number(hint_of(key))):
         return _interval(key, rest)
@@ -95,17 +94,17 @@ def _interval(key: str, text: str) -> Interval:
     is_logarithmic = text.startswith(LOG)
     ends = text.removeprefix(LOG).split(TO)
     if len(ends) != 2 or not is_number(hint_of(key)):
-        raise UsageError(f"{key}: {text} is no interval. Write it as 1e-5{TO}1e-1, for a number.")
+        raise UsageError(f"{key}: {text} is not an interval of numbers. Write it as 1e-5{TO}1e-1.")
     low, high = (read_value(key, ending.strip()) for ending in ends)
     if low is None or high is None or not low < high or not math.isfinite(high - low):
-        raise UsageError(f"{key}: {text}: its first end must be below its second one.")
+        raise UsageError(f"{key}: {text}: the first end must be below the second.")
     if is_logarithmic and low <= 0:
         raise UsageError(f"{key}: {text}: a logarithm needs numbers above 0.")
     return Interval(key, low, high, is_logarithmic, is_whole(hint_of(key)))
 
 
 def split(text: str, key: str) -> list[str]:
-    """The values between commas, but for commas within brackets and quotes."""
+    """Split at commas outside of brackets and quotes."""
     parts, begun, inside = [], 0, ""
     for at, char in enumerate(text):
         if inside:
@@ -117,24 +116,23 @@ def split(text: str, key: str) -> list[str]:
             begun = at + 1
     parts.append(text[begun:].strip())
     if "" in parts:
-        raise UsageError(f"{key}: {text}: there is nothing between two commas.")
+        raise UsageError(f"{key}: {text}: a value is empty.")
     return parts
 
 
 def points(
     grids: Sequence[Choice], randoms: Sequence[Choice | Interval], draws: int, seed: int
 ) -> tuple[PointValues, ...]:
-    """Every draw at every point of the grid, each once; all of the grid for the first draw first.
+    """Every draw at every point of the grid, without duplicates; ordered by draw, then grid.
 
-    Raises UsageError for a key that is named twice, and for more points than a sweep can be meant
-    to have.
+    Raises UsageError for a key given twice, and for too many points.
     """
     keys = [choice.key for choice in (*grids, *randoms)]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
-        raise UsageError(f"{twice}: is asked for twice. Give all of its values at once.")
+        raise UsageError(f"{twice}: is given twice. Give all of its values at once.")
     count = math.prod(len(choice.values) for choice in grids) * (draws if randoms else 1)
     if count > MOST_POINTS:
-        raise UsageError(f"{count} runs: a sweep has {MOST_POINTS} at most.")
+        raise UsageError(f"expected at most {MOST_POINTS} runs, got {count}.")
     values_of_points = (
         (*at, *draw)
         for draw in _draws(randoms, draws, seed)
@@ -152,6 +150,6 @@ def _draws(randoms: Sequence[Choice | Interval], draws: int, seed: int) -> Itera
 
 
 def _share(seed: int, key: str, n: int) -> float:
-    # Seeded by a text Python takes its SHA-512, and `random()` is promised to stay as it is
+    # Python seeds from the SHA-512 of a string, and guarantees that `random()` stays the same
     # (docs.python.org, random, "Notes on Reproducibility").
     return random.Random(f"{seed} {key} {n}").random()

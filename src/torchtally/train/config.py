@@ -1,4 +1,4 @@
-"""One frozen config of a training: a TOML file with flags over it, checked before anything runs."""
+"""The frozen config of a training: a TOML file plus flags, validated before anything runs."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -16,12 +16,12 @@ from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.optimizers.schedules import DecayShape, ScheduleConfig, Shape
 
 STDLIB = "<stdlib>"
-"""In `data.text`: Python's own library, text that is on every machine."""
+"""In `data.text`: Python's standard library, text that every machine has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A preset, with other values for some of its sizes; or all sizes of a decoder."""
+    """A preset, with changes to some of its sizes, or all sizes of a decoder."""
 
     preset: str | None = None
     layers: int | None = None
@@ -41,12 +41,12 @@ class ModelConfig:
     rope_theta: float | None = None
     norm_eps: float | None = None
     recompute: Literal["none", "selective", "full"] = "none"
-    """What the backward pass makes again instead of keeping it."""
+    """Activation recomputation in the backward pass."""
     weights: str | None = None
-    """Start from these: a folder or file of safetensors with Hugging Face's names."""
+    """Initial weights: a folder or file of safetensors with Hugging Face's names."""
 
     def transformer(self) -> TransformerConfig:
-        """The decoder's config. Raises UsageError where a size is missing or cannot be."""
+        """The decoder's config. Raises UsageError for a missing or invalid size."""
         sizes = {member.name for member in fields(TransformerConfig)}
         values = {
             member.name: value
@@ -58,7 +58,7 @@ class ModelConfig:
         needed = ("layers", "width", "heads", "ffn", "vocabulary", "context")
         if missing := [name for name in needed if name not in values]:
             raise UsageError(
-                f"model.{missing[0]}: is missing. Give a preset (llama-1m), or all of "
+                f"model.{missing[0]}: is missing. Give a preset (such as llama-1m), or all of "
                 f"{', '.join(needed)}."
             )
         return TransformerConfig(**{"kv_heads": values["heads"], **values})
@@ -66,7 +66,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherConfig:
-    """The linear teacher: x of a normal, y = x . (0, 1, ..., dim - 1); a deep linear pupil."""
+    """A linear teacher, x normal and y = x . (0, 1, ..., dim - 1), and a deep linear student."""
 
     dim: int = 16
     num_layers: int = 0
@@ -74,30 +74,30 @@ class TeacherConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """Token files that there are, or text that is turned into them first."""
+    """Existing token files, or text that is tokenized first."""
 
     train: tuple[str, ...] = ()
-    """Files of tokens, or a folder by `tally data prepare`."""
+    """Token files, or a folder written by `tally data prepare`."""
     validation: tuple[str, ...] = ()
-    """The folder's own validation split where none is given."""
+    """Default: the validation split of the folder."""
     text: tuple[str, ...] = ()
-    """Text files, folders or globs, read as bytes; "<stdlib>" is Python's own library."""
+    """Text files, folders or globs, read as bytes; "<stdlib>" is Python's standard library."""
     dtype: str | None = None
-    """Of files without a header: "uint16", "uint32"."""
+    """Dtype of files without a header: "uint16", "uint32"."""
     order: Literal["shuffled", "sequential", "random"] = "shuffled"
     stride: int | None = None
-    """Tokens from one window's beginning to the next one's; the sequence's length."""
+    """Tokens from one window's start to the next; default: the sequence length."""
     read: Literal["map", "copy"] = "map"
-    """A mapped file is read twice as fast; one that shrinks while it is read ends the process."""
+    """A mapped file is read twice as fast; if it shrinks meanwhile, SIGBUS ends the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRateConfig:
-    """How the learning rate goes over the steps of the run."""
+    """The learning rate schedule."""
 
     shape: Shape = "cosine"
     warmup_steps: int = 0
-    """Of a run that is no longer than these, all steps but the last warm up."""
+    """At most steps - 1: a shorter run is all warm-up."""
     floor: float | None = None
     decay_steps: int | None = None
     decay_shape: DecayShape | None = None
@@ -114,21 +114,21 @@ class LearningRateConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig:
-    """The loss on validation data, now and then and at the end."""
+    """Evaluations of the validation loss, periodically and at the end."""
 
     every: int | None = None
-    """Steps; None: at the end alone."""
+    """Steps between evaluations; None: only at the end."""
     batches: int = 20
-    """Of the training's batch size, the same ones every time."""
+    """Batches per evaluation, of the training batch size; the same ones every time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
-    """Text of the model's own, now and then and at the end."""
+    """Text sampled from the model, periodically and at the end."""
 
     every: int | None = None
     tokens: int = 0
-    """0: none."""
+    """Per sample; 0: no samples."""
     prompt: str = "\n"
     temperature: float = 0.8
     top_k: int | None = None
@@ -136,19 +136,19 @@ class SamplingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Where the run is written down. The JSONL file is always there."""
+    """Where the run is logged. The JSONL file is always written."""
 
     folder: str = "runs/run"
     every: int = 10
-    """Steps between two records."""
+    """Steps between log records."""
     to: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
     project: str = "torchtally"
-    """wandb's and trackio's."""
+    """Project name for wandb and trackio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileConfig:
-    """torch.profiler over some steps; its trace goes to the run's folder."""
+    """torch.profiler over some steps; its trace is written to the run's folder."""
 
     first_step: int | None = None
     steps: int = 3
@@ -156,20 +156,20 @@ class ProfileConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """What a training can go on from, in the run's folder below `checkpoints`."""
+    """Checkpoints, in `checkpoints` below the run's folder."""
 
     every: int | None = None
-    """Steps from one to the next."""
+    """Steps between checkpoints."""
     every_minutes: float | None = 10.0
-    """Minutes from one to the next, whatever the steps."""
+    """Minutes between checkpoints."""
     at_end: bool = True
-    """One after the last step, too."""
+    """Also save after the last step."""
     keep_last: int = 2
-    """So many, the newest; more than one, so that a damaged one is not the end."""
+    """How many of the newest are kept; more than one, in case one is damaged."""
     keep_every: int | None = None
-    """Those of steps that it divides are never removed."""
+    """Checkpoints of steps divisible by it are never removed."""
     in_background: bool = True
-    """Written while training goes on, from a copy in the host's memory."""
+    """Write while training continues, from a copy in host memory."""
     follows_links: bool = False
     """Whether `checkpoints` may be a symbolic link."""
 
@@ -177,17 +177,17 @@ class CheckpointConfig:
         for name in ("every", "every_minutes", "keep_last", "keep_every"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise UsageError(f"checkpoint.{name}: {value} is none: give more than 0.")
+                raise UsageError(f"checkpoint.{name}: expected more than 0, got {value}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
-    """How the ranks of `torchrun` share a training. Nothing of it matters to a process alone."""
+    """How the ranks of `torchrun` share a training; without effect on a single process."""
 
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    """All weights on every rank, or a shard of each weight on each (FSDP2)."""
+    """ddp: all weights on every rank; fsdp: each rank holds a shard of every weight (FSDP2)."""
     reshard_after_forward: bool = True
-    """fsdp: a block's whole weights are let go after its forward pass and gathered again."""
+    """fsdp: free a block's gathered weights after its forward pass and gather them again."""
 
 
 PrecisionName = Literal["auto", "fp32", "tf32", "bf16", "fp16", "bf16-master", "pure-bf16", "fp8"]
@@ -195,30 +195,30 @@ PrecisionName = Literal["auto", "fp32", "tf32", "bf16", "fp16", "bf16-master", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """All that a training depends on. The same config and seed give the same losses."""
+    """Everything a training depends on. The same config and seed give the same losses."""
 
     task: Literal["language", "teacher"] = "language"
     steps: int
     batch: int
-    """Sequences (rows) of an optimizer step, of all ranks together."""
+    """Sequences (rows) per optimizer step, over all ranks."""
     micro_batch: int | None = None
-    """Of them at once on the device; all where none is given."""
+    """Rows at a time on the device; default: all."""
     sequence: int | None = None
-    """Tokens; the model's context where none is given."""
+    """Tokens; default: the model's context."""
     seed: int = 1
     device: str = "auto"
-    """"auto": the GPU where there is one."""
+    """"auto": the GPU if there is one."""
     precision: PrecisionName = "auto"
-    """"auto": bf16 on a GPU that has it, else fp32."""
+    """"auto": bf16 on a GPU that supports it, else fp32."""
     compile: bool | None = None
     """torch.compile; None: on GPUs."""
     clip_norm: float | None = 1.0
     loss_chunk_tokens: int | None = None
-    """Logits of so many tokens are there at once; 0: of all; None: 128 on the CPU, all on a GPU."""
+    """Tokens whose logits exist at once; 0: all; None: 128 on the CPU, all on a GPU."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
-    """When a loss or a gradient is no number."""
+    """On a NaN or inf loss or gradient."""
     on_spike: Literal["note", "skip", "stop"] = "note"
-    """When a loss jumps far above those before it."""
+    """On a loss far above the recent ones."""
     model: ModelConfig = field(default_factory=ModelConfig)
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -234,42 +234,43 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, value in (("steps", self.steps), ("batch", self.batch)):
             if value < 1:
-                raise UsageError(f"{name}: {value} is none: give 1 or more.")
+                raise UsageError(f"{name}: expected 1 or more, got {value}.")
         if self.micro_batch is not None and not 1 <= self.micro_batch <= self.batch:
             raise UsageError(
-                f"micro_batch: {self.micro_batch} of a batch of {self.batch}: give 1 to "
-                f"{self.batch}."
+                f"micro_batch: expected 1 to {self.batch} (the batch), got {self.micro_batch}."
             )
         if self.loss_chunk_tokens is not None and self.loss_chunk_tokens < 0:
-            raise UsageError(f"loss_chunk_tokens: {self.loss_chunk_tokens}: give 0 or more.")
+            raise UsageError(
+                f"loss_chunk_tokens: expected 0 or more, got {self.loss_chunk_tokens}."
+            )
         if self.task == "language":
             context = self.model.transformer().context
             if self.sequence is not None and not 1 <= self.sequence <= context:
                 raise UsageError(
-                    f"sequence: {self.sequence} is not from 1 to the model's context of {context}."
+                    f"sequence: expected 1 to {context} (the model's context), got {self.sequence}."
                 )
             if not (self.data.train or self.data.text):
                 raise UsageError(
-                    "data.train: nothing to train on. Give files of tokens, or text: "
+                    "data.train: nothing to train on. Give token files, or text: "
                     f'data.text = ["book.txt"] or ["{STDLIB}"].'
                 )
         self.learning_rate.schedule(self.steps)
 
     @property
     def rows(self) -> int:
-        """Of a micro-batch."""
+        """Rows of a micro-batch."""
         return self.micro_batch or self.batch
 
     @property
     def tokens_of_sequence(self) -> int:
-        """Of a language model's sequence."""
+        """The sequence length of a language model."""
         return self.sequence or self.model.transformer().context
 
     def chunk_tokens(self, device_type: str) -> int | None:
-        """Of how many tokens logits are there at once on a device of this type; None: of all.
+        """How many tokens have logits at once on a device of this type; None: all.
 
-        On the CPU chunks that stay in its caches are faster (benchmarks/train_step.py). On a GPU
-        they save memory, and nobody has timed them.
+        On the CPU, chunks that fit its caches are faster (benchmarks/train_step.py). On a GPU they
+        save memory; their speed there is not measured.
         """
         if self.loss_chunk_tokens is None:
             return 128 if device_type == "cpu" else None
@@ -287,7 +288,7 @@ def read_config(path: Path | str) -> TrainConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({error}).") from error
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: is no TOML: {error}.") from error
+        raise UsageError(f"{path}: is not valid TOML: {error}.") from error
     return config_of(values, str(path))
 
 
@@ -295,8 +296,8 @@ def config_of(values: Mapping[str, Any], place: str) -> TrainConfig:
     """The config of plain values. Raises UsageError that names place and key."""
     for key, valid_keys in unknown_keys(values, TrainConfig):
         near = get_close_matches(key.rpartition(".")[2], valid_keys, n=1)
-        guess = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(valid_keys)}."
-        raise UsageError(f"{place}: {key}: no such key.{guess}")
+        guess = f" Did you mean {near[0]}?" if near else f" Keys are: {', '.join(valid_keys)}."
+        raise UsageError(f"{place}: {key}: unknown key.{guess}")
     try:
         return msgspec.convert(values, TrainConfig)
     except msgspec.ValidationError as error:
@@ -311,7 +312,7 @@ def config_of(values: Mapping[str, Any], place: str) -> TrainConfig:
 def unknown_keys(
     values: Mapping[str, Any], kind: type, before: str = ""
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(a key that the config does not have, those it has there)."""
+    """(unknown key, the valid keys of its table)."""
     hints = get_type_hints(kind)
     valid_keys = tuple(member.name for member in fields(kind))
     for key, value in values.items():

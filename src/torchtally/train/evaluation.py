@@ -1,7 +1,6 @@
-"""The loss on validation data: exact, and the training as it was before.
+"""The exact loss on validation data, without side effects on the training.
 
-Which windows it is of is the caller's choice: the same ones every time, or two losses are not of
-the same thing.
+The caller chooses the windows: two losses are comparable only if these are the same.
 
 Axes: `vocabulary`.
 """
@@ -27,31 +26,31 @@ LARGEST_EXPONENT = math.log(1.7e308)
 
 
 Rows = tuple[Tensor, Tensor]
-"""Inputs and targets, of as many rows."""
+"""(inputs, targets), with equally many rows."""
 PrecisionContext = Callable[[], AbstractContextManager[object]]
-"""Makes the context in which a forward pass runs: autocast, or none."""
+"""Makes the context of a forward pass: autocast, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What the model makes of the validation data."""
+    """The result of an evaluation."""
 
     loss_nats: float
-    """Mean over all targets that count, each counted once."""
+    """Mean over all targets that are not ignored."""
     bits_per_byte: float | None
-    """Bits for all those targets by the bytes of text they stand for; None where nobody said how
-    many bytes a token stands for. Comparable between tokenizers, as the loss is not."""
+    """Bits of all those targets per byte of their text; None if the bytes per token are unknown.
+    Unlike the loss it is comparable between tokenizers."""
     tokens: int
-    """Targets that count."""
+    """Targets that are not ignored."""
     seconds: float
 
     @property
     def perplexity(self) -> float:
-        """e to the loss; infinity where that is no number of float64."""
+        """exp(loss); inf where it overflows float64."""
         return math.inf if self.loss_nats > LARGEST_EXPONENT else math.exp(self.loss_nats)
 
     def values(self) -> dict[str, LogValue]:
-        """As they are logged."""
+        """The values under their log names."""
         values: dict[str, LogValue] = {
             names.EVAL_LOSS: self.loss_nats,
             names.EVAL_PERPLEXITY: self.perplexity,
@@ -73,16 +72,16 @@ def evaluate(
     ranks: Ranks = ALONE,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Evaluation:
-    """The mean loss over all targets of these batches, however they are spread over them.
+    """The mean loss over all targets of these batches, however they are batched.
 
-    `loss` gives, by way of `model`, the mean over those of a batch's targets that count: of token
-    ids all but -100, of anything else all. Means are weighted by their number of targets and added
-    up in float64. `token_bytes` are the bytes of text that each token id stands for, on any device;
-    0 for the end of a document, whose bits count all the same. The host waits for the device once,
-    at the end. With several ranks, `batches` are this one's rows, as many batches on each, and what
-    comes back is of all.
+    `loss` returns the mean over a batch's targets that count: token ids other than -100, or all
+    floating-point targets. Means are weighted by their number of targets and summed in float64.
+    `token_bytes` is the length in bytes of each token id, on any device; 0 for the end of a
+    document, whose bits count as well. The host synchronizes with the device once, at the end. With
+    several ranks `batches` are this rank's rows, equally many batches on each, and the result is
+    that of all ranks.
 
-    Raises UsageError where no target counts.
+    Raises UsageError if no target counts.
     """
     start_s = clock()
     totals: Tensor | None = None
@@ -93,14 +92,14 @@ def evaluate(
             counted = _counts(targets)
             count = counted.sum()
             lengths = _bytes_of(targets, counted, token_bytes)
-            # Of no target the mean is 0 / 0.
+            # The mean over no targets is 0 / 0 = NaN.
             nats = torch.where(count > 0, mean * count, 0.0)
             sums = torch.stack([nats, count.double(), lengths.double()])
             totals = sums if totals is None else totals + sums
     own = (0.0, 0.0, 0.0) if totals is None else totals.tolist()
     nats_of_all, count_of_all, text_bytes = ranks.sum(own)
     if not count_of_all:
-        raise UsageError("The validation data has no targets: give it more, or longer windows.")
+        raise UsageError("The validation data has no targets: add data, or use longer windows.")
     return Evaluation(
         loss_nats=nats_of_all / count_of_all,
         bits_per_byte=nats_of_all / math.log(2) / text_bytes if text_bytes else None,
@@ -111,15 +110,13 @@ def evaluate(
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode and without gradients; afterwards all is as it was.
+    """The model in evaluation mode and without gradients; restored afterwards.
 
-    Weights that were shards are shards again.
-
-    Each module's mode, and the states of PyTorch's generators of the CPU and of the CUDA devices
-    that hold parts of the model come back, also when the block raises. It is no_grad and not
-    inference_mode, since a tensor that a module made under the latter, and keeps, would end the
-    next training step ("Inference tensors cannot be saved for backward").
+    Each module's mode, and the states of PyTorch's generators on the CPU and on the model's CUDA
+    devices, are restored even if the block raises; sharded weights are resharded.
     """
+    # no_grad and not inference_mode: a tensor that a module caches under the latter would fail the
+    # next training step ("Inference tensors cannot be saved for backward", saved_variable.cpp).
     modes = [(module, module.training) for module in model.modules()]
     with torch.random.fork_rng(devices=_cuda_devices(model)), torch.no_grad():
         try:
@@ -139,7 +136,7 @@ def _cuda_devices(model: nn.Module) -> list[int]:
 
 
 def _counts(targets: Tensor) -> Tensor:
-    """1 where a target counts."""
+    """True where a target counts."""
     if targets.is_floating_point():
         return torch.ones_like(targets, dtype=torch.bool)
     return targets != IGNORED

@@ -1,8 +1,8 @@
-"""How ranks fail: all of them, soon, and with the error of the one that began.
+"""How ranks fail: all together, quickly, and with the error of the first one.
 
-`torchrun` watches its processes. When one ends with an exit code other than 0, it sends the others
-SIGTERM, after 30 seconds SIGKILL, and prints what the first one wrote into its error file. That
-file is where a rank's error goes; a rank that merely finds its peers gone says so and steps back.
+When a process exits with a code other than 0, `torchrun` sends the others SIGTERM, SIGKILL after 30
+seconds, and prints the error file of the first. A rank writes its own error there; one that only
+lost its peers says so and waits for torchrun.
 """
 
 import json
@@ -19,10 +19,10 @@ from torchtally.errors import TallyError
 from torchtally.train.ranks import LostRanksError, launched_rank
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""Where torchrun looks for a rank's error; the form is that of
+"""Where torchrun reads a rank's error, in the format of
 torch.distributed.elastic.multiprocessing.errors.ErrorHandler."""
 STEP_BACK_S = 5.0
-"""Time for torchrun to see the rank that failed first. On another machine there is none to see."""
+"""Time for torchrun to notice the rank that failed first, if it is on this machine."""
 LOST_SIGNS = (
     "Connection closed by peer",  # gloo: tcp/pair.cc
     "Connection reset by peer",
@@ -34,11 +34,11 @@ LOST_SIGNS = (
 
 @contextmanager
 def fail_together() -> Iterator[None]:
-    """Around a command that may be one rank of several: its exceptions end the process.
+    """Around a command that may be one of several ranks: exceptions end the process.
 
-    Not by unwinding the interpreter, which could wait for collectives that never end. A TallyError
-    is told by its message and exits with its code, any other with its traceback and 1. Alone, and
-    for what is no error (SystemExit, KeyboardInterrupt), nothing is done.
+    It calls os._exit, since interpreter shutdown could wait for collectives that never end. A
+    TallyError prints its message and exits with its code, others print a traceback and exit with 1.
+    A single process, SystemExit and KeyboardInterrupt are left alone.
     """
     own = launched_rank()
     try:
@@ -53,16 +53,16 @@ def fail_together() -> Iterator[None]:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether this is no failure of this rank: a collective's other side has gone."""
+    """Whether the error only says that another rank is gone."""
     if isinstance(error, LostRanksError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST_SIGNS)
 
 
 def _step_back(rank: int, error: Exception) -> NoReturn:
-    """Ends, but after the rank that began it, which torchrun is to find first."""
+    """Exit, but after the rank that failed first, which torchrun is to report."""
     sign = next((sign for sign in LOST_SIGNS if sign in str(error)), str(error))
-    text = f"rank {rank}: another rank has ended; its own error says why ({sign})"
+    text = f"rank {rank}: another rank has failed; see its error ({sign})"
     print(text, file=sys.stderr, flush=True)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -71,7 +71,7 @@ def _step_back(rank: int, error: Exception) -> NoReturn:
 
 
 def _tell(rank: int, error: Exception) -> None:
-    """Once: torchrun prints what is in the file."""
+    """Report the error once: torchrun prints the error file."""
     is_ours = isinstance(error, TallyError)
     text = str(error) if is_ours else "".join(traceback.format_exception(error))
     text = f"rank {rank}: {text}"

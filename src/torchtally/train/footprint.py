@@ -1,8 +1,8 @@
-"""Memory as it is: counted on the tensors themselves, on any device, by what they are held for.
+"""Measured memory: bytes of live tensors by category, on any device.
 
-Bytes are those of storages, each counted once, however many tensors share it; an allocator rounds
-each of them up. Of sharded weights they are those that this rank holds. Closed forms for the same
-are in `torchtally.plan`, predictions in a trace.
+Each storage is counted once, however many tensors share it, without the allocator's rounding. Of
+sharded weights only this rank's shard counts. `torchtally.plan` has the closed forms, a trace the
+predictions.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,22 +19,22 @@ from torchtally.train.shards import local_part, reshard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Bytes on the model's devices."""
+    """Bytes on the devices of the model."""
 
     parameters_bytes: int
     gradients_bytes: int
     optimizer_state_bytes: int
-    """Without step counters; with master copies of the parameters."""
+    """Without step counters, with master weights."""
     counters_bytes: int
-    """Step counters that are where the parameters are; of a GPU's parameters, most are not."""
+    """Step counters on the parameters' devices; for GPU parameters most are on the host."""
     buffers_bytes: int
     activations_bytes: int = 0
     peak_allocated_bytes: int | None = None
-    """`torch.cuda.max_memory_allocated`; None where there is no CUDA."""
+    """`torch.cuda.max_memory_allocated`; None without CUDA."""
 
     @property
     def states_bytes(self) -> int:
-        """What is held from step to step."""
+        """Memory held from step to step."""
         return (
             self.parameters_bytes
             + self.gradients_bytes
@@ -72,17 +72,17 @@ def footprint(
 def measure_activation_bytes(
     forward: Callable[[], Tensor], model: nn.Module, inputs: Iterable[Tensor] = ()
 ) -> int:
-    """What a forward pass keeps for its backward pass: runs it once, and frees it.
+    """Bytes that a forward pass saves for its backward pass; runs one and frees it.
 
-    Storages that autograd saves, but for parameters, buffers and `inputs`. Random numbers that it
-    draws are drawn again afterwards. What a module keeps by itself, outside autograd, is not seen.
+    Counts storages saved by autograd, except parameters, buffers and `inputs`. Random states are
+    restored. Known limit: tensors that a module keeps outside of autograd are not counted.
     """
     apart = [*model.parameters(), *model.buffers(), *inputs]
     cuda = {parameter.device.index for parameter in apart if parameter.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(cuda)), record_saved_tensors() as saved:
         result = forward()
         kept = _storages(packed.tensor for packed in saved)
-        # Weights that were gathered for the pass are weights, too.
+        # FSDP2 has replaced the parameters by gathered ones during the pass: not activations.
         apart += model.parameters()
         size_bytes = sum(storage.nbytes() for storage in (kept - _storages(apart)))
     del result
@@ -91,12 +91,12 @@ def measure_activation_bytes(
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Of the tensors' memory, shared ones counted once."""
+    """Bytes of the tensors' storages, shared ones counted once."""
     return sum(storage.nbytes() for storage in _storages(tensors))
 
 
 class _Saved:
-    """One tensor in autograd's graph; gone with the node that saved it."""
+    """One tensor saved in autograd's graph; dies with the node that saved it."""
 
     __slots__ = ("__weakref__", "tensor")
 
@@ -106,11 +106,12 @@ class _Saved:
 
 @contextmanager
 def record_saved_tensors() -> Iterator["WeakSet[Any]"]:
-    """Everything that autograd saves within, as long as it is saved; each has `tensor`."""
+    """Everything that autograd saves within the block, while it is saved; each has `.tensor`."""
     alive: WeakSet[Any] = WeakSet()
 
     def pack(tensor: Tensor) -> _Saved:
-        # What a node saves of its own result would hold the node, and that what it saves.
+        # detach: a node that saves its own result (exp, softmax) would otherwise form a cycle with
+        # it through grad_fn, and never be freed (torch/autograd/graph.py, saved_tensors_hooks).
         saved = _Saved(tensor.detach())
         alive.add(saved)
         return saved
@@ -123,7 +124,7 @@ def record_saved_tensors() -> Iterator["WeakSet[Any]"]:
 
 
 class _Storage:
-    """A storage that is equal to itself alone; torch's compare by their values."""
+    """A storage compared by identity; torch compares storages by value."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.storage = local_part(tensor).untyped_storage()
@@ -132,7 +133,7 @@ class _Storage:
         return self.storage.nbytes()
 
     def __eq__(self, other: object) -> bool:
-        # torch keeps one Python object for a storage while anybody holds it.
+        # torch preserves the Python object of an untyped storage while a reference exists.
         return isinstance(other, _Storage) and self.storage is other.storage
 
     def __hash__(self) -> int:

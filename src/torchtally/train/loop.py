@@ -1,4 +1,4 @@
-"""The training loop: batches in, records out, and a checkpoint now and then."""
+"""The training loop: batches in, records out, checkpoints in between."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -34,13 +34,13 @@ Clock = Callable[[], float]
 
 @runtime_checkable
 class TrainingObserver(Protocol):
-    """Who looks on while it trains. Nothing it does changes the training."""
+    """Observes a training without affecting it."""
 
     def on_step(self, step: int, record: StepRecord, footprint: Footprint | None) -> None:
-        """A step is over; `step` of them are. The footprint is measured once, after the first."""
+        """`step` steps are done. The footprint is measured once, after the first."""
 
     def on_note(self, text: str) -> None:
-        """Something that a user must know: a skipped step, a micro-batch that was lowered."""
+        """A message for the user: a skipped step, a halved micro-batch."""
 
     def on_evaluation(self, step: int, evaluation: Evaluation) -> None: ...
 
@@ -48,7 +48,7 @@ class TrainingObserver(Protocol):
 
 
 class SilentObserver:
-    """Nobody looks on: all ranks but the first."""
+    """Ignores everything: the observer of all ranks but the first."""
 
     def on_step(self, step: int, record: StepRecord, footprint: Footprint | None) -> None: ...
     def on_note(self, text: str) -> None: ...
@@ -58,14 +58,14 @@ class SilentObserver:
 
 @dataclass(slots=True)
 class History:
-    """What a run's losses were."""
+    """The losses of a run."""
 
     training: list[tuple[int, float]] = field(default_factory=list)
     validation: list[tuple[int, float]] = field(default_factory=list)
     steps: int = 0
     """Done."""
     stopped_by: int = 0
-    """The signal that ended the run before its last step."""
+    """The signal that stopped the run; 0 if none did."""
 
 
 def train(
@@ -79,12 +79,12 @@ def train(
     mfu_of: Callable[[float], float | None] = lambda step_s: None,
     clock: Clock = time.perf_counter,
 ) -> History:
-    """Every step of the config that is left, until a signal asks to stop.
+    """Run the remaining steps of the config, until a signal asks to stop.
 
-    Saved into `checkpoints`, if there are any. `mfu_of` says the MFU of a step of so many seconds,
-    if known. Raises StepError for a step that the config says to stop at, UsageError for data that
-    breaks, CheckpointError for what cannot be saved. Whatever it raises, all records up to there
-    are written, and a checkpoint that was begun is finished.
+    Saves to `checkpoints` if given. `mfu_of` returns the MFU of a step of so many seconds, if
+    known. Raises StepError where the config says to stop, UsageError for broken data, and
+    CheckpointError for failed saves. In any case all records are written and a save in progress is
+    finished.
     """
     saver = (
         None
@@ -101,11 +101,11 @@ def train(
 
 
 class _StoppedError(Exception):
-    """A signal came during an evaluation."""
+    """A signal arrived during an evaluation."""
 
 
 class _Run:
-    """One training: what was done so far, and what is due."""
+    """One training: its progress, and what is due."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class _Run:
 
     def _begin(self, resumed: ResumePoint | None) -> None:
         if resumed is None:
-            # Dropout draws from the process's own generators: every run from the same numbers.
+            # Dropout draws from the process's generators: seed them for reproducible runs.
             seed = seed_of(Source.DROPOUT, self.config.seed)
             seed_all(self.trainer.ranks.seed(seed))
         else:
@@ -160,7 +160,7 @@ class _Run:
         self.began_s = self.clock()
 
     def _is_over(self, step: int) -> bool:
-        """After a step: evaluate, save what is due, and see whether to go on."""
+        """After a step: evaluate and save if due. Whether to stop."""
         stop, is_asked = self._gather_requests(step)
         is_evaluated = False
         if not stop:
@@ -174,7 +174,7 @@ class _Run:
         return bool(stop)
 
     def _gather_requests(self, step: int) -> tuple[int, bool]:
-        """(the signal to stop by, whether to save now): the same on all ranks."""
+        """(the signal to stop for, whether to save now): the same on all ranks."""
         signals, saver = self.signals, self.saver
         is_due = saver is not None and saver.is_due(step)
         has_failed = saver is not None and saver.has_failed
@@ -215,7 +215,7 @@ class _Run:
         self.observer.on_step(done, record, self.footprint)
 
     def _train_step(self, batch: TrainBatch) -> TrainedStep:
-        """The step; where the config says stop, with what it was fed kept in the run's folder."""
+        """Take the step; on StepError keep its batch in the run's folder."""
         try:
             return self.trainer.step(batch)
         except StepError as error:
@@ -223,7 +223,7 @@ class _Run:
             raise type(error)(message, step=error.step, batch=error.batch) from error
 
     def _keep_batch(self, error: StepError) -> str:
-        """Writes down what the step was fed, and says where that is."""
+        """Save the batch of the step, and say where."""
         ranks = self.trainer.ranks
         of_rank = f"-rank-{ranks.rank}" if ranks.size > 1 else ""
         path = Path(self.config.log.folder) / f"bad-batch-{error.step}{of_rank}.safetensors"
@@ -231,11 +231,11 @@ class _Run:
         try:
             save_file({"inputs": inputs.contiguous(), "targets": targets.contiguous()}, path)
         except (OSError, SafetensorError) as failure:
-            return f"What the step was fed could not be written to {path} ({failure})."
-        return f"What the step was fed is in {path}."
+            return f"Its batch could not be written to {path} ({failure})."
+        return f"Its batch is saved in {path}."
 
     def _measure_footprint(self, batch: TrainBatch, rows: int) -> Footprint:
-        """What is held, and what one micro-batch keeps for its backward pass: measured once."""
+        """Memory held, and activations of one micro-batch: measured once."""
         trainer = self.trainer
         inputs, targets = batch.inputs[:rows], batch.targets[:rows]
 
@@ -267,15 +267,15 @@ class _Run:
         if result.is_skipped:
             self.observer.on_note(f"step {step} {result.outcome} (loss {result.loss:.4g})")
         elif result.is_spike:
-            self.observer.on_note(f"step {step}: the loss jumped to {result.loss:.4g}")
+            self.observer.on_note(f"step {step}: loss spike to {result.loss:.4g}")
         if result.lowered_from is not None:
             self.observer.on_note(
                 f"step {step}: out of memory with micro-batches of {result.lowered_from}; "
-                f"going on with {result.micro_batch}, the batch as it was"
+                f"continuing with {result.micro_batch}, same batch"
             )
 
     def _now_and_then(self, step: int) -> None:
-        """Evaluation and samples, which are no part of a step's time."""
+        """Evaluate and sample if due; neither counts as time of a step."""
         before_s = self.clock()
         if _is_due(step, self.config.evaluation.every, self.config.steps):
             self._evaluate(step)
@@ -306,13 +306,13 @@ class _Run:
         task = self.task
         if not isinstance(task, Language) or task.tokenizer is None:
             raise UsageError(
-                "sampling.tokens: there is no text to sample: the data says no tokenizer. Prepare "
-                "it with `tally data prepare`, or leave sampling out."
+                "sampling.tokens: cannot sample text, since the tokenizer of the data is unknown. "
+                "Prepare the data with `tally data prepare`, or disable sampling."
             )
         encoded = task.tokenizer.encode([sampling.prompt.encode()])
         ids = torch.tensor([[int(token) for chunk in encoded for token in chunk]])
         trainer = self.trainer
-        # Sharded weights are gathered by all ranks, so all of them draw the same sample.
+        # All ranks take part in gathering sharded weights, so all of them draw the same sample.
         with trainer.parallel.whole_weights():
             drawn = sample(
                 task.model,
@@ -343,13 +343,13 @@ def _memory_by_category(found: Footprint | None) -> dict[str, int]:
 
 @contextmanager
 def _profiler(config: TrainConfig, ranks: Ranks) -> Iterator["torch.profiler.profile | None"]:
-    """torch.profiler over the steps that the config names; its trace goes to the run's folder."""
+    """torch.profiler over the configured steps; its trace goes to the run's folder."""
     first = config.profile.first_step
     if first is None or not ranks.is_first:
         yield None
         return
     folder = Path(config.log.folder)
-    # The step before is recorded and thrown away: the profiler's own start is in it.
+    # The step before is recorded and discarded: it includes the profiler's start-up.
     schedule = torch.profiler.schedule(
         wait=max(first - 1, 0), warmup=min(first, 1), active=config.profile.steps, repeat=1
     )

@@ -1,4 +1,4 @@
-"""What became of a step: its result, or why it must not be taken."""
+"""The result of a step, or the error that prevents it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,18 +9,18 @@ from torchtally.errors import TallyError
 
 
 class Outcome(StrEnum):
-    """What became of a step."""
+    """What happened to the update of a step."""
 
     UPDATED = "updated"
-    NONFINITE = "skipped: not finite"
+    NONFINITE = "skipped: NaN or inf"
     SPIKE = "skipped: loss spike"
     SCALE_LOWERED = "skipped: loss scale lowered"
-    """float16's gradients overflowed, which is how the loss scale is looked for."""
+    """float16 gradients overflowed, which is how the loss scale is searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step was: read from the device once."""
+    """The numbers of a step, read from the device once."""
 
     loss: float
     """Mean over all targets of the batch, in float32."""
@@ -29,12 +29,12 @@ class StepResult:
     outcome: Outcome
     is_spike: bool
     micro_batch: int
-    """Rows at a time, the last time maybe fewer."""
+    """Rows per pass; the last may have fewer."""
     micro_batches: int
     loss_scale: float
-    """That this step's losses were scaled by; 1 where none are."""
+    """The loss scale of this step; 1 without loss scaling."""
     lowered_from: int | None
-    """The micro-batch that the step began with, where memory did not suffice for it."""
+    """The micro-batch before it was lowered after out of memory; None if it was not."""
 
     @property
     def is_skipped(self) -> bool:
@@ -42,13 +42,13 @@ class StepResult:
 
 
 class StepError(TallyError):
-    """A step that must not be taken. Weights and optimizer state are as before it.
+    """A step that was not taken: weights and optimizer state are unchanged.
 
-    `batch` is this rank's (inputs, targets), to see what did it and to do it again.
+    `batch` is this rank's (inputs, targets), for reproducing it.
     """
 
     exit_code = 4
-    """A sweep knows by it that a training diverged."""
+    """Tells a sweep that the training diverged."""
 
     def __init__(self, text: str, *, step: int, batch: tuple[Tensor, Tensor]) -> None:
         super().__init__(text)
@@ -57,8 +57,8 @@ class StepError(TallyError):
 
 
 class NonFiniteError(StepError):
-    """A loss or a gradient is inf or nan."""
+    """NaN or inf loss or gradient."""
 
 
 class SpikeError(StepError):
-    """The loss is far above those before it."""
+    """The loss is far above the recent ones."""

@@ -1,11 +1,11 @@
-"""One model on many ranks: what each holds of it, and how their gradients come together.
+"""One model on many ranks: what each rank holds, and how gradients are combined.
 
     ddp    every rank holds all weights; gradients are averaged while the backward pass runs
     fsdp   every rank holds a shard of each weight (FSDP2, `fully_shard`); a block's weights are
-           gathered for its passes, its gradients averaged and cut into shards again
+           gathered for its passes, its gradients averaged and scattered to the shards
 
-Both average. The loss is the mean over the targets of all ranks, so each rank's part of it is
-multiplied by their number (`step`). Parameters keep the names they have in the model alone.
+Both average gradients. The loss is the mean over the targets of all ranks, so each rank's part is
+multiplied by the number of ranks (`step`). Parameters keep the names of the plain model.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from torchtally.train.ranks import ALONE, Ranks
 from torchtally.train.shards import reshard
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""(model, inputs, targets) to the mean over the targets: those other than -100, if integers."""
+"""(model, inputs, targets) to the mean over all targets, except -100 among integers."""
 
 
 def _plain(is_last: bool) -> AbstractContextManager[object]:
@@ -33,15 +33,15 @@ def _plain(is_last: bool) -> AbstractContextManager[object]:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """What a step has to do for the ranks to come together."""
+    """What a step does for several ranks."""
 
     ranks: Ranks = ALONE
     is_sharded: bool = False
-    """Each rank has a part of every gradient, and not all of it."""
+    """Whether each rank has only a shard of every gradient."""
     around_pass: Callable[[bool], AbstractContextManager[object]] = _plain
-    """Around a micro-batch's forward and backward pass, told whether it is the step's last."""
+    """The context of a micro-batch's passes, given whether it is the last of the step."""
     whole_weights: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Around what uses weights otherwise than by the loss; every rank enters it."""
+    """The context of uses of the weights outside of the loss; every rank enters it."""
 
 
 BY_ITSELF = Parallel()
@@ -49,16 +49,16 @@ BY_ITSELF = Parallel()
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """One loss, in two ways."""
+    """The loss for training and for evaluation."""
 
     training: Loss
-    """In each micro-batch of a step: a backward pass follows."""
+    """With a backward pass."""
     looking: Loss
-    """At any other time. Every rank computes it, or none does."""
+    """Without one. Every rank must compute it."""
 
 
 def is_sharded(config: ParallelConfig, ranks: Ranks) -> bool:
-    """Whether each rank holds a shard of every weight, and none whole."""
+    """Whether each rank holds only a shard of every weight."""
     return ranks.size > 1 and config.strategy == "fsdp"
 
 
@@ -72,11 +72,11 @@ def parallel(
     ranks: Ranks = ALONE,
     is_compiled: bool = False,
 ) -> tuple[Losses, Parallel]:
-    """The loss by which the ranks train together, and what goes with it.
+    """The losses for training on several ranks, and the contexts around them.
 
-    Before an optimizer is made of the model, whose weights fsdp replaces by shards. The model is on
-    the device then, or, for fsdp, still on the host: it arrives block by block. Raises UsageError
-    for a precision that does not go with shards.
+    Call it before building the optimizer, since fsdp replaces weights by shards. The model is on
+    the device, or for fsdp still on the host: it is moved block by block. Raises UsageError for a
+    precision that does not support shards.
     """
     if not is_sharded(config, ranks):
         loss = torch.compile(loss) if is_compiled else loss
@@ -92,7 +92,7 @@ def parallel(
 
 
 class _LossOf(nn.Module):
-    """A loss as a forward pass, which is what DDP watches."""
+    """The loss as a module's forward pass, which DDP requires."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class _LossOf(nn.Module):
 def _replicate(
     model: nn.Module, loss: Loss, device: torch.device, ranks: Ranks
 ) -> tuple[Losses, Parallel]:
-    # Buffers are tables that no pass writes: the same everywhere from the beginning.
+    # Buffers are constant tables, identical on all ranks: no need to broadcast them.
     replicate: Any = nn.parallel.DistributedDataParallel
     has_new_name = "forward_sync_buffers" in signature(replicate).parameters  # torch 2.13
     replica: Any = replicate(
@@ -150,7 +150,7 @@ def _shard(
             param_dtype=precision.autocast_dtype, reduce_dtype=torch.float32
         )
     for block in blocks(model):
-        if is_compiled:  # each by itself: a graph of all would hold the gathering, too
+        if is_compiled:  # per block: a whole graph would include the gathering
             block.compile()
         fully_shard(
             block,
@@ -160,7 +160,7 @@ def _shard(
         )
     fully_shard(model, mesh=mesh, mp_policy=policy)
     assert isinstance(model, FSDPModule)
-    if hasattr(model, "loss"):  # the way in is not `forward`, at which fully_shard looks
+    if hasattr(model, "loss"):  # fully_shard hooks `forward`; ours is called by `loss`
         register_fsdp_forward_method(model, "loss")
     root: Any = model
 
@@ -181,7 +181,7 @@ def _shard(
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The layers that a model is a list of; they are sharded, and compiled, each by itself."""
+    """The layers of a model, which are sharded and compiled individually."""
     return [
         block for child in model.children() if isinstance(child, nn.ModuleList) for block in child
     ]

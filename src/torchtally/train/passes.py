@@ -1,4 +1,4 @@
-"""What the passes of a step found, and what is said of a step that must not be taken."""
+"""The numbers from the passes of a step, and error messages about them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from torchtally.train.shards import local_part
 
 @dataclass(frozen=True, slots=True)
 class StepPasses:
-    """Gradients are there, and these numbers on the host."""
+    """The numbers of a step on the host, after its backward passes."""
 
     loss: float
     grad_norm: float
     loss_scale: float
     micro_losses: Float[Tensor, " micro_batches"]
-    """Each one's part of the loss, of this rank, on the device."""
+    """This rank's part of the loss per micro-batch, on the device."""
 
     @property
     def is_finite(self) -> bool:
@@ -29,7 +29,7 @@ class StepPasses:
 def shortage_note(size: int, inputs: Tensor) -> str:
     return (
         f"Out of memory with {size} of {len(inputs)} rows of {tuple(inputs.shape[1:])} at a time, "
-        "the smallest micro-batch allowed. Shorten the sequence, recompute activations, choose a "
+        "the smallest micro-batch allowed. Use a shorter sequence, activation recomputation, a "
         "precision with less state, or a smaller model."
     )
 
@@ -37,8 +37,8 @@ def shortage_note(size: int, inputs: Tensor) -> str:
 def shortage_together_note(size: int, inputs: Tensor, ranks: Ranks) -> str:
     return (
         f"Out of memory on rank {ranks.rank} with {size} of its {len(inputs)} rows of "
-        f"{tuple(inputs.shape[1:])} at a time. The other {ranks.size - 1} are within the same "
-        "passes, so it is not tried again with fewer: set micro_batch to "
+        f"{tuple(inputs.shape[1:])} at a time. The other {ranks.size - 1} ranks are in the same "
+        "passes, so it is not retried with fewer: set micro_batch to "
         f"{max(size // 2, 1)}, or shard the weights (parallel.strategy fsdp)."
     )
 
@@ -48,8 +48,8 @@ def spike_text(passes: StepPasses) -> str:
 
 
 def nonfinite_text(passes: StepPasses, size: int, rows: int, model: nn.Module, ranks: Ranks) -> str:
-    """What was not finite first: weights, a micro-batch's loss, or gradients alone. The same text
-    on all ranks.
+    """What was NaN or inf first: weights, the loss of a micro-batch, or only gradients. The text is
+    the same on all ranks.
     """
     weights = list(model.named_parameters())
     bad_weight = _first(
@@ -61,7 +61,7 @@ def nonfinite_text(passes: StepPasses, size: int, rows: int, model: nn.Module, r
     for weight, _ in every:
         if weight >= 0:
             name = weights[weight][0]
-            return f"{text}: weights were not finite before it, {name!r} the first."
+            return f"{text}: weights were NaN or inf before the step, the first is {name!r}."
     for rank, (_, part) in enumerate(every):
         if part >= 0:
             first, end = part * size, min((part + 1) * size, rows)
@@ -71,5 +71,5 @@ def nonfinite_text(passes: StepPasses, size: int, rows: int, model: nn.Module, r
 
 
 def _first(claims: Iterable[bool]) -> int:
-    """The place of the first that is true; -1 for none."""
+    """The index of the first true claim; -1 for none."""
     return next((at for at, claim in enumerate(claims) if claim), -1)

@@ -1,4 +1,4 @@
-"""What a training holds and computes, in closed form, from its config alone."""
+"""Memory and FLOPs of a training in closed form, from its config."""
 
 from dataclasses import dataclass
 
@@ -13,28 +13,28 @@ from torchtally.train.config import TrainConfig
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """Before anything is built: exact for what is held from step to step."""
+    """A closed-form plan; exact for memory held from step to step."""
 
     states: States
     step_flops: int
-    """Matrix products of a step, forward and backward, attention in full: what MFU counts."""
+    """Of a step's matrix products, forward and backward, with full attention: what MFU counts."""
 
 
 def plan_of(config: TrainConfig, recipe: Recipe) -> TrainingPlan:
-    """Of all ranks together, in the formats of this recipe."""
+    """The plan over all ranks, in the dtypes of this recipe."""
     held_bytes = states(weights(config), recipe, optimizer(config.optimizer.name))
     return TrainingPlan(held_bytes, step_flops(config))
 
 
 def weights(config: TrainConfig) -> tuple[Weight, ...]:
-    """Every trained tensor."""
+    """Every trainable tensor."""
     if config.task == "teacher":
         return deep_linear_weights(config.teacher.dim, config.teacher.num_layers)
     return weights_of(config.model.transformer().model())
 
 
 def step_flops(config: TrainConfig) -> int:
-    """Of one optimizer step."""
+    """FLOPs of one optimizer step."""
     if config.task == "teacher":
         teacher_config = config.teacher
         return int(

@@ -1,12 +1,11 @@
-"""The processes of one training: which of them this is, and what they tell each other.
+"""The processes of one training: this process's rank, and collectives on small numbers.
 
-A rank is one process with one device. `torchrun` starts them and says in the environment which is
-which. Tensors of the training go by the device's own backend (NCCL on GPUs, gloo on the CPU); the
-host's small numbers go by gloo, so that reading them waits for no GPU.
+A rank is one process with one device, started by `torchrun`, which sets the environment. Training
+tensors use the device's backend (NCCL on GPUs, gloo on the CPU); host numbers use gloo, so that
+reading them does not synchronize with a GPU.
 
-Every rank must come to the same call: what one rank alone asks for, it waits for in vain. So all
-that is decided from data is decided from numbers that were gathered, which are the same on every
-rank to the bit.
+Every rank must make the same calls: a collective that one rank skips hangs. So all decisions are
+made from gathered numbers, which are bitwise equal on every rank.
 """
 
 import os
@@ -28,25 +27,25 @@ from torch.distributed import ProcessGroup
 from torchtally.errors import TallyError, UsageError
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-"""Of the default group, by the type of device that is trained on."""
+"""Backends of the default group, by device type."""
 
 
 class LostRanksError(TallyError):
-    """Another rank has ended or failed. This one is well, and has nothing more to say."""
+    """Another rank has failed; this one has no error of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """One process among all. By itself (`size` 1) it talks to nobody."""
+    """One process among all; with `size` 1 collectives are no-ops."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Among those of this machine: the number of its GPU."""
+    """The rank among those of this machine: the index of its GPU."""
     group: ProcessGroup | None = None
-    """By gloo, for the main thread's host numbers."""
+    """A gloo group for the main thread's host numbers."""
     saving_group: ProcessGroup | None = None
-    """By gloo, for the thread that writes checkpoints."""
+    """A gloo group for the thread that writes checkpoints."""
 
     @property
     def is_first(self) -> bool:
@@ -58,7 +57,7 @@ class Ranks:
         return replace(self, group=self.saving_group)
 
     def gather(self, numbers: Sequence[float | int]) -> list[list[float]]:
-        """Every rank's numbers, in the order of ranks; as many from each. Exact in float64."""
+        """All ranks' numbers, in rank order; equally many from each. Exact in float64."""
         own = [float(number) for number in numbers]
         if self.size == 1:
             return [own]
@@ -70,7 +69,7 @@ class Ranks:
     def gather_on_device(
         self, numbers: Shaped[Tensor, " numbers"]
     ) -> Shaped[Tensor, "ranks numbers"]:
-        """The same for numbers on the training's device; the host waits for nothing."""
+        """The same for numbers on the training's device, without synchronizing."""
         if self.size == 1:
             return numbers[None]
         theirs = [torch.empty_like(numbers) for _ in range(self.size)]
@@ -78,14 +77,14 @@ class Ranks:
         return torch.stack(theirs)
 
     def max(self, *numbers: int) -> tuple[int, ...]:
-        """The largest of all ranks, one by one; below 2**53."""
+        """The elementwise maximum over all ranks; values below 2**53."""
         columns = zip(*self.gather([float(number) for number in numbers]), strict=True)
         return tuple(int(max(column)) for column in columns)
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value: None, booleans, numbers, strings, bytes, and lists and dicts of them.
 
-        Tuples come as lists, with one rank too. The other ranks' values do not matter.
+        Tuples become lists, even with one rank. Other ranks' values are ignored.
         """
         sent = msgspec.msgpack.encode(value if self.is_first else None)
         if self.size > 1:
@@ -97,10 +96,10 @@ class Ranks:
         return msgspec.msgpack.decode(sent)
 
     def run_on_first(self, work: Callable[[], Any], what: str) -> Any:
-        """Rank 0 works, the others wait for it; its result, as `from_first`, on every rank.
+        """Run `work` on rank 0 while the others wait; its result on every rank, as by `broadcast`.
 
-        Where it fails, rank 0 raises what it raised and the others LostRanksError: none hangs.
-        The wait is bounded by the group's timeout, half an hour.
+        If it fails, rank 0 raises its error and the others LostRanksError: no rank hangs. The wait
+        is bounded by the group's timeout, half an hour.
         """
         if self.size == 1:
             return work()
@@ -117,18 +116,18 @@ class Ranks:
         return self.broadcast((True, result))[1]
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Wait until every rank has called this."""
         if self.size > 1:
             dist.barrier(group=self.group)
 
     def sum(self, numbers: Sequence[float | int]) -> list[float]:
-        """Sums over the ranks, in their order: the same bits on every rank."""
+        """Sums over the ranks, in rank order: bitwise equal on every rank."""
         return [reduce(add, column) for column in zip(*self.gather(numbers), strict=True)]
 
     def seed(self, seed: int) -> int:
-        """A rank's own from one of all: the same for rank 0, another for every other.
+        """The seed of this rank: the given one for rank 0, a different one for every other.
 
-        For what must differ between ranks, as dropout; what must not has the seed itself.
+        For what must differ between ranks, such as dropout.
         """
         if self.is_first:
             return seed
@@ -140,9 +139,9 @@ ALONE = Ranks()
 
 
 def launched_rank() -> Ranks:
-    """Which rank the environment says that this process is, before any talks; ALONE without one.
+    """The rank of this process by torchrun's environment, without groups; ALONE without torchrun.
 
-    Raises UsageError for an environment that is none of torchrun's.
+    Raises UsageError for an incomplete environment.
     """
     if "RANK" not in os.environ:
         return ALONE
@@ -152,8 +151,8 @@ def launched_rank() -> Ranks:
         )
     except (KeyError, ValueError) as error:
         raise UsageError(
-            f"RANK is set to {os.environ['RANK']!r}, as for one rank of many, but {error} is not "
-            "there or no number. Start with torchrun, or unset RANK to train alone."
+            f"RANK is set to {os.environ['RANK']!r}, but {error} is missing or not a number. "
+            "Start with torchrun, or unset RANK to train in one process."
         ) from error
     if not 0 <= rank < size:
         raise UsageError(f"RANK is {rank}, WORLD_SIZE {size}: start with torchrun.")
@@ -172,7 +171,7 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
         yield own
         return
     if device_type not in BACKENDS:
-        raise UsageError(f"device: {device_type} has no ranks. Train on cuda or on the cpu.")
+        raise UsageError(f"device: several ranks need cuda or cpu, not {device_type}.")
     dist.init_process_group(BACKENDS[device_type], rank=own.rank, world_size=own.size)
     group, saving_group = (dist.new_group(backend="gloo") for _ in range(2))
     yield replace(own, group=group, saving_group=saving_group)

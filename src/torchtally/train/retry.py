@@ -1,9 +1,8 @@
-"""Memory that does not suffice: the same step with fewer rows at a time, or an error that helps.
+"""Out of memory: retry the step with smaller micro-batches, or explain the error.
 
-Only torch.OutOfMemoryError is tried again. Memory of the host is another matter: PyTorch says that
-it is short by a plain RuntimeError, which nothing but its words tells from any other, and where
-Linux overcommits it says nothing, for then the kernel kills the process. So such an error ends the
-run, with a word about what to do.
+Only torch.OutOfMemoryError is retried. When host memory runs out PyTorch raises a plain
+RuntimeError, recognisable only by its text, and where Linux overcommits the OOM killer ends the
+process instead. So such an error ends the run, with a remedy.
 """
 
 import gc
@@ -17,24 +16,21 @@ from torch import Tensor
 from torchtally.errors import TallyError
 
 HOST_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
-"""What its error says: c10/core/impl/alloc_cpu.cpp."""
+"""The text of its error: c10/core/impl/alloc_cpu.cpp."""
 
 T = TypeVar("T")
 
 
 class MemoryShortageError(TallyError, torch.OutOfMemoryError):
-    """Memory does not suffice, and what could be done about it has been done.
-
-    It is torch's own error, too, for those who look for that one.
-    """
+    """Out of memory, after all retries. Also a torch.OutOfMemoryError."""
 
 
 @contextmanager
 def explain_shortage(remedy: str) -> Iterator[None]:
-    """Whatever fails in here for want of memory raises MemoryShortageError, with the remedy.
+    """Turn out-of-memory errors into MemoryShortageError with a remedy.
 
-    For the whole of a run: what is raised within is the device's torch.OutOfMemoryError, Python's
-    and NumPy's MemoryError, or the RuntimeError of PyTorch's host allocator. Others pass.
+    These are torch.OutOfMemoryError of the device, MemoryError of Python and NumPy, and the
+    RuntimeError of PyTorch's host allocator. Other errors pass.
     """
     try:
         yield
@@ -49,7 +45,7 @@ def explain_shortage(remedy: str) -> Iterator[None]:
 
 
 def _whose_memory(error: BaseException) -> str | None:
-    """Which memory an error says is short; None if it says nothing of the kind."""
+    """Which memory ran out; None for other errors."""
     if isinstance(error, torch.OutOfMemoryError):
         return "The device is"
     is_host = isinstance(error, MemoryError) or HOST_ALLOCATOR in str(error)
@@ -65,11 +61,11 @@ def halve_until_it_fits(
     discard: Callable[[], None],
     note: Callable[[int], str],
 ) -> tuple[int, T]:
-    """The size that fits, and the result of `attempt` with it; `size` is tried first.
+    """The size that fits, starting with `size`, and the result of `attempt`.
 
     After torch.OutOfMemoryError, and no other error, `discard` undoes the attempt, caches are
-    freed, torch's random numbers set back, and half the size tried, down to `least`: there it is
-    MemoryShortageError, with a note. So there are log2(size / least) + 2 attempts at most.
+    freed, torch's random states restored, and half the size is tried, down to `least`, where it
+    raises MemoryShortageError. There are at most log2(size / least) + 2 attempts.
     """
     randomness = _randomness(device)
     while True:
@@ -78,7 +74,7 @@ def halve_until_it_fits(
         except torch.OutOfMemoryError as error:
             if size <= least:
                 raise MemoryShortageError(f"{note(size)}\n{error}") from error
-        # Out of the except block, the error has let go of the frames and their tensors.
+        # Outside of the except block the traceback no longer keeps frames and their tensors alive.
         size = max(size // 2, least)
         discard()
         _free_caches(device)
@@ -89,7 +85,7 @@ Randomness = tuple[Tensor, Tensor | None]
 
 
 def _randomness(device: torch.device) -> Randomness:
-    """States of torch's generators; the device's is known to the host, which waits for nothing."""
+    """States of torch's generators; that of the device is kept on the host: no synchronization."""
     of_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     return torch.get_rng_state(), of_device
 
@@ -102,6 +98,6 @@ def _set_randomness(device: torch.device, randomness: Randomness) -> None:
 
 
 def _free_caches(device: torch.device) -> None:
-    gc.collect()  # frames that the error went through may hold each other
+    gc.collect()  # frames of the traceback may form cycles
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -1,10 +1,10 @@
-"""Text from a decoder, one token after the other.
+"""Sampling text from a decoder, token by token.
 
-There is no cache of keys and values: each token runs the model over all tokens before it, up to its
-context. It is for a look at what a training has learnt, not for serving.
+There is no KV cache: each token runs the model over all previous tokens, up to its context. It is
+for inspecting a training, not for serving.
 
-Axes: `batch` prompts, `prompt` and `total` their tokens before and after, `vocabulary`, `kept` the
-likeliest of it.
+Axes: `batch` prompts, `prompt` and `total` their tokens before and after, `vocabulary`, `kept` its
+top k.
 """
 
 import math
@@ -30,16 +30,14 @@ def sample(
     seed: int,
     precision_context: PrecisionContext = nullcontext,
 ) -> Int[Tensor, "batch total"]:
-    """The prompts with `tokens` more tokens each, on the model's device.
+    """The prompts continued by `tokens` tokens each, on the model's device.
 
-    Each token is drawn from softmax(logits / temperature), of the `top_k` likeliest alone if given;
-    temperature 0 takes the likeliest, the lowest id of equals. Once the model's context is full the
-    window slides: the model sees the last tokens only. `seed` is that of this source alone
-    (`seed_of(Source.SAMPLING, ...)`); the draws come from a generator of their own, and the
-    training's modes and random states stay as they are.
+    Each token is drawn from softmax(logits / temperature), restricted to the `top_k` likeliest if
+    given; temperature 0 takes the likeliest, of equals the lowest id. Once the context is full the
+    model sees only the last tokens. `seed` is this source's own (`seed_of(Source.SAMPLING, ...)`);
+    the model's modes and the training's random states are unaffected.
 
-    Raises UsageError for a prompt that is empty or outside of the vocabulary, and for a number out
-    of its range.
+    Raises UsageError for an empty prompt, ids outside of the vocabulary, and numbers out of range.
     """
     _check(prompt_ids, model.config.vocabulary, tokens, temperature, top_k)
     weight = model.head_weight
@@ -83,16 +81,16 @@ def _check(
     prompt_ids: Tensor, vocabulary: int, tokens: int, temperature: float, top_k: int | None
 ) -> None:
     if prompt_ids.numel() == 0:
-        raise UsageError("The prompt is empty: give at least one token to go on from.")
+        raise UsageError("The prompt is empty: give at least one token.")
     least, greatest = (int(bound) for bound in prompt_ids.aminmax())
     if least < 0 or greatest >= vocabulary:
         raise UsageError(
-            f"The prompt has ids from {least} to {greatest}; the model knows those below "
+            f"The prompt has ids from {least} to {greatest}; the vocabulary has "
             f"{vocabulary}. Was it encoded by another tokenizer?"
         )
     if tokens < 0:
-        raise UsageError(f"tokens: {tokens} is no count: give 0 or more.")
+        raise UsageError(f"tokens: expected 0 or more, got {tokens}.")
     if not (math.isfinite(temperature) and temperature >= 0):
-        raise UsageError(f"temperature: {temperature} must be 0 or more.")
+        raise UsageError(f"temperature: expected 0 or more, got {temperature}.")
     if top_k is not None and top_k < 1:
-        raise UsageError(f"top_k: {top_k} leaves no token to draw: give 1 or more.")
+        raise UsageError(f"top_k: expected 1 or more, got {top_k}.")

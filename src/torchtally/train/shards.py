@@ -1,7 +1,6 @@
-"""Weights that FSDP2 has cut into shards: `DTensor`s, of which each rank holds one part.
+"""Weights sharded by FSDP2: `DTensor`s, of which each rank holds one shard.
 
-Known by their methods and not by their class, since importing that takes a second, which a training
-alone has no use for.
+They are recognised by their methods rather than their class, whose import takes a second.
 """
 
 from typing import Any
@@ -10,12 +9,12 @@ from torch import Tensor, nn
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Whether this rank holds only a part of it."""
+    """Whether this rank holds only a shard of the tensor."""
     return hasattr(tensor, "to_local")
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this rank holds: its part of a sharded tensor, in the same memory; any other whole."""
+    """The shard of this rank, sharing memory; a tensor that is not sharded is returned as it is."""
     if not is_shard(tensor):
         return tensor
     shard: Any = tensor
@@ -24,7 +23,7 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def gather_whole(tensor: Tensor) -> Tensor:
-    """A sharded tensor gathered from all ranks, each of which asks for it; any other as it is."""
+    """A sharded tensor gathered from all ranks, all of which must call this; others as they are."""
     if not is_shard(tensor):
         return tensor
     shard: Any = tensor
@@ -33,7 +32,7 @@ def gather_whole(tensor: Tensor) -> Tensor:
 
 
 def part_like(tensor: Tensor, shard: Tensor) -> Tensor:
-    """What this rank holds of a whole tensor that is cut as `shard` is; all of it, for no shard."""
+    """The part for this rank of a full tensor sharded like `shard`; all of it if that is whole."""
     if not is_shard(shard):
         return tensor
     from torch.distributed.tensor import DTensor, Replicate
@@ -45,9 +44,9 @@ def part_like(tensor: Tensor, shard: Tensor) -> Tensor:
 
 
 def reshard(model: nn.Module) -> None:
-    """Lets go of whole weights that a forward pass without a backward pass has gathered.
+    """Free weights gathered by a forward pass without a backward pass.
 
-    Until then the model's parameters are not the shards that the optimizer knows.
+    Until then the model's parameters are not the shards that the optimizer updates.
     """
     for module in model.modules():
         if hasattr(module, "reshard"):

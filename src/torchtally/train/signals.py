@@ -1,11 +1,11 @@
-"""Being told from outside to stop, or to save.
+"""Signals that ask a training to stop or to save.
 
-    SIGTERM, SIGINT   save, and end with 143 or 130; a second one ends the process at once
-    SIGUSR1           save, and go on
+    SIGTERM, SIGINT   save and exit with 143 or 130; a second one ends the process immediately
+    SIGUSR1           save and continue
 
-A thread reads the signals' numbers from signal.set_wakeup_fd, which the interpreter's own handler
-writes to at once. Python's handlers wait until the main thread is back from its current call, and
-a call may be a collective that waits for a rank that is gone.
+A thread reads signal numbers from signal.set_wakeup_fd, which CPython's C-level handler writes
+immediately. Python-level handlers run only once the main thread returns from its current C call,
+which may be a collective waiting for a rank that is gone.
 """
 
 import os
@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 EXIT_CODE = 128
-"""A process that a signal ended has it, plus the signal's number: the shells' convention."""
+"""Plus the signal number: the exit code after a signal, by the shells' convention."""
 SAME_S = 1.0
-"""A rank gets one stop twice where all processes are told, as by SLURM, and torchrun passes it on:
-within so much it is one."""
+"""Under SLURM a rank receives a stop twice, from SLURM and from torchrun: within this time they
+count as one."""
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _SAVING = signal.SIGUSR1
@@ -30,25 +30,25 @@ _END = b"\0"
 
 @dataclass(slots=True)
 class Signals:
-    """What was asked for so far. Written by a thread, read by the training."""
+    """Pending requests. Written by a thread, read by the training."""
 
     say: Callable[[str], None]
     is_launched: bool = False
-    """By torchrun."""
+    """Whether torchrun started this process."""
     is_training: bool = False
-    """Before the first step there is nothing to save, and the first signal ends the process."""
+    """Before the first step nothing can be saved, and the first signal ends the process."""
     stop: int = 0
-    """The signal that asked for it; 0: none did."""
+    """The signal that asked to stop; 0: none."""
     _saves: int = 0
     _stopped_s: float = field(default=0.0)
 
     def take_save_request(self) -> bool:
-        """Whether somebody asked for a checkpoint since the last time."""
+        """Whether a checkpoint was requested since the last call."""
         asked_saves, self._saves = self._saves, 0
         return asked_saves > 0
 
     def hear(self, number: int) -> None:
-        """One signal came."""
+        """Handle one signal."""
         if number == _SAVING:
             self._saves += 1
             return
@@ -58,9 +58,9 @@ class Signals:
             self._end_at_once(number, f"{name}: nothing to save yet")
         elif not self.stop:
             self.stop, self._stopped_s = number, now_s
-            self.say(f"{name}: saving after this step; a second one ends it at once")
+            self.say(f"{name}: saving after this step; a second signal ends the run immediately")
         elif not (self.is_launched and now_s - self._stopped_s < SAME_S):
-            self._end_at_once(number, f"{name} again: ended at once, and nothing saved since")
+            self._end_at_once(number, f"{name} again: ended without saving")
 
     def _end_at_once(self, number: int, text: str) -> None:
         os.write(2, f"tally: {text}\n".encode())
@@ -69,9 +69,9 @@ class Signals:
 
 @contextmanager
 def listen(say: Callable[[str], None], *, is_launched: bool = False) -> Iterator[Signals]:
-    """Signals are heard within, and mean again what they meant before afterwards.
+    """Handle signals within the block; restore the previous handlers afterwards.
 
-    For the main thread alone. `say` tells a user, and is called by another thread.
+    Main thread only. `say` prints a message, and is called from another thread.
     """
     signals = Signals(say, is_launched)
     reading, writing = socket.socketpair()
@@ -94,7 +94,7 @@ def listen(say: Callable[[str], None], *, is_launched: bool = False) -> Iterator
 
 
 def _ignore(number: int, frame: object) -> None:
-    """The thread hears of it."""
+    """The thread handles it."""
 
 
 def _listen(reading: socket.socket, signals: Signals) -> None:

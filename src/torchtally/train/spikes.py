@@ -1,9 +1,9 @@
-"""Losses that jump: far above the recent ones, measured in their own spread.
+"""Loss spikes: losses far above the recent ones, measured by their spread.
 
     m  median of the recent losses      s  1.4826 * median |loss - m|, a normal's deviation
 
-Both are the middle of the window, so a spike among the recent losses moves neither, and a level to
-which the loss has gone for good is the new middle after half a window.
+Both are medians over the window, so a spike among the recent losses affects neither, and a
+permanent new level is the median after half a window.
 """
 
 import math
@@ -25,46 +25,46 @@ class SpikeConfig:
     """A loss is a spike above m + max(deviations * s, least_rise * |m|)."""
 
     on_spike: OnSpike = "note"
-    """What the step does: update all the same, leave this batch out, or end the run."""
+    """What the step does: update anyway, skip the batch, or stop the run."""
     deviations: float = 6.0
     least_rise: float = 0.05
-    """As a share of the median: what a smooth curve does is no spike, however narrow its spread."""
+    """As a fraction of the median: a smooth curve has a narrow spread, but no spikes."""
     window_steps: int = 128
     warmup_steps: int = 100
-    """No spike is found in the first so many steps."""
+    """No spikes are detected in the first steps."""
     least_steps: int = 16
-    """Nor before the window has so many losses."""
+    """Nor before the window has this many losses."""
 
     def __post_init__(self) -> None:
         if self.on_spike not in get_args(OnSpike):
             raise UsageError(
-                f"on_spike: {self.on_spike!r} is not known: give one of "
+                f"on_spike: unknown value {self.on_spike!r}. Choose one of "
                 f"{', '.join(get_args(OnSpike))}."
             )
         for name in ("deviations", "least_rise"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise UsageError(f"{name}: {value} must be 0 or more.")
+                raise UsageError(f"{name}: expected 0 or more, got {value}.")
         if not 2 <= self.least_steps <= self.window_steps:
             raise UsageError(
-                f"least_steps: {self.least_steps} must be 2 or more, and no more than the "
-                f"window_steps, {self.window_steps}."
+                f"least_steps: expected 2 to {self.window_steps} (window_steps), got "
+                f"{self.least_steps}."
             )
         if self.warmup_steps < 0:
-            raise UsageError(f"warmup_steps: {self.warmup_steps} cannot be negative.")
+            raise UsageError(f"warmup_steps: expected 0 or more, got {self.warmup_steps}.")
 
 
 @dataclass(frozen=True, slots=True)
 class SpikeState:
-    """What was seen so far: all that a checkpoint needs."""
+    """The state of the detector, for checkpoints."""
 
     steps: int = 0
-    """With a finite loss."""
+    """Steps with a finite loss."""
     recent_losses: tuple[float, ...] = ()
-    """The oldest first."""
+    """Oldest first."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, which keeps every bit of a float."""
+        """For JSON, which preserves floats exactly."""
         return {"steps": self.steps, "recent_losses": list(self.recent_losses)}
 
     @classmethod
@@ -77,26 +77,25 @@ class SpikeState:
                 error
             )
         if not isinstance(steps, int) or not all(map(math.isfinite, losses)):
-            raise UsageError("The saved state of the spike detector is damaged: not its numbers.")
+            raise UsageError("The saved state of the spike detector is damaged: invalid numbers.")
         return cls(steps, losses)
 
     def after(self, loss: float, window_steps: int) -> "SpikeState":
-        """With one more loss, a spike or not."""
+        """The state after one more loss, spike or not."""
         return SpikeState(self.steps + 1, (*self.recent_losses, loss)[-window_steps:])
 
 
 def spike_limit(losses: Sequence[float], config: SpikeConfig) -> float:
-    """The largest loss that is no spike after these."""
+    """The largest next loss that is not a spike."""
     middle = median(losses)
     deviation = NORMAL_DEVIATIONS * median(abs(loss - middle) for loss in losses)
     return middle + max(config.deviations * deviation, config.least_rise * abs(middle))
 
 
 class SpikeDetector:
-    """Tells of each loss whether it is a spike beside those before it.
+    """Detects spikes among losses.
 
-    A loss that is inf or nan is none of its matter: not a spike, and not among the recent ones.
-    Every other is, spikes too.
+    NaN and inf losses are ignored; all others count as recent losses, including spikes.
     """
 
     def __init__(self, config: SpikeConfig, state: SpikeState | None = None) -> None:
@@ -104,7 +103,7 @@ class SpikeDetector:
         self.state = state or SpikeState()
 
     def limit(self) -> float:
-        """The largest next loss that is no spike; inf while it is too early to tell."""
+        """The largest next loss that is not a spike; inf while it is too early to tell."""
         state, config = self.state, self.config
         is_early = state.steps < config.warmup_steps
         if is_early or len(state.recent_losses) < config.least_steps:
@@ -112,7 +111,7 @@ class SpikeDetector:
         return spike_limit(state.recent_losses, config)
 
     def sees_spike(self, loss: float) -> bool:
-        """Whether this loss is a spike; it is among the recent ones from then on."""
+        """Whether this loss is a spike; adds it to the recent ones."""
         if not math.isfinite(loss):
             return False
         limit = self.limit()

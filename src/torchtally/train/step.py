@@ -1,10 +1,10 @@
-"""One optimizer step on a batch, in as many micro-batches as fit, and never a bad one silently.
+"""One optimizer step on a batch, in as many micro-batches as needed; never a bad update silently.
 
     rows      sequences or samples of this rank's batch      micro-batch   rows in one pass
 
-The host waits for the device once a step, before the update, for the loss, the gradient norm and
-the loss scale together: what is not finite must not reach the weights. With several ranks these are
-the numbers of all of them, so that each comes to the same decision.
+The host synchronizes with the device once per step, before the update, to read loss, gradient norm
+and loss scale together: NaN and inf must not reach the weights. With several ranks these are the
+numbers of all ranks, so that all make the same decision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,32 +34,32 @@ from torchtally.train.shards import local_part
 from torchtally.train.spikes import SpikeDetector
 
 StepBatch = Tensor | tuple[Tensor, Tensor]
-"""Tokens, each the target of those before it; or inputs and targets. Rows come first."""
+"""Tokens, of which inputs and targets are made; or (inputs, targets). Rows come first."""
 OnNonfinite = Literal["stop", "skip", "take"]
-"""To take it all the same is for rehearsals, whose numbers mean nothing."""
+""""take" updates anyway: for rehearsals, whose numbers mean nothing."""
 
 LEAST_LOSS_SCALE = 1.0
-"""Below it float16 loses what scaling was to save: torch.amp.GradScaler's documentation."""
+"""Below it float16 underflows even more: torch.amp.GradScaler's documentation."""
 
 
 class Stepper:
-    """Steps an optimizer by one batch after the other.
+    """Takes optimizer steps, one batch each.
 
-    Rows go through the model `micro_batch` at a time; their losses are weighted by the targets that
-    count in them, so that their sum is the mean over the batch and the gradient its gradient, to
-    rounding. Learning rates are set by whoever calls.
+    Rows go through the model `micro_batch` at a time; losses are weighted by their numbers of
+    targets, so that loss and gradient equal those of the whole batch to rounding. The caller sets
+    learning rates.
 
-    Where the loss or the gradient norm is inf or nan, "stop" raises NonFiniteError and "skip"
-    leaves the step out, up to `most_skipped` times in a row; so are spikes, by their detector.
-    Neither touches weights and optimizer state. Buffers that the forward pass writes are written.
+    On a NaN or inf loss or gradient norm, "stop" raises NonFiniteError and "skip" skips the update,
+    up to `most_skipped` times in a row; spikes likewise, as their config says. Weights and
+    optimizer state are then unchanged; buffers written by the forward pass are not restored.
 
-    On torch.OutOfMemoryError in the passes, and no other error, the micro-batch is halved, down to
-    `least_micro_batch`, and the step done again from its beginning with the same random numbers of
-    torch. One in the update is raised: a smaller micro-batch would not help it.
+    On torch.OutOfMemoryError in the passes, and no other error, the micro-batch is halved down to
+    `least_micro_batch`, and the step repeated with the same random states. One in the update is
+    raised, since a smaller micro-batch would not help.
 
-    With several ranks, `parallel` says how their gradients come together. Loss, norm and outcome
-    are of the batches of all of them, and the same bits on each. One that has no memory left raises
-    at once, since the others wait for it within the same passes.
+    With several ranks, `parallel` combines their gradients. Loss, norm and outcome are those of all
+    ranks, and bitwise equal on each. Out of memory raises immediately, since the other ranks are
+    waiting in the same passes.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Stepper:
         self.device = torch.device(device)
         self.scaler = precision.scaler(device)
         self.micro_batch = micro_batch
-        """Lowered for good once memory did not suffice."""
+        """Stays lowered after out of memory."""
         self.least_micro_batch = least_micro_batch
         self.clip_norm = clip_norm
         self.on_nonfinite = on_nonfinite
@@ -96,7 +96,7 @@ class Stepper:
         self.skipped_in_a_row = 0
 
     def __call__(self, batch: StepBatch, *, step: int) -> StepResult:
-        """One step. `step` is its number, for errors alone."""
+        """Take one step. `step` is its number, for error messages."""
         inputs, targets = _inputs_and_targets(batch, self.device)
         began_with = min(self.micro_batch, len(inputs))
         size, passes = self._passes_that_fit(inputs, targets)
@@ -121,7 +121,7 @@ class Stepper:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside model and optimizer; numbers that JSON keeps."""
+        """State besides model and optimizer, as JSON data."""
         return {
             "micro_batch": self.micro_batch,
             "skipped_in_a_row": self.skipped_in_a_row,
@@ -130,9 +130,9 @@ class Stepper:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from a state dict of a stepper of the same precision.
+        """Load the state of a stepper of the same precision.
 
-        The micro-batch is the smaller of the two, for this run may have been asked for less.
+        The smaller micro-batch of the two is used: this run may have been configured for less.
         """
         self.micro_batch = min(self.micro_batch, state_dict["micro_batch"])
         self.skipped_in_a_row = state_dict["skipped_in_a_row"]
@@ -142,7 +142,7 @@ class Stepper:
             self.spikes.state = type(self.spikes.state).from_dict(state_dict["spikes"])
 
     def _passes_that_fit(self, inputs: Tensor, targets: Tensor) -> tuple[int, StepPasses]:
-        """The micro-batch that fits, and its passes; from now on, no larger one is tried."""
+        """The micro-batch that fits, and its passes; larger ones are not tried again."""
         began_with = min(self.micro_batch, len(inputs))
         if self.parallel.ranks.size > 1:
             return began_with, self._passes_together(inputs, targets, began_with)
@@ -159,27 +159,33 @@ class Stepper:
         return size, passes
 
     def _discard(self) -> None:
-        """The attempt's gradients, and that the scaler has unscaled them already."""
+        """Discard the attempt's gradients, and the scaler's record of having unscaled them."""
         self.optimizer.zero_grad(set_to_none=True)
         if self.scaler is not None:
             self.scaler = self._scaler_as_it_was(self.scaler)
 
     def _scaler_as_it_was(self, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
-        """A scaler remembers of each optimizer how far its step is, and a new one does not."""
+        """A new scaler with the same scale.
+
+        GradScaler keeps a stage per optimizer and refuses a second unscale_ before update()
+        (torch/amp/grad_scaler.py, _per_optimizer_states); a new one starts without it.
+        """
         fresh = self.precision.scaler(self.device)
         assert fresh is not None
         fresh.load_state_dict(scaler.state_dict())
         return fresh
 
     def _passes(self, inputs: Tensor, targets: Tensor, size: int) -> StepPasses:
-        """Forward and backward of all micro-batches, clipping, and the one wait of the step."""
+        """Forward and backward passes of all micro-batches, clipping, and the one
+        synchronization.
+        """
         micro_losses = self._micro_losses(inputs, targets, size)
         numbers = self._numbers(micro_losses, self._clip())
         loss, grad_norm, loss_scale = numbers.tolist()
         return StepPasses(loss, grad_norm, loss_scale, micro_losses)
 
     def _passes_together(self, inputs: Tensor, targets: Tensor, size: int) -> StepPasses:
-        """The same with other ranks. Clipping comes after the wait, by the norm that all know."""
+        """The same with several ranks. Clipping follows the synchronization, by the global norm."""
         try:
             micro_losses = self._micro_losses(inputs, targets, size)
         except torch.OutOfMemoryError as error:
@@ -194,7 +200,7 @@ class Stepper:
         loss = 0.0
         for part, _, _ in every:
             loss += part
-        # Replicas have the same gradients, but their kernels need not add in the same order.
+        # Replicas have equal gradients, but kernels may sum in different orders: use rank 0's norm.
         is_sharded = self.parallel.is_sharded
         grad_norm = sqrt(sum(norm * norm for _, norm, _ in every)) if is_sharded else every[0][1]
         if self.clip_norm is not None:
@@ -204,7 +210,7 @@ class Stepper:
     def _micro_losses(
         self, inputs: Tensor, targets: Tensor, size: int
     ) -> Float[Tensor, " micro_batches"]:
-        """Forward and backward of all micro-batches: each one's part of the loss."""
+        """Forward and backward passes of all micro-batches; each one's part of the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         parts = list(zip(inputs.split(size), targets.split(size), strict=True))
         losses = []
@@ -216,7 +222,7 @@ class Stepper:
         return torch.stack(losses)
 
     def _numbers(self, micro_losses: Tensor, norm: Tensor) -> Float[Tensor, "3"]:
-        """Loss, gradient norm and loss scale, on the device still."""
+        """Loss, gradient norm and loss scale, on the device."""
         one = torch.ones((), device=micro_losses.device)
         scale = one if self.scaler is None else self.scaler.scale(one)
         return torch.stack([micro_losses.sum(), norm.to(micro_losses), scale])
@@ -226,10 +232,10 @@ class Stepper:
     ) -> Float[Tensor, ""]:
         with self.precision.autocast(self.device):
             mean = self.loss(self.model, *part)
-        # bfloat16's three digits are few for a loss, and fewer for a sum of them.
+        # bfloat16 has three digits: too few for a loss, and for a sum of losses.
         loss = _weight(mean.float(), share)
         ranks = self.parallel.ranks.size
-        summed = loss if ranks == 1 else loss * ranks  # gradients are averaged over the ranks
+        summed = loss if ranks == 1 else loss * ranks  # DDP and FSDP2 average gradients over ranks
         (summed if self.scaler is None else self.scaler.scale(summed)).backward()
         return loss.detach()
 
@@ -249,7 +255,7 @@ class Stepper:
         return Outcome.SPIKE if is_left_out else Outcome.UPDATED
 
     def _lower_scale(self, scale: float) -> bool:
-        """Lowers the loss scale because gradients overflowed; False where that cannot help."""
+        """Lower the loss scale after an overflow; False where that cannot help."""
         if self.scaler is None or scale <= LEAST_LOSS_SCALE:
             return False
         self.scaler.update()
@@ -260,7 +266,7 @@ class Stepper:
 
     def _update(self) -> None:
         self.skipped_in_a_row = 0
-        # Not by the scaler, which would wait for the device again to know what is known already.
+        # Not scaler.step, which would synchronize again to check for inf, which is known here.
         self.optimizer.step()
         if self.scaler is not None:
             self.scaler.update()
@@ -273,10 +279,10 @@ class Stepper:
         step: int,
         batch: tuple[Tensor, Tensor],
     ) -> None:
-        """Raises where such a step is not to be skipped, or one too many in a row."""
+        """Raise if such a step must not be skipped, or too many were in a row."""
         if outcome is Outcome.SCALE_LOWERED:
             return
-        if self.scaler is not None:  # its check of these gradients is over, its scale as it was
+        if self.scaler is not None:  # reset its stage, keep its scale
             self.scaler.update(self.scaler.get_scale())
         self.skipped_in_a_row += 1
         is_over = self.skipped_in_a_row > self.most_skipped
@@ -292,9 +298,9 @@ class Stepper:
         skipped = self.skipped_in_a_row - 1
         before = f" after {skipped} skipped steps in a row" if skipped else ""
         return (
-            f"Step {step}{before}: {what} Weights and optimizer state are as before the step, and "
-            "its batch is the order's at that step. Lower the learning rate or clip_norm, look at "
-            "the batch, or skip such steps."
+            f"Step {step}{before}: {what} Weights and optimizer state are unchanged. Lower the "
+            "learning rate or clip_norm, inspect the batch, or skip such steps (on_nonfinite, "
+            "on_spike)."
         )
 
 
@@ -302,15 +308,15 @@ def _inputs_and_targets(batch: StepBatch, device: torch.device) -> tuple[Tensor,
     inputs, targets = (batch[:, :-1], batch[:, 1:]) if isinstance(batch, Tensor) else batch
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise UsageError(
-            f"A batch of {len(inputs)} rows with targets for {len(targets)}: give as many targets "
-            "as rows, and at least one."
+            f"A batch needs as many targets as rows, and at least one row; got {len(inputs)} rows "
+            f"and {len(targets)} targets."
         )
     return inputs.to(device), targets.to(device)
 
 
 def _shares(targets: Tensor, size: int, ranks: Ranks) -> Sequence[Tensor | float]:
-    """Each micro-batch's part of all targets that count, those of other ranks too; on the device
-    where it must be counted. Ranks have as many rows each.
+    """Each micro-batch's fraction of all counted targets, over all ranks; tensors if targets must
+    be counted on the device. All ranks have equally many rows.
     """
     parts = targets.split(size)
     if len(parts) == 1 and ranks.size == 1:
@@ -323,7 +329,7 @@ def _shares(targets: Tensor, size: int, ranks: Ranks) -> Sequence[Tensor | float
 
 
 def _weight(mean: Float[Tensor, ""], share: Float[Tensor, ""] | float) -> Float[Tensor, ""]:
-    """The mean times its share; 0 for a share of 0, where the mean is 0 / 0."""
+    """The mean times its share; 0 for a share of 0, where the mean is NaN."""
     if isinstance(share, float):
         return mean if share == 1.0 else mean * share
     return torch.where(share == 0, 0.0, mean * share)
@@ -334,13 +340,13 @@ def _check(
 ) -> None:
     if not 1 <= least_micro_batch <= micro_batch:
         raise UsageError(
-            f"micro_batch {micro_batch}, least_micro_batch {least_micro_batch}: both must be 1 or "
-            "more, and the least no more than the other."
+            f"expected 1 <= least_micro_batch <= micro_batch, got {least_micro_batch} and "
+            f"{micro_batch}."
         )
     if on_nonfinite not in get_args(OnNonfinite):
         raise UsageError(
-            f"on_nonfinite: {on_nonfinite!r} is not known: give one of "
+            f"on_nonfinite: unknown value {on_nonfinite!r}. Choose one of "
             f"{', '.join(get_args(OnNonfinite))}."
         )
     if most_skipped < 0:
-        raise UsageError(f"most_skipped: {most_skipped} cannot be negative.")
+        raise UsageError(f"most_skipped: expected 0 or more, got {most_skipped}.")

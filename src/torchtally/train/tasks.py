@@ -1,4 +1,4 @@
-"""What is trained: a model, the batches of every step, and the loss of a batch.
+"""Training tasks: a model, the batches of every step, and the loss of a batch.
 
 Axes: `batch` rows, `sequence` tokens, `width` features.
 """
@@ -48,7 +48,7 @@ class TrainBatch:
     inputs: Tensor
     targets: Tensor
     wait_s: float
-    """How long the loop waited for it."""
+    """How long the loop waited for this batch."""
 
 
 Batches = AbstractContextManager[Iterable[TrainBatch]]
@@ -56,47 +56,45 @@ Batches = AbstractContextManager[Iterable[TrainBatch]]
 
 @runtime_checkable
 class Task(Protocol):
-    """A model and where its batches come from: of each global batch the rows of one rank."""
+    """A model and the source of its batches: one rank's rows of each global batch."""
 
     @property
     def model(self) -> nn.Module: ...
 
     @property
     def tokens_of_step(self) -> int | None:
-        """That a step trains on, of all ranks; None where the data is no text."""
+        """Tokens per step over all ranks; None if the data is not text."""
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
-        """The mean over a batch; `model` is the task's, or what wraps it."""
+        """The mean loss of a batch; `model` is the task's model or its wrapper."""
         ...
 
     def batches(self, first_step: int, end_step: int, device: torch.device) -> Batches:
-        """Those of these steps, in order."""
+        """The batches of these steps, in order."""
         ...
 
     def validation(self, device: torch.device) -> Iterable[Rows]:
-        """The same batches every time, as many on each rank; none where there is nothing to
-        validate on.
-        """
+        """The same batches every time, equally many on each rank; none without validation data."""
         ...
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close files."""
         ...
 
 
 def task_of(config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> Task:
-    """The task of a config, its model with values by the config's seed, the same on every rank: on
-    the device, or on the host, to be sharded.
+    """The task of a config, with its model initialised from the seed, equally on every rank: on the
+    device, or on the host to be sharded.
 
-    Raises UsageError for data that cannot be read, naming the file, and for a batch that the ranks
-    cannot share out.
+    Raises UsageError for unreadable data, naming the file, and for a batch that the ranks cannot
+    divide.
     """
     kind = Teacher if config.task == "teacher" else Language
     return kind(config, device, ranks)
 
 
 class Teacher:
-    """A linear teacher, y = x . (0, 1, 2, ...), and a deep linear pupil that learns it."""
+    """A linear teacher, y = x . (0, 1, 2, ...), and a deep linear student."""
 
     tokens_of_step = None
 
@@ -139,7 +137,7 @@ class Teacher:
 
 
 class Decoder:
-    """A decoder and its loss, without any data: what `Language` and `Rehearsal` share."""
+    """A decoder and its loss, without data: the base of `Language` and `Rehearsal`."""
 
     def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
         self._config = config
@@ -161,7 +159,7 @@ class Decoder:
 
 
 class Rehearsal(Decoder):
-    """The same training on random tokens: for a plan, before any file is read."""
+    """The same training on random tokens: for a plan, without reading files."""
 
     @contextmanager
     def batches(
@@ -183,7 +181,7 @@ class Rehearsal(Decoder):
 
 
 class Language(Decoder):
-    """A decoder that learns the next token of text."""
+    """Next-token prediction on text."""
 
     def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
         self._closing = ExitStack()
@@ -192,7 +190,7 @@ class Language(Decoder):
         sequence = config.tokens_of_sequence
         paths = (prepare_data(config, ranks),) if config.data.text else config.data.train
         try:
-            # Data before the model: a bad file is told of before minutes of initialisation.
+            # Data before the model: report a bad file before minutes of initialisation.
             self._train = self._open(paths, "train", sequence)
             self._validation = self._open_validation(paths, sequence)
             self.tokenizer = _tokenizer(paths)
@@ -237,9 +235,9 @@ class Language(Decoder):
             seed=seed_of(Source.VALIDATION_ORDER, config.seed),
         )
         part = share_rows(rows, self._ranks)
-        # No window twice: an epoch of the validation data is all there is.
+        # At most one epoch of the validation data: no window is used twice.
         for step in range(min(config.evaluation.batches, self._validation.windows // rows)):
-            # With no row of its own a rank takes part all the same, with one that does not count.
+            # A rank without rows takes part in collectives with one row of ignored targets.
             tokens = batch_at(self._validation, order, step, part or slice(1)).to(device)
             inputs, targets = tokens[:, :-1], tokens[:, 1:]
             yield inputs, targets if part else torch.full_like(targets, IGNORED)
@@ -248,7 +246,7 @@ class Language(Decoder):
         self._closing.close()
 
     def _open(self, paths: Iterable[str], split: str, sequence: int) -> TokenData:
-        """Checked to the last file, before anything is computed."""
+        """Open and check all files."""
         data = self._config.data
         return self._closing.enter_context(
             open_tokens(
@@ -264,7 +262,7 @@ class Language(Decoder):
         )
 
     def _open_validation(self, paths: Iterable[str], sequence: int) -> TokenData | None:
-        """The files that the config names, else the validation split of a prepared folder."""
+        """The validation files of the config, else the validation split of a prepared folder."""
         files = self._config.data.validation
         if files:
             return self._open(files, "validation", sequence)
@@ -274,15 +272,15 @@ class Language(Decoder):
 
 @contextmanager
 def seed_generator(config: TrainConfig, source: Source) -> Iterator[None]:
-    """torch's generator of the host as this source of randomness has it; then as it was."""
+    """Seed torch's CPU generator for this source within the block, and restore it afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(source, config.seed))
         yield
 
 
 def prepare_data(config: TrainConfig, ranks: Ranks = ALONE) -> str:
-    """The folder of tokens made of the config's texts, below the run's own; made once, by the
-    first rank, while the others wait.
+    """The folder of tokens of the config's texts, below the run's folder; created once, by rank 0,
+    while the others wait.
     """
     folder = Path(config.log.folder) / "data"
 
@@ -297,13 +295,13 @@ def prepare_data(config: TrainConfig, ranks: Ranks = ALONE) -> str:
 
 
 def share_rows(rows: int, ranks: Ranks) -> slice | None:
-    """A rank's part of rows that need not divide; None where it has none."""
+    """A rank's part of rows that need not divide evenly; None if it has none."""
     part = slice(ranks.rank * rows // ranks.size, (ranks.rank + 1) * rows // ranks.size)
     return part if part.stop > part.start else None
 
 
 def stdlib() -> list[str]:
-    """Python's own library, without what was installed into its folder."""
+    """The paths of Python's standard library, without installed packages."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     return sorted(str(path) for path in folder.iterdir() if path.name not in INSTALLED)
 
@@ -314,7 +312,7 @@ def _has_validation(path: str) -> bool:
 
 
 def _tokenizer(paths: Iterable[str]) -> Tokenizer | None:
-    """What turns ids into text again; None where nothing says."""
+    """The tokenizer of the data; None if unknown."""
     for path in paths:
         description = described_in(path) if Path(path).is_dir() else None
         if description is not None and description.tokenizer == BYTE_TOKENIZER:

@@ -1,4 +1,4 @@
-"""A task with all that trains it: precision, optimizer, learning rate and steps."""
+"""A task with everything to train it: precision, optimizer, learning rate and steps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from torchtally.train.tasks import Rehearsal, Rows, Task, Teacher, TrainBatch, t
 
 @dataclass(frozen=True, slots=True)
 class TrainedStep:
-    """What one step did."""
+    """The result of one step."""
 
     result: StepResult
     learning_rate: float
@@ -33,8 +33,8 @@ class TrainedStep:
 class Trainer:
     """Steps a task's model. The same config and seed give the same losses, on one device.
 
-    Any number of ranks give the same to rounding, dropout aside. Each makes its own trainer, and
-    calls the same methods as the others at the same time.
+    Any number of ranks gives the same losses to rounding, except for dropout. Each creates its own
+    trainer, and must call the same methods as the others in the same order.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class Trainer:
         )
 
     def step(self, batch: TrainBatch) -> TrainedStep:
-        """One optimizer step. Raises StepError where the config says stop."""
+        """Take one optimizer step. Raises StepError where the config says stop."""
         set_learning_rate(self.optimizer, self._full_rates, self._schedule.factor(batch.step))
         result = self.stepper((batch.inputs, batch.targets), step=batch.step)
         return TrainedStep(result, learning_rates(self.optimizer)[0])
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Of this rank's rows, as training computes it; for a look, without a backward pass."""
+        """The loss of this rank's rows, without a backward pass."""
         return self._losses.looking(self.model, inputs, targets)
 
     def evaluate(self, rows: Iterable[Rows]) -> Evaluation:
-        """The loss over all ranks; `rows` are this one's of the task's validation data."""
+        """The validation loss over all ranks; `rows` are this rank's batches."""
         return evaluate(
             self.model,
             self.loss,
@@ -99,9 +99,9 @@ class Trainer:
 
 
 def device_of(config: TrainConfig, ranks: Ranks = ALONE) -> torch.device:
-    """The config's device; of "auto", the GPU where there is one. Raises UsageError for none.
+    """The config's device; for "auto" the GPU if there is one. Raises UsageError if unavailable.
 
-    Each of several ranks has the GPU of its number among the ranks of its machine.
+    With several ranks each uses the GPU of its local rank.
     """
     if config.device == "auto":
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -109,9 +109,9 @@ def device_of(config: TrainConfig, ranks: Ranks = ALONE) -> torch.device:
         try:
             device = torch.device(config.device)
         except RuntimeError as error:
-            raise UsageError(f"device: {config.device!r} is none ({error}).") from error
+            raise UsageError(f"device: unknown device {config.device!r} ({error}).") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError('device: there is no GPU here; device = "cpu" trains without.')
+        raise UsageError('device: this machine has no usable GPU. Use device = "cpu".')
     has_many = ranks.size > 1 and device.type == "cuda"
     return _gpu_of_rank(device, ranks) if has_many else device
 
@@ -119,8 +119,8 @@ def device_of(config: TrainConfig, ranks: Ranks = ALONE) -> torch.device:
 def _gpu_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
     if device.index is not None:
         raise UsageError(
-            f"device: {device} is one GPU, and there are {ranks.size} ranks: with torchrun, each "
-            'takes its own of device = "cuda".'
+            f"device: {device} is one GPU, but there are {ranks.size} ranks. With torchrun use "
+            'device = "cuda": each rank takes its own GPU.'
         )
     there = torch.cuda.device_count()
     if ranks.local_rank >= there:
@@ -132,13 +132,13 @@ def _gpu_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
 
 
 def device_name(config: TrainConfig) -> str:
-    """As its driver names the config's GPU; "cpu" of the host."""
+    """The driver's name of the config's GPU; "cpu" for the host."""
     device = device_of(config)
     return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
 def precision_name(config: TrainConfig, device: torch.device) -> PrecisionName:
-    """The config's; of "auto", bf16 on a GPU that has it, else fp32."""
+    """The config's precision; for "auto" bf16 on a GPU that has it, else fp32."""
     if config.precision != "auto":
         return config.precision
     has_bf16 = device.type == "cuda" and not precision("bf16").lack(device)
@@ -146,9 +146,9 @@ def precision_name(config: TrainConfig, device: torch.device) -> PrecisionName:
 
 
 def rehearse(config: TrainConfig, steps: int = 2, device: str = "cuda") -> None:
-    """Some steps of the training on numbers made up, no file read and nothing written.
+    """Some steps of the training on random numbers, without reading or writing files.
 
-    For a device that is not there: what these steps allocate and compute is the plan.
+    For a simulated device: what these steps allocate and compute is the plan.
     """
     target = torch.device(device)
     is_teacher = config.task == "teacher"
@@ -161,6 +161,6 @@ def rehearse(config: TrainConfig, steps: int = 2, device: str = "cuda") -> None:
 
 
 def trainer_of(config: TrainConfig, ranks: Ranks = ALONE) -> Trainer:
-    """The config's own: device, data, model. Raises UsageError before anything is computed."""
+    """The trainer of a config. Raises UsageError before anything is computed."""
     device = device_of(config, ranks)
     return Trainer(config, task_of(config, device, ranks), device, ranks)

@@ -1,9 +1,9 @@
-"""bfloat16 weights that are updated in float32, by any optimizer of `optimizers.build`.
+"""Updates of bfloat16 weights in float32, with any optimizer of `optimizers.build`.
 
-The weights' update is mostly too small for bfloat16. Two ways to keep it: a float32 copy of each
-weight, which is what is updated ("master"), or rounding by chance ("stochastic"), which needs no
-copy. Bytes a parameter of AdamW: 2 weight + 2 gradient + 4 master + 8 state = 16, and
-2 + 2 + 4 = 8. float32 gradients are there for one chunk of the parameters at a time.
+Most updates are too small for bfloat16. They are kept either by float32 master weights ("master")
+or by stochastic rounding ("stochastic"), which needs no copy. Bytes per parameter with AdamW: 2
+weight + 2 gradient + 4 master + 8 state = 16, and 2 + 2 + 4 = 8. float32 gradients exist for one
+chunk of the parameters at a time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,23 +23,23 @@ from torchtally.train.rounding import round_stochastically, seed_of_update
 Keeping = Literal["master", "stochastic"]
 
 MASTER = "master"
-"""The float32 copy among a parameter's state."""
+"""Key of the master weight in a parameter's state."""
 UPDATES = "rounding_updates"
-"""Among a group's values: how many updates were rounded, for the draws of the next one."""
+"""Key in a parameter group: the number of rounded updates, which seeds the next one."""
 NARROW_BYTES, WIDE_BYTES = 2, 4
 CHUNK_BYTES = 256 * 2**20
-"""Of float32 at a time: small beside the parameters of a model that fills a GPU."""
+"""Of float32 per chunk: small beside the parameters of a model that fills a GPU."""
 
 
 class WideUpdate(torch.optim.Optimizer):
     """Steps another optimizer on float32 copies of bfloat16 parameters, and writes them back.
 
-    Give it an optimizer just built over the bfloat16 parameters; step this one from then on, whose
-    groups are the parameters and hyperparameters that count. "master" copies and all state are
-    float32 and stay; written back to the nearest. "stochastic" ones are there while their chunk is
-    updated; weights and state are kept in bfloat16, rounded stochastically by draws that are a pure
-    function of (seed, update), the same on every replica. Its state dict is an optimizer's, with
-    the copies as state "master". Raises UsageError for parameters of another dtype.
+    Wraps a new optimizer over bfloat16 parameters; step this one instead, and use its parameter
+    groups. "master": copies and state are float32 and permanent, and weights are rounded to the
+    nearest. "stochastic": float32 copies exist while their chunk is updated; weights and state are
+    bfloat16, rounded with draws that are a pure function of (seed, update), equal on every replica.
+    The state dict is that of an optimizer, with the copies under "master". Raises UsageError for
+    parameters of another dtype.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class WideUpdate(torch.optim.Optimizer):
         seed: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        # Hooks on optimizers and their steps, as profilers and traces have them, are to see one
-        # optimizer, this one: a copy is made without a constructor, and stepped without its hooks.
+        # Hooks on optimizers and their steps, as of profilers and traces, should see only this
+        # optimizer: copy() runs no constructor, and the inner step is called without hooks.
         self.inner = copy(optimizer)
         self._inner_step = _without_hooks(type(optimizer).step)
         self.keeping = keeping
@@ -64,7 +64,10 @@ class WideUpdate(torch.optim.Optimizer):
         self._wide = {parameter: self._first_wide(parameter) for parameter in self._parameters()}
         for group in self.inner.param_groups:
             group["params"] = [self._wide[param] for param in group["params"]]
-        for parameter, wide in self._wide.items():  # torch's Adagrad has some from the start
+        for (
+            parameter,
+            wide,
+        ) in self._wide.items():  # torch.optim.Adagrad allocates state in its constructor
             if parameter in self.inner.state:
                 self.inner.state[wide] = self.inner.state.pop(parameter)
         self._take_over_state()
@@ -75,7 +78,7 @@ class WideUpdate(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step for every parameter that has a gradient; the closure's loss, if there is one."""
+        """One step for every parameter with a gradient; returns the closure's loss, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -85,8 +88,8 @@ class WideUpdate(torch.optim.Optimizer):
         for chunk in self._chunks():
             for parameter in chunk:
                 self._widen(parameter)
-            # A parameter without a gradient is passed over, its state and its counter included:
-            # torch's optimizers and ours. So a step of this chunk alone is a step of the whole.
+            # Optimizers skip parameters without gradient, including their step counters, so one
+            # step per chunk equals one step of all.
             self._inner_step(self.inner)
             for parameter in chunk:
                 self._narrow(parameter, generators)
@@ -95,12 +98,11 @@ class WideUpdate(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a state dict of the same class, weights and keeping."""
+        """Load a state dict of the same class, weights and keeping."""
         masters = {index: state.get(MASTER) for index, state in state_dict["state"].items()}
         if self.keeping == "master" and any(master is None for master in masters.values()):
             raise UsageError(
-                "The saved optimizer has no float32 master weights. Resume in the precision that "
-                "was saved."
+                "The saved optimizer has no float32 master weights. Resume in the saved precision."
             )
         super().load_state_dict({**state_dict, "state": {}})
         inner_state = {
@@ -120,7 +122,7 @@ class WideUpdate(torch.optim.Optimizer):
         return torch.empty(0, dtype=torch.float32, device=parameter.device)
 
     def _take_over_state(self) -> None:
-        """The inner optimizer's state, in the dtype in which it is kept, as this one's."""
+        """Share the inner optimizer's state, in the dtype it is kept in."""
         for parameter, wide in self._wide.items():
             if wide in self.inner.state:
                 state = self.inner.state[wide]
@@ -165,7 +167,7 @@ class WideUpdate(torch.optim.Optimizer):
         self._list(parameter)
 
     def _chunks(self) -> Iterator[list[Tensor]]:
-        """Parameters that have gradients, by chunks of so many bytes in float32."""
+        """Parameters with gradients, in chunks of limited float32 size."""
         chunk: list[Tensor] = []
         filled_bytes = 0
         for parameter in self._parameters():
@@ -185,20 +187,22 @@ class WideUpdate(torch.optim.Optimizer):
 
 
 def planned_state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """As `optimizers.planned_state_bytes`, of wide updates too: their master copies are state."""
+    """Like `optimizers.planned_state_bytes`, with master weights counted as state."""
     if isinstance(optimizer, WideUpdate):
         return optimizer.planned_bytes
     return planned_by(optimizer)
 
 
 def _without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The method that torch.optim.Optimizer wrapped in its hooks when the first one was made."""
+    """`step` without the hooks that torch.optim.Optimizer wraps around it
+    (torch/optim/optimizer.py, profile_hook_step).
+    """
     bare: Callable[..., Any] = step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[attr-defined]
     return bare
 
 
 class _Generators:
-    """One for each device, all of them with the seed of this update."""
+    """One generator per device, all seeded for this update."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -211,7 +215,7 @@ class _Generators:
 
 
 def _planned_bytes(optimizer: torch.optim.Optimizer, keeping: Keeping) -> int:
-    """The optimizer is over bfloat16 parameters still, so its own plan is of bfloat16 state."""
+    """State bytes; the optimizer still has bfloat16 parameters, so it plans bfloat16 state."""
     narrow_bytes = planned_by(optimizer)
     if keeping == "stochastic":
         return narrow_bytes
@@ -222,7 +226,7 @@ def _planned_bytes(optimizer: torch.optim.Optimizer, keeping: Keeping) -> int:
 
 
 def _own_group(group: ParameterGroup) -> ParameterGroup:
-    """A group of the same parameters and values; with names, as torch takes them."""
+    """A copy of a parameter group, with names in the form that torch expects."""
     others = {k: v for k, v in group.items() if k not in ("params", "param_names")}
     names: Sequence[str] | None = group.get("param_names")
     members = list(group["params"])
@@ -231,7 +235,9 @@ def _own_group(group: ParameterGroup) -> ParameterGroup:
 
 
 def _wide_names(state: dict[str, Any]) -> list[str]:
-    """What is like the parameter: not its counter, which would stop at 256 in bfloat16."""
+    """State tensors like the parameter, without the step counter: bfloat16 cannot count past
+    256.
+    """
     return [
         name
         for name, value in state.items()
@@ -244,7 +250,6 @@ def _check_dtypes(optimizer: torch.optim.Optimizer) -> None:
         for param in group["params"]:
             if param.dtype != torch.bfloat16:
                 raise UsageError(
-                    f"A parameter of shape {tuple(param.shape)} is {param.dtype}, where this "
-                    f"precision "
-                    "has bfloat16 ones. Prepare the model before its optimizer is built."
+                    f"A parameter of shape {tuple(param.shape)} is {param.dtype}; this precision "
+                    "needs bfloat16. Prepare the model before building its optimizer."
                 )

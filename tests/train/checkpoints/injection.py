@@ -14,7 +14,7 @@ TAKING_SPACE = ("open", "write", "fsync", "mkdir", "rename")
 class Faults:
     """Calls that were made, and which of them have failed."""
 
-    made: int = 0
+    calls: int = 0
     failed: list[str] = field(default_factory=list)
 
 
@@ -27,8 +27,8 @@ def failing(
 
     def doomed(name: str, native: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
-            faults.make += 1
-            at = faults.make - 1
+            faults.calls += 1
+            at = faults.calls - 1
             if at == number or (ever_after and at > number):
                 faults.failed.append(name)
                 raise OSError(error, os.strerror(error))

@@ -131,7 +131,7 @@ def test_a_file_less(own: Path, file: str) -> None:
 @pytest.mark.parametrize("name", ["other.safetensors", ".hidden", "folder"])
 def test_a_file_more(own: Path, name: str) -> None:
     (own / name).mkdir() if name == "folder" else (own / name).write_bytes(b"")
-    assert refused(own) == f"{own / name}: is no file of the checkpoint's manifest."
+    assert refused(own) == f"{own / name}: is not listed in the checkpoint's manifest."
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(FILES, 2)))
@@ -178,14 +178,14 @@ def test_a_manifest_that_says_nothing(own: Path, content: bytes) -> None:
     (own / FILES[0]).write_bytes(content)
     step, said = taken(own.parent.parent)
     assert step == 1
-    assert "is damaged, or no manifest" in said[0]
+    assert "is damaged, or is not a manifest" in said[0]
 
 
 def test_a_manifest_of_another_step(own: Path) -> None:
     own.rename(own.with_name("step-00000003"))
     step, said = taken(own.parent.parent)
     assert step == 1
-    assert "is of step 2" in said[0]
+    assert "belongs to step 2" in said[0]
 
 
 def test_what_was_begun_is_not_found(own: Path) -> None:
@@ -218,7 +218,7 @@ def test_the_one_before_is_taken_loudly(own: Path) -> None:
 def test_no_checkpoint_is_whole(own: Path) -> None:
     for path in own.parent.iterdir():
         (path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="no checkpoint is whole"):
+    with pytest.raises(CheckpointError, match="every checkpoint is damaged"):
         taken(own.parent.parent)
     assert "step-00000001" in names(own.parent.parent)
 

@@ -119,7 +119,7 @@ def _on_small_disks(folder: Path) -> list[Any] | None:
     used_kib = sum(
         -(-path.stat().st_size // 4096) * 4 for path in folder.rglob("*") if path.is_file()
     )
-    for size_kib in range(used_kib, 200, 16):
+    for size_kib in range(used_kib, 200, 8):
         assert mount(folder, f"size={size_kib}k", MS_REMOUNT)
         try:
             save(folder, 2)

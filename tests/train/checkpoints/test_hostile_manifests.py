@@ -247,7 +247,7 @@ def test_a_manifest_that_is_too_large_is_not_read(
     own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torchtally.train.checkpoints.folder.MOST_BYTES", 1000)
-    with pytest.raises(CheckpointError, match="too large for a manifest"):
+    with pytest.raises(CheckpointError, match="too large to be a manifest"):
         whole(own.parent.parent, 2)
 
 
@@ -262,7 +262,7 @@ def test_a_newer_format_is_refused_and_no_older_checkpoint_is_taken(tmp_path: Pa
     (own / "manifest.json").write_bytes(sealed(json.dumps(document).encode()))
     with pytest.raises(NewerFormatError) as refused:
         taken(tmp_path)
-    assert f"has format version {FORMAT_VERSION + 1}, and this torchtally knows " in str(
+    assert f"has format version {FORMAT_VERSION + 1}; this torchtally reads up to " in str(
         refused.value
     )
     assert own.exists()

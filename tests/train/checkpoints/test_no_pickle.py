@@ -28,6 +28,7 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "importlib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 ALLOWED = {
+    ("__init__.py", "importlib"),  # whether the packages of the extra are installed
     ("logs/log.py", "importlib"),  # versions of distributions
     ("logs/remote.py", "importlib"),  # a log that the config asks for, by a table of names
     ("precision.py", "importlib"),  # torchao

@@ -159,7 +159,7 @@ def test_links_within_the_folder_are_not_followed(tmp_path: Path, name: str) -> 
     moved = tmp_path / "moved"
     own.rename(moved)
     own.symlink_to(moved)
-    with pytest.raises(CheckpointError, match=r"symbolic link|is no plain file"):
+    with pytest.raises(CheckpointError, match=r"symbolic link|is not a regular file"):
         taken(tmp_path)
 
 
@@ -169,7 +169,7 @@ def test_a_pipe_is_no_file_and_nobody_waits_for_it(tmp_path: Path, name: str) ->
     own = Checkpoints(tmp_path).path / "step-00000001" / name
     own.unlink()
     os.mkfifo(own)
-    with pytest.raises(CheckpointError, match="is no plain file"):
+    with pytest.raises(CheckpointError, match="is not a regular file"):
         taken(tmp_path)
 
 

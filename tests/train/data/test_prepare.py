@@ -157,7 +157,7 @@ def test_of_many_documents_whole_ones_validate(sizes: list[int], seed: int) -> N
 def test_a_fraction(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(TEXT)
     for wrong in (1.0, -0.1, float("nan")):
-        with pytest.raises(UsageError, match="a fraction of all text"):
+        with pytest.raises(UsageError, match="expected a fraction"):
             prepare(wanted(tmp_path, str(tmp_path / "a"), validation=wrong))
 
 
@@ -180,7 +180,7 @@ def test_a_mixed_folder_is_seen(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(TEXT[:100])
     prepare(PrepareRequest((str(tmp_path / "b"),), str(tmp_path / "other")))
     os.replace(tmp_path / "other" / "train-00000.bin", tmp_path / "out" / "train-00000.bin")
-    with pytest.raises(UsageError, match="The folder is mixed of two"):
+    with pytest.raises(UsageError, match="The folder mixes two"):
         token_files([str(tmp_path / "out")])
     with pytest.raises(UsageError, match="no split 'test'; it has train, validation"):
         token_files([str(tmp_path / "out")], split="test")
@@ -227,7 +227,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(TEXT)
     with (
         writer.folder_to_write(str(tmp_path / "out")),
-        pytest.raises(UsageError, match="another `tally data prepare` writes there"),
+        pytest.raises(UsageError, match="another `tally data prepare` is writing there"),
     ):
         prepare(wanted(tmp_path, str(tmp_path / "a")))
 

@@ -79,9 +79,9 @@ def test_a_file_without_one_window(tmp_path: Path) -> None:
     message = r"b: byte 8: ends after 4 tokens; a sequence of 4 needs 5"
     with pytest.raises(UsageError, match=message):
         TokenData(files, sequence=4)
-    with pytest.raises(UsageError, match="No files"):
+    with pytest.raises(UsageError, match="No token files"):
         TokenData([], sequence=4)
-    with pytest.raises(UsageError, match="both are 1 or more"):
+    with pytest.raises(UsageError, match="both must be 1 or more"):
         TokenData(files, sequence=0)
 
 
@@ -220,11 +220,11 @@ def test_what_is_probably_wrong(tmp_path: Path) -> None:
     """The other byte order, the other width, or another vocabulary."""
     text = [500, 1200, 700, 3, 999, 40_000]
     cases = (
-        (raw(tmp_path / "a", text, order=">"), "seems to be big-endian"),
+        (raw(tmp_path / "a", text, order=">"), "looks big-endian"),
         (token_file(write_raw(tmp_path / "b", text), dtype="uint32"), "give --dtype uint16"),
         (token_file(write_raw(tmp_path / "c", [70_000] * 9, "uint32"), dtype="uint16"),
-         "Give the size of the vocabulary"),
-        (raw(tmp_path / "d", [1, 2, 50_000]), "Give the size of the vocabulary"),
+         "Use the vocabulary size"),
+        (raw(tmp_path / "d", [1, 2, 50_000]), "Use the vocabulary size"),
     )  # fmt: skip
     for file, remedy in cases:
         with pytest.raises(UsageError, match=remedy):

@@ -203,7 +203,7 @@ def test_a_file_that_shrinks_before_a_read_or_in_the_middle_of_it(
         assert "token_data.py" in done.stderr
         return
     assert done.returncode == 0, done.stderr
-    assert f"shard: byte {size}: ends here now" in done.stdout
+    assert f"shard: byte {size}: truncated here" in done.stdout
 
 
 def test_a_file_that_is_cut_and_written_again_in_the_middle_of_a_read(
@@ -221,7 +221,9 @@ def test_a_file_that_is_cut_and_written_again_in_the_middle_of_a_read(
 
     with opened(path, Read.COPY) as data:
         monkeypatch.setattr(os, "preadv", cut)
-        with pytest.raises(UsageError, match=r"a: byte 804: the read ended here, .* not any more"):
+        with pytest.raises(
+            UsageError, match=r"a: byte 804: the read ended here, .* though the file is longer now"
+        ):
             windows(data, 100)
 
 
@@ -243,7 +245,7 @@ def test_a_training_whose_data_shrinks_ends_with_its_log_whole(
         return step(batch)
 
     monkeypatch.setattr(trainer, "step", shrinking)
-    with pytest.raises(UsageError, match="shard: byte 10: ends here now, 5990 bytes short"):
+    with pytest.raises(UsageError, match="shard: byte 10: truncated here, 5990 bytes short"):
         run(config, trainer)
     steps = [at for at, _ in read_log(tmp_path / "run").series(names.LOSS)]
     assert steps == list(range(1, len(steps) + 1))

@@ -88,7 +88,7 @@ def test_a_learning_rate_that_is_too_large_ends_the_process_with_what_to_do(tmp_
     assert "Traceback" not in done.stderr
     assert "Lower the learning rate" in done.stderr
     (dumped,) = folder.glob("bad-batch-*.safetensors")
-    assert f"What the step was fed is in {dumped}" in done.stderr
+    assert f"Its batch is saved in {dumped}" in done.stderr
     step = int(dumped.stem.removeprefix("bad-batch-"))
     losses = read_log(folder).series(names.LOSS)
     assert [at for at, _ in losses] == list(range(1, step + 1))
@@ -131,14 +131,14 @@ def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
     trainer = trainer_of(language(tmp_path))
     name, weight = list(trainer.model.named_parameters())[3]
     weight.data.view(-1)[7] = math.inf
-    with pytest.raises(NonFiniteError, match=f"weights were not finite before it, '{name}'"):
+    with pytest.raises(NonFiniteError, match=f"weights were NaN or inf before the step, '{name}'"):
         run(trainer.config, trainer)
 
 
 def test_a_finite_update_that_overflows_is_seen_in_the_next_step(tmp_path: Path) -> None:
-    """lr * gradient is beyond float32: the weights are what was not finite, and it says so."""
+    """lr * gradient is beyond float32: the weights are what was NaN or inf, and it says so."""
     config = teacher(tmp_path, optimizer={"name": "sgd", "lr": 3e38})
-    with pytest.raises(NonFiniteError, match=r"Step 1: .* weights were not finite before it"):
+    with pytest.raises(NonFiniteError, match=r"Step 1: .* weights were NaN or inf before the step"):
         run(config)
 
 
@@ -156,7 +156,7 @@ def test_steps_are_left_out_if_the_config_says_so(tmp_path: Path) -> None:
     _, witness = run(trainer.config, trainer)
     assert all(map(torch.equal, before(), after()))
     assert [record.skipped_steps for record in witness.records] == [0] * 4 + [1, 2, 3] + [3] * 13
-    assert sum("not finite" in note for note in witness.notes) == 3
+    assert sum("NaN or inf" in note for note in witness.notes) == 3
     losses = [math.isfinite(record.loss) for record in witness.records]
     assert losses == [at not in range(4, 7) for at in range(20)]
     assert len(read_log(Path(trainer.config.log.folder)).records) >= 20

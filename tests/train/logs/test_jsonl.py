@@ -79,7 +79,7 @@ def test_a_torn_last_line_is_cut_off_with_a_note(tmp_path: Path, cut: int) -> No
     log.write(1, {LOSS: 1.5})
     log.close()
     assert len(said) == 1
-    assert "cut short" in said[0]
+    assert "incomplete record" in said[0]
     assert read_log(path).series(LOSS) == ((0, 3.0), (1, 1.5))
 
 
@@ -142,7 +142,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     log = opened(tmp_path)
-    with pytest.raises(UsageError, match="another run writes"):
+    with pytest.raises(UsageError, match="another run is writing"):
         opened(tmp_path, resumed_at=0)
     log.close()
     opened(tmp_path, resumed_at=0).close()

@@ -25,7 +25,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "window": {"window": 0},
     "heads: 3 do not divide the width 16": {"heads": 3},
     "kv_heads: 3 do not divide the 4 heads": {"kv_heads": 3},
-    "turn pairs": {"heads": 16, "kv_heads": 16},
+    "even head dim": {"heads": 16, "kv_heads": 16},
     "norm: 'batch' is not known: give one of rms, layer": {"norm": "batch"},
     "positions": {"positions": "alibi"},
     "activation: 'relu'": {"activation": "relu"},

@@ -194,7 +194,7 @@ def test_a_tied_head_that_is_another_is_refused(tmp_path: Path) -> None:
     write_weights(model_of(GPT2), tmp_path)
     file = tmp_path / "model.safetensors"
     save_file(load_file(file) | {"lm_head.weight": torch.zeros(61, 32)}, file)
-    with pytest.raises(UsageError, match="is not the embedding"):
+    with pytest.raises(UsageError, match="differs from the embedding"):
         read_weights(Transformer(GPT2), tmp_path)
 
 
@@ -223,7 +223,7 @@ def test_a_model_without_memory_is_refused(tmp_path: Path) -> None:
 
 
 NOT_THERE: dict[str, dict[str, Any]] = {
-    "GPT-2 has as many as heads": {"kv_heads": 2},
+    "must equal heads in GPT-2": {"kv_heads": 2},
     "norm='layer', positions='rope'": {"positions": "rope"},
     "activation='swiglu'": {"activation": "swiglu"},
     "has_bias=False": {"has_bias": False},
@@ -241,7 +241,7 @@ def test_what_transformers_has_not_is_refused_before_anything_is_written(
 
 
 def test_a_window_with_biases_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no Mistral and no Llama"):
+    with pytest.raises(UsageError, match="neither Mistral nor Llama"):
         write_weights(Transformer(replace(MISTRAL, has_bias=True)), tmp_path)
 
 

@@ -155,7 +155,7 @@ def test_decay_without_embeddings_and_on_all() -> None:
     }
     (everything,) = parameter_groups(model, weight_decay=0.1, decayed_on="all")
     assert len(everything["params"]) == 8
-    with pytest.raises(UsageError, match="needs to know the embeddings"):
+    with pytest.raises(UsageError, match="needs the names of parameters"):
         parameter_groups(
             model.parameters(), weight_decay=0.1, decayed_on="matrices without embeddings"
         )
@@ -188,7 +188,7 @@ def test_muons_groups() -> None:
     }
     chosen = build(model, config, is_hidden=lambda name, parameter: name == "up.weight")
     assert names(chosen.param_groups[0]) == {"up.weight"}
-    with pytest.raises(UsageError, match="muon treats embeddings and heads unlike"):
+    with pytest.raises(UsageError, match="muon treats embeddings and heads differently"):
         build(model.parameters(), config)
 
 

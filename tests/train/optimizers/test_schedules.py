@@ -102,7 +102,7 @@ def test_by_hand() -> None:
         ({"steps": 5, "floor": 1.5}, "floor is 1.5"),
         ({"steps": 5, "floor": float("nan")}, "floor is nan"),
         ({"steps": 5, "warmup_steps": 5}, "warmup_steps are 5, its steps 5"),
-        ({"steps": 5, "warmup_steps": -1}, "cannot be negative"),
+        ({"steps": 5, "warmup_steps": -1}, "expected 0 or more"),
         ({"shape": "wsd", "steps": 5, "warmup_steps": 2, "decay_steps": 4}, "room for 1 to 3"),
         ({"shape": "wsd", "steps": 5, "decay_shape": "step"}, "no decay_shape 'step'"),
         ({"shape": "steps", "steps": 5}, "no schedule 'steps'. There are: constant, linear"),

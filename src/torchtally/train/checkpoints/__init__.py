@@ -1,15 +1,15 @@
-"""Checkpoints: a training's whole state on the disk, whole or not there at all.
+"""Checkpoints: the complete state of a training on disk, either whole or absent.
 
-    disk         a directory held open, and files that are on the disk
-    manifest     what a checkpoint says of itself, with checksums; written last
+    disk         an open directory, and files flushed to disk
+    manifest     the contents of a checkpoint with checksums; written last
     shard        a file of safetensors, written and checked
-    folder       a run's checkpoints: begun, committed, pruned, set aside
+    folder       the checkpoints of a run: begin, commit, prune, set aside
     storage      torch.distributed.checkpoint's writer and reader over these
-    snapshot     copies on the host that the next step does not change
+    snapshot     copies on the host, unaffected by the next step
     randomness   states of random generators as tensors
     state        a trainer as tensors and plain data, and back
     saver        saving in the background
-    resume       the newest that is whole, and whether it is of this training
+    resume       the newest whole checkpoint, if it belongs to this training
 
-No pickle is written or read, and reading runs no code.
+No pickle is written or read, and reading executes no code.
 """

@@ -1,7 +1,7 @@
-"""A directory that is held open, and files in it that are on the disk when they are said to be.
+"""An open directory, and durable files in it: every write is flushed before it is reported.
 
-Everything is done relative to the open directory, so nobody can put another one in its place. New
-files are made by O_EXCL, and links are not followed.
+All paths are relative to the open directory, so it cannot be swapped for another meanwhile. New
+files are created with O_EXCL, and symbolic links are not followed.
 """
 
 import errno
@@ -17,7 +17,7 @@ from torchtally.errors import CheckpointError
 from torchtally.units import format_bytes
 
 CHUNK_BYTES = 8 * 2**20
-"""Written or read at a time: other threads run meanwhile."""
+"""Written or read per call; other threads run in between."""
 
 Bytes = bytes | memoryview
 
@@ -31,20 +31,20 @@ class Directory:
 
     @classmethod
     def open(cls, path: Path, *, follows_links: bool = False) -> "Directory":
-        """The directory at this path; its parents may be links."""
+        """The directory at this path; its parents may be symbolic links."""
         with explain_os_errors(path, "opened"):
             return cls(path, os.open(path, _DIRECTORY if follows_links else _OWN_DIRECTORY))
 
     @classmethod
     def ensure(cls, path: Path, *, follows_links: bool = False) -> "Directory":
-        """The same, made if there is none. Its name is on the disk after `sync_way_to`."""
-        with explain_os_errors(path, "made"):
+        """The same, created if missing. Its name is durable after `sync_way_to`."""
+        with explain_os_errors(path, "created"):
             if not os.path.lexists(path):
                 path.mkdir(parents=True, exist_ok=True)
         return cls.open(path, follows_links=follows_links)
 
     def lock(self) -> bool:
-        """For this process, until it is closed; whether no other process has it."""
+        """Lock the directory until it is closed; False where another process holds the lock."""
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -57,14 +57,14 @@ class Directory:
         return True
 
     def make(self, name: str) -> "Directory":
-        """A new directory in this one."""
+        """Create a directory in this one."""
         path = self.path / name
-        with explain_os_errors(path, "made"):
+        with explain_os_errors(path, "created"):
             os.mkdir(name, dir_fd=self._handle)
             return self.inner(name)
 
     def inner(self, name: str) -> "Directory":
-        """A directory in this one, never a link to one."""
+        """A directory in this one; a symbolic link is refused."""
         path = self.path / name
         with explain_os_errors(path, "opened"):
             return Directory(path, os.open(name, _OWN_DIRECTORY, dir_fd=self._handle))
@@ -74,7 +74,7 @@ class Directory:
             return sorted(os.listdir(self._handle))
 
     def size_bytes(self, name: str) -> int:
-        """Of a plain file. Raises CheckpointError for anything else."""
+        """The size of a regular file. Raises CheckpointError for anything else."""
         path = self.path / name
         with explain_os_errors(path, "read"):
             status = os.stat(name, dir_fd=self._handle, follow_symlinks=False)
@@ -82,7 +82,7 @@ class Directory:
         return status.st_size
 
     def write(self, name: str, parts: Iterable[Bytes], size_bytes: int) -> None:
-        """A new file, on the disk when this returns. `size_bytes` is for the error's text."""
+        """Write a new file; durable when this returns. `size_bytes` is for the error message."""
         path = self.path / name
         with explain_os_errors(path, "written", size_bytes):
             handle = os.open(name, _NEW_FILE, 0o666, dir_fd=self._handle)
@@ -94,13 +94,13 @@ class Directory:
                 os.close(handle)
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """A plain file's content, a few MiB at a time."""
+        """The contents of a regular file, a few MiB at a time."""
         with self._reading(name) as handle:
             while chunk := os.read(handle, CHUNK_BYTES):
                 yield chunk
 
     def read_into(self, numbers: memoryview, name: str, first_byte: int) -> None:
-        """Fills these bytes from a plain file. Raises CheckpointError where it ends before."""
+        """Fill these bytes from a regular file. Raises CheckpointError if it is shorter."""
         at = 0
         with self._reading(name) as handle:
             while at < len(numbers):
@@ -111,18 +111,18 @@ class Directory:
                 at += count
 
     def rename(self, old: str, new: str) -> None:
-        """Within this directory; on the disk when this returns."""
+        """Rename within this directory; durable when this returns."""
         with explain_os_errors(self.path / new, "put in place"):
             os.rename(old, new, src_dir_fd=self._handle, dst_dir_fd=self._handle)
         self.sync()
 
     def sync(self) -> None:
-        """Names made or changed in this directory are on the disk from now on."""
+        """Make names created or changed in this directory durable."""
         with explain_os_errors(self.path, "flushed to the disk"):
             _sync_handle(self._handle)
 
     def remove(self, name: str) -> None:
-        """A directory of plain files in this one, with what is in it."""
+        """Remove a directory of regular files and its contents."""
         with self.inner(name) as inner:
             for key in inner.names():
                 with explain_os_errors(inner.path / key, "removed"):
@@ -160,14 +160,14 @@ class Directory:
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OWN_DIRECTORY = _DIRECTORY | os.O_NOFOLLOW
-_OWN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # for pipes: no waiting
+_OWN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # do not block on a FIFO
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)
-"""Of a file system that has none."""
+"""What file systems without locks answer."""
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is anything of this name, be it a link to nothing."""
+    """Whether the name exists, dangling links included."""
     with explain_os_errors(path, "read"):
         try:
             os.lstat(path)
@@ -177,20 +177,20 @@ def is_there(path: Path) -> bool:
 
 
 def sync_way_to(path: Path) -> None:
-    """The names of a path's directories are on the disk from now on, whoever made them."""
+    """Make the names of all parent directories durable, whoever created them."""
     for parent in path.resolve().parents:
         try:
             with explain_os_errors(parent, "flushed to the disk"):
                 _sync(parent)
         except CheckpointError as error:
             if isinstance(error.__cause__, PermissionError):
-                return  # where this user may not even read, it has made nothing
+                return  # a directory this user may not read was not created by this user
             raise
 
 
 @contextmanager
 def explain_os_errors(path: Path, what: str, size_bytes: int = 0) -> Iterator[None]:
-    """An OSError as a CheckpointError: which path, what could not be done, why, what now."""
+    """Turn an OSError into a CheckpointError: the path, what failed, why, and a remedy."""
     try:
         yield
     except OSError as error:
@@ -207,15 +207,15 @@ def _reason(error: OSError, size_bytes: int) -> str:
             return f"{why}. Let this user write there, and resume."
         case errno.ELOOP | errno.ENOTDIR:
             return (
-                f"{why}. It is a symbolic link or no directory; checkpoint.follows_links = true "
-                "follows a link to the checkpoints' folder."
+                f"{why}. It is a symbolic link or not a directory; checkpoint.follows_links = "
+                "true allows a link to the checkpoints' folder."
             )
     return f"{why}."
 
 
 def _check_plain(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise CheckpointError(f"{path}: is no plain file.")
+        raise CheckpointError(f"{path}: is not a regular file.")
 
 
 def _write_all(handle: int, part: Bytes) -> None:
@@ -236,6 +236,6 @@ def _sync_handle(handle: int) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some file systems have no fsync of directories, and say so; that of its files was done.
+        # Some file systems cannot fsync a directory and return EINVAL; its files are flushed.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise

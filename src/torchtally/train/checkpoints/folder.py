@@ -1,13 +1,13 @@
-"""A run's checkpoints: RUN/checkpoints/step-00000500, and the like.
+"""The checkpoints of a run: RUN/checkpoints/step-00000500 and so on.
 
-    step-00000500/        whole, by the name alone: it got its name when all of it was on the disk
-    .new-500-<random>/    being written, or left behind by a crash
+    step-00000500/        whole: it gets this name once everything in it is durable
+    .new-500-<random>/    being written, or left over from a crash
     .old-500-<random>/    being removed
-    .was-500-<random>/    gives its name to another one of the same step
-    damaged-00000500-<random>/   refused when a training was resumed, and kept to be looked at
+    .was-500-<random>/    being replaced by another checkpoint of the same step
+    damaged-00000500-<random>/   refused on resume, and kept for inspection
 
-What the dot hides is removed when the next training begins here, but for one whose name was not
-taken yet: it gets it back.
+The next training here removes the hidden ones, except a `.was-` whose replacement never arrived: it
+gets its name back.
 """
 
 import re
@@ -29,7 +29,7 @@ REPLACED = re.compile(r"\.was-([0-9]{1,18})-[0-9a-f]{16}")
 
 
 class Checkpoints:
-    """The checkpoints below a run's folder. Raises CheckpointError for all that goes wrong."""
+    """The checkpoints below a run's folder. Every failure is a CheckpointError."""
 
     def __init__(self, run: Path | str, *, follows_links: bool = False) -> None:
         self.path = Path(run) / FOLDER
@@ -38,36 +38,36 @@ class Checkpoints:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """For one process at a time. Raises UsageError while another trains here."""
+        """Hold the folder for this process. Raises UsageError while another run trains here."""
         with self._ensure() as folder:
             if not folder.lock():
                 raise UsageError(
-                    f"{self.path}: another run is training there. Give this one a folder of its "
-                    "own: --log.folder runs/other."
+                    f"{self.path}: another run is training there. Give this one its own "
+                    "folder: --log.folder runs/other."
                 )
             self._put_back(folder)
             yield
 
     def steps(self) -> list[int]:
-        """Of the checkpoints there are, damaged or not; the newest first."""
+        """The steps of all checkpoints, damaged ones included; newest first."""
         if not is_there(self.path):
             return []
         with self._open() as folder:
             return _steps(folder)
 
     def manifest(self, step: int) -> Manifest:
-        """Of a checkpoint. Its tensors may be damaged all the same."""
+        """The manifest of a checkpoint, whose tensors may still be damaged."""
         with self._open() as folder, folder.inner(name_of(step)) as inner:
             place = inner.path / MANIFEST
             if inner.size_bytes(MANIFEST) > MOST_BYTES:
-                raise CheckpointError(f"{place}: is too large for a manifest.")
+                raise CheckpointError(f"{place}: is too large to be a manifest.")
             manifest = read_manifest(b"".join(inner.chunks(MANIFEST)), str(place))
         if manifest.step != step:
-            raise CheckpointError(f"{place}: is of step {manifest.step}.")
+            raise CheckpointError(f"{place}: belongs to step {manifest.step}.")
         return manifest
 
     def check(self, manifest: Manifest, *, part: int = 0, parts: int = 1) -> None:
-        """Every byte of every file, or of each `parts`-th one, is as it was written."""
+        """Check every byte of every file (of every `parts`-th file) against its checksum."""
         pieces: dict[str, list[Piece]] = {file: [] for file in manifest.files}
         for tensor in manifest.tensors.values():
             for piece in tensor.pieces:
@@ -76,13 +76,13 @@ class Checkpoints:
             unknown = set(inner.names()) - {MANIFEST, *manifest.files}
             if unknown:
                 raise CheckpointError(
-                    f"{inner.path / min(unknown)}: is no file of the checkpoint's manifest."
+                    f"{inner.path / min(unknown)}: is not listed in the checkpoint's manifest."
                 )
             for name in sorted(manifest.files)[part::parts]:
                 check_shard(inner, name, manifest.files[name], pieces[name])
 
     def begin(self, step: int) -> Directory:
-        """A directory for a new checkpoint, under a name that nobody takes for one."""
+        """A directory for a new checkpoint, under a hidden name."""
         with self._ensure() as folder:
             if not self._is_way_synced:
                 sync_way_to(self.path)
@@ -90,15 +90,15 @@ class Checkpoints:
             return folder.make(_hidden("new", step))
 
     def join(self, name: str) -> Directory:
-        """One that is there already: another rank began it, or it is whole."""
+        """An existing directory: one that another rank began, or a whole checkpoint."""
         with self._open() as folder:
             return folder.inner(name)
 
     def commit(self, new: str, manifest: Manifest) -> Path:
-        """Its files are on the disk: write the manifest, and give the directory its name.
+        """Write the manifest and rename the directory, whose files are already durable.
 
-        One of the same step that is there already is removed after that. Where it fails, the
-        former one has its name again.
+        An existing checkpoint of the same step is removed afterwards; on failure it keeps its
+        name.
         """
         name = name_of(manifest.step)
         content = manifest.to_bytes()
@@ -113,26 +113,26 @@ class Checkpoints:
         return self.path / name
 
     def discard(self, new: str) -> None:
-        """Take back what was begun."""
+        """Remove a directory that was begun."""
         with self._open() as folder:
             folder.remove(new)
 
     def prune(self, keep_last: int, keep_every: int | None) -> None:
-        """Remove all but the newest ones and those of steps that are kept for good."""
+        """Remove all but the newest ones and those of steps that are kept forever."""
         with self._open() as folder:
             for step in _steps(folder)[keep_last:]:
                 if keep_every is None or step % keep_every:
                     self._remove(folder, step)
 
     def set_aside(self, step: int) -> Path:
-        """A checkpoint that is not to be found again, kept under another name."""
+        """Rename a damaged checkpoint, so that it is kept but not found again."""
         aside = f"damaged-{step:08}-{secrets.token_hex(4)}"
         with self._open() as folder:
             folder.rename(name_of(step), aside)
         return self.path / aside
 
     def clean(self) -> None:
-        """Remove what a crash left behind. Nobody else may write here meanwhile."""
+        """Remove what a crash left behind. Requires the lock."""
         if not is_there(self.path):
             return
         with self._open() as folder:
@@ -142,14 +142,14 @@ class Checkpoints:
                     folder.remove(name)
 
     def clear(self) -> None:
-        """Remove every checkpoint: those of a run that another one takes the place of."""
+        """Remove every checkpoint, for a run that replaces another."""
         self.clean()
         for step in self.steps():
             with self._open() as folder:
                 self._remove(folder, step)
 
     def _remove(self, folder: Directory, step: int) -> None:
-        """Under another name first: one that is half removed is not found."""
+        """Rename first: a half-removed checkpoint must not be found."""
         hidden = _hidden("old", step)
         folder.rename(name_of(step), hidden)
         folder.remove(hidden)
@@ -160,14 +160,14 @@ class Checkpoints:
             folder.rename(name, was)
             folder.rename(new, name)
         except CheckpointError:
-            with suppress(CheckpointError):  # the first failure is the one to tell of
+            with suppress(CheckpointError):  # report the first failure
                 if name not in folder.names():
                     folder.rename(was, name)
             raise
         folder.remove(was)
 
     def _put_back(self, folder: Directory) -> None:
-        """What was to be replaced, where the new one has not come."""
+        """Restore a checkpoint whose replacement never arrived."""
         for name in folder.names():
             if replaced := REPLACED.fullmatch(name):
                 own = name_of(int(replaced[1]))

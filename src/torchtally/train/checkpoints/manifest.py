@@ -1,8 +1,7 @@
-"""What a checkpoint says of itself: every tensor, where its bytes are, and their checksums.
+"""The manifest of a checkpoint: every tensor, where its bytes are, and their checksums.
 
-The manifest is written last, so that a checkpoint with one is whole. Its first line is the SHA-256
-of all that follows it; tensors and the headers of their files have CRC-32, which finds every change
-of up to 32 bits in a row.
+It is written last, so a checkpoint with a manifest is whole. Its first line is the SHA-256 of the
+rest; tensors and file headers have CRC-32, which detects every error burst of up to 32 bits.
 """
 
 import hashlib
@@ -20,14 +19,14 @@ from torchtally.plan.architecture.checkpoint import DTYPES, LENGTH_BYTES
 
 NAME = "manifest.json"
 FORMAT_VERSION = 1
-"""A reader refuses a higher one. Within a version no field is added: unknown ones are refused."""
+"""Readers refuse higher versions. Fields are never added within one: unknown ones are refused."""
 MOST_BYTES = 2**30
-"""Of a manifest: a 70B model's on 1024 ranks has half of that."""
+"""The largest manifest read: that of a 70B model on 1024 ranks is half of it."""
 MOST_NUMBER = 2**63 - 1
 MOST_AXES = 64
 
 ELEMENT_BYTES = {name: DTYPE_BYTES[name] for name, _ in DTYPES.values() if name in DTYPE_BYTES}
-"""By torch's names of dtypes: those that both torch and safetensors have."""
+"""Dtypes that torch and safetensors share, by torch's names."""
 FILE = re.compile(r"[A-Za-z0-9_-]+\.safetensors")
 
 _BEGIN = b'{"sha256": "'
@@ -37,19 +36,19 @@ _DIGITS = 64
 
 
 class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A box of a tensor, in one file: the whole of it, or a rank's shard."""
+    """A box of a tensor in one file: all of it, or the shard of a rank."""
 
     file: str
     first_byte: int
     size_bytes: int
     offsets: tuple[int, ...]
-    """Where the box begins, on each axis."""
+    """Where the box begins on each axis."""
     sizes: tuple[int, ...]
     crc32: int
 
 
 class SavedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tensor of any number of pieces that fill it."""
+    """A tensor and the pieces that cover it."""
 
     dtype: str
     """torch's name."""
@@ -58,7 +57,7 @@ class SavedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SavedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of safetensors: a header, then tensors one behind the other."""
+    """A safetensors file: a header, then the tensors back to back."""
 
     size_bytes: int
     header_bytes: int
@@ -66,18 +65,18 @@ class SavedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All of a checkpoint but the tensors' numbers."""
+    """Everything in a checkpoint except the tensors' values."""
 
     format_version: int
     step: int
-    """Steps that are done."""
+    """Completed steps."""
     ranks: int
-    """That saved it."""
+    """How many ranks saved it."""
     unix_s: float
     versions: dict[str, str]
     config: dict[str, Any]
     state: dict[str, Any]
-    """Plain data of the training: loss scale, hyperparameters, counters."""
+    """Plain data: loss scale, hyperparameters, counters."""
     files: dict[str, SavedFile]
     tensors: dict[str, SavedTensor]
 
@@ -88,36 +87,36 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def read_manifest(content: bytes, place: str) -> Manifest:
-    """The manifest of these bytes. Raises CheckpointError unless they are all as written, and
-    NewerFormatError for one that only a later version can read.
+    """Parse and validate a manifest. Raises CheckpointError for any change since it was written,
+    and NewerFormatError for a format that only a later version reads.
 
-    What it says of files and tensors fits together: each tensor is filled by its pieces, each file
-    by its header and the pieces in it. Whether it is true of the files is theirs to show.
+    Files and tensors are consistent: pieces cover each tensor exactly, and each file consists of
+    its header and its pieces. The files themselves are checked separately.
     """
     head = len(_BEGIN) + _DIGITS
     rest = content[head:]
     digest = content[len(_BEGIN) : head]
     is_whole = content.startswith(_BEGIN) and digest == hashlib.sha256(rest).hexdigest().encode()
     if not (is_whole and rest.startswith(_BETWEEN) and rest.endswith(_END)):
-        raise CheckpointError(f"{place}: is damaged, or no manifest.")
+        raise CheckpointError(f"{place}: is damaged, or is not a manifest.")
     body = rest[len(_BETWEEN) : -len(_END)]
     try:
         version = msgspec.json.decode(body, type=_Version).format_version
         if version > FORMAT_VERSION:
             raise NewerFormatError(
-                f"{place}: has format version {version}, and this torchtally knows "
-                f"{FORMAT_VERSION}. Go on with the version that wrote it, or a newer one."
+                f"{place}: has format version {version}; this torchtally reads up to "
+                f"{FORMAT_VERSION}. Resume with the version that wrote it, or a newer one."
             )
         manifest = msgspec.json.decode(body, type=Manifest)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
-        raise CheckpointError(f"{place}: is no manifest of a checkpoint ({error}).") from error
+        raise CheckpointError(f"{place}: is not the manifest of a checkpoint ({error}).") from error
     if wrong := _first_contradiction(manifest):
-        raise CheckpointError(f"{place}: contradicts itself: {wrong}.")
+        raise CheckpointError(f"{place}: is inconsistent: {wrong}.")
     return manifest
 
 
 class NewerFormatError(CheckpointError):
-    """Whole, but written by a torchtally to come: an older checkpoint is no replacement."""
+    """Written by a newer torchtally; falling back to an older checkpoint would lose steps."""
 
 
 class _Version(msgspec.Struct):
@@ -129,25 +128,25 @@ def _first_contradiction(manifest: Manifest) -> str | None:
         return "its version, step or ranks"
     for name in manifest.files:
         if not FILE.fullmatch(name):
-            return f"{name!r} is no name of a file of tensors"
+            return f"{name!r} is not a valid file name for tensors"
     spans: dict[str, list[tuple[int, int]]] = {file: [] for file in manifest.files}
     for name, tensor in manifest.tensors.items():
         for piece in tensor.pieces:
             if piece.file not in spans:
-                return f"{name!r} is in a file that it has not, {piece.file!r}"
+                return f"{name!r} refers to a file that is not listed, {piece.file!r}"
             spans[piece.file].append((piece.first_byte, piece.size_bytes))
         if not _is_filled(tensor):
-            return f"{name!r} is not filled by its pieces"
+            return f"the pieces of {name!r} do not cover it"
     for name, file in manifest.files.items():
         if not _tile([(0, file.header_bytes), *spans[name]], file.size_bytes):
-            return f"{name} is not filled by its header and its tensors"
+            return f"{name} is not covered by its header and its tensors"
         if file.header_bytes <= LENGTH_BYTES:
             return f"{name} has no header"
     return None
 
 
 def _is_filled(tensor: SavedTensor) -> bool:
-    """Pieces are boxes of as many bytes as their elements take, and each element is in one."""
+    """Whether the pieces have the right sizes and cover each element exactly once."""
     element_bytes, shape = ELEMENT_BYTES.get(tensor.dtype), tensor.shape
     if element_bytes is None or len(shape) > MOST_AXES or not tensor.pieces:
         return False
@@ -174,7 +173,7 @@ def _is_filled(tensor: SavedTensor) -> bool:
 
 
 def _fill(boxes: Iterable[tuple[tuple[int, int], ...]], shape: tuple[int, ...]) -> bool:
-    """Each element in one of the boxes, which are (first, size) by axis; cut axis by axis."""
+    """Whether boxes of (first, size) per axis cover each element once; checked axis by axis."""
     boxes = sorted(boxes)
     if not shape:
         return len(boxes) == 1
@@ -185,7 +184,7 @@ def _fill(boxes: Iterable[tuple[tuple[int, int], ...]], shape: tuple[int, ...]) 
 
 
 def _tile(spans: Sequence[tuple[int, int]], whole: int) -> bool:
-    """Spans of (first, size) lie one behind the other, from 0 to `whole`."""
+    """Whether spans of (first, size) are contiguous from 0 to `whole`."""
     end = 0
     for first, size in sorted(spans):
         if first != end or size < 0:
@@ -195,14 +194,14 @@ def _tile(spans: Sequence[tuple[int, int]], whole: int) -> bool:
 
 
 def as_plain_json(value: Any) -> Any:
-    """The value as JSON gives it back: tuples are lists, and keys are text."""
+    """The value after a round trip through JSON: tuples become lists, keys become text."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def merge_pieces(
     pieces_by_name: Mapping[str, list[tuple[str, tuple[int, ...], Piece]]],
 ) -> dict[str, SavedTensor]:
-    """Tensors of their pieces: by name, (dtype, shape of the whole, piece) of each."""
+    """Saved tensors by name, from (dtype, full shape, piece) of each piece."""
     return {
         name: SavedTensor(
             dtype=pieces[0][0],

@@ -1,11 +1,10 @@
-"""The states of a process's generators of random numbers, as tensors: nothing but numbers.
+"""The states of a process's random number generators, as tensors.
 
-    python   the 625 words of `random`, then whether a normal is kept back, and it
-    numpy    the 624 words and the position of numpy.random's legacy generator, and the same two
-    torch    as torch gives it        cuda/0   of each GPU, as torch gives it
+    python   the 625 words of `random`; python_normal: its cached normal, if any
+    numpy    the 624 words and position of numpy.random's legacy generator; numpy_normal likewise
+    torch    as torch returns it       cuda/0   of each GPU, as torch returns it
 
-Those of the data's order, of initialisation and of rounding are pure functions of the seed and the
-step, and have no state.
+Data order, initialisation and rounding are pure functions of seed and step, without state.
 """
 
 import random
@@ -20,7 +19,7 @@ from torchtally.errors import CheckpointError
 
 
 def random_states() -> dict[str, Tensor]:
-    """By name, copies."""
+    """Copies of the states, by name."""
     version, words, kept_back = random.getstate()
     assert version == 3  # since Python 2.6
     legacy: dict[str, Any] = np.random.get_state(legacy=False)
@@ -39,14 +38,14 @@ def random_states() -> dict[str, Tensor]:
 
 
 def seed_all(seed: int) -> None:
-    """All generators of the process begin anew."""
+    """Seed all generators of the process."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def set_random_states(states: Mapping[str, Tensor]) -> None:
-    """Goes on as saved. Raises CheckpointError for states that cannot be."""
+    """Restore saved states. Raises CheckpointError for invalid ones."""
     try:
         has_normal, normal = states["python_normal"].tolist()
         words = tuple(states["python"].tolist())
@@ -65,9 +64,9 @@ def set_random_states(states: Mapping[str, Tensor]) -> None:
             if name.startswith("cuda/") and torch.cuda.is_available():
                 torch.cuda.set_rng_state(state, int(name.removeprefix("cuda/")))
     except (LookupError, TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise CheckpointError(f"The saved random states are none: {error}.") from error
+        raise CheckpointError(f"The saved random states are invalid: {error}.") from error
 
 
 def _normal(is_there: Any, value: float | None) -> Tensor:
-    """Generators make normals in pairs and may keep one."""
+    """(is one cached, its value): generators draw normals in pairs and cache the second."""
     return torch.tensor([float(is_there), value or 0.0], dtype=torch.float64)

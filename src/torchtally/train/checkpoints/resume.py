@@ -1,4 +1,4 @@
-"""Going on from the newest checkpoint that is whole."""
+"""Resuming from the newest whole checkpoint."""
 
 import errno
 from collections.abc import Callable, Iterator, Mapping
@@ -20,41 +20,40 @@ from torchtally.train.trainer import Trainer
 Say = Callable[[str], None]
 
 _OURS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""What says of this process that it cannot read, and nothing of the checkpoint."""
+"""Errors of this process that say nothing about the checkpoint."""
 
 FREE = (
     "log.", "evaluation.", "sampling.", "profile.", "checkpoint.", "on_nonfinite", "on_spike",
     "data.read",
 )  # fmt: skip
-"""Keys of a config that a training does not depend on."""
+"""Keys of a config that do not affect the training."""
 ROUNDING = ("device", "compile", "micro_batch", "loss_chunk_tokens", "parallel.",
             "optimizer.implementation")  # fmt: skip
-"""Keys whose values change nothing but the rounding."""
+"""Keys that only affect rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a training goes on."""
+    """Where a training resumes."""
 
     step: int
     skipped: int = 0
-    """Steps that were left out before."""
+    """Steps skipped so far."""
     is_evaluated: bool = True
-    """Whether what was due after that step was done."""
+    """Whether the evaluation due after that step was done."""
 
     def loop_state(self) -> dict[str, int | bool]:
-        """As a checkpoint has it."""
+        """As stored in a checkpoint."""
         return {"skipped": self.skipped, "is_evaluated": self.is_evaluated}
 
 
 def resume(
     trainer: Trainer, checkpoints: Checkpoints, say: Say, *, allows_changes: bool = False
 ) -> ResumePoint | None:
-    """The trainer as the newest whole checkpoint has it; None where there is no checkpoint.
+    """Load the newest whole checkpoint into the trainer; None where there is no checkpoint.
 
-    Damaged ones are told of and kept under another name, so that nobody finds them again. Raises
-    CheckpointError where none is whole, UsageError for a config that trains something else, unless
-    changes are allowed.
+    Damaged ones are reported and renamed. Raises CheckpointError if all are damaged, UsageError if
+    the config describes another training, unless changes are allowed.
     """
     manifest = newest_whole(checkpoints, trainer.ranks, say)
     if manifest is None:
@@ -77,9 +76,9 @@ def resume(
 
 
 def newest_whole(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
-    """The newest checkpoint of which every byte is as it was written; the ranks share the work.
+    """The newest checkpoint whose every byte passes its checksum; the ranks share the work.
 
-    Raises CheckpointError where there are some, and none is.
+    Raises CheckpointError if there are checkpoints and all are damaged.
     """
     steps = ranks.run_on_first(checkpoints.steps, "look for checkpoints")
     refused: list[str] = []
@@ -93,16 +92,17 @@ def newest_whole(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest |
                 lambda: checkpoints.set_aside(step).name,  # noqa: B023 - called at once
                 "set a damaged checkpoint aside",
             )
-            say(f"{manifest} It is kept as {aside}; trying the checkpoint before.")
+            say(f"{manifest} It is kept as {aside}; trying the one before it.")
     if refused:
         raise CheckpointError(
-            f"{checkpoints.path}: no checkpoint is whole. {refused[-1]} Start again with --replace."
+            f"{checkpoints.path}: every checkpoint is damaged. {refused[-1]} "
+            "Start over with --replace."
         )
     return None
 
 
 def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Manifest | str:
-    """What is wrong with it, on any rank, where something is."""
+    """The manifest, or the first error on any rank."""
     wrong: str | None = None
     manifest: Manifest | None = None
     try:
@@ -122,7 +122,7 @@ def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Man
 
 
 def _gather_texts(text: str | None, ranks: Ranks) -> list[str | None]:
-    """In the order of ranks."""
+    """The text of every rank, in rank order."""
     if ranks.size == 1:
         return [text]
     texts: list[str | None] = [None] * ranks.size
@@ -136,7 +136,7 @@ def _gather_texts(text: str | None, ranks: Ranks) -> list[str | None]:
 def differences(
     saved: Mapping[str, Any], here: Mapping[str, Any], before: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(key, saved, here) of all values that are not equal; None where there is no such key."""
+    """(key, saved, here) of all differing values; None for a missing key."""
     for key in {**saved, **here}:
         was, now = saved.get(key), here.get(key)
         if isinstance(was, Mapping) and isinstance(now, Mapping):
@@ -153,19 +153,20 @@ def _check_config(manifest: Manifest, trainer: Trainer, say: Say, *, allows_chan
         if not difference[0].startswith(FREE)
     ]
     grave = [difference for difference in changed if not difference[0].startswith(ROUNDING)]
-    text = "\n".join(
-        f"  {key}: {was!r} when it was saved, {now!r} now" for key, was, now in changed
-    )
+    text = "\n".join(f"  {key}: saved {was!r}, now {now!r}" for key, was, now in changed)
     if grave and not allows_changes:
         raise UsageError(
             f"The checkpoint of step {manifest.step} belongs to another training:\n{text}\nResume "
             "with the saved config, add --allow-changes, or start over with --replace."
         )
     if changed:
-        say(f"going on from step {manifest.step} with changes:\n{text}")
+        say(f"resuming from step {manifest.step} with changes:\n{text}")
 
 
 def _check_versions(manifest: Manifest, say: Say) -> None:
-    """Other versions may compute other bits."""
+    """Report version changes, which may change results bitwise."""
     for name, was, now in differences(manifest.versions, versions()):
-        say(f"step {manifest.step} was saved with {name} {was}; this is {now}: bits may differ.")
+        say(
+            f"step {manifest.step} was saved with {name} {was}, this is {now}: "
+            "results may differ bitwise."
+        )

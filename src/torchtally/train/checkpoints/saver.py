@@ -1,4 +1,4 @@
-"""Saving while training goes on: a copy is taken between two steps, and a thread writes it."""
+"""Saving in the background: a copy is taken between two steps, and a thread writes it."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ from torchtally.train.optimizers.clipping import global_norm
 from torchtally.train.trainer import Trainer
 
 LOWEST_PRIORITY = 19
-"""nice(2): the thread takes what the training's threads leave."""
+"""nice(2): the writer gets the CPU time that training leaves."""
 
 Clock = Callable[[], float]
 
@@ -29,7 +29,7 @@ Clock = Callable[[], float]
 class Saver:
     """Saves a trainer's state, one checkpoint at a time.
 
-    What goes wrong in the background is raised by the next `save` or `wait`, on every rank.
+    Background failures are raised by the next `save` or `wait`, on every rank.
     """
 
     def __init__(
@@ -48,26 +48,26 @@ class Saver:
         self._clock = clock
         self._saved_s = clock()
         self.saved_step = saved_step
-        """The newest that is being written, or is whole."""
+        """Of the newest checkpoint, whole or being written."""
 
     @property
     def has_failed(self) -> bool:
-        """In the background; `wait` raises it."""
+        """Whether saving failed in the background; `wait` raises the error."""
         return self._error is not None
 
     def is_due(self, step: int) -> bool:
-        """By this process's clock; of several ranks, the first clock to say so decides for all."""
+        """By this process's clock; with several ranks the first one due decides for all."""
         every, minutes = self._config.every, self._config.every_minutes
         return (every is not None and step % every == 0) or (
             minutes is not None and self._clock() - self._saved_s >= 60 * minutes
         )
 
     def save(self, at: ResumePoint) -> None:
-        """The state of now, of a training that goes on as `at` says.
+        """Save the present state, to be resumed as `at` says.
 
-        Returns once the copy is taken, or where the config says so, once it is written. Waits for
-        the former one. Raises CheckpointError for weights that are not finite: they would push the
-        last good ones out.
+        Waits for the previous save, then returns once the copy is taken (without
+        `in_background`, once it is written). Raises CheckpointError for NaN or inf weights, which
+        would push out the last good checkpoint.
         """
         self.wait()
         step, trainer = at.step, self._trainer
@@ -101,7 +101,7 @@ class Saver:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until nothing is being written. Raises what went wrong."""
+        """Wait for the write in progress. Raises its error."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -119,14 +119,14 @@ class Saver:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """What is being written is finished, also where something else went wrong."""
+        """Finish the write in progress, even after another error."""
         if error is None:
             self.wait()
             return
         try:
             self.wait()
         except (TallyError, OSError) as failure:
-            error.add_note(f"The checkpoint that was being written failed, too: {failure}")
+            error.add_note(f"The checkpoint being written failed as well: {failure}")
 
     def _write(self, tensors: dict[str, Any], described: ManifestFields) -> Path | None:
         ranks = self._trainer.ranks
@@ -141,13 +141,13 @@ class Saver:
         norm = global_norm(parameter.detach() for parameter in self._trainer.model.parameters())
         if not bool(norm.isfinite()):
             raise CheckpointError(
-                f"Step {step}: weights are not finite, so no checkpoint of them is made. The last "
-                "one is whole: resume it with a lower learning rate (--allow-changes)."
+                f"Step {step}: weights are NaN or inf, so they are not saved. The last checkpoint "
+                "is whole: resume from it with a lower learning rate (--allow-changes)."
             )
 
 
 def _at_lowest_priority(run: Callable[[], None]) -> None:
-    """In this thread, which on Linux has a priority of its own."""
+    """Run at the lowest priority, which Linux has per thread."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
     run()

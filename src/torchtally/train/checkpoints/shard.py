@@ -1,9 +1,8 @@
-"""A file of safetensors: written with the checksums of its tensors, and held to them again.
+"""A safetensors file, written with checksums of its tensors and verified against them.
 
-safetensors' own writer makes a copy of every tensor first, under the interpreter's lock, and
-flushes nothing; this one writes tensors as they are, and lets training go on meanwhile. Its reader
-takes a path, which may be another file's by then, and believes a header; this one takes an open
-directory, and what the manifest says.
+The writer of the safetensors package first copies every tensor while holding the GIL, and flushes
+nothing; this one writes tensors in place and releases the GIL. Its reader takes a path, which may
+name another file by then, and trusts the header; this one takes an open directory and the manifest.
 """
 
 import json
@@ -20,38 +19,38 @@ from torchtally.train.checkpoints.disk import CHUNK_BYTES, Directory
 from torchtally.train.checkpoints.manifest import Piece, SavedFile
 
 LENGTH_BYTES = 8
-"""Of the header's length before the header, little-endian."""
+"""Of the little-endian header length that precedes the header."""
 ALIGNMENT_BYTES = 8
-"""Tensors begin at multiples of it: headers are filled up with spaces."""
+"""Tensors begin at multiples of it: headers are padded with spaces."""
 
 SAFETENSORS_DTYPES = {name: code for code, (name, _) in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What one file has of a tensor: a box of the whole, its numbers on the host."""
+    """The part of a tensor that one file holds: a box, on the host."""
 
     name: str
     tensor: Tensor
     offsets: tuple[int, ...]
-    """Where it begins in the whole, on each axis."""
+    """Where the box begins in the full tensor, on each axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenShard:
-    """A file, and where each of its boxes is in it."""
+    """A file and the places of its boxes."""
 
     file: SavedFile
     pieces: Mapping[str, Piece]
-    """By the boxes' names."""
+    """By name of the box."""
 
 
 def write_shard(directory: Directory, file: str, boxes: Sequence[Box]) -> WrittenShard:
-    """A new file with these tensors, on the disk when this returns.
+    """Write a new file with these tensors; durable when this returns.
 
-    Raises CheckpointError where it cannot be written, and for a dtype that safetensors has not.
+    Raises CheckpointError for write errors, and for a dtype that safetensors lacks.
     """
-    # Larger elements first, as the library does: then each tensor is aligned to its elements.
+    # Larger elements first, as the safetensors package does: each tensor is then aligned.
     assert len({box.name for box in boxes}) == len(boxes)
     boxes = sorted(boxes, key=lambda box: (-box.tensor.element_size(), box.name))
     header = _header(boxes)
@@ -77,12 +76,12 @@ def write_shard(directory: Directory, file: str, boxes: Sequence[Box]) -> Writte
 
 
 def check_shard(directory: Directory, name: str, file: SavedFile, pieces: Iterable[Piece]) -> None:
-    """Raises CheckpointError where any byte of the file is not as it was written."""
+    """Raises CheckpointError if any byte of the file has changed."""
     place = directory.path / name
     found_bytes = directory.size_bytes(name)
     if found_bytes != file.size_bytes:
         raise CheckpointError(
-            f"{place}: has {found_bytes} bytes and had {file.size_bytes} when it was written."
+            f"{place}: has {found_bytes} bytes, but {file.size_bytes} were written."
         )
     spans = [(0, file.header_bytes, file.header_crc32)]
     spans += sorted((piece.first_byte, piece.size_bytes, piece.crc32) for piece in pieces)
@@ -99,9 +98,9 @@ def check_shard(directory: Directory, name: str, file: SavedFile, pieces: Iterab
 
 
 def read_piece(directory: Directory, piece: Piece, dtype: torch.dtype) -> Tensor:
-    """Its numbers, of shape `piece.sizes`, held to their checksum once more.
+    """The values of a piece, of shape `piece.sizes`, verified against their checksum once more.
 
-    Raises CheckpointError where they are not as they were written.
+    Raises CheckpointError if they have changed.
     """
     numbers = torch.empty(piece.size_bytes, dtype=torch.uint8)
     memory = numbers.numpy().data
@@ -115,7 +114,7 @@ def read_piece(directory: Directory, piece: Piece, dtype: torch.dtype) -> Tensor
 
 
 class _Sums:
-    """CRC-32 of one span after the other of a stream."""
+    """CRC-32 of successive spans of a stream."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -127,7 +126,7 @@ class _Sums:
             if not self._rest:
                 self._rest = memoryview(next(self._chunks, b""))
                 if not self._rest:
-                    return -1  # the file became shorter while it was read
+                    return -1  # the file shrank while it was read
             part = self._rest[:size_bytes]
             crc32 = zlib.crc32(part, crc32)
             size_bytes -= len(part)
@@ -153,11 +152,11 @@ def _header(boxes: Iterable[Box]) -> bytes:
 def _code(box: Box) -> str:
     name = str(box.tensor.dtype).removeprefix("torch.")
     if name not in SAFETENSORS_DTYPES:
-        raise CheckpointError(f"{box.name}: safetensors has no dtype for {name}.")
+        raise CheckpointError(f"{box.name}: safetensors does not support dtype {name}.")
     return SAFETENSORS_DTYPES[name]
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """The numbers as they lie in memory."""
+    """The bytes of the tensor in memory."""
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     return flat.numpy().data

@@ -1,7 +1,7 @@
-"""Copies of tensors on the host, as they were at one moment, whatever training does next.
+"""Copies of tensors on the host, unaffected by what training does next.
 
-The buffers are kept from one copy to the next: making them anew costs more than filling them. They
-take as many bytes as what is saved, on a GPU's host pinned ones.
+The buffers are reused: allocating them costs more than filling them. They take as many bytes as the
+saved state; for a GPU they are pinned.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 
 class Snapshot:
-    """Buffers on the host, and what is on its way into them."""
+    """Host buffers, and the copies in flight to them."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
@@ -23,10 +23,10 @@ class Snapshot:
         return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())
 
     def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """The numbers of now. The former ones must not be in use any more.
+        """Copy the present values; the previous copies must no longer be in use.
 
-        Of a DTensor this rank's shard. From a GPU the copies are queued behind the work of now and
-        before that to come; the host does not wait for them.
+        Of a DTensor, this rank's shard. Copies from a GPU are queued on its current stream, after
+        the work already issued; the host does not wait for them.
         """
         devices: set[torch.device] = set()
         for name, tensor in tensors.items():
@@ -39,7 +39,7 @@ class Snapshot:
         self._copied = [_event_on(device) for device in devices]
 
     def copies(self) -> dict[str, Tensor]:
-        """The copies, once they are whole."""
+        """The copies, after waiting for the transfers."""
         for event in self._copied:
             event.synchronize()
         return dict(self._buffers)

@@ -1,11 +1,11 @@
-"""What a training is made of: its tensors by name, its plain data, and both put back.
+"""The state of a training as tensors by name and plain data, and how to restore it.
 
     model/NAME              the model's state dict
-    optimizer/NAME/KEY      what the optimizer keeps for the parameter of that name
+    optimizer/NAME/KEY      the optimizer's state for the parameter NAME
     random/RANK/NAME        a rank's random states
 
-Names are those of the plain model, so one process, DDP and FSDP2 read each other's. Learning rates
-and the data's order are functions of the step and have no state.
+Names are those of the plain model, so one process, DDP and FSDP2 read each other's checkpoints.
+Learning rates and data order are functions of the step, without state.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,21 +27,21 @@ MODEL, OPTIMIZER, RANDOM = "model/", "optimizer/", "random/"
 
 
 def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
-    """All of this rank, live: what is saved."""
+    """All tensors of this rank, not copied."""
     return {
         **_model(trainer),
         **{
             f"{OPTIMIZER}{name}/{key}": value
             for name, parameter in _parameters(trainer.optimizer)
             for key, value in trainer.optimizer.state.get(parameter, {}).items()
-            if value is not None  # torch's SGD before its first step
+            if value is not None  # torch.optim.SGD has None before its first step
         },
         **{_random(trainer.ranks.rank) + name: state for name, state in random_states().items()},
     }
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
-    """What is no tensor, as JSON keeps it."""
+    """Everything that is not a tensor, as JSON data."""
     groups = [
         {key: value for key, value in group.items() if key not in ("params", "param_names")}
         for group in trainer.optimizer.param_groups
@@ -53,10 +53,10 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
 
 
 def restore(trainer: Trainer, checkpoints: Checkpoints, manifest: Manifest) -> bool:
-    """The trainer as it was saved. Whether this rank's random numbers go on, too.
+    """Restore the trainer. Returns whether this rank's random states were restored, too.
 
-    They do not on ranks that were not there when it was saved. Raises CheckpointError where the
-    model or the optimizer is another one; the trainer is of no use then.
+    Ranks that did not exist when it was saved have none. Raises CheckpointError if the model or
+    the optimizer differs; the trainer is unusable then.
     """
     model = _model(trainer)
     _check_names(model, manifest)
@@ -80,12 +80,12 @@ def restore(trainer: Trainer, checkpoints: Checkpoints, manifest: Manifest) -> b
 
 @contextmanager
 def explain_damaged_state(manifest: Manifest) -> Iterator[None]:
-    """What its plain data lacks, or has in another form, is a CheckpointError."""
+    """Turn missing or malformed plain data into a CheckpointError."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"The state in the manifest of step {manifest.step} is none of a training "
+            f"The manifest of step {manifest.step} holds no valid training state "
             f"({type(error).__name__}: {error})."
         ) from error
 
@@ -99,7 +99,7 @@ def _model(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def _check_names(model: Mapping[str, Tensor], manifest: Manifest) -> None:
-    """The reader tells of what the checkpoint has not; this of what only the checkpoint has."""
+    """Refuse tensors that only the checkpoint has; `read` refuses those it lacks."""
     extra_names = [
         name for name in manifest.tensors if name.startswith(MODEL) and name not in model
     ]
@@ -121,7 +121,7 @@ def _random(rank: int) -> str:
 
 
 def _optimizer_targets(optimizer: torch.optim.Optimizer, manifest: Manifest) -> dict[str, Tensor]:
-    """Room for everything that was kept: optimizers have none before their first step."""
+    """Buffers for the saved state: optimizers allocate theirs in the first step."""
     parameters = dict(_parameters(optimizer))
     targets: dict[str, Tensor] = {}
     for full, saved in manifest.tensors.items():
@@ -131,10 +131,10 @@ def _optimizer_targets(optimizer: torch.optim.Optimizer, manifest: Manifest) -> 
         parameter = parameters.get(name)
         if parameter is None:
             raise CheckpointError(
-                f"The checkpoint of step {manifest.step} has optimizer state of {name!r}, which is "
-                "not trained here. Resume with the config that was saved."
+                f"The checkpoint of step {manifest.step} has optimizer state for {name!r}, which "
+                "is not trained here. Resume with the saved config."
             )
-        if tuple(parameter.shape) == saved.shape:  # a shard of it, where the parameter is one
+        if tuple(parameter.shape) == saved.shape:  # a DTensor parameter gives a DTensor
             targets[full] = torch.empty_like(
                 parameter, dtype=torch_dtype(saved), requires_grad=False
             )
@@ -149,8 +149,8 @@ def _set_optimizer(
     own = optimizer.param_groups
     if len(own) != len(saved):
         raise CheckpointError(
-            f"The saved optimizer has {len(saved)} groups of parameters, this one {len(own)}. "
-            "Resume with the config that was saved."
+            f"The saved optimizer has {len(saved)} parameter groups, this one {len(own)}. "
+            "Resume with the saved config."
         )
     indices = {name: at for at, (name, _) in enumerate(_parameters(optimizer))}
     state: dict[int, dict[str, Tensor]] = {}
@@ -169,5 +169,5 @@ def _set_optimizer(
 
 
 def _like(saved: Any, here: Any) -> Any:
-    """JSON has no tuples, and optimizers have."""
+    """A saved value with JSON's lists turned back into tuples."""
     return tuple(saved) if isinstance(here, tuple) and isinstance(saved, list) else saved

@@ -1,10 +1,9 @@
-"""torch.distributed.checkpoint's two ends: where its tensors are written to, and read from.
+"""The storage writer and reader of torch.distributed.checkpoint, over our files.
 
-It plans who writes what, one process or many, and who reads what on another number of ranks. Its
-own file format has its metadata pickled, which runs code when it is read; here that is the
-manifest.
+It plans which rank writes what, and which reads what, on any number of ranks. Its own file format
+pickles the metadata, and unpickling executes code; here the manifest holds it.
 
-The names of tensors begin with the kind of file they are in: "model/blocks.0.norm.weight".
+Tensor names begin with the kind of their file: "model/blocks.0.norm.weight".
 """
 
 import time
@@ -55,13 +54,13 @@ from torchtally.train.checkpoints.manifest import (
 )
 from torchtally.train.checkpoints.shard import Box, read_piece, write_shard
 
-# Said of every save of a process by itself, which is nothing to be warned of.
+# Warned on every save by a single process.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestFields:
-    """What a manifest says beside the tensors."""
+    """The fields of a manifest besides files and tensors."""
 
     step: int
     ranks: int
@@ -71,7 +70,7 @@ class ManifestFields:
 
 
 class CopyPlanner(DefaultSavePlanner):
-    """Plans by the live tensors, and has their copies written: training goes on meanwhile."""
+    """Plans with the live tensors but writes their copies, so that training can continue."""
 
     def __init__(self, copies: Mapping[str, Tensor]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -82,7 +81,7 @@ class CopyPlanner(DefaultSavePlanner):
 
 
 class Writer(StorageWriter):
-    """Writes a checkpoint; the coordinator's `finish` makes it one, or it is none."""
+    """Writes a checkpoint, which counts once the coordinator's `finish` has committed it."""
 
     def __init__(self, checkpoints: Checkpoints, described: ManifestFields, rank: int = 0) -> None:
         self._checkpoints, self._described, self._rank = checkpoints, described, rank
@@ -101,7 +100,7 @@ class Writer(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """On the coordinator: the directory is made, and every rank is told its name."""
+        """On the coordinator: create the directory and send its name to every rank."""
         with self._checkpoints.begin(self._described.step) as new:
             self._new = new.path.name
         return [SavePlan(plan.items, self._new, plan.planner_data, plan.usable) for plan in plans]
@@ -114,7 +113,7 @@ class Writer(StorageWriter):
         with self._checkpoints.join(plan.storage_data) as new:
             for kind, items in sorted(kinds.items()):
                 results += self._write_kind(new, kind, items, planner)
-            if not self._is_coordinator:  # which does it for itself when it commits
+            if not self._is_coordinator:  # `commit` syncs for the coordinator
                 new.sync()
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
@@ -148,7 +147,7 @@ class Writer(StorageWriter):
         self._new = None
 
     def discard(self) -> None:
-        """After a failure: take back what was begun."""
+        """After a failure: remove the directory that was begun."""
         if self._new is not None:
             new, self._new = self._new, None
             self._checkpoints.discard(new)
@@ -178,7 +177,7 @@ class Writer(StorageWriter):
 
 
 def _key(name: str) -> str:
-    """A tensor's name within its file."""
+    """The name of a tensor within its file."""
     return name.partition("/")[2]
 
 
@@ -190,7 +189,7 @@ def _box(item: WriteItem, planner: SavePlanner) -> Box:
 
 
 class Reader(StorageReader):
-    """Reads the tensors of a checkpoint that was checked."""
+    """Reads the tensors of a verified checkpoint."""
 
     def __init__(self, checkpoints: Checkpoints, manifest: Manifest) -> None:
         self._checkpoints, self._manifest = checkpoints, manifest
@@ -246,7 +245,7 @@ class Reader(StorageReader):
 
 
 def torch_dtype(saved: SavedTensor) -> torch.dtype:
-    """Whatever manifest is read has dtypes of torch alone."""
+    """The dtype of a saved tensor; `read_manifest` accepts torch's names only."""
     dtype = getattr(torch, saved.dtype)
     assert isinstance(dtype, torch.dtype)
     return dtype
@@ -270,10 +269,10 @@ def write(
     described: ManifestFields,
     group: Any = None,
 ) -> Path | None:
-    """A whole checkpoint of these tensors, of all ranks of the group; its path on the first one.
+    """Write a checkpoint of these tensors, of all ranks of the group; its path on rank 0.
 
-    What is written is `copies`: of each tensor, or of this rank's shard of it, on the host. Where
-    it fails nothing is left of it, and every rank raises the first rank's CheckpointError.
+    The values written are `copies`: each tensor, or this rank's shard of it, on the host. On
+    failure nothing is left behind, and every rank raises the first failing rank's error.
     """
     rank = dist.get_rank(group) if described.ranks > 1 else 0
     writer = Writer(checkpoints, described, rank)
@@ -287,7 +286,7 @@ def write(
                 no_dist=described.ranks == 1,
             )
     except BaseException:
-        with suppress(CheckpointError):  # the first failure is the one to tell of
+        with suppress(CheckpointError):  # report the first failure
             writer.discard()
         raise
     return writer.path
@@ -301,9 +300,9 @@ def read(
     ranks: int = 1,
     group: Any = None,
 ) -> None:
-    """Fills these tensors, or this rank's shards of them, from a checkpoint that was checked.
+    """Fill these tensors, or this rank's shards of them, from a verified checkpoint.
 
-    Raises CheckpointError for a tensor that the checkpoint has not, or of another shape or dtype.
+    Raises CheckpointError for a tensor that is missing, or has another shape or dtype.
     """
     _check_targets(targets, manifest)
     with _first_failure():
@@ -318,7 +317,7 @@ def read(
 
 @contextmanager
 def _first_failure() -> Iterator[None]:
-    """What went wrong on the first rank where something did, not what that led to elsewhere."""
+    """Raise the error of the first failing rank, not its consequences on the others."""
     try:
         yield
     except CheckpointException as error:
@@ -333,13 +332,13 @@ def _check_targets(targets: Mapping[str, Tensor], manifest: Manifest) -> None:
         saved = manifest.tensors.get(name)
         if saved is None:
             raise CheckpointError(
-                f"The checkpoint of step {manifest.step} has no {name}. Resume with the config "
-                "that was saved."
+                f"The checkpoint of step {manifest.step} lacks {name}. Resume with the saved "
+                "config."
             )
         dtype = str(target.dtype).removeprefix("torch.")
         if (saved.dtype, saved.shape) != (dtype, tuple(target.shape)):
             raise CheckpointError(
                 f"{name}: is {saved.dtype} of shape {saved.shape} in the checkpoint of step "
-                f"{manifest.step}, and {dtype} of {tuple(target.shape)} here. Resume with the "
-                "config and the precision that were saved."
+                f"{manifest.step}, but {dtype} of {tuple(target.shape)} here. Resume with the "
+                "saved config and precision."
             )

@@ -1,4 +1,4 @@
-"""Batches of a training: data, order and ring put together."""
+"""Batches of a training: data, order and ring combined."""
 
 import numpy as np
 import torch
@@ -11,9 +11,9 @@ from torchtally.train.data.ring import DEPTH, Fill, Ring
 from torchtally.train.data.token_data import TokenData
 
 BLOCK_POSITIONS = 1 << 14
-"""Places of the order that are computed at a time: NumPy's calls cost more than their work."""
+"""Positions of the order computed at a time, since a NumPy call costs more than its work."""
 CHUNK_TOKENS = 1 << 18
-"""That are made at a time, where a batch has less: 2 MiB of int64."""
+"""Read at a time where a batch is smaller: 2 MiB of int64."""
 
 
 def batches(
@@ -27,7 +27,7 @@ def batches(
     end_step: int | None = None,
     depth: int = DEPTH,
 ) -> Ring:
-    """A ring of this rank's part of each step's global batch. `data` stays open as long as it."""
+    """Prefetches this rank's part of each step's global batch. `data` must outlive the ring."""
     part = rows_of_rank(order.batch, rank, ranks)
     rows = part.stop - part.start
     return Ring(
@@ -45,7 +45,7 @@ def batches(
 def batch_at(
     data: TokenData, order: Order, step: int, part: slice = slice(None)
 ) -> Int64[Tensor, "rows width"]:
-    """The tokens of a step's batch, read now: for evaluation, and to see what a step was fed."""
+    """The tokens of a step's batch, read now: for evaluation and inspection."""
     windows = order.windows_of(step)[0, part]
     tokens = torch.empty((len(windows), data.width), dtype=torch.int64)
     data.read(windows, tokens.numpy())
@@ -53,13 +53,13 @@ def batch_at(
 
 
 def filling(data: TokenData, order: Order, part: slice) -> Fill:
-    """Writes the batches of some steps, these rows of each.
+    """A function that reads these rows of each batch of some steps.
 
-    The order of many steps is computed at once and kept. Raises UsageError for an order of other
-    data.
+    The order of many steps is computed at once and cached. Raises UsageError if the order belongs
+    to other data.
     """
     if order.windows != data.windows:
-        raise UsageError(f"an order of {order.windows} windows for data of {data.windows}.")
+        raise UsageError(f"the order has {order.windows} windows, the data {data.windows}.")
     block_steps = max(BLOCK_POSITIONS // order.batch, 1)
     first, block = 0, order.windows_of(0, 0)
 
@@ -75,5 +75,5 @@ def filling(data: TokenData, order: Order, part: slice) -> Fill:
 
 
 def order_of(data: TokenData, name: OrderName, *, batch: int, seed: int) -> Order:
-    """The order of this data's windows."""
+    """The order in which the windows of this data are read."""
     return Order(name, data.windows, batch, seed)

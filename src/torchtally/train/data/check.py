@@ -1,7 +1,7 @@
-"""Are these the token ids of this vocabulary? Asked before the first step, of a part or of all.
+"""Checks token ids against the vocabulary before the first step, in a sample or in full.
 
-A file with the wrong dtype, or of the other byte order, reads without an error and trains to
-nonsense; an id beyond the vocabulary ends a GPU's process without saying where it came from.
+A file of the wrong dtype or byte order reads without error and trains to nonsense; an id beyond the
+vocabulary is a device-side assert on a GPU that does not name the file.
 """
 
 import math
@@ -16,22 +16,22 @@ from torchtally.train.data.token_data import Ids, stretches
 from torchtally.train.data.token_file import Format, TokenFile, open_file
 
 STRETCH = 4096
-"""Tokens looked at in one place: few enough to see many places, enough for a disk's read."""
+"""Tokens read per place: few enough to see many places, enough for a disk read."""
 SHARE = 0.01
 LEAST_HALVES = 64
-"""Ids by which a pattern is not chance."""
+"""Ids from which on a pattern is not chance."""
 LEAST_STRETCHES = 64
-"""A quarter of a million tokens take no time: a small file is looked at whole."""
+"""A quarter of a million tokens take no time: small files are checked in full."""
 MOST_STRETCHES = 1 << 14
-"""Of one file: 64 Mi tokens, so that terabytes do not hold up the first step."""
+"""Per file: 64 Mi tokens, so that terabytes do not delay the first step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """Of the ids that were looked at."""
+    """The range of the ids that were checked."""
 
     tokens: int
-    """How many these were."""
+    """How many ids were checked."""
     least: int
     most: int
 
@@ -39,11 +39,11 @@ class Extremes:
 def check_tokens(
     files: Sequence[TokenFile], *, vocabulary_size: int, seed: int, is_whole: bool = False
 ) -> int:
-    """How many tokens were looked at: 1 % of each file at random, its first and its last; of small
-    files all.
+    """How many tokens were checked: 1 % of each file at random, its start and its end; small files
+    in full.
 
-    `is_whole` looks at all. Raises UsageError at the first id that is not in [0, vocabulary_size),
-    with its file and byte.
+    `is_whole` checks all. Raises UsageError with file and byte for the first id outside of
+    [0, vocabulary_size).
     """
     looked_at = 0
     for number, file in enumerate(files):
@@ -57,27 +57,27 @@ def check_tokens(
         if file.format is Format.RAW and file.tokens % 2 == 0 and halves.are_likely:
             raise UsageError(
                 f"{file.path}: byte {file.byte_of(1)}: every second id is at most {halves.most}: "
-                f"these seem to be ids of {16 * file.token_bytes} bits, read as {file.dtype}. "
-                f"Give --dtype uint{16 * file.token_bytes}."
+                f"these look like {16 * file.token_bytes}-bit ids read as {file.dtype}. "
+                f"Use --dtype uint{16 * file.token_bytes}."
             )
     return looked_at
 
 
 class _Halves:
-    """Whether ids look like the low and the high halves of wider ids: the high ones are all small.
+    """Whether ids look like the low and high halves of wider ids: all high halves are small.
 
-    Nothing else shows it where the vocabulary fits the narrow dtype: all of them are below it.
+    Where the vocabulary fits the narrow dtype nothing else shows it: all ids are in range.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        """A high half can be."""
+        """The largest possible high half."""
         self._seen = 0
         self._is_high_small = True
         self._is_low_large = False
 
     def see(self, ids: Ids) -> None:
-        """A stretch that begins at an even place."""
+        """Take in a stretch that begins at an even index."""
         low, high = ids[::2], ids[1::2]
         self._seen += len(ids)
         self._is_high_small = self._is_high_small and bool((high <= self.most).all())
@@ -89,7 +89,7 @@ class _Halves:
 
 
 def extremes(file: TokenFile, *, seed: int, is_whole: bool = False) -> Extremes:
-    """The least and the greatest id of a sample as above, or of all. Raises UsageError."""
+    """The smallest and largest id of such a sample, or of the whole file. Raises UsageError."""
     extremes_by_stretch = [
         (len(ids), int(ids.min()), int(ids.max()))
         for _, ids in _read(file, _all_places(file) if is_whole else _sample(file, (seed, 0)))
@@ -99,7 +99,7 @@ def extremes(file: TokenFile, *, seed: int, is_whole: bool = False) -> Extremes:
 
 
 def _read(file: TokenFile, places: Iterator[int]) -> Iterator[tuple[int, Ids]]:
-    """(number of the first token, ids) of the stretches that begin at these places."""
+    """(index of the first token, ids) of the stretches at these places."""
     handle = open_file(file.path)
     try:
         for first in places:
@@ -115,10 +115,7 @@ def _all_places(file: TokenFile) -> Iterator[int]:
 
 
 def _sample(file: TokenFile, seed: tuple[int, int]) -> Iterator[int]:
-    """Where to look: the beginning, the end, and at random between, in the order of the file.
-
-    One place at random in each of equal parts: no large part of a file is left out.
-    """
+    """Places to check: the start, the end, and one random place in each of equal parts between."""
     stretch_count = -(-file.tokens // STRETCH)
     parts = max(math.ceil(stretch_count * SHARE), min(LEAST_STRETCHES, stretch_count))
     parts = min(parts, MOST_STRETCHES)
@@ -131,25 +128,25 @@ def _complaint(file: TokenFile, first: int, ids: Ids, vocabulary_size: int) -> s
     wide = ids.astype(object) if ids.dtype == np.uint64 else ids.astype(np.int64)
     at = int(np.argmax((wide < 0) | (wide >= vocabulary_size)))
     return (
-        f"{file.path}: byte {file.byte_of(first + at)}: token {first + at} is {wide[at]}, not an "
-        f"id of a vocabulary of {vocabulary_size}. {_suspicion(file, ids, vocabulary_size)}"
+        f"{file.path}: byte {file.byte_of(first + at)}: token {first + at} is {wide[at]}, "
+        f"outside of a vocabulary of {vocabulary_size}. {_suspicion(file, ids, vocabulary_size)}"
     )
 
 
 def _suspicion(file: TokenFile, ids: Ids, vocabulary_size: int) -> str:
-    """What is probably wrong with the file, and what to do."""
+    """The probable cause, and a remedy."""
     if file.token_bytes > 1 and _is_below(ids.byteswap(), vocabulary_size):
         return (
-            "With its bytes swapped all are: it seems to be big-endian. Write it again as "
+            "With bytes swapped all ids fit: it looks big-endian. Rewrite it as "
             f"little-endian: numpy.fromfile(PATH, '>u{file.token_bytes}')."
         )
     narrow, wide = f"uint{4 * file.token_bytes}", f"uint{16 * file.token_bytes}"
     if file.token_bytes == 4 and _is_below(ids.view("<u2"), vocabulary_size):
-        return f"Read as {narrow} all are: give --dtype {narrow}."
+        return f"Read as {narrow} all ids fit: use --dtype {narrow}."
     if file.token_bytes == 2 and _is_below(ids[: len(ids) // 2 * 2].view("<u4"), vocabulary_size):
-        return f"Read as {wide} all are: give --dtype {wide}."
+        return f"Read as {wide} all ids fit: use --dtype {wide}."
     return (
-        "Give the size of the vocabulary that the tokens were made with, or make them again; "
+        "Use the vocabulary size that the text was tokenized with, or tokenize it again; "
         "ids of a vocabulary above 65536 do not fit uint16."
     )
 

@@ -1,6 +1,6 @@
-"""`tokens.json`: what `tally data prepare` made, beside the files it made.
+"""`tokens.json`: the description of a folder written by `tally data prepare`.
 
-It is written last, so a folder that has one is whole.
+It is written last, so a folder with one is complete.
 """
 
 import json
@@ -18,7 +18,7 @@ FORMAT = "torchtally tokens"
 FORMAT_VERSION = 1
 BYTE_TOKENIZER = "byte"
 MOST_BYTES = 16 << 20
-"""Of a description: a hundred thousand shards."""
+"""The largest description read: a hundred thousand shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class TokenShard:
     """One file of a split."""
 
     name: str
-    """In the folder of the description."""
+    """Relative to the folder of the description."""
     tokens: int
     bytes: int
     sha256: str
@@ -35,7 +35,7 @@ class TokenShard:
 @dataclass(frozen=True, slots=True)
 class Split:
     documents: int
-    """Those that have a part in it."""
+    """How many documents have a part in it."""
     shards: tuple[TokenShard, ...]
 
     @property
@@ -48,9 +48,9 @@ class Description:
     tokenizer: str
     """BYTE_TOKENIZER, or the name of a tokenizer.json in the same folder."""
     vocabulary_size: int
-    """Ids are below it. The end of a document counts."""
+    """Ids are below it, the end-of-document id included."""
     end_of_document: int | None
-    """The id behind every document; None where the tokenizer has none."""
+    """The id after every document; None if the tokenizer has none."""
     dtype: str
     splits: Mapping[str, Split] = field(default_factory=dict)
 
@@ -68,9 +68,9 @@ class Description:
 
 
 def described_in(folder: str) -> Description | None:
-    """The description in a folder; None where there is none.
+    """The description in a folder; None if it has none.
 
-    Raises UsageError if it is damaged or if it cannot be known whether there is one.
+    Raises UsageError if it is damaged, or if the folder cannot be accessed.
     """
     path = os.path.join(folder, NAME)
     try:
@@ -78,12 +78,12 @@ def described_in(folder: str) -> Description | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be looked into ({error.strerror}).") from error
+        raise UsageError(f"{folder}: cannot be accessed ({error.strerror}).") from error
     return read_description(path)
 
 
 def described_dtype(path: str) -> str | None:
-    """The dtype that the description beside a file gives for it."""
+    """The dtype of a file according to the description beside it."""
     description = described_in(os.path.dirname(path))
     names = (
         {shard.name for split in description.splits.values() for shard in split.shards}
@@ -94,7 +94,7 @@ def described_dtype(path: str) -> str | None:
 
 
 def read_description(path: str) -> Description:
-    """Raises UsageError if the file is not one, is damaged, or of a later version."""
+    """Raises UsageError if the file is not a description, is damaged, or is of a later version."""
     text, size_bytes = read_beginning(path, MOST_BYTES)
     try:
         document = json.loads(text) if size_bytes <= MOST_BYTES else None
@@ -145,7 +145,7 @@ def _count(value: object, key: str) -> int:
 
 
 def _name(value: object) -> str:
-    """A file's name by itself: what a description names lies beside it and nowhere else."""
+    """A bare file name: files lie beside the description and nowhere else."""
     if not isinstance(value, str) or value in ("", ".", "..") or Path(value).name != value:
         raise ValueError("a file's name")
     return value

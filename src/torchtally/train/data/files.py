@@ -1,4 +1,4 @@
-"""Paths that a user gives, as files of tokens that have been looked at and opened."""
+"""Paths given by the user, as token files that are checked and opened."""
 
 import os
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ def open_tokens(
     read: Read = Read.MAP,
     is_whole_checked: bool = False,
 ) -> TokenData:
-    """The data of a training, with every check that can be made before its first step.
+    """The data of a training, with every check that is possible before its first step.
 
-    `seed` chooses the tokens to look at (`seeds.Source.DATA_CHECK`). Raises UsageError with the
-    file and the byte; see `sniff.token_file`, `check.check_tokens` and `TokenData`.
+    `seed` selects the tokens to check (`seeds.Source.DATA_CHECK`). Raises UsageError with file and
+    byte; see `sniff.token_file`, `check.check_tokens` and `TokenData`.
     """
     files = token_files(paths, split=split, dtype=dtype, format=format)
     data = TokenData(
@@ -49,9 +49,9 @@ def token_files(
     dtype: str | None = None,
     format: Format | None = None,
 ) -> tuple[TokenFile, ...]:
-    """The files at these paths; of a folder by `tally data prepare`, those of one of its splits.
+    """The files at these paths; of a folder by `tally data prepare`, the files of one split.
 
-    Raises UsageError for what cannot be read, see `sniff.token_file`.
+    Raises UsageError for unreadable files, see `sniff.token_file`.
     """
     files: list[TokenFile] = []
     for path in paths:
@@ -66,7 +66,7 @@ def _files_of_folder(folder: str, split: str | None) -> list[TokenFile]:
     description = described_in(folder)
     if description is None:
         raise UsageError(
-            f"{folder}: a folder without {NAME}. Name its files of tokens one by one, or make the "
+            f"{folder}: a folder without {NAME}. Name its token files one by one, or create the "
             "folder with `tally data prepare`."
         )
     names = list(description.splits) if split is None else [split]
@@ -78,7 +78,7 @@ def _files_of_folder(folder: str, split: str | None) -> list[TokenFile]:
         if (file.tokens, file.dtype) != (shard.tokens, description.dtype):
             raise UsageError(
                 f"{file.path}: {file.tokens} tokens of {file.dtype}; {NAME} says {shard.tokens} of "
-                f"{description.dtype}. The folder is mixed of two: prepare it again."
+                f"{description.dtype}. The folder mixes two data sets: prepare it again."
             )
         files.append(file)
     return files

@@ -1,7 +1,7 @@
-"""Token files that say what they are: llm.c's header and NumPy's.
+"""Token files with a header: llm.c's and NumPy's.
 
-Layouts by the readers that define them: llm.c `dataloader.h` and `data_common.py`; NumPy
-Enhancement Proposal 1 and `numpy/lib/format.py`.
+Layouts are taken from the readers that define them: llm.c `dataloader.h` and `data_common.py`;
+NumPy Enhancement Proposal 1 and `numpy/lib/format.py`.
 """
 
 import ast
@@ -13,11 +13,11 @@ from torchtally.train.data.token_file import LITTLE_ENDIAN, Format, TokenFile
 
 LLM_C_HEADER = struct.Struct("<256i")
 LLM_C_DTYPES = {20240520: (1, "uint16"), 20240801: (7, "uint32")}
-"""The first number of the header: its version, and the dtype of the ids behind it."""
+"""By the magic number: the header's version, and the dtype of the ids."""
 LLM_C_OTHERS = {20240522: "multiple-choice questions", 20240326: "a model's weights",
                 20240327: "a model's state for debugging"}  # fmt: skip
 LLM_C_MOST_TOKENS = 2**31 - 1
-"""The count is an int32."""
+"""The token count is an int32."""
 
 NPY_MAGIC = b"\x93NUMPY"
 NPY_MOST_HEADER_BYTES = 65536
@@ -25,16 +25,16 @@ NPY_KEYS = {"descr", "fortran_order", "shape"}
 
 
 def llm_c_magic(start: bytes, *, order: str = "<") -> int | None:
-    """The number that makes it a file of llm.c's, of whatever kind; None if it is none."""
+    """The magic number of any llm.c file; None for other files."""
     number: int = struct.unpack(f"{order}i", start[:4].ljust(4, b"\0"))[0]
     return number if number in LLM_C_DTYPES or number in LLM_C_OTHERS else None
 
 
 def llm_c_file(path: str, start: bytes, size_bytes: int) -> TokenFile:
-    """From its first 1024 bytes. Raises UsageError if it is cut short or not what it says."""
+    """An llm.c file, from its first 1024 bytes. Raises UsageError if truncated or inconsistent."""
     magic = llm_c_magic(start)
     if magic is None:
-        raise UsageError(f"{path}: byte 0: no llm.c header. Read it as raw ids with a dtype.")
+        raise UsageError(f"{path}: byte 0: not an llm.c header. Read it as raw ids with a dtype.")
     if magic in LLM_C_OTHERS:
         raise UsageError(
             f"{path}: byte 0: {magic} marks {LLM_C_OTHERS[magic]}, not tokens to train on."
@@ -42,17 +42,18 @@ def llm_c_file(path: str, start: bytes, size_bytes: int) -> TokenFile:
     if len(start) < LLM_C_HEADER.size:
         raise UsageError(
             f"{path}: byte {len(start)}: the file ends inside its header of {LLM_C_HEADER.size} "
-            "bytes. It was cut short: copy or make it again."
+            "bytes. It is truncated: copy or create it again."
         )
     version, dtype = LLM_C_DTYPES[magic]
     found_version, tokens = LLM_C_HEADER.unpack_from(start)[1:3]
     if found_version != version:
         raise UsageError(
-            f"{path}: byte 4: version {found_version} of the format {magic}; known is {version}."
+            f"{path}: byte 4: version {found_version} of format {magic}; only "
+            f"{version} is supported."
         )
     if tokens < 0:
         raise UsageError(
-            f"{path}: byte 8: {tokens} tokens. Their count does not fit its 32 bits: split the "
+            f"{path}: byte 8: {tokens} tokens. The count overflowed its 32 bits: split the "
             f"data into files of at most {LLM_C_MOST_TOKENS} tokens."
         )
     file = TokenFile(path, Format.LLM_C, dtype, tokens, LLM_C_HEADER.size)
@@ -60,9 +61,9 @@ def llm_c_file(path: str, start: bytes, size_bytes: int) -> TokenFile:
 
 
 def npy_file(path: str, start: bytes, size_bytes: int) -> TokenFile:
-    """From its first bytes, which hold all of its header. Raises UsageError.
+    """A .npy file, from its first bytes, which contain the header. Raises UsageError.
 
-    An array of several dimensions counts as its rows one after the other.
+    An array of several dimensions is read row by row.
     """
     text, offset_bytes = _npy_header(path, start)
     descr, fortran_order, shape = _npy_fields(path, text)
@@ -71,59 +72,65 @@ def npy_file(path: str, start: bytes, size_bytes: int) -> TokenFile:
     )
     if dtype is None:
         remedy = (
-            "it is big-endian: save it again as little-endian, numpy.save(PATH, a.astype('<u4'))"
+            "it is big-endian: save it as little-endian, numpy.save(PATH, a.astype('<u4'))"
             if isinstance(descr, str) and descr.startswith(">")
-            else f"token ids are one of {', '.join(LITTLE_ENDIAN)}"
+            else f"token ids have one of the dtypes {', '.join(LITTLE_ENDIAN)}"
         )
-        raise UsageError(f"{path}: byte 10: an array of {str(descr)[:40]!r}; {remedy}.")
+        raise UsageError(f"{path}: byte 10: dtype {str(descr)[:40]!r}; {remedy}.")
     if fortran_order and len(shape) > 1:
         raise UsageError(
-            f"{path}: byte 10: its rows are not stored one after the other (fortran_order). "
-            "Save it again: numpy.save(PATH, numpy.ascontiguousarray(a))."
+            f"{path}: byte 10: it is stored column by column (fortran_order). "
+            "Save it row by row: numpy.save(PATH, numpy.ascontiguousarray(a))."
         )
     file = TokenFile(path, Format.NPY, dtype, math.prod(shape), offset_bytes)
     return check_token_count(file, size_bytes, "byte 10: the header")
 
 
 def check_token_count(file: TokenFile, size_bytes: int, who: str) -> TokenFile:
-    """The file, if it is as large as its tokens. Raises UsageError."""
+    """The file, if its size matches its token count. Raises UsageError."""
     if file.end_bytes == size_bytes:
         return file
     difference = size_bytes - file.end_bytes
     what = (
-        f"{-difference} bytes are missing: it was cut short. Copy or make it again"
+        f"{-difference} bytes are missing: it is truncated. Copy or create it again"
         if difference < 0
-        else f"{difference} bytes follow: it is another format or was not finished. "
-        "Make it again, or read it as raw ids with a dtype"
+        else f"{difference} bytes follow: it has another format or is unfinished. "
+        "Create it again, or read it as raw ids with a dtype"
     )
     raise UsageError(
-        f"{file.path}: {who} promises {file.tokens} tokens of {file.token_bytes} bytes, so the "
-        f"file would end at byte {file.end_bytes}; it ends at byte {size_bytes}. {what}."
+        f"{file.path}: {who} declares {file.tokens} tokens of {file.token_bytes} bytes, so the "
+        f"file should end at byte {file.end_bytes}, but ends at byte {size_bytes}. {what}."
     )
 
 
 def _npy_header(path: str, start: bytes) -> tuple[bytes, int]:
-    """(the text of the header, where the array begins)."""
+    """(header text, offset of the array)."""
     major = start[6] if len(start) > 6 else 0
     if major not in (1, 2, 3):
-        raise UsageError(f"{path}: byte 6: version {major} of the .npy format; known are 1 to 3.")
+        raise UsageError(
+            f"{path}: byte 6: version {major} of the .npy format; 1 to 3 are supported."
+        )
     length = struct.Struct("<H" if major == 1 else "<I")
     begin = 8 + length.size
     if len(start) < begin:
         raise UsageError(f"{path}: byte {len(start)}: the file ends inside its .npy header.")
     size = length.unpack_from(start, 8)[0]
     if size > NPY_MOST_HEADER_BYTES:
-        raise UsageError(f"{path}: byte 8: a header of {size} bytes is not one of plain numbers.")
+        raise UsageError(
+            f"{path}: byte 8: a header of {size} bytes is too long for an array of numbers."
+        )
     if len(start) < begin + size:
         raise UsageError(f"{path}: byte {len(start)}: the file ends inside its .npy header.")
     return start[begin : begin + size], begin + size
 
 
 def _npy_fields(path: str, text: bytes) -> tuple[object, bool, tuple[int, ...]]:
-    """(descr, fortran_order, shape), the last two of their right types."""
-    wrong = UsageError(f"{path}: byte 10: no header of an array of numbers. Save the array again.")
+    """(descr, fortran_order, shape), the last two with checked types."""
+    wrong = UsageError(
+        f"{path}: byte 10: not the header of an array of numbers. Save the array again."
+    )
     try:
-        # A literal, as NumPy reads it: nothing in it is run.
+        # A literal, as NumPy reads it: no code is executed.
         fields = ast.literal_eval(text.decode("latin1").strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise wrong from error

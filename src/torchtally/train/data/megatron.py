@@ -1,12 +1,12 @@
-"""Megatron's pair of files: token ids in .bin, and the .idx that says which belong together.
+"""Megatron's pair of files: token ids in .bin, and the .idx that delimits sequences and documents.
 
-Layout of the .idx, little-endian, by Megatron-Core's `indexed_dataset.py`:
+Layout of the .idx, little-endian, from Megatron-Core's `indexed_dataset.py`:
 
     0    9 bytes   MMIDIDX and two zeros
-    9    uint64    version, 1
+    9    uint64    version, always 1
     17   uint8     code of the dtype
     18   uint64    S, sequences
-    26   uint64    D, entries of the last table: documents and one
+    26   uint64    D, entries of the document table: documents plus one
     34   int32[S]  tokens of each sequence
          int64[S]  where each begins in the .bin, in bytes
          int64[D]  the first sequence of each document, and S
@@ -37,15 +37,15 @@ MAGIC = b"MMIDIDX\0\0"
 HEADER = struct.Struct("<9sQBQQ")
 CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 FLOAT_CODES = (6, 7)
-"""float64 and float32 here, and something else in fairseq's older tables: no token ids anyway."""
+"""float64 and float32 (other types in fairseq's older tables): not token ids in any case."""
 PIECE = 1 << 18
-"""Entries that are checked at a time: an index of a hundred million must not fill the memory."""
+"""Entries checked at a time: an index of a hundred million must not fill memory."""
 
 Entries = Iterator[tuple[int, Int64[np.ndarray, " entries"]]]
 
 
 def index_beside(path: str) -> str | None:
-    """The .idx of a .bin (or the .idx itself), if there is one that begins as Megatron's do."""
+    """The .idx of a .bin (or the .idx itself), if it has Megatron's magic number."""
     index = str(Path(path).with_suffix(".idx"))
     if not os.path.isfile(index):
         return None
@@ -53,7 +53,7 @@ def index_beside(path: str) -> str | None:
 
 
 def megatron_file(index: str) -> TokenFile:
-    """The .bin that an .idx describes, every entry of it checked. Raises UsageError."""
+    """The .bin described by an .idx, with every entry checked. Raises UsageError."""
     start, index_bytes = read_beginning(index, HEADER.size)
     if len(start) < HEADER.size:
         raise UsageError(f"{index}: byte {len(start)}: the file ends inside its header.")
@@ -62,12 +62,14 @@ def megatron_file(index: str) -> TokenFile:
         raise UsageError(f"{index}: byte 0: not a Megatron index of version 1.")
     if code not in CODES:
         kind = "floating-point numbers" if code in FLOAT_CODES else "unknown"
-        raise UsageError(f"{index}: byte 17: dtype code {code} ({kind}) is not one of token ids.")
+        raise UsageError(
+            f"{index}: byte 17: dtype code {code} ({kind}) is not a dtype of token ids."
+        )
     plain_bytes = HEADER.size + 12 * sequences + 8 * entries
     if index_bytes not in (plain_bytes, plain_bytes + sequences):
         raise UsageError(
             f"{index}: byte 18: {sequences} sequences and {entries} document entries take "
-            f"{plain_bytes} bytes; the file has {index_bytes}. Copy or make it again."
+            f"{plain_bytes} bytes; the file has {index_bytes}. Copy or create it again."
         )
     tables = _Tables(index, sequences, entries)
     try:
@@ -82,7 +84,7 @@ def megatron_file(index: str) -> TokenFile:
 
 
 class _Tables:
-    """The three tables of an index whose size has been checked."""
+    """The three tables of an index of verified size."""
 
     def __init__(self, path: str, sequences: int, entries: int) -> None:
         self._path = path
@@ -97,9 +99,10 @@ class _Tables:
         os.close(self._handle)
 
     def check_sequences(self, token_bytes: int) -> int:
-        """All tokens, if the sequences fill the .bin one after the other as Megatron writes them.
+        """The number of tokens, if the sequences fill the .bin back to back as Megatron writes
+        them.
 
-        Then the .bin is one row of tokens, which is how it is read here.
+        The .bin is then one contiguous run of tokens, which is how it is read here.
         """
         end_bytes = 0
         pointers = self._pieces(self._pointers_at, self._sequences, "<i8")
@@ -109,7 +112,7 @@ class _Tables:
                 at = first + int(np.argmax(lengths < 0))
                 raise UsageError(
                     f"{self._path}: byte {self._lengths_at + 4 * at}: sequence {at} has "
-                    f"{lengths[at - first]} tokens. The index is damaged: make it again."
+                    f"{lengths[at - first]} tokens. The index is damaged: create it again."
                 )
             ends = end_bytes + np.cumsum(lengths) * token_bytes
             expected = np.concatenate(([end_bytes], ends[:-1]))
@@ -117,8 +120,8 @@ class _Tables:
                 at = first + int(np.argmax(begins != expected))
                 raise UsageError(
                     f"{self._path}: byte {self._pointers_at + 8 * at}: sequence {at} begins at "
-                    f"byte {begins[at - first]} of the .bin, where {expected[at - first]} would "
-                    "follow the one before. It is damaged or not of this .bin: make it again."
+                    f"byte {begins[at - first]} of the .bin instead of {expected[at - first]}, the "
+                    "end of the one before. It is damaged or of another .bin: create it again."
                 )
             end_bytes = int(ends[-1])
         return end_bytes // token_bytes
@@ -133,12 +136,12 @@ class _Tables:
                 raise UsageError(
                     f"{self._path}: byte {self._documents_at + 8 * at}: document {at} begins with "
                     f"sequence {starts[at - first]} of {self._sequences}, out of order. The index "
-                    "is damaged: make it again."
+                    "is damaged: create it again."
                 )
             before = int(starts[-1])
 
     def _pieces(self, begin: int, count: int, code: str) -> Entries:
-        """(number of the first, entries), so many at a time."""
+        """(index of the first, entries), a limited number at a time."""
         dtype: np.dtype[Any] = np.dtype(code)
         for first in range(0, count, PIECE):
             wanted_bytes = min(PIECE, count - first) * dtype.itemsize
@@ -146,6 +149,6 @@ class _Tables:
             read = read_bytes(self._path, self._handle, at, wanted_bytes)
             if len(read) < wanted_bytes:
                 raise UsageError(
-                    f"{self._path}: byte {at + len(read)}: ends here while it is read."
+                    f"{self._path}: byte {at + len(read)}: truncated while it was read."
                 )
             yield first, np.frombuffer(read, dtype).astype(np.int64)

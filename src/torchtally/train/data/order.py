@@ -1,13 +1,13 @@
-"""Which windows of the data are the batch of a step: a pure function of (seed, step).
+"""The windows of each step's batch: a pure function of (seed, step).
 
     N  windows in the data      B  windows in a global batch, of all ranks together
-    position = step * B + row   the place of a window in the endless row of all epochs
+    position = step * B + row   the position of a window in the sequence of all epochs
 
-There is no state. Resuming at a step is asking for that step, and the ranks of any number share
-out the same B windows. An epoch is a permutation of the N windows that is computed and never
-stored: a Feistel network permutes [0, 2**bits), and what falls outside [0, N) is permuted again
-until it falls inside ("cycle walking", Black and Rogaway 2002). 2**bits < 2 N, so that is below two
-rounds in the mean. A batch across the end of an epoch takes its rest from the next one.
+There is no state: resuming at a step computes that step, and any number of ranks divides the same B
+windows. An epoch is a permutation of the N windows that is computed, never stored: a Feistel
+network permutes [0, 2**bits), and results outside of [0, N) are permuted again until they fall
+inside ("cycle walking", Black and Rogaway 2002). As 2**bits < 2 N, that takes fewer than two rounds
+on average. A batch across the end of an epoch continues in the next one.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from jaxtyping import Int64, UInt64
 from torchtally.errors import UsageError
 
 ROUNDS = 4
-"""Each of two halves. Two suffice against an adversary with ideal round functions (Luby and Rackoff
-1988); these are hashes, hence twice that."""
+"""Of two halves each. Two rounds suffice with ideal round functions (Luby and Rackoff 1988); these
+are hashes, hence twice that."""
 SMALL_BITS, SMALL_ROUNDS = 8, 16
-"""Where halves are of few bits there are few round functions, and it takes more rounds until all
-permutations are equally likely."""
+"""Halves of few bits have few round functions, so it takes more rounds until all permutations are
+equally likely."""
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -35,16 +35,16 @@ Words = UInt64[np.ndarray, "..."]
 
 class OrderName(StrEnum):
     SHUFFLED = "shuffled"
-    """Every window once an epoch, in another order each epoch."""
+    """Every window once per epoch, in a new order each epoch."""
     SEQUENTIAL = "sequential"
-    """Every window once an epoch, from the first to the last."""
+    """Every window once per epoch, from first to last."""
     RANDOM = "random"
-    """Any window at any time, with replacement: nanoGPT's order, if windows begin at any token."""
+    """Random windows with replacement: nanoGPT's order, with a stride of 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The windows of each step. `seed` is that of this source alone (`seeds.seed_of`)."""
+    """The windows of each step. `seed` is this source's own (`seeds.seed_of`)."""
 
     name: OrderName
     windows: int
@@ -55,17 +55,17 @@ class Order:
     def __post_init__(self) -> None:
         if self.windows < 1 or self.batch < 1:
             raise UsageError(
-                f"{self.batch} windows a step out of {self.windows}: both are 1 or more."
+                f"{self.batch} windows per step out of {self.windows}: both must be 1 or more."
             )
 
     def windows_of(self, step: int, steps: int = 1) -> Int64[np.ndarray, "steps batch"]:
-        """The windows of `steps` steps from `step` on, each in [0, windows)."""
+        """The windows of `steps` steps starting at `step`, each in [0, windows)."""
         positions = np.arange(step * self.batch, (step + steps) * self.batch, dtype=np.uint64)
         windows = self._windows_at(positions).astype(np.int64)
         return windows.reshape(steps, self.batch)
 
     def epoch_of(self, step: int) -> float:
-        """Epochs that are over when the step begins."""
+        """Epochs completed when the step begins."""
         return step * self.batch / self.windows
 
     def _windows_at(self, positions: Words) -> Words:
@@ -74,7 +74,7 @@ class Order:
             case OrderName.SEQUENTIAL:
                 return positions % count
             case OrderName.RANDOM:
-                # The modulo favours small windows by one part in 2**64 / N: nobody can measure it.
+                # The modulo favours small indices by one part in 2**64 / N: not measurable.
                 return mix(positions * GOLDEN + mix(_word(self.seed))) % count
             case OrderName.SHUFFLED:
                 keys = mix(positions // count * GOLDEN + mix(_word(self.seed)))
@@ -82,18 +82,18 @@ class Order:
 
 
 def rows_of_rank(batch: int, rank: int, ranks: int) -> slice:
-    """The rows of a global batch that are this rank's. Raises UsageError for unequal parts."""
+    """The rows of a global batch that belong to a rank. Raises UsageError for unequal parts."""
     if not 0 <= rank < ranks or batch % ranks:
         raise UsageError(
-            f"rank {rank} of {ranks}: a global batch of {batch} windows has no equal parts for "
-            "them. Choose a batch that the number of ranks divides."
+            f"rank {rank} of {ranks}: a global batch of {batch} windows cannot be divided "
+            "equally. Choose a batch that is a multiple of the number of ranks."
         )
     rows = batch // ranks
     return slice(rank * rows, (rank + 1) * rows)
 
 
 def permute(places: Words, count: int, keys: Words) -> Words:
-    """Each place in [0, count) by the permutation that its key chooses."""
+    """Each place in [0, count) under the permutation selected by its key."""
     bits = (count - 1).bit_length()
     permuted_places = feistel(places, bits, keys)
     outside = np.flatnonzero(permuted_places >= count)
@@ -104,7 +104,7 @@ def permute(places: Words, count: int, keys: Words) -> Words:
 
 
 def feistel(places: Words, bits: int, keys: Words) -> Words:
-    """A permutation of [0, 2**bits) for each key: the halves take in hashes of each other."""
+    """A permutation of [0, 2**bits) for each key: each half is XORed with a hash of the other."""
     low_bits = np.uint64((bits + 1) // 2)
     low_mask = np.uint64((1 << (bits + 1) // 2) - 1)
     high_mask = np.uint64((1 << bits // 2) - 1)

@@ -1,9 +1,9 @@
-"""Text into a folder of token files: what `tally data prepare` does.
+"""Tokenizing text into a folder of token files: `tally data prepare`.
 
-In the folder afterwards: `train-00000.bin` and on, `validation-00000.bin` and on, in llm.c's format
-(modded-nanogpt's, too); `tokens.json`, which describes them; and `tokenizer.json`, if bytes are not
-the tokens. Where a data set with these names is replaced, the new one's are `train-b-00000.bin` and
-so on: there is always one that is whole, and `tokens.json` says which.
+The folder then holds `train-00000.bin` and on, `validation-00000.bin` and on, in llm.c's format
+(modded-nanogpt's, too); `tokens.json`, which describes them; and `tokenizer.json`, unless tokens
+are bytes. A data set that replaces another is named `train-b-00000.bin` and so on: one of the two
+is always whole, and `tokens.json` says which.
 """
 
 import json
@@ -51,15 +51,15 @@ from torchtally.train.data.writer import (
 )
 
 SHARD_TOKENS = 100_000_000
-"""As llm.c cuts FineWeb: 200 MB a file."""
+"""As llm.c shards FineWeb: 200 MB per file."""
 
 Report = Callable[[str, int, int], None]
-"""Told (what is being done, bytes done, bytes in all)."""
+"""Called with (activity, bytes done, total bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareRequest:
-    """What `tally data prepare` is asked for."""
+    """The arguments of `tally data prepare`."""
 
     inputs: tuple[str, ...]
     """Files, folders, globs; "-" is standard input."""
@@ -67,13 +67,13 @@ class PrepareRequest:
     tokenizer: str = BYTE_TOKENIZER
     """BYTE_TOKENIZER or the path of a tokenizer.json."""
     vocabulary_size: int | None = None
-    """Train byte pairs on the training text, with so many tokens."""
+    """Train byte-pair encoding on the training text, with this many tokens."""
     end_of_document: str | None = None
-    """The token that ends documents, or "none"; found by its usual names if not given."""
+    """The token that ends documents, or "none"; default: one of the usual names."""
     validation: float = 0.1
     shard_tokens: int = SHARD_TOKENS
     seed: int = 0
-    """Which documents are for validation."""
+    """Selects the validation documents."""
     is_overwriting: bool = False
 
 
@@ -82,17 +82,17 @@ class PreparedData:
     description: Description
     text_bytes: int
     skipped: int
-    """Files that are no text."""
+    """Files that are not text."""
     replaced: int
-    """Characters U+FFFD among the text: as a rule, bytes that were no UTF-8."""
+    """Characters U+FFFD in the text: usually bytes that were not UTF-8."""
 
 
 def prepare(request: PrepareRequest, report: Report = lambda *_: None) -> PreparedData:
-    """Make the folder. Raises UsageError; the folder is then as it was."""
+    """Create the folder. On UsageError it is unchanged."""
     if request.vocabulary_size is not None and request.tokenizer != BYTE_TOKENIZER:
         raise UsageError(
-            "A vocabulary size trains a tokenizer of our own; a tokenizer.json has its size "
-            "already. Give one of the two."
+            "A vocabulary size trains a new tokenizer, while a tokenizer.json has a fixed "
+            "size. Give one of the two."
         )
     with ExitStack() as stack:
         folder = stack.enter_context(folder_to_write(request.out))
@@ -108,23 +108,23 @@ def prepare(request: PrepareRequest, report: Report = lambda *_: None) -> Prepar
 
 
 def _existing_description(request: PrepareRequest) -> Description | None:
-    """What is in the folder already. Raises UsageError if it is not to be replaced."""
+    """The data set already in the folder. Raises UsageError if it must not be replaced."""
     try:
         before = described_in(request.out)
     except UsageError:
-        if request.is_overwriting:  # it is damaged: nothing that could be lost
+        if request.is_overwriting:  # it is damaged: nothing to lose
             return None
         raise
     if before is not None and not request.is_overwriting:
         raise UsageError(
-            f"{request.out}: has a {NAME} already. Say --overwrite to replace its files."
+            f"{request.out}: already has a {NAME}. Use --overwrite to replace its files."
         )
     return before
 
 
 @contextmanager
 def _with_stdin(request: PrepareRequest) -> Iterator[tuple[str, ...]]:
-    """The inputs, with standard input in a file of its own as long as this lasts."""
+    """The inputs, with standard input spooled to a temporary file."""
     if STDIN not in request.inputs:
         yield request.inputs
         return
@@ -161,7 +161,7 @@ def _write(
     splits: Mapping[str, Sequence[TextSpan]],
     report: Report,
 ) -> Description:
-    """The files, whole but not under their names yet."""
+    """Write all files, under temporary names."""
     dtype, series = dtype_for(tokenizer.vocabulary_size), free_series(before)
     written_splits = {
         name: Split(
@@ -207,7 +207,7 @@ def _write_split(
 def _read_reporting(
     spans: Sequence[TextSpan], what: str, report: Report
 ) -> Iterator[Iterator[bytes]]:
-    """The chunks of each span; `report` is told of every one."""
+    """The chunks of each span, reporting progress."""
     all_bytes = sum(span.end - span.begin for span in spans)
     done_bytes = 0
 
@@ -222,6 +222,6 @@ def _read_reporting(
 
 
 def _commit(folder: Folder, description: Description) -> None:
-    """The files get their names, the description last; what it replaces is there until then."""
+    """Rename the files, the description last; the replaced data set is valid until then."""
     folder.write(NAME, json.dumps(description.document(), indent=1).encode() + b"\n")
     folder.commit()

@@ -1,7 +1,7 @@
-"""A data set in the place of another: names that are not the other's, and the end of the other.
+"""Replacing a data set: names that differ from the old one's, and removal of the old files.
 
-Were they the same names, a kill between two renames would leave a mixture. So the shards of a data
-set end with what those of the one before do not: train-00000.bin, train-b-00000.bin, and back.
+With the same names, a kill between two renames would leave a mixture. So shards alternate between
+two series of names: train-00000.bin, then train-b-00000.bin, and back.
 """
 
 import os
@@ -17,13 +17,13 @@ SHARD = re.compile(r"(train|validation)(-b)?-\d{5,}\.bin")
 
 
 def free_series(before: Description | None) -> str:
-    """What follows a split's name, such that no new shard has the name of an old one."""
+    """The suffix of split names that the old shards do not use."""
     used = {match[2] or "" for name in names_in(before) if (match := SHARD.fullmatch(name))}
     return next(pattern for pattern in SERIES if pattern not in used)
 
 
 def tokenizer_name(folder: str, before: Description | None, content: str) -> tuple[str, bool]:
-    """(name, whether it is there already): of another tokenizer than `before`'s another one."""
+    """(file name, whether it already exists): a different tokenizer gets a different name."""
     plain, other = TOKENIZER_NAMES
     if before is None or before.tokenizer != plain:
         return plain, False
@@ -35,9 +35,9 @@ def tokenizer_name(folder: str, before: Description | None, content: str) -> tup
 
 
 def remove_others(folder: str, before: Description | None, now: Description) -> None:
-    """Remove the files of `before`, and shards that a killed process left without a description.
+    """Remove the files of `before`, and shards left without a description by a killed process.
 
-    Raises UsageError where that cannot be done; `now` is whole all the same.
+    Raises UsageError if a file cannot be removed; `now` is whole anyway.
     """
     strays = {name for name in os.listdir(folder) if before is not None and SHARD.fullmatch(name)}
     for name in sorted((names_in(before) | strays) - names_in(now)):
@@ -46,13 +46,13 @@ def remove_others(folder: str, before: Description | None, now: Description) -> 
             path.unlink(missing_ok=True)
         except OSError as error:
             raise UsageError(
-                f"{path}: cannot be removed ({error.strerror}). The new data is whole, and this "
-                "file no part of it."
+                f"{path}: cannot be removed ({error.strerror}). The new data is whole and does "
+                "not include this file."
             ) from error
 
 
 def names_in(description: Description | None) -> set[str]:
-    """All files that a description names."""
+    """All files named by a description."""
     if description is None:
         return set()
     shards = {shard.name for split in description.splits.values() for shard in split.shards}

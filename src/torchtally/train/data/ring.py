@@ -1,14 +1,14 @@
-"""Batches made ahead of time by one thread, and moved to the device while it computes.
+"""Batches prefetched by one thread and moved to the device while it computes.
 
     rows   windows in a batch of this rank      width   tokens of a window, sequence + 1
-    steps  batches that are made and moved at once, a chunk
+    steps  batches that are read and moved at once, a chunk
 
-For a CUDA device the thread fills pinned buffers, `depth` of them and never more, and starts their
-copies on a stream of its own. A buffer is filled again when the event behind its copy has come, so
-neither the host nor the device waits for the other while the thread keeps up; `wait_s` says
-whether it does. For the CPU a chunk is made in memory of its own: whoever holds a batch keeps it.
+For a CUDA device the thread fills at most `depth` pinned buffers and copies them on a stream of its
+own. A buffer is refilled once the event after its copy has completed, so neither host nor device
+waits while the thread keeps up; `wait_s` shows whether it does. For the CPU each chunk has its own
+memory, so batches stay valid.
 
-Small batches are made several at a time: a hand-over between two Python threads takes some 50 us,
+Small batches are read several at a time: handing over between two Python threads takes about 50 us,
 more than filling a batch of a dozen windows.
 """
 
@@ -27,10 +27,10 @@ from torch import Tensor
 
 DEPTH = 4
 JOIN_S = 10.0
-"""How long closing waits for a read from the disk that does not come back."""
+"""How long `close` waits for a disk read that hangs."""
 
 Fill = Callable[[int, Int64[np.ndarray, "steps rows width"]], None]
-"""Writes the tokens of the batches from a step on. Called by the thread, in the order of steps."""
+"""Fills in the tokens of batches from a step on. Called by the thread, in step order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class TokenBatch:
     step: int
     tokens: Int64[Tensor, "rows width"]
     wait_s: float
-    """How long the training loop waited for it."""
+    """How long the training loop waited for this batch."""
 
     @property
     def inputs(self) -> Int64[Tensor, "rows sequence"]:
@@ -48,7 +48,7 @@ class TokenBatch:
 
     @property
     def targets(self) -> Int64[Tensor, "rows sequence"]:
-        """The token after each input."""
+        """The token following each input."""
         return self.tokens[:, 1:]
 
 
@@ -58,25 +58,25 @@ class _Chunk:
 
     tokens: Int64[Tensor, "steps rows width"]
     copied: "torch.cuda.Event | None" = None
-    """Behind its copy, on CUDA."""
+    """Recorded after its copy, on CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Nothing comes any more: no step is left, or making the next one failed."""
+    """The end of the batches: no step is left, or reading failed."""
 
     error: BaseException | None = None
 
 
 @dataclass(slots=True)
 class _Lane:
-    """What the thread and its consumer share. The thread knows nothing of the Ring itself, so a
-    Ring that nobody closed can be collected, which ends the thread.
+    """State shared by the thread and its consumer. The thread holds no reference to the Ring, so
+    an unclosed Ring can be collected, which ends the thread.
     """
 
     ready: "queue.SimpleQueue[_Chunk | _Ended]" = field(default_factory=queue.SimpleQueue)
     permits: "queue.SimpleQueue[None]" = field(default_factory=queue.SimpleQueue)
-    """One for each chunk that may be made."""
+    """One for each chunk that may be read."""
     is_closed: bool = False
 
     def close(self) -> None:
@@ -85,11 +85,11 @@ class _Lane:
 
 
 class Ring:
-    """Iterates over the batches of the steps [first_step, end_step); without an end, forever.
+    """Iterates over the batches of steps [first_step, end_step); endless without an end.
 
-    Use it in a `with`: leaving it ends the thread, whatever the reason. What `fill` raises is
-    raised here, at the first step of the chunk it was called for, with the thread's traceback.
-    At most `depth` chunks are ready or being made, beside the one that batches are taken from.
+    Use it as a context manager, which ends the thread. Errors of `fill` are raised here, at the
+    first step of the chunk that failed, with the thread's traceback. At most `depth` chunks are
+    ready or being read, besides the one that batches are taken from.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class Ring:
         chunk_steps: int = 1,
     ) -> None:
         if depth < 1 or chunk_steps < 1:
-            raise ValueError(f"depth {depth}, steps of a chunk {chunk_steps}: both are 1 or more")
+            raise ValueError(f"depth {depth}, chunk_steps {chunk_steps}: both must be 1 or more")
         self.waited_s = 0.0
-        """All waits so far."""
+        """Total wait so far."""
         self._device = torch.device(device)
         self._step = first_step
         self._chunk: Iterator[Tensor] = iter(())
@@ -138,8 +138,9 @@ class Ring:
             tokens = self._first_of_next_chunk()
         wait_s = time.perf_counter() - asked_s
         if self._copied is not None:
-            # The device waits, in its own order of work, and not the host. The memory was taken
-            # on the copies' stream: it must not be used again before this stream is through.
+            # The device waits on its stream, not the host. The tensor was allocated on the copy
+            # stream: without record_stream the caching allocator would reuse its block as soon as
+            # it is freed, while this stream may still read it.
             stream = torch.cuda.current_stream(self._device)
             stream.wait_event(self._copied)
             tokens.record_stream(stream)
@@ -159,7 +160,7 @@ class Ring:
         return next(self._chunk)
 
     def close(self) -> None:
-        """End the thread. Nothing comes out of the ring afterwards."""
+        """End the thread and the iteration."""
         self._is_over = True
         self._chunk = iter(())
         self._release()
@@ -178,7 +179,7 @@ class Ring:
 
 
 MakeChunk = Callable[[int, int, Fill], _Chunk]
-"""The chunk of (first step, steps)."""
+"""Reads the chunk of (first step, number of steps)."""
 
 
 def _make_ahead(
@@ -189,7 +190,7 @@ def _make_ahead(
     end_step: int | None,
     chunk_steps: int,
 ) -> None:
-    """The thread: a chunk for every permit, until there are no more steps or it is closed."""
+    """The thread's function: a chunk per permit, until no step is left or the ring is closed."""
     try:
         step = first_step
         while end_step is None or step < end_step:
@@ -214,7 +215,7 @@ def _on_host(shape: tuple[int, int, int]) -> MakeChunk:
 
 
 class _PinnedRing:
-    """Pinned buffers, used in turn."""
+    """Pinned buffers, used round-robin."""
 
     def __init__(self, shape: tuple[int, int, int], device: torch.device, depth: int) -> None:
         self._device = device

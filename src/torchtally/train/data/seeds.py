@@ -1,9 +1,8 @@
-"""A seed of its own for each source of randomness, all of them from the one seed of a run.
+"""A separate seed for each source of randomness, derived from the one seed of a run.
 
-The seed of a source is the first word of NumPy's SeedSequence whose entropy is the run's seed and
-whose spawn key is the source's name in UTF-8. So sources are independent of each other, a new
-source changes none of the others, and the seed of any source can be computed again from two things
-that a log has: the run's seed and the name.
+It is the first word of NumPy's SeedSequence with the run's seed as entropy and the source's name in
+UTF-8 as spawn key. So sources are independent, adding one changes no other, and any seed can be
+recomputed from the run's seed and the source's name.
 """
 
 from enum import StrEnum
@@ -12,7 +11,7 @@ import numpy as np
 
 
 class Source(StrEnum):
-    """What draws random numbers in a training."""
+    """A consumer of random numbers in a training."""
 
     INITIALISATION = "initialisation"
     ORDER = "order"

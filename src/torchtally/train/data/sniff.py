@@ -1,8 +1,8 @@
-"""Which format a file of token ids has: by its first bytes, by what is beside it, by what is said.
+"""Detects the format of a token file from its first bytes, the files beside it, and its name.
 
-The order: a magic number at byte 0; an index or a description beside the file; a dtype in the
-file's name; the dtype that the user gives. A headerless file by itself does not tell how wide its
-ids are, and the wrong width reads without an error, so nothing is assumed.
+In order: a magic number at byte 0; an index or a description beside the file; a dtype in the file
+name; the dtype given by the user. A headerless file does not tell how wide its ids are, and the
+wrong width reads without an error, so nothing is assumed.
 """
 
 import os
@@ -24,38 +24,38 @@ from torchtally.train.data.megatron import index_beside, megatron_file
 from torchtally.train.data.token_file import LITTLE_ENDIAN, Format, TokenFile, read_beginning
 
 OTHERS = {
-    b"PAR1": "a Parquet file, of text as a rule. Turn its text into tokens: tally data prepare",
+    b"PAR1": "a Parquet file, usually of text. Tokenize its text: tally data prepare",
     b"\xff\xff\xff\xff": "an Arrow stream, as datasets.save_to_disk writes it. Save its input_ids "
-    "with numpy.save, one row after the other",
+    "with numpy.save, row by row",
     b"PK\x03\x04": "a zip file (.npz, .pt). Save its token ids with numpy.save",
 }
-"""First bytes of what people have and this does not read."""
+"""Magic numbers of common formats that are not supported."""
 
 DTYPE_IN_NAME = re.compile(rf"(?<![a-z0-9])({'|'.join(LITTLE_ENDIAN)})(?![a-z0-9])")
 SHORT_HEADER_BYTES = max(LLM_C_HEADER.size, 16)
 
 
 def token_file(path: str, *, dtype: str | None = None, format: Format | None = None) -> TokenFile:
-    """What the file at `path` holds; `dtype` and `format` decide where they are given.
+    """The token file at `path`; `dtype` and `format` override detection.
 
-    Raises UsageError if it cannot be read, contradicts itself or what was said, is empty, or does
-    not tell its dtype.
+    Raises UsageError if it cannot be read, is inconsistent or empty, contradicts the arguments, or
+    has an unknown dtype.
     """
     if dtype is not None and dtype not in LITTLE_ENDIAN:
         raise UsageError(
-            f"{dtype!r} is no dtype of token ids; these are: {', '.join(LITTLE_ENDIAN)}."
+            f"unknown dtype of token ids {dtype!r}. Choose one of {', '.join(LITTLE_ENDIAN)}."
         )
     start, size_bytes = read_beginning(path, SHORT_HEADER_BYTES)
     if size_bytes == 0:
-        raise UsageError(f"{path}: byte 0: the file is empty. Make it again, or leave it out.")
+        raise UsageError(f"{path}: byte 0: the file is empty. Create it again, or omit it.")
     file = _read_as(format or _format(path, start, dtype), path, start, size_bytes, dtype)
     if dtype is not None and file.dtype != dtype:
         raise UsageError(
-            f"{path}: its {file.format} header says {file.dtype}, not {dtype}. Leave the dtype "
-            "out, or say that the file is raw if these bytes are no header."
+            f"{path}: its {file.format} header says {file.dtype}, not {dtype}. Omit the dtype, "
+            "or use --format raw if these bytes are not a header."
         )
     if file.tokens == 0:
-        raise UsageError(f"{path}: byte {file.offset_bytes}: no tokens. Leave the file out.")
+        raise UsageError(f"{path}: byte {file.offset_bytes}: no tokens. Omit the file.")
     return file
 
 
@@ -64,7 +64,7 @@ def _format(path: str, start: bytes, dtype: str | None) -> Format:
         return Format.LLM_C
     if llm_c_magic(start, order=">") is not None:
         raise UsageError(
-            f"{path}: byte 0: an llm.c header in the other byte order. Make the file again on a "
+            f"{path}: byte 0: an llm.c header in big-endian order. Create the file again on a "
             "little-endian machine, or swap its bytes: numpy.fromfile(PATH, '>u4')."
         )
     if start.startswith(NPY_MAGIC):
@@ -102,14 +102,14 @@ def _raw_file(path: str, size_bytes: int, dtype: str | None) -> TokenFile:
     id_dtype = dtype or described_dtype(path) or (match[1] if match else None)
     if id_dtype is None:
         raise UsageError(
-            f"{path}: byte 0: no header tells how wide its token ids are. Say it with --dtype: "
-            "uint16 for nanoGPT's files, uint16 or uint32 for OLMo's, by the vocabulary's size."
+            f"{path}: byte 0: no header gives the dtype of the ids. Use --dtype: uint16 for "
+            "nanoGPT's files, uint16 or uint32 for OLMo's, depending on the vocabulary size."
         )
     file = TokenFile(path, Format.RAW, id_dtype, 0)
     tokens, rest_bytes = divmod(size_bytes, file.token_bytes)
     if rest_bytes:
         raise UsageError(
-            f"{path}: byte {size_bytes - rest_bytes}: {rest_bytes} bytes are left over behind "
-            f"{tokens} ids of {id_dtype}. It was cut short, or has another --dtype."
+            f"{path}: byte {size_bytes - rest_bytes}: {rest_bytes} bytes are left over after "
+            f"{tokens} ids of {id_dtype}. It is truncated, or has another --dtype."
         )
     return TokenFile(path, Format.RAW, id_dtype, tokens)

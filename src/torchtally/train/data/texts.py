@@ -1,4 +1,4 @@
-"""Text to make tokens of: which files, and which stretches of them are kept for validation."""
+"""The text to tokenize: which files, and which parts are kept for validation."""
 
 import errno
 import glob
@@ -14,11 +14,11 @@ from torchtally.train.data.token_file import open_file, read_beginning, read_byt
 
 STDIN = "-"
 CHUNK_BYTES = 1 << 20
-"""Read at a time: a document may be larger than the memory."""
+"""Read at a time: a document may be larger than memory."""
 LOOKED_AT_BYTES = 8192
-"""Of a file found in a folder: one with a zero byte in them is not text."""
+"""Checked at the start of files in folders: a file with a zero byte there is not text."""
 CUT_LOOK_BYTES = 1 << 16
-"""How far behind the wanted place of a cut a line may end."""
+"""How far after the intended cut a line end is searched."""
 LEAST_VALIDATION_DOCUMENTS = 2
 
 TRAIN, VALIDATION = "train", "validation"
@@ -32,7 +32,7 @@ class TextDocument:
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """A stretch of a document: bytes [begin, end)."""
+    """Bytes [begin, end) of a document."""
 
     document: TextDocument
     begin: int
@@ -43,7 +43,7 @@ class TextSpan:
 class Corpus:
     documents: tuple[TextDocument, ...]
     skipped: int
-    """Files in folders that are empty or not text."""
+    """Files in folders that are empty or not text, and skipped."""
 
     @property
     def size_bytes(self) -> int:
@@ -51,10 +51,10 @@ class Corpus:
 
 
 def find_documents(inputs: Sequence[str], *, outside: str) -> Corpus:
-    """Files, those in folders, those of globs, in order, each once; none below `outside`.
+    """Files, files in folders, and matches of globs, in order, each once; none below `outside`.
 
-    In folders, hidden files and what is not text are left out; a file that is named is taken as
-    it is. Raises UsageError for an input that names nothing.
+    In folders hidden files and non-text files are skipped; files that are named are taken as they
+    are. Raises UsageError for an input that matches nothing.
     """
     documents: dict[str, TextDocument] = {}
     skipped = 0
@@ -62,7 +62,7 @@ def find_documents(inputs: Sequence[str], *, outside: str) -> Corpus:
         named = _is_file(pattern)
         paths = [pattern] if named else sorted(_paths_of(pattern, os.path.abspath(outside)))
         if not paths:
-            raise UsageError(f"{pattern}: no such file or folder, and no file matches it.")
+            raise UsageError(f"{pattern}: no such file or folder, and no file matches the pattern.")
         for path in paths:
             start, size_bytes = read_beginning(path, LOOKED_AT_BYTES)
             if size_bytes == 0 or (not named and b"\0" in start):
@@ -70,12 +70,12 @@ def find_documents(inputs: Sequence[str], *, outside: str) -> Corpus:
             else:
                 documents.setdefault(os.path.abspath(path), TextDocument(path, size_bytes))
     if not documents:
-        raise UsageError(f"{' '.join(inputs)}: no text in there ({skipped} files are not text).")
+        raise UsageError(f"{' '.join(inputs)}: found no text ({skipped} files are not text).")
     return Corpus(tuple(documents.values()), skipped)
 
 
 def spool(read: Callable[[int], bytes], path: str) -> None:
-    """Standard input into a file: its length must be known before it can be divided."""
+    """Copy standard input to a file: its length must be known to split it."""
     with open(path, "xb") as file:
         while chunk := read(CHUNK_BYTES):
             file.write(chunk)
@@ -84,13 +84,13 @@ def spool(read: Callable[[int], bytes], path: str) -> None:
 def divide(
     documents: Sequence[TextDocument], *, validation: float, seed: int
 ) -> Mapping[str, tuple[TextSpan, ...]]:
-    """The spans of training and of validation, about this fraction of all bytes.
+    """The training and validation spans; validation is about this fraction of all bytes.
 
-    Whole documents, drawn at random, are kept for validation where at least two would be: what a
-    model has seen the beginning of is easier to continue. Of fewer documents each one's end is.
+    Whole documents are drawn for validation if that gives at least two: a document whose beginning
+    was trained on is easier to continue. Otherwise it is the end of each document.
     """
     if not 0 <= validation < 1:
-        raise UsageError(f"validation {validation:g}: a fraction of all text, 0 or more, below 1.")
+        raise UsageError(f"validation: expected a fraction in [0, 1), got {validation:g}.")
     if validation == 0:
         return {TRAIN: tuple(TextSpan(document, 0, document.size_bytes) for document in documents)}
     wanted_bytes = validation * sum(document.size_bytes for document in documents)
@@ -123,20 +123,22 @@ def divide(
 
 
 def chunks(span: TextSpan) -> Iterator[bytes]:
-    """The bytes of a span, some at a time. Raises UsageError where they cannot be read."""
+    """The bytes of a span in chunks. Raises UsageError if they cannot be read."""
     path = span.document.path
     with os.fdopen(open_file(path), "rb", buffering=0) as file:
         at = span.begin
         while at < span.end:
             read = read_bytes(path, file.fileno(), at, min(CHUNK_BYTES, span.end - at))
             if not read:
-                raise UsageError(f"{path}: byte {at}: ends here now; it had {span.end} bytes.")
+                raise UsageError(
+                    f"{path}: byte {at}: the file was truncated; it had {span.end} bytes."
+                )
             yield read
             at += len(read)
 
 
 def _draw(documents: Sequence[TextDocument], wanted_bytes: float, seed: int) -> set[int]:
-    """Documents at random, as many as fit into these bytes."""
+    """Indices of random documents, as many as fit into these bytes."""
     chosen: set[int] = set()
     for at in np.random.default_rng(seed).permutation(len(documents)).tolist():
         if documents[at].size_bytes <= wanted_bytes:
@@ -160,7 +162,7 @@ def _cut(document: TextDocument, begin: int) -> int:
 
 
 def _paths_of(pattern: str, outside: str) -> Iterator[str]:
-    """The regular files of a folder or a glob that are not below `outside`."""
+    """Regular files of a folder or a glob, outside of `outside`."""
     for path in _walk(pattern) if os.path.isdir(pattern) else glob.iglob(pattern, recursive=True):
         is_outside = os.path.commonpath([os.path.abspath(path), outside]) != outside
         if is_outside and _is_regular(path):
@@ -168,18 +170,18 @@ def _paths_of(pattern: str, outside: str) -> Iterator[str]:
 
 
 def _is_file(path: str) -> bool:
-    """Whether a path names a file outright, and not a folder or a pattern."""
+    """Whether it is the path of a file, not a folder or a pattern."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except PermissionError as error:
-        raise UsageError(f"{path}: cannot be looked at ({error.strerror}).") from error
-    except (OSError, ValueError):  # a pattern, or nothing
+        raise UsageError(f"{path}: cannot be accessed ({error.strerror}).") from error
+    except (OSError, ValueError):  # a pattern, or no such file
         return False
 
 
 def _walk(folder: str) -> Iterator[str]:
     def refuse(error: OSError) -> None:
-        raise UsageError(f"{error.filename}: cannot be looked into ({error.strerror}).") from error
+        raise UsageError(f"{error.filename}: cannot be accessed ({error.strerror}).") from error
 
     for here, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [folder for folder in folders if not folder.startswith(".")]
@@ -189,9 +191,9 @@ def _walk(folder: str) -> Iterator[str]:
 def _is_regular(path: str) -> bool:
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:  # a link to nothing
+    except FileNotFoundError:  # a dangling link
         return False
     except OSError as error:
         if error.errno == errno.ELOOP:
             return False
-        raise UsageError(f"{path}: cannot be looked at ({error.strerror}).") from error
+        raise UsageError(f"{path}: cannot be accessed ({error.strerror}).") from error

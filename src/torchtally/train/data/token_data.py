@@ -1,12 +1,12 @@
-"""Several token files as windows: stretches of tokens, each but the first one a target.
+"""Several token files as windows: runs of tokens, each token but the first a target.
 
     S  tokens a model sees at once (the sequence)      S + 1  tokens of a window
 
-A window lies within one file. Windows of two files' tokens would join texts that have nothing to do
-with each other, and every read would have two places; the price is the rest at the end of each
-file, below S tokens. Within a file windows do run across the ends of documents.
+A window lies within one file: windows across two files would join unrelated texts and need two
+reads. The cost is a remainder of fewer than S tokens per file. Within a file windows do cross ends
+of documents.
 
-Windows are numbered through all files. With a stride of S they tile a file: the last target of one
+Windows are numbered across all files. With a stride of S they tile a file: the last target of one
 is the first input of the next, and an epoch has every target once. With a stride of 1 a window
 begins at every token.
 """
@@ -35,22 +35,21 @@ Ids = Integer[np.ndarray, " tokens"]
 
 
 class Read(StrEnum):
-    """How the bytes of a file come into memory."""
+    """How the bytes of a file are read."""
 
     MAP = "map"
-    """By a memory map: fastest, at some 500 million tokens a second. The size is asked for before
-    each read of windows, so a file that was truncated is an error. What remains: one that is
-    truncated *during* a read (less than a millisecond), whose truncation a network file system
-    has not told of yet, or whose disk fails, ends the process with SIGBUS, of which Python's
-    faulthandler says where and nobody says which file."""
+    """Memory map: fastest, about 500 million tokens per second. The size is checked before each
+    read, so truncation is an error. Known limit: a file truncated *during* a read (less than a
+    millisecond), stale sizes of a network file system, and disk failures end the process with
+    SIGBUS; faulthandler then shows the place but not the file."""
     COPY = "copy"
-    """By preads into memory of our own, at a third of the speed and for less than a thousandth of
-    any training step: whatever happens to the file is an error, never a signal. For network file
-    systems, and for data that others may truncate."""
+    """preads into own memory: a third of the speed, less than a thousandth of any training step.
+    Whatever happens to the file is an error, never a signal. For network file systems, and for
+    data that others may truncate."""
 
 
 class _Opened:
-    """A file that is held open, and its windows."""
+    """An open file and its windows."""
 
     def __init__(
         self, file: TokenFile, read: Read, width: int, vocabulary_size: int | None
@@ -77,7 +76,7 @@ class _Opened:
         self._handle = -1
 
     def take(self, starts: Int64[np.ndarray, " rows"]) -> Integer[np.ndarray, "rows width"]:
-        """The windows that begin at these tokens."""
+        """The windows starting at these tokens."""
         if self._windows is None:
             rows = self._copy(starts)
         else:
@@ -101,12 +100,11 @@ class _Opened:
 
 
 class TokenData:
-    """Files of tokens, opened once. Close it, or use it in a `with`.
+    """Token files, opened once. Close it, or use it as a context manager.
 
-    Raises UsageError for a file with less tokens than a window, and for one that has shrunk. What
-    is renamed over a file or unlinks it changes nothing here; what is written into it is read.
-    Given the size of the vocabulary, whatever is read is held to it: before the first step only
-    parts of large files are looked at. Reading is safe from any thread.
+    Raises UsageError for a file shorter than a window, and for one that has shrunk. Files renamed
+    over or unlinked keep being read; bytes written into one are seen. With a vocabulary size every
+    id read is checked: the checks before the first step only sample large files. Thread-safe.
     """
 
     def __init__(
@@ -119,9 +117,9 @@ class TokenData:
         vocabulary_size: int | None = None,
     ) -> None:
         if not files:
-            raise UsageError("No files of tokens. `tally data prepare` makes them from text.")
+            raise UsageError("No token files. `tally data prepare` creates them from text.")
         if sequence < 1 or (stride is not None and stride < 1):
-            raise UsageError(f"sequence {sequence}, stride {stride}: both are 1 or more.")
+            raise UsageError(f"sequence {sequence}, stride {stride}: both must be 1 or more.")
         self.files = tuple(files)
         self.sequence = sequence
         self.width = sequence + 1
@@ -143,7 +141,7 @@ class TokenData:
 
     @property
     def tokens(self) -> int:
-        """In all files, those outside of windows included."""
+        """In all files, including those outside of windows."""
         return sum(file.tokens for file in self.files)
 
     def close(self) -> None:
@@ -166,8 +164,8 @@ class TokenData:
     ) -> None:
         """Fill `out` with these windows, in this order.
 
-        Raises UsageError if a file has shrunk, cannot be read or has an id that is none of the
-        vocabulary's, IndexError for a window that is not there.
+        Raises UsageError if a file has shrunk, cannot be read, or has an id outside of the
+        vocabulary; IndexError for a window that does not exist.
         """
         if len(windows) and not (windows.min() >= 0 and windows.max() < self.windows):
             raise IndexError(f"a window outside of [0, {self.windows})")
@@ -182,12 +180,12 @@ class TokenData:
 
 
 def check_length(file: TokenFile, sequence: int) -> None:
-    """Raise UsageError if a file has not even one window."""
+    """Raise UsageError for a file shorter than one window."""
     if file.tokens <= sequence:
         raise UsageError(
             f"{file.path}: byte {file.end_bytes}: ends after {file.tokens} tokens; a sequence of "
-            f"{sequence} needs {sequence + 1}, since its last token is predicted, too. Train on "
-            "shorter sequences, or leave the file out."
+            f"{sequence} needs {sequence + 1}, since the last token is predicted as well. Train "
+            "on shorter sequences, or omit the file."
         )
 
 
@@ -199,7 +197,7 @@ def check_ids(
 ) -> None:
     """Raise UsageError at the first id of these windows that is not in [0, vocabulary_size)."""
     unsigned = LITTLE_ENDIAN[f"uint{8 * file.token_bytes}"]
-    # Negative ids are the largest of all without their sign; one comparison sees both.
+    # As unsigned numbers negative ids are the largest: one comparison catches both errors.
     end = min(vocabulary_size, int(np.iinfo(file.numpy_dtype).max) + 1)
     ids = rows.view(unsigned)
     if ids.size == 0 or int(ids.max()) < end:
@@ -207,27 +205,27 @@ def check_ids(
     row, place = divmod(int(np.argmax(ids >= end)), ids.shape[1])
     token = int(starts[row]) + place
     raise UsageError(
-        f"{file.path}: byte {file.byte_of(token)}: token {token} is {rows[row, place]}, not an id "
-        f"of a vocabulary of {vocabulary_size}. Either it was written after the checks before the "
-        "first step, or they did not look at it: `tally data show FILE --vocabulary-size "
-        f"{vocabulary_size} --all` looks at every token."
+        f"{file.path}: byte {file.byte_of(token)}: token {token} is {rows[row, place]}, outside "
+        f"of a vocabulary of {vocabulary_size}. It was written after the initial checks, or not "
+        "in their sample: `tally data show FILE --vocabulary-size "
+        f"{vocabulary_size} --all` checks every token."
     )
 
 
 def cut_short_error(file: TokenFile, handle: int, byte: int) -> UsageError:
-    """What to raise where a read ended before its last byte."""
+    """The error for a read that returned too few bytes."""
     try:
         check_size(file, handle)
     except UsageError as error:
         return error
     return UsageError(
-        f"{file.path}: byte {byte}: the read ended here, and the file does not any more. It is "
-        "written while it is read: replace data files by renaming new ones into place."
+        f"{file.path}: byte {byte}: the read ended here, though the file is longer now. It is "
+        "being modified: replace data files by renaming new ones into place."
     )
 
 
 def stretches(file: TokenFile, handle: int, begins: Iterable[tuple[int, int]]) -> Iterable[Ids]:
-    """Stretches (first token, tokens) of an open file by reads. Raises UsageError."""
+    """Read stretches (first token, tokens) of an open file. Raises UsageError."""
     for first, count in begins:
         wanted_bytes = count * file.token_bytes
         at_byte = file.byte_of(first)

@@ -1,4 +1,4 @@
-"""One file of token ids as its header describes it, and the numbers in it without reading them."""
+"""One file of token ids as its header describes it, and low-level reads of it."""
 
 import mmap
 import os
@@ -22,12 +22,12 @@ LITTLE_ENDIAN = {
     "uint64": "<u8",
     "int64": "<i8",
 }
-"""The dtypes that token ids come in, and how NumPy spells them. All formats are little-endian."""
+"""Dtypes of token ids, and NumPy's codes for them. All formats are little-endian."""
 
 
 class Format(StrEnum):
     RAW = "raw"
-    """Ids and nothing else: nanoGPT's .bin, OLMo's .npy that is none."""
+    """Ids only: nanoGPT's .bin, OLMo's headerless .npy."""
     LLM_C = "llm.c"
     """256 x int32 before the ids: llm.c, modded-nanogpt, `tally data prepare`."""
     NPY = "npy"
@@ -37,7 +37,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """Where the token ids of one file are. Whoever makes one has compared it with the file."""
+    """Where the token ids of one file are. Its creator has verified it against the file."""
 
     path: str
     format: Format
@@ -45,13 +45,13 @@ class TokenFile:
     """A key of LITTLE_ENDIAN."""
     tokens: int
     offset_bytes: int = 0
-    """Where the first id begins."""
+    """Offset of the first id."""
     documents: int | None = None
-    """None where the format does not count them."""
+    """None if the format does not count them."""
 
     @property
     def token_bytes(self) -> int:
-        """Of one id."""
+        """The size of one id."""
         return self.numpy_dtype.itemsize
 
     @property
@@ -60,30 +60,30 @@ class TokenFile:
 
     @property
     def end_bytes(self) -> int:
-        """Where the last id ends. The file is this large, and never smaller while it is read."""
+        """The end of the last id: the file must not be smaller than this while it is read."""
         return self.offset_bytes + self.tokens * self.token_bytes
 
     def byte_of(self, token: int) -> int:
-        """Where the id of this number begins."""
+        """The offset of the id with this index."""
         return self.offset_bytes + token * self.token_bytes
 
 
 def open_file(path: str) -> int:
-    """A descriptor of a regular file, to read. Raises UsageError where there is none."""
+    """A read-only file descriptor of a regular file. Raises UsageError."""
     try:
-        # Opening a pipe would wait for its writer; what it is, is asked right afterwards.
+        # Without O_NONBLOCK, opening a FIFO would wait for a writer; its type is checked next.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path}: cannot be opened ({reason}).") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise UsageError(f"{path}: not a regular file. Name the files of token ids one by one.")
+        raise UsageError(f"{path}: not a regular file. Name the token files one by one.")
     return handle
 
 
 def read_beginning(path: str, size_bytes: int) -> tuple[bytes, int]:
-    """(the first bytes of a file, the size of all of it). Raises UsageError."""
+    """(the first bytes of a file, its size). Raises UsageError."""
     handle = open_file(path)
     try:
         return read_bytes(path, handle, 0, size_bytes), os.fstat(handle).st_size
@@ -92,7 +92,7 @@ def read_beginning(path: str, size_bytes: int) -> tuple[bytes, int]:
 
 
 def read_bytes(path: str, handle: int, begin: int, size_bytes: int) -> bytes:
-    """These bytes of an open file; fewer only where it ends. Raises UsageError."""
+    """These bytes of an open file; fewer only at its end. Raises UsageError."""
     try:
         return os.pread(handle, size_bytes, begin)
     except OSError as error:
@@ -100,7 +100,7 @@ def read_bytes(path: str, handle: int, begin: int, size_bytes: int) -> bytes:
 
 
 def unreadable_error(path: str, byte: int, error: OSError) -> UsageError:
-    """What to raise where a read of an open file failed."""
+    """The error for a failed read of an open file."""
     return UsageError(
         f"{path}: byte {byte}: cannot be read ({error.strerror}). Check the disk, or use another "
         "copy of the file."
@@ -108,23 +108,22 @@ def unreadable_error(path: str, byte: int, error: OSError) -> UsageError:
 
 
 def check_size(file: TokenFile, handle: int) -> None:
-    """Raise UsageError if the file has become smaller than it was when its header was read."""
+    """Raise UsageError if the file has shrunk since its header was read."""
     found_bytes = os.fstat(handle).st_size
     if found_bytes < file.end_bytes:
         raise UsageError(
-            f"{file.path}: byte {found_bytes}: ends here now, {file.end_bytes - found_bytes} bytes "
-            f"short of the {file.tokens} tokens it had when it was opened. Something truncates it "
-            "while it is read: replace data files by renaming new ones into place."
+            f"{file.path}: byte {found_bytes}: truncated here, "
+            f"{file.end_bytes - found_bytes} bytes short of the {file.tokens} tokens it had when it was opened. Replace data files by "
+            "renaming new ones into place."
         )
 
 
 def map_tokens(file: TokenFile, handle: int) -> Integer[np.ndarray, " tokens"]:
-    """The ids by a memory map of the file, which lives as long as the array.
+    """The ids as a memory map of the file, which lives as long as the array.
 
-    One map serves a whole training. The resident memory that `ps` shows grows with it up to the
-    size of the file: pages read are counted to whoever maps them. They are the system's file
-    cache, unmodified and first to go when memory is wanted, so mapping anew for every batch, as
-    is often done against a "leak", frees nothing; it only has the pages counted elsewhere.
+    One map serves a whole training. The resident memory shown by `ps` grows up to the size of the
+    file, because mapped pages count towards the process. They are clean page cache, the first to be
+    reclaimed, so remapping for every batch, as is often done against a "leak", frees nothing.
     """
     check_size(file, handle)
     whole = mmap.mmap(handle, file.end_bytes, access=mmap.ACCESS_READ)

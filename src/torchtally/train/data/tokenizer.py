@@ -1,4 +1,4 @@
-"""Text to token ids and back: bytes as they are, or byte pairs by the `tokenizers` extra."""
+"""Text to token ids and back: bytes, or byte-pair encoding with the package `tokenizers`."""
 
 import codecs
 import os
@@ -13,60 +13,60 @@ from torchtally.train.data.token_data import Ids
 from torchtally.train.data.token_file import open_file
 
 END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
-"""What tokenizers call the end of a document, by how often they do."""
+"""Usual names of the end-of-document token, most common first."""
 LEAST_VOCABULARY = 257
-"""Every byte and the end of a document."""
+"""Every byte and the end-of-document token."""
 PIECE_CHARS = 1 << 18
 BATCH = 8
-"""Pieces that are encoded at once, by as many threads as `tokenizers` likes."""
+"""Pieces encoded at once, by the threads of `tokenizers`."""
 
 
 class ByteTokenizer:
-    """Id = byte, and 256 for the end of a document. Any bytes come back as they were."""
+    """Id = byte, and 256 for the end of a document. Lossless for any bytes."""
 
     vocabulary_size = 257
-    """Every id is below it."""
+    """All ids are below it."""
     end_of_document: int | None = 256
     replaced = 0
-    """Characters that were no UTF-8 and came out as U+FFFD: none do."""
+    """Invalid UTF-8 replaced by U+FFFD: never."""
 
     def encode(self, chunks: Iterable[bytes]) -> Iterator[Ids]:
-        """The ids of a document that comes in chunks, without its end."""
+        """The ids of a document given in chunks, without the end-of-document id."""
         return (np.frombuffer(chunk, np.uint8) for chunk in chunks)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; bytes that are no UTF-8 become U+FFFD, ends of documents nothing."""
+        """The text of ids; invalid UTF-8 becomes U+FFFD, end-of-document ids nothing."""
         return bytes(token for token in ids if token < 256).decode("utf-8", "replace")
 
 
 class BytePairTokenizer:
-    """A tokenizer.json. Bytes that are no UTF-8 are encoded as U+FFFD and counted.
+    """A tokenizer.json. Invalid UTF-8 is encoded as U+FFFD and counted.
 
-    A document is encoded in pieces of a quarter million characters that end with a line: only
-    there can its ids differ from those of the text in one go.
+    Documents are encoded in pieces of a quarter million characters, cut at line ends: only there
+    can ids differ from encoding the text at once.
     """
 
     def __init__(self, text: str, *, place: str, end_of_document: str | None = None) -> None:
-        """From the text of a tokenizer.json. Raises UsageError if it is none."""
+        """From the text of a tokenizer.json. Raises UsageError if it is invalid."""
         try:
             self._tokenizer: Any = _library().Tokenizer.from_str(text)
         except UsageError:
             raise
-        except Exception as error:  # the library raises nothing more special
+        except Exception as error:  # the library raises plain Exceptions
             raise UsageError(f"{place}: not a tokenizer.json ({error}).") from error
-        # A file may ask for cut or padded sequences. Here every token counts.
+        # A file may configure truncation or padding, which would drop or add tokens.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         ids: dict[str, int] = self._tokenizer.get_vocab()
         if not ids:
-            raise UsageError(f"{place}: a tokenizer without any tokens.")
+            raise UsageError(f"{place}: the tokenizer has no tokens.")
         self.vocabulary_size = max(ids.values()) + 1
         self.end_of_document = _end_id(ids, place, end_of_document)
         self.replaced = 0
-        """Characters that came out as U+FFFD so far."""
+        """Characters replaced by U+FFFD so far."""
 
     def encode(self, chunks: Iterable[bytes]) -> Iterator[Ids]:
-        """As ByteTokenizer's."""
+        """See ByteTokenizer."""
         pieces: list[str] = []
         for piece in _pieces(chunks):
             self.replaced += piece.count("\ufffd")
@@ -77,7 +77,7 @@ class BytePairTokenizer:
         yield from self._encode_batch(pieces)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """As ByteTokenizer's."""
+        """See ByteTokenizer."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
@@ -87,7 +87,7 @@ class BytePairTokenizer:
 
 
 Tokenizer = ByteTokenizer | BytePairTokenizer
-"""They have the same attributes and methods."""
+"""Both have the same attributes and methods."""
 
 
 def tokenizer_text(path: str) -> str:
@@ -100,14 +100,15 @@ def tokenizer_text(path: str) -> str:
 
 
 def train_byte_pairs(documents: Iterable[Iterable[bytes]], vocabulary_size: int) -> str:
-    """The text of a tokenizer.json: byte-level pairs as GPT-2's, of this many tokens in all.
+    """Train byte-level byte-pair encoding like GPT-2's; the text of the tokenizer.json.
 
-    Raises UsageError without the `tokenizers` extra, or if there is no room for every byte.
+    Raises UsageError without the package `tokenizers`, or for a vocabulary too small for every
+    byte.
     """
     if vocabulary_size < LEAST_VOCABULARY:
         raise UsageError(
-            f"a vocabulary of {vocabulary_size}: every byte and the end of a document are "
-            f"{LEAST_VOCABULARY} already."
+            f"a vocabulary of {vocabulary_size} is too small: every byte and the end of a document "
+            f"take {LEAST_VOCABULARY}."
         )
     library = _library()
     tokenizer = library.Tokenizer(library.models.BPE())
@@ -126,7 +127,7 @@ def train_byte_pairs(documents: Iterable[Iterable[bytes]], vocabulary_size: int)
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The text in pieces that end with a line, where lines are not longer than pieces."""
+    """The text in pieces cut at line ends, unless a line is longer than a piece."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     rest = ""
     for chunk in chunks:
@@ -141,18 +142,18 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 def _end_id(ids: dict[str, int], place: str, name: str | None) -> int | None:
-    """The id behind every document. Raises UsageError where nothing says which it is."""
+    """The end-of-document id. Raises UsageError if it is unknown."""
     if name == "none":
         return None
     if name is not None:
         if name not in ids:
-            raise UsageError(f"{place}: has no token {name!r} to end documents with.")
+            raise UsageError(f"{place}: has no token {name!r}.")
         return ids[name]
     end_name = next((name for name in END_NAMES if name in ids), None)
     if end_name is None:
         raise UsageError(
-            f"{place}: none of its tokens is known as the end of a document. Name it with "
-            "--end-of-document TOKEN, or say --end-of-document none."
+            f"{place}: no token has a usual name for the end of a document. Name it with "
+            "--end-of-document TOKEN, or use --end-of-document none."
         )
     return ids[end_name]
 
@@ -167,6 +168,6 @@ def _library() -> ModuleType:
     except ImportError as error:
         raise UsageError(
             "Byte-pair encoding needs the package `tokenizers`: pip install 'torchtally[bpe]'. "
-            "Without it there is --tokenizer byte."
+            "--tokenizer byte needs no package."
         ) from error
     return tokenizers

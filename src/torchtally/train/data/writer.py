@@ -1,8 +1,8 @@
-"""Token files as they are written: under other names until all of them are whole.
+"""Writing token files: under temporary names until all of them are complete.
 
-A crash, a full disk or Ctrl-C leaves what was in the folder: the files get their names at the end,
-one rename each, and the description that makes them a data set comes last. None of these names is
-one that the data set of before has, so it is whole until then.
+A crash, a full disk or Ctrl-C leaves the folder as it was: the files are renamed at the end, and
+the description that makes them a data set comes last. The names differ from those of the previous
+data set, which stays whole until then.
 """
 
 import errno
@@ -25,16 +25,16 @@ MAGICS = {dtype: (magic, version) for magic, (version, dtype) in LLM_C_DTYPES.it
 
 
 TEMPORARY = re.compile(r"\.tally-data-[0-9a-f]{16}")
-"""Names of files that are being made."""
+"""Names of files being written."""
 
 
 def temporary_name() -> str:
-    """One that nobody can guess."""
+    """An unguessable name."""
     return f".tally-data-{secrets.token_hex(8)}"
 
 
 def dtype_for(vocabulary_size: int) -> str:
-    """The narrower of the two dtypes of llm.c's files that holds every id."""
+    """The narrower dtype of llm.c files that holds every id."""
     return "uint16" if vocabulary_size <= 1 << 16 else "uint32"
 
 
@@ -44,7 +44,7 @@ def llm_c_header(dtype: str, tokens: int) -> bytes:
 
 
 class Folder:
-    """A folder in which files are being made. `commit` gives them their names, once and for all."""
+    """A folder in which files are written; `commit` gives all of them their final names."""
 
     def __init__(self, path: str, handle: int) -> None:
         """`handle` is the open folder."""
@@ -54,10 +54,10 @@ class Folder:
         self._made: dict[str, str] = {}
         """Final names by temporary ones."""
         self._named: list[str] = []
-        """Final names of files that mean nothing yet, since the last is missing."""
+        """Files already renamed, though not valid before the last one is."""
 
     def create(self, name: str) -> BufferedRandom:
-        """A new file that will be called `name`."""
+        """Create a file that `commit` will call `name`."""
         new = temporary_name()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(os.path.join(self.path, new), flags, 0o666)
@@ -65,15 +65,15 @@ class Folder:
         return os.fdopen(handle, "w+b")
 
     def write(self, name: str, content: bytes) -> None:
-        """A whole file, on the disk but not yet under its name."""
+        """Write a complete, durable file under a temporary name."""
         with self.create(name) as file:
             file.write(content)
             settle(file)
 
     def commit(self) -> None:
-        """Give every file its name, in the order they were made.
+        """Rename every file, in the order of creation.
 
-        The last one is what makes all of them valid, so the others' names are on the disk first.
+        The last one makes all of them valid, so the other names are made durable first.
         """
         *others, (last, its_name) = self._made.items()
         for new, name in others:
@@ -87,7 +87,7 @@ class Folder:
         self.sync()
 
     def sync(self) -> None:
-        """The names are on the disk, too, on file systems that can do that."""
+        """Make the names durable, on file systems that can."""
         try:
             os.fsync(self._handle)
         except OSError as error:
@@ -95,7 +95,7 @@ class Folder:
                 raise
 
     def discard(self) -> None:
-        """Remove what was made and not committed."""
+        """Remove everything that was not committed."""
         for name in (*self._made, *self._named):
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.path, name))
@@ -103,7 +103,7 @@ class Folder:
         self._named.clear()
 
     def sweep(self) -> None:
-        """Remove what a process left behind that was killed. Nobody else may be writing here."""
+        """Remove leftovers of killed processes. Requires the lock."""
         for name in os.listdir(self.path):
             if TEMPORARY.fullmatch(name):
                 os.unlink(os.path.join(self.path, name))
@@ -111,27 +111,27 @@ class Folder:
 
 @contextmanager
 def folder_to_write(path: str) -> Iterator[Folder]:
-    """The folder, made if need be, for one process at a time. What was not committed is removed.
+    """The folder, created if missing and locked. Uncommitted files are removed.
 
-    Raises UsageError for whatever the file system refuses.
+    Raises UsageError for every file system error.
     """
     try:
         os.makedirs(path, exist_ok=True)
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise UsageError(f"{path}: not a folder to write in ({error.strerror}).") from error
+        raise UsageError(f"{path}: not a writable folder ({error.strerror}).") from error
     folder = Folder(path, handle)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         folder.sweep()
         yield folder
     except BlockingIOError as error:
-        raise UsageError(f"{path}: another `tally data prepare` writes there.") from error
+        raise UsageError(f"{path}: another `tally data prepare` is writing there.") from error
     except OSError as error:
         state = (
-            "The new data is whole, though a power cut may undo it."
+            "The new data is whole, but may not survive a power cut."
             if folder.is_committed
-            else f"What {path} held before is as it was."
+            else f"The previous contents of {path} are unchanged."
         )
         raise UsageError(
             f"{error.filename or path}: cannot be written ({error.strerror}). {state}"
@@ -142,17 +142,19 @@ def folder_to_write(path: str) -> Iterator[Folder]:
 
 
 def settle(file: BufferedRandom) -> None:
-    """All that was written is on the disk."""
+    """Flush everything written to disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 class SplitWriter:
-    """Writes ids into llm.c's files of at most so many tokens: NAME-00000.bin and on."""
+    """Writes ids to llm.c files of limited size: NAME-00000.bin and so on."""
 
     def __init__(self, folder: Folder, name: str, dtype: str, *, shard_tokens: int) -> None:
         if not 0 < shard_tokens <= LLM_C_MOST_TOKENS:
-            raise UsageError(f"{shard_tokens} tokens a file: 1 to {LLM_C_MOST_TOKENS}.")
+            raise UsageError(
+                f"expected 1 to {LLM_C_MOST_TOKENS} tokens per file, got {shard_tokens}."
+            )
         self.shards: list[TokenShard] = []
         self._folder = folder
         self._name = name
@@ -162,7 +164,7 @@ class SplitWriter:
         self._tokens = 0
 
     def add(self, ids: Ids) -> None:
-        """Behind those before them, in as many files as it takes."""
+        """Append ids, starting new files as needed."""
         rest = ids.astype(LITTLE_ENDIAN[self._dtype])
         while len(rest):
             file = self._file or self._begin()
@@ -174,7 +176,7 @@ class SplitWriter:
                 self.finish()
 
     def finish(self) -> None:
-        """The file at hand is whole: its header tells its tokens."""
+        """Complete the current file: write its header with the token count."""
         if self._file is None:
             return
         with self._file as file:
@@ -188,7 +190,7 @@ class SplitWriter:
         self._file = None
 
     def close(self) -> None:
-        """Leave the file at hand as it is, to be thrown away."""
+        """Close the current file, incomplete."""
         if self._file is not None:
             self._file.close()
 

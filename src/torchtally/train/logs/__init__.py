@@ -1,13 +1,13 @@
-"""What a training writes down: JSON lines always, and what dashboards read when asked.
+"""The logs of a training: always JSON lines, optionally TensorBoard, wandb and trackio.
 
-    names        the names of all values: what they mean, their units, whose names they are
-    records      a training step as values under those names
-    log          what a log is, which ones there are, and how a run begins
-    jsonl        FOLDER/log.jsonl, and reading it again
+    names        the names of all values, their meanings, units and origins
+    records      a training step as named values
+    log          the interface of a log, and the header of a run
+    jsonl        writing and reading FOLDER/log.jsonl
     tensorboard, wandb, trackio
-    together     all of them as one: `with logs(folder, ...) as log:`
+    together     all of them combined: `with logs(folder, ...) as log:`
 
-What is logged never decides how a training goes: a log that fails is reported, and left out.
+Logs never affect the training: one that fails is reported and dropped.
 """
 
 from torchtally.train.logs.jsonl import read_log

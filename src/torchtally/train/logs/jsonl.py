@@ -1,13 +1,12 @@
-"""log.jsonl: one JSON object a line, flushed, which survives being killed and goes on when resumed.
+"""log.jsonl: one JSON object per line, flushed; it survives kills and continues on resume.
 
     {"kind": "run", "schema_version": 1, "config": ..., "versions": ..., "units": ..., ...}
     {"step": 0, "unix_s": 1767225600.0, "train/loss": 10.8, ...}
     {"kind": "resumed", "step": 400, "config": ..., "versions": ...}
 
-The first line is the run's. A resumed run adds a line of its own, which takes back what was logged
-for its step and later ones: those steps are done again. Values keep the order they came in; NaN and
-infinities are strings, see `log.as_json`. A line is one write to the file: it outlives the process
-from then on, not a loss of power.
+The first line is the header of the run. A resumed run adds a line that invalidates the records of
+its step and later ones, which are done again. NaN and inf are strings, see `log.as_json`. A line is
+one write: it survives the process, but not a power loss.
 """
 
 import fcntl
@@ -25,21 +24,21 @@ from torchtally.train.logs.names import units
 
 NAME = "log.jsonl"
 BEGINNING = b'{"kind": "run"'
-"""Of the first line: what else has no whole line is not ours, and is not cut."""
+"""Of the first line: a file without a whole line that begins otherwise is not ours."""
 BLOCK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class LogContents:
-    """A log as it was read: what holds after all resuming."""
+    """The contents of a log, without records invalidated by resuming."""
 
     run: Mapping[str, Any]
     """The first line."""
     records: tuple[tuple[int, Mapping[str, LogValue]], ...]
-    """(step, values), in the order of writing."""
+    """(step, values), in writing order."""
 
     def series(self, name: str) -> tuple[tuple[int, float], ...]:
-        """(step, value) of all records that have a number under this name."""
+        """(step, value) of all records with a number under this name."""
         logged_values = ((step, values.get(name)) for step, values in self.records)
         return tuple(
             (step, float(value)) for step, value in logged_values if isinstance(value, int | float)
@@ -47,11 +46,11 @@ class LogContents:
 
 
 class JsonLines:
-    """A log in FOLDER/log.jsonl, for one process at a time.
+    """Writes FOLDER/log.jsonl, locked for one process; call `begin` first.
 
-    Opened, then begun with `begin`. Opening raises UsageError if the file cannot be written, if
-    another process writes it, or if it holds a run that is neither resumed nor replaced. `write`
-    raises OSError, and leaves the file as it was before: the next one may succeed.
+    Opening raises UsageError if the file cannot be written, is locked by another process, or holds
+    a run that is neither resumed nor replaced. `write` raises OSError and leaves the file
+    unchanged: the next write may succeed.
     """
 
     def __init__(
@@ -76,15 +75,15 @@ class JsonLines:
             os.ftruncate(self._file, self._end_bytes)
             if torn_bytes and self._end_bytes:
                 say(
-                    f"{self.path}: the last {torn_bytes} bytes are a record that was cut short "
-                    "when the run ended; they are removed."
+                    f"{self.path}: removed the last {torn_bytes} bytes, an incomplete record of "
+                    "the interrupted run."
                 )
         except BaseException:
             self.close()
             raise
 
     def _check_past(self, replaces: bool) -> None:
-        """Raise UsageError for a file that is not to be continued."""
+        """Raise UsageError for a file that must not be continued."""
         first = _first_line(self._file)
         if not self._end_bytes:
             if not (BEGINNING.startswith(first) or first.startswith(BEGINNING)):
@@ -93,12 +92,11 @@ class JsonLines:
         _check_header(self.path, first)
         if self._resumed_at is None and not replaces:
             raise UsageError(
-                f"{self.path}: the log of another run. Resume that run, or give this one a folder "
-                "of its own."
+                f"{self.path}: is the log of another run. Resume that run, or use another folder."
             )
 
     def begin(self, header: RunHeader) -> None:
-        """The run's own line, or that of its resuming."""
+        """Write the header line, or the line of a resumed run."""
         if self._end_bytes:
             self._put({"kind": "resumed", "step": self._resumed_at, **header.as_json()})
             return
@@ -109,7 +107,7 @@ class JsonLines:
         self._put({"step": step, "unix_s": round(self._clock(), 3), **values})
 
     def close(self) -> None:
-        """Also gives the file free for other processes."""
+        """Close and unlock the file."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
@@ -127,9 +125,9 @@ class JsonLines:
 
 
 def read_log(path: str | Path) -> LogContents:
-    """A log.jsonl, or that of a folder. A last line that was cut short is left out.
+    """Read a log.jsonl, or the one in a folder. An incomplete last line is ignored.
 
-    Raises UsageError for a file that is none, naming the line.
+    Raises UsageError naming the line if it is not a log.
     """
     path = Path(path)
     path = path / NAME if path.is_dir() else path
@@ -163,14 +161,14 @@ def _open_log(path: Path) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
-        raise UsageError(f"{path}: another run writes there. Give this one a folder.") from None
+        raise UsageError(f"{path}: another run is writing there. Use another folder.") from None
     except OSError:
-        pass  # a file system without locks
+        pass  # the file system has no locks
     return file
 
 
 def _end_of_lines(file: int) -> int:
-    """Where the last whole line ends, in bytes."""
+    """The byte offset after the last whole line."""
     end = os.fstat(file).st_size
     while end > 0:
         start = max(end - BLOCK_BYTES, 0)
@@ -189,14 +187,14 @@ def _first_line(file: int) -> bytes:
 
 
 def _check_header(path: Path, line: bytes) -> dict[str, Any]:
-    """The run's line. Raises UsageError for anything else, or a schema yet to come."""
+    """The header of a run. Raises UsageError for anything else, or a newer schema."""
     header = _object(line)
     if header is None or header.get("kind") != "run":
         raise UsageError(f"{path}:1: not the log of a training run.")
     schema = header.get("schema_version")
     if not isinstance(schema, int) or schema > SCHEMA_VERSION:
         raise UsageError(
-            f"{path}:1: schema version {schema}; this torchtally knows {SCHEMA_VERSION}. Use a "
+            f"{path}:1: schema version {schema}; this torchtally reads {SCHEMA_VERSION}. Use a "
             "newer one."
         )
     return header

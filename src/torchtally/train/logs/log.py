@@ -1,4 +1,4 @@
-"""What a log is, which ones a run keeps, and what it says of itself at the beginning."""
+"""The interface of a log, the names of logs, and the header of a run."""
 
 import math
 import platform
@@ -13,22 +13,22 @@ import torch
 LogValue = float | int | str
 
 SCHEMA_VERSION = 1
-"""Of log.jsonl. A reader refuses a higher one."""
+"""Of log.jsonl. Readers refuse higher versions."""
 
 
 @runtime_checkable
 class Log(Protocol):
-    """Takes values as they come."""
+    """Receives the values of steps."""
 
     def write(self, step: int, values: Mapping[str, LogValue]) -> None:
-        """The values of a step, named as in `names`. A step may come more than once."""
+        """Log the values of a step, named as in `names`. A step may occur more than once."""
 
     def close(self) -> None:
-        """Everything is where it belongs. Nothing is written afterwards."""
+        """Flush and close."""
 
 
 class NoLog:
-    """Nothing is written down: all ranks but the first."""
+    """Discards everything: the log of all ranks but the first."""
 
     def write(self, step: int, values: Mapping[str, LogValue]) -> None: ...
     def close(self) -> None: ...
@@ -44,14 +44,14 @@ class LogName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """What is known before the first step. Anything in it becomes JSON by `as_json`."""
+    """What is known before the first step."""
 
     config: Any
     """A dataclass or a mapping."""
     mfu_convention: str | None = None
-    """What train/mfu counts and the peak it divides by, in words."""
+    """What train/mfu counts and which peak it divides by."""
     predicted: Mapping[str, LogValue] = field(default_factory=dict)
-    """The plan: what was predicted, under the names of `names`."""
+    """The plan's predictions, under the names of `names`."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -63,7 +63,7 @@ class RunHeader:
 
 
 def versions() -> dict[str, str]:
-    """Of what decides how a training goes."""
+    """Versions of everything that affects results."""
     packages = {"python": platform.python_version(), "platform": platform.platform()}
     for name in ("torchtally", "torch", "numpy"):
         try:
@@ -74,11 +74,10 @@ def versions() -> dict[str, str]:
 
 
 def as_json(value: Any) -> Any:
-    """The value in JSON's own types.
+    """The value in JSON's types.
 
-    JSON has no NaN and no infinities: they become the strings "NaN", "Infinity" and "-Infinity",
-    as in protobuf's JSON, which Python's float() and JavaScript's Number() read back. What is no
-    number, text, list, mapping, enum or dataclass becomes its str().
+    NaN, inf and -inf become the strings "NaN", "Infinity" and "-Infinity", as in protobuf's JSON;
+    Python's float() and JavaScript's Number() read them back. Unknown types become their str().
     """
     match value:
         case Enum():
@@ -103,5 +102,5 @@ def as_number(value: float) -> float | str:
 
 
 def from_json(value: Any) -> Any:
-    """A logged value, with the three strings as the numbers they stand for."""
+    """A logged value; the strings for NaN and inf become floats."""
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

@@ -1,12 +1,12 @@
-"""The names of logged values: those that others log already, so that their dashboards work.
+"""The names of logged values, chosen so that existing dashboards work.
 
 Prefixes and the first names are Hugging Face Trainer's as TensorBoard, wandb and trackio show them
 (transformers 5, `integrations/integration_utils.py:rewrite_logs`: train/loss, train/grad_norm,
 train/learning_rate, train/epoch, train/global_step, train/num_input_tokens_seen, eval/loss,
-eval/runtime). train/loss is nanoGPT's and nanochat's name, too. train/mfu is
+eval/runtime). train/loss is also nanoGPT's and nanochat's name. train/mfu is
 nanochat's, in percent, as nanoGPT (mfu) and torchtitan (mfu(%)) log it. Where others disagree or
-have nothing (torchtitan's time_metrics/end_to_end(s) and memory/max_active(GiB) carry their units),
-the name is ours and ends in its unit.
+have no name (torchtitan's time_metrics/end_to_end(s) and memory/max_active(GiB) carry their units),
+the name is our own and ends in its unit.
 """
 
 from collections.abc import Mapping
@@ -39,32 +39,32 @@ class Meaning:
 
 
 MEANINGS: Mapping[str, Meaning] = {
-    STEP: Meaning("optimizer steps done, skipped ones among them", "steps"),
+    STEP: Meaning("optimizer steps done, including skipped ones", "steps"),
     LOSS: Meaning("mean loss of the step's global batch", "nats per token, of a language model"),
     GRAD_NORM: Meaning("Euclidean norm of all gradients before clipping", "loss per parameter"),
-    LEARNING_RATE: Meaning("of the first parameter group, in this step", "1"),
-    EPOCH: Meaning("epochs done, with their fraction", "epochs"),
+    LEARNING_RATE: Meaning("learning rate of the first parameter group", "1"),
+    EPOCH: Meaning("epochs done, fractional", "epochs"),
     TOKENS: Meaning("tokens trained on so far, by all ranks", "tokens"),
-    TOKENS_PER_S: Meaning("tokens of a step by its time, of all ranks", "tokens/s"),
-    MFU: Meaning("model FLOP/s by the devices' peak; the run's line has its convention", "%"),
-    STEP_S: Meaning("time from the end of the step before to the end of this one", "s"),
-    WAIT_S: Meaning("part of it that the loop waited for data", "s"),
-    SKIPPED_STEPS: Meaning("steps so far whose update was left out", "steps"),
-    EVAL_LOSS: Meaning("mean loss over all targets looked at", "nats per token"),
-    EVAL_PERPLEXITY: Meaning("e to the loss", "1"),
-    EVAL_BITS_PER_BYTE: Meaning("loss of all targets by the bytes they stand for", "bits/byte"),
-    EVAL_TOKENS: Meaning("targets looked at", "tokens"),
+    TOKENS_PER_S: Meaning("tokens of a step divided by its time, over all ranks", "tokens/s"),
+    MFU: Meaning("model FLOP/s divided by the devices' peak; the header has its convention", "%"),
+    STEP_S: Meaning("time from the end of the previous step to the end of this one", "s"),
+    WAIT_S: Meaning("part of the step spent waiting for data", "s"),
+    SKIPPED_STEPS: Meaning("steps so far whose update was skipped", "steps"),
+    EVAL_LOSS: Meaning("mean loss over all validation targets", "nats per token"),
+    EVAL_PERPLEXITY: Meaning("exp(validation loss)", "1"),
+    EVAL_BITS_PER_BYTE: Meaning("loss of all targets per byte of their text", "bits/byte"),
+    EVAL_TOKENS: Meaning("validation targets", "tokens"),
     EVAL_S: Meaning("time of the evaluation", "s"),
-    f"{MEMORY}*_bytes": Meaning("device memory held for this, measured", "bytes"),
+    f"{MEMORY}*_bytes": Meaning("measured device memory of the category", "bytes"),
 }
-"""All of them. A log's first line has the units, see `units`."""
+"""All names. The header of a log has the units."""
 
 
 def memory_name(category: str) -> str:
-    """Such as memory/optimizer_state_bytes of "optimizer state"."""
+    """memory/optimizer_state_bytes for "optimizer state"."""
     return f"{MEMORY}{'_'.join(category.lower().split())}_bytes"
 
 
 def units() -> dict[str, str]:
-    """Names and units, as a log's first line has them."""
+    """Units by name, as in the header of a log."""
     return {name: meaning.unit for name, meaning in MEANINGS.items()}

@@ -1,4 +1,4 @@
-"""A training step as values under the names of `names`."""
+"""A training step as named values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from torchtally.train.logs.log import LogValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One training step. None is what nobody knows, and is not logged."""
+    """One training step. None is unknown, and is not logged."""
 
     loss: float
     learning_rate: float
@@ -22,7 +22,7 @@ class StepRecord:
     grad_norm: float | None = None
     epoch: float | None = None
     mfu: float | None = None
-    """A fraction; logged in percent, as everybody does."""
+    """A fraction; logged in percent, as is usual."""
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     """Measured, by category."""
 

@@ -1,4 +1,4 @@
-"""What logs of other packages have in common: the package, and the run's name from then on."""
+"""Shared by the logs of other packages: importing them, and the name of the run."""
 
 import importlib
 import os
@@ -18,27 +18,27 @@ def import_package(name: LogName, module: str | None = None) -> Any:
         return importlib.import_module(module or name)
     except ImportError as error:
         raise UsageError(
-            f"log.to: {name} is not installed ({error}). Install it, "
-            f'pip install "torchtally[{name}]", or take {name} out of the logs.'
+            f"log.to: {name} is not installed ({error}). Install it with "
+            f'pip install "torchtally[{name}]", or remove {name} from log.to.'
         ) from error
 
 
 @contextmanager
 def explain_start_errors(name: LogName, advice: str) -> Iterator[None]:
-    """What goes wrong at the start is an error of the user's; chatter does not go to stdout."""
+    """Turn errors at the start into UsageErrors; redirect stdout to stderr."""
     try:
         with redirect_stdout(sys.stderr):
             yield
     except UsageError:
         raise
-    except Exception as error:  # each package has errors of its own
+    except Exception as error:  # each package has its own errors
         raise UsageError(f"log.to: {name} did not start ({_line(error)}). {advice}") from error
 
 
 def run_of(folder: Path, name: LogName, *, is_resumed: bool, make: Callable[[], str]) -> str:
-    """What the service calls the run: made by `make`, and kept in FOLDER/NAME.run for resuming.
+    """The service's name of the run, created by `make` and kept in FOLDER/NAME.run for resuming.
 
-    A run that is resumed and did not have this log before gets a new one.
+    A resumed run without one gets a new name.
     """
     path = folder / f"{name}.run"
     if is_resumed and path.is_file():
@@ -51,5 +51,5 @@ def run_of(folder: Path, name: LogName, *, is_resumed: bool, make: Callable[[], 
 
 
 def _line(error: Exception) -> str:
-    """Its type and message, in one line."""
+    """The type and message of the error, in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}".rstrip(": ")

@@ -8,13 +8,13 @@ from torchtally.train.logs.log import LogName, LogValue, RunHeader
 from torchtally.train.logs.remote import explain_start_errors, import_package
 
 FLUSH_S = 30
-"""A writing thread of TensorBoard's own keeps events so long."""
+"""How long TensorBoard's writer thread buffers events."""
 
 
 class TensorBoard:
-    """Numbers become scalars, texts texts, and the run's header a text of JSON.
+    """Numbers become scalars, strings texts, and the header a JSON text.
 
-    Resuming hides what was logged for the step and later ones (`purge_step`).
+    Resuming hides the records of the step and later ones (`purge_step`).
     """
 
     def __init__(self, folder: Path, header: RunHeader, *, resumed_at: int | None = None) -> None:

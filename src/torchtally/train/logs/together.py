@@ -1,4 +1,4 @@
-"""All logs of a run as one. A log that fails after the start never ends the training."""
+"""All logs of a run combined. A log that fails after the start never ends the training."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,16 +26,15 @@ def logs(
     replaces: bool = False,
     say: Say | None = None,
 ) -> Iterator[Log]:
-    """FOLDER/log.jsonl and the logs named in `to`, opened, and closed in the end.
+    """FOLDER/log.jsonl and the logs named in `to`, opened, and closed at the end.
 
     wandb and trackio put the run into `project`, under the folder's name. `resumed_at` is the first
-    step to be done again: what was logged for it and later is taken back. `replaces` drops the log
-    of another run that is there. `say` is told, in one line, of what went wrong without ending the
-    training; None: stderr.
+    step to be done again: its records and later ones are invalidated. `replaces` drops an existing
+    log of another run. `say` receives errors that do not end the training; None: stderr.
 
-    Raises UsageError for what cannot start: a package that is not installed, no login, a folder
-    with the log of another run. After the start no log raises: log.jsonl is tried again with each
-    record, any other is left out from its first failure on, and each is reported once.
+    Raises UsageError if a log cannot start: package not installed, no login, a folder with the log
+    of another run. After the start no log raises: log.jsonl is retried with each record, others are
+    dropped after their first failure, and each failure is reported once.
     """
     folder, say = Path(folder), say or _to_stderr
     log_names = _names(to)
@@ -47,7 +46,7 @@ def logs(
             log = _open_log(name, folder, header, project, resumed_at)
             opened.append(_Guarded(name, log, say))
             stack.callback(opened[-1].close)
-        # Last: a run that could not start has not begun, and its folder can be used again.
+        # Last: if another log fails to start, the folder is still unused.
         try:
             lines.begin(header)
         except OSError as error:
@@ -56,11 +55,11 @@ def logs(
 
 
 def _names(to: Iterable[LogName | str]) -> tuple[LogName, ...]:
-    """Each once, in their order. Raises UsageError for one that there is not."""
+    """Each name once, in order. Raises UsageError for an unknown one."""
     try:
         return tuple(dict.fromkeys(LogName(log) for log in to))
     except ValueError as error:
-        raise UsageError(f"log.to: {error}: give some of {', '.join(LogName)}.") from None
+        raise UsageError(f"log.to: {error}. Choose from {', '.join(LogName)}.") from None
 
 
 def _open_log(
@@ -77,7 +76,7 @@ def _open_log(
 
 
 class _Guarded:
-    """Another package's log, until it fails."""
+    """The log of another package, dropped when it fails."""
 
     def __init__(self, name: LogName, log: Log, say: Say) -> None:
         self._name, self._log, self._say = name, log, say
@@ -93,10 +92,10 @@ class _Guarded:
     def _try(self, action: Callable[[], None], when: str) -> None:
         try:
             action()
-        except Exception as error:  # whatever it is, it is not worth a training
+        except Exception as error:  # no log is worth a training
             if not self._has_failed:
                 what = " ".join(f"{type(error).__name__}: {error}".split())
-                self._say(f"{self._name} failed and is left out {when} ({what}).")
+                self._say(f"{self._name} failed and is dropped {when} ({what}).")
             self._has_failed = True
 
 
@@ -115,7 +114,7 @@ class _Together:
             if not self._has_lost:
                 self._say(
                     f"{self._lines.path}: step {step} is not logged ({error.strerror}). Later "
-                    "steps are tried again, without another word."
+                    "steps are retried without further messages."
                 )
             self._has_lost = True
         for log in self._others:

@@ -10,7 +10,9 @@ from torchtally.train.logs.remote import explain_start_errors, import_package, r
 
 
 class Trackio:
-    """A run there, known by its name, which gets a tail: two folders may have the same name."""
+    """A run in trackio, identified by its name, which gets a random suffix: folders may share
+    names.
+    """
 
     def __init__(
         self, folder: Path, header: RunHeader, *, project: str, is_resumed: bool = False

@@ -1,4 +1,4 @@
-"""Weights & Biases. Where it sends what is its own matter: WANDB_MODE, WANDB_BASE_URL and so on."""
+"""Weights & Biases, configured by its own variables: WANDB_MODE, WANDB_BASE_URL and so on."""
 
 import secrets
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from torchtally.train.logs.remote import explain_start_errors, import_package, r
 
 
 class Wandb:
-    """A run there. The x axis is train/global_step, as Hugging Face's Trainer sets it.
+    """A run in wandb. The x axis is train/global_step, as Hugging Face's Trainer sets it.
 
-    wandb's own step is left alone: it leaves out what is logged for a step below the last one,
-    which is what a resumed run logs first.
+    wandb's own step is not used: it drops records of steps below the last one, which a resumed run
+    logs first.
     """
 
     def __init__(

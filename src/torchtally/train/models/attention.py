@@ -1,4 +1,4 @@
-"""Causal self-attention: full or grouped heads, over everything before or over a sliding window.
+"""Causal self-attention: full or grouped heads, over all previous tokens or a sliding window.
 
 Axes: `batch`, `sequence`, `width`; `heads` of queries, `kv_heads` of keys and values, `head_dim`.
 """
@@ -19,8 +19,8 @@ HALVES = (torch.float16, torch.bfloat16)
 def window_mask(
     sequence: int, window: int | None, device: torch.device
 ) -> Bool[Tensor, "sequence sequence"] | None:
-    """Who sees whom: [q, k] is true where q - window < k <= q. None where a window changes nothing,
-    and the causal kernel serves.
+    """[q, k] is true where q - window < k <= q. None where the window has no effect, so that the
+    causal kernel can be used.
     """
     if window is None or window >= sequence:
         return None
@@ -36,7 +36,7 @@ def attend(
     mask: Bool[Tensor, "sequence sequence"] | None,
     dropout: float,
 ) -> Float[Tensor, "batch heads sequence head_dim"]:
-    """softmax(q k^T / sqrt(head_dim)) v for what each token may see: the mask, or all before it."""
+    """softmax(q k^T / sqrt(head_dim)) v, under the mask or causally."""
     is_grouped = q.shape[1] != k.shape[1]
     if is_grouped and not _takes_groups(q, mask):
         group = q.shape[1] // k.shape[1]
@@ -48,15 +48,15 @@ def attend(
 
 
 def _takes_groups(q: Tensor, mask: Tensor | None) -> bool:
-    """A fused kernel for grouped heads is there. On CUDA it is FlashAttention's, for halves without
-    a mask; else PyTorch falls back to its composite, which keeps all scores, where repeated heads
-    still find the memory-efficient kernel.
+    """Whether a fused kernel takes grouped heads. On CUDA only FlashAttention does, for float16 and
+    bfloat16 without a mask; otherwise PyTorch would use the math fallback, which materializes all
+    scores, while repeated heads still get the memory-efficient kernel (sdp_utils.cpp).
     """
     return q.device.type == "cpu" or (mask is None and q.dtype in HALVES)
 
 
 class CausalAttention(nn.Module):
-    """Query, key and value of every head from one matrix, in this order, and one matrix out."""
+    """Attention with one matrix for query, key and value of all heads, and one output matrix."""
 
     def __init__(self, config: TransformerConfig, *, gain: float, recomputes: bool) -> None:
         super().__init__()
@@ -82,7 +82,9 @@ class CausalAttention(nn.Module):
         return joined
 
     def _project(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, ...]:
-        """Each (batch, sequence, heads or kv_heads, head_dim), queries and keys turned together."""
+        """q, k, v, each (batch, sequence, heads or kv_heads, head_dim), q and k rotated
+        together.
+        """
         h, k = self.heads, self.kv_heads
         qkv = self.qkv(x).unflatten(-1, (h + 2 * k, self.head_dim))
         if rotary is None:

@@ -1,4 +1,4 @@
-"""The shape of a decoder, checked, and as the closed forms know it.
+"""The shape of a decoder, validated, and its counterpart in the closed forms.
 
 d: width.  h, k: heads of queries, of keys and values.  D: head dim.
 """
@@ -15,16 +15,16 @@ Positions = Literal["rope", "learned"]
 Activation = Literal["swiglu", "gelu", "gelu_tanh"]
 
 NAMES = {"swiglu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
-"""Activations as transformers spells them."""
+"""Activations by transformers' names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeStretch:
-    """Rotary positions made for longer sequences than a model was first trained on, as Llama 3.1's.
+    """Rotary positions stretched to longer sequences than the original training, as in Llama 3.1.
 
-    Pairs that turn once in fewer than original_context / high_factor tokens stay as they are, those
-    that need more than original_context / low_factor turn `factor` times slower, and between these
-    it is a mixture. https://github.com/meta-llama/llama-models, models/llama3/model.py.
+    Pairs with a period below original_context / high_factor tokens are unchanged, those above
+    original_context / low_factor rotate `factor` times slower, and between these it is
+    interpolated. https://github.com/meta-llama/llama-models, models/llama3/model.py.
     """
 
     factor: float
@@ -43,31 +43,31 @@ class RopeStretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerConfig:
-    """A decoder of equal layers. Raises UsageError, which names the key, for what cannot be."""
+    """A decoder of equal layers. Raises UsageError naming the key for invalid values."""
 
     layers: int
     width: int
     """Of the residual stream."""
     heads: int
     kv_heads: int
-    """Heads of keys and values: as many as `heads`, or a divisor, each serving a group."""
+    """Heads of keys and values: a divisor of `heads`, each shared by a group."""
     ffn: int
-    """Width of the feed-forward's inner layer."""
+    """Width of the inner feed-forward layer."""
     vocabulary: int
     context: int
     """The longest sequence, in tokens."""
     norm: Norm = "rms"
     positions: Positions = "rope"
     activation: Activation = "swiglu"
-    """GELU is exact ("gelu", as nanoGPT's) or GPT-2's approximation of it ("gelu_tanh")."""
+    """GELU is exact ("gelu", as in nanoGPT) or GPT-2's approximation ("gelu_tanh")."""
     is_tied: bool = False
-    """The head's weight is the embedding's."""
+    """Whether the head shares the embedding's weight."""
     has_bias: bool = False
-    """All projections and layer norms have one; the head never has."""
+    """Whether projections and layer norms have biases; the head never has one."""
     window: int | None = None
-    """A token sees so many tokens, itself among them; None: all before it."""
+    """How many tokens a token attends to, itself included; None: all previous ones."""
     dropout: float = 0.0
-    """Of attention's weights, of the embedding, and of what is added to the residual stream."""
+    """Applied to attention weights, the embedding, and additions to the residual stream."""
     rope_theta: float = 10_000.0
     rope_stretch: RopeStretch | None = None
     norm_eps: float = 1e-5
@@ -82,18 +82,18 @@ class TransformerConfig:
                 _check_choice(field.name, getattr(self, field.name), get_args(field.type))
         _check_heads(self)
         if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout: {self.dropout} is no share: give one from 0 to below 1.")
+            raise UsageError(f"dropout: expected a value in [0, 1), got {self.dropout}.")
         for name in ("rope_theta", "norm_eps"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
-                raise UsageError(f"{name}: {value} must be above zero.")
+                raise UsageError(f"{name}: expected more than 0, got {value}.")
 
     @property
     def head_dim(self) -> int:
         return self.width // self.heads
 
     def model(self, name: str = "torchtally.train") -> Model:
-        """The same decoder for `torchtally.plan`: its parameters, FLOPs and bytes."""
+        """The same decoder in `torchtally.plan`, for parameters, FLOPs and bytes."""
         is_rotary = self.positions == "rope"
         attention = SelfAttention(
             heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim,
@@ -108,7 +108,7 @@ class TransformerConfig:
             name=name, width=self.width, vocabulary=self.vocabulary,
             kinds=(Layer(count=self.layers, attention=attention, feed_forward=feed_forward),),
             is_tied=self.is_tied,
-            # The closed forms call a layer norm "rms" where it trains a weight alone.
+            # The closed forms call a layer norm without bias "rms".
             norm="layer" if self.norm == "layer" and self.has_bias else "rms",
             positions=0 if is_rotary else self.context, context=self.context,
             dropout=self.dropout, source="torchtally.train",
@@ -117,22 +117,21 @@ class TransformerConfig:
 
 def _check_size(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{name}: {value!r} is no size: give a whole number above zero.")
+        raise UsageError(f"{name}: expected a whole number above 0, got {value!r}.")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise UsageError(f"{name}: {value!r} is not known: give one of {', '.join(choices)}.")
+        raise UsageError(f"{name}: unknown value {value!r}. Choose one of {', '.join(choices)}.")
 
 
 def _check_heads(config: TransformerConfig) -> None:
     d, h, k = config.width, config.heads, config.kv_heads
     if d % h:
-        raise UsageError(f"heads: {h} do not divide the width {d}: change one of them.")
+        raise UsageError(f"heads: {h} does not divide the width {d}. Change one of them.")
     if h % k:
-        raise UsageError(f"kv_heads: {k} do not divide the {h} heads: give a divisor of {h}.")
+        raise UsageError(f"kv_heads: {k} does not divide {h} heads. Give a divisor of {h}.")
     if config.positions == "rope" and (d // h) % 2:
         raise UsageError(
-            f"heads: each of {h} would be {d // h} wide, and rotary positions turn pairs: "
-            "make width / heads even."
+            f"heads: rotary positions need an even head dim, and width / heads is {d // h}."
         )

@@ -1,6 +1,6 @@
 """The deep linear model: small enough to check every byte and FLOP by hand.
 
-Axes: `batch` rows, `width` features. Its counts in closed form are `napkin/deep_linear.py`.
+Axes: `batch` rows, `width` features. The closed forms are in `plan/deep_linear.py`.
 """
 
 from jaxtyping import Float
@@ -11,10 +11,10 @@ from torchtally.train.models.linear import Linear
 
 
 class Cruncher(nn.Module):
-    """`num_layers` square matrices and a last one to a single number, without anything between.
+    """`num_layers` square matrices and a last one to a single number, nothing in between.
 
     Parameters: dim * dim * num_layers + dim, as `layers.0.weight` (dim, dim), `layers.1.weight`,
-    ..., `final.weight` (1, dim). Raises UsageError for a size below one; no layers are allowed.
+    ..., `final.weight` (1, dim). Raises UsageError for a dim below 1; 0 layers are allowed.
     """
 
     def __init__(self, dim: int, num_layers: int) -> None:

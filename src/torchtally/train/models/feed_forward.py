@@ -1,4 +1,4 @@
-"""The feed-forward part of a layer: two projections with GELU between, or three with a gate.
+"""The feed-forward part of a layer: two projections around GELU, or three with a gate.
 
 Axes: `batch`, `sequence`, `width`.
 """
@@ -28,7 +28,9 @@ class GatedFeedForward(nn.Module):
 
 
 class PlainFeedForward(nn.Module):
-    """down(gelu(up(x))), exact or by GPT-2's tanh: Hendrycks and Gimpel 2016, arXiv 1606.08415."""
+    """down(gelu(up(x))), exact or with GPT-2's tanh: Hendrycks and Gimpel 2016, arXiv
+    1606.08415.
+    """
 
     def __init__(self, config: TransformerConfig, *, gain: float) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Weights in and out as safetensors, by the names that transformers gives them. No pickle, ever.
+"""Reading and writing weights as safetensors under the names of transformers, without pickle.
 
-`write_weights` makes a folder that `from_pretrained` loads; `read_weights` takes such a folder, a
-file of it, or the index of several.
+`write_weights` creates a folder that `from_pretrained` loads; `read_weights` takes such a folder,
+one of its files, or the index of several.
 """
 
 import json
@@ -22,18 +22,18 @@ from torchtally.train.models.huggingface_names import NO_WEIGHTS, WeightMapping,
 from torchtally.train.models.transformer import Transformer
 
 GPT2_BASE = "transformer."
-"""What names of GPT-2 begin with, unless the checkpoint is of the model without its head."""
+"""Prefix of GPT-2's names, unless the checkpoint is of the model without head."""
 HEAD = "lm_head.weight"
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 NAMED = 5
-"""Tensors named in an error before "and so many more"."""
+"""Tensors named in an error before "and N more"."""
 
 
 def write_weights(model: Transformer, folder: Path | str) -> None:
-    """The folder, with `model.safetensors` and `config.json`, each whole or not at all.
+    """Write `model.safetensors` and `config.json` to the folder, each atomically.
 
-    Weights keep their dtype; Conv1D's are transposed, a tied head is written once. Raises
-    UsageError where transformers has no such model, before anything is written.
+    Weights keep their dtype; those of Conv1D are transposed, a tied head is written once. Raises
+    UsageError before writing if transformers has no such model.
     """
     folder = Path(folder)
     parameters = dict(model.named_parameters())
@@ -54,16 +54,16 @@ def write_weights(model: Transformer, folder: Path | str) -> None:
 
 @torch.no_grad()
 def read_weights(model: Transformer, path: Path | str) -> None:
-    """All of the model's parameters, from a folder, a .safetensors file or an index; converted to
-    the dtypes that the model has.
+    """Load all parameters from a folder, a .safetensors file or an index, converted to the dtypes
+    of the model.
 
-    Nothing is written before every header is checked. Raises UsageError naming the file and the
-    tensors that are missing, unexpected, of another shape or no floats.
+    All headers are checked before anything is loaded. Raises UsageError naming the file and the
+    tensors that are missing, unexpected, of another shape or not floating-point.
     """
     path = Path(path)
     parameters = dict(model.named_parameters())
     if any(parameter.is_meta for parameter in parameters.values()):
-        raise UsageError("The model is on the meta device: call to_empty(device=...) before.")
+        raise UsageError("The model is on the meta device: call to_empty(device=...) first.")
     checkpoint = read_checkpoint(path)
     shapes = {
         tensor.name: tensor.shape
@@ -72,7 +72,9 @@ def read_weights(model: Transformer, path: Path | str) -> None:
     }
     for part in checkpoint.tensors:
         if part.name in shapes and part.dtype not in FLOATS:
-            raise UsageError(f"{path}: {part.name}: {part.dtype} is no float that can be trained.")
+            raise UsageError(
+                f"{path}: {part.name}: {part.dtype} is not a trainable floating-point dtype."
+            )
     named_entries = _by_checkpoint_name(weight_mappings(model.config), shapes)
     _check(checkpoint.place, named_entries, shapes, parameters, model.config)
     for name, tensor in _tensors(Path(checkpoint.place), named_entries):
@@ -82,7 +84,7 @@ def read_weights(model: Transformer, path: Path | str) -> None:
 
 
 def _theirs(parameter: Tensor, entry: WeightMapping) -> Tensor:
-    """The view of our parameter that is their tensor."""
+    """The view of our parameter that corresponds to their tensor."""
     part = parameter if entry.rows is None else parameter[slice(*entry.rows)]
     return part.T if entry.is_transposed else part
 
@@ -90,7 +92,7 @@ def _theirs(parameter: Tensor, entry: WeightMapping) -> Tensor:
 def _by_checkpoint_name(
     listed: Iterable[WeightMapping], names: Iterable[str]
 ) -> dict[str, WeightMapping]:
-    """By their names, as this checkpoint has them: GPT-2's own on the Hub is of the bare model."""
+    """Mappings by the names in this checkpoint: OpenAI's GPT-2 on the Hub is the headless model."""
     is_bare = not any(name.startswith(GPT2_BASE) for name in names)
     return {
         entry.theirs.removeprefix(GPT2_BASE) if is_bare else entry.theirs: entry for entry in listed
@@ -123,8 +125,8 @@ def _check(
     ]
     if any(complaints):
         raise UsageError(
-            f"{place}: {'; '.join(filter(None, complaints))}. Is it another model's? "
-            "Build the model from the config.json beside it."
+            f"{place}: {'; '.join(filter(None, complaints))}. Is it of another "
+            "model? Build the model from the config.json beside it."
         )
 
 
@@ -136,7 +138,7 @@ def _list_text(what: str, names: list[str]) -> str:
 
 
 def _tensors(place: Path, wanted_names: Iterable[str]) -> Iterable[tuple[str, Tensor]]:
-    """One at a time, so that no second model is in memory."""
+    """Yield one tensor at a time, so that memory holds only one model."""
     for file, names in _files(place, wanted_names).items():
         try:
             with safe_open(file, framework="pt", device="cpu") as tensors:
@@ -147,7 +149,7 @@ def _tensors(place: Path, wanted_names: Iterable[str]) -> Iterable[tuple[str, Te
 
 
 def _files(place: Path, wanted_names: Iterable[str]) -> dict[Path, list[str]]:
-    """Which tensors are in which file. The index was checked when its headers were read."""
+    """Names of tensors by file. The index was validated with the headers."""
     if place.suffix != ".json":
         return {place: list(wanted_names)}
     shard_of = json.loads(place.read_bytes())["weight_map"]
@@ -158,12 +160,13 @@ def _files(place: Path, wanted_names: Iterable[str]) -> dict[Path, list[str]]:
 
 
 def _check_tied_head(place: Path, model: Transformer, names: Iterable[str]) -> None:
-    """A head that is there although it is tied must be the embedding."""
+    """Raise UsageError if a tied head in the checkpoint differs from the embedding."""
     if not model.config.is_tied or HEAD not in names:
         return
     ((_, head),) = _tensors(place, [HEAD])
     weight = model.embedding.weight
     if not torch.equal(head.to(weight), weight):
         raise UsageError(
-            f"{place}: {HEAD} is not the embedding, and the config ties them: set is_tied to false."
+            f"{place}: {HEAD} differs from the embedding, but the config ties them: set "
+            "is_tied = false."
         )

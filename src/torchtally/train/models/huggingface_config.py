@@ -1,7 +1,7 @@
-"""A config.json of transformers for a config of ours, and back.
+"""Converts between our configs and the config.json of transformers.
 
-Sizes are read as `tally plan` reads them, by `napkin.architecture.config`; here is what besides
-decides a logit. What our decoder would compute otherwise is refused by its key.
+Sizes are read by `plan.architecture.config`, as in `tally plan`; this reads whatever else affects
+logits. Keys that our decoder does not implement are refused.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-"""Of GPT-2, by transformers' names: the last two are one function."""
+"""Of GPT-2, by transformers' names; the last two are the same function."""
 ALWAYS: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {
         "scale_attn_weights": True,
@@ -31,9 +31,9 @@ ALWAYS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"attention_dropout": 0.0, "hidden_act": "silu"},
     "mistral": {"attention_dropout": 0.0, "hidden_act": "silu"},
 }
-"""Keys that, where a file has them, must say this: our decoder knows no other way."""
+"""Required values of keys, where present: our decoder implements nothing else."""
 EPSILON = {"gpt2": ("layer_norm_epsilon", 1e-5)}
-"""And transformers' own default; of all others `LLAMA_EPSILON`."""
+"""(key, default of transformers); all others use `LLAMA_EPSILON`."""
 LLAMA_EPSILON = ("rms_norm_eps", 1e-6)
 STRETCH = {
     "factor": "factor",
@@ -41,16 +41,16 @@ STRETCH = {
     "low_freq_factor": "low_factor",
     "high_freq_factor": "high_factor",
 }
-"""Keys of stretched rotary positions, and ours."""
+"""Keys of stretched rotary positions, and our names."""
 LLAMA_THETA = 10_000.0
-"""transformers' own where a file says none."""
+"""transformers' default."""
 
 
 def config_document(config: TransformerConfig, dtype: str) -> dict[str, Any]:
-    """The content of a config.json. Llama and Mistral have no key for our dropout: it is left out,
-    since no logit depends on it.
+    """The content of a config.json. Llama and Mistral have no key for dropout, which does not
+    affect logits and is omitted.
 
-    Raises UsageError where transformers has no such model.
+    Raises UsageError if transformers has no such model.
     """
     kind = kind_of(config)
     document = _gpt2(config) if kind == "gpt2" else _llama(config, kind)
@@ -66,9 +66,9 @@ def config_document(config: TransformerConfig, dtype: str) -> dict[str, Any]:
 
 
 def read_config(path: Path | str) -> TransformerConfig:
-    """The config of a config.json, or of the one in a folder: of GPT-2, Llama or Mistral.
+    """Read a config.json, or the one in a folder, of GPT-2, Llama or Mistral.
 
-    Raises UsageError naming the file and the key that our decoder cannot follow.
+    Raises UsageError naming the file and the unsupported key.
     """
     path = Path(path)
     file = path / CONFIG if path.is_dir() else path
@@ -76,7 +76,7 @@ def read_config(path: Path | str) -> TransformerConfig:
     kind = keys.values.get("model_type")
     if not isinstance(kind, str) or kind not in ALWAYS:
         raise UsageError(
-            f"{file}: model_type: {shown(kind)} is not built here: one of {', '.join(ALWAYS)} is."
+            f"{file}: model_type: {shown(kind)} is not supported. Supported: {', '.join(ALWAYS)}."
         )
     for key, value in ALWAYS[kind].items():
         if keys.values.get(key, value) != value:
@@ -134,11 +134,11 @@ def _llama(config: TransformerConfig, kind: str) -> dict[str, Any]:
 
 
 def _parts(file: Path, model: Model) -> tuple[Layer, SelfAttention, FeedForward]:
-    """Of the only kind of layer there may be."""
+    """The single kind of layer."""
     layer = model.kinds[0]
     attention, feed_forward = layer.attention, layer.feed_forward
     if len(model.kinds) > 1 or not isinstance(attention, SelfAttention):
-        raise UsageError(f"{file}: layers are of {len(model.kinds)} kinds: ours are all alike.")
+        raise UsageError(f"{file}: {len(model.kinds)} kinds of layers; only one is supported.")
     assert isinstance(feed_forward, FeedForward)
     if attention.head_dim * attention.heads != model.width:
         raise _unlike(file, "head_dim", attention.head_dim, f"{model.width} / {attention.heads}")
@@ -149,7 +149,7 @@ def _parts(file: Path, model: Model) -> tuple[Layer, SelfAttention, FeedForward]
 
 def _context(file: Path, model: Model) -> int:
     if model.context is None:
-        raise UsageError(f"{file}: says no longest sequence: give max_position_embeddings.")
+        raise UsageError(f"{file}: max_position_embeddings is missing.")
     return model.context
 
 
@@ -163,7 +163,7 @@ def _activation(file: Path, feed_forward: FeedForward) -> Activation:
 
 
 def _dropout(file: Path, model: Model) -> float:
-    """GPT-2's three, which must be one."""
+    """GPT-2's three dropout rates, which must be equal."""
     others = (model.embedding_dropout, model.attention_dropout)
     if any(value is not None and value != model.dropout for value in others):
         raise _unlike(file, "embd_pdrop and attn_pdrop", others, f"resid_pdrop, {model.dropout}")
@@ -185,7 +185,7 @@ def _theta(file: Path, values: Mapping[str, Any]) -> float:
 
 
 def _stretch(file: Path, values: Mapping[str, Any]) -> RopeStretch | None:
-    """Llama 3.1's, which is the only one built here."""
+    """Llama 3.1's stretching, the only one supported."""
     table = _rope_table(file, values)
     kind = table.get("rope_type", table.get("type", "default"))
     if kind not in ("default", "llama3"):
@@ -198,7 +198,7 @@ def _stretch(file: Path, values: Mapping[str, Any]) -> RopeStretch | None:
 
 
 def _rope_table(file: Path, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Under the key of transformers 5, or under that of 4 before it."""
+    """From the key of transformers 5, or that of transformers 4."""
     key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
     table = values.get(key) or {}
     if not isinstance(table, dict):
@@ -215,4 +215,4 @@ def _number(file: Path, key: str, value: Any) -> float:
 
 
 def _unlike(file: Path, key: str, value: Any, expected: Any) -> UsageError:
-    return UsageError(f"{file}: {key}: {shown(value)} is not built here: it must be {expected}.")
+    return UsageError(f"{file}: {key}: {shown(value)} is not supported: expected {expected}.")

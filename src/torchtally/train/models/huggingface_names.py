@@ -1,7 +1,7 @@
-"""Our tensors by Hugging Face's names, for the kinds of checkpoint that a config can be.
+"""The mapping between our tensors and Hugging Face's names, per kind of checkpoint.
 
-One list of entries for each kind serves both ways. GPT-2 keeps its matrices as "Conv1D", (in, out),
-and query, key and value as one; Llama and Mistral keep (out, in), each by itself.
+GPT-2 stores matrices as "Conv1D", (in, out), with query, key and value in one; Llama and Mistral
+store (out, in), each separately.
 """
 
 import re
@@ -16,46 +16,46 @@ ModelType = Literal["gpt2", "llama", "mistral"]
 """A model_type of transformers. Mistral is Llama with a sliding window."""
 
 NO_WEIGHTS = re.compile(r"\.attn\.(masked_)?bias$|\.rotary_emb\.inv_freq$")
-"""Masks and tables that older checkpoints hold though nothing trained them."""
+"""Untrained masks and tables in older checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightMapping:
-    """One tensor of theirs, and where it is in ours."""
+    """A Hugging Face tensor, and where it is in ours."""
 
     theirs: str
     ours: str
     rows: tuple[int, int] | None = None
-    """Of our parameter, from and to; None: all of it."""
+    """First and last + 1 row of our parameter; None: all of it."""
     is_transposed: bool = False
 
 
 def kind_of(config: TransformerConfig) -> ModelType:
-    """What transformers calls such a model.
+    """The model_type of transformers for a config.
 
-    Raises UsageError for a mixture of parts that none of its classes here has.
+    Raises UsageError for a combination that no such class has.
     """
     if config.norm == "rms" and config.positions == "rope" and config.activation == "swiglu":
         if config.window is None:
             return "llama"
         if not config.has_bias:
             return "mistral"
-        raise UsageError("window: a model with a window and biases is no Mistral and no Llama.")
+        raise UsageError("window: neither Mistral nor Llama has a window together with biases.")
     is_gpt2 = config.norm == "layer" and config.positions == "learned" and config.has_bias
     if is_gpt2 and config.activation != "swiglu" and config.window is None:
         if config.kv_heads == config.heads:
             return "gpt2"
-        raise UsageError("kv_heads: GPT-2 has as many as heads.")
+        raise UsageError("kv_heads: must equal heads in GPT-2.")
     raise UsageError(
-        "A checkpoint for Hugging Face is Llama's (rms, rope, swiglu), Mistral's (the same with a "
-        "window and no bias) or GPT-2's (layer, learned, gelu, with biases): this config has "
+        "Hugging Face checkpoints are Llama (rms, rope, swiglu), Mistral (the same with a window "
+        "and no bias) or GPT-2 (layer, learned, gelu, with biases): this config has "
         f"norm={config.norm!r}, positions={config.positions!r}, activation={config.activation!r}, "
         f"has_bias={config.has_bias}, window={config.window}."
     )
 
 
 def weight_mappings(config: TransformerConfig) -> tuple[WeightMapping, ...]:
-    """Every tensor of a checkpoint, in the model's order. Raises UsageError as `kind_of` does."""
+    """Every tensor of a checkpoint, in model order. Raises UsageError like `kind_of`."""
     listed = _gpt2(config) if kind_of(config) == "gpt2" else _llama(config)
     return tuple(listed)
 
@@ -105,7 +105,7 @@ def _llama(config: TransformerConfig) -> Iterator[WeightMapping]:
 
 
 def _rows(config: TransformerConfig) -> dict[str, tuple[int, int]]:
-    """Of the matrix that makes query, key and value."""
+    """Rows of the combined matrix for query, key and value."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
     return {"q_proj": (0, q), "k_proj": (q, q + kv), "v_proj": (q + kv, q + 2 * kv)}
 

@@ -1,4 +1,4 @@
-"""Matrices and tables, and how they start: outputs of the same scale at every width.
+"""Linear layers and embeddings, initialised for outputs of the same scale at every width.
 
 Axes: `in` and `out` are features, `rows` entries of a table, `width` the features of one entry.
 """
@@ -11,16 +11,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 CUT = 3.0
-"""In standard deviations: nothing starts further from zero."""
+"""Initial values are cut at this many standard deviations."""
 
 
 @torch.no_grad()
 def fill_normal(weight: Float[Tensor, "..."], std: float) -> None:
-    """Fill with a normal distribution of this standard deviation, cut at three of them.
+    """Fill from a normal distribution of this standard deviation, truncated at 3 * std.
 
-    The cut is at 3 * std, not at 3: with std below one, the latter would never cut. It leaves
-    98.7 % of the standard deviation. A narrow dtype is drawn in float32 and rounded once, since a
-    uniform number of bfloat16 has 8 bits and its normal a tail of a few values.
+    The truncation leaves 98.7 % of the standard deviation. Narrow dtypes are drawn in float32 and
+    rounded once: a uniform bfloat16 has 8 bits, which leave few values in the normal's tails.
     """
     wide = weight if weight.dtype.itemsize >= 4 else torch.empty_like(weight, dtype=torch.float32)
     nn.init.trunc_normal_(wide, std=std, a=-CUT * std, b=CUT * std)
@@ -29,11 +28,11 @@ def fill_normal(weight: Float[Tensor, "..."], std: float) -> None:
 
 
 class Linear(nn.Linear):
-    """x @ weight.T + bias, with weight (out, in) that starts as gain / sqrt(in) of a cut normal.
+    """torch's Linear, initialised with std gain / sqrt(in) and a zero bias.
 
-    A sum of `in` products of unit variance has variance `in`; the scale takes it back, so outputs
-    start with a standard deviation near `gain` whatever the width. The bias starts at zero. It is
-    torch's Linear in all but its start, so that what replaces torch's (fp8, adapters) finds it.
+    A sum of `in` products of unit variance has variance `in`, so outputs start with a standard
+    deviation near `gain` at every width. As a subclass of torch's Linear it is found by what
+    replaces linear layers (fp8, adapters).
     """
 
     def __init__(
@@ -52,9 +51,9 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """A table of `rows` vectors, each of length near 1: entries start as 1 / sqrt(width).
+    """`rows` vectors of length near 1: entries are initialised with std 1 / sqrt(width).
 
-    So a tied head, whose weight it is, starts as a `Linear` of the same shape would.
+    So a tied head starts like a `Linear` of the same shape.
     """
 
     def __init__(self, rows: int, width: int) -> None:

@@ -1,8 +1,8 @@
-"""Cross-entropy of a linear head, whole or a few tokens at a time.
+"""Cross-entropy of a linear head, at once or in chunks of tokens.
 
-Logits are the largest tensor of many a training step: `tokens` times `vocabulary`, and their
-gradient again. In chunks only one chunk's are ever there; its gradients are made at once, so
-nothing is computed twice, and FLOPs are those of the whole.
+Logits are often the largest tensor of a training step: `tokens` times `vocabulary`, and again for
+their gradient. In chunks only one chunk's logits exist at a time; its gradients are computed
+immediately, so nothing is recomputed and the FLOPs are the same.
 
 Axes: `tokens`, `width`, `vocabulary`; `chunk` is a part of `tokens`.
 """
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torchtally.errors import UsageError
 
 IGNORED = -100
-"""A target that counts for nothing: PyTorch's own default."""
+"""The target that is ignored: PyTorch's default ignore_index."""
 
 LossImplementation = Literal["chunks", "torch"]
 
@@ -33,21 +33,20 @@ def linear_cross_entropy(
 ) -> Float[Tensor, ""]:
     """Mean over targets other than -100 of -log softmax(hidden @ weight.T)[target], in nats.
 
-    `chunk_tokens` None holds all logits at once. A number bounds them: by our own loop ("chunks"),
-    or by torch.nn.functional.linear_cross_entropy, from torch 2.13 on ("torch"). The loop is the
-    default where both are there: its operators are plain ones, which torch.compile, autocast and a
-    trace see into, where torch's is one opaque operator that autocast does not cast. Equal to the
-    whole but for rounding. A chunked loss is differentiated once; its second derivative is not
-    there.
+    With `chunk_tokens` None all logits exist at once. A number bounds them, by our loop ("chunks")
+    or by torch.nn.functional.linear_cross_entropy of torch 2.13 ("torch"). The loop is the default:
+    torch.compile, autocast and a trace see its plain operators, while torch's is one opaque
+    operator that autocast does not cast. The results agree to rounding. A chunked loss has no
+    second derivative.
 
-    Known limit: where weights are bfloat16 themselves, chunks' weight gradients add up in bfloat16.
-    Raises UsageError for fewer than one token a chunk, and for "torch" where torch has it not.
+    Known limit: with bfloat16 weights, the weight gradients of chunks accumulate in bfloat16.
+    Raises UsageError for fewer than one token per chunk, and for "torch" where torch lacks it.
     """
     targets = targets.long()
     if chunk_tokens is None:
         return F.cross_entropy(F.linear(hidden, weight), targets, ignore_index=IGNORED)
     if chunk_tokens < 1:
-        raise UsageError(f"chunk_tokens: {chunk_tokens} is no size: give one above zero, or none.")
+        raise UsageError(f"chunk_tokens: expected 1 or more, or None, got {chunk_tokens}.")
     hidden, dtype = _as_autocast(hidden)
     if implementation == "torch":
         return _by_torch(hidden, weight.to(dtype), targets, chunk_tokens)
@@ -57,7 +56,7 @@ def linear_cross_entropy(
 
 
 def _as_autocast(hidden: Tensor) -> tuple[Tensor, torch.dtype]:
-    """In the dtype in which autocast would multiply, and that dtype."""
+    """The tensor in the dtype that autocast would multiply in, and that dtype."""
     kind = hidden.device.type
     is_cast = torch.is_autocast_enabled(kind) and hidden.dtype != torch.float64
     dtype = torch.get_autocast_dtype(kind) if is_cast else hidden.dtype
@@ -79,7 +78,7 @@ def _by_torch(hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int
 
 
 class _Chunked(torch.autograd.Function):
-    """The loss, and both gradients with it: not logits are kept for backward, but these."""
+    """Computes both gradients with the loss, and saves them for backward instead of logits."""
 
     @staticmethod
     def forward(
@@ -105,14 +104,14 @@ class _Chunked(torch.autograd.Function):
                 if grad_weight is not None:
                     _add_product(grad_weight, error.T, rows)
         ctx.save_for_backward(grad_hidden, grad_weight)
-        # Of no target the mean is 0 / 0, as PyTorch's.
+        # The mean over no targets is 0 / 0 = NaN, as in PyTorch.
         return loss * (count / count)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        """In place, since each may be as large as the head; autograd itself refuses a second time,
-        because what was saved has changed.
+        """In place, since a gradient may be as large as the head. A second backward pass is refused
+        by autograd: the version counters of the saved tensors have changed (saved_variable.cpp).
         """
         grad_hidden, grad_weight = (
             None if kept is None else kept.mul_(grads[0]) for kept in ctx.saved_tensors
@@ -125,8 +124,8 @@ def _loss_leaving_gradient(
     targets: Int[Tensor, "chunk 1"],
     share: Float[Tensor, "chunk 1"],
 ) -> Float[Tensor, ""]:
-    """The sum of share * cross-entropy. Its gradient, share * (softmax - one-hot), is left in
-    `logits`. The share of an ignored token is 0.
+    """The sum of share * cross-entropy; overwrites `logits` with its gradient, share * (softmax -
+    one-hot). Ignored tokens have share 0.
     """
     picked = torch.where(targets == IGNORED, 0, targets)
     highest = logits.amax(dim=-1, keepdim=True)
@@ -137,7 +136,7 @@ def _loss_leaving_gradient(
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a @ b, in the dtype of total: float32 where only products are narrow."""
+    """total += a @ b, accumulated in the dtype of total."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:

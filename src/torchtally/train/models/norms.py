@@ -1,6 +1,6 @@
-"""Norms: each token's numbers brought to the same size, times a trained weight.
+"""RMS norm and layer norm.
 
-Axes: `width` numbers of a token; `tokens` is all of batch and sequence.
+Axes: `width` features of a token; `tokens` is batch and sequence.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from torchtally.train.models.config import TransformerConfig
 
 
 def norm_of(config: TransformerConfig) -> nn.Module:
-    """Weight 1, and bias 0 where the config has biases and the norm is a layer norm."""
+    """The norm of a config; a layer norm has a bias if the config has biases."""
     if config.norm == "rms":
         return RMSNorm(config.width, config.norm_eps)
     return nn.LayerNorm(config.width, eps=config.norm_eps, bias=config.has_bias)
@@ -24,8 +24,8 @@ def norm_of(config: TransformerConfig) -> nn.Module:
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight: Zhang and Sennrich 2019, arXiv 1910.07467.
 
-    torch.nn.functional.rms_norm, which is one kernel on CUDA. On the CPU it is eight operators and
-    three times as slow, so there float32 and float64 go by `_OnHost`.
+    torch.nn.functional.rms_norm is one kernel on CUDA. On the CPU it is eight operators and three
+    times as slow as `_OnHost`, which takes float32 and float64 there.
     """
 
     def __init__(self, width: int, eps: float) -> None:
@@ -47,7 +47,7 @@ class RMSNorm(nn.Module):
 
 
 class _OnHost(torch.autograd.Function):
-    """With r = 1 / sqrt(mean(x^2) + eps), y = x r w. What is kept is x, w and a number a token.
+    """y = x r w with r = 1 / sqrt(mean(x^2) + eps). Saves x, w and one number per token.
 
     dw = sum over tokens of g x r, and dx = r g w - x r^3 mean(g w x): both sums are products of the
     matrix g x with a vector.

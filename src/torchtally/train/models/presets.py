@@ -1,8 +1,8 @@
-"""Shapes by name: GPT-2's and Llama's own, and three small ones of Llama's kind to start with.
+"""Model shapes by name: GPT-2, Llama, and three small Llama-like ones to start with.
 
 GPT-2: https://github.com/openai/gpt-2, and https://huggingface.co/openai-community/gpt2-xl with its
 siblings. Llama 3 8B and 70B: arXiv 2407.21783, table 3. Llama 3.2 1B and 3B: their config.json,
-without the stretched rotary positions beyond 8192 tokens.
+without stretched rotary positions beyond 8192 tokens.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from torchtally.errors import UsageError
 from torchtally.train.models.config import TransformerConfig
 
 BYTES = 256
-"""The vocabulary of models that read bytes."""
+"""Vocabulary of byte-level models."""
 
 
 def _gpt2(layers: int, width: int, heads: int) -> TransformerConfig:
@@ -62,17 +62,17 @@ PRESETS: Mapping[str, TransformerConfig] = MappingProxyType({
 
 
 def preset(name: str, **changes: Any) -> TransformerConfig:
-    """The config of a name, with other values for some keys.
+    """The config of a preset, with changes.
 
-    Raises UsageError for a name that is not in the table, with those near it, and for an unknown
-    key or a value that cannot be.
+    Raises UsageError for an unknown preset, naming similar ones, and for unknown keys and invalid
+    values.
     """
     if name not in PRESETS:
         near = get_close_matches(name.lower(), PRESETS, n=3, cutoff=0.4) or list(PRESETS)
-        raise UsageError(f"There is no preset {name!r}. Near it: {', '.join(near)}.")
+        raise UsageError(f"unknown preset {name!r}. Similar: {', '.join(near)}.")
     valid_keys = TransformerConfig.__dataclass_fields__
     if unknown := sorted(set(changes) - set(valid_keys)):
         raise UsageError(
-            f"{unknown[0]}: no key of a transformer. Keys are: {', '.join(valid_keys)}."
+            f"{unknown[0]}: not a key of a transformer. Keys are: {', '.join(valid_keys)}."
         )
     return replace(PRESETS[name], **changes)

@@ -1,7 +1,7 @@
-"""Rotary positions: pairs of a head's numbers turned by an angle that grows with the position.
+"""Rotary position embedding: pairs of features rotated by an angle proportional to the position.
 
-Su et al. 2021, arXiv 2104.09864. Pairs are (i, i + D/2), as Llama's weights on Hugging Face have
-them, not neighbours.
+Su et al. 2021, arXiv 2104.09864. Pairs are (i, i + D/2), as in Hugging Face's Llama weights, not
+neighbours.
 
 Axes: `sequence` positions, `heads`, `head_dim` (D), `half` (D/2).
 """
@@ -18,8 +18,8 @@ from torchtally.train.models.config import RopeStretch
 
 
 def stretch_rates(rates: Float[Tensor, " half"], stretch: RopeStretch) -> Float[Tensor, " half"]:
-    """Radians a position, slower where a turn is long. Turns are counted in the original context:
-    `high_factor` of them or more change nothing, `low_factor` or fewer are stretched in full.
+    """Radians per position, reduced for long periods. A pair with `high_factor` or more turns in
+    the original context is unchanged, one with `low_factor` or fewer is fully stretched.
     """
     turns = stretch.original_context * rates / (2 * math.pi)
     share = (turns - stretch.low_factor) / (stretch.high_factor - stretch.low_factor)
@@ -27,7 +27,7 @@ def stretch_rates(rates: Float[Tensor, " half"], stretch: RopeStretch) -> Float[
 
 
 class Rotary(nn.Module):
-    """Cosines and sines of all positions, as float32 buffers that no checkpoint holds."""
+    """Tables of cosines and sines, as non-persistent float32 buffers."""
 
     cos: Float[Tensor, "context half"]
     sin: Float[Tensor, "context half"]
@@ -43,7 +43,7 @@ class Rotary(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Pair i of D/2 turns by theta ** (-2 i / D) a position."""
+        """Pair i of D/2 rotates by theta ** (-2 i / D) per position."""
         context, half = self.cos.shape
         device = self.cos.device
         exponents = torch.arange(half, dtype=torch.float32, device=device) / half
@@ -55,8 +55,8 @@ class Rotary(nn.Module):
         self.cos, self.sin = angles.cos(), angles.sin()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Rotary":
-        """Moves the tables. Not their dtype: `model.bfloat16()` would round late positions into
-        each other; and not nothing: a table from the meta device has no values to move.
+        """Move the tables, but keep them float32 (`model.bfloat16()` would merge late positions),
+        and recompute them after `to_empty`: tables on the meta device have no values.
         """
         was_empty = self.cos.is_meta
         parent: Any = super()
@@ -68,7 +68,7 @@ class Rotary(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch sequence heads head_dim"]
     ) -> Float[Tensor, "batch sequence heads head_dim"]:
-        """Turned in float32 at least, and returned in the dtype given."""
+        """Rotates in float32 or wider, and returns the input's dtype."""
         cos, sin = (table[: x.shape[1], None] for table in (self.cos, self.sin))
         first, second = x.chunk(2, dim=-1)
         turned = (first * cos - second * sin, second * cos + first * sin)

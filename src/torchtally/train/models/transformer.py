@@ -1,4 +1,4 @@
-"""A decoder: token ids in, a score for every next token out.
+"""A decoder: token ids in, logits of the next token out.
 
 Axes: `batch`, `sequence`, `width`, `vocabulary`.
 """
@@ -28,7 +28,7 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: TransformerConfig, recompute: Recompute) -> None:
         super().__init__()
-        # 2 L outputs add up in the residual stream, so each is 1 / sqrt(2 L) of a unit: GPT-2's.
+        # 2 L outputs add up in the residual stream: each is scaled by 1 / sqrt(2 L), as in GPT-2.
         gain = 1 / math.sqrt(2 * config.layers)
         feed_forward = GatedFeedForward if config.activation == "swiglu" else PlainFeedForward
         self.attention_norm = norm_of(config)
@@ -55,13 +55,13 @@ class DecoderBlock(nn.Module):
 class Transformer(nn.Module):
     """The decoder of a config.
 
-    All matrices start as `Linear` says, those that write into the residual stream with a gain of
-    1 / sqrt(2 layers). Build a large one on `torch.device("meta")`, then `to_empty(device=...)` and
-    `reset_parameters()`, or `huggingface.read_weights`.
+    Matrices are initialised as in `Linear`, those that write to the residual stream with a gain of
+    1 / sqrt(2 layers). Build a large model on `torch.device("meta")`, then `to_empty(device=...)`
+    and `reset_parameters()`, or `huggingface.read_weights`.
 
-    `recompute` trades time for memory as the closed forms mean it: "full" keeps each block's input
-    alone; "selective" keeps attention's operands and result, and nothing between, which pays where
-    no fused kernel serves.
+    `recompute` is activation recomputation, as in the closed forms: "full" keeps only each block's
+    input; "selective" recomputes what is between attention's operands and its result, which pays
+    where no fused kernel is used.
     """
 
     def __init__(
@@ -85,22 +85,22 @@ class Transformer(nn.Module):
         return self.embedding.weight if self.head is None else self.head.weight
 
     def reset_parameters(self) -> None:
-        """All values as a new model has them; after `to_empty` there are none."""
+        """Initialise all values, for instance after `to_empty`."""
         for module in self.modules():
             reset: Any = getattr(module, "reset_parameters", None)
             if module is not self and reset is not None:
                 reset()
 
     def hidden(self, ids: Int[Tensor, "batch sequence"]) -> Float[Tensor, "batch sequence width"]:
-        """What the head is given: the last norm's result.
+        """The input of the head: the output of the last norm.
 
-        Raises UsageError for a sequence longer than the config's context.
+        Raises UsageError for a sequence longer than the context.
         """
         sequence = ids.shape[1]
         if sequence > self.config.context:
             raise UsageError(
-                f"{sequence} tokens are more than the model's context of {self.config.context}: "
-                "cut the sequence, or raise `context`."
+                f"{sequence} tokens exceed the model's context of {self.config.context}: shorten "
+                "the sequence, or raise `context`."
             )
         x = self.embedding(ids)
         if self.positions is not None:
@@ -118,7 +118,7 @@ class Transformer(nn.Module):
     def forward(
         self, ids: Int[Tensor, "batch sequence"]
     ) -> Float[Tensor, "batch sequence vocabulary"]:
-        """Logits of the token after each."""
+        """Logits of the token after each position."""
         return F.linear(self.hidden(ids), self.head_weight)
 
     def loss(
@@ -146,5 +146,5 @@ def _recompute(value: Recompute | str) -> Recompute:
         return Recompute(value)
     except ValueError:
         raise UsageError(
-            f"recompute: {value!r} is not known: give one of {', '.join(Recompute)}."
+            f"recompute: unknown value {value!r}. Choose one of {', '.join(Recompute)}."
         ) from None

@@ -1,4 +1,4 @@
-"""Optimizers written from their equations, their learning rates over a run, and clipping."""
+"""Optimizers written from their equations, learning rate schedules, and gradient clipping."""
 
 from torchtally.train.optimizers.adagrad import AdaGrad
 from torchtally.train.optimizers.adam import Adam, AdamW

@@ -1,4 +1,4 @@
-"""AdaGrad: every parameter's own learning rate, from the sum of its squared gradients."""
+"""AdaGrad: a learning rate per element, from the sum of its squared gradients."""
 
 from typing import Any
 
@@ -34,9 +34,9 @@ class AdaGrad(ForeachOptimizer):
         θ_t = θ_{t-1} - η g_t / (√G_t + ε)        ε = 1e-10, the paper's δ and torch.optim's eps
         θ_t = θ_{t-1} - η g_t / √(G_t + ε)        eps_inside_root, ε = 1e-5
 
-    The two forms agree but for the first steps and for gradients near √ε. State: one tensor, `sum`:
-    4 bytes a parameter in float32, and a step counter for each tensor on the host. Equal to
-    torch.optim.Adagrad (with its lr_decay 0: schedules are a matter of their own).
+    The two forms differ only in the first steps and for gradients near √ε. State: one tensor,
+    `sum`, 4 bytes per parameter in float32, and a step counter per tensor on the host. Equal to
+    torch.optim.Adagrad with lr_decay 0.
     """
 
     def __init__(
@@ -77,5 +77,5 @@ class AdaGrad(ForeachOptimizer):
 
 
 def default_eps(eps_inside_root: bool) -> float:
-    """The ε of each form: inside the root it adds to squares, and is so much larger."""
+    """The ε of each form: inside the root it is added to squares, and therefore larger."""
     return EPS_INSIDE_ROOT if eps_inside_root else EPS_OUTSIDE_ROOT

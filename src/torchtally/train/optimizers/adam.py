@@ -1,4 +1,4 @@
-"""Adam, and AdamW, whose weight decay stays out of the moments."""
+"""Adam, and AdamW with decoupled weight decay."""
 
 from math import sqrt
 
@@ -34,8 +34,8 @@ class Adam(ForeachOptimizer):
         v_t = β₂ v_{t-1} + (1 - β₂) g_t²
         θ_t = θ_{t-1} - η (m_t / (1 - β₁ᵗ)) / (√(v_t / (1 - β₂ᵗ)) + ε)
 
-    State: two tensors, `exp_avg` (m) and `exp_avg_sq` (v): 8 bytes a parameter in float32, and a
-    step counter (t) for each tensor on the host. Equal to torch.optim.Adam.
+    State: two tensors, `exp_avg` (m) and `exp_avg_sq` (v): 8 bytes per parameter in float32, and a
+    step counter (t) per tensor on the host. Equal to torch.optim.Adam.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Adam(ForeachOptimizer):
 class AdamW(ForeachOptimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2).
 
-    m, v and their corrections are Adam's, of the gradient alone; by element:
+    m, v and their corrections are those of Adam, without the decay; by element:
 
         θ_t = θ_{t-1} - η λ θ_{t-1} - η (m_t / (1 - β₁ᵗ)) / (√(v_t / (1 - β₂ᵗ)) + ε)
 
     where the paper's schedule multiplier η_t and its α are both in the learning rate η. State: as
-    Adam's, 8 bytes a parameter in float32. Equal to torch.optim.AdamW.
+    Adam, 8 bytes per parameter in float32. Equal to torch.optim.AdamW.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ def adamw_step(batch: ParameterBatch, group: ParameterGroup) -> None:
 
 
 def adam_step(batch: ParameterBatch, g: list[Float[Tensor, "..."]], group: ParameterGroup) -> None:
-    """Adam's equation with these gradients and without weight decay, in place."""
+    """Adam's equation with these gradients, without weight decay, in place."""
     η, (β1, β2), ε = group["lr"], group["betas"], group["eps"]
     m, v = batch.moments
     foreach_lerp_(m, g, weight=1 - β1)

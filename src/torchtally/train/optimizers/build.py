@@ -1,4 +1,4 @@
-"""From a config to an optimizer: whose code, with which groups."""
+"""Builds an optimizer from its config: which implementation, with which parameter groups."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -31,32 +31,31 @@ TORCHS: Mapping[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
     "rmsprop": torch.optim.RMSprop, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
 }  # fmt: skip
-"""torch's, where it has foreach. Its Muon is one matrix after the other, as ours, and for matrices
-alone."""
+"""torch's optimizers that have a foreach form. Its Muon has none, and takes matrices only."""
 
 _FUSED = ("sgd", "momentum", "adam", "adamw")
 _HAS_FUSED_ADAGRAD_ON_CUDA = torch.torch_version.TorchVersion(torch.__version__) >= "2.13"
-"""By torch.optim.Adagrad's documentation; before, its fused form is the CPU's alone."""
+"""By the documentation of torch.optim.Adagrad; older versions have it only on the CPU."""
 FUSED_ON: Mapping[str, Sequence[str]] = {
     "cpu": (*_FUSED, "adagrad"),
     "cuda": (*_FUSED, "adagrad") if _HAS_FUSED_ADAGRAD_ON_CUDA else _FUSED,
 }
-"""The optimizers that torch has fused kernels for, by the type of device."""
+"""Optimizers with fused kernels in torch, by device type."""
 
 FUSED_ON_SHARDS = ("adam", "adamw")
-"""Those whose fused kernel a DTensor knows. In torch 2.13 the others raise NotImplementedError
-("does not have a sharding strategy registered").
+"""Optimizers whose fused kernel supports DTensor. In torch 2.13 the others raise
+NotImplementedError ("does not have a sharding strategy registered").
 """
 
 
 def build(
     parameters: ParameterSource, config: OptimizerConfig, *, is_hidden: IsHidden | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer that the config asks for, of a model or of its parameters.
+    """The optimizer of a config, for a model or its parameters.
 
-    Muon needs the model or its named parameters: `is_hidden(name, parameter)` says which matrices
-    are its own, by default those that are neither embedding nor head. Raises UsageError for an
-    implementation that there is not, and where there is nothing to train.
+    Muon needs the model or its named parameters: `is_hidden(name, parameter)` selects its matrices,
+    by default those that are neither embedding nor head. Raises UsageError for an unavailable
+    implementation, and if nothing is trainable.
     """
     trained = trained_parameters(parameters, is_hidden)
     values = config.hyperparameters()
@@ -78,10 +77,10 @@ def build(
 def implementations(
     config: OptimizerConfig, devices: Collection[str], *, are_shards: bool = False
 ) -> tuple[str, ...]:
-    """Those there are for this optimizer on devices of these types, the fastest first.
+    """The implementations available on devices of these types, fastest first.
 
     Fused kernels read and write each tensor once. On the CPU they take 0.2 to 0.6 of the time of
-    torch's for-loop for all but plain SGD; the equations here take 0.6 to 1.0 and torch's foreach
+    torch's for-loop, except for plain SGD; the equations here take 0.6 to 1.0 and torch's foreach
     0.8 to 1.2 (benchmarks/optimizers.py, one thread).
     """
     if config.name not in TORCHS or config.eps_inside_root:
@@ -95,30 +94,30 @@ def implementations(
 def implementation(
     config: OptimizerConfig, devices: Collection[str], *, are_shards: bool = False
 ) -> OptimizerImplementation:
-    """Whose code takes the step: what the config says, and for "auto" the fastest there is."""
+    """The implementation of the config; for "auto" the fastest available."""
     there = implementations(config, devices, are_shards=are_shards)
     chosen = there[0] if config.implementation == "auto" else config.implementation
     if chosen not in there:
         form = " with eps_inside_root" if config.eps_inside_root else ""
-        where = " and ".join(sorted(devices)) + (", for weights in shards" if are_shards else "")
+        where = " and ".join(sorted(devices)) + (", with sharded weights" if are_shards else "")
         raise UsageError(
-            f"There is no implementation {chosen!r} of {config.name}{form} on {where}. "
-            f"There is: {', '.join(there)}; or 'auto'."
+            f"{config.name}{form} has no implementation {chosen!r} on {where}. "
+            f"Choose from {', '.join(there)}, or 'auto'."
         )
     return chosen  # type: ignore[return-value]
 
 
 def load_state(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) -> None:
-    """Goes on from a state dict of the same optimizer, whichever implementation made it.
+    """Load a state dict of the same optimizer, from any implementation.
 
-    State and hyperparameters are the state dict's; whose code takes the step stays this
-    optimizer's. Raises UsageError where the parameters are not those that were saved.
+    State and hyperparameters are loaded; the implementation stays. Raises UsageError if the
+    parameters differ from the saved ones.
     """
     own, saved = optimizer.param_groups, state_dict["param_groups"]
     if [len(record["params"]) for record in own] != [len(record["params"]) for record in saved]:
         raise UsageError(
             f"The saved optimizer has groups of {_sizes(saved)} parameters, this one of "
-            f"{_sizes(own)}. Resume with the model and the config that were saved."
+            f"{_sizes(own)}. Resume with the saved model and config."
         )
     for here, there in zip(own, saved, strict=True):
         names = zip(here.get("param_names", ()), there.get("param_names", ()), strict=False)
@@ -126,7 +125,7 @@ def load_state(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) 
         if differ is not None:
             raise UsageError(
                 f"The saved optimizer has parameter {differ[1]!r} where this one has "
-                f"{differ[0]!r}. Resume with the model and the config that were saved."
+                f"{differ[0]!r}. Resume with the saved model and config."
             )
     groups = [_merge_group(here, there) for here, there in zip(own, saved, strict=True)]
     optimizer.load_state_dict({**state_dict, "param_groups": groups})
@@ -147,8 +146,8 @@ def _muon_groups(
 ) -> list[ParameterGroup]:
     if any(parameter.name is None for parameter in trained):
         raise UsageError(
-            "The optimizer muon treats embeddings and heads unlike other matrices, and has to know "
-            "them. Give the model, or model.named_parameters(), for model.parameters()."
+            "The optimizer muon treats embeddings and heads differently from other matrices. Pass "
+            "the model or model.named_parameters() instead of model.parameters()."
         )
     values = config.hyperparameters()
     hidden = [parameter for parameter in trained if parameter.is_hidden_matrix]

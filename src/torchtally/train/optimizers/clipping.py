@@ -1,6 +1,6 @@
-"""Gradients kept within bounds: all of them by their common norm, or each value by itself.
+"""Gradient clipping, by global norm or by value.
 
-Gradients are changed in place. Nothing here waits for a GPU, unless an error is asked for.
+Gradients are changed in place. Nothing here synchronizes with a GPU, except to raise an error.
 """
 
 from collections import defaultdict
@@ -21,15 +21,15 @@ from torchtally.torch_private import (
 from torchtally.train.shards import gather_whole, local_part
 
 NORM_EPS = 1e-6
-"""Added to the norm that is divided by: torch.nn.utils.clip_grad_norm_."""
+"""Added to the divisor, as in torch.nn.utils.clip_grad_norm_."""
 
 
 @torch.no_grad()
 def global_norm(tensors: Iterable[Float[Tensor, "..."]]) -> Float[Tensor, ""]:
-    """The Euclidean norm of all tensors' elements as of one vector, on the first one's device.
+    """The Euclidean norm over all elements of the tensors, on the device of the first.
 
-    The norm of no tensors is 0. Computed in the tensors' dtype, as torch.nn.utils.get_total_norm.
-    Of sharded tensors it is that of the whole ones, on every rank, all of which ask for it.
+    It is 0 for no tensors, and computed in the tensors' dtype, as by torch.nn.utils.get_total_norm.
+    For sharded tensors it is the norm of the full ones; every rank must take part.
     """
     vectors = list(tensors)
     if not vectors:
@@ -45,12 +45,12 @@ def global_norm(tensors: Iterable[Float[Tensor, "..."]]) -> Float[Tensor, ""]:
 def clip_by_norm(
     parameters: Iterable[Float[Tensor, "..."]], limit: float, *, error_if_nonfinite: bool = False
 ) -> Float[Tensor, ""]:
-    """Scales all gradients by min(1, limit / (norm + 1e-6)); returns the norm before that.
+    """Scale all gradients by min(1, limit / (norm + 1e-6)); returns the norm before clipping.
 
-    The norm stays on its device: read it when the step's loss is read, and nothing waits twice. A
-    norm that is inf or nan makes gradients 0 or nan; `norm.isfinite()` tells, and stays on the
-    device too. With `error_if_nonfinite` the host waits for the norm, and FloatingPointError says
-    which gradients are not finite; they are left as they were. Bitwise torch's clip_grad_norm_.
+    The norm stays on its device: read it together with the loss, to synchronize once. An inf or NaN
+    norm makes gradients 0 or NaN; `norm.isfinite()` tells, also on the device. With
+    `error_if_nonfinite` the host synchronizes, and FloatingPointError names the NaN or inf
+    gradients, which are left unchanged. Bitwise equal to torch's clip_grad_norm_.
     """
     _check_limit(limit)
     gradients = _gradients(parameters)
@@ -65,12 +65,12 @@ def clip_by_norm(
 
 @torch.no_grad()
 def scale_to_norm(parameters: Iterable[Tensor], norm: float, limit: float) -> None:
-    """Scales all gradients by min(1, limit / (norm + 1e-6)), `norm` being theirs and known.
+    """Scale all gradients by min(1, limit / (norm + 1e-6)), given their norm.
 
-    Gradients that are shards are scaled as what each rank holds of them.
+    Of sharded gradients each rank scales its shard.
     """
     _check_limit(limit)
-    # As `clamp` has it, nan stays nan.
+    # A NaN norm compares false and scales gradients to NaN, as torch.clamp would.
     scale = limit / (norm + NORM_EPS)
     if scale >= 1:
         return
@@ -80,7 +80,7 @@ def scale_to_norm(parameters: Iterable[Tensor], norm: float, limit: float) -> No
 
 @torch.no_grad()
 def clip_by_value(parameters: Iterable[Float[Tensor, "..."]], limit: float) -> None:
-    """Brings every element of every gradient into [-limit, limit]; nan stays nan."""
+    """Clamp every element of every gradient to [-limit, limit]; NaN stays NaN."""
     _check_limit(limit)
     for alike in _alike(_gradients(parameters)):
         foreach_clamp_min_(alike, -limit)
@@ -92,7 +92,7 @@ def _gradients(parameters: Iterable[Float[Tensor, "..."]]) -> list[Float[Tensor,
 
 
 def _alike(tensors: Sequence[Float[Tensor, "..."]]) -> list[list[Float[Tensor, "..."]]]:
-    """By device and dtype: foreach takes lists of one kind."""
+    """Tensors grouped by device and dtype, as the foreach operators require."""
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         groups[tensor.device, tensor.dtype].append(tensor)
@@ -101,13 +101,13 @@ def _alike(tensors: Sequence[Float[Tensor, "..."]]) -> list[list[Float[Tensor, "
 
 def _check_limit(limit: float) -> None:
     if isnan(limit) or limit < 0:
-        raise UsageError(f"Gradients are to be clipped at {limit}. The limit must be 0 or more.")
+        raise UsageError(f"gradient clipping: expected a limit of 0 or more, got {limit}.")
 
 
 def _nonfinite_text(gradients: Sequence[Float[Tensor, "..."]]) -> str:
     wrong = [at for at, gradient in enumerate(gradients) if not bool(gradient.isfinite().all())]
     if not wrong:
-        return "The gradients' norm overflows their dtype, though each of them is finite."
+        return "The gradient norm overflows its dtype, although all gradients are finite."
     shapes = ", ".join(f"number {at} of shape {tuple(gradients[at].shape)}" for at in wrong[:5])
     more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-    return f"{len(wrong)} of {len(gradients)} gradients are not finite: {shapes}{more}."
+    return f"{len(wrong)} of {len(gradients)} gradients are NaN or inf: {shapes}{more}."

@@ -1,4 +1,4 @@
-"""An optimizer as a user asks for it: its name, and what its equation leaves open."""
+"""The config of an optimizer: its name and hyperparameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -12,10 +12,10 @@ from torchtally.train.optimizers.hyperparameters import (
 )
 
 OptimizerImplementation = Literal["auto", "fused", "foreach", "own"]
-"""Whose code takes the step: torch's fused kernels, torch's foreach, or the equations here."""
+"""torch's fused kernels, torch's foreach, or the equations here ("own")."""
 DecayedOn = Literal["all", "matrices", "matrices without embeddings"]
-"""Which parameters weight decay is for. Matrices have two dimensions or more; norms and biases, in
-one, are kept from it by all but "all"."""
+"""Which parameters have weight decay. Matrices have two or more dimensions; norms and biases have
+one, and decay only with "all"."""
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "sgd": {"lr": 1e-3, "weight_decay": 0.0},
@@ -32,18 +32,17 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "adjust_lr_fn": "match_rms_adamw", "adamw_lr": None, "betas": (0.9, 0.95), "eps": 1e-8,
     },
 }  # fmt: skip
-"""What each optimizer has, and its value where none is given: torch.optim's, but for Muon's
-adjustment, with which its matrices and AdamW's other parameters share one learning rate."""
+"""The hyperparameters of each optimizer with torch.optim's defaults, except Muon's adjustment, with
+which its matrices and AdamW's other parameters share one learning rate."""
 
 _OF_EVERY_OPTIMIZER = ("name", "implementation", "decayed_on")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
-    """One optimizer and its hyperparameters; None leaves one at the optimizer's default.
+    """An optimizer and its hyperparameters; None is the optimizer's default.
 
-    Raises UsageError for a name that is none, a key that the optimizer does not have, and a value
-    that the key cannot have.
+    Raises UsageError for an unknown name, a key the optimizer lacks, and an invalid value.
     """
 
     name: str = "adamw"
@@ -58,7 +57,7 @@ class OptimizerConfig:
     ns_steps: int | None = None
     adjust_lr_fn: LearningRateAdjustment | None = None
     adamw_lr: float | None = None
-    """Muon's, for what is no hidden matrix; `lr` where none is given."""
+    """Muon's learning rate for parameters other than hidden matrices; default `lr`."""
     decayed_on: DecayedOn = "matrices"
     implementation: OptimizerImplementation = "auto"
 
@@ -70,17 +69,17 @@ class OptimizerConfig:
         for key in self._given():
             if key not in defaults:
                 raise UsageError(
-                    f"The optimizer {self.name} has no {key}. It has: {', '.join(defaults)}."
+                    f"The optimizer {self.name} has no {key}. Keys are: {', '.join(defaults)}."
                 )
         check_hyperparameters(f"The optimizer {self.name}", self.hyperparameters())
         if self.adjust_lr_fn == "original" and self.adamw_lr is None:
             raise UsageError(
                 "The optimizer muon with adjust_lr_fn 'original' takes learning rates far above "
-                "AdamW's (0.02 beside 3e-4): give adamw_lr, for what is no hidden matrix."
+                "AdamW's (0.02 beside 3e-4): give adamw_lr for the other parameters."
             )
 
     def hyperparameters(self) -> dict[str, Any]:
-        """All that the optimizer has, given or by default."""
+        """All hyperparameters, given or default."""
         values = {**DEFAULTS[self.name], **self._given()}
         if self.name == "adagrad" and values["eps"] is None:
             values["eps"] = default_eps(values["eps_inside_root"])
@@ -99,4 +98,4 @@ class OptimizerConfig:
 
 def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise UsageError(f"There is no {what} {value!r}. There are: {', '.join(choices)}.")
+        raise UsageError(f"unknown {what} {value!r}. Choose one of {', '.join(choices)}.")

@@ -1,9 +1,9 @@
-"""What all optimizers here share: parameters gathered into lists, and an equation over the lists.
+"""The base class of all optimizers here: lists of parameters, and an equation over these lists.
 
 An optimizer is one equation, `_update`, over the parameters of a batch, their gradients and their
 state, by torch's foreach operators: on a GPU a handful of kernels for hundreds of tensors. It is a
-`torch.optim.Optimizer`, so torch's schedulers, GradScaler, sharding and checkpoints know it, and
-its state has torch.optim's names: a state dict made by one is read by the other.
+`torch.optim.Optimizer`, so torch's schedulers, GradScaler, sharding and checkpoints support it, and
+its state has torch.optim's names: their state dicts are interchangeable.
 """
 
 from abc import ABC, abstractmethod
@@ -22,23 +22,23 @@ from torchtally.train.optimizers.hyperparameters import check_hyperparameters
 from torchtally.train.shards import local_part
 
 ParameterGroup = dict[str, Any]
-"""torch's own: "params" and the hyperparameters that hold for them."""
+"""torch's parameter group: "params" and their hyperparameters."""
 
 BATCH_ELEMENTS = 2**26
-"""On a GPU: enough to keep it busy, and the equation's temporaries, 256 MiB each in float32, are
-small beside the parameters of a model that fills it."""
+"""Per batch on a GPU: enough to keep it busy, while temporaries of 256 MiB in float32 are small
+beside the parameters of a model that fills it."""
 CPU_THREAD_ELEMENTS = 2**17
-"""On the CPU, for each thread: an equation's tensors then stay in its cache from one operation to
-the next. AdamW in benchmarks/optimizers.py takes 0.58 of torch's for-loop with 2**17, 0.73 with
-2**15, where Python's part shows, and 0.83 in one piece."""
+"""Per thread on the CPU: the equation's tensors then stay in its cache between operations. AdamW in
+benchmarks/optimizers.py takes 0.58 of torch's for-loop with 2**17, 0.73 with 2**15, where Python's
+overhead shows, and 0.83 in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What an equation keeps for each parameter, and whether it may take them piece by piece."""
+    """The state an equation keeps per parameter, and whether it works elementwise."""
 
     moments: tuple[str, ...]
-    """Names of tensors like the parameter."""
+    """Names of state tensors shaped like the parameter."""
     counts_steps: bool = False
     is_elementwise: bool = True
 
@@ -51,10 +51,10 @@ class Member:
     gradient: Float[Tensor, "..."]
     moments: tuple[Float[Tensor, "..."], ...]
     step: float
-    """Steps taken, with the present one; 0 where the equation does not count them."""
+    """Steps taken, including this one; 0 if the equation does not count them."""
 
     def pieces(self, elements: int) -> Iterator["Member"]:
-        """Views of at most so many elements; the whole, where its tensors' layouts differ."""
+        """Views of at most this many elements; itself if its tensors' layouts differ."""
         tensors = (self.parameter, self.gradient, *self.moments)
         if self.parameter.numel() <= elements or not all(map(_is_flat, tensors)):
             yield self
@@ -67,7 +67,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class ParameterBatch:
-    """Lists in the same order, all tensors on one device, parameters of one dtype."""
+    """Lists in the same order; all tensors on one device, parameters of one dtype."""
 
     parameters: list[Float[Tensor, "..."]] = field(default_factory=list)
     gradients: list[Float[Tensor, "..."]] = field(default_factory=list)
@@ -78,7 +78,7 @@ class ParameterBatch:
 class ForeachOptimizer(torch.optim.Optimizer, ABC):
     """An optimizer that is one equation over lists of tensors.
 
-    A parameter without a gradient is passed over, its state and its step counter included. Raises
+    Parameters without gradient are skipped, including their state and step counter. Raises
     UsageError for hyperparameters out of range, complex parameters and sparse gradients.
     """
 
@@ -89,7 +89,7 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
     @staticmethod
     @abstractmethod
     def form(group: ParameterGroup) -> Form:
-        """Of the equation for this group."""
+        """The form of the equation for this group."""
 
     @abstractmethod
     def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
@@ -101,7 +101,7 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step for every parameter that has a gradient; the closure's loss, if there is one."""
+        """One step for every parameter with a gradient; returns the closure's loss, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -119,14 +119,14 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
         for at, parameter in enumerate(added["params"]):
             if not parameter.is_floating_point():
                 raise UsageError(
-                    f"{type(self).__name__}: {_name(added, at)} is {parameter.dtype}. Only real "
-                    "floating-point parameters can be trained with it."
+                    f"{type(self).__name__}: {_name(added, at)} is {parameter.dtype}; expected "
+                    "a real floating-point dtype."
                 )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Also after `load_state_dict`: defaults for what torch.optim's state dicts lack.
+        """Fill in defaults missing in torch.optim's state dicts; `load_state_dict` calls this.
 
-        Step counters come to the host, where a step reads them without waiting for a GPU.
+        Step counters move to the host, where reading them does not synchronize with a GPU.
         """
         super().__setstate__(state)
         for group in self.param_groups:
@@ -137,7 +137,7 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
                 kept["step"] = torch.as_tensor(kept["step"], dtype=torch.float32, device="cpu")
 
     def _members(self, group: ParameterGroup, form: Form) -> list[Member]:
-        """The group's parameters that have gradients; counts one more step of each."""
+        """The group's parameters with gradients; increments their step counters."""
         present = [at for at, param in enumerate(group["params"]) if param.grad is not None]
         for at in present:
             _check_dense(group, at)
@@ -151,7 +151,7 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
             counters = [self._state(parameter, "step", _counter) for parameter in parameters]
             foreach_add_(counters, _ONE, alpha=1)
             steps = [float(counter) for counter in counters]
-        # By element, each rank updates what it holds of a shard, by plain operations.
+        # Elementwise equations update each rank's shard with plain operations.
         part = local_part if form.is_elementwise else _as_it_is
         return [
             Member(part(weight), part(weight.grad), tuple(map(part, own)), step)
@@ -170,11 +170,9 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
 
 
 def scale(tensors: list[Float[Tensor, "..."]], factor: float) -> None:
-    """Multiplies a batch's tensors by a number, in place.
-
-    One by one on the CPU, where torch's foreach is a loop, too, but first rounds the factor to the
-    tensors' dtype: in bfloat16 a decay of 0.999 would be 1.
-    """
+    """Multiply the tensors by a number, in place."""
+    # On the CPU foreach is a loop as well, but rounds the factor to the tensors' dtype first: in
+    # bfloat16 a decay of 0.999 would be 1 (aten/src/ATen/native/ForeachOpsKernels.cpp).
     if tensors and tensors[0].device.type == "cpu":
         for tensor in tensors:
             tensor.mul_(factor)
@@ -194,7 +192,7 @@ def _counter(parameter: Tensor) -> Float[Tensor, ""]:
 
 
 def _batches(members: Iterable[Member], form: Form) -> Iterator[ParameterBatch]:
-    """Members of one device and dtype together, as many as are good for the device."""
+    """Batches of members of one device and dtype, sized for the device."""
     kinds: dict[tuple[torch.device, torch.dtype, torch.dtype], list[Member]] = {}
     for member in members:
         kind = (member.parameter.device, member.parameter.dtype, member.gradient.dtype)
@@ -210,7 +208,7 @@ def _batches(members: Iterable[Member], form: Form) -> Iterator[ParameterBatch]:
 
 
 def _pack(members: Iterable[Member], limit: int) -> Iterator[ParameterBatch]:
-    """In order, batches of at most so many elements; a larger member is a batch by itself."""
+    """Batches of at most this many elements, in order; a larger member is its own batch."""
     packed: list[Member] = []
     filled = 0
     for member in members:
@@ -239,21 +237,20 @@ def _batch_elements(device: torch.device) -> int:
 
 
 def _is_flat(tensor: Tensor) -> bool:
-    """Whether it may be viewed as a vector: not where a subclass, as DTensor, has its own say."""
+    """Whether it can be viewed as a vector; tensor subclasses such as DTensor are excluded."""
     return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.is_contiguous()
 
 
 def _check_dense(group: ParameterGroup, at: int) -> None:
     if group["params"][at].grad.layout is not torch.strided:
         raise UsageError(
-            f"The gradient of {_name(group, at)} is sparse, and this optimizer's equation is for "
-            "dense ones. Make the embedding with sparse=False, or give its weights an optimizer of "
-            "their own (torch.optim.SparseAdam)."
+            f"The gradient of {_name(group, at)} is sparse, which this optimizer does not support. "
+            "Create the embedding with sparse=False, or use torch.optim.SparseAdam for its weights."
         )
 
 
 def _name(group: ParameterGroup, at: int) -> str:
-    """A parameter as the user knows it: by its name where the group has names."""
+    """The parameter by name, or by shape if the group has no names."""
     if "param_names" in group:
         return f"parameter {group['param_names'][at]!r}"
     return f"the parameter of shape {tuple(group['params'][at].shape)}"

@@ -1,4 +1,4 @@
-"""Parameters sorted by how they are to be treated: which decay, which Muon makes orthogonal."""
+"""Parameter groups: which parameters decay, and which Muon orthogonalises."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ IsHidden = Callable[[str, torch.nn.Parameter], bool]
 
 EMBEDDING_NAMES = ("embed", "embedding", "embeddings", "embed_tokens", "wte", "wpe")
 HEAD_NAMES = ("lm_head", "head", "output", "embed_out", "unembed", "unembedding", "final")
-"""What models call the weights on either side of their layers, as one part of a dotted name."""
+"""Usual names of embeddings and heads, as one part of a dotted name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedParameter:
-    """One parameter to be trained, and what is known of its place in the model."""
+    """A trainable parameter and its role in the model."""
 
     name: str | None
     parameter: torch.nn.Parameter
@@ -33,11 +33,11 @@ class TrainedParameter:
 def trained_parameters(
     source: ParameterSource, is_hidden: IsHidden | None = None
 ) -> list[TrainedParameter]:
-    """What is to be trained: each parameter that requires a gradient, once.
+    """Each parameter that requires a gradient, once.
 
-    A matrix of two dimensions is hidden unless it is an embedding or a head, which is told by the
-    `nn.Embedding` that holds it and by its name; `is_hidden` decides instead where it is given.
-    Without names, every matrix is hidden. Raises UsageError where there is nothing to train.
+    A matrix is hidden unless it is an embedding or a head, recognised by `nn.Embedding` and by its
+    name; `is_hidden` decides instead if given. Without names every matrix is hidden. Raises
+    UsageError if nothing is trainable.
     """
     embeddings = _embeddings(source)
     trained: dict[int, TrainedParameter] = {}
@@ -53,8 +53,8 @@ def trained_parameters(
             )
     if not trained:
         raise UsageError(
-            "There is nothing to train: no parameter requires a gradient. Give the model before it "
-            "is frozen, or model.parameters() that was not used up before."
+            "Nothing to train: no parameter requires a gradient. Is the model frozen, or was the "
+            "iterator model.parameters() already consumed?"
         )
     return list(trained.values())
 
@@ -62,9 +62,9 @@ def trained_parameters(
 def parameter_groups(
     source: ParameterSource, *, weight_decay: float, decayed_on: DecayedOn
 ) -> list[ParameterGroup]:
-    """At most two groups: the parameters that decay, and the others with a weight decay of 0.
+    """At most two groups: parameters with weight decay, and the others with a weight decay of 0.
 
-    Raises UsageError where embeddings are to be told apart and the parameters have no names.
+    Raises UsageError if embeddings must be recognised but the parameters have no names.
     """
     return decay_groups(trained_parameters(source), weight_decay, decayed_on)
 
@@ -72,13 +72,13 @@ def parameter_groups(
 def decay_groups(
     trained: Sequence[TrainedParameter], weight_decay: float, decayed_on: DecayedOn, **others: Any
 ) -> list[ParameterGroup]:
-    """As `parameter_groups`; `others` are in both groups."""
+    """Like `parameter_groups`, with additional keys in both groups."""
     if decayed_on == "matrices without embeddings" and any(
         parameter.name is None for parameter in trained
     ):
         raise UsageError(
-            "decayed_on 'matrices without embeddings' needs to know the embeddings. Give the "
-            "model, or model.named_parameters(), for model.parameters()."
+            "decayed_on 'matrices without embeddings' needs the names of parameters. Pass the "
+            "model or model.named_parameters() instead of model.parameters()."
         )
     decayed = [parameter for parameter in trained if _decays(parameter, decayed_on)]
     others_kept = [parameter for parameter in trained if not _decays(parameter, decayed_on)]
@@ -97,7 +97,7 @@ def _decays(trained: TrainedParameter, decayed_on: DecayedOn) -> bool:
 
 
 def _with_names(members: Sequence[TrainedParameter]) -> list[Any]:
-    """With names where there are names: torch then keeps them in its state dict."""
+    """Parameters, with names if known: torch then keeps them in its state dict."""
     return [
         parameter.parameter if parameter.name is None else (parameter.name, parameter.parameter)
         for parameter in members

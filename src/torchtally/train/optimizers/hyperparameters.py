@@ -1,4 +1,4 @@
-"""Which values a hyperparameter may have: one rule for each name, the same for every optimizer."""
+"""Valid values of hyperparameters: one rule per name, the same for every optimizer."""
 
 from collections.abc import Callable, Mapping
 from math import isfinite
@@ -64,12 +64,12 @@ _RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_hyperparameters(optimizer: str, values: Mapping[str, Any]) -> None:
-    """Raises UsageError for the first value that its hyperparameter cannot have.
+    """Raises UsageError for the first invalid value.
 
-    Names without a rule are passed over: torch keeps others in a parameter group.
+    Names without a rule are skipped: torch keeps other keys in parameter groups.
     """
     for name, value in values.items():
         if name in _RULES:
             is_allowed, words = _RULES[name]
             if not is_allowed(value):
-                raise UsageError(f"{optimizer}: {name} is {value!r}. It must be {words}.")
+                raise UsageError(f"{optimizer}: {name}: expected {words}, got {value!r}.")

@@ -19,8 +19,8 @@ class Lion(ForeachOptimizer):
         θ_t = θ_{t-1} - η (sign(c_t) + λ θ_{t-1})
         m_t = β₂ m_{t-1} + (1 - β₂) g_t
 
-    Every element moves by η, so the paper (section 5) takes learning rates 3 to 10 times smaller
-    than AdamW's and λ larger by as much. State: one tensor, `exp_avg` (m): 4 bytes a parameter in
+    Every element moves by η, so the paper (section 5) uses learning rates 3 to 10 times smaller
+    than AdamW's and λ larger by as much. State: one tensor, `exp_avg` (m), 4 bytes per parameter in
     float32.
     """
 

@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are made orthogonal, and AdamW for what is no hidden matrix."""
+"""Muon: orthogonalised momentum for hidden matrices, AdamW for all other parameters."""
 
 from math import sqrt
 
@@ -22,7 +22,7 @@ from torchtally.train.shards import gather_whole, local_part, part_like
 
 MUON_FORM = Form(("momentum_buffer",), is_elementwise=False)
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Jordan et al.: the steepest quintic at 0 whose fifth iterate stays near 1."""
+"""Jordan et al.: the quintic that is steepest at 0 and whose fifth iterate stays near 1."""
 NS_EPS = 1e-7
 
 
@@ -43,8 +43,8 @@ class Muon(ForeachOptimizer):
     `orthogonalise` false (embeddings, head, norms, biases) take AdamW's step with their `betas` and
     `eps`.
 
-    State: one tensor, `momentum_buffer`, for a matrix: 4 bytes a parameter in float32; AdamW's two
-    for the rest: 8 bytes, and a step counter for each tensor on the host. Equal to torch.optim.Muon
+    State: for a matrix one tensor, `momentum_buffer`, 4 bytes per parameter in float32; for the
+    rest AdamW's two, 8 bytes, and a step counter per tensor on the host. Equal to torch.optim.Muon
     and torch.optim.AdamW on their parts.
     """
 
@@ -87,9 +87,9 @@ class Muon(ForeachOptimizer):
         wrong = [tuple(param.shape) for param in added["params"] if param.ndim != 2]
         if added["orthogonalise"] and wrong:
             raise UsageError(
-                f"Muon makes matrices orthogonal, and {len(wrong)} of these parameters are none: "
-                f"the first has shape {wrong[0]}. Put them in a group with orthogonalise=False, "
-                "or let torchtally.train.optimizers.build make the groups."
+                f"Muon orthogonalises matrices, but {len(wrong)} of these parameters are not "
+                f"matrices; the first has shape {wrong[0]}. Put them in a group with "
+                "orthogonalise=False, or use torchtally.train.optimizers.build."
             )
 
     def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
@@ -108,8 +108,8 @@ def muon_step(batch: ParameterBatch, group: ParameterGroup) -> None:
     updates = foreach_lerp(G, M, weight=μ) if group["nesterov"] else M
     if λ:
         scale(θ, 1 - η * λ)
-    # One matrix after the other: each takes products enough to fill a device by itself.
-    # Of a sharded one every rank makes the whole orthogonal: its rows alone do not say how.
+    # One matrix at a time: the products of each are enough to fill a device. Sharded matrices are
+    # gathered and orthogonalised on every rank, since the result depends on all rows.
     for matrix, update in zip(θ, updates, strict=True):
         gathered = gather_whole(update.bfloat16())
         direction = newton_schulz(gathered, group["ns_coefficients"], group["ns_steps"])
@@ -119,8 +119,8 @@ def muon_step(batch: ParameterBatch, group: ParameterGroup) -> None:
 
 
 def adjustment(kind: LearningRateAdjustment | None, shape: torch.Size) -> float:
-    """What a matrix of this shape multiplies the learning rate by. None, as torch.optim.Muon's
-    state dicts may have it, is "original".
+    """The factor of the learning rate for a matrix of this shape. None, which torch.optim.Muon's
+    state dicts may contain, is "original".
     """
     A, B = shape
     if kind == "match_rms_adamw":
@@ -133,11 +133,11 @@ def newton_schulz(
     coefficients: tuple[float, float, float] = NS_COEFFICIENTS,
     steps: int = 5,
 ) -> Float[Tensor, "rows columns"]:
-    """About U V^T of a matrix's singular value decomposition U S V^T, in bfloat16.
+    """Approximately U V^T of the singular value decomposition U S V^T, in bfloat16.
 
     Newton-Schulz iteration X <- a X + (b X X^T + c (X X^T)²) X from X = matrix / |matrix|: an odd
-    polynomial, applied to every singular value. With five steps of the standard coefficients they
-    end between about 0.7 and 1.2, for all but those that began below about 0.01.
+    polynomial applied to every singular value. Five steps with the standard coefficients bring them
+    to about 0.7 to 1.2, except those that start below about 0.01.
     """
     a, b, c = coefficients
     is_tall = matrix.size(0) > matrix.size(1)

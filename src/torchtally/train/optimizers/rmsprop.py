@@ -1,4 +1,4 @@
-"""RMSProp: AdaGrad that forgets."""
+"""RMSProp: AdaGrad with a running mean."""
 
 from torch.optim.optimizer import ParamsT
 
@@ -21,13 +21,13 @@ from torchtally.train.optimizers.foreach import (
 class RMSProp(ForeachOptimizer):
     """RMSProp (Tieleman and Hinton 2012, Neural Networks for Machine Learning, lecture 6e).
 
-    AdaGrad with a running mean, of decay α, for the sum; by element:
+    AdaGrad with a running mean of decay α instead of the sum; by element:
 
         g_t = ∇f(θ_{t-1}) + λ θ_{t-1}
         v_t = α v_{t-1} + (1 - α) g_t²
         θ_t = θ_{t-1} - η g_t / (√v_t + ε)
 
-    State: one tensor, `square_avg`: 4 bytes a parameter in float32, and a step counter for each
+    State: one tensor, `square_avg`, 4 bytes per parameter in float32, and a step counter per
     tensor on the host. Equal to torch.optim.RMSprop (neither centered nor with momentum), whose α
     is 0.99 where the lecture's is 0.9.
     """

@@ -1,7 +1,7 @@
-"""Learning rates over a run: pure functions from a step to a factor in [0, 1].
+"""Learning rate schedules: pure functions from a step to a factor in [0, 1].
 
-Steps are counted from 0; the factor at a step is for the update that the step ends with. A run that
-resumes at step n asks for the factor at n: there is no state to save.
+Steps count from 0; the factor of a step applies to its update. A run that resumes at step n
+computes the factor at n: there is no state to save.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ DecayShape = Literal["linear", "cosine", "sqrt"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleConfig:
-    """How the learning rate goes: up over `warmup_steps`, then by `shape` down to `floor`.
+    """The learning rate rises over `warmup_steps`, then falls to `floor` as `shape` says.
 
     constant: 1. linear and cosine (Loshchilov and Hutter 2017, arXiv 1608.03983): down from the end
     of the warm-up to `floor` at step `steps`. wsd, warm-up, stable, decay (Hu et al. 2024, arXiv
@@ -28,26 +28,26 @@ class ScheduleConfig:
 
     Warm-up takes step n to (n + 1) / (warmup_steps + 1): the first update is not lost, and 1 is
     reached at step `warmup_steps`. The floor is reached at `steps`, after the last of them, and
-    held. Raises UsageError for what cannot be, and for keys that the shape does not have.
+    held. Raises UsageError for invalid values, and for keys that the shape lacks.
     """
 
     shape: Shape = "cosine"
     steps: int | None = None
-    """Of the whole run, with the warm-up."""
+    """Of the whole run, including the warm-up."""
     warmup_steps: int = 0
     floor: float | None = None
-    """Share of the full rate at the end; 0 where none is given."""
+    """Fraction of the full rate at the end; default 0."""
     decay_steps: int | None = None
-    """Of wsd alone; a tenth of the steps where none is given, or what the warm-up leaves."""
+    """wsd only; default a tenth of the steps, at most those after the warm-up."""
     decay_shape: DecayShape | None = None
-    """Of wsd alone; "linear" where none is given."""
+    """wsd only; default "linear"."""
 
     def __post_init__(self) -> None:
         _check_keys(self)
         _check_values(self)
 
     def factor(self, step: int) -> float:
-        """What the full learning rate is multiplied by at this step."""
+        """The factor of the full learning rate at this step."""
         if step < self.warmup_steps:
             return (step + 1) / (self.warmup_steps + 1)
         if self.shape == "constant":
@@ -70,7 +70,7 @@ class ScheduleConfig:
 
 
 def learning_rates(optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
-    """The learning rate of each parameter group: of an optimizer just built, the full ones."""
+    """The learning rate of each parameter group; the full ones, if the optimizer is new."""
     return tuple(float(group["lr"]) for group in optimizer.param_groups)
 
 
@@ -79,8 +79,7 @@ def set_learning_rate(
 ) -> None:
     """Sets each group's learning rate to `base` times `factor`.
 
-    `base` is one number for all groups, or one for each: `learning_rates` of an optimizer just
-    built.
+    `base` is one number for all groups, or one per group: `learning_rates` of a new optimizer.
     """
     groups = optimizer.param_groups
     bases = [base] * len(groups) if isinstance(base, int | float) else list(base)
@@ -100,7 +99,7 @@ def _remaining(shape: str, passed: float) -> float:
 def _check_keys(schedule: ScheduleConfig) -> None:
     if schedule.shape not in get_args(Shape):
         raise UsageError(
-            f"There is no schedule {schedule.shape!r}. There are: {', '.join(get_args(Shape))}."
+            f"unknown schedule {schedule.shape!r}. Choose one of {', '.join(get_args(Shape))}."
         )
     if schedule.shape != "constant" and schedule.steps is None:
         raise UsageError(f"The schedule {schedule.shape} needs steps, the length of the run.")
@@ -108,7 +107,7 @@ def _check_keys(schedule: ScheduleConfig) -> None:
     foreign += ["decay_steps", "decay_shape"] if schedule.shape != "wsd" else []
     for key in foreign:
         if getattr(schedule, key) is not None:
-            raise UsageError(f"The schedule {schedule.shape} has no {key}. Leave it out.")
+            raise UsageError(f"The schedule {schedule.shape} has no {key}. Remove it.")
 
 
 def _check_values(schedule: ScheduleConfig) -> None:
@@ -116,21 +115,20 @@ def _check_values(schedule: ScheduleConfig) -> None:
         schedule.floor, schedule.steps, schedule.warmup_steps, schedule.decay_steps,
     )  # fmt: skip
     if floor is not None and not (isfinite(floor) and 0 <= floor <= 1):
-        raise UsageError(f"The schedule's floor is {floor}. It is a share of the rate, in [0, 1].")
+        raise UsageError(f"schedule floor: expected a fraction in [0, 1], got {floor}.")
     if warmup < 0:
-        raise UsageError(f"The schedule's warmup_steps are {warmup}. They cannot be negative.")
+        raise UsageError(f"schedule warmup_steps: expected 0 or more, got {warmup}.")
     if steps is not None and warmup >= steps:
         raise UsageError(
-            f"The schedule's warmup_steps are {warmup}, its steps {steps}. Make steps, which count "
-            "the whole run, the larger."
+            f"schedule warmup_steps: expected fewer than the run's {steps} steps, got {warmup}."
         )
     if schedule.decay_shape not in (None, *get_args(DecayShape)):
         raise UsageError(
-            f"There is no decay_shape {schedule.decay_shape!r}. There are: "
+            f"unknown decay_shape {schedule.decay_shape!r}. Choose one of "
             f"{', '.join(get_args(DecayShape))}."
         )
     if decay is not None and steps is not None and not 1 <= decay <= steps - warmup:
         raise UsageError(
-            f"The schedule's decay_steps are {decay}. After {warmup} steps of warm-up, {steps} "
-            f"steps have room for 1 to {steps - warmup}."
+            f"schedule decay_steps: expected 1 to {steps - warmup} ({steps} steps less {warmup} of "
+            f"warm-up), got {decay}."
         )

@@ -25,13 +25,13 @@ class SGD(ForeachOptimizer):
         b_t = μ b_{t-1} + g_t
         θ_t = θ_{t-1} - η b_t
 
-    Nesterov's, as Sutskever et al. 2013 write it, with the gradient taken where the parameters are:
+    Nesterov's, in the form of Sutskever et al. 2013, with the gradient at the present parameters:
 
         θ_t = θ_{t-1} - η (g_t + μ b_t)
 
     b is a running sum: 1 / (1 - μ) times the running mean. State: none, or with momentum one
-    tensor, `momentum_buffer`: 4 bytes a parameter in float32. Equal to torch.optim.SGD (with its
-    dampening 0).
+    tensor, `momentum_buffer`, 4 bytes per parameter in float32. Equal to torch.optim.SGD with
+    dampening 0.
     """
 
     def __init__(

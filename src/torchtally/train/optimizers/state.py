@@ -1,11 +1,11 @@
-"""How many bytes an optimizer keeps: before the first step, and afterwards.
+"""Bytes of optimizer state, planned before the first step and measured afterwards.
 
-Counted in tensors like the parameter, "moments", in the parameter's dtype:
+Counted in "moments", tensors like the parameter in its dtype:
 
     sgd 0 · momentum 1 · adagrad 1 · rmsprop 1 · adam 2 · adamw 2 · lion 1
     muon 1 for a hidden matrix, 2 for everything else
 
-Step counters are 4 bytes for each tensor, on the host but for torch's fused kernels.
+Step counters take 4 bytes per tensor, on the host except for torch's fused kernels.
 """
 
 from collections.abc import Mapping
@@ -27,21 +27,21 @@ COUNTER_BYTES = 4
 def state_bytes_per_parameter(
     name: str, itemsize_bytes: int = 4, *, is_hidden_matrix: bool = False
 ) -> int:
-    """What the optimizer of this name keeps for one parameter of so many bytes, without counters.
+    """State per parameter element of this many bytes, without step counters.
 
-    Only of Muon does it matter whether the parameter is an element of a hidden matrix.
+    Only for Muon does it depend on whether the element is in a hidden matrix.
     """
     table = MOMENTS_OF_A_HIDDEN_MATRIX if is_hidden_matrix else MOMENTS
     if name not in table:
-        raise UsageError(f"There is no optimizer {name!r}. There are: {', '.join(table)}.")
+        raise UsageError(f"unknown optimizer {name!r}. Choose one of {', '.join(table)}.")
     return table[name] * itemsize_bytes
 
 
 def planned_state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Moments on the parameters' devices once every parameter has had a gradient; without counters.
+    """State on the parameters' devices once every parameter has had a gradient, without counters.
 
-    Raises UsageError for an optimizer that is neither one of this package nor of those of
-    torch.optim that it stands beside.
+    Raises UsageError for an optimizer that is neither ours nor one of the matching ones in
+    torch.optim.
     """
     return sum(
         len(_moments(optimizer, group)) * param.numel() * param.element_size()
@@ -51,7 +51,7 @@ def planned_state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def planned_counter_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Step counters that will be on the parameters' devices: those of torch's fused kernels."""
+    """Step counters on the parameters' devices: those of torch's fused kernels."""
     counting = (torch.optim.Adam, torch.optim.Adagrad, torch.optim.RMSprop)
     return COUNTER_BYTES * sum(
         len(group["params"])
@@ -61,7 +61,7 @@ def planned_counter_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def held_state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Moments that the optimizer holds now; without counters."""
+    """State that the optimizer holds now, without step counters."""
     return sum(
         prod(value.shape) * value.element_size()
         for state in optimizer.state.values()
@@ -81,10 +81,10 @@ def _moments(optimizer: torch.optim.Optimizer, group: ParameterGroup) -> tuple[s
         case torch.optim.RMSprop():
             mean = ("grad_avg",) if group["centered"] else ()
             return ("square_avg", *mean, *(("momentum_buffer",) if group["momentum"] else ()))
-        case torch.optim.Adam():  # AdamW is one, too
+        case torch.optim.Adam():  # AdamW is a subclass
             largest = ("max_exp_avg_sq",) if group["amsgrad"] else ()
             return ("exp_avg", "exp_avg_sq", *largest)
     raise UsageError(
-        f"What {type(optimizer).__name__} keeps is not known here. Count it after the first step, "
-        "with held_state_bytes."
+        f"The state of {type(optimizer).__name__} is unknown. Measure it after the first step with "
+        "held_state_bytes."
     )
