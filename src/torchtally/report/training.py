@@ -29,8 +29,6 @@ GAP = "  "
 WAITING = 0.005
 """Of a step: a shorter wait is not shown."""
 
-Clock = Callable[[], float]
-
 
 class Rate:
     """Seconds per step, smoothed; the first steps and pauses do not count.
@@ -39,7 +37,7 @@ class Rate:
     """
 
     def __init__(
-        self, *, clock: Clock = time.perf_counter, warming_steps: int = WARMING_STEPS
+        self, *, clock: Callable[[], float] = time.perf_counter, warming_steps: int = WARMING_STEPS
     ) -> None:
         self.step_s: float | None = None
         """Smoothed; None until the first steps are over."""
@@ -99,7 +97,7 @@ class TrainingProgress:
         steps: int,
         rate: Rate,
         every: int,
-        clock: Clock = time.perf_counter,
+        clock: Callable[[], float] = time.perf_counter,
         width: int = WIDTH,
     ) -> None:
         self._status = StatusLine(stream, clock=clock, width=width)
@@ -224,7 +222,7 @@ class TrainingDisplay:
         every: int,
         rows: Sequence[PlanRow],
         stream: TextStream | None = None,
-        clock: Clock = time.perf_counter,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._rows = rows
         self._rate = Rate(clock=clock)

@@ -19,17 +19,15 @@ from torchtally.train.checkpoints.resume import ResumePoint
 from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
-from torchtally.train.evaluation import Evaluation
+from torchtally.train.evaluation import Evaluation, Rows
 from torchtally.train.footprint import Footprint, footprint, measure_activation_bytes
 from torchtally.train.logs import Log, StepRecord
 from torchtally.train.outcome import StepError
 from torchtally.train.ranks import Ranks
 from torchtally.train.sampling import sample
 from torchtally.train.signals import Signals
-from torchtally.train.tasks import Language, Rows, TrainBatch
+from torchtally.train.tasks import Language, TrainBatch
 from torchtally.train.trainer import TrainedStep, Trainer
-
-Clock = Callable[[], float]
 
 
 @runtime_checkable
@@ -77,7 +75,7 @@ def train(
     resumed: ResumePoint | None = None,
     signals: Signals | None = None,
     mfu_of: Callable[[float], float | None] = lambda step_s: None,
-    clock: Clock = time.perf_counter,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> History:
     """Run the remaining steps of the config, until a signal asks to stop.
 
@@ -115,7 +113,7 @@ class _Run:
         saver: Saver | None,
         signals: Signals,
         mfu_of: Callable[[float], float | None],
-        clock: Clock,
+        clock: Callable[[], float],
     ) -> None:
         self.trainer, self.config, self.task = trainer, trainer.config, trainer.task
         self.log, self.observer, self.mfu_of, self.clock = log, observer, mfu_of, clock

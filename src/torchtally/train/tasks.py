@@ -28,6 +28,7 @@ from torchtally.train.data.tokenizer import (
     Tokenizer,
     tokenizer_text,
 )
+from torchtally.train.evaluation import Rows
 from torchtally.train.models import Cruncher, Transformer
 from torchtally.train.models.huggingface import read_weights
 from torchtally.train.models.loss import IGNORED
@@ -35,9 +36,6 @@ from torchtally.train.parallel import is_sharded
 from torchtally.train.ranks import ALONE, Ranks
 
 INSTALLED = ("site-packages", "dist-packages")
-
-Rows = tuple[Tensor, Tensor]
-"""Inputs and targets, of as many rows."""
 
 
 @dataclass(frozen=True, slots=True)

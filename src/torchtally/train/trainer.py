@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchtally.errors import UsageError
 from torchtally.train.config import PrecisionName, TrainConfig
 from torchtally.train.data.order import rows_of_rank
-from torchtally.train.evaluation import Evaluation, evaluate
+from torchtally.train.evaluation import Evaluation, Rows, evaluate
 from torchtally.train.optimizers.build import build
 from torchtally.train.optimizers.schedules import learning_rates, set_learning_rate
 from torchtally.train.outcome import StepResult
@@ -18,7 +18,7 @@ from torchtally.train.precision import Precision, precision
 from torchtally.train.ranks import ALONE, Ranks
 from torchtally.train.spikes import SpikeConfig, SpikeDetector
 from torchtally.train.step import Stepper
-from torchtally.train.tasks import Rehearsal, Rows, Task, Teacher, TrainBatch, task_of
+from torchtally.train.tasks import Rehearsal, Task, Teacher, TrainBatch, task_of
 
 
 @dataclass(frozen=True, slots=True)

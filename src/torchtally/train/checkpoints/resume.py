@@ -1,7 +1,7 @@
 """Resuming from the newest whole checkpoint."""
 
 import errno
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,9 @@ from torchtally.train.checkpoints.manifest import Manifest, NewerFormatError, as
 from torchtally.train.checkpoints.randomness import seed_all
 from torchtally.train.checkpoints.state import explain_damaged_state, restore
 from torchtally.train.data.seeds import Source, seed_of
-from torchtally.train.logs.log import as_json, versions
+from torchtally.train.logs.log import Say, as_json, versions
 from torchtally.train.ranks import Ranks
 from torchtally.train.trainer import Trainer
-
-Say = Callable[[str], None]
 
 _OURS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Errors of this process that say nothing about the checkpoint."""

@@ -23,8 +23,6 @@ from torchtally.train.trainer import Trainer
 LOWEST_PRIORITY = 19
 """nice(2): the writer gets the CPU time that training leaves."""
 
-Clock = Callable[[], float]
-
 
 class Saver:
     """Saves a trainer's state, one checkpoint at a time.
@@ -39,7 +37,7 @@ class Saver:
         config: CheckpointConfig,
         *,
         saved_step: int | None = None,
-        clock: Clock = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trainer, self._checkpoints, self._config = trainer, checkpoints, config
         self._snapshot = Snapshot()

@@ -53,7 +53,7 @@ from torchtally.train.data.writer import (
 SHARD_TOKENS = 100_000_000
 """As llm.c shards FineWeb: 200 MB per file."""
 
-Report = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 """Called with (activity, bytes done, total bytes)."""
 
 
@@ -87,7 +87,7 @@ class PreparedData:
     """Characters U+FFFD in the text: usually bytes that were not UTF-8."""
 
 
-def prepare(request: PrepareRequest, report: Report = lambda *_: None) -> PreparedData:
+def prepare(request: PrepareRequest, report: ReportProgress = lambda *_: None) -> PreparedData:
     """Create the folder. On UsageError it is unchanged."""
     if request.vocabulary_size is not None and request.tokenizer != BYTE_TOKENIZER:
         raise UsageError(
@@ -137,7 +137,7 @@ def _with_stdin(request: PrepareRequest) -> Iterator[tuple[str, ...]]:
 
 
 def _tokenizer(
-    request: PrepareRequest, spans: Sequence[TextSpan], report: Report
+    request: PrepareRequest, spans: Sequence[TextSpan], report: ReportProgress
 ) -> tuple[Tokenizer, str | None]:
     """The tokenizer, and the text of its tokenizer.json."""
     if request.vocabulary_size is not None:
@@ -159,7 +159,7 @@ def _write(
     tokenizer: Tokenizer,
     content: str | None,
     splits: Mapping[str, Sequence[TextSpan]],
-    report: Report,
+    report: ReportProgress,
 ) -> Description:
     """Write all files, under temporary names."""
     dtype, series = dtype_for(tokenizer.vocabulary_size), free_series(before)
@@ -205,7 +205,7 @@ def _write_split(
 
 
 def _read_reporting(
-    spans: Sequence[TextSpan], what: str, report: Report
+    spans: Sequence[TextSpan], what: str, report: ReportProgress
 ) -> Iterator[Iterator[bytes]]:
     """The chunks of each span, reporting progress."""
     all_bytes = sum(span.end - span.begin for span in spans)

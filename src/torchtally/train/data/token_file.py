@@ -113,8 +113,8 @@ def check_size(file: TokenFile, handle: int) -> None:
     if found_bytes < file.end_bytes:
         raise UsageError(
             f"{file.path}: byte {found_bytes}: truncated here, "
-            f"{file.end_bytes - found_bytes} bytes short of the {file.tokens} tokens it had when it was opened. Replace data files by "
-            "renaming new ones into place."
+            f"{file.end_bytes - found_bytes} bytes short of the {file.tokens} tokens it had when "
+            "it was opened. Replace data files by renaming new ones into place."
         )
 
 

@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -11,6 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 LogValue = float | int | str
+Say = Callable[[str], None]
+"""Prints a message for the user."""
 
 SCHEMA_VERSION = 1
 """Of log.jsonl. Readers refuse higher versions."""

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from torchtally.errors import UsageError
 from torchtally.train.logs.jsonl import JsonLines
-from torchtally.train.logs.log import Log, LogName, LogValue, RunHeader
+from torchtally.train.logs.log import Log, LogName, LogValue, RunHeader, Say
 from torchtally.train.logs.tensorboard import TensorBoard
 from torchtally.train.logs.trackio import Trackio
 from torchtally.train.logs.wandb import Wandb
-
-Say = Callable[[str], None]
 
 
 @contextmanager
