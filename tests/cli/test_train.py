@@ -107,7 +107,7 @@ def test_ctrl_c_keeps_what_was_reached_and_it_goes_on(tmp_path: Path) -> None:
     assert f"steps: 100000 when it was saved, {done + 2} now" in changed.stderr
     rest = tally("--resume", "--allow-changes", path, "--steps", str(done + 2), cwd=tmp_path)
     assert rest.returncode == 0
-    assert f"going on from step {done}" in rest.stderr
+    assert f"resuming from step {done}" in rest.stderr
     steps = [step for step, _ in read_log(tmp_path / "run").series("train/loss")]
     assert steps == list(range(1, done + 3))
 

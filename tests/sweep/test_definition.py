@@ -120,9 +120,11 @@ def test_names_are_folders_and_no_two_are_alike(prompts: list[str]) -> None:
 
 
 def test_a_config_that_cannot_be_is_refused_before_anything_runs() -> None:
-    with pytest.raises(UsageError, match=r"teacher.toml with optimizer.lr=-1: .*lr is -1"):
+    with pytest.raises(
+        UsageError, match=r"teacher.toml with optimizer.lr=-1: .*lr: expected .*, got -1"
+    ):
         definition("optimizer.lr=0.1,-1")
-    with pytest.raises(UsageError, match=r"with steps=0: steps: 0 is none"):
+    with pytest.raises(UsageError, match=r"with steps=0: steps: expected 1 or more, got 0"):
         definition("steps=5,0")
     with pytest.raises(UsageError, match="is not valid TOML"):
         definition("steps=5", toml="steps = ")
@@ -141,8 +143,8 @@ def test_its_file_reads_back() -> None:
     ("text", "said"),
     [
         ("", "is damaged"),
-        ("[]", "is no sweep"),
-        ("{}", "is no sweep"),
+        ("[]", "is not a sweep"),
+        ("{}", "is not a sweep"),
         ('{"format": "torchtally sweep"}', "is damaged"),
         ('{"format": "torchtally sweep", "format_version": 2}', "Use a newer one"),
         ("[" * 100_000, "is damaged"),

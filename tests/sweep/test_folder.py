@@ -48,7 +48,7 @@ def test_a_sweep_is_not_written_over(tmp_path: Path) -> None:
         pass
     before = sorted(tmp_path.iterdir())
     with (
-        pytest.raises(UsageError, match=r"holds a sweep of 2 runs. Go on with it by --resume"),
+        pytest.raises(UsageError, match=r"holds a sweep of 2 runs. Continue it with --resume"),
         open_folder(tmp_path, definition(*TWO), resumes=False),
     ):
         pass

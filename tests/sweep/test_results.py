@@ -62,7 +62,7 @@ def test_what_an_exit_means(tmp_path: Path, code: int, said: str, status: Status
 
 def test_killed_says_so(tmp_path: Path) -> None:
     found = ending(Exit("it", -9, 1.0), tmp_path / "none", is_stopping=False)
-    assert "killed by signal 9" in found.gist
+    assert "Killed by signal 9" in found.gist
     assert "memory" in found.gist
 
 

@@ -94,9 +94,9 @@ def test_damaged_state_is_refused(saved: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"deviations": -1.0}, "deviations: -1.0"),
+        ({"deviations": -1.0}, "deviations: expected 0 or more, got -1.0"),
         ({"least_rise": math.nan}, "least_rise"),
-        ({"least_steps": 200}, "no more than the"),
+        ({"least_steps": 200}, "least_steps: expected 2 to 128"),
         ({"warmup_steps": -1}, "expected 0 or more"),
     ],
 )
@@ -111,5 +111,5 @@ def test_an_unknown_policy_is_refused() -> None:
     for field in fields(SpikeConfig):
         object.__setattr__(config, field.name, field.default)
     object.__setattr__(config, "on_spike", "panic")
-    with pytest.raises(UsageError, match="give one of note, skip, stop"):
+    with pytest.raises(UsageError, match="Choose one of note, skip, stop"):
         config.__post_init__()

@@ -73,7 +73,7 @@ def test_an_order_of_other_data(data: TokenData, tmp_path: Path) -> None:
     other = [token_file(str(tmp_path / "a"), dtype="uint16")]
     with TokenData(other, sequence=4) as small:
         order = order_of(small, OrderName.SHUFFLED, batch=4, seed=0)
-    with pytest.raises(UsageError, match="an order of 60 windows for data of 100"):
+    with pytest.raises(UsageError, match="the order has 60 windows, the data 100"):
         batches(data, order)
 
 
@@ -107,7 +107,7 @@ def test_a_file_that_shrinks_under_the_thread(tmp_path: Path) -> None:
         with batches(data, order) as ring:
             next(ring)
             os.truncate(path, 8192)
-            with pytest.raises(UsageError, match="a: byte 8192: ends here now"):
+            with pytest.raises(UsageError, match="a: byte 8192: truncated here"):
                 list(islice(ring, 10_000))
 
 

@@ -72,7 +72,7 @@ def test_without_a_dtype_nothing_is_assumed(tmp_path: Path) -> None:
         token_file(write_raw(tmp_path / "train.bin", IDS))
     with pytest.raises(UsageError, match="not_uint160"):
         token_file(write_raw(tmp_path / "not_uint160.bin", IDS))
-    with pytest.raises(UsageError, match="'float32' is no dtype of token ids"):
+    with pytest.raises(UsageError, match="unknown dtype of token ids 'float32'"):
         token_file(write_raw(tmp_path / "a", IDS), dtype="float32")
 
 
@@ -181,7 +181,7 @@ REFUSED = {
     "byte 500: the file ends inside its header of 1024": llm_c(IDS)[:500],
     "byte 4: version 3": llm_c(IDS, version=3),
     "byte 8: -5 tokens": llm_c(IDS, count=-5),
-    r"byte 8: .* 8 tokens .* 1040; it ends at byte 1038. 2 bytes are missing": llm_c(IDS, count=8),
+    r"byte 8: .* 8 tokens .* 1040, but ends at byte 1038. 2 bytes are missing": llm_c(IDS, count=8),
     "12 bytes follow": llm_c(IDS, count=1),
     "byte 1024: no tokens": llm_c([]),
     "byte 0: an llm.c header in big-endian order": bytes(
@@ -196,7 +196,7 @@ REFUSED = {
     "byte 10: not the header": npy(IDS).replace(b"'shape'", b"'shbpe'"),
     "byte 10: the header promises 9 tokens": npy(IDS, shape="(9,)"),
     r"byte 10: not the header of": npy(IDS, shape="(2**70,)"),
-    "are left over behind 7 ids": packed(IDS, "uint16") + b"x",
+    "are left over after 7 ids": packed(IDS, "uint16") + b"x",
 }
 
 

@@ -126,7 +126,7 @@ def test_ranks_share_out_one_global_batch(ranks: int) -> None:
 
 def test_parts_that_would_not_be_equal() -> None:
     for batch, rank, ranks in ((12, 0, 5), (12, 2, 2), (12, -1, 2)):
-        with pytest.raises(UsageError, match="no equal parts"):
+        with pytest.raises(UsageError, match="cannot be divided equally"):
             rows_of_rank(batch, rank, ranks)
     with pytest.raises(UsageError, match="1 or more"):
         Order(OrderName.SHUFFLED, 0, 4, 1)

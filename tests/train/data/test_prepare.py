@@ -104,7 +104,7 @@ def test_inputs_are_files_folders_and_globs_each_once(tmp_path: Path) -> None:
     for wrong in ("none.txt", str(tmp_path / "*.c")):
         with pytest.raises(UsageError, match="no such file or folder"):
             prepare(wanted(tmp_path, wrong, is_overwriting=True))
-    with pytest.raises(UsageError, match=r"no text in there .2 files are not text"):
+    with pytest.raises(UsageError, match=r"found no text .2 files are not text"):
         prepare(PrepareRequest((str(tmp_path / "[be]*y"),), str(tmp_path / "new")))
 
 

@@ -100,7 +100,7 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
 def test_a_file_that_shrinks_between_header_and_opening(tmp_path: Path, read: Read) -> None:
     file = raw(tmp_path / "a", [1] * 90)
     os.truncate(file.path, 100)
-    with pytest.raises(UsageError, match=r"a: byte 100: ends here now, 80 bytes short of the 90"):
+    with pytest.raises(UsageError, match=r"a: byte 100: truncated here, 80 bytes short of the 90"):
         TokenData([file], sequence=4, read=read)
 
 
@@ -142,7 +142,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     for read in Read:
         done = run(read.value)
         assert done.returncode == 0, done.stderr
-        assert f"{read.value}: byte 4096: ends here now" in done.stdout
+        assert f"{read.value}: byte 4096: truncated here" in done.stdout
 
 
 def test_a_read_that_fails_names_file_and_byte(
@@ -194,7 +194,7 @@ def test_a_sample_is_one_percent_and_both_ends(
         spoilt = ids.copy()
         spoilt[place] = 2
         spoilt.tofile(tmp_path / "a")
-        with pytest.raises(UsageError, match=f"a: byte {2 * place}: token {place} is 2, not an id"):
+        with pytest.raises(UsageError, match=f"a: byte {2 * place}: token {place} is 2, outside"):
             check_tokens([file], vocabulary_size=2, seed=0)
     spoilt = ids.copy()
     spoilt[123_456] = 7

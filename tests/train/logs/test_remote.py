@@ -95,7 +95,7 @@ def test_a_failure_is_reported_once_and_ends_nothing(
         log.write(1, {LOSS: 1.0})
         assert len(tries) == 1
     assert said == [
-        f"{service} failed and is left out from step 0 on (ConnectionError: no network at all)."
+        f"{service} failed and is dropped from step 0 on (ConnectionError: no network at all)."
     ]
     assert len(read_log(tmp_path).records) == 2
 

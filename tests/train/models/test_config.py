@@ -23,12 +23,12 @@ WRONG: dict[str, dict[str, Any]] = {
     "vocabulary": {"vocabulary": 11.0},
     "context": {"context": True},
     "window": {"window": 0},
-    "heads: 3 do not divide the width 16": {"heads": 3},
-    "kv_heads: 3 do not divide the 4 heads": {"kv_heads": 3},
+    "heads: 3 does not divide the width 16": {"heads": 3},
+    "kv_heads: 3 does not divide 4 heads": {"kv_heads": 3},
     "even head dim": {"heads": 16, "kv_heads": 16},
-    "norm: 'batch' is not known: give one of rms, layer": {"norm": "batch"},
+    "norm: unknown value 'batch'. Choose one of rms, layer": {"norm": "batch"},
     "positions": {"positions": "alibi"},
-    "activation: 'relu'": {"activation": "relu"},
+    "activation: unknown value 'relu'": {"activation": "relu"},
     "dropout": {"dropout": 1.0},
     "rope_theta": {"rope_theta": 0.0},
     "norm_eps": {"norm_eps": float("nan")},
@@ -133,5 +133,5 @@ def test_a_preset_with_changes() -> None:
 def test_an_unknown_preset_or_key_names_the_near_ones() -> None:
     with pytest.raises(UsageError, match="gpt2-124m"):
         preset("gpt2-124")
-    with pytest.raises(UsageError, match=r"n_layer: no key of a transformer\. Keys are: layers"):
+    with pytest.raises(UsageError, match=r"n_layer: not a key of a transformer\. Keys are: layers"):
         preset("llama-1m", n_layer=3)

@@ -168,7 +168,7 @@ BROKEN: dict[str, Change] = {
         {Q: torch.zeros(32, 16)}
     ),
     "missing: .*, .*, .*, .*, .* and 25 more": lambda record: record.clear(),
-    f"{NORM}: int64 is no float": lambda record: record.update(
+    f"{NORM}: int64 is not a trainable": lambda record: record.update(
         {NORM: torch.zeros(32, dtype=torch.int64)}
     ),
 }

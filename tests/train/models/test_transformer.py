@@ -218,12 +218,14 @@ def test_a_copy_is_a_model_of_its_own() -> None:
 
 
 def test_a_sequence_beyond_the_context_is_refused() -> None:
-    with pytest.raises(UsageError, match="25 tokens are more than the model's context of 24"):
+    with pytest.raises(UsageError, match="25 tokens exceed the model's context of 24"):
         model_of(LLAMA)(ids_of(LLAMA, 1, 25))
 
 
 def test_an_unknown_recomputation_is_refused() -> None:
-    with pytest.raises(UsageError, match="'some' is not known: give one of none, selective, full"):
+    with pytest.raises(
+        UsageError, match=r"unknown value 'some'. Choose one of none, selective, full"
+    ):
         Transformer(LLAMA, recompute="some")
 
 

@@ -99,13 +99,16 @@ def test_by_hand() -> None:
         ({"shape": "constant", "floor": 0.1}, "constant has no floor"),
         ({"shape": "linear", "steps": 5, "decay_steps": 2}, "linear has no decay_steps"),
         ({"shape": "cosine", "steps": 5, "decay_shape": "sqrt"}, "cosine has no decay_shape"),
-        ({"steps": 5, "floor": 1.5}, "floor is 1.5"),
-        ({"steps": 5, "floor": float("nan")}, "floor is nan"),
-        ({"steps": 5, "warmup_steps": 5}, "warmup_steps are 5, its steps 5"),
+        ({"steps": 5, "floor": 1.5}, "got 1.5"),
+        ({"steps": 5, "floor": float("nan")}, "got nan"),
+        ({"steps": 5, "warmup_steps": 5}, "fewer than the run's 5 steps, got 5"),
         ({"steps": 5, "warmup_steps": -1}, "expected 0 or more"),
-        ({"shape": "wsd", "steps": 5, "warmup_steps": 2, "decay_steps": 4}, "room for 1 to 3"),
-        ({"shape": "wsd", "steps": 5, "decay_shape": "step"}, "no decay_shape 'step'"),
-        ({"shape": "steps", "steps": 5}, "no schedule 'steps'. There are: constant, linear"),
+        ({"shape": "wsd", "steps": 5, "warmup_steps": 2, "decay_steps": 4}, "expected 1 to 3"),
+        ({"shape": "wsd", "steps": 5, "decay_shape": "step"}, "unknown decay_shape 'step'"),
+        (
+            {"shape": "steps", "steps": 5},
+            "unknown schedule 'steps'. Choose one of constant, linear",
+        ),
     ],
 )
 def test_what_cannot_be(

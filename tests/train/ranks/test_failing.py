@@ -63,7 +63,7 @@ def test_the_failing_ranks_own_error_is_told_once(how: str, told: str) -> None:
     assert told in cause, output
     assert "rank      : 1 " in cause, output
     assert "SIGKILL" not in output or how == "kill", output  # nobody had to be killed
-    assert output.count("rank 0: another rank has ended") <= 1
+    assert output.count("rank 0: another rank has failed") <= 1
     assert "gloo" not in output  # and no traceback of those who found their peers gone
     assert "Traceback" not in cause
 

@@ -195,7 +195,7 @@ def test_every_optimizer_steps_shards_as_it_steps_the_whole(tmp_path: Path) -> N
 def test_fused_kernels_that_know_no_shards_are_refused(name: str) -> None:
     config = OptimizerConfig(name=name, implementation="fused")
     assert implementation(config, {"cpu"}) == "fused"
-    with pytest.raises(UsageError, match=r"for weights in shards\. There is: own, foreach"):
+    with pytest.raises(UsageError, match=r"with sharded weights\. Choose from own, foreach"):
         implementation(config, {"cpu"}, are_shards=True)
 
 
