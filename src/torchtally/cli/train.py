@@ -31,10 +31,10 @@ EPILOG = """\
 examples:
   tally train examples/byte_gpt.toml
   tally train examples/byte_gpt.toml --steps 100 --optimizer.lr 3e-4
-  tally train --plan examples/byte_gpt.toml              what it takes, and stop there
+  tally train --plan examples/byte_gpt.toml              print the plan only
   tally train --plan --gpu H100-SXM examples/gpt2_124m.toml
   tally train examples/teacher.toml --optimizer.lr 0.1
-  tally train --resume examples/byte_gpt.toml            go on from the newest checkpoint
+  tally train --resume examples/byte_gpt.toml            resume from the newest checkpoint
   torchrun --nproc-per-node 8 -m torchtally train --resume CONFIG
   tally train CONFIG --help                              every key of a config
 
@@ -42,7 +42,7 @@ examples:
 Options and keys may stand before or after CONFIG; before it, CONFIG ends in .toml.
 
 Checkpoints are below `checkpoints` in the run's folder. SIGTERM and Ctrl-C save and
-end with 143 and 130, a second one ends at once; SIGUSR1 saves and goes on.
+exit with 143 and 130, a second one exits immediately; SIGUSR1 saves and continues.
 """
 
 WHEN_SHORT = "Take fewer rows at a time (micro_batch), a shorter sequence or a smaller model."
@@ -66,7 +66,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the newest checkpoint in the folder; from the beginning if there is none",
+        help="resume from the newest checkpoint in the folder; start from step 0 if there is none",
     )
     parser.add_argument(
         "--allow-changes", action="store_true", help="with --resume: under a changed config"
@@ -109,7 +109,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.gpu is not None and not args.plan:
         raise UsageError("--gpu is for --plan alone: a training runs on what this machine has.")
     if args.resume and args.replace:
-        raise UsageError("--resume goes on with a run and --replace drops it: give one of them.")
+        raise UsageError("--resume continues a run and --replace drops it: give one of them.")
     if args.allow_changes and not args.resume:
         raise UsageError("--allow-changes is for --resume alone.")
 
@@ -256,7 +256,7 @@ def _trained(
     rows: "list[PlanRow]",
     args: argparse.Namespace,
 ) -> "tuple[LossCurve, History]":
-    """The losses of before it goes on, and the training from there."""
+    """(losses before resuming, the training from there)."""
     from torchtally.train.checkpoints.resume import resume
     from torchtally.train.loop import train
     from torchtally.train.plan import step_flops
@@ -267,7 +267,7 @@ def _trained(
     if args.resume:
         resumed = resume(trainer, checkpoints, show.on_note, allows_changes=args.allow_changes)
     if resumed is not None:
-        show.on_note(f"going on from step {resumed.step}")
+        show.on_note(f"resuming from step {resumed.step}")
     peak_flop_per_s = _peak(trainer, roofline)
     flops = step_flops(config) / own.size
     with _log(trainer, roofline, rows, show, resumed, args) as log:
@@ -295,7 +295,7 @@ def _tidy(checkpoints: "Checkpoints", args: argparse.Namespace) -> None:
 def _check_past(checkpoints: "Checkpoints", args: argparse.Namespace) -> None:
     if checkpoints.steps() and not (args.resume or args.replace):
         raise UsageError(
-            f"{checkpoints.path}: has checkpoints of an earlier run. Go on with it with --resume, "
+            f"{checkpoints.path}: has checkpoints of an earlier run. Continue it with --resume, "
             "drop it with --replace, or give this run a folder: --log.folder runs/other."
         )
 
@@ -332,7 +332,7 @@ def _log(
 
 
 def _past(config: "TrainConfig", resumed: "ResumePoint | None") -> "LossCurve":
-    """Of the run's log, the losses before it goes on."""
+    """The losses in the run's log before resuming."""
     from torchtally.report.loss_plot import LossCurve
     from torchtally.train.logs import names, read_log
 
