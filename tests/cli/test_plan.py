@@ -301,12 +301,12 @@ WRONG = {
     "a budget of nothing": (("7B", "--budget", "1M"), "--gpus 8xH100-SXM (on how many tokens?)"),
     "faster than it can be": (
         ("llama-3-70b", *EIGHT, "--tokens-per-s", "1M"),
-        "of what 8 H100-SXM promise",
+        "of the peak of 8 H100-SXM",
     ),
     "memory of nothing": (("7B", "--memory", "80GB"), "--memory: which chip?"),
     "batch that cannot be cut": (
         ("llama-3-8b", *EIGHT, "--batch", "9", "--micro-batch", "1"),
-        "--batch 9 cannot be cut",
+        "--batch 9 does not divide",
     ),
     "nothing fits": (
         ("llama-3-405b", "--gpus", "RTX-4090", "--search", "--sequence", "1024"),
@@ -314,7 +314,7 @@ WRONG = {
     ),
     "not one sequence": (
         ("llama-3-70b", "--gpus", "RTX-4090", "--largest", "batch"),
-        "Not even one sequence",
+        "out of memory: one sequence",
     ),
     "shapes are needed": (
         ("7B", "--optimizer", "adafactor"),

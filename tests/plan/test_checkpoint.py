@@ -116,24 +116,24 @@ BIG = 2**63
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cut short: 0 bytes are no .safetensors"),
-        (b"\1\0\0", "cut short: 3 bytes"),
+        (b"", "truncated: 0 bytes are not a .safetensors file"),
+        (b"\1\0\0", "truncated: 3 bytes"),
         ((MOST_HEADER_BYTES + 1).to_bytes(8, "little"), "offset 0: a header of 100000001 bytes"),
         (b"\xff" * 8, "offset 0: a header of 18446744073709551615 bytes"),
-        ((99).to_bytes(8, "little") + b"{}", "offset 10: cut short within the header of 99 bytes"),
+        ((99).to_bytes(8, "little") + b"{}", "offset 10: truncated within the header of 99 bytes"),
         (packed(b""), "offset 8: the header does not begin with '{'"),
         (packed(b' {"a": 1}'), "offset 8: the header does not begin with '{'"),
         (packed(b"[]"), "offset 8: the header does not begin"),
-        (packed(b'{"\xff": 1}'), "the header is no JSON: 'utf-8' codec"),
-        (packed(b"{"), "the header is no JSON"),
-        (packed(b'{"a": NaN}'), "NaN is no JSON"),
-        (packed(b'{"a": -Infinity}'), "-Infinity is no JSON"),
-        (packed(b'{"a":' * 100_000), "the header is no JSON"),
-        (packed(b'{"a": ' + b"9" * 5000 + b"}"), "the header is no JSON"),
-        (packed(b'{"a": 1, "a": 2}'), "the key 'a' stands there twice"),
-        (packed(b'{"a": {"shape": [], "shape": []}}'), "the key 'shape' stands there twice"),
-        (packed({"__metadata__": {"a": 1}}), "__metadata__: expected texts by name"),
-        (packed({"__metadata__": []}), "__metadata__: expected texts by name"),
+        (packed(b'{"\xff": 1}'), "the header is not JSON: 'utf-8' codec"),
+        (packed(b"{"), "the header is not JSON"),
+        (packed(b'{"a": NaN}'), "NaN is not JSON"),
+        (packed(b'{"a": -Infinity}'), "-Infinity is not JSON"),
+        (packed(b'{"a":' * 100_000), "the header is not JSON"),
+        (packed(b'{"a": ' + b"9" * 5000 + b"}"), "the header is not JSON"),
+        (packed(b'{"a": 1, "a": 2}'), "duplicate key 'a'"),
+        (packed(b'{"a": {"shape": [], "shape": []}}'), "duplicate key 'shape'"),
+        (packed({"__metadata__": {"a": 1}}), "__metadata__: expected strings by name"),
+        (packed({"__metadata__": []}), "__metadata__: expected strings by name"),
         (packed({"a": 1}), "tensor 'a': entry: expected dtype, shape and data_offsets, found 1"),
         (packed(entry(dtype="F3")), "tensor 'a': dtype: expected one of BOOL, F4"),
         (packed(entry(dtype=["F32"])), "tensor 'a': dtype: expected"),
@@ -143,18 +143,18 @@ BIG = 2**63
         (packed(entry(shape="6")), "shape: expected"),
         (packed(entry(shape=None)), "shape: expected"),
         (packed(entry(shape=[2**64])), "shape: expected"),
-        (packed(entry(shape=[BIG, 2])), "is more elements than can be counted"),
-        (packed(entry(shape=[BIG] * 10_000)), "is more elements than can be counted"),
+        (packed(entry(shape=[BIG, 2])), "has too many elements"),
+        (packed(entry(shape=[BIG] * 10_000)), "has too many elements"),
         (packed(entry(data_offsets=[0])), "data_offsets: expected first and last of its bytes"),
         (packed(entry(data_offsets=[24, 0])), "data_offsets: expected first and last"),
         (packed(entry(data_offsets=[-24, 0])), "data_offsets: expected first and last"),
         (packed(entry(data_offsets={"0": 24})), "data_offsets: expected first and last"),
         (packed(entry(shape=[2, 4])), "24 bytes cannot be 8 elements of 32 bits"),
-        (packed(ONE, 23), "the header tells of 24 bytes of weights, the file has 23: it is cut"),
-        (packed(ONE, 25), "the file has 25: it is cut short, or something else stands behind"),
-        (packed({}, 1), "the header tells of 0 bytes"),
-        (packed(ONE | {"b": ONE["a"]}), "tensor 'b': data_offsets: begins at 0 where 24 was due"),
-        (packed(entry(data_offsets=[8, 32]), 32), "begins at 8 where 0 was due: it leaves a hole"),
+        (packed(ONE, 23), "the header describes 24 bytes of weights, the file has 23: it is trunc"),
+        (packed(ONE, 25), "the file has 25: it is truncated, or has trailing data"),
+        (packed({}, 1), "the header describes 0 bytes"),
+        (packed(ONE | {"b": ONE["a"]}), "tensor 'b': data_offsets: begins at 0, expected 24"),
+        (packed(entry(data_offsets=[8, 32]), 32), "begins at 8, expected 0: it leaves a gap"),
         (packed({"\x1b[2J\ud800": 1}), r"tensor '\x1b[2J\ud800': entry"),
     ],
 )
@@ -327,7 +327,9 @@ LLAMA = {
 def test_weights_without_a_config_say_how_many_and_not_how(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2, 3)}, tmp_path / "model.safetensors")
     for path in (tmp_path, tmp_path / "model.safetensors"):
-        with pytest.raises(UsageError, match=r"holds 6 of float32, but not how") as caught:
+        with pytest.raises(
+            UsageError, match=r"holds 6 of float32, but not their arrangement"
+        ) as caught:
             model(str(path))
         assert "--parameters 6" in str(caught.value)
 

@@ -37,7 +37,7 @@ def test_dtype_under_its_old_name_and_its_new() -> None:
 
 def test_quantised_weights_are_counted_as_trained() -> None:
     model = model_from(LLAMA | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
-    assert model.notes == ("kept quantised by 'gptq': weights are counted as they were trained",)
+    assert model.notes == ("quantised by 'gptq': weights are counted as before quantisation",)
     assert model.kinds == model_from(LLAMA).kinds
 
 
@@ -45,49 +45,49 @@ def test_code_of_its_own_is_never_run() -> None:
     known = model_from(LLAMA | {"auto_map": {"AutoModel": "evil.Evil"}})
     assert known.notes == ("its own code (auto_map) is not run: read as transformers' class llama",)
     message = error_of(LLAMA | {"model_type": "mine", "auto_map": {"AutoModel": "evil.Evil"}})
-    assert message.startswith("its/config.json: model_type 'mine': its meaning is in code of its")
+    assert message.startswith("its/config.json: model_type 'mine': it is defined by code of its")
     assert "--layers" in message
 
 
 def test_a_family_that_looks_like_llama_is_not_guessed() -> None:
     message = error_of(LLAMA | {"model_type": "llamma"})
-    assert "even where they look like another family's" in message
-    assert "Near it are llama," in message
+    assert "may mean something else than another family's" in message
+    assert "Did you mean llama," in message
 
 
 def test_another_head_is_named() -> None:
     model = model_from(LLAMA | {"architectures": ["LlamaForSequenceClassification"]})
     assert model.notes == (
-        "the file is of a 'LlamaForSequenceClassification': counted with a language model's head",
+        "the file describes a 'LlamaForSequenceClassification': counted with a language-model head",
     )
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"hidden_size": None}, "its/config.json: hidden_size: is missing; a whole number belongs"),
+        ({"hidden_size": None}, "hidden_size: is missing; expected a whole number"),
         ({"hidden_size": "48"}, "hidden_size: expected a whole number from 1 to 1_000_000_000"),
         ({"hidden_size": 48.0}, "found 48.0"),
         ({"hidden_size": True}, "found True"),
         ({"hidden_size": -48}, "found -48"),
         ({"vocab_size": 0}, "found 0"),
         ({"vocab_size": 10**400}, "found 1000"),
-        ({"num_hidden_layers": 10**8}, "100000000 layers are no model's"),
+        ({"num_hidden_layers": 10**8}, "expected at most 100,000 layers, got 100,000,000"),
         ({"num_attention_heads": 7}, "head_dim: is missing, and 7 heads do not divide the width"),
         ({"num_key_value_heads": 4}, "num_key_value_heads: 4 do not divide 6 heads"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings: expected true or false, found"),
-        ({"hidden_act": 3}, "hidden_act: expected a text, found 3"),
+        ({"hidden_act": 3}, "hidden_act: expected a string, found 3"),
         ({"model_type": None}, "model_type: is missing"),
-        ({"model_type": ["llama"]}, "model_type: expected a text"),
-        ({"is_encoder_decoder": True}, "is_encoder_decoder: an encoder with a decoder"),
+        ({"model_type": ["llama"]}, "model_type: expected a string"),
+        ({"is_encoder_decoder": True}, "encoder-decoder models are not supported"),
         ({"model_type": "gpt_oss"}, "num_local_experts or num_experts: is missing"),
         ({"model_type": "gemma2", "layer_types": ["linear"] * 3}, "layer_types: expected one of"),
         ({"model_type": "gemma2", "layer_types": []}, "names 0 layers where there are 3"),
         ({"model_type": "gemma2", "layer_types": "full"}, "layer_types: expected a list"),
         ({"model_type": "qwen2_moe", "mlp_only_layers": [9]}, "expected layers from 0 to 2"),
         ({"model_type": "llava", "text_config": 3}, "text_config: expected a table, found 3"),
-        ({"model_type": "llava", "text_config": {"model_type": "llava"}}, "is no text model"),
-        ({"model_type": "gpt_neo", "attention_types": [3]}, "no pattern and number: 3"),
+        ({"model_type": "llava", "text_config": {"model_type": "llava"}}, "is not a text model"),
+        ({"model_type": "gpt_neo", "attention_types": [3]}, "expected [pattern, count], found 3"),
         ({"model_type": "phi", "resid_pdrop": 2}, "expected a number from 0 to 1, found 2"),
     ],
 )  # fmt: skip
@@ -150,7 +150,7 @@ def test_any_file_is_a_model_or_an_error_for_the_user(model_type: str, changes: 
 def test_what_is_no_config_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"cannot be read|no config"):
+    with pytest.raises(UsageError, match=r"cannot be read|not a config"):
         read_config(path)
 
 

@@ -58,7 +58,7 @@ def test_what_is_no_amount_is_refused(amount: float) -> None:
 
 
 def test_a_division_by_zero_names_the_zero() -> None:
-    with pytest.raises(UsageError, match="time is not known where chips is 0"):
+    with pytest.raises(UsageError, match="time is undefined where chips is 0"):
         derived("time", Unit.SECONDS, "1 / chips", chips=of(0, Unit.CHIPS))
 
 

@@ -62,9 +62,9 @@ def uniform_state_bytes(optimizer: Optimizer, parameters: Amount, itemsize_bytes
     """
     if optimizer.moments is None:
         raise UsageError(
-            f"What {optimizer.name} keeps depends on the weights' shapes, and only the number of "
-            "parameters is known. Give a model: its name, its config.json, or --layers, --width "
-            "and --vocabulary."
+            f"The state of {optimizer.name} depends on the weights' shapes, not only on their "
+            "number: give a model by its name, its config.json, or --layers, --width and "
+            "--vocabulary."
         )
     return derived(
         "optimizer state",
@@ -120,7 +120,7 @@ _LISTED = (
         "muon",
         None,
         _orthogonalised,
-        "Jordan et al. 2024 (kellerjordan.github.io/posts/muon); AdamW for what is no inner matrix",
+        "Jordan et al. 2024 (kellerjordan.github.io/posts/muon); AdamW for all but inner matrices",
     ),
     Optimizer(
         "adamw-8bit",
@@ -142,5 +142,5 @@ def optimizer(name: str) -> Optimizer:
     """The optimizer of this name. Raises UsageError for any other."""
     optimizer = OPTIMIZERS.get(name.lower())
     if optimizer is None:
-        raise UsageError(f"There is no optimizer {name!r}. There are: {', '.join(OPTIMIZERS)}.")
+        raise UsageError(f"Unknown optimizer {name!r}. Choose one of {', '.join(OPTIMIZERS)}.")
     return optimizer

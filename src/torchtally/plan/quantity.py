@@ -43,7 +43,7 @@ class Quantity:
         return tuple(_steps(self, set()))
 
     def named(self, name: str) -> "Quantity":
-        """The same number, called otherwise."""
+        """The same number under another name."""
         # By far the commonest change: dataclasses.replace takes a multiple of the time.
         return Quantity(
             name, self.value, self.unit, self.formula, self.terms, self.source, self.note
@@ -57,7 +57,7 @@ Amount = int | float | Quantity
 def of(amount: Amount, unit: Unit, name: str = "") -> Quantity:
     """The amount as a quantity of this unit.
 
-    Raises UsageError for a number below zero or none at all, AssertionError for a quantity of
+    Raises UsageError for a negative, infinite or NaN number, AssertionError for a quantity of
     another unit: FLOPs are not FLOP/s.
     """
     if isinstance(amount, Quantity):
@@ -65,7 +65,9 @@ def of(amount: Amount, unit: Unit, name: str = "") -> Quantity:
         return amount
     if not (math.isfinite(amount) and amount >= 0):
         what = name or str(unit)
-        raise UsageError(f"{what} cannot be {amount}: give a number that is not below zero.")
+        raise UsageError(
+            f"{what} cannot be {amount}: expected a finite number that is not negative."
+        )
     return Quantity(name, _number(amount, unit), unit)
 
 
@@ -82,7 +84,7 @@ def derived(
         value = eval(_compiled(formula), {"__builtins__": {}, **FUNCTIONS}, numbers)
     except ZeroDivisionError:
         zeros = [term.name or word for word, term in terms.items() if not term.value]
-        raise UsageError(f"{name} is not known where {' or '.join(zeros)} is 0.") from None
+        raise UsageError(f"{name} is undefined where {' or '.join(zeros)} is 0.") from None
     named = tuple(
         (word, term if term.name else term.named(_spoken(word))) for word, term in terms.items()
     )

@@ -1,4 +1,4 @@
-"""In which formats a training keeps and multiplies its numbers: bytes for every parameter."""
+"""Recipes of mixed precision, one row each: the dtypes of weights, gradients, state, products."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -134,5 +134,5 @@ def recipe(name: str) -> Recipe:
     """The recipe of this name. Raises UsageError for any other."""
     recipe = RECIPES.get(name.lower())
     if recipe is None:
-        raise UsageError(f"There is no recipe {name!r}. There are: {', '.join(RECIPES)}.")
+        raise UsageError(f"Unknown recipe {name!r}. Choose one of {', '.join(RECIPES)}.")
     return recipe

@@ -2,8 +2,8 @@
 
     model FLOPs = chips * peak FLOP/s * MFU * seconds
 
-MFU is the share of the chips' promised dense peak that the model's own FLOPs make; usually 0.3 to
-0.6. What a training really takes has restarts and evaluation in it, which are in no formula here.
+MFU is the share of the chips' dense peak that the model's own FLOPs make; usually 0.3 to 0.6. Real
+trainings also restart and evaluate, which no formula here counts.
 """
 
 from torchtally.plan.quantity import Amount, Quantity, derived, of
@@ -14,13 +14,13 @@ NARAYANAN = "Narayanan et al. 2021, arXiv 2104.04473, equation 4"
 
 
 def training_flops(parameters: Amount, tokens: Amount) -> Quantity:
-    """FLOPs of a training: six for each parameter and token; attention's scores are not in it."""
+    """FLOPs of a training: six for each parameter and token; attention scores excluded."""
     return derived(
         "training FLOPs",
         Unit.FLOPS,
         "6 * parameters * tokens",
         SIX_ND,
-        "2 forward, 4 backward; attention's scores are not in it",
+        "2 forward, 4 backward; attention scores excluded",
         parameters=of(parameters, Unit.PARAMETERS),
         tokens=of(tokens, Unit.TOKENS),
     )
@@ -53,7 +53,7 @@ def training_s(flops: Amount, chips: Amount, peak_flop_per_s: Amount, mfu: Amoun
 def training_s_with_recompute(
     tokens: Amount, parameters: Amount, chips: Amount, reached_flop_per_s: Amount
 ) -> Quantity:
-    """Seconds of a training that makes every layer again, at so many FLOP/s reached by each chip.
+    """Seconds of a training with full recomputation, at so many FLOP/s reached by each chip.
 
     Eight FLOPs for each parameter and token: the forward pass is done twice.
     """
@@ -195,7 +195,7 @@ def chip_hours_for(budget_usd: Amount, usd_per_hour: Amount) -> Quantity:
 
 
 def energy_joules(chip_hours: Amount, chip_watts: Amount) -> Quantity:
-    """Energy of the chips alone at their rated power: an upper bound for them, none for the hall.
+    """Energy of the chips alone at their rated power: an upper bound.
 
     Hosts, network and cooling are not in it: Llama 2's and 3's authors count so as well.
     """
@@ -204,7 +204,7 @@ def energy_joules(chip_hours: Amount, chip_watts: Amount) -> Quantity:
         Unit.JOULES,
         "3600 * chip_hours * chip_watts",
         "Touvron et al. 2023, arXiv 2307.09288, section 2.2.1",
-        "estimated: chips at rated power; hosts, network and cooling are not in it",
+        "estimated: chips at rated power; hosts, network and cooling excluded",
         chip_hours=of(chip_hours, Unit.HOURS),
         chip_watts=of(chip_watts, Unit.WATTS),
     )

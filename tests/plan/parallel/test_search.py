@@ -117,7 +117,7 @@ def test_progress_is_told() -> None:
 
 
 def test_a_batch_of_nothing_is_an_error() -> None:
-    with pytest.raises(UsageError, match="trains nothing"):
+    with pytest.raises(UsageError, match="at least 1 sequence"):
         search(SMALL, 0)
 
 

@@ -3,7 +3,7 @@
 The format is that of safetensors 0.8 (https://github.com/huggingface/safetensors, "Format"): eight
 bytes with the header's length, little end first; the header, a JSON object; then every tensor's
 bytes, one after the other without a gap to the end of the file. Weights are never read. A header is
-a stranger's: whatever it says is checked before it is believed.
+untrusted input: everything in it is checked before use.
 """
 
 import json
@@ -21,7 +21,7 @@ LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 MOST_ELEMENTS = 2**64 - 1
-"""A reader in C or Rust counts no further, and a file that wants it is made to hurt."""
+"""The limit of readers in C and Rust."""
 METADATA = "__metadata__"
 INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
@@ -145,7 +145,7 @@ def _read_index(path: Path) -> Checkpoint:
         if odd := named.symmetric_difference(tensor.name for tensor in shard_tensors):
             raise UsageError(
                 f"{path}: {shown(min(odd))}: is in only one of the index and {shard}. One of them "
-                "is of another checkpoint, or was not written to its end."
+                "belongs to another checkpoint or is incomplete."
             )
         tensors += shard_tensors
     return Checkpoint(str(path), tuple(tensors))
@@ -166,17 +166,17 @@ def _read_header(path: Path) -> tuple[Tensor, ...]:
     """The tensors of one file, which together fill it to its end."""
     start = _first_bytes(path, LENGTH_BYTES)
     if len(start) < LENGTH_BYTES:
-        raise UsageError(f"{path}: cut short: {len(start)} bytes are no .safetensors.")
+        raise UsageError(f"{path}: truncated: {len(start)} bytes are not a .safetensors file.")
     length = int.from_bytes(start, "little")
     if length > MOST_HEADER_BYTES:
         raise UsageError(
             f"{path}: offset 0: a header of {length} bytes is over the format's limit of "
-            f"{MOST_HEADER_BYTES}: this is no .safetensors."
+            f"{MOST_HEADER_BYTES}: this is not a .safetensors file."
         )
     header = _first_bytes(path, LENGTH_BYTES + length)[LENGTH_BYTES:]
     if len(header) < length:
         raise UsageError(
-            f"{path}: offset {LENGTH_BYTES + len(header)}: cut short within the header of {length} "
+            f"{path}: offset {LENGTH_BYTES + len(header)}: truncated within the header of {length} "
             "bytes."
         )
     if not header.startswith(b"{"):
@@ -200,13 +200,13 @@ def _first_bytes(path: Path, number: int) -> bytes:
 
 
 def _object(path: Path, text: bytes, what: str) -> dict[str, Any]:
-    """A JSON object in which no key stands twice."""
+    """A JSON object without duplicate keys."""
     try:
         values = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: {what} is no JSON: {str(error)[:200]}") from error
+        raise UsageError(f"{path}: {what} is not JSON: {str(error)[:200]}") from error
     if not isinstance(values, dict):
-        raise UsageError(f"{path}: {what} is no JSON object: {shown(values)}")
+        raise UsageError(f"{path}: {what} is not a JSON object: {shown(values)}")
     return values
 
 
@@ -214,12 +214,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         twice = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
-        raise ValueError(f"the key {shown(twice)} stands there twice")
+        raise ValueError(f"duplicate key {shown(twice)}")
     return values
 
 
 def _no_number(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _check_metadata(path: Path, metadata: Any) -> None:
@@ -228,7 +228,7 @@ def _check_metadata(path: Path, metadata: Any) -> None:
     if not isinstance(metadata, dict) or not all(
         isinstance(value, str) for value in metadata.values()
     ):
-        raise UsageError(f"{path}: {METADATA}: expected texts by name, found {shown(metadata)}.")
+        raise UsageError(f"{path}: {METADATA}: expected strings by name, found {shown(metadata)}.")
 
 
 Span = tuple[int, int, str, Tensor]
@@ -269,7 +269,7 @@ def _shape(path: Path, name: str, value: Any) -> tuple[tuple[int, ...], int]:
         raise _wrong(path, name, "shape", what)
     elements = _elements(shape)
     if elements is None:
-        what = f"{shown(value)} is more elements than can be counted"
+        what = f"{shown(value)} has too many elements"
         raise _wrong(path, name, "shape", what)
     return shape, elements
 
@@ -305,18 +305,18 @@ def _elements(shape: Iterable[int]) -> int | None:
 
 
 def _check_filled(path: Path, spans: Iterable[Span], data_bytes: int) -> None:
-    """Tensors lie one after the other, without a hole and without two sharing a byte."""
+    """Tensors lie one after the other, without gaps or overlaps."""
     at = 0
     for begin, end, name, _ in spans:
         if begin != at:
-            fault = "overlaps the one before it" if begin < at else "leaves a hole before it"
+            fault = "overlaps the one before it" if begin < at else "leaves a gap before it"
             raise UsageError(
-                f"{path}: tensor {shown(name)}: data_offsets: begins at {begin} where {at} was "
-                f"due: it {fault}."
+                f"{path}: tensor {shown(name)}: data_offsets: begins at {begin}, expected "
+                f"{at}: it {fault}."
             )
         at = end
     if at != data_bytes:
         raise UsageError(
-            f"{path}: the header tells of {at} bytes of weights, the file has {data_bytes}: it is "
-            "cut short, or something else stands behind them."
+            f"{path}: the header describes {at} bytes of weights, the file has {data_bytes}: it is "
+            "truncated, or has trailing data."
         )

@@ -56,7 +56,7 @@ def _text_model(config: Config, name: str) -> Model:
     if model_type in NARROWED:
         config, parts = NARROWED[model_type](config)
     if model_type not in FAMILIES:
-        raise config.wrong("model_type", f"{model_type} is no text model")
+        raise config.wrong("model_type", f"{model_type} is not a text model")
     model = read_decoder(config, FAMILIES[model_type], name)
     return replace(model, left_out=parts + model.left_out)
 
@@ -65,11 +65,11 @@ def _model_type(config: Config) -> str:
     """Of a family that can be read. Raises UsageError for any other."""
     value = config.values.get("model_type")
     if value is None:
-        raise config.wrong("model_type", "is missing, and without it keys have no sure meaning")
+        raise config.wrong("model_type", "is missing; the meaning of the other keys depends on it")
     if not isinstance(value, str):
-        raise config.wrong("model_type", f"expected a text, found {shown(value)}")
+        raise config.wrong("model_type", f"expected a string, found {shown(value)}")
     if config.values.get("is_encoder_decoder") is True:
-        raise config.wrong("is_encoder_decoder", "an encoder with a decoder is not planned yet")
+        raise config.wrong("is_encoder_decoder", "encoder-decoder models are not supported")
     if value not in FAMILIES and value not in WRAPPERS:
         raise UsageError(_unknown(config, value))
     return value
@@ -78,11 +78,11 @@ def _model_type(config: Config) -> str:
 def _unknown(config: Config, model_type: str) -> str:
     names = sorted({*FAMILIES, *WRAPPERS})
     near = get_close_matches(model_type, names, n=3)
-    hint = f" Near it are {', '.join(near)}." if near else ""
+    hint = f" Did you mean {', '.join(near)}?" if near else ""
     why = (
-        "its meaning is in code of its own (auto_map), which is never run"
+        "it is defined by code of its own (auto_map), which is never run"
         if "auto_map" in config.values
-        else "what its keys mean is not known, even where they look like another family's"
+        else "unknown family; its keys may mean something else than another family's"
     )
     return f"{config.place}: model_type {shown(model_type)}: {why}.{hint} {BY_HAND}"
 
@@ -98,9 +98,9 @@ def _notes(config: Config, model_type: str) -> tuple[str, ...]:
     if quantised is not None:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else None
         by = f" by {shown(method)}" if isinstance(method, str) else ""
-        notes.append(f"kept quantised{by}: weights are counted as they were trained")
+        notes.append(f"quantised{by}: weights are counted as before quantisation")
     architectures = config.values.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     if isinstance(first, str) and not first.endswith(GENERATES):
-        notes.append(f"the file is of a {shown(first)}: counted with a language model's head")
+        notes.append(f"the file describes a {shown(first)}: counted with a language-model head")
     return tuple(notes)

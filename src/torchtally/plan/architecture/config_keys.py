@@ -1,6 +1,6 @@
 """The keys of one config.json, each checked when it is read: errors say file, key and what to do.
 
-What a file does not say is taken from transformers' own class, as transformers itself does
+Keys that a file leaves out are taken from transformers' own class, as transformers does
 (`config_defaults.toml`), but for the sizes of a model. transformers writes those in full; only of a
 model within a model it writes nothing but the differences to the class.
 """
@@ -20,7 +20,7 @@ BY_HAND = "Or give the shape by hand: --layers, --width, --heads, --kv-heads, --
 MOST_BYTES = 16_000_000
 """Of a config.json. Real ones are a few kilobytes."""
 LARGEST = 10**9
-"""Of any size: beyond it lies no model, and numbers that are made to hurt."""
+"""Of any size: larger numbers are mistakes or attacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class Config:
         if value is None and self.is_nested:
             value = self._default(keys)
         if value is None:
-            raise self.wrong(" or ".join(keys), "is missing; a whole number belongs here")
+            raise self.wrong(" or ".join(keys), "is missing; expected a whole number")
         return self._whole(key, value, 1)
 
     def setting(self, *keys: str) -> int:
         """A whole number above zero; the class's own where the file has none."""
         number = self.size_or_none(*keys)
         if number is None:
-            raise self.wrong(" or ".join(keys), "is missing; a whole number belongs here")
+            raise self.wrong(" or ".join(keys), "is missing; expected a whole number")
         return number
 
     def size_or_none(self, *keys: str) -> int | None:
@@ -79,7 +79,7 @@ class Config:
         key, value = self._found(keys)
         value = self._default(keys) if value is None else value
         if not isinstance(value, str) or not value:
-            raise self.wrong(key, f"expected a text, found {shown(value)}")
+            raise self.wrong(key, f"expected a string, found {shown(value)}")
         return value
 
     def fraction(self, *keys: str) -> float:
@@ -118,7 +118,7 @@ class Config:
         return Config(f"{self.place}: {key}", value, is_nested=True)
 
     def says_null(self, *keys: str) -> bool:
-        """A null is written, which is not the same as nothing."""
+        """The key is there, as null: not the same as a missing key."""
         return any(key in self.values for key in keys)
 
     def _found(self, keys: tuple[str, ...]) -> tuple[str, Any]:
@@ -149,7 +149,7 @@ def defaults() -> Mapping[str, Mapping[str, Any]]:
 def load(path: Path) -> Config:
     """A config.json as its keys.
 
-    Raises UsageError for a file that cannot be read, is too large, or is no JSON object.
+    Raises UsageError for a file that cannot be read, is too large, or is not a JSON object.
     """
     try:
         if not path.is_file():
@@ -160,11 +160,11 @@ def load(path: Path) -> Config:
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read as a config.json: {error}") from error
     if not isinstance(values, dict):
-        raise UsageError(f"{path}: no config.json: it holds {shown(values)}, not an object.")
+        raise UsageError(f"{path}: not a config.json: it holds {shown(values)}, not an object.")
     return Config(str(path), values)
 
 
 def shown(value: Any) -> str:
-    """A stranger's value for a message: short, and without what a terminal would obey."""
+    """An untrusted value for a message: short, and without terminal escapes."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""What a model_type of transformers means, as a row: which keys say what, and what is always so.
+"""What a model_type of transformers means, as a row: its keys, and what its class fixes.
 
 L: layers.  h, k: heads of queries, of keys and values.  D: head dim.  d: width.
 
@@ -29,7 +29,7 @@ MOST_LAYERS = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """How a family calls its sizes; several spellings where transformers knows several."""
+    """A family's names of its sizes; several where transformers accepts several."""
 
     width: tuple[str, ...] = ("hidden_size",)
     layers: tuple[str, ...] = ("num_hidden_layers",)
@@ -66,7 +66,7 @@ def all_layers(config: Config, layers: int) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One model_type: what its keys are called, and what they do not say."""
+    """One model_type: the names of its keys, and what its class fixes."""
 
     names: Names = Names()
     qkv_bias: Says = False
@@ -95,7 +95,7 @@ class Family:
     is_chunked: bool = False
     sinks: bool = False
     has_attention_dropout: Says = True
-    """Where its key is obeyed."""
+    """Whether the class uses its key."""
     positions: Callable[[Config], int] = no_positions
     embedding_width: str = ""
     """The key that says it."""
@@ -146,12 +146,14 @@ def kinds(layers: Iterable[Layer]) -> tuple[Layer, ...]:
 def layers_of(config: Config, family: Family) -> int:
     layers = config.size(*family.names.layers)
     if layers > MOST_LAYERS:
-        raise config.wrong(family.names.layers[0], f"{layers} layers are no model's")
+        raise config.wrong(
+            family.names.layers[0], f"expected at most {MOST_LAYERS:,} layers, got {layers:,}"
+        )
     return layers
 
 
 def dtype_of(config: Config) -> str | None:
-    """In which weights are kept; None where the file does not say, or says "auto"."""
+    """The dtype of the weights; None where the file has none, or "auto"."""
     value = config.values.get("dtype") or config.values.get("torch_dtype")
     name = value.removeprefix("torch.") if isinstance(value, str) else ""
     return name if name in DTYPE_BYTES else None

@@ -132,9 +132,9 @@ def _unknown(name: str) -> str:
         _dotless(near_name).startswith(_dotless(name)) for near_name in near
     )
     guess = (
-        f" It could be any of {listed}." if begins else f" Near it are {listed}." if near else ""
+        f" It could be any of {listed}." if begins else f" Did you mean {listed}?" if near else ""
     )
     return (
-        f"No model of the table is called {name!r}, and no file or folder is.{guess} Or give a "
+        f"No known model, file or folder is called {name!r}.{guess} Or give a "
         "config.json, or --layers, --width, --heads and --vocabulary."
     )

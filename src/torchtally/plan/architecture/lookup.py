@@ -32,10 +32,10 @@ def model(text: str) -> Model:
 
 
 def count_alone(text: str) -> int | None:
-    """Parameters of a checkpoint that no config.json lies beside; None of anything else.
+    """Parameters of a checkpoint without a config.json beside it; None of anything else.
 
     Their number is all that its header tells: names and shapes say nothing of heads. Raises
-    UsageError for a file that is no checkpoint.
+    UsageError for a file that is not a checkpoint.
     """
     path = Path(text).expanduser()
     is_checkpoint = path.suffix == ".safetensors" or path.name == INDEX
@@ -76,7 +76,7 @@ def _beside(path: Path) -> Model:
     config = _config_beside(path)
     if not config.is_file():
         raise UsageError(
-            f"{path}: holds {parts}, but not how they are arranged: no {CONFIG} lies beside it. "
+            f"{path}: holds {parts}, but not their arrangement: there is no {CONFIG} beside it. "
             f"Give one, or --parameters {checkpoint.parameters}. {BY_HAND}"
         )
     read = read_config(config)

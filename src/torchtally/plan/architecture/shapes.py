@@ -1,4 +1,4 @@
-"""Models by hand: from the few sizes that people know, or from a parameter count alone.
+"""Models by hand: from a few sizes, or from a parameter count alone.
 
 L: layers.  d: width.  D: head dim.  f: feed-forward width.  V: vocabulary.
 """
@@ -17,7 +17,7 @@ ASPECT = 128
 FINE = 2048
 """Below this width heads have 64, as GPT-3's smaller ones do."""
 NEAR = 0.05
-"""How far from the count that was asked a made-up shape may be."""
+"""How far an assumed shape may be from the given count."""
 
 
 def by_hand(
@@ -53,7 +53,7 @@ def by_hand(
     }  # fmt: skip
     _check_sizes(sizes)
     if layers > MOST_LAYERS:
-        raise UsageError(f"{layers} layers are no model's.")
+        raise UsageError(f"Expected at most {MOST_LAYERS:,} layers, got {layers:,}.")
     inner = _inner_width(width, feed_forward, is_gated)
     attention = SelfAttention(
         heads=heads,
@@ -85,11 +85,11 @@ def by_hand(
 def scaled_to(
     parameters: int, *, vocabulary: int, is_tied: bool = False, context: int | None = None
 ) -> Model:
-    """A made-up model of about so many parameters, where nothing but their number is known.
+    """An assumed model of about so many parameters, where only their number is known.
 
     Llama's kind: a gate, RMS norms, rotary positions, no biases, as many keys as heads. It follows
     N = 12 L d^2 + embeddings with d near 128 L, its heads have 128 (64 below a width of 2048), its
-    own count is within 5 % of what is asked, and more parameters never make a smaller model.
+    own count is within 5 % of the given one, and more parameters never make a smaller model.
 
     Raises UsageError where no such shape comes near: a vocabulary too large for so few parameters.
     """
@@ -106,7 +106,7 @@ def scaled_to(
     off = _count(nearest) / parameters - 1
     if abs(off) > NEAR:
         raise UsageError(
-            f"No shape of the usual kind has {parameters} parameters with a vocabulary of "
+            f"No usual shape has {parameters} parameters with a vocabulary of "
             f"{vocabulary}: the nearest has {_count(nearest)}. Give --layers, --width and --heads."
         )
     return nearest
@@ -115,21 +115,18 @@ def scaled_to(
 def _of_aspect(
     width: int, layers: int, vocabulary: int, is_tied: bool, context: int | None
 ) -> Model:
-    note = (
-        f"assumption: {layers} layers of width {width} stand for a shape that is not known "
-        f"(width / layers near {ASPECT})"
-    )
+    note = f"assumed shape: {layers} layers of width {width} (width / layers near {ASPECT})"
     model = by_hand(
         layers=layers,
         width=width,
-        heads=width // _made_up_head_dim(width),
+        heads=width // _usual_head_dim(width),
         vocabulary=vocabulary,
         is_tied=is_tied,
         feed_forward=_rounded(8 * width / 3, 64),
         is_gated=True,
         context=context,
-        name="made-up shape",
-        source=f"a shape made up for a parameter count: 12 * layers * width**2, {KAPLAN}",
+        name="assumed shape",
+        source=f"a shape assumed for a parameter count: 12 * layers * width**2, {KAPLAN}",
     )
     return replace(model, notes=(note,))
 
@@ -174,7 +171,7 @@ def _power_of_two(number: int) -> int:
     return 1 << (number.bit_length() - 1)
 
 
-def _made_up_head_dim(width: int) -> int:
+def _usual_head_dim(width: int) -> int:
     return 128 if width >= FINE else 64
 
 
@@ -206,5 +203,5 @@ def _head_dim(width: int, heads: int, head_dim: int | None) -> int:
 
 def _inner_width(width: int, feed_forward: int | None, is_gated: bool) -> int:
     if feed_forward is None and is_gated:
-        raise UsageError("A gated feed-forward has no usual width: give it, --ffn.")
+        raise UsageError("A gated feed-forward has no default width: give --ffn.")
     return feed_forward or 4 * width

@@ -84,10 +84,12 @@ def alternating_types(config: Config, layers: int) -> tuple[Window, ...]:
             case [list(pattern), int(times)] if 0 < times <= layers:
                 names += pattern * times
             case _:
-                raise config.wrong("attention_types", f"no pattern and number: {shown(item)}")
+                raise config.wrong(
+                    "attention_types", f"expected [pattern, count], found {shown(item)}"
+                )
     width = config.setting("window_size")
     if len(names) < layers or not set(names) <= {"global", "local"}:
-        raise config.wrong("attention_types", f"does not say all {layers} layers: {shown(names)}")
+        raise config.wrong("attention_types", f"does not cover all {layers} layers: {shown(names)}")
     return tuple(width if name == "local" else None for name in names[:layers])
 
 

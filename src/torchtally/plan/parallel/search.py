@@ -81,7 +81,7 @@ def search(
     is enumerated first. `progress` is told how many layouts were tried, once for each mesh.
     """
     if global_batch < 1:
-        raise UsageError(f"A step of {global_batch} sequences trains nothing: give at least 1.")
+        raise UsageError(f"Expected a batch of at least 1 sequence, got {global_batch}.")
     pricing, chosen = Pricing(workload), choices or Choices()
     with _without_collection():
         meshes, invalid = _meshes(workload, chosen, global_batch)

@@ -1,7 +1,7 @@
 """Questions that people ask before they train, each answered by closed forms with its working.
 
 A question is a function `Request -> Answer` in a file of its own. An answer is finished: numbers
-with units and working, tables, what was assumed and what is not known. A renderer prints it.
+with units and working, tables, assumptions and unknowns. A renderer prints it.
 """
 
 from torchtally.plan.questions.answer import Answer

@@ -1,4 +1,4 @@
-"""What a question gets: the answer in one line, the numbers it rests on, and what it leaves out."""
+"""The answer to a question: one line, its figures and tables, its assumptions and unknowns."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from torchtally.plan.quantity import Quantity
 from torchtally.table import Table
 
 Part = str | Quantity
-"""Of a sentence: prose, or a number that a renderer writes in its unit."""
+"""Of a sentence: text, or a number that a renderer formats in its unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,14 +19,14 @@ class Answer:
     headline: tuple[Part, ...]
     """The answer in one sentence."""
     figures: tuple[Quantity, ...] = ()
-    """The numbers that matter, the answer's own first."""
+    """The most important first."""
     tables: tuple[Table, ...] = ()
     assumptions: tuple[str, ...] = ()
-    """What was taken for granted, and how to say otherwise. Empty ones say nothing."""
+    """With the option that changes each. Empty strings are skipped."""
     unknown: tuple[str, ...] = ()
-    """What is in no figure, and what would make it known."""
+    """What is not counted, and the option that would count it."""
     next: tuple[str, ...] = ()
-    """Commands that go on from here."""
+    """Commands to run next."""
 
     @property
     def working(self) -> tuple[Quantity, ...]:

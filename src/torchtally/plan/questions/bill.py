@@ -32,7 +32,7 @@ def _bill(request: Request, chips: Quantity, seconds: Quantity, chip: Chip) -> I
 
 
 def price_of(request: Request, chip: Chip) -> Quantity | None:
-    """The user's price of a chip for an hour, else the table's; None where there is neither."""
+    """The user's price of a chip for an hour, else the table's; None where both are unknown."""
     name = f"{chip.name} price"
     if request.usd_per_hour is not None:
         return Quantity(name, request.usd_per_hour, Unit.USD_PER_HOUR, note="yours")
@@ -47,11 +47,11 @@ def price_of(request: Request, chip: Chip) -> Quantity | None:
     )
 
 
-def unpriced(request: Request, chip: Chip) -> tuple[str, ...]:
+def unknown_costs(request: Request, chip: Chip) -> tuple[str, ...]:
     """What the bill leaves out, in words."""
     missing = []
     if price_of(request, chip) is None:
-        missing.append(f"cost: no price of the {chip.name} is known; give one: --price 2.49")
+        missing.append(f"cost: price of the {chip.name} unknown; give it: --price 2.49")
     if chip.tdp_watts is None:
-        missing.append(f"energy: the {chip.name}'s rated power is not known")
+        missing.append(f"energy: rated power of the {chip.name} unknown")
     return tuple(missing)

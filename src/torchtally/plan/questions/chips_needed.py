@@ -7,7 +7,7 @@ from torchtally.chips import Chip, known_chips
 from torchtally.errors import UsageError
 from torchtally.plan.quantity import Quantity, derived, of
 from torchtally.plan.questions.answer import Answer, Part
-from torchtally.plan.questions.bill import bill, price_of, unpriced
+from torchtally.plan.questions.bill import bill, price_of, unknown_costs
 from torchtally.plan.questions.fit import capacity_of
 from torchtally.plan.questions.model_card import states_of
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
@@ -22,10 +22,9 @@ from torchtally.plan.training import (
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 
-SAME_MFU = "The same MFU on every chip: faster ones are harder to keep busy."
+SAME_MFU = "The same MFU on every chip, although faster chips are harder to keep busy."
 ANY_NUMBER = (
-    "Chips work together at no loss, however many: a layout with its communication is a matter of "
-    "--search."
+    "Perfect scaling, without communication: --search finds a layout and counts its communication."
 )
 
 
@@ -57,7 +56,7 @@ def fewest_chips(request: Request) -> Answer:
         ),
         figures=(count, in_time, for_memory, seconds, flops, *bill(request, count, seconds, chip)),
         assumptions=(*counted, ANY_NUMBER),
-        unknown=unpriced(request, chip),
+        unknown=unknown_costs(request, chip),
     )
 
 
@@ -75,9 +74,9 @@ def chips_to_hold(request: Request) -> Quantity:
 
 
 def what_to_rent(request: Request) -> Answer:
-    """Every chip that has a price and the recipe's products, the cheapest training first.
+    """Every chip with a price and a peak for the recipe, the cheapest training first.
 
-    Within the deadline and the budget, where there is one.
+    Within the deadline and the budget, if given.
     """
     per_token, counted = flops_per_token(request)
     tokens = of(request.of_tokens, Unit.TOKENS).named("tokens")
@@ -88,8 +87,8 @@ def what_to_rent(request: Request) -> Answer:
     )
     if not offers:
         raise UsageError(
-            f"No chip of the table has both a price and a {request.recipe.products} peak. Name one "
-            "and its price: --gpus H100-SXM --price 2.49."
+            f"No chip of the table has both a price and a {request.recipe.products} peak. Give "
+            "both: --gpus H100-SXM --price 2.49."
         )
     best = offers[0]
     limit = request.budget_usd
@@ -113,8 +112,8 @@ def what_to_rent(request: Request) -> Answer:
             *counted,
             SAME_MFU,
             ANY_NUMBER,
-            "Prices are single offers of the day in the table (`tally gpus CHIP`), not the market: "
-            "--gpus CHIP --price 2.49 takes yours.",
+            "Prices are single offers, dated in the table (`tally gpus CHIP`), not the market: "
+            "--gpus CHIP --price 2.49 sets yours.",
         ),
     )
 
@@ -127,7 +126,7 @@ class _Offer:
     price: Quantity
     hours: Quantity
     count: Quantity | None
-    """How many meet the deadline; None where there is none."""
+    """How many meet the deadline; None without a deadline."""
 
     @property
     def cost(self) -> Quantity:
@@ -184,5 +183,5 @@ def _offers_table(offers: list[_Offer], request: Request) -> Table:
 
 def _deadline(request: Request) -> Quantity:
     if request.deadline_s is None:
-        raise UsageError("By when? Say it: --deadline 30d (also h, w).")
+        raise UsageError("Missing deadline: give --deadline 30d (or h, w).")
     return of(request.deadline_s, Unit.SECONDS).named("deadline")

@@ -20,7 +20,7 @@ def compared(request: Request, names: Sequence[str], question: Question) -> Answ
     clusters = [request.of_cluster, *(_like(request.of_cluster, name) for name in names)]
     answers: dict[str, Answer | str] = {clusters[0].chip.name: first}
     for cluster in clusters[1:]:
-        # A price that the user gave is of the chip that was asked for.
+        # The user's price is that of the first chip.
         other = replace(request, cluster=cluster, usd_per_hour=None)
         try:
             answers[cluster.chip.name] = question(other)
@@ -41,7 +41,7 @@ def _like(cluster: Cluster, name: str) -> Cluster:
 
 
 def _unknown(answers: dict[str, Answer], first: Answer) -> tuple[str, ...]:
-    """What the others do not know beyond the first."""
+    """What is unknown for the others but not for the first."""
     return tuple(
         dict.fromkeys(
             name

@@ -1,9 +1,9 @@
-"""What is so much compute best spent on?"""
+"""Which model and how many tokens are compute-optimal for a budget?"""
 
 from torchtally.errors import UsageError
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer
-from torchtally.plan.questions.bill import bill, unpriced
+from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.request import Request, peak_flop_per_s
 from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_parameters, optimal_tokens
 from torchtally.plan.training import training_s
@@ -14,16 +14,16 @@ MARKS = (
     ("GPT-3 175B", 3.14e23, "Brown et al. 2020, arXiv 2005.14165, table D.1"),
     ("Chinchilla 70B", 5.88e23, "6 * 70e9 * 1.4e12, arXiv 2203.15556"),
     ("Llama 3 405B", 3.8e25, "arXiv 2407.21783, section 3.2"),
-    ("GPT-4", 2e25, "a guess: nobody published it"),
+    ("GPT-4", 2e25, "unpublished: an estimate"),
     ("US order of 2023", 1e26, "had to be reported; revoked in 2025"),
 )
 """(what, FLOPs, where from): scale marks of whole trainings."""
 
 
 def compute_budget(request: Request) -> Answer:
-    """The compute-optimal model and tokens, and what they cost on chips that are named."""
+    """The compute-optimal model and tokens, and what they cost on the given chips."""
     if request.flops is None:
-        raise UsageError("How much compute? Say it: --flops 3e24.")
+        raise UsageError("Missing compute budget: give --flops 3e24.")
     flops = of(request.flops, Unit.FLOPS).named("compute budget")
     parameters = optimal_parameters(flops)
     tokens = optimal_tokens(parameters)
@@ -33,9 +33,9 @@ def compute_budget(request: Request) -> Answer:
             parameters,
             " parameters on ",
             tokens,
-            " tokens are what ",
+            " tokens are compute-optimal for ",
             flops,
-            " are best spent on, by the rule of 20 tokens a parameter",
+            ", by the rule of 20 tokens per parameter",
         ),
         figures=(
             parameters,
@@ -48,15 +48,15 @@ def compute_budget(request: Request) -> Answer:
         ),
         tables=(_marks(int(flops.value)),),
         assumptions=(
-            "A rule of thumb for training alone: a model that is much used is better smaller and "
-            "trained for longer.",
+            "A rule of thumb for the cost of training alone: a model that serves many requests "
+            "should be smaller and trained longer.",
         ),
-        unknown=() if request.cluster is None else unpriced(request, request.chip),
+        unknown=() if request.cluster is None else unknown_costs(request, request.chip),
     )
 
 
 def _on_chips(request: Request, flops: Quantity) -> tuple[Quantity, ...]:
-    """Time, money and energy, where chips and an MFU are named."""
+    """Time, money and energy, if chips and an MFU are given."""
     if request.cluster is None:
         return ()
     chips = of(request.cluster.count, Unit.CHIPS).named("chips")
@@ -66,11 +66,11 @@ def _on_chips(request: Request, flops: Quantity) -> tuple[Quantity, ...]:
 
 
 def _marks(flops: int) -> Table:
-    """The budget among trainings that are known."""
+    """The budget among known trainings."""
     marks = [(name, float(size), source) for name, size, source in MARKS]
     rows = sorted([*marks, ("this budget", float(flops), "")], key=lambda pair: pair[1])
     return Table(
-        title="Among trainings that are known",
+        title="Compared with known trainings",
         columns=(
             Column("training", "training", Unit.NAME),
             Column("flops", "FLOPs", Unit.WORD),

@@ -17,18 +17,17 @@ from torchtally.table import Column, Table
 from torchtally.units import Unit
 
 FSDP = (
-    "FSDP over all chips, which share parameters, gradients and optimizer state: --search tries "
-    "other layouts."
+    "FSDP over all chips: parameters, gradients and optimizer state are sharded (--search tries "
+    "other layouts)."
 )
 
 FULL_MEMORY = (
-    "All of a chip's memory can be used: an allocator loses some to fragmentation, so leave room "
-    "(--memory 72GiB)."
+    "All memory of a chip is usable: fragmentation takes some, so leave room (--memory 72GiB)."
 )
 
 OPTIMISM = (
-    "Predicted steps are of kernels at their best on chips that all keep their clocks: of 29 "
-    "published trainings the median took 18 % longer than predicted, the worst 86 % "
+    "Predicted steps assume kernels at their best and chips at full clock: of 29 published "
+    "trainings the median took 18 % longer than predicted, the worst 86 % "
     "(benchmarks/published_layouts.py)."
 )
 
@@ -55,7 +54,7 @@ def fit(request: Request) -> Answer:
             *assumptions,
             batch_in_words(layout),
             FSDP if layout.chips > 1 else "",
-            f"Norms, activations and the loss as {implementation_in_words(layout)}.",
+            f"Norms, activations and the loss: {implementation_in_words(layout)}.",
             kernel_in_words(layout),
             *overlap_in_words(step),
             FULL_MEMORY,
@@ -70,7 +69,7 @@ def overlap_in_words(step: Step) -> tuple[str, ...]:
 
 
 def capacity_of(request: Request) -> Quantity:
-    """What one chip has."""
+    """Memory of one chip."""
     chip = request.chip
     return Quantity(
         f"memory of one {chip.name}",
@@ -81,23 +80,23 @@ def capacity_of(request: Request) -> Quantity:
 
 
 def batch_in_words(layout: Layout) -> str:
-    """How a step is cut up."""
-    times = f", {layout.micro_batches} of them a step" if layout.micro_batches > 1 else ""
-    return f"Micro-batches of {layout.micro_batch}{times}: --micro-batch and --batch say otherwise."
+    """Micro-batches of a step."""
+    times = f", {layout.micro_batches} per step" if layout.micro_batches > 1 else ""
+    return f"Micro-batches of {layout.micro_batch}{times} (--micro-batch, --batch)."
 
 
 def implementation_in_words(layout: Layout) -> str:
-    """Whose kernels are counted."""
+    """Which kernels are assumed."""
     if str(layout.implementation) == "eager":
-        return "transformers runs them, operator by operator (--kernels fused: as Megatron-LM does)"
-    return "Megatron-LM fuses them (--kernels eager: as transformers runs them)"
+        return "transformers' operators one by one (--kernels fused: as in Megatron-LM)"
+    return "fused kernels as in Megatron-LM (--kernels eager: as in transformers)"
 
 
 def kernel_in_words(layout: Layout) -> str:
-    """Said only where it is not the usual one."""
+    """Attention's kernel; "" for the usual one."""
     if layout.kernel is AttentionKernel.FLASH:
         return ""
-    return "Attention keeps its scores: no fused kernel of PyTorch takes it so (--attention flash)."
+    return "Attention keeps its scores: PyTorch has no fused kernel for it (--attention flash)."
 
 
 def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, ...]:
@@ -168,5 +167,5 @@ def time_table(step: Step) -> Table:
             if quantity.value
         ),
         totals=(None, whole, 1.0),
-        note="Network time is what nothing hides.",
+        note="Network: communication that does not overlap with compute.",
     )

@@ -12,9 +12,9 @@ from torchtally.work.convention import Convention
 
 
 def implied_mfu(request: Request) -> Answer:
-    """The share of the promised peak that an observed speed makes, by every convention."""
+    """The share of the data sheet's peak that an observed speed reaches, by every convention."""
     if request.tokens_per_s is None:
-        raise UsageError("How fast is it? Say it: --tokens-per-s 400K, of all chips together.")
+        raise UsageError("Missing speed: give --tokens-per-s 400K, of all chips together.")
     per_token, counted = flops_per_token(request)
     cluster = request.of_cluster
     observed = of(request.tokens_per_s, Unit.TOKEN_PER_S).named("observed tokens/s")
@@ -23,8 +23,8 @@ def implied_mfu(request: Request) -> Answer:
     implied = mfu(observed, per_token, chips, peak)
     if implied.value > 1:
         raise UsageError(
-            f"{request.tokens_per_s:g} tokens/s would be {100 * implied.value:.0f} % of what "
-            f"{cluster.count} {cluster.chip.name} promise. Is it tokens per second of all chips "
+            f"{request.tokens_per_s:g} tokens/s would be {100 * implied.value:.0f} % of the peak "
+            f"of {cluster.count} {cluster.chip.name}. Is it tokens per second of all chips "
             f"together, and are products in {request.recipe.products}?"
         )
     return Answer(
@@ -37,14 +37,14 @@ def implied_mfu(request: Request) -> Answer:
             *chips_named(cluster),
         ),
         figures=(implied, *_others(request, observed, chips, peak)),
-        assumptions=(*counted, f"Of the promised dense {request.recipe.products} peak."),
+        assumptions=(*counted, f"MFU of the data sheet's dense {request.recipe.products} peak."),
     )
 
 
 def _others(
     request: Request, observed: Quantity, chips: Quantity, peak: Quantity
 ) -> tuple[Quantity, ...]:
-    """The same speed by other conventions: honest MFUs differ by how attention counts."""
+    """The same speed by other conventions of counting attention."""
     subject = request.of_subject
     six = derived(
         "FLOPs per token, 6N", Unit.FLOPS_PER_TOKEN, "6 * parameters", parameters=subject.active

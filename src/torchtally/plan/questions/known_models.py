@@ -1,4 +1,4 @@
-"""The models that are known by name."""
+"""The models known by name."""
 
 from torchtally.plan.architecture.known import KnownModel
 from torchtally.plan.architecture.known import known_models as table

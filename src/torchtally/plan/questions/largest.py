@@ -26,7 +26,7 @@ from torchtally.plan.questions.workload import USUAL_VOCABULARY, plain_layout, w
 from torchtally.units import Unit, format_bytes
 
 STEP_PARAMETERS = 10_000_000
-"""How finely models are tried."""
+"""The granularity of the search."""
 MOST_PARAMETERS = 10**15
 MOST_TOKENS = 1 << 32
 
@@ -55,9 +55,11 @@ def largest_model(request: Request) -> Answer:
                 "activations",
             ),
             figures=(bound, each, capacity),
-            assumptions=("All chips share parameters, gradients and optimizer state (FSDP).",),
+            assumptions=(
+                "Parameters, gradients and optimizer state are sharded over all chips (FSDP).",
+            ),
             unknown=(
-                "activations and the CUDA context: --sequence 4096 (and --micro-batch) counts them",
+                "activations and the CUDA context (count them with --sequence 4096, --micro-batch)",
             ),
         )
     size, step = _largest_with_activations(request, int(bound.value))
@@ -72,16 +74,16 @@ def largest_model(request: Request) -> Answer:
         figures=(size, bound.named("before activations"), each, step.memory.total, capacity),
         tables=(memory_table(step.memory),),
         assumptions=(
-            *_made_up(step),
+            *_assumed_shape(step),
             batch_in_words(step.layout),
             FSDP if step.layout.chips > 1 else "",
-            f"Norms, activations and the loss as {implementation_in_words(step.layout)}.",
+            f"Norms, activations and the loss: {implementation_in_words(step.layout)}.",
         ),
     )
 
 
 def largest_batch(request: Request) -> Answer:
-    """The most sequences that one chip can work on at once."""
+    """The largest micro-batch that fits one chip."""
     workload, assumptions = workload_of(request)
     request = replace(request, global_batch=None)
 
@@ -113,7 +115,7 @@ def largest_batch(request: Request) -> Answer:
         assumptions=(
             *assumptions,
             FSDP if step.layout.chips > 1 else "",
-            f"Norms, activations and the loss as {implementation_in_words(step.layout)}.",
+            f"Norms, activations and the loss: {implementation_in_words(step.layout)}.",
         ),
     )
 
@@ -143,7 +145,7 @@ def largest_sequence(request: Request) -> Answer:
             *assumptions,
             batch_in_words(layout),
             FSDP if layout.chips > 1 else "",
-            f"Norms, activations and the loss as {implementation_in_words(layout)}.",
+            f"Norms, activations and the loss: {implementation_in_words(layout)}.",
         ),
         unknown=_beyond(workload, count),
     )
@@ -173,7 +175,7 @@ def _memory_bytes(workload: Workload, layout: Layout) -> int:
 
 
 def _largest_with_activations(request: Request, bound: int) -> tuple[Quantity, Step]:
-    """Made-up shapes of growing size, until one does not fit."""
+    """Assumed shapes of growing size, until one does not fit."""
 
     def workload(parameters: int) -> Workload:
         model = scaled_to(parameters, vocabulary=USUAL_VOCABULARY)
@@ -197,25 +199,22 @@ def _largest_with_activations(request: Request, bound: int) -> tuple[Quantity, S
     )
 
 
-def _made_up(step: Step) -> tuple[str, ...]:
-    return (
-        "Of models of a made-up shape: width = 128 layers, SwiGLU, a vocabulary of "
-        f"{USUAL_VOCABULARY}.",
-    )
+def _assumed_shape(step: Step) -> tuple[str, ...]:
+    return (f"Assumed shape: width = 128 x layers, SwiGLU, a vocabulary of {USUAL_VOCABULARY}.",)
 
 
 def _beyond(workload: Workload, count: int) -> tuple[str, ...]:
     context = workload.model.context
     if context is None or count <= context:
         return ()
-    return (f"whether it learns at all: {workload.model.name} was made for {context} tokens",)
+    return (f"quality beyond the context length of {workload.model.name}: {context} tokens",)
 
 
 def _nothing_fits(request: Request, workload: Workload, layout: Layout) -> str:
     size = _memory_bytes(workload, layout)
     chip = workload.cluster.chip
     return (
-        f"Not even one sequence of {workload.sequence} tokens fits {workload.cluster.count} "
-        f"{chip.name}: it takes {format_bytes(size)} of {format_bytes(chip.total_memory_bytes)} on "
-        "a chip. More chips, --optimizer adamw-8bit, --recompute full or --search may help."
+        f"out of memory: one sequence of {workload.sequence} tokens on {workload.cluster.count} "
+        f"{chip.name} takes {format_bytes(size)} of {format_bytes(chip.total_memory_bytes)} on a "
+        "chip. More chips, --optimizer adamw-8bit, --recompute full or --search may help."
     )

@@ -8,7 +8,7 @@ from torchtally.plan.parallel.search import Choices, Ranking, search
 from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.quantity import Quantity, derived, of
 from torchtally.plan.questions.answer import Answer
-from torchtally.plan.questions.bill import bill, unpriced
+from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import (
     FULL_MEMORY,
     OPTIMISM,
@@ -32,7 +32,7 @@ USUAL_BATCH_TOKENS = 4_000_000
 
 def layouts(request: Request) -> Answer:
     """The fastest layouts that fit, and all about the first."""
-    ranking, batch, assumptions = ranked(request)
+    ranking, batch, assumptions = rank(request)
     best = ranking.steps[0]
     count = of(request.of_cluster.count, Unit.CHIPS).named("chips")
     return Answer(
@@ -60,30 +60,30 @@ def layouts(request: Request) -> Answer:
         tables=(_table(ranking, request.rows or ROWS), time_table(best), memory_table(best.memory)),
         assumptions=(
             *assumptions,
-            f"Norms, activations and the loss as {implementation_in_words(best.layout)}.",
+            f"Norms, activations and the loss: {implementation_in_words(best.layout)}.",
             kernel_in_words(best.layout),
             f"{ranking.tried} layouts were tried, {ranking.fitting} of them fit; "
-            f"{ranking.invalid} more combinations of degrees are not possible.",
+            f"{ranking.invalid} more combinations of degrees are impossible.",
             *overlap_in_words(best),
             FULL_MEMORY,
             OPTIMISM,
         ),
-        unknown=() if request.tokens is None else unpriced(request, request.chip),
+        unknown=() if request.tokens is None else unknown_costs(request, request.chip),
     )
 
 
-def ranked(request: Request) -> tuple[Ranking, int, tuple[str, ...]]:
-    """All layouts, the sequences of a step, and what was taken for granted.
+def rank(request: Request) -> tuple[Ranking, int, tuple[str, ...]]:
+    """All layouts, the sequences of a step, and the assumptions.
 
-    Raises UsageError where no layout fits, saying how much is missing.
+    Raises UsageError with the missing bytes where no layout fits.
     """
     workload, assumptions = workload_of(request)
     batch = request.global_batch
     if batch is None:
         batch = usual_batch(workload.sequence, request.of_cluster.count)
         assumptions += (
-            f"Steps of {batch} sequences, about {USUAL_BATCH_TOKENS / 1e6:g} M tokens or one "
-            "sequence a chip: --batch says otherwise.",
+            f"Steps of {batch} sequences: about {USUAL_BATCH_TOKENS / 1e6:g} M tokens, or one "
+            "sequence per chip (--batch).",
         )
     ranking = search(
         workload,
@@ -98,7 +98,7 @@ def ranked(request: Request) -> tuple[Ranking, int, tuple[str, ...]]:
 
 
 def usual_batch(sequence: int, chips: int) -> int:
-    """Sequences of a step where nobody says: a usual number of tokens, as a multiple of the chips.
+    """The default sequences of a step: a usual number of tokens, as a multiple of the chips.
 
     At least one for every chip, and a power of two times their number.
     """
@@ -109,13 +109,13 @@ def usual_batch(sequence: int, chips: int) -> int:
 
 
 def choices_of(request: Request, workload: Workload) -> Choices:
-    """What the search may vary: all that the user did not fix."""
+    """What the search may vary: everything that the user did not set."""
     every = [Recompute.NONE, Recompute.FULL]
     how = request.implementation or Implementation.FUSED
     model, sequence = workload.model, workload.sequence
     kernel = request.kernel or usual_kernel(model, request.recipe, sequence, how)
     if kernel is AttentionKernel.MATH:
-        # Fused attention makes its scores again by itself.
+        # Fused attention recomputes its scores anyway.
         every.insert(1, Recompute.SELECTIVE)
     recomputes = tuple(every) if request.recompute is None else (request.recompute,)
     return Choices(
@@ -130,8 +130,8 @@ def _nothing(request: Request, ranking: Ranking, batch: int) -> str:
     where = f"{request.of_cluster.count} {request.chip.name}"
     if ranking.smallest is None:
         return (
-            f"No layout of {where} is possible for steps of {batch} sequences: give a --batch that "
-            "more numbers divide, or another number of chips."
+            f"No layout of {where} is possible for steps of {batch} sequences: give a --batch with "
+            "more divisors, or another number of chips."
         )
     least = ranking.smallest
     return (
@@ -139,7 +139,7 @@ def _nothing(request: Request, ranking: Ranking, batch: int) -> str:
         f"smallest ({layout_text(least.layout)}) takes "
         f"{format_bytes(int(least.memory.total.value))} of "
         f"{format_bytes(ranking.capacity_bytes)} on a chip, {format_bytes(ranking.missing_bytes)} "
-        "too much: more chips, a smaller --sequence, or --optimizer adamw-8bit take less."
+        "too much. More chips, a smaller --sequence or --optimizer adamw-8bit may help."
     )
 
 

@@ -1,4 +1,4 @@
-"""What is this model made of, and what does it take to train it, on no chip in particular?"""
+"""What is this model made of, and what does training it take, on any chip?"""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ SHOWN_OPTIMIZERS = ("sgd", "momentum", "adamw", "adamw-8bit", "adafactor", "lion
 
 
 def model_card(request: Request) -> Answer:
-    """Parameters by group, FLOPs of a token, states by recipe and optimizer, tokens it deserves."""
+    """Parameters by group, FLOPs of a token, states by recipe and optimizer, optimal tokens."""
     subject = request.of_subject
     state = states_of(request)
     per_token, counted = flops_per_token(request)
@@ -55,7 +55,7 @@ def model_card(request: Request) -> Answer:
         assumptions=(*counted, *_losses),
         unknown=(
             *_left_out(request),
-            "activations: they depend on the batch; --gpus CHIP --micro-batch 1 says what fits",
+            "activations: they depend on the batch (--gpus CHIP --micro-batch 1 counts them)",
         ),
     )
 
@@ -80,7 +80,7 @@ def _cache(request: Request) -> Iterator[Quantity]:
 
 def _left_out(request: Request) -> tuple[str, ...]:
     model = request.of_subject.model
-    return () if model is None else tuple(f"{part}: in no figure" for part in model.left_out)
+    return () if model is None else tuple(f"{part}: not counted" for part in model.left_out)
 
 
 def _tables(request: Request) -> Iterator[Table]:

@@ -1,4 +1,4 @@
-"""What is known when a plan is asked for: the model, the chips, and how it is to be trained."""
+"""The input of a question: the model, the chips, and how it is to be trained."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from torchtally.work.convention import Convention
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The model that is asked about: by its shape, or by its size alone."""
+    """The model in question: by its shape, or by its size alone."""
 
     parameters: Quantity
     active: Quantity
@@ -42,7 +42,7 @@ def subject(model: Model | int) -> Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """All that a question may look at. None: nobody said."""
+    """All that a question may look at. None: not given."""
 
     subject: Subject | None = None
     tokens: int | None = None
@@ -64,74 +64,73 @@ class Request:
     recipe: Recipe
     optimizer: Optimizer
     recompute: Recompute | None = None
-    """None: nobody said; a search tries them all, everything else takes none."""
+    """None: not given; a search tries all of them, everything else uses none."""
     attention: Convention = Convention.FULL
     """How attention's FLOPs are counted."""
     kernel: AttentionKernel | None = None
-    """Of attention. None: nobody said; what PyTorch takes."""
+    """Of attention. None: not given; PyTorch's own choice."""
     implementation: Implementation | None = None
-    """None: nobody said; a search takes fused kernels, everything else transformers' own."""
+    """None: not given; a search assumes fused kernels, everything else transformers' own."""
     rows: int | None = None
-    """Of a table; None: as many as a page has room for."""
+    """Of a table; None: one page."""
     progress: Callable[[int], None] | None = None
-    """Told, while layouts are searched, how many were tried."""
+    """Called during a search with the number of layouts tried."""
 
     @property
     def chip(self) -> Chip:
-        """Raises UsageError where no chip was named."""
+        """Raises UsageError without chips."""
         return self.of_cluster.chip
 
     @property
     def of_cluster(self) -> Cluster:
-        """Raises UsageError where no chips were named."""
+        """Raises UsageError without chips."""
         if self.cluster is None:
             raise UsageError(
-                "On which chips? Say it: --gpus 1024xH100-SXM. `tally gpus` lists those that are "
-                "known."
+                "Missing chips: give --gpus 1024xH100-SXM. `tally gpus` lists the known ones."
             )
         return self.cluster
 
     @property
     def of_subject(self) -> Subject:
-        """Raises UsageError where no model was named."""
+        """Raises UsageError without a model."""
         if self.subject is None:
             raise UsageError(
-                "Which model? Give a name (llama-3-70b), a config.json, a .safetensors file, or "
+                "Missing model: give a name (llama-3-70b), a config.json, a .safetensors file, or "
                 "its size: --parameters 70B."
             )
         return self.subject
 
     @property
     def of_model(self) -> Model:
-        """Raises UsageError where the model's shape is not known."""
+        """Raises UsageError where the model's shape is unknown."""
         model = self.of_subject.model
         if model is None:
             raise UsageError(
-                "That needs the model's shape, and only its number of parameters is known. Give a "
-                "name (llama-3-70b), a config.json, or --layers, --width, --heads and --vocabulary."
+                "This needs the model's shape, not only its number of parameters: give a name "
+                "(llama-3-70b), a config.json, or --layers, --width, --heads and --vocabulary."
             )
         return model
 
     @property
     def of_tokens(self) -> int:
-        """Raises UsageError where nobody said how many tokens."""
+        """Raises UsageError without a number of tokens."""
         if self.tokens is None:
-            raise UsageError("On how many tokens? Say it: --tokens 15T.")
+            raise UsageError("Missing tokens: give --tokens 15T.")
         return self.tokens
 
     @property
     def of_mfu(self) -> float:
-        """Raises UsageError where nobody said which MFU to expect."""
+        """Raises UsageError without an MFU."""
         if self.mfu is None:
             raise UsageError(
-                "How much of the promised peak will be reached? Say it: --mfu 0.4. Usual is 0.3 to "
-                "0.6 of the dense peak. On chips that are named, a model's shape predicts it."
+                "Missing MFU: give --mfu 0.4 (usually 0.3 to 0.6 of the dense peak), or the "
+                "model's shape, from which it is predicted."
             )
         return self.mfu
 
 
 def peak_flop_per_s(request: Request, chip: Chip) -> Quantity:
-    """The chip's promised dense peak for the recipe's products. Raises UsageError without one."""
+    """The chip's dense peak for the recipe's products. Raises UsageError without one."""
     dtype = request.recipe.products
     peak = chip.peak(dtype)
     return Quantity(
@@ -139,7 +138,7 @@ def peak_flop_per_s(request: Request, chip: Chip) -> Quantity:
         peak.flop_per_s,
         Unit.FLOP_PER_S,
         source=peak.source,
-        note="dense, as promised",
+        note="dense, from the data sheet",
     )
 
 
@@ -149,10 +148,10 @@ afterwards: Llama 3's 405B by 2.87 T of 15.6 T (arXiv 2407.21783, section 3.4.1)
 
 
 def sequence_of(request: Request) -> tuple[int | None, str]:
-    """The length of sequences to count attention at, and where it comes from if not from the user.
+    """The sequence length at which attention is counted, and where it comes from.
 
-    The model's longest where nobody said another, but no more than is usual in pre-training; None
-    where neither is known.
+    By default the model's context length, but no more than is usual in pre-training; None
+    where it is unknown.
     """
     if request.sequence is not None:
         return request.sequence, ""
@@ -160,15 +159,15 @@ def sequence_of(request: Request) -> tuple[int | None, str]:
     if model is None or model.context is None:
         return None, ""
     if model.context <= USUAL_SEQUENCE:
-        how = f"the longest that {model.name} was made for"
+        how = f"the context length of {model.name}"
     else:
-        how = f"as is usual in pre-training ({model.name} takes up to {model.context})"
+        how = f"usual in pre-training (context length of {model.name}: {model.context})"
     length = min(model.context, USUAL_SEQUENCE)
-    return length, f"Sequences of {length} tokens, {how}: --sequence says otherwise."
+    return length, f"Sequences of {length} tokens, {how} (--sequence)."
 
 
 def flops_per_token(request: Request) -> tuple[Quantity, tuple[str, ...]]:
-    """Model FLOPs of a training step for one token, and what they take for granted.
+    """Model FLOPs of a training step for one token, and their assumptions.
 
     From the model's shape: products of every matrix and of attention. From its size: six for each
     parameter.
@@ -184,7 +183,7 @@ def flops_per_token(request: Request) -> tuple[Quantity, tuple[str, ...]]:
         Unit.FLOPS_PER_TOKEN,
         "6 * parameters",
         "Kaplan et al. 2020, arXiv 2001.08361, section 2.1",
-        "2 forward, 4 backward; attention's scores are not in it",
+        "2 forward, 4 backward; attention scores excluded",
         parameters=subject.active,
     )
-    return six, ("Six FLOPs for each parameter and token; attention's scores are not in it.",)
+    return six, ("6 FLOPs per parameter and token; attention scores excluded.",)

@@ -50,7 +50,7 @@ def _for_money(request: Request) -> tuple[Part, ...]:
 
 
 def _seconds(request: Request, chips: Quantity) -> Quantity:
-    """The time that there is: until the deadline, or as long as the money lasts."""
+    """Until the deadline, or as long as the money lasts."""
     limits = []
     if request.deadline_s is not None:
         limits.append(of(request.deadline_s, Unit.SECONDS).named("deadline"))
@@ -58,8 +58,7 @@ def _seconds(request: Request, chips: Quantity) -> Quantity:
         price = price_of(request, request.chip)
         if price is None:
             raise UsageError(
-                f"What does one {request.chip.name} cost in an hour? No source of the table says; "
-                "say it: --price 2.49."
+                f"price unknown: give that of one {request.chip.name} for an hour, --price 2.49."
             )
         hours = chip_hours_for(request.budget_usd, price)
         limits.append(
@@ -72,7 +71,5 @@ def _seconds(request: Request, chips: Quantity) -> Quantity:
             )
         )
     if not limits:
-        raise UsageError(
-            "For how long, or for how much money? Say it: --deadline 30d or --budget 1M."
-        )
+        raise UsageError("Missing limit: give --deadline 30d or --budget 1M.")
     return min(limits, key=lambda limit: limit.value)

@@ -4,7 +4,7 @@ from torchtally.plan.memory import token_data_bytes
 from torchtally.plan.parallel.degrees import layout_text
 from torchtally.plan.quantity import Quantity, derived, of
 from torchtally.plan.questions.answer import Answer, Part
-from torchtally.plan.questions.bill import bill, unpriced
+from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import OPTIMISM
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
 from torchtally.plan.questions.words import chips_named, subject_named
@@ -47,10 +47,10 @@ def training_time(request: Request) -> Answer:
         assumptions=(
             *counted,
             *reached,
-            "MFU is of the promised dense peak and includes all that slows a step down; restarts, "
-            "evaluation and waiting are in no figure.",
+            "MFU is of the data sheet's dense peak and covers whole steps; restarts, evaluation "
+            "and idle time are not counted.",
         ),
-        unknown=unpriced(request, cluster.chip),
+        unknown=unknown_costs(request, cluster.chip),
     )
 
 
@@ -58,9 +58,9 @@ def reached_mfu(request: Request) -> tuple[Quantity, tuple[str, ...]]:
     """The MFU that the user expects; else that of the fastest layout, if the shape is known."""
     if request.mfu is not None or request.of_subject.model is None:
         return of(request.of_mfu, Unit.FRACTION).named("MFU"), ()
-    from torchtally.plan.questions.layouts import ranked
+    from torchtally.plan.questions.layouts import rank
 
-    ranking, _, assumptions = ranked(request)
+    ranking, _, assumptions = rank(request)
     best = ranking.steps[0]
     return best.mfu.named("predicted MFU"), (
         *assumptions,

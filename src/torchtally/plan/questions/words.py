@@ -1,4 +1,4 @@
-"""How a plan names what it speaks of."""
+"""Names of models, chips and bounds in answers."""
 
 from torchtally.chips import Cluster
 from torchtally.plan.parallel.degrees import DEGREES

@@ -1,4 +1,4 @@
-"""A request as a workload for layouts: the model's shape, the chips, and how a step is cut up."""
+"""A request as a workload for layouts: the model's shape, the chips, and the micro-batches."""
 
 from torchtally.errors import UsageError
 from torchtally.plan.activations import Implementation, usual_kernel
@@ -10,31 +10,31 @@ from torchtally.plan.parallel.step import Workload
 from torchtally.plan.questions.request import Request, sequence_of
 
 USUAL_VOCABULARY = 128_256
-"""Llama 3's: of a made-up shape, where only a parameter count is known."""
+"""Llama 3's: of an assumed shape, where only a parameter count is known."""
 
 
 def shape_of(request: Request) -> tuple[Model, tuple[str, ...]]:
-    """The model's shape, and what is taken for granted where only its size is known."""
+    """The model's shape, and the assumptions where only its size is known."""
     subject = request.of_subject
     if subject.model is not None:
         return subject.model, subject.model.notes
     model = scaled_to(int(subject.parameters.value), vocabulary=USUAL_VOCABULARY)
     return model, (
         *model.notes,
-        f"A vocabulary of {USUAL_VOCABULARY}. A name (llama-3-70b), a config.json or --layers, "
-        "--width, --heads and --vocabulary say otherwise.",
+        f"Assumed vocabulary: {USUAL_VOCABULARY}. A name (llama-3-70b), a config.json or --layers, "
+        "--width, --heads and --vocabulary replace the assumed shape.",
     )
 
 
 def workload_of(request: Request) -> tuple[Workload, tuple[str, ...]]:
-    """What is trained on which chips, and what is taken for granted about it.
+    """What is trained on which chips, and the assumptions.
 
-    Raises UsageError where nothing tells how long a sequence is.
+    Raises UsageError where the sequence length is unknown.
     """
     model, assumptions = shape_of(request)
     sequence, assumption = sequence_of(request)
     if sequence is None:
-        raise UsageError("How long are sequences? Say it: --sequence 4096.")
+        raise UsageError("Missing sequence length: give --sequence 4096.")
     workload = Workload(
         model=model,
         cluster=request.of_cluster,
@@ -47,9 +47,9 @@ def workload_of(request: Request) -> tuple[Workload, tuple[str, ...]]:
 
 
 def plain_layout(request: Request, workload: Workload, micro_batch: int | None = None) -> Layout:
-    """One chip by itself, or FSDP over all of them: what a script does without a layout of its own.
+    """One chip, or FSDP over all of them: what a script without a layout of its own does.
 
-    Raises UsageError where the batch cannot be cut so.
+    Raises UsageError where the batch does not divide.
     """
     chips = request.of_cluster.count
     how = request.implementation or Implementation.EAGER
@@ -58,8 +58,8 @@ def plain_layout(request: Request, workload: Workload, micro_batch: int | None =
     batch = request.global_batch or chips * size
     if batch % (chips * size):
         raise UsageError(
-            f"--batch {batch} cannot be cut into micro-batches of {size} on each of {chips} chips: "
-            f"give a multiple of {chips * size}, or --search for layouts with fewer replicas."
+            f"--batch {batch} does not divide into micro-batches of {size} on each of {chips} "
+            f"chips: give a multiple of {chips * size}, or --search layouts with fewer replicas."
         )
     return Layout(
         data=chips,
