@@ -106,7 +106,7 @@ def test_a_script_that_fails_at_odd_values(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.startswith("largest --batch that fits H100-SXM: 76\n")
     assert "78 does not fit" in done.stdout
-    assert "failed at 77, which says nothing of memory: ValueError: 77 is odd" in (
+    assert "failed at 77, not for lack of memory: ValueError: 77 is odd" in (
         " ".join(done.stdout.split())
     )
 

@@ -75,7 +75,7 @@ def backward(
 ) -> OpCall:
     image, weight = operands(layer, B, dtype, device, format)
     out = aten.convolution.default(image, weight, None, *settings(layer))
-    needs_gradient = [layer.I > 3, True, False]  # nobody wants an image's gradient
+    needs_gradient = [layer.I > 3, True, False]  # the input image needs no gradient
     return work(
         aten.convolution_backward.default,
         torch.ones_like(out), image, weight, None, *settings(layer), needs_gradient,

@@ -29,7 +29,7 @@ KernelSeconds = Callable[[Call], float]
 
 
 class SmallBlock(nn.Module):
-    """What most models are made of, as small as it gets."""
+    """A minimal transformer block."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ QUERIED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.
 
 
 def gpu_conditions(index: int) -> dict[str, str]:
-    """As nvidia-smi says; nothing where it is not there."""
+    """As nvidia-smi reports it; empty where nvidia-smi is missing."""
     query = ",".join(QUERIED)
     line = output_of(
         "nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "-i", str(index)
@@ -57,7 +57,7 @@ def gpu_conditions(index: int) -> dict[str, str]:
 
 
 def output_of(*command: str) -> str:
-    """What a command prints; "" where there is none, or it fails."""
+    """What a command prints; "" where it is missing or fails."""
     if shutil.which(command[0]) is None:
         return ""
     try:

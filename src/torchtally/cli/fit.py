@@ -27,20 +27,20 @@ examples:
   tally fit -m mypackage.train --vary "--layers={}" --margin 2GiB --gpu H200
 
 The script is really executed, once for each value that is tried and several at
-a time: it reads its files, and writes what it writes, logs and checkpoints too.
-It has no stdin, and what it prints is shown only when it fails. Memory is taken
-to grow with the value.
+a time: it reads its files and writes its logs and checkpoints. It has no stdin,
+and its output is shown only when it fails. Memory is assumed to grow with the
+value.
 
-For one GPU the answer is seen: that value was run and fits, and the next one
-was run and does not. For several GPUs it is computed, from two runs at small
-values on one of those that run the same operators: where all allocations grow
-linearly, those at any other value are known, and the model of the allocator
-says what fits each chip. A third run, at the largest of the answers, must
-allocate what was computed for it, byte for byte; else the answers are seen,
-too. --verify has all of them seen.
+For one GPU the answer is verified: that value was run and fits, and the next
+one was run and does not fit. For several GPUs it is computed, from two runs at
+small values on one of those that run the same operators: where all allocations
+grow linearly, those at any other value follow, and the model of the allocator
+predicts what fits each chip. A third run, at the largest of the answers, must
+allocate what was computed for it, byte for byte; otherwise every answer is
+verified by runs. --verify always does that.
 
-Passes of a model in evaluation mode that are like the two before them take the
-same memory and are not run again; --no-folding runs them all.
+Evaluation passes that repeat the two before them take the same memory and are
+not executed again; --no-folding executes them all.
 
 Exit code: 0 when there is a value that fits, 1 when not even the smallest does
 or the script fails, 2 for a wrong command line, 130 on Ctrl-C.

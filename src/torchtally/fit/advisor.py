@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchtally.ledger import Ledger
     from torchtally.tracer.script import Script
 
-AS_IT_IS = "with no end of memory"
+AS_IT_IS = "with unlimited memory"
 WAIT_S = 0.2
 TIMES_AS_LONG = 6
 LEAST_S = 60.0
@@ -34,7 +34,7 @@ class Advisor:
         self.capacity_bytes = chip.total_memory_bytes - taken_bytes
         self.settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         self.needed_bytes = 0
-        """Reserved at most by the run as it is, with no end of memory."""
+        """Peak reserved bytes of the unchanged run with unlimited memory."""
         self.results: list[ChangeResult] = []
         self.failures: list[str] = []
 

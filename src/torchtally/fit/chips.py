@@ -91,7 +91,7 @@ class ChipSearch:
 
 
 def search_of(chip: Chip, values: Values, margin: Margin) -> ChipSearch:
-    """Raises UsageError for a chip on which no script runs, or whose memory is all margin."""
+    """Raises UsageError for a chip that is not a CUDA device or whose memory is all margin."""
     if chip.compute_capability is None:
         raise UsageError(
             f'{chip.name} is not a CUDA device: torch scripts that ask for "cuda" run on '
@@ -123,7 +123,7 @@ class Fleet:
         done: Callable[[Probe], None],
         waiting: Callable[[tuple[int, ...]], None] = lambda values: None,
     ) -> None:
-        """Until every search has found its answer. `done` is told of every run."""
+        """Run until every search has its answer. `done` is called after every run."""
         while True:
             wanted = self.wanted()
             running = set(runs.running)
@@ -165,7 +165,7 @@ class Fleet:
             if not each.wanted:
                 each.search.hints = self.hints()
                 if each.search.is_blind and wanted:
-                    continue  # somebody before it learns what it will go by
+                    continue  # an earlier search is about to give it points to guess from
                 self.foresee(each)
                 each.wanted = each.search.wanted(2)
             wanted |= dict.fromkeys((each.family, value) for value in each.wanted)
@@ -208,5 +208,5 @@ class Fleet:
 
 
 def foresee_fit(growth: Growth, each: ChipSearch, value: int) -> bool:
-    """Whether a value would fit, by straight lines. It is tried before anybody is told."""
+    """Whether a value would fit by linear extrapolation: a guess that a run then checks."""
     return growth.peaks_at(value, each.capacity_bytes, each.chip).fits

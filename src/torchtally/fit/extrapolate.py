@@ -1,4 +1,4 @@
-"""What a run would allocate at a value nobody tried, on chips nobody ran it on, from two runs.
+"""What a run would allocate at other values and on other chips, extrapolated from two runs.
 
 Every storage is taken to grow along a straight line, and so are the shapes of calls that take
 scratch memory: how much they take then follows by the rules of `workspace`, for each chip. The
@@ -20,7 +20,7 @@ from torchtally.trace import Call, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What the allocator made of a run."""
+    """Peaks of a run by the model of the allocator."""
 
     fits: bool
     peak_allocated_bytes: int
@@ -133,7 +133,7 @@ def replay_allocations(
     chip: Chip,
     environment: Mapping[str, str],
 ) -> Peaks:
-    """The allocator's answer to a run, on a chip, with so much memory or no end of it."""
+    """Peaks of a run on a chip with a given capacity; None: unlimited."""
     settings = AllocatorSettings.of_environment(environment)
     allocator = CachingAllocator(
         settings, capacity_bytes=capacity_bytes, total_bytes=chip.total_memory_bytes

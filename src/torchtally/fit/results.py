@@ -14,9 +14,9 @@ class ChangeResult:
 
     change: Change
     peak_reserved_bytes: int
-    """With no end of memory, where it does not fit."""
+    """With unlimited memory where it does not fit."""
     saved_bytes: int
-    """Of the peak of the run as it is, with no end of memory."""
+    """Compared with the peak of the unchanged run with unlimited memory."""
     fits: bool
 
 
@@ -47,6 +47,6 @@ def results_table(results: Sequence[ChangeResult], needed_bytes: int) -> Table:
             for result in listed
         ),
         totals=(None, needed_bytes, None, "as it is"),
-        note="Peaks are reserved bytes, of the run with no end of memory where it does not fit."
+        note="Peaks are reserved bytes, with unlimited memory where the run does not fit."
         + (" What saved nothing is not listed." if len(listed) < len(results) else ""),
     )

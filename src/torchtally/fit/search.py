@@ -56,13 +56,13 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one run of the script said."""
+    """The result of one run of the script."""
 
     value: int
     fits: bool | None
     """None: the script failed at this value, for a reason that is not memory."""
     needed_bytes: int = 0
-    """About the capacity that it needs; 0 where that is not known. Guesses are made of it."""
+    """Approximate capacity it needs, 0 if unknown; guesses interpolate it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Search:
         self.hints: Mapping[int, int] = {}
         """Needed bytes by value, of a chip like this one: good for guesses alone."""
         self.foresees: Callable[[int], bool] | None = None
-        """Whether a value would fit, by somebody's guess that is better than ours."""
+        """A better guess of whether a value fits, from outside."""
         self.settled: Bracket | None = None
         """The answer by other means than this search."""
         self._rounds = 0
@@ -135,7 +135,7 @@ class Search:
         return None
 
     def _open(self) -> Iterator[int]:
-        """Values that nobody has tried, between what fits and what does not, upwards."""
+        """Untried values above the largest that fits, below the smallest that does not."""
         low, high = self.largest_fitting, self.smallest_too_large
         step = self.values.multiple
         first = self.values.first if low is None else low + step
@@ -146,7 +146,7 @@ class Search:
 
     @property
     def is_blind(self) -> bool:
-        """There is nothing yet that a guess could be made of."""
+        """There are too few results to guess from."""
         return len(self._points()) < 2
 
     def wanted(self, how_many: int = 2) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class ChipFamily:
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """Values of runs that are still to be made."""
+        """Values still to be run."""
         if self.why_not or self.is_done:
             return ()
         values = self.values if self.check_value is None else (self.check_value,)
@@ -63,7 +63,7 @@ class ChipFamily:
 
 
 class Survey:
-    """Takes from a fleet the chips whose answers can be computed, and leaves it the others."""
+    """Computes answers for the chips of a fleet where possible; the fleet searches the rest."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -136,7 +136,7 @@ class Survey:
         if failed is not None:
             family.why_not = f"the script fails at {failed.value}"
         elif not all(probe.outcome.verdicts for probe in family.probes.values()):
-            family.why_not = "a run said nothing"
+            family.why_not = "a run returned no result"
         if not family.why_not and not family.wanted and family.check_value is None:
             self.adopt(family)
 
@@ -214,7 +214,7 @@ class Survey:
         return [family for family in self.families if family.why_not]
 
     def family_of(self, each: ChipSearch) -> ChipFamily | None:
-        """The one whose runs a chip's answer was computed from."""
+        """The family whose runs a chip's answer was computed from."""
         return next((family for family in self.computed if each in family.chips), None)
 
     def was_run(self, each: ChipSearch) -> bool:

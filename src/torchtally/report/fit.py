@@ -147,7 +147,7 @@ def margin_text(each: ChipSearch, margin: Margin) -> str:
 
 def failures(fleet: Fleet) -> list[str]:
     return [
-        f"The script failed at {probe.value}, which says nothing of memory: {probe.outcome.failure}"
+        f"The script failed at {probe.value}, not for lack of memory: {probe.outcome.failure}"
         for probe in sorted(fleet.probes.values(), key=lambda probe: probe.value)
         if probe.outcome.failure
     ]

@@ -20,4 +20,4 @@ class Allocations:
     calls: Sequence[Call] = ()
     """Those that may take scratch memory, each one once."""
     uses_streams: bool = False
-    """Of the script's own: whose memory waits for what, the events do not say."""
+    """The script has streams of its own; the events do not record which frees wait for which."""

@@ -1,4 +1,4 @@
-"""Trace a function: what it does on a GPU that is not there."""
+"""Trace a function on a virtual GPU."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def run(
     memory_is_limited: bool = True,
     elapsed: Elapsed | None = None,
 ) -> Trace:
-    """What `function` does on a GPU that is not there.
+    """The trace of `function` on a virtual GPU.
 
     Args:
         function: called once, without arguments; it may build its model inside or use one made
@@ -28,13 +28,13 @@ def run(
         gpu: the chip to simulate, by any name `tally gpus` lists.
         steps: stop after so many optimizer steps; None runs to the end.
         nonzero_fraction: share of a mask taken to be true where a shape depends on values
-            nobody has.
+            unknown to the simulation.
         memory_is_limited: beyond the chip's memory `function` gets torch.OutOfMemoryError; else
-            there is no end of memory.
+            memory is unlimited.
         elapsed: predicts the seconds between two ticks of the trace so far, which is what
             `torch.cuda.Event.elapsed_time` answers inside; None: by the chip's roofline.
 
-    Whatever `function` raises is raised here. Raises UnknownChipError for a GPU nobody knows.
+    Whatever `function` raises is raised here. Raises UnknownChipError for an unknown GPU.
     """
     name = getattr(function, "__qualname__", repr(function))
     roofline_of_chip = Roofline(gpu) if isinstance(gpu, Chip) else roofline(gpu)

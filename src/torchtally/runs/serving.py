@@ -7,8 +7,7 @@ made at import that `gc.get_objects()` no longer lists (frozen, so that collecti
 them and their pages stay shared). Interpreter options (-X, -W) are the server's: none.
 
 multiprocessing's forkserver would not do: it starts its children through pickled functions and a
-`__main__` prepared for them, in our session and with our stdio, and none of them could outlive a
-request's exit code being read.
+`__main__` prepared for them, with our session and stdio.
 
 Why forking is safe here: the only thread is the main one. torch starts its pools (OpenMP, autograd,
 inter-op) when an operator first needs them, and importing runs no operator. NumPy's OpenBLAS starts
@@ -68,7 +67,7 @@ def serve(descriptor: int, preload: list[str]) -> Fork:
 
 
 def _import_silently(modules: list[str]) -> None:
-    """Whatever an import prints or raises, a cold child says it where its output belongs."""
+    """Import without output: a child started cold prints the same to its own output."""
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     for module in modules:
@@ -79,7 +78,7 @@ def _import_silently(modules: list[str]) -> None:
 
 
 def _tell(ours: socket.socket, reply: Reply) -> None:
-    with suppress(OSError):  # nobody listens any more: the next read says so
+    with suppress(OSError):  # the parent has ended: the next read returns nothing
         ours.sendall(msgspec.json.encode(reply) + b"\n")
 
 

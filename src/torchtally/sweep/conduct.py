@@ -66,10 +66,10 @@ def conduct(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Every job to its end, or until a signal: then none is started, and all are asked to save.
+    """Run all jobs, or until a signal: then start no more and ask the running ones to save.
 
     A second signal, or the end of `SAVING_S`, leaves at once; the executor kills what goes on.
-    `stopping` is told how many are waited for, `passing` is called now and then.
+    `stopping` gets the number of runs waited for; `passing` is called between polls.
     """
     waiting = deque(jobs)
     going: set[str] = set()

@@ -2,7 +2,7 @@
 
 A task starts the run's process where it is, as `processes` does here, and waits for it. All
 machines see the sweep's folder, the config's data and the folder we were started in under the same
-paths: a shared file system, which also carries the word to stop.
+paths: a shared file system, through which they are also told to stop.
 """
 
 import importlib

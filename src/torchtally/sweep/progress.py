@@ -1,4 +1,4 @@
-"""What a sweep says while it goes on: a moving line on a terminal, one now and then elsewhere."""
+"""Progress of a sweep: one refreshed line on a terminal, sparse lines elsewhere."""
 
 import json
 import math

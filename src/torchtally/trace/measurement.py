@@ -68,7 +68,7 @@ class Measurement:
     message: str
     exit_code: int
     peak_allocated_bytes: int
-    """The most that torch or the allocator's history ever said: the script may reset torch's."""
+    """The larger of torch's own peak, which the script may reset, and the allocator history's."""
     peak_reserved_bytes: int
     peak_step: int
     """The training step in which most was allocated, counted from 1."""

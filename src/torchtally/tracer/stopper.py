@@ -71,7 +71,7 @@ class Stopper:
         """What SIGTERM asks for has happened; other than the event, safe to read in its handler."""
         self._over = threading.Event()
         self._sending = threading.Lock()
-        """Held while a signal is sent, so that none arrives that nobody handles any more."""
+        """Held while a signal is sent, so that none arrives after its handler is gone."""
         self._last_word = threading.Lock()
         """Held by whoever reports; never given back."""
 
@@ -187,7 +187,7 @@ class Stopper:
     def _leave(self, outcome: ScriptOutcome) -> None:
         """Report and end the process, without a word to the script."""
         if not self._last_word.acquire(blocking=False):
-            self._last_word.acquire()  # somebody is reporting already and then leaves
+            self._last_word.acquire()  # another thread is reporting and then ends the process
         code = outcome.exit_code
         try:
             code = self._leaving(outcome)

@@ -36,8 +36,8 @@ def categories(comparison: Comparison) -> Table:
         columns=(Column("category", "held for", Unit.NAME), *numbers()),
         rows=tuple((str(name).replace("_", " "), *cells(pair)) for name, pair in comparison.held),
         totals=(None, *cells(comparison.allocated)),
-        note="The rest: activations, temporaries, workspaces, buffers and batches. Of a step that "
-        "did not end, gradients are unknown.",
+        note="The rest: activations, temporaries, workspaces, buffers and batches. Gradients of a "
+        "step that did not end are unknown.",
     )
 
 

@@ -1,1 +1,1 @@
-"""One measuring program for a real GPU and a simulated one, and what it says held side by side."""
+"""One measuring program for a real GPU and a simulated one."""

@@ -36,7 +36,7 @@ class HistoryBlock:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What a history says."""
+    """The result of playing a history back."""
 
     step_peaks: tuple[tuple[int, int], ...]
     """(allocated, reserved) bytes: each completed step, and what came after the last one."""
@@ -96,7 +96,7 @@ def play(
 
 
 def _completed_steps(entry: Entry) -> int:
-    """Training steps that an event says were completed; other threads' events do not say."""
+    """Completed training steps by an event's metadata; 0 without any (other threads)."""
     metadata = str(entry.get("user_metadata", ""))
     number = metadata.removeprefix(STEP_MARK)
     return int(number) if number != metadata and number.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""Measures the run that goes on in this process, by what `torch.cuda` says of its memory.
+"""Measures the memory of the run in this process by `torch.cuda`'s own counters and history.
 
 It knows nothing of whether the GPU is there: a simulated one answers the same questions.
 """

@@ -31,11 +31,11 @@ class AllocationRecorder(Recorder):
         self.log: list[int] | None = None
         """While there is one: births of storages as number + 1, deaths as -(number + 1)."""
         self.values_read = 0
-        """How often the script asked a virtual tensor for a value that nobody has."""
+        """How often the script read a value that a virtual tensor does not have."""
         self.scratch_calls: list[Call] = []
         """Calls that may take scratch memory, each one once."""
         self.scratch: list[tuple[int, int]] = []
-        """(tick, number of the call) of every such call: how much it takes, the chip says."""
+        """(tick, number of the call) of every such call. Its bytes depend on the chip."""
         self._held: list[int] = []
         """In the log's numbers: scratch memory of the operator at work."""
         self._scratch_numbers: dict[tuple[Any, ...], int] = {}

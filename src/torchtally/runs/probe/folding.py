@@ -1,20 +1,20 @@
-"""Passes of a model that are like the ones before: their allocations are made, their operators not.
+"""Evaluation passes that repeat earlier ones: their allocations are replayed, no operator runs.
 
 Scripts evaluate their model on hundreds of batches before the first training step. Every such pass
 takes and frees the same memory. A call of an outermost module is *folded* (its allocations and
-frees repeated in their order, its results made, no code of it run) when nothing could tell the
+frees replayed in their order, its results created, its code not run) when that makes no observable
 difference:
 
-- gradients are off, the module is in evaluation mode, and no hook of anybody's is in it;
+- gradients are off, the module is in evaluation mode, and no module in it has a hook;
 - arguments agree in shapes, strides, dtypes and plain values with those of earlier calls;
 - the last two such calls ran the same operators and took and freed the same memory in the same
   order, read no tensor's value, touched no host tensor, wrote to no tensor from outside, left the
   attributes of all modules as they were, and nothing of theirs lived on but their results (and the
   weights that autocast has cast, which live on until it ends, here as there).
 
-Every RECHECK-th call runs all the same; one that then differs ends the folding of its kind. What
-cannot be seen is a forward that leaves something outside of its modules and of torch (a counter
-in a global): then the script goes another way than it would, for which `is_on` can be off.
+Every RECHECK-th call runs anyway; if it differs, calls of its kind are folded no more. Known
+limitation: side effects outside modules and torch (a counter in a global) are not detected, so the
+script may take another path than it would; `tally fit --no-folding` avoids that.
 """
 
 import sys
@@ -53,7 +53,7 @@ PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, to
 
 @dataclass(frozen=True, slots=True)
 class FoldedTensor:
-    """A tensor that a pass gave back: in the how-manieth storage of the pass, and how."""
+    """A tensor that a pass returned: the index of its storage among the pass's, and its layout."""
 
     storage: int
     shape: torch.Size
@@ -111,7 +111,7 @@ class Folding:
     _lent: list[VirtualStorage] = field(default_factory=list)
     """Of folded calls: as long as autocast's cache."""
     _unproven: list[tuple[CallKind, list[int]]] = field(default_factory=list)
-    """Numbers of storages that are said to be autocast's: they have to die when its cache does."""
+    """Storages taken to be in autocast's cache: they must be freed when it is cleared."""
     _since_clear: dict[Any, int] = field(default_factory=dict)
     """Calls of a kind since autocast's cache was cleared: the first one fills it."""
     _looks: int = 0
