@@ -17,6 +17,7 @@ from tests.builders import (
     unknown_call,
 )
 from tests.strategies import traces
+from torchtally.chips import chip
 from torchtally.ledger import (
     GROUPINGS,
     ConservationError,
@@ -28,6 +29,7 @@ from torchtally.ledger import (
     account,
     sums,
 )
+from torchtally.timing.roofline import Roofline
 from torchtally.trace import Call, Phase, Role, Trace
 from torchtally.work import RULES, Cost, Kind, cost_of
 from torchtally.work.convention import Convention
@@ -225,3 +227,22 @@ def test_broken_memory_is_caught(ledger: Ledger) -> None:
     memory = replace(ledger.memory, at_peak=())
     with pytest.raises(ConservationError, match="categories at the peak sum to 0"):
         replace(ledger, memory=memory).check()
+
+
+# Times -----------------------------------------------------------------------------------------
+
+
+def test_another_chip_is_another_column_of_times(ledger: Ledger) -> None:
+    """Issuing takes 8 us for the unknown operator at the end of the first step, then 10 us forward
+    and twice 7 us backward: 32 us from kernel to kernel on any chip that waits for its host.
+    """
+    assert ledger.step_s is None
+    assert {slot.seconds for slot in ledger.times.slots} == {0.0}
+    for name in ("H100-SXM", "A100-SXM"):
+        timed = ledger.timed(Roofline(chip(name)))
+        timed.check()
+        assert timed.entries is ledger.entries
+        assert timed.roofline == Roofline(chip(name))
+        assert timed.step_s == pytest.approx(32e-6)
+        assert replace(timed.total, seconds=0.0, kernel_s=0.0) == ledger.total
+        assert len(timed.times.slots) == len(ledger.entries) == 9
