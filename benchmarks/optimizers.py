@@ -1,4 +1,4 @@
-"""One optimizer step over the tensors of GPT-2 124M on the CPU: ours beside torch's three ways.
+"""One optimizer step over the tensors of GPT-2 124M on the CPU: torch's three ways, and ours.
 
 Every implementation has parameters, gradients and state of its own, alike; they step in turn, so a
 busy moment of the machine hits all of them, and each repetition gives a ratio to torch's for-loop.
@@ -20,7 +20,6 @@ import torch
 
 from benchmarks.measuring import against, interleaved, parser, show, write
 from torchtally.train.optimizers import OptimizerConfig, build, implementations
-from torchtally.train.optimizers.build import TORCHS
 
 TARGET_RATIO = 1.1
 POSITIONS, WIDTH = 1024, 768
@@ -60,15 +59,12 @@ def parameters(size: Size) -> list[tuple[str, torch.nn.Parameter]]:
 
 
 def contestants(name: str, size: Size) -> dict[str, torch.optim.Optimizer]:
-    """One optimizer in every implementation that there is; the for-loop first."""
+    """One optimizer in each of its implementations; the for-loop first."""
+    kinds = implementations(OptimizerConfig(name=name), {"cpu"})
     contestants: dict[str, torch.optim.Optimizer] = {}
-    if name in TORCHS:
-        values = OptimizerConfig(name=name).hyperparameters()
-        values.pop("eps_inside_root", None)
-        contestants["for-loop"] = TORCHS[name](parameters(size), foreach=False, **values)
-    elif name == "muon":
+    if name == "muon":
         contestants["for-loop"] = torch_muon(size)
-    for kind in implementations(OptimizerConfig(name=name), {"cpu"}):
+    for kind in sorted(kinds, key=lambda kind: kind != "for-loop"):
         config = OptimizerConfig(name=name, implementation=kind)
         contestants[kind] = build(parameters(size), config)
     return contestants

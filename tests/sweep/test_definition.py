@@ -49,7 +49,7 @@ EVERYTHING: dict[str, Any] = {
     "optimizer.betas": (0.9, 0.95), "optimizer.eps": 1e-9, "optimizer.momentum": 0.8,
     "optimizer.nesterov": True, "optimizer.alpha": None, "optimizer.eps_inside_root": None,
     "optimizer.ns_steps": 4, "optimizer.adjust_lr_fn": "original", "optimizer.adamw_lr": 0.1,
-    "optimizer.decayed_on": "all", "optimizer.implementation": "own",
+    "optimizer.decayed_on": "all", "optimizer.implementation": "for-loop",
     "learning_rate.shape": "wsd", "learning_rate.warmup_steps": 2, "learning_rate.floor": 0.1,
     "learning_rate.decay_steps": 3, "learning_rate.decay_shape": "linear",
     "evaluation.every": 5, "evaluation.batches": 3, "sampling.every": 4, "sampling.tokens": 5,

@@ -40,7 +40,7 @@ def test_the_deep_linear_model_by_hand() -> None:
     but the last one. The mean keeps nothing.
     """
     model = Cruncher(D, LAYERS)
-    optimizer = build(model, OptimizerConfig(name="adamw", implementation="own"))
+    optimizer = build(model, OptimizerConfig(name="adamw", implementation="for-loop"))
     x = torch.randn(B, D)
     kept_bytes = measure_activation_bytes(lambda: model(x).mean(), model, [x])
     assert kept_bytes == LAYERS * B * D * 4
@@ -85,7 +85,7 @@ def test_a_transformer_beside_its_closed_forms(name: str, changes: dict[str, obj
     how = precision(name)
     config = preset(PRESET, context=SEQUENCE, **changes)
     model = how.prepare(Transformer(config), "cpu")
-    optimizer = build(model, OptimizerConfig(name="adamw", implementation="own"))
+    optimizer = build(model, OptimizerConfig(name="adamw", implementation="for-loop"))
     ids, targets = torch.randint(0, config.vocabulary, (2, ROWS, SEQUENCE))
 
     def forward() -> Tensor:

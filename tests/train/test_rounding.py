@@ -93,10 +93,11 @@ def stepped(
 
 
 CONFIGS = {
-    "adamw, own": replace(ADAMW, implementation="own"),
+    "adamw, for-loop": replace(ADAMW, implementation="for-loop"),
     "adamw, fused": replace(ADAMW, implementation="fused"),
     "momentum": OptimizerConfig(name="momentum", lr=1e-2),
-    "adagrad, torch's": OptimizerConfig(name="adagrad", lr=1e-2, implementation="foreach"),
+    "adagrad, foreach": OptimizerConfig(name="adagrad", lr=1e-2, implementation="foreach"),
+    "adagrad, eps inside": OptimizerConfig(name="adagrad", lr=1e-2, eps_inside_root=True),
     "lion": OptimizerConfig(name="lion", lr=1e-3),
     "muon": OptimizerConfig(name="muon", lr=1e-2),
 }
@@ -139,7 +140,7 @@ def test_state_of_stochastic_rounding_is_bfloat16_and_moves() -> None:
     """β₂ = 0.999 moves v by a thousandth of the way, which nearest rounding never does."""
     layer, _ = weights_and_targets()
     layer = layer.bfloat16()
-    optimizer = precision("pure-bf16").wrap(build(layer, CONFIGS["adamw, own"]))
+    optimizer = precision("pure-bf16").wrap(build(layer, CONFIGS["adamw, for-loop"]))
     for _ in range(300):
         layer.weight.grad = torch.ones_like(layer.weight)
         optimizer.step()
@@ -188,14 +189,14 @@ def test_learning_rates_of_the_wrapper_count() -> None:
     layer, target = weights_and_targets()
     layer = layer.bfloat16()
     before = layer.weight.detach().clone()
-    optimizer = precision("bf16-master").wrap(build(layer, CONFIGS["adamw, own"]))
+    optimizer = precision("bf16-master").wrap(build(layer, CONFIGS["adamw, for-loop"]))
     optimizer.param_groups[0]["lr"] = 0.0
     stepped(layer, target, optimizer, 2)
     assert torch.equal(layer.weight, before)
 
 
 @pytest.mark.parametrize("name", ["bf16-master", "pure-bf16"])
-@pytest.mark.parametrize("implementation", ["own", "fused"])
+@pytest.mark.parametrize("implementation", ["for-loop", "fused"])
 def test_state_is_what_was_planned_and_what_the_closed_form_says(
     name: str, implementation: str
 ) -> None:

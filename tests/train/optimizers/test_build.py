@@ -24,10 +24,10 @@ from torchtally.plan.architecture.weights import Group, Weight
 from torchtally.plan.optimizers import OPTIMIZERS
 from torchtally.train.optimizers import (
     DEFAULTS,
-    AdaGrad,
+    Lion,
     Muon,
     OptimizerConfig,
-    RMSProp,
+    RootEpsAdaGrad,
     build,
     held_state_bytes,
     implementation,
@@ -38,9 +38,10 @@ from torchtally.train.optimizers import (
     planned_state_bytes,
     state_bytes_per_parameter,
 )
-from torchtally.train.optimizers.build import FUSED_ON, OWN, TORCHS
+from torchtally.train.optimizers.build import FUSED_ON, IMPLEMENTATIONS, TORCHS
 from torchtally.train.optimizers.hyperparameters import check_hyperparameters
 
+CLASSES = {**TORCHS, "lion": Lion, "muon": Muon}
 EVERY = [
     (name, kind)
     for name in DEFAULTS
@@ -109,8 +110,6 @@ def test_defaults_are_torchs(name: str) -> None:
         assert values.pop("momentum") == 0.9  # torch's 0 is our sgd
     assert values.pop("eps_inside_root", False) is False
     assert values == {key: theirs[key] for key in values}
-    own = OWN[name](parameters()).defaults
-    assert values == {key: own[key] for key in values}
 
 
 def test_a_choice_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +129,7 @@ def test_adagrads_eps_goes_with_its_form() -> None:
     )  # fmt: skip
     assert outside.hyperparameters()["eps"] == 1e-10
     assert inside.hyperparameters()["eps"] == 1e-5
-    assert isinstance(build(parameters(), inside), AdaGrad)
+    assert isinstance(build(parameters(), inside), RootEpsAdaGrad)
 
 
 def names(group: dict[str, Any]) -> set[str]:
@@ -207,11 +206,11 @@ def test_nothing_to_train() -> None:
 
 AUTO = {
     ("sgd", "cpu"): "fused", ("momentum", "cpu"): "fused", ("adagrad", "cpu"): "fused",
-    ("rmsprop", "cpu"): "own", ("adam", "cpu"): "fused", ("adamw", "cpu"): "fused",
-    ("lion", "cpu"): "own", ("muon", "cpu"): "own",
-    ("sgd", "cuda"): "fused", ("momentum", "cuda"): "fused", ("rmsprop", "cuda"): "own",
-    ("adam", "cuda"): "fused", ("adamw", "cuda"): "fused", ("lion", "cuda"): "own",
-    ("muon", "cuda"): "own", ("adamw", "mps"): "own", ("adamw", "meta"): "own",
+    ("rmsprop", "cpu"): "for-loop", ("adam", "cpu"): "fused", ("adamw", "cpu"): "fused",
+    ("lion", "cpu"): "foreach", ("muon", "cpu"): "foreach",
+    ("sgd", "cuda"): "fused", ("momentum", "cuda"): "fused", ("rmsprop", "cuda"): "foreach",
+    ("adam", "cuda"): "fused", ("adamw", "cuda"): "fused", ("lion", "cuda"): "foreach",
+    ("muon", "cuda"): "foreach", ("adamw", "mps"): "for-loop", ("adamw", "meta"): "for-loop",
 }  # fmt: skip
 
 
@@ -223,27 +222,29 @@ def test_auto_is_what_it_says(name: str, device: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), EVERY)
 def test_build_makes_what_was_asked_for(name: str, kind: Any) -> None:
     optimizer = build(Small(), OptimizerConfig(name=name, implementation=kind))
-    assert isinstance(optimizer, OWN[name] if kind == "own" else TORCHS[name])
-    if kind != "own":
-        assert all(group[kind] is True for group in optimizer.param_groups)
+    assert isinstance(optimizer, CLASSES[name])
+    if name in TORCHS:
+        for group in optimizer.param_groups:
+            assert IMPLEMENTATIONS[kind].items() <= group.items()
 
 
 @pytest.mark.parametrize(("name", "device"), AUTO)
 def test_build_takes_auto(name: str, device: str) -> None:
     if device == "cpu":
-        kind = AUTO[name, device]
         optimizer = build(Small(), OptimizerConfig(name=name))
-        assert isinstance(optimizer, OWN[name] if kind == "own" else TORCHS[name])
+        assert isinstance(optimizer, CLASSES[name])
+        is_fused = AUTO[name, device] == "fused"
+        assert all(bool(group.get("fused")) is is_fused for group in optimizer.param_groups)
 
 
 def test_an_implementation_that_is_not_there() -> None:
     with pytest.raises(
-        UsageError, match=r"lion has no implementation 'fused' on cpu. Choose from own"
+        UsageError, match=r"lion has no implementation 'fused' on cpu. Choose from foreach"
     ):
         build(Small(), OptimizerConfig(name="lion", implementation="fused"))
     with pytest.raises(UsageError, match="adagrad with eps_inside_root has no implementation"):
         build(
-            Small(), OptimizerConfig(name="adagrad", eps_inside_root=True, implementation="foreach")
+            Small(), OptimizerConfig(name="adagrad", eps_inside_root=True, implementation="fused")
         )
     mixed = implementations(OptimizerConfig(name="adamw"), {"cuda", "mps"})
     assert "fused" not in mixed
@@ -398,7 +399,7 @@ def test_amsgrad_and_centered_are_counted() -> None:
 def test_torchs_schedulers_and_grad_scaler_work(name: str) -> None:
     """A scaler on the CPU: an overflow skips the step, and gradients arrive unscaled."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
-    optimizer = build(model, OptimizerConfig(name=name, lr=0.1, implementation="own"))
+    optimizer = build(model, OptimizerConfig(name=name, lr=0.1, implementation="foreach"))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     before = copy.deepcopy(model.state_dict())
@@ -448,8 +449,7 @@ def test_the_linear_teacher_learns_as_with_torch(name: str, kind: Any, lr: float
 
 def test_the_missions_adagrad_is_faster_at_the_larger_rate() -> None:
     losses = {
-        lr: linear_teacher(lambda them, lr=lr: AdaGrad(them, lr=lr, eps_inside_root=True))
-        for lr in (0.01, 0.1)
+        lr: linear_teacher(lambda them, lr=lr: RootEpsAdaGrad(them, lr=lr)) for lr in (0.01, 0.1)
     }
     assert losses[0.01][0] == losses[0.1][0]
     assert losses[0.1][-1] < losses[0.01][-1]
@@ -465,7 +465,7 @@ def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         optimizer["name"]: optimizer for optimizer in json.loads(file.read_text())["optimizers"]
     }
     assert set(found) == set(DEFAULTS) - {"muon"}
-    assert set(found["adamw"]["ratio"]) == {"for-loop", "fused", "foreach", "own"}
+    assert set(found["adamw"]["ratio"]) == {"fused", "for-loop", "foreach"}
     assert all(
         s > 0
         for optimizer in found.values()
@@ -476,6 +476,4 @@ def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 
 
 def test_classes_by_name() -> None:
-    assert set(OWN) == set(DEFAULTS) <= set(OPTIMIZERS)
-    assert OWN["muon"] is Muon
-    assert OWN["rmsprop"] is RMSProp
+    assert set(CLASSES) == set(DEFAULTS) <= set(OPTIMIZERS)

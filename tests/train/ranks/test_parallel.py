@@ -158,13 +158,16 @@ def test_every_precision_goes_with_replicas(folder: Path) -> None:
 OPTIMIZERS = [
     {"name": "sgd", "lr": 1e-4},
     {"name": "momentum", "lr": 1e-4},
+    {"name": "momentum", "lr": 1e-4, "implementation": "foreach"},
     {"name": "adagrad"},
+    {"name": "adagrad", "implementation": "foreach"},
+    {"name": "adagrad", "eps_inside_root": True},
     {"name": "rmsprop", "lr": 1e-3},
+    {"name": "rmsprop", "lr": 1e-3, "implementation": "foreach"},
     {"name": "adam"},
-    {"name": "adam", "implementation": "own"},
+    {"name": "adam", "implementation": "for-loop"},
     {"name": "adam", "implementation": "foreach"},
     {"name": "adamw"},
-    {"name": "adamw", "implementation": "own"},
     {"name": "lion"},
     {"name": "muon"},
 ]
@@ -195,7 +198,7 @@ def test_every_optimizer_steps_shards_as_it_steps_the_whole(tmp_path: Path) -> N
 def test_fused_kernels_that_know_no_shards_are_refused(name: str) -> None:
     config = OptimizerConfig(name=name, implementation="fused")
     assert implementation(config, {"cpu"}) == "fused"
-    with pytest.raises(UsageError, match=r"with sharded weights\. Choose from own, foreach"):
+    with pytest.raises(UsageError, match=r"with sharded weights\. Choose from for-loop, foreach"):
         implementation(config, {"cpu"}, are_shards=True)
 
 

@@ -1,7 +1,6 @@
-"""Optimizers written from their equations, learning rate schedules, and gradient clipping."""
+"""Optimizers from a config: torch.optim's and ours; learning-rate schedules and clipping."""
 
-from torchtally.train.optimizers.adagrad import AdaGrad
-from torchtally.train.optimizers.adam import Adam, AdamW
+from torchtally.train.optimizers.adagrad import RootEpsAdaGrad
 from torchtally.train.optimizers.build import build, implementation, implementations, load_state
 from torchtally.train.optimizers.clipping import clip_by_norm, clip_by_value, global_norm
 from torchtally.train.optimizers.config import (
@@ -14,13 +13,11 @@ from torchtally.train.optimizers.foreach import ForeachOptimizer
 from torchtally.train.optimizers.groups import parameter_groups
 from torchtally.train.optimizers.lion import Lion
 from torchtally.train.optimizers.muon import Muon, newton_schulz
-from torchtally.train.optimizers.rmsprop import RMSProp
 from torchtally.train.optimizers.schedules import (
     ScheduleConfig,
     learning_rates,
     set_learning_rate,
 )
-from torchtally.train.optimizers.sgd import SGD
 from torchtally.train.optimizers.state import (
     held_state_bytes,
     planned_counter_bytes,
@@ -30,17 +27,13 @@ from torchtally.train.optimizers.state import (
 
 __all__ = [
     "DEFAULTS",
-    "SGD",
-    "AdaGrad",
-    "Adam",
-    "AdamW",
     "DecayedOn",
     "ForeachOptimizer",
     "Lion",
     "Muon",
     "OptimizerConfig",
     "OptimizerImplementation",
-    "RMSProp",
+    "RootEpsAdaGrad",
     "ScheduleConfig",
     "build",
     "clip_by_norm",

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from torchtally.errors import UsageError
-from torchtally.train.optimizers.adagrad import AdaGrad
-from torchtally.train.optimizers.adam import Adam, AdamW
+from torchtally.torch_private import devices_with_foreach
+from torchtally.train.optimizers.adagrad import RootEpsAdaGrad
 from torchtally.train.optimizers.config import OptimizerConfig, OptimizerImplementation
 from torchtally.train.optimizers.foreach import ParameterGroup
 from torchtally.train.optimizers.groups import (
@@ -19,19 +19,14 @@ from torchtally.train.optimizers.groups import (
 )
 from torchtally.train.optimizers.lion import Lion
 from torchtally.train.optimizers.muon import Muon
-from torchtally.train.optimizers.rmsprop import RMSProp
-from torchtally.train.optimizers.sgd import SGD
 from torchtally.train.shards import is_shard
 
-OWN: Mapping[str, type[torch.optim.Optimizer]] = {
-    "sgd": SGD, "momentum": SGD, "adagrad": AdaGrad, "rmsprop": RMSProp,
-    "adam": Adam, "adamw": AdamW, "lion": Lion, "muon": Muon,
-}  # fmt: skip
 TORCHS: Mapping[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
     "rmsprop": torch.optim.RMSprop, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
 }  # fmt: skip
-"""torch's optimizers that have a foreach form. Its Muon has none, and takes matrices only."""
+"""Muon is ours: torch.optim.Muon takes matrices alone and knows no shards, and in bfloat16 without
+nesterov it divides its own momentum by its norm (torch 2.13)."""
 
 _FUSED = ("sgd", "momentum", "adam", "adamw")
 _HAS_FUSED_ADAGRAD_ON_CUDA = torch.torch_version.TorchVersion(torch.__version__) >= "2.13"
@@ -41,6 +36,11 @@ FUSED_ON: Mapping[str, Sequence[str]] = {
     "cuda": (*_FUSED, "adagrad") if _HAS_FUSED_ADAGRAD_ON_CUDA else _FUSED,
 }
 """Optimizers with fused kernels in torch, by device type."""
+
+IMPLEMENTATIONS: Mapping[str, dict[str, Any]] = {
+    "fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False},
+}  # fmt: skip
+"""What torch.optim's constructors call them."""
 
 FUSED_ON_SHARDS = ("adam", "adamw")
 """Optimizers whose fused kernel supports DTensor. In torch 2.13 the others raise
@@ -68,10 +68,12 @@ def build(
     if config.name == "muon":
         return Muon(_muon_groups(trained, config), **_without(values, "adamw_lr"))
     groups = decay_groups(trained, values["weight_decay"], config.decayed_on)
-    if chosen == "own":
-        return OWN[config.name](groups, **values)
-    options = {**_without(values, "eps_inside_root"), str(chosen): True}
-    return TORCHS[config.name](groups, **options)
+    values = _without(values, "eps_inside_root")
+    if config.name == "lion":
+        return Lion(groups, **values)
+    if config.eps_inside_root:
+        return RootEpsAdaGrad(groups, **values)
+    return TORCHS[config.name](groups, **values, **IMPLEMENTATIONS[chosen])
 
 
 def implementations(
@@ -79,16 +81,19 @@ def implementations(
 ) -> tuple[str, ...]:
     """The implementations available on devices of these types, fastest first.
 
-    Fused kernels read and write each tensor once. On the CPU they take 0.2 to 0.6 of the time of
-    torch's for-loop, except for plain SGD; the equations here take 0.6 to 1.0 and torch's foreach
-    0.8 to 1.2 (benchmarks/optimizers.py, one thread).
+    Fused kernels read and write each tensor once: on the CPU they take 0.2 to 0.6 of the time of
+    the for-loop for all but plain SGD, and foreach 1.0 to 2.4 (benchmarks/optimizers.py, one
+    thread). Ours are by foreach alone.
     """
     if config.name not in TORCHS or config.eps_inside_root:
-        return ("own",)
+        return ("foreach",)
+    # On the CPU torch's foreach is a loop, too, and rounds a decay of 0.999 to bfloat16: to 1.
+    has_kernels = set(devices) <= set(devices_with_foreach())
+    plain = ("foreach", "for-loop") if has_kernels else ("for-loop", "foreach")
     has_fused = not are_shards or config.name in FUSED_ON_SHARDS
     if has_fused and all(config.name in FUSED_ON.get(device, ()) for device in devices):
-        return ("fused", "own", "foreach")
-    return ("own", "foreach")
+        return ("fused", *plain)
+    return plain
 
 
 def implementation(

@@ -5,14 +5,14 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from torchtally.errors import UsageError
-from torchtally.train.optimizers.adagrad import default_eps
 from torchtally.train.optimizers.hyperparameters import (
     LearningRateAdjustment,
     check_hyperparameters,
 )
 
-OptimizerImplementation = Literal["auto", "fused", "foreach", "own"]
-"""torch's fused kernels, torch's foreach, or the equations here ("own")."""
+OptimizerImplementation = Literal["auto", "fused", "foreach", "for-loop"]
+"""How a step goes over the tensors: by one fused kernel, one operator after the other over lists of
+tensors, or one tensor after the other."""
 DecayedOn = Literal["all", "matrices", "matrices without embeddings"]
 """Which parameters have weight decay. Matrices have two or more dimensions; norms and biases have
 one, and decay only with "all"."""
@@ -82,7 +82,8 @@ class OptimizerConfig:
         """All hyperparameters, given or default."""
         values = {**DEFAULTS[self.name], **self._given()}
         if self.name == "adagrad" and values["eps"] is None:
-            values["eps"] = default_eps(values["eps_inside_root"])
+            # Inside the root it is added to squares, and so is much larger.
+            values["eps"] = 1e-5 if values["eps_inside_root"] else 1e-10
         if self.name == "muon" and values["adamw_lr"] is None:
             values["adamw_lr"] = values["lr"]
         return values

@@ -1,4 +1,4 @@
-"""The base class of all optimizers here: lists of parameters, and an equation over these lists.
+"""The base class of our own optimizers: lists of parameters, and an equation over these lists.
 
 An optimizer is one equation, `_update`, over the parameters of a batch, their gradients and their
 state, by torch's foreach operators: on a GPU a handful of kernels for hundreds of tensors. It is a

@@ -8,8 +8,15 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtally.errors import UsageError
-from torchtally.torch_private import foreach_lerp, foreach_lerp_
-from torchtally.train.optimizers.adam import ADAM_FORM, adamw_step
+from torchtally.torch_private import (
+    foreach_add_,
+    foreach_addcdiv_,
+    foreach_addcmul_,
+    foreach_div_,
+    foreach_lerp,
+    foreach_lerp_,
+    foreach_sqrt,
+)
 from torchtally.train.optimizers.foreach import (
     ForeachOptimizer,
     Form,
@@ -21,6 +28,7 @@ from torchtally.train.optimizers.hyperparameters import LearningRateAdjustment
 from torchtally.train.shards import gather_whole, local_part, part_like
 
 MUON_FORM = Form(("momentum_buffer",), is_elementwise=False)
+ADAM_FORM = Form(("exp_avg", "exp_avg_sq"), counts_steps=True)
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Jordan et al.: the quintic that is steepest at 0 and whose fifth iterate stays near 1."""
 NS_EPS = 1e-7
@@ -97,6 +105,21 @@ class Muon(ForeachOptimizer):
             muon_step(batch, group)
         else:
             adamw_step(batch, group)
+
+
+def adamw_step(batch: ParameterBatch, group: ParameterGroup) -> None:
+    """torch.optim.AdamW's equation, in place."""
+    η, λ, (β1, β2), ε = group["lr"], group["weight_decay"], group["betas"], group["eps"]
+    m, v = batch.moments
+    if λ:
+        scale(batch.parameters, 1 - η * λ)
+    foreach_lerp_(m, batch.gradients, weight=1 - β1)
+    scale(v, β2)
+    foreach_addcmul_(v, batch.gradients, batch.gradients, value=1 - β2)
+    root = foreach_sqrt(v)
+    foreach_div_(root, [sqrt(1 - β2**t) for t in batch.steps])
+    foreach_add_(root, ε)
+    foreach_addcdiv_(batch.parameters, m, root, [-η / (1 - β1**t) for t in batch.steps])
 
 
 def muon_step(batch: ParameterBatch, group: ParameterGroup) -> None:
