@@ -2,7 +2,7 @@
 
     python -m tests.plan.mutants          prints the score and the changes that nobody noticed
 
-A formula is known by the call of `derived` that computes it and its text. Hand sums are the tests
+A formula is known by the call of `derive` that computes it and its text. Hand sums are the tests
 of `HAND_SUMS` that pytest would run without fixtures and hypothesis.
 """
 
@@ -61,7 +61,7 @@ def _cases(test: Callable[..., None]) -> Iterator[HandSum]:
 
 
 class Compiling:
-    """Stands in for `quantity._compiled`: notes every formula, and changes one of them."""
+    """Stands in for `quantity._compile`: notes every formula, and changes one of them."""
 
     def __init__(self, changed: Formula | None = None, into: str = "") -> None:
         self.formulas: set[Formula] = set()
@@ -79,14 +79,14 @@ class Compiling:
 
 def notices(sums: list[HandSum], compiling: Compiling) -> bool:
     """One of these sums fails. Whatever a wrong formula makes it raise is a failure."""
-    plain, quantity._compiled = quantity._compiled, compiling  # type: ignore[assignment]
+    plain, quantity._compile = quantity._compile, compiling  # type: ignore[assignment]
     try:
         for hand_sum in sums:
             hand_sum()
     except Exception:
         return True
     finally:
-        quantity._compiled = plain
+        quantity._compile = plain
     return False
 
 
@@ -106,13 +106,13 @@ def reached() -> dict[Formula, list[HandSum]]:
 
 
 def sites() -> set[tuple[str, int]]:
-    """Every call of `derived` below `plan`, by file and line."""
+    """Every call of `derive` below `plan`, by file and line."""
     return {
         (str(path.relative_to(PLAN)), node.lineno)
         for path in PLAN.rglob("*.py")
         if path.name != "quantity.py"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "derived"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "derive"
     }
 
 
@@ -132,7 +132,7 @@ def mutants(formula: str) -> Iterator[str]:
 
 
 def survivors() -> tuple[list[str], list[str]]:
-    """Calls of `derived` that no hand sum reaches, and changes that no hand sum notices."""
+    """Calls of `derive` that no hand sum reaches, and changes that no hand sum notices."""
     sums = reached()
     unreached = sorted(sites() - {formula[:2] for formula in sums})
     changes = [(formula, mutant) for formula in sorted(sums) for mutant in mutants(formula[2])]

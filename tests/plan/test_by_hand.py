@@ -260,11 +260,11 @@ def seconds(number: float) -> Quantity:
 
 def test_overlap() -> None:
     """5 s of communication beside 4 s of compute; one of 3 layers always shows."""
-    same(overlap.exposed("x", seconds(5), seconds(4), 0.5), 5 - 0.5 * 4)
-    same(overlap.exposed("x", seconds(2), seconds(4), 1.0), 0)
+    same(overlap.exposed_s("x", seconds(5), seconds(4), 0.5), 5 - 0.5 * 4)
+    same(overlap.exposed_s("x", seconds(2), seconds(4), 1.0), 0)
     layers = of(3, Unit.NUMBER)
-    same(overlap.exposed_by_layers("x", seconds(6), seconds(4), 0.5, layers), 6 - 0.5 * 4)
-    same(overlap.exposed_by_layers("x", seconds(6), seconds(5), 1.0, layers), 6 / 3)
+    same(overlap.exposed_by_layers_s("x", seconds(6), seconds(4), 0.5, layers), 6 - 0.5 * 4)
+    same(overlap.exposed_by_layers_s("x", seconds(6), seconds(5), 1.0, layers), 6 / 3)
 
 
 def test_bubbles_that_weight_gradients_fill() -> None:
@@ -293,7 +293,7 @@ def test_collectives() -> None:
     same(tree.sent, 2 * 100_000)
     nothing = communication.all_reduce(5, communication.RankGroup(1, 1), net)
     assert (nothing.sent.value, nothing.seconds.value) == (0, 0)
-    thrice = communication.repeated("x", tree, of(3, Unit.COUNT))
+    thrice = communication.repeat("x", tree, of(3, Unit.COUNT))
     same(thrice.sent, 3 * 2 * 100_000)
     same(thrice.seconds, 3 * tree.seconds.value)
 

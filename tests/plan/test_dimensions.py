@@ -3,7 +3,7 @@
 import pytest
 
 from tests.plan.dimensions import MixedUnitsError, check_units
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.units import Unit
 
 BYTES, SECONDS = of(10, Unit.BYTES), of(2.0, Unit.SECONDS)
@@ -46,8 +46,8 @@ def test_wrong_ones_do_not(unit: Unit, formula: str) -> None:
 def test_a_mistake_deep_in_the_working_is_found() -> None:
     inner = step(Unit.SECONDS, "flops * rate")
     with pytest.raises(MixedUnitsError, match="inner"):
-        check_units(derived("outer", Unit.SECONDS, "2 * inner", inner=inner))
+        check_units(derive("outer", Unit.SECONDS, "2 * inner", inner=inner))
 
 
 def step(unit: Unit, formula: str) -> Quantity:
-    return derived("inner", unit, formula, size=BYTES, seconds=SECONDS, flops=FLOPS, rate=RATE)
+    return derive("inner", unit, formula, size=BYTES, seconds=SECONDS, flops=FLOPS, rate=RATE)

@@ -21,7 +21,7 @@ from torchtally.plan.architecture.known import (
 )
 from torchtally.plan.architecture.lookup import model
 from torchtally.plan.architecture.model import Model, SelfAttention
-from torchtally.plan.architecture.shapes import NEAR, by_hand, scaled_to
+from torchtally.plan.architecture.shapes import NEAR, by_hand, scale_to
 from torchtally.plan.architecture.weights import weights_of
 from torchtally.plan.parameters import parameters
 
@@ -266,7 +266,7 @@ def test_sizes_that_cannot_be(change: dict[str, int], message: str) -> None:
 
 
 def test_seventy_billion_is_a_usual_shape() -> None:
-    made = scaled_to(70 * 10**9, vocabulary=32000)
+    made = scale_to(70 * 10**9, vocabulary=32000)
     attention = made.kinds[0].attention
     assert (made.layers, made.width, attention.heads, attention.head_dim) == (68, 9216, 72, 128)
     assert made.notes[0].startswith("assumed shape: 68 layers of width 9216")
@@ -281,7 +281,7 @@ def test_a_made_up_shape_has_about_the_count_that_is_asked(
     size: int, vocabulary: int, is_tied: bool
 ) -> None:
     assume(vocabulary < 10**5 or size > 10**9)
-    made = scaled_to(size, vocabulary=vocabulary, is_tied=is_tied)
+    made = scale_to(size, vocabulary=vocabulary, is_tied=is_tied)
     assert abs(count(made) / size - 1) <= NEAR
     attention = made.kinds[0].attention
     assert attention.heads * attention.head_dim == made.width
@@ -291,10 +291,10 @@ def test_a_made_up_shape_has_about_the_count_that_is_asked(
 @given(SIZES, SIZES, st.integers(1000, 100_000))
 def test_more_parameters_never_make_a_smaller_model(one: int, two: int, vocabulary: int) -> None:
     small, large = sorted((one, two))
-    smaller = scaled_to(small, vocabulary=vocabulary)
-    assert count(smaller) <= count(scaled_to(large, vocabulary=vocabulary))
+    smaller = scale_to(small, vocabulary=vocabulary)
+    assert count(smaller) <= count(scale_to(large, vocabulary=vocabulary))
 
 
 def test_a_vocabulary_that_leaves_nothing_for_layers() -> None:
     with pytest.raises(UsageError, match=r"No usual shape.*Give --layers"):
-        scaled_to(10**6, vocabulary=256_000)
+        scale_to(10**6, vocabulary=256_000)

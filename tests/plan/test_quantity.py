@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
-from torchtally.plan.quantity import derived, of, total
+from torchtally.plan.quantity import derive, of, total
 from torchtally.units import Unit
 
 WIDTH, HEIGHT = of(3, Unit.NUMBER), of(4, Unit.NUMBER)
-AREA = derived("area", Unit.NUMBER, "width * height", "Euclid", width=WIDTH, height=HEIGHT)
+AREA = derive("area", Unit.NUMBER, "width * height", "Euclid", width=WIDTH, height=HEIGHT)
 
 
 def test_the_formula_is_computed() -> None:
@@ -21,12 +21,12 @@ def test_the_formula_is_computed() -> None:
 
 def test_a_term_is_called_by_its_word_unless_it_has_a_name() -> None:
     assert [term.name for _, term in AREA.terms] == ["width", "height"]
-    other = derived("x", Unit.NUMBER, "a + b_bytes", a=AREA, b_bytes=of(1, Unit.NUMBER))
+    other = derive("x", Unit.NUMBER, "a + b_bytes", a=AREA, b_bytes=of(1, Unit.NUMBER))
     assert [term.name for _, term in other.terms] == ["area", "b"]
 
 
 def test_the_working_is_every_step_once_terms_first() -> None:
-    volume = derived("volume", Unit.NUMBER, "area * depth + area", area=AREA,
+    volume = derive("volume", Unit.NUMBER, "area * depth + area", area=AREA,
                      depth=of(2, Unit.NUMBER))  # fmt: skip
     assert [quantity.name for quantity in volume.working()] == [
         "width",
@@ -40,13 +40,13 @@ def test_the_working_is_every_step_once_terms_first() -> None:
 
 def test_whole_units_are_ints() -> None:
     assert of(70e9, Unit.PARAMETERS).value == 70_000_000_000
-    third = derived("third", Unit.BYTES, "size / 3", size=of(10, Unit.BYTES))
+    third = derive("third", Unit.BYTES, "size / 3", size=of(10, Unit.BYTES))
     assert third.value == 3
     assert isinstance(third.value, int)
 
 
 def test_large_counts_are_exact() -> None:
-    product = derived("p", Unit.FLOPS, "6 * n * d", n=of(70 * 10**9 + 1, Unit.PARAMETERS),
+    product = derive("p", Unit.FLOPS, "6 * n * d", n=of(70 * 10**9 + 1, Unit.PARAMETERS),
                       d=of(15 * 10**12 + 7, Unit.TOKENS))  # fmt: skip
     assert product.value == 6 * (70 * 10**9 + 1) * (15 * 10**12 + 7)
 
@@ -59,7 +59,7 @@ def test_what_is_no_amount_is_refused(amount: float) -> None:
 
 def test_a_division_by_zero_names_the_zero() -> None:
     with pytest.raises(UsageError, match="time is undefined where chips is 0"):
-        derived("time", Unit.SECONDS, "1 / chips", chips=of(0, Unit.CHIPS))
+        derive("time", Unit.SECONDS, "1 / chips", chips=of(0, Unit.CHIPS))
 
 
 def test_units_do_not_mix() -> None:
@@ -71,7 +71,7 @@ def test_units_do_not_mix() -> None:
 
 def test_a_formula_reaches_nothing_but_its_terms() -> None:
     with pytest.raises(NameError):
-        derived("x", Unit.NUMBER, "open('/etc/passwd')")
+        derive("x", Unit.NUMBER, "open('/etc/passwd')")
 
 
 @given(st.lists(st.integers(0, 10**20), max_size=8))

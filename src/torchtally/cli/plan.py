@@ -250,12 +250,12 @@ def _answered(args: argparse.Namespace, request: "Request") -> "Answer":
     question = question_of(args, request)
     if args.compare is None:
         return question(request)
-    from torchtally.plan.questions.compared import compared
+    from torchtally.plan.questions.compared import compare
 
     names = [word.strip() for word in args.compare.split(",") if word.strip()]
     if not names:
         raise UsageError("--compare names no chip: --compare A100-SXM,B200")
-    return compared(request, names, question)
+    return compare(request, names, question)
 
 
 def question_of(args: argparse.Namespace, request: "Request") -> "Callable[[Request], Answer]":

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from torchtally.plan.quantity import Amount, Quantity, derived, of
+from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.units import Unit
 
 
@@ -14,7 +14,7 @@ def largest_parameters(
     `other_bytes` are those that do not grow with them: activations, the CUDA context. Where they
     are left at 0, the answer is an upper bound.
     """
-    return derived(
+    return derive(
         "largest model",
         Unit.PARAMETERS,
         "floor(max(memory - other, 0) / bytes_per_parameter)",

@@ -12,7 +12,7 @@ from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.architecture.weights import ONCE, Group, Weight
 from torchtally.plan.memory import States, states
 from torchtally.plan.optimizers import Optimizer
-from torchtally.plan.quantity import Amount, Quantity, derived, of, total
+from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -44,7 +44,7 @@ def deep_linear_weights(width: int, layers: int) -> tuple[Weight, ...]:
 
 def deep_linear_parameters(width: Amount, layers: Amount) -> Quantity:
     """P: of L square matrices and a vector."""
-    return derived(
+    return derive(
         "parameters",
         Unit.PARAMETERS,
         "width * width * layers + width",
@@ -67,15 +67,15 @@ def deep_linear_activation_bytes(
         "batch": of(batch, Unit.COUNT),
         "itemsize": of(recipe.activation_bytes, Unit.BYTES_EACH),
     }
-    results = derived(
+    results = derive(
         "layers' results", Unit.BYTES, "batch * width * layers * itemsize", **terms
     )  # fmt: skip
     if not _casts(recipe):
-        return results.named("activations")
-    cast = derived(
+        return results.with_name("activations")
+    cast = derive(
         "batch, cast", Unit.BYTES, "batch * width * itemsize", **_without(terms, "layers")
     )
-    matrices = derived(
+    matrices = derive(
         "weight casts",
         Unit.BYTES,
         "(width * width * max(layers - 1, 0) + (width if layers > 0 else 0)) * itemsize",
@@ -102,8 +102,8 @@ def deep_linear_flops(width: Amount, layers: Amount, batch: Amount) -> DeepLinea
     """Six for each parameter and row of the batch, but for the gradient of the batch itself."""
     D, L, B = (of(quantity, Unit.COUNT) for quantity in (width, layers, batch))
     P = deep_linear_parameters(D, L)
-    forward = derived("forward", Unit.FLOPS, "2 * batch * parameters", batch=B, parameters=P)
-    backward = derived(
+    forward = derive("forward", Unit.FLOPS, "2 * batch * parameters", batch=B, parameters=P)
+    backward = derive(
         "backward",
         Unit.FLOPS,
         "4 * batch * parameters - 2 * batch * width * (width if layers > 0 else 1)",

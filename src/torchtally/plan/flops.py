@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from torchtally.plan.architecture.model import LatentAttention, Layer, Model, SelfAttention
 from torchtally.plan.architecture.weights import OF_THE_VOCABULARY, weights_of
-from torchtally.plan.quantity import Amount, Quantity, derived, of, total
+from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
 
@@ -62,7 +62,7 @@ def token_flops(
     weights, head = weight_flops(model), head_flops(model)
     scores = attention_flops(model, sequence, attention)
     forward = total("forward", PER_TOKEN, {"weights": weights, "attention": scores, "logits": head})
-    backward = derived(
+    backward = derive(
         "backward",
         PER_TOKEN,
         "2 * forward",
@@ -84,7 +84,7 @@ def weight_flops(model: Model) -> Quantity:
     """
     matrices = (weight for weight in weights_of(model) if weight.name not in OF_THE_VOCABULARY)
     met = sum(weight.active_elements for weight in matrices)
-    return derived(
+    return derive(
         "weights",
         PER_TOKEN,
         "2 * active_parameters",
@@ -95,7 +95,7 @@ def weight_flops(model: Model) -> Quantity:
 
 def head_flops(model: Model) -> Quantity:
     """Forward FLOPs of one token's logits: the embedding read once more where it is tied."""
-    return derived(
+    return derive(
         "logits",
         PER_TOKEN,
         "2 * width * vocabulary",
@@ -128,7 +128,7 @@ def layer_attention_flops(layer: Layer, sequence: Amount, attention: Convention)
     if isinstance(mixer, SelfAttention):
         window, is_chunked = mixer.window, mixer.is_chunked
     keys = keys_seen(S, window, attention, is_chunked=is_chunked)
-    return derived(
+    return derive(
         "attention",
         PER_TOKEN,
         "2 * layers * heads * (head_dim + value_head_dim) * keys_seen",
@@ -152,9 +152,9 @@ def keys_seen(
     """
     S = of(sequence, Unit.TOKENS, "sequence")
     if attention is Convention.FULL:
-        return derived("keys seen", Unit.NUMBER, "sequence", sequence=S)
+        return derive("keys seen", Unit.NUMBER, "sequence", sequence=S)
     if window is None or window >= S.value:
-        return derived(
+        return derive(
             "keys seen",
             Unit.NUMBER,
             "sequence / 2",
@@ -162,8 +162,8 @@ def keys_seen(
             sequence=S,
         )
     if is_chunked:
-        return derived("keys seen", Unit.NUMBER, "chunk / 2", chunk=of(window, Unit.TOKENS))
-    return derived(
+        return derive("keys seen", Unit.NUMBER, "chunk / 2", chunk=of(window, Unit.TOKENS))
+    return derive(
         "keys seen",
         Unit.NUMBER,
         "window - window**2 / (2 * sequence)",
@@ -184,7 +184,7 @@ def recompute_flops(
     (`docs/published.md`).
     """
     if recompute is Recompute.FULL:
-        return derived(
+        return derive(
             "recompute",
             PER_TOKEN,
             "forward_of_layers",
@@ -192,14 +192,14 @@ def recompute_flops(
             forward_of_layers=of(layers_flops, PER_TOKEN),
         )
     if recompute is Recompute.SELECTIVE:
-        return derived(
+        return derive(
             "recompute",
             PER_TOKEN,
             "forward_of_attention",
             KORTHIKANTI,
             forward_of_attention=of(attention_flops, PER_TOKEN),
         )
-    return derived("recompute", PER_TOKEN, "0")
+    return derive("recompute", PER_TOKEN, "0")
 
 
 def _sum(name: str, *parts: Quantity) -> Quantity:

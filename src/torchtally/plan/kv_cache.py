@@ -1,7 +1,7 @@
 """What a model keeps of a sequence when it writes one: keys and values of every layer."""
 
 from torchtally.plan.architecture.model import LatentAttention, Layer, Model
-from torchtally.plan.quantity import Amount, Quantity, derived, of, total
+from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.units import Unit
 
 
@@ -27,7 +27,7 @@ def layer_cache_bytes(
     attention = kind.attention
     tokens = of(sequence, Unit.TOKENS, "sequence")
     if isinstance(attention, LatentAttention):
-        return derived(
+        return derive(
             "KV cache",
             Unit.BYTES,
             "layers * (kv_rank + rotary_head_dim) * item_bytes * tokens * sequences",
@@ -40,14 +40,14 @@ def layer_cache_bytes(
             sequences=of(sequences, Unit.COUNT),
         )
     if attention.window is not None and attention.window < tokens.value:
-        tokens = derived(
+        tokens = derive(
             "kept tokens",
             Unit.TOKENS,
             "min(sequence, window)",
             sequence=tokens,
             window=of(attention.window, Unit.TOKENS),
         )
-    return derived(
+    return derive(
         "KV cache",
         Unit.BYTES,
         "2 * layers * kv_heads * head_dim * item_bytes * tokens * sequences",

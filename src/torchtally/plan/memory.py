@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torchtally.plan.architecture.weights import Weight
 from torchtally.plan.optimizers import Optimizer, state_bytes, uniform_state_bytes
-from torchtally.plan.quantity import Amount, Quantity, derived, of, total
+from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -62,7 +62,7 @@ def bytes_per_parameter(recipe: Recipe, optimizer: Optimizer) -> Quantity:
     """
     state = states_of_count(1, recipe, optimizer)
     unit = Unit.BYTES_PER_PARAMETER
-    return derived(
+    return derive(
         "bytes a parameter",
         unit,
         "weights + gradients + master + optimizer_state",
@@ -86,7 +86,7 @@ def checkpoint_bytes(states: States) -> Quantity:
 
 def token_data_bytes(tokens: Amount, vocabulary: int) -> Quantity:
     """Token ids in a flat file: 2 bytes each up to a vocabulary of 65536, else 4."""
-    return derived(
+    return derive(
         "token data",
         Unit.BYTES,
         "tokens * id_bytes",
@@ -97,7 +97,7 @@ def token_data_bytes(tokens: Amount, vocabulary: int) -> Quantity:
 
 
 def _each(name: str, parameters: Amount, itemsize_bytes: int, dtype: str) -> Quantity:
-    return derived(
+    return derive(
         name,
         Unit.BYTES,
         "parameters * bytes_each",

@@ -10,7 +10,7 @@ from math import ceil, prod
 
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.weights import Group, Weight
-from torchtally.plan.quantity import Amount, Quantity, derived, of
+from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.units import Unit
 
 QUANTISED_FROM_ELEMENTS = 4096
@@ -44,7 +44,7 @@ def state_bytes(optimizer: Optimizer, weights: Iterable[Weight], itemsize_bytes:
     if optimizer.moments is not None:
         return uniform_state_bytes(optimizer, parameters, itemsize_bytes)
     size = optimizer.state_bytes(tensors, itemsize_bytes)
-    return derived(
+    return derive(
         "optimizer state",
         Unit.BYTES,
         "state_bytes",
@@ -66,7 +66,7 @@ def uniform_state_bytes(optimizer: Optimizer, parameters: Amount, itemsize_bytes
             "number: give a model by its name, its config.json, or --layers, --width and "
             "--vocabulary."
         )
-    return derived(
+    return derive(
         "optimizer state",
         Unit.BYTES,
         "parameters * moments * state_bytes",

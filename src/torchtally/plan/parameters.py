@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.weights import Group, Weight, weights_of
-from torchtally.plan.quantity import Amount, Quantity, derived, of, total
+from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.units import Unit
 
 PARAMETERS = Unit.PARAMETERS
@@ -44,14 +44,14 @@ def parameters(model: Model) -> Parameters:
     return Parameters(
         groups,
         whole,
-        derived(
+        derive(
             "parameters without embeddings",
             PARAMETERS,
             "parameters - looked_up",
             parameters=whole,
             looked_up=looked_up,
         ),
-        derived(
+        derive(
             "active parameters",
             PARAMETERS,
             "parameters - idle_experts",
@@ -69,7 +69,7 @@ def group_parameters(group: Group, weights: tuple[Weight, ...]) -> Quantity:
     formula = " + ".join(
         f"{weight.count} * {' * '.join(map(str, weight.shape))}" for weight in members
     )
-    return derived(
+    return derive(
         str(group),
         PARAMETERS,
         formula or "0",
@@ -85,7 +85,7 @@ def decoder_parameters(
 
     Narayanan et al. 2021, arXiv 2104.04473, equation 2.
     """
-    return derived(
+    return derive(
         "parameters",
         PARAMETERS,
         "12 * layers * width**2 * (1 + 13 / (12 * width)"

@@ -42,7 +42,7 @@ class Quantity:
         """Every step of the arithmetic, terms before what is made of them; this one is the last."""
         return tuple(_steps(self, set()))
 
-    def named(self, name: str) -> "Quantity":
+    def with_name(self, name: str) -> "Quantity":
         """The same number under another name."""
         # By far the commonest change: dataclasses.replace takes a multiple of the time.
         return Quantity(
@@ -71,7 +71,7 @@ def of(amount: Amount, unit: Unit, name: str = "") -> Quantity:
     return Quantity(name, _number(amount, unit), unit)
 
 
-def derived(
+def derive(
     name: str, unit: Unit, formula: str, source: str = "", note: str = "", /, **terms: Quantity
 ) -> Quantity:
     """What the formula says of these terms. A term without a name is called by its word in it.
@@ -81,12 +81,13 @@ def derived(
     """
     numbers = {word: term.value for word, term in terms.items()}
     try:
-        value = eval(_compiled(formula), {"__builtins__": {}, **FUNCTIONS}, numbers)
+        value = eval(_compile(formula), {"__builtins__": {}, **FUNCTIONS}, numbers)
     except ZeroDivisionError:
         zeros = [term.name or word for word, term in terms.items() if not term.value]
         raise UsageError(f"{name} is undefined where {' or '.join(zeros)} is 0.") from None
     named = tuple(
-        (word, term if term.name else term.named(_spoken(word))) for word, term in terms.items()
+        (word, term if term.name else term.with_name(_in_words(word)))
+        for word, term in terms.items()
     )
     return Quantity(name, _number(value, unit), unit, formula, named, source, note)
 
@@ -95,11 +96,11 @@ def total(name: str, unit: Unit, terms: Mapping[str, Quantity], *, note: str = "
     """The sum of terms of one unit, by their words in the formula."""
     for term in terms.values():
         assert term.unit is unit, f"{term.name} is in {term.unit}, not in {unit}"
-    return derived(name, unit, " + ".join(terms) or "0", "", note, **terms)
+    return derive(name, unit, " + ".join(terms) or "0", "", note, **terms)
 
 
 @lru_cache(maxsize=1024)
-def _compiled(formula: str) -> CodeType:
+def _compile(formula: str) -> CodeType:
     return compile(formula, "<formula>", "eval")
 
 
@@ -108,7 +109,7 @@ def _number(value: int | float, unit: Unit) -> int | float:
     return round(value) if unit.is_whole or value == round(value) else value
 
 
-def _spoken(word: str) -> str:
+def _in_words(word: str) -> str:
     """A term's word as prose; the unit at its end is said by the number itself."""
     for suffix in ("_flop_per_s", "_bytes_per_s", "_per_s", "_bytes", "_flops", "_s"):
         word = word.removesuffix(suffix)

@@ -10,7 +10,7 @@ to.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchtally.plan.quantity import Amount, Quantity, derived, of
+from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.units import Unit
 
 HOFFMANN = "Hoffmann et al. 2022 (Chinchilla), arXiv 2203.15556"
@@ -60,7 +60,7 @@ def optimal_tokens(parameters: Amount) -> Quantity:
     A model that is much used is better smaller and trained for longer: Llama 3 8B on 1875 tokens a
     parameter.
     """
-    return derived(
+    return derive(
         "compute-optimal tokens",
         Unit.TOKENS,
         "tokens_per_parameter * parameters",
@@ -73,7 +73,7 @@ def optimal_tokens(parameters: Amount) -> Quantity:
 
 def optimal_parameters(flops: Amount) -> Quantity:
     """The model that so many FLOPs train best: C = 6 N D with D = 20 N."""
-    return derived(
+    return derive(
         "compute-optimal parameters",
         Unit.PARAMETERS,
         "(flops / (6 * tokens_per_parameter))**0.5",
@@ -86,7 +86,7 @@ def optimal_parameters(flops: Amount) -> Quantity:
 
 def loss(parameters: Amount, tokens: Amount, law: LossLaw) -> Quantity:
     """The loss, in nats per token of the law's own data, that a law estimates."""
-    return derived(
+    return derive(
         "loss",
         Unit.NUMBER,
         "irreducible + A / parameters**a + B / tokens**b",

@@ -6,7 +6,7 @@ MFU is the share of the chips' dense peak that the model's own FLOPs make; usual
 trainings also restart and evaluate, which no formula here counts.
 """
 
-from torchtally.plan.quantity import Amount, Quantity, derived, of
+from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.units import Unit
 
 SIX_ND = "Kaplan et al. 2020, arXiv 2001.08361, section 2.1"
@@ -15,7 +15,7 @@ NARAYANAN = "Narayanan et al. 2021, arXiv 2104.04473, equation 4"
 
 def training_flops(parameters: Amount, tokens: Amount) -> Quantity:
     """FLOPs of a training: six for each parameter and token; attention scores excluded."""
-    return derived(
+    return derive(
         "training FLOPs",
         Unit.FLOPS,
         "6 * parameters * tokens",
@@ -28,7 +28,7 @@ def training_flops(parameters: Amount, tokens: Amount) -> Quantity:
 
 def training_flops_of(flops_per_token: Amount, tokens: Amount) -> Quantity:
     """FLOPs of a training, from those of one token."""
-    return derived(
+    return derive(
         "training FLOPs",
         Unit.FLOPS,
         "flops_per_token * tokens",
@@ -39,7 +39,7 @@ def training_flops_of(flops_per_token: Amount, tokens: Amount) -> Quantity:
 
 def training_s(flops: Amount, chips: Amount, peak_flop_per_s: Amount, mfu: Amount) -> Quantity:
     """Seconds of a training: FLOPs over what the chips do in one second."""
-    return derived(
+    return derive(
         "training time",
         Unit.SECONDS,
         "flops / (chips * peak_flop_per_s * mfu)",
@@ -57,7 +57,7 @@ def training_s_with_recompute(
 
     Eight FLOPs for each parameter and token: the forward pass is done twice.
     """
-    return derived(
+    return derive(
         "training time",
         Unit.SECONDS,
         "8 * tokens * parameters / (chips * reached_flop_per_s)",
@@ -71,7 +71,7 @@ def training_s_with_recompute(
 
 def chips_needed(flops: Amount, seconds: Amount, peak_flop_per_s: Amount, mfu: Amount) -> Quantity:
     """The fewest chips that do so many FLOPs in so many seconds."""
-    return derived(
+    return derive(
         "chips",
         Unit.CHIPS,
         "ceil(flops / (seconds * peak_flop_per_s * mfu))",
@@ -84,7 +84,7 @@ def chips_needed(flops: Amount, seconds: Amount, peak_flop_per_s: Amount, mfu: A
 
 def flops_within(seconds: Amount, chips: Amount, peak_flop_per_s: Amount, mfu: Amount) -> Quantity:
     """FLOPs that so many chips do in so many seconds."""
-    return derived(
+    return derive(
         "FLOPs",
         Unit.FLOPS,
         "chips * peak_flop_per_s * mfu * seconds",
@@ -97,7 +97,7 @@ def flops_within(seconds: Amount, chips: Amount, peak_flop_per_s: Amount, mfu: A
 
 def tokens_for(flops: Amount, flops_per_token: Amount) -> Quantity:
     """Tokens that so many FLOPs train on."""
-    return derived(
+    return derive(
         "tokens",
         Unit.TOKENS,
         "floor(flops / flops_per_token)",
@@ -110,7 +110,7 @@ def mfu(
     tokens_per_s: Amount, flops_per_token: Amount, chips: Amount, peak_flop_per_s: Amount
 ) -> Quantity:
     """The MFU that an observed speed implies: a fraction of the promised dense peak."""
-    return derived(
+    return derive(
         "MFU",
         Unit.FRACTION,
         "tokens_per_s * flops_per_token / (chips * peak_flop_per_s)",
@@ -124,7 +124,7 @@ def mfu(
 
 def mfu_of_training(flops: Amount, chip_hours: Amount, peak_flop_per_s: Amount) -> Quantity:
     """The MFU that a training's published chip-hours imply."""
-    return derived(
+    return derive(
         "MFU",
         Unit.FRACTION,
         "flops / (3600 * chip_hours * peak_flop_per_s)",
@@ -138,7 +138,7 @@ def tokens_per_s(
     flops_per_token: Amount, chips: Amount, peak_flop_per_s: Amount, mfu: Amount
 ) -> Quantity:
     """Tokens that all chips together train on in a second."""
-    return derived(
+    return derive(
         "tokens/s",
         Unit.TOKEN_PER_S,
         "chips * peak_flop_per_s * mfu / flops_per_token",
@@ -151,7 +151,7 @@ def tokens_per_s(
 
 def reached_flop_per_s(tokens_per_s: Amount, flops_per_token: Amount, chips: Amount) -> Quantity:
     """FLOP/s that each of so many chips reaches at an observed speed."""
-    return derived(
+    return derive(
         "reached FLOP/s",
         Unit.FLOP_PER_S,
         "tokens_per_s * flops_per_token / chips",
@@ -163,7 +163,7 @@ def reached_flop_per_s(tokens_per_s: Amount, flops_per_token: Amount, chips: Amo
 
 def chip_hours(chips: Amount, seconds: Amount) -> Quantity:
     """Hours that are paid for: of all chips together."""
-    return derived(
+    return derive(
         "chip-hours",
         Unit.HOURS,
         "chips * seconds / 3600",
@@ -174,7 +174,7 @@ def chip_hours(chips: Amount, seconds: Amount) -> Quantity:
 
 def cost_usd(chip_hours: Amount, usd_per_hour: Amount) -> Quantity:
     """What so many chip-hours cost at a price for one."""
-    return derived(
+    return derive(
         "cost",
         Unit.USD,
         "chip_hours * usd_per_hour",
@@ -185,7 +185,7 @@ def cost_usd(chip_hours: Amount, usd_per_hour: Amount) -> Quantity:
 
 def chip_hours_for(budget_usd: Amount, usd_per_hour: Amount) -> Quantity:
     """Chip-hours that a budget buys."""
-    return derived(
+    return derive(
         "chip-hours",
         Unit.HOURS,
         "budget / usd_per_hour",
@@ -199,7 +199,7 @@ def energy_joules(chip_hours: Amount, chip_watts: Amount) -> Quantity:
 
     Hosts, network and cooling are not in it: Llama 2's and 3's authors count so as well.
     """
-    return derived(
+    return derive(
         "energy",
         Unit.JOULES,
         "3600 * chip_hours * chip_watts",

@@ -13,7 +13,7 @@ from tests.plan.published.row import (
 from torchtally.plan.architecture.lookup import model
 from torchtally.plan.flops import token_flops
 from torchtally.plan.parameters import parameters
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.training import (
     chip_hours,
     cost_usd,
@@ -107,7 +107,7 @@ def rows() -> tuple[Row, ...]:
 def met() -> Quantity:
     """Parameters that a token is multiplied by: those whose forward FLOPs are counted."""
     flops = token_flops(model("deepseek-v3"), 4096)
-    return derived(
+    return derive(
         "parameters met",
         Unit.PARAMETERS,
         "(weights + logits) / 2",
@@ -118,7 +118,7 @@ def met() -> Quantity:
 
 def days(hours: float) -> Quantity:
     """How long 2048 GPUs take for so many GPU-hours."""
-    return derived(
+    return derive(
         "time",
         Unit.SECONDS,
         "3600 * chip_hours / chips",
@@ -129,7 +129,7 @@ def days(hours: float) -> Quantity:
 
 def of_tokens(hours: float, tokens: float) -> Quantity:
     """GPU-hours for so many tokens, from those for a trillion."""
-    return derived(
+    return derive(
         "chip-hours",
         Unit.HOURS,
         "chip_hours * tokens / 10**12",

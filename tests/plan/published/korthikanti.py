@@ -3,7 +3,7 @@
 from tests.plan.published.models import A100, gpt
 from tests.plan.published.row import PERCENT, Row, Source
 from torchtally.plan.flops import Recompute, TokenFlops, token_flops
-from torchtally.plan.quantity import Quantity, derived
+from torchtally.plan.quantity import Quantity, derive
 from torchtally.plan.training import mfu
 from torchtally.units import Unit
 
@@ -57,7 +57,7 @@ def selective(layers: int, width: int, heads: int) -> TokenFlops:
 
 def equation_8(flops: TokenFlops) -> Quantity:
     """Hardware FLOPs of one token as the paper prints them."""
-    return derived(
+    return derive(
         "hardware FLOPs, equation 8",
         Unit.FLOPS_PER_TOKEN,
         "model_flops + 3 * attention",
@@ -69,7 +69,7 @@ def equation_8(flops: TokenFlops) -> Quantity:
 
 def overhead(flops: TokenFlops) -> Quantity:
     """FLOPs done again over model FLOPs."""
-    return derived(
+    return derive(
         "overhead",
         Unit.FRACTION,
         "recompute / model_flops",
@@ -80,7 +80,7 @@ def overhead(flops: TokenFlops) -> Quantity:
 
 def layer_overhead(flops: TokenFlops) -> Quantity:
     """The same of the layers alone, without logits."""
-    return derived(
+    return derive(
         "overhead",
         Unit.FRACTION,
         "recompute / (3 * (weights + attention))",

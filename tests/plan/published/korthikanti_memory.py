@@ -14,7 +14,7 @@ from torchtally.plan.activations import (
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.layout import Schedule
 from torchtally.plan.parallel.pipeline import in_flight
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.recipes import recipe
 from torchtally.units import Unit
 
@@ -89,7 +89,7 @@ def layer_bytes(
 
 
 def saving(shape: tuple[int, int, int, int]) -> Quantity:
-    return derived(
+    return derive(
         "saving",
         Unit.FRACTION,
         "1 - selective / whole",
@@ -99,7 +99,7 @@ def saving(shape: tuple[int, int, int, int]) -> Quantity:
 
 
 def outputs() -> Quantity:
-    return derived(
+    return derive(
         "outputs",
         Unit.BYTES,
         "2 * sequence * width * micro_batches",

@@ -4,7 +4,7 @@ from tests.plan.published.models import chinchilla
 from tests.plan.published.row import FACTOR, FLOPS, TOKENS, Row, Source
 from torchtally.plan.flops import attention_flops, weight_flops
 from torchtally.plan.parameters import parameters
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.scaling import LOSS_LAWS, LossLaw, loss, optimal_tokens
 from torchtally.plan.training import training_flops
 from torchtally.units import Unit
@@ -70,7 +70,7 @@ BUDGET = 5.76e23
 def ratio(layers: int, width: int, inner: int, heads: int, head_dim: int) -> Quantity:
     shape = layers, width, inner, heads, head_dim
     plain = chinchilla(*shape, has_relative_positions=False)
-    return derived(
+    return derive(
         "own count over 6 N",
         Unit.NUMBER,
         "3 * (weights + attention) / (6 * parameters)",
@@ -98,7 +98,7 @@ def loss_for(parameters: float, law: LossLaw) -> float:
 
 def tokens_a_parameter(law: LossLaw) -> Quantity:
     size = best_size(law)
-    return derived(
+    return derive(
         "tokens a parameter",
         Unit.NUMBER,
         "tokens / parameters",

@@ -4,7 +4,7 @@ from tests.plan.published.models import A100, TPU_V4, V100, gpt, palm
 from tests.plan.published.row import BILLIONS, FLOPS, PERCENT, TFLOPS_PER_TOKEN, Row, Source
 from torchtally.plan.flops import Recompute, TokenFlops, token_flops
 from torchtally.plan.parameters import parameters
-from torchtally.plan.quantity import Amount, Quantity, derived, of
+from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.plan.training import mfu, training_flops_of
 from torchtally.units import Unit
 
@@ -45,7 +45,7 @@ def flops_of(size: str, recompute: Recompute = Recompute.NONE) -> TokenFlops:
 
 def six_n(parameters: Amount) -> Quantity:
     """FLOPs of one token without attention."""
-    return derived(
+    return derive(
         "FLOPs of weights",
         Unit.FLOPS_PER_TOKEN,
         "6 * parameters",
@@ -55,7 +55,7 @@ def six_n(parameters: Amount) -> Quantity:
 
 def with_attention(parameters: Amount, attention: Quantity) -> Quantity:
     """6 N + 12 L H Q T, with a number of parameters as their authors round it."""
-    return derived(
+    return derive(
         "model FLOPs",
         Unit.FLOPS_PER_TOKEN,
         "weights + 3 * attention",
@@ -67,7 +67,7 @@ def with_attention(parameters: Amount, attention: Quantity) -> Quantity:
 def palms_hardware_flops() -> Quantity:
     """Of one token of PaLM 540B, with the share made again that the table implies."""
     flops = flops_of("540B")
-    return derived(
+    return derive(
         "hardware FLOPs",
         Unit.FLOPS_PER_TOKEN,
         "model_flops + 0.75 * (weights + logits) + attention",

@@ -9,7 +9,7 @@ from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.memory import states_of_count
 from torchtally.plan.optimizers import optimizer
 from torchtally.plan.parameters import decoder_parameters, parameters
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.recipes import recipe
 from torchtally.plan.training import chip_hours, training_flops_of, training_s
 from torchtally.units import Unit
@@ -162,9 +162,7 @@ def kept_bytes(layers: int, width: int, heads: int, batch: int, tensor: int) -> 
         is_sequence_parallel=tensor > 1,
         recompute=Recompute.SELECTIVE,
     )
-    return derived(
-        "activations", Unit.BYTES, "layers * one", layers=of(layers, Unit.COUNT), one=one
-    )
+    return derive("activations", Unit.BYTES, "layers * one", layers=of(layers, Unit.COUNT), one=one)
 
 
 def shared(layers: int, width: int, chips: int) -> tuple[Quantity, Quantity, Quantity]:
@@ -179,9 +177,7 @@ def shared(layers: int, width: int, chips: int) -> tuple[Quantity, Quantity, Qua
 
 
 def _part(whole: Quantity, chips: int) -> Quantity:
-    return derived(
-        whole.name, Unit.BYTES, "whole / chips", whole=whole, chips=of(chips, Unit.CHIPS)
-    )
+    return derive(whole.name, Unit.BYTES, "whole / chips", whole=whole, chips=of(chips, Unit.CHIPS))
 
 
 def _pythia() -> tuple[Row, ...]:
@@ -215,9 +211,7 @@ def _pythia() -> tuple[Row, ...]:
 
 
 def _both(master: Quantity, moments: Quantity) -> Quantity:
-    return derived(
-        "optimizer state", Unit.BYTES, "master + moments", master=master, moments=moments
-    )
+    return derive("optimizer state", Unit.BYTES, "master + moments", master=master, moments=moments)
 
 
 def _llm_analysis() -> tuple[Row, ...]:

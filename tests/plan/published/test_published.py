@@ -8,7 +8,7 @@ import pytest
 from tests.plan.published.figures import IMPLIED, ROWS
 from tests.plan.published.page import SECONDARY, WIDTH, page
 from tests.plan.published.row import DAYS, PERCENT, TIGHT, Implied, Row, Source, mistakes
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.units import Unit
 
 PAGE = Path(__file__).parents[3] / "docs" / "published.md"
@@ -47,7 +47,7 @@ PAPER = Source("It", "Somebody 2020, table 1", "Half a day, doubled.")
 
 
 def half_days(count: float) -> Quantity:
-    return derived("time", Unit.SECONDS, "43200 * count", count=of(count, Unit.NUMBER))
+    return derive("time", Unit.SECONDS, "43200 * count", count=of(count, Unit.NUMBER))
 
 
 GOOD = Row(

@@ -8,7 +8,7 @@ from torchtally.plan.flops import attention_flops, token_flops
 from torchtally.plan.memory import states_of_count
 from torchtally.plan.optimizers import optimizer
 from torchtally.plan.parameters import parameters
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.recipes import recipe
 from torchtally.plan.training import mfu
 from torchtally.units import Unit
@@ -51,7 +51,7 @@ def with_embedding(model: Model, sequence: int) -> Quantity:
 
 def saved() -> Quantity:
     states = states_of_count(parameters(llama3("8B")).total, recipe("amp"), optimizer("adamw"))
-    return derived(
+    return derive(
         "saved on each GPU",
         Unit.BYTES,
         "states / few - states / many",

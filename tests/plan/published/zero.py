@@ -3,7 +3,7 @@
 from tests.plan.published.row import GB, Row, Source
 from torchtally.plan.memory import states_of_count
 from torchtally.plan.optimizers import optimizer
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.recipes import recipe
 from torchtally.units import Unit
 
@@ -47,7 +47,7 @@ CUT_OFF = {
 
 def held(parameters: float, chips: int, shared: str) -> Quantity:
     states = states_of_count(parameters, recipe("mixed"), optimizer("adam"))
-    return derived(
+    return derive(
         "states on a chip",
         Unit.BYTES,
         SHARED[shared],

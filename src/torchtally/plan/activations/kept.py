@@ -47,7 +47,7 @@ from torchtally.plan.architecture.model import (
 )
 from torchtally.plan.architecture.weights import Group, layer_weights
 from torchtally.plan.flops import Recompute
-from torchtally.plan.quantity import Amount, Quantity, derived, of, total
+from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -82,7 +82,7 @@ def activations(
     head = head_activation_bytes(model, batch, sequence, recipe, **options)
     working = working_activation_bytes(model, batch, sequence, recipe, **options)
     kinds = {f"layers_{n}": layer for n, layer in enumerate(layers)}
-    whole = derived(
+    whole = derive(
         "activations",
         Unit.BYTES,
         " + ".join(["embedding", *kinds, "max(head, working)"]),
@@ -112,7 +112,7 @@ def layer_activation_bytes(
     note = ", ".join(dict.fromkeys(saved.name for saved in kept))
     size = saved_bytes("a layer's tensors", kept, note)
     if not casts.value:
-        return size.named("a layer's activations")
+        return size.with_name("a layer's activations")
     return total("a layer's activations", Unit.BYTES, {"tensors": size, "weight_casts": casts})
 
 
@@ -131,9 +131,9 @@ def working_activation_bytes(
     at = setting_of(model, batch, sequence, recipe, options)
     if at.recompute is Recompute.NONE:
         return of(0, Unit.BYTES, "working activations")
-    sizes = {f"kind_{n}": _made_again(at, kind, options) for n, kind in enumerate(model.kinds)}
+    sizes = {f"kind_{n}": _recompute_bytes(at, kind, options) for n, kind in enumerate(model.kinds)}
     formula = f"max({', '.join(sizes)})" if len(sizes) > 1 else "kind_0"
-    return derived(
+    return derive(
         "working activations", Unit.BYTES, formula, "", "one layer's, made again", **sizes
     )
 
@@ -167,7 +167,7 @@ def head_activation_bytes(
     at = setting_of(model, batch, sequence, recipe, options)
     size = saved_bytes("head's tensors", head_saved(at))
     if not at.has_weight_casts:
-        return size.named("head's activations")
+        return size.with_name("head's activations")
     casts = _cast_bytes(at, "vocabulary * embedding_width", model.vocabulary * _narrow(model))
     return total("head's activations", Unit.BYTES, {"tensors": size, "weight_casts": casts})
 
@@ -284,8 +284,8 @@ def _head_saved(at: Setting) -> Iterator[Saved]:
         yield at.saved("loss and its weight", "2", FLOAT32_BYTES, Region.WHOLE, "the mean")
 
 
-def _made_again(at: Setting, kind: Layer, options: Options) -> Quantity:
-    everything = layer_saved(at.kept_in_full(), kind)
+def _recompute_bytes(at: Setting, kind: Layer, options: Options) -> Quantity:
+    everything = layer_saved(at.without_recompute(), kind)
     if at.recompute is Recompute.FULL:
         again = saved_bytes("made again", [saved for saved in everything if not saved.is_input])
         casts = layer_cast_bytes(kind, at.model, at.recipe, **options)
@@ -297,7 +297,7 @@ def _made_again(at: Setting, kind: Layer, options: Options) -> Quantity:
     whole, selective = (
         saved_bytes(n, saveds) for n, saveds in zip(names, (everything, kept), strict=True)
     )
-    return derived("made again", Unit.BYTES, "max(whole - kept, 0)", whole=whole, kept=selective)
+    return derive("made again", Unit.BYTES, "max(whole - kept, 0)", whole=whole, kept=selective)
 
 
 def _matrix_elements(at: Setting, kind: Layer) -> int:
@@ -312,7 +312,7 @@ def _matrix_elements(at: Setting, kind: Layer) -> int:
 def _cast_bytes(at: Setting, word: str, elements: int) -> Quantity:
     if not at.has_weight_casts:
         elements = 0
-    return derived(
+    return derive(
         "weight casts",
         Unit.BYTES,
         "elements * itemsize / tensor",
@@ -329,7 +329,7 @@ def _narrow(model: Model) -> int:
 
 
 def _times(kind: Layer, size: Quantity) -> Quantity:
-    return derived(
+    return derive(
         "layers' activations", Unit.BYTES, "layers * one", layers=of(kind.count, Unit.COUNT),
         one=size,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Activations of a pipeline's first stage, which holds most of them."""
 
-from torchtally.plan.quantity import Amount, Quantity, derived, of
+from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.units import Unit
 
 
@@ -13,14 +13,14 @@ def first_stage_activation_bytes(
     layers on each stage, it starts more of them. Korthikanti et al. 2022, arXiv 2205.05198,
     section 4.2.3.
     """
-    factor = derived(
+    factor = derive(
         "factor of interleaving",
         Unit.NUMBER,
         "1 + (stages - 1) / (stages * chunks) if chunks > 1 else 1",
         stages=of(stages, Unit.CHIPS),
         chunks=of(chunks, Unit.COUNT),
     )
-    return derived(
+    return derive(
         "first stage's activations",
         Unit.BYTES,
         "layers * layer_bytes * factor",

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.units import Unit
 
 
@@ -48,7 +48,7 @@ def saved(
     if split > 1:
         terms["chips"] = of(split, Unit.COUNT)
     formula = "elements * itemsize / chips" if split > 1 else "elements * itemsize"
-    size = derived(name, Unit.BYTES, formula, "", why, **terms)
+    size = derive(name, Unit.BYTES, formula, "", why, **terms)
     return Saved(name, elements, itemsize_bytes, region, size, why)
 
 

@@ -11,7 +11,7 @@ from torchtally.errors import UsageError
 from torchtally.plan.activations.saved import Region, Saved, saved
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute
-from torchtally.plan.quantity import Amount, Quantity, derived, of
+from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -120,7 +120,7 @@ class Setting:
         """Of the whole sequence."""
         return int(self.words["keys"].value)
 
-    def kept_in_full(self) -> "Setting":
+    def without_recompute(self) -> "Setting":
         """The same without recomputation."""
         return replace(self, recompute=Recompute.NONE)
 
@@ -144,7 +144,7 @@ class Setting:
             for word in dict.fromkeys(re.findall(r"[a-z_]+", formula))
             if word != "max"
         }
-        elements = derived(f"elements of {name}", Unit.COUNT, formula, **terms)
+        elements = derive(f"elements of {name}", Unit.COUNT, formula, **terms)
         return saved(name, elements, itemsize_bytes, region, self.split(region), why)
 
 
@@ -159,7 +159,7 @@ def setting_of(
             raise UsageError(f"{name} parallelism over {chips} chips: give 1 or more.")
     here = whole
     if context > 1:
-        here = derived(
+        here = derive(
             "sequence on this chip",
             Unit.TOKENS,
             "ceil(sequence / context)",

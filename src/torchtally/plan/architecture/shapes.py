@@ -82,7 +82,7 @@ def by_hand(
     )  # fmt: skip
 
 
-def scaled_to(
+def scale_to(
     parameters: int, *, vocabulary: int, is_tied: bool = False, context: int | None = None
 ) -> Model:
     """An assumed model of about so many parameters, where only their number is known.
@@ -122,7 +122,7 @@ def _of_aspect(
         heads=width // _usual_head_dim(width),
         vocabulary=vocabulary,
         is_tied=is_tied,
-        feed_forward=_rounded(8 * width / 3, 64),
+        feed_forward=_round(8 * width / 3, 64),
         is_gated=True,
         context=context,
         name="assumed shape",
@@ -175,7 +175,7 @@ def _usual_head_dim(width: int) -> int:
     return 128 if width >= FINE else 64
 
 
-def _rounded(number: float, step: int) -> int:
+def _round(number: float, step: int) -> int:
     return max(step, round(number / step) * step)
 
 

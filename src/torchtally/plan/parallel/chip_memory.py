@@ -20,7 +20,7 @@ from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.parallel.layout import Layout, Schedule
 from torchtally.plan.parallel.pipeline import in_flight
 from torchtally.plan.parallel.states import ChipStates, chip_states
-from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -139,7 +139,7 @@ def flying_on(layout: Layout, stage: int) -> Quantity:
 
 def kept_bytes(activations: StageActivations, flying: Quantity) -> Quantity:
     """Of the stage's layers, for all micro-batches in flight."""
-    return derived(
+    return derive(
         "activations",
         Unit.BYTES,
         KEPT,
@@ -154,7 +154,7 @@ def at_the_end(layout: Layout, activations: StageActivations) -> Quantity:
     With GPipe all micro-batches reach the loss before the first goes back.
     """
     times = layout.micro_batches if layout.schedule is Schedule.GPIPE else 1
-    return derived(
+    return derive(
         "logits, or a layer made again",
         Unit.BYTES,
         "max(times * logits, made_again)",
@@ -193,8 +193,8 @@ def stage_activations(
     if stage == 0:
         terms["embedding_bytes"] = activations.embedding
         formula += " + embedding_bytes"
-    layers = derived("activations of a micro-batch", Unit.BYTES, formula, **terms)
-    head = activations.head if stage == stages - 1 else derived("logits", Unit.BYTES, "0")
+    layers = derive("activations of a micro-batch", Unit.BYTES, formula, **terms)
+    head = activations.head if stage == stages - 1 else derive("logits", Unit.BYTES, "0")
     return StageActivations(layers, head, activations.working)
 
 
@@ -204,7 +204,7 @@ def outside(layout: Layout, chip: Chip) -> Quantity:
     0 for the context of a chip that is no CUDA device: no source says what it takes.
     """
     capability = chip.compute_capability
-    return derived(
+    return derive(
         "context and buffers",
         Unit.BYTES,
         "context + groups * channels * 2 * buffer",

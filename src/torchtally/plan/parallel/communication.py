@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from torchtally.chips import Cluster
 from torchtally.plan.parallel.rates import reached_between_nodes, reached_in_node
-from torchtally.plan.quantity import Amount, Quantity, derived, of, total
+from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.units import Unit
 
 THAKUR = "Thakur et al. 2005, IJHPCA 19(1)"
@@ -146,7 +146,7 @@ def all_to_all(payload: Amount, group: RankGroup, network: Network) -> Transfer:
         ends = {"in_node": inside, "between_nodes": across}
         wires = [f"{way}_bytes / (share * {way}_bytes_per_s)" for way in speeds]
         slowest = f"max({', '.join(wires)})" if len(wires) > 1 else wires[0]
-        seconds = derived(
+        seconds = derive(
             "all-to-all",
             Unit.SECONDS,
             f"{LATENCY} + {slowest}",
@@ -170,7 +170,7 @@ def send(payload: Amount, *, crosses_nodes: bool, network: Network) -> Transfer:
     ways = []
     for protocol in RINGS:
         terms = _latencies(protocol, network.is_nvlink, int(not crosses_nodes), int(crosses_nodes))
-        seconds = derived(
+        seconds = derive(
             "send",
             Unit.SECONDS,
             f"{LATENCY} + sent / (share * link_bytes_per_s)",
@@ -208,16 +208,18 @@ def _ring(
     between = rounds * (group.nodes - 1)
     terms = _latencies(protocol, network.is_nvlink, rounds * (group.ranks - 1) - between, between)
     note = f"ring, {protocol.name}"
-    return Transfer(sent, _timed(name, note, sent, protocol.share, terms, group, network))
+    return Transfer(sent, _transfer_s(name, note, sent, protocol.share, terms, group, network))
 
 
 def _tree(payload: Quantity, group: RankGroup, network: Network, protocol: Protocol) -> Transfer:
     """Up a tree and down again: in a node a chain, between nodes two binary trees at once."""
-    sent = derived("sent", Unit.BYTES, "2 * payload", "Sanders et al. 2009", payload=payload)
+    sent = derive("sent", Unit.BYTES, "2 * payload", "Sanders et al. 2009", payload=payload)
     depth = (group.nodes - 1).bit_length()
     terms = _latencies(protocol, network.is_nvlink, 2 * (group.in_node - 1), 2 * depth)
     note = f"tree, {protocol.name}"
-    return Transfer(sent, _timed("all-reduce", note, sent, protocol.share, terms, group, network))
+    return Transfer(
+        sent, _transfer_s("all-reduce", note, sent, protocol.share, terms, group, network)
+    )
 
 
 def _by_levels(payload: Quantity, group: RankGroup, network: Network) -> Transfer:
@@ -241,7 +243,7 @@ def _by_levels(payload: Quantity, group: RankGroup, network: Network) -> Transfe
     )
 
 
-def _timed(
+def _transfer_s(
     name: str,
     note: str,
     sent: Quantity,
@@ -253,7 +255,7 @@ def _timed(
     speeds = _speeds(network, group)
     wires = {"between_nodes": f"{group.in_node} * between_nodes_bytes_per_s"}
     slowest = ", ".join(wires.get(way, f"{way}_bytes_per_s") for way in speeds)
-    return derived(
+    return derive(
         name,
         Unit.SECONDS,
         f"{LATENCY} + sent / (share * {f'min({slowest})' if len(speeds) > 1 else slowest})",
@@ -294,7 +296,7 @@ def _latencies(
 
 def _pieces(name: str, payload: Quantity, pieces: int, group: RankGroup) -> Quantity:
     """So many of the payload's n pieces."""
-    return derived(
+    return derive(
         name,
         Unit.BYTES,
         "pieces * payload / ranks",
@@ -310,10 +312,10 @@ def _fastest(ways: list[Transfer]) -> Transfer:
 
 
 def _nothing(name: str) -> Transfer:
-    return Transfer(derived("sent", Unit.BYTES, "0"), derived(name, Unit.SECONDS, "0"))
+    return Transfer(derive("sent", Unit.BYTES, "0"), derive(name, Unit.SECONDS, "0"))
 
 
-def summed(name: str, transfers: dict[str, Transfer]) -> Transfer:
+def add_up(name: str, transfers: dict[str, Transfer]) -> Transfer:
     """One after the other."""
     return Transfer(
         total("sent", Unit.BYTES, {word: transfer.sent for word, transfer in transfers.items()}),
@@ -321,10 +323,10 @@ def summed(name: str, transfers: dict[str, Transfer]) -> Transfer:
     )
 
 
-def repeated(name: str, transfer: Transfer, times: Quantity, note: str = "") -> Transfer:
+def repeat(name: str, transfer: Transfer, times: Quantity, note: str = "") -> Transfer:
     """So many times over."""
-    sent = derived("sent", Unit.BYTES, "times * each", times=times, each=transfer.sent)
+    sent = derive("sent", Unit.BYTES, "times * each", times=times, each=transfer.sent)
     once = transfer.seconds
     return Transfer(
-        sent, derived(name, Unit.SECONDS, "times * each", "", note, times=times, each=once)
+        sent, derive(name, Unit.SECONDS, "times * each", "", note, times=times, each=once)
     )

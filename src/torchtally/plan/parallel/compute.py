@@ -24,7 +24,7 @@ from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, Pair, word_o
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.parallel.shards import layer_on_chip, rows_of
-from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.units import Unit
@@ -64,10 +64,10 @@ def recompute_s(work: ChipWork, layout: Layout) -> Quantity:
     Selective recomputation is attention's scores, which fused attention recomputes in any case.
     """
     if layout.recompute is Recompute.FULL:
-        return work.forward.named("recomputation")
+        return work.forward.with_name("recomputation")
     if layout.recompute is Recompute.SELECTIVE and layout.kernel is AttentionKernel.MATH:
-        return work.attention.named("recomputation")
-    return derived("recomputation", Unit.SECONDS, "0")
+        return work.attention.with_name("recomputation")
+    return derive("recomputation", Unit.SECONDS, "0")
 
 
 def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip) -> ChipWork:
@@ -131,7 +131,7 @@ def optimizer_s(
     else:
         size = numbers * (accesses * max(updated, recipe.state_bytes) + copies + cast)
         size += numbers * updated if copies else 0
-    return derived(
+    return derive(
         "optimizer",
         Unit.SECONDS,
         "moved / shards / bandwidth_bytes_per_s",

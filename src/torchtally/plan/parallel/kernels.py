@@ -10,7 +10,7 @@ from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.architecture.weights import Weight
 from torchtally.plan.parallel.passes import MemoryPasses
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
@@ -62,13 +62,13 @@ class KernelTimes:
         speed = of(rate(self.chip), Unit.BYTE_PER_S)
         elements = of(count, Unit.COUNT)
         return (
-            _streamed(name, elements, moved.forward, moved.forward_kernels, speed),
-            _streamed(f"{name}, backward", elements, moved.backward, moved.backward_kernels, speed),
+            _stream_s(name, elements, moved.forward, moved.forward_kernels, speed),
+            _stream_s(f"{name}, backward", elements, moved.backward, moved.backward_kernels, speed),
         )
 
 
-def _streamed(name: str, elements: Quantity, each: int, kernels: int, speed: Quantity) -> Quantity:
-    return derived(
+def _stream_s(name: str, elements: Quantity, each: int, kernels: int, speed: Quantity) -> Quantity:
+    return derive(
         name,
         Unit.SECONDS,
         "elements * bytes_each / bandwidth_bytes_per_s + kernels * kernel_s",

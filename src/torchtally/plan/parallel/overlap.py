@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchtally.plan.parallel.degrees import DEGREES
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.units import Unit
 
 DEFAULTS: Mapping[str, float] = {degree.name: degree.overlap for degree in DEGREES}
@@ -35,11 +35,11 @@ def overlap_of(**shares: float) -> Overlap:
     return Overlap({**DEFAULTS, **shares})
 
 
-def exposed(name: str, sent_s: Quantity, work_s: Quantity, share: float) -> Quantity:
+def exposed_s(name: str, sent_s: Quantity, work_s: Quantity, share: float) -> Quantity:
     """Seconds of communication that show beside so much work."""
     if not sent_s.value or not share:
-        return sent_s.named(name)
-    return derived(
+        return sent_s.with_name(name)
+    return derive(
         name,
         Unit.SECONDS,
         "max(0, sent_s - share * work_s)",
@@ -49,13 +49,13 @@ def exposed(name: str, sent_s: Quantity, work_s: Quantity, share: float) -> Quan
     )
 
 
-def exposed_by_layers(
+def exposed_by_layers_s(
     name: str, sent_s: Quantity, work_s: Quantity, share: float, layers: Quantity
 ) -> Quantity:
     """The same where one layer's part cannot hide: the first or the last."""
     if not sent_s.value or not share:
-        return sent_s.named(name)
-    return derived(
+        return sent_s.with_name(name)
+    return derive(
         name,
         Unit.SECONDS,
         "max(sent_s / layers, sent_s - share * work_s)",

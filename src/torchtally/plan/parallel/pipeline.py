@@ -8,7 +8,7 @@ weights. Where a paper's backward is one, it is B + W.
 import re
 
 from torchtally.plan.parallel.layout import Schedule
-from torchtally.plan.quantity import Amount, Quantity, derived, of
+from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.units import Unit
 
 NARAYANAN = "Narayanan et al. 2021, arXiv 2104.04473, section 2.2"
@@ -52,7 +52,7 @@ def bubble_s(
     used = {
         word: quantity for word, quantity in terms.items() if re.search(rf"\b{word}\b", formula)
     }
-    return derived("bubble", Unit.SECONDS, formula, source, str(schedule), **used)
+    return derive("bubble", Unit.SECONDS, formula, source, str(schedule), **used)
 
 
 def bubble_fraction(
@@ -65,7 +65,7 @@ def bubble_fraction(
     wait = bubble_s(
         schedule, stages, forward_s=1, input_s=1, weight_s=1, virtual_stages=virtual_stages
     )
-    return derived(
+    return derive(
         "bubble over ideal time",
         Unit.NUMBER,
         "bubble / (micro_batches * work_s)",
@@ -118,4 +118,4 @@ def in_flight(
     used = {
         word: quantity for word, quantity in terms.items() if re.search(rf"\b{word}\b", formula)
     }
-    return derived("micro-batches in flight", Unit.NUMBER, formula, source, note, **used)
+    return derive("micro-batches in flight", Unit.NUMBER, formula, source, note, **used)

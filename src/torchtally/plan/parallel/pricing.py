@@ -34,7 +34,7 @@ from torchtally.plan.parallel.states import ChipStates, chip_states
 from torchtally.plan.parallel.step import Parts, Step, Workload
 from torchtally.plan.parallel.traffic import pipeline_traffic
 from torchtally.plan.parallel.updates import Updates, data_wait, updates
-from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.units import Unit
 
 T = TypeVar("T")
@@ -59,14 +59,14 @@ class Pricing:
         flops = token_flops(
             part.model, part.sequence, attention=part.attention, recompute=layout.recompute
         )
-        tokens = derived(
+        tokens = derive(
             "tokens of a step",
             Unit.TOKENS,
             "sequences * sequence",
             sequences=of(layout.global_batch, Unit.COUNT),
             sequence=of(part.sequence, Unit.TOKENS),
         )
-        speed = derived(
+        speed = derive(
             "tokens/s", Unit.TOKEN_PER_S, "tokens / step_s", tokens=tokens, step_s=parts.total
         )
         peak = part.cluster.chip.peak_flop_per_s(part.recipe.products)
@@ -80,7 +80,7 @@ class Pricing:
             tokens,
             speed,
             training.mfu(speed, flops.model, chips, peak),
-            training.mfu(speed, flops.hardware, chips, peak).named("HFU"),
+            training.mfu(speed, flops.hardware, chips, peak).with_name("HFU"),
             parts.largest,
             part.overlap.assumptions(),
         )
@@ -129,7 +129,7 @@ class Pricing:
     def parts(self, layout: Layout) -> Parts:
         """Where the step's seconds go."""
         parts = self._parts(layout)
-        streaming = derived(
+        streaming = derive(
             "passes over memory",
             Unit.SECONDS,
             "micro_batches * each",
@@ -302,7 +302,7 @@ _of_weights = attrgetter(*(degree.name for degree in DEGREES), "shard", "shard_g
 
 
 def _compute(stage: StageTime, micro_batches: Quantity) -> Quantity:
-    return derived(
+    return derive(
         "compute",
         Unit.SECONDS,
         "micro_batches * (forward_s + input_gradients_s + weight_gradients_s + ends_s)",
@@ -322,7 +322,7 @@ def _waiting(stage: StageTime, degree: Degree, micro_batches: Quantity) -> Quant
     if degree.name in stage.ends_waits:
         terms["ends_s"] = stage.ends_waits[degree.name]
     formula = f"micro_batches * ({' + '.join(terms)})"
-    return derived(degree.network, Unit.SECONDS, formula, micro_batches=micro_batches, **terms)
+    return derive(degree.network, Unit.SECONDS, formula, micro_batches=micro_batches, **terms)
 
 
 def _all_micro_batches(stage: StageTime, m: Quantity) -> dict[str, Quantity]:
@@ -335,7 +335,7 @@ def _all_micro_batches(stage: StageTime, m: Quantity) -> dict[str, Quantity]:
 def _sends(layout: Layout, hop: Quantity, hidden: float) -> Quantity:
     if layout.pipeline == 1:
         return hop
-    return derived(
+    return derive(
         "pipeline network",
         Unit.SECONDS,
         "2 * hop_s * ((stages - 1) + (1 - hidden) * micro_batches * virtual_stages)",
@@ -352,7 +352,7 @@ def _sends(layout: Layout, hop: Quantity, hidden: float) -> Quantity:
 def _bubble(layout: Layout, stage: StageTime) -> Quantity:
     """Other stages' layers, with their waits."""
     if layout.pipeline == 1:
-        return derived("bubble", Unit.SECONDS, "0")
+        return derive("bubble", Unit.SECONDS, "0")
     return bubble_s(
         layout.schedule,
         layout.pipeline,

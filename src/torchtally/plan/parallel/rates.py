@@ -1,7 +1,7 @@
 """What libraries reach of a link's promised speed."""
 
 from torchtally.chips import Link
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.timing.roofline.collectives import LINK_SHARE
 from torchtally.units import Unit
 
@@ -12,17 +12,17 @@ it over 50 GB/s (NVIDIA/nccl-tests issue 290). On other networks an estimate."""
 
 def reached_in_node(link: Link) -> Quantity:
     """Bytes per second in one direction that NCCL reaches between the chips of a node."""
-    return _reached(link, LINK_SHARE, "NVIDIA/nccl-tests issue 212")
+    return _reached_bytes_per_s(link, LINK_SHARE, "NVIDIA/nccl-tests issue 212")
 
 
 def reached_between_nodes(link: Link) -> Quantity:
     """Bytes per second in one direction that NCCL reaches over one chip's share of the network."""
-    return _reached(link, BETWEEN_NODES_SHARE, "NVIDIA/nccl-tests issue 290")
+    return _reached_bytes_per_s(link, BETWEEN_NODES_SHARE, "NVIDIA/nccl-tests issue 290")
 
 
-def _reached(link: Link, share: float, source: str) -> Quantity:
+def _reached_bytes_per_s(link: Link, share: float, source: str) -> Quantity:
     assert link.bytes_per_s_per_direction is not None, "clusters refuse links without a speed"
-    return derived(
+    return derive(
         f"speed over {link.name}",
         Unit.BYTE_PER_S,
         "reached_share * promised_bytes_per_s",

@@ -85,7 +85,7 @@ def search(
     pricing, chosen = Pricing(workload), choices or Choices()
     with _without_collection():
         meshes, invalid = _meshes(workload, chosen, global_batch)
-        tried = _tried(pricing, meshes, chosen, global_batch, progress)
+        tried = _try_all(pricing, meshes, chosen, global_batch, progress)
         best = _fastest(pricing, tried.fitting, keep)
         return Ranking(
             tuple(pricing.step(layout) for layout in best),
@@ -112,7 +112,7 @@ class _Tried:
     least_bytes: int = 0
 
 
-def _tried(
+def _try_all(
     pricing: Pricing,
     meshes: list[Layout],
     choices: Choices,

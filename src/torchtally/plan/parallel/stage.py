@@ -19,8 +19,8 @@ from torchtally.plan.parallel.compute import (
 )
 from torchtally.plan.parallel.degrees import IN_LAYERS, Degree
 from torchtally.plan.parallel.layout import Layout
-from torchtally.plan.parallel.overlap import Overlap, exposed
-from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.parallel.overlap import Overlap, exposed_s
+from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -134,7 +134,7 @@ def pieces(works: LayerWorks, layout: Layout, overlap: Overlap) -> Pieces:
         works.head,
         works.embedding,
         {
-            name: exposed("embedding and head", sent, of(0.0, Unit.SECONDS), overlap.shares[name])
+            name: exposed_s("embedding and head", sent, of(0.0, Unit.SECONDS), overlap.shares[name])
             for name, sent in works.ends.items()
         },
     )
@@ -205,9 +205,9 @@ def _waits(
             there, back = work.attention, work.attention_backward
         name, share = f"{degree.name} parallelism", overlap.shares[degree.name]
         sent = sends[degree.name]
-        forward[degree.name] = exposed(name, sent, there, share)
+        forward[degree.name] = exposed_s(name, sent, there, share)
         sent_back = _sent_backward(degree, sent, layout)
-        backward[degree.name] = exposed(f"{name}, backward", sent_back, back, share)
+        backward[degree.name] = exposed_s(f"{name}, backward", sent_back, back, share)
     return forward, backward
 
 
@@ -216,7 +216,7 @@ def _sent_backward(degree: Degree, forward: Quantity, layout: Layout) -> Quantit
     back = forward
     if degree.backward_sends > 1:
         formula = f"{degree.backward_sends} * forward"
-        back = derived("communication, backward", Unit.SECONDS, formula, forward=forward)
+        back = derive("communication, backward", Unit.SECONDS, formula, forward=forward)
     if layout.recompute is Recompute.FULL:
         parts = {"backward": back, "recomputation": forward}
         return total("backward and recomputation", Unit.SECONDS, parts)
@@ -225,13 +225,13 @@ def _sent_backward(degree: Degree, forward: Quantity, layout: Layout) -> Quantit
 
 def _spread(name: str, kinds: tuple[Layer, ...], each: list[Quantity], stages: int) -> Quantity:
     if not any(quantity.value for quantity in each):
-        return derived(name, Unit.SECONDS, "0")
+        return derive(name, Unit.SECONDS, "0")
     terms = {"stages": of(stages, Unit.COUNT)}
     sums = []
     for n, (kind, one) in enumerate(zip(kinds, each, strict=True)):
         terms |= {f"layers_{n}": of(kind.count, Unit.COUNT), f"each_{n}_s": one}
         sums.append(f"layers_{n} * each_{n}_s")
-    return derived(name, Unit.SECONDS, f"({' + '.join(sums)}) / stages", **terms)
+    return derive(name, Unit.SECONDS, f"({' + '.join(sums)}) / stages", **terms)
 
 
 def _spread_waits(each: list[ByDegree], kinds: tuple[Layer, ...], stages: int) -> ByDegree:

@@ -13,7 +13,7 @@ from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.shards import ChipWeights, chip_weights, elements, layer_on_chip
 from torchtally.plan.parallel.traffic import gathered_itemsize_bytes
-from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -67,7 +67,7 @@ def parameters_of_stage(
 
 def _count(here: ChipWeights, layout: Layout, stage: int, of_experts: bool) -> Quantity:
     ends = _outside_layers(here, layout, stage)
-    return derived(
+    return derive(
         "experts" if of_experts else "parameters on the chip",
         Unit.PARAMETERS,
         "layers / stages + outside",
@@ -94,7 +94,7 @@ def _shared(
         if is_shared:
             formula += " / expert_shards"
             terms["expert_shards"] = of(layout.expert_shards, Unit.CHIPS)
-    return derived(
+    return derive(
         name,
         Unit.BYTES,
         f"({formula}) * bytes_each",
@@ -117,7 +117,7 @@ def _optimizer(
         ]
         return optimizer.state_bytes(tensors, recipe.state_bytes)
 
-    return derived(
+    return derive(
         "optimizer state",
         Unit.BYTES,
         "(layers / stages + outside) / shards + experts / stages / expert_shards",
@@ -134,7 +134,7 @@ def _optimizer(
 
 def _gathered(model: Model, here: ChipWeights, layout: Layout, recipe: Recipe) -> Quantity:
     if layout.shard.stage < 2 or layout.shards == 1:
-        return derived("gathered", Unit.BYTES, "0")
+        return derive("gathered", Unit.BYTES, "0")
     units = [
         sum(weight.elements for weight in layer_on_chip(kind, model, layout))
         for kind in model.kinds
@@ -143,7 +143,7 @@ def _gathered(model: Model, here: ChipWeights, layout: Layout, recipe: Recipe) -
         *units, *(sum(weight.elements for weight in end) for end in (here.embedding, here.head))
     )
     is_gathered = layout.shard is Sharding.ZERO3
-    return derived(
+    return derive(
         "gathered",
         Unit.BYTES,
         "(largest + next_layer) * gathered_bytes + largest * gradient_bytes",
@@ -163,8 +163,8 @@ def _casts(model: Model, layout: Layout, recipe: Recipe) -> Quantity:
     among the activations. Parameters that are shared are gathered in the products' dtype.
     """
     if layout.recompute is Recompute.NONE or layout.shard is Sharding.ZERO3:
-        return derived("casts", Unit.BYTES, "0")
-    return derived(
+        return derive("casts", Unit.BYTES, "0")
+    return derive(
         "casts",
         Unit.BYTES,
         "all_layers / stages",

@@ -11,17 +11,17 @@ from torchtally.plan.parallel.communication import (
     Network,
     RankGroup,
     Transfer,
+    add_up,
     all_gather,
     all_reduce,
     all_to_all,
     group,
     reduce_scatter,
-    repeated,
+    repeat,
     send,
-    summed,
 )
 from torchtally.plan.parallel.layout import Layout, Sharding
-from torchtally.plan.quantity import Amount, Quantity, derived, of
+from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -81,7 +81,7 @@ def tensor_traffic(
         "attention": _summing(plain, layout, network),
         "feed_forward": _summing(routed, layout, network),
     }
-    return summed("tensor parallelism", parts)
+    return add_up("tensor parallelism", parts)
 
 
 def outer_tensor_traffic(
@@ -89,7 +89,7 @@ def outer_tensor_traffic(
 ) -> Transfer:
     """Of one micro-batch, forward and backward: embedding and head, each split by vocabulary."""
     once = _summing(_tokens_bytes(model, layout, sequence, recipe), layout, network)
-    return repeated("embedding and head", once, of(2, Unit.COUNT), "forward and backward")
+    return repeat("embedding and head", once, of(2, Unit.COUNT), "forward and backward")
 
 
 def context_traffic(
@@ -106,7 +106,7 @@ def context_traffic(
     value_dim = (
         attention.value_head_dim if isinstance(attention, LatentAttention) else attention.head_dim
     )
-    block = derived(
+    block = derive(
         "keys and values",
         Unit.BYTES,
         "batch * sequence / context * heads * (head_dim + value_head_dim) * itemsize / tensor",
@@ -124,7 +124,7 @@ def context_traffic(
     if c == 1:
         return all_gather(0, ring, network)
     hop = send(block, crosses_nodes=ring.nodes > 1, network=network)
-    return repeated("context parallelism", hop, steps, RING_ATTENTION)
+    return repeat("context parallelism", hop, steps, RING_ATTENTION)
 
 
 def expert_traffic(
@@ -136,7 +136,7 @@ def expert_traffic(
     """
     block = layer.feed_forward
     active = block.active if isinstance(block, Experts) else 0
-    routed = derived(
+    routed = derive(
         "routed tokens",
         Unit.BYTES,
         "tokens * active / tensor",
@@ -147,7 +147,7 @@ def expert_traffic(
     )
     among = group(layout.expert, layout.tensor, network)
     once = all_to_all(routed if active else 0, among, network)
-    return repeated("expert parallelism", once, of(2, Unit.COUNT), "dispatch and combine")
+    return repeat("expert parallelism", once, of(2, Unit.COUNT), "dispatch and combine")
 
 
 def pipeline_traffic(
@@ -161,7 +161,7 @@ def pipeline_traffic(
     if layout.pipeline == 1:
         return all_gather(0, RankGroup(1, 1), network)
     passed = _tokens_bytes(model, layout, sequence, recipe)
-    part = derived(
+    part = derive(
         "passed on",
         Unit.BYTES,
         "tokens / tensor",
@@ -193,7 +193,7 @@ def gradient_traffic(
     if among.copies.ranks > 1:
         share = _part("share", size, shards.ranks)
         parts["across"] = all_reduce(share, among.copies, network)
-    return summed("gradients", parts)
+    return add_up("gradients", parts)
 
 
 def gather_traffic(
@@ -226,12 +226,12 @@ def _summing(payload: Quantity, layout: Layout, network: Network) -> Transfer:
         "gather": all_gather(payload, among, network),
         "scatter": reduce_scatter(payload, among, network),
     }
-    return summed("gather and scatter", parts)
+    return add_up("gather and scatter", parts)
 
 
 def _tokens_bytes(model: Model, layout: Layout, sequence: Amount, recipe: Recipe) -> Quantity:
     """A micro-batch's tokens on one chip, each as wide as the model."""
-    return derived(
+    return derive(
         "tokens",
         Unit.BYTES,
         "batch * sequence / context * width * itemsize",
@@ -247,16 +247,16 @@ def _tokens_bytes(model: Model, layout: Layout, sequence: Amount, recipe: Recipe
 def _times(name: str, payload: Quantity, times: int) -> Quantity:
     if times == 1:
         return payload
-    return derived(name, Unit.BYTES, "times * each", times=of(times, Unit.COUNT), each=payload)
+    return derive(name, Unit.BYTES, "times * each", times=of(times, Unit.COUNT), each=payload)
 
 
 def _part(name: str, payload: Quantity, parts: int) -> Quantity:
-    return derived(name, Unit.BYTES, "whole / parts", whole=payload,
+    return derive(name, Unit.BYTES, "whole / parts", whole=payload,
                    parts=of(parts, Unit.CHIPS))  # fmt: skip
 
 
 def _bytes(name: str, parameters: Amount, itemsize_bytes: int) -> Quantity:
-    return derived(
+    return derive(
         name,
         Unit.BYTES,
         "parameters * bytes_each",

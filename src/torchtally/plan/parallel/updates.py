@@ -9,15 +9,15 @@ from torchtally.chips import Chip
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.weights import Group
 from torchtally.plan.optimizers import Optimizer
-from torchtally.plan.parallel.communication import Network, Transfer, repeated, summed
+from torchtally.plan.parallel.communication import Network, Transfer, add_up, repeat
 from torchtally.plan.parallel.compute import optimizer_s
 from torchtally.plan.parallel.layout import Layout, Sharding
-from torchtally.plan.parallel.overlap import Overlap, exposed_by_layers
+from torchtally.plan.parallel.overlap import Overlap, exposed_by_layers_s
 from torchtally.plan.parallel.shards import chip_weights
 from torchtally.plan.parallel.stage import StageTime
 from torchtally.plan.parallel.states import parameters_of_stage
 from torchtally.plan.parallel.traffic import gather_traffic, gradient_traffic
-from torchtally.plan.quantity import Quantity, derived, of, total
+from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -46,7 +46,7 @@ def updates(
     """What is sent for parameters layer by layer, and the optimizer's step."""
     stage = layout.pipeline - 1
     here = chip_weights(model, layout)
-    units = derived(
+    units = derive(
         "units",
         Unit.NUMBER,
         "layers / stages + 1",
@@ -60,15 +60,15 @@ def updates(
         count = parameters_of_stage(here, layout, stage, of_experts=of_experts)
         if not count.value:
             continue
-        unit = derived(
+        unit = derive(
             "a unit", Unit.PARAMETERS, "ceil(parameters / units)", parameters=count, units=units
         )
         word = "experts" if of_experts else "others"
         gradients[word] = gradient_traffic(unit, layout, recipe, network, of_experts=of_experts)
         gathered[word] = gather_traffic(unit, layout, recipe, network, of_experts=of_experts)
     return Updates(
-        repeated("gradients", summed("gradients of a unit", gradients), units),
-        repeated("weights", summed("weights of a unit", gathered), units),
+        repeat("gradients", add_up("gradients of a unit", gradients), units),
+        repeat("weights", add_up("weights of a unit", gathered), units),
         units,
         _optimizer_s(model, layout, recipe, optimizer, chip),
     )
@@ -118,19 +118,19 @@ def data_wait(layout: Layout, stage: StageTime, updates: Updates, overlap: Overl
     level = layout.shard.stage
     if level == 3:
         both = total("fetched and sent", Unit.SECONDS, {"fetched": fetched, "sent": sent})
-        return derived(
+        return derive(
             "data parallelism",
             Unit.SECONDS,
             "micro_batches * (forward_s + backward_s)",
             micro_batches=m,
-            forward_s=exposed_by_layers("weights, forward", fetched, forward, share, units),
-            backward_s=exposed_by_layers("weights, gradients", both, backward, share, units),
+            forward_s=exposed_by_layers_s("weights, forward", fetched, forward, share, units),
+            backward_s=exposed_by_layers_s("weights, gradients", both, backward, share, units),
         )
-    return derived(
+    return derive(
         "data parallelism",
         Unit.SECONDS,
         "times * gradients_s + weights_s",
         times=m if level == 2 else of(1, Unit.COUNT),
-        gradients_s=exposed_by_layers("gradients", sent, backward, share, units),
-        weights_s=exposed_by_layers("weights", fetched, forward, share, units),
+        gradients_s=exposed_by_layers_s("gradients", sent, backward, share, units),
+        weights_s=exposed_by_layers_s("weights", fetched, forward, share, units),
     )

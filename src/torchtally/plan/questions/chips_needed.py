@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from torchtally.chips import Chip, known_chips
 from torchtally.errors import UsageError
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, price_of, unknown_costs
 from torchtally.plan.questions.fit import capacity_of
 from torchtally.plan.questions.model_card import states_of
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
-from torchtally.plan.questions.words import subject_named
+from torchtally.plan.questions.words import subject_text
 from torchtally.plan.training import (
     chip_hours,
     chips_needed,
@@ -31,14 +31,14 @@ ANY_NUMBER = (
 def fewest_chips(request: Request) -> Answer:
     """The fewest of one chip that train in time, with what they cost."""
     per_token, counted = flops_per_token(request)
-    tokens = of(request.of_tokens, Unit.TOKENS).named("tokens")
+    tokens = of(request.of_tokens, Unit.TOKENS).with_name("tokens")
     chip, deadline = request.chip, _deadline(request)
     flops = training_flops_of(per_token, tokens)
-    mfu = of(request.of_mfu, Unit.FRACTION).named("MFU")
+    mfu = of(request.of_mfu, Unit.FRACTION).with_name("MFU")
     peak = peak_flop_per_s(request, chip)
-    in_time = chips_needed(flops, deadline, peak, mfu).named("chips for the deadline")
+    in_time = chips_needed(flops, deadline, peak, mfu).with_name("chips for the deadline")
     for_memory = chips_to_hold(request)
-    count = derived(
+    count = derive(
         "chips", Unit.CHIPS, "max(for_time, for_memory)", for_time=in_time, for_memory=for_memory
     )
     seconds = training_s(flops, count, peak, mfu)
@@ -46,7 +46,7 @@ def fewest_chips(request: Request) -> Answer:
         question="fewest-chips",
         headline=(
             count,
-            f" {chip.name} train {subject_named(request)} on ",
+            f" {chip.name} train {subject_text(request)} on ",
             tokens,
             " tokens within ",
             deadline,
@@ -62,7 +62,7 @@ def fewest_chips(request: Request) -> Answer:
 
 def chips_to_hold(request: Request) -> Quantity:
     """The fewest of the chip whose memory holds all states, shared among them (FSDP)."""
-    return derived(
+    return derive(
         "chips to hold the states",
         Unit.CHIPS,
         "ceil(states / memory)",
@@ -79,9 +79,9 @@ def what_to_rent(request: Request) -> Answer:
     Within the deadline and the budget, if given.
     """
     per_token, counted = flops_per_token(request)
-    tokens = of(request.of_tokens, Unit.TOKENS).named("tokens")
+    tokens = of(request.of_tokens, Unit.TOKENS).with_name("tokens")
     flops = training_flops_of(per_token, tokens)
-    mfu = of(request.of_mfu, Unit.FRACTION).named("MFU")
+    mfu = of(request.of_mfu, Unit.FRACTION).with_name("MFU")
     offers = sorted(
         _offers(request, flops, mfu), key=lambda offer: (offer.cost.value, offer.chip.name)
     )
@@ -95,14 +95,14 @@ def what_to_rent(request: Request) -> Answer:
     headline: list[Part] = [
         f"{best.chip.name} is cheapest: ",
         best.cost,
-        f" to train {subject_named(request)} on ",
+        f" to train {subject_text(request)} on ",
         tokens,
         " tokens at ",
         mfu,
         " MFU",
     ]
     if limit is not None and best.cost.value > limit:
-        headline += [", which is more than the budget of ", of(limit, Unit.USD).named("budget")]
+        headline += [", which is more than the budget of ", of(limit, Unit.USD).with_name("budget")]
     return Answer(
         question="what-to-rent",
         headline=tuple(headline),
@@ -139,7 +139,7 @@ def _offers(request: Request, flops: Quantity, mfu: Quantity) -> Iterable[_Offer
         if price is None or request.recipe.products not in chip.peaks:
             continue
         peak = peak_flop_per_s(request, chip)
-        one = of(1, Unit.CHIPS).named("one chip")
+        one = of(1, Unit.CHIPS).with_name("one chip")
         hours = chip_hours(one, training_s(flops, one, peak, mfu))
         count = None
         if request.deadline_s is not None:
@@ -184,4 +184,4 @@ def _offers_table(offers: list[_Offer], request: Request) -> Table:
 def _deadline(request: Request) -> Quantity:
     if request.deadline_s is None:
         raise UsageError("Missing deadline: give --deadline 30d (or h, w).")
-    return of(request.deadline_s, Unit.SECONDS).named("deadline")
+    return of(request.deadline_s, Unit.SECONDS).with_name("deadline")

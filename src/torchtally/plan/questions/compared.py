@@ -14,7 +14,7 @@ from torchtally.units import Unit
 Question = Callable[[Request], Answer]
 
 
-def compared(request: Request, names: Sequence[str], question: Question) -> Answer:
+def compare(request: Request, names: Sequence[str], question: Question) -> Answer:
     """The answer for the chips asked for, and its figures for as many of each of the others."""
     first = question(request)
     clusters = [request.of_cluster, *(_like(request.of_cluster, name) for name in names)]

@@ -24,7 +24,7 @@ def compute_budget(request: Request) -> Answer:
     """The compute-optimal model and tokens, and what they cost on the given chips."""
     if request.flops is None:
         raise UsageError("Missing compute budget: give --flops 3e24.")
-    flops = of(request.flops, Unit.FLOPS).named("compute budget")
+    flops = of(request.flops, Unit.FLOPS).with_name("compute budget")
     parameters = optimal_parameters(flops)
     tokens = optimal_tokens(parameters)
     return Answer(
@@ -41,7 +41,7 @@ def compute_budget(request: Request) -> Answer:
             parameters,
             tokens,
             *(
-                loss(parameters, tokens, law).named(f"loss, {law.name} law")
+                loss(parameters, tokens, law).with_name(f"loss, {law.name} law")
                 for law in LOSS_LAWS.values()
             ),
             *_on_chips(request, flops),
@@ -59,8 +59,8 @@ def _on_chips(request: Request, flops: Quantity) -> tuple[Quantity, ...]:
     """Time, money and energy, if chips and an MFU are given."""
     if request.cluster is None:
         return ()
-    chips = of(request.cluster.count, Unit.CHIPS).named("chips")
-    mfu = of(request.of_mfu, Unit.FRACTION).named("MFU")
+    chips = of(request.cluster.count, Unit.CHIPS).with_name("chips")
+    mfu = of(request.of_mfu, Unit.FRACTION).with_name("MFU")
     seconds = training_s(flops, chips, peak_flop_per_s(request, request.chip), mfu)
     return (seconds, *bill(request, chips, seconds, request.chip))
 

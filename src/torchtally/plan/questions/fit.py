@@ -11,7 +11,7 @@ from torchtally.plan.parallel.step import Step
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.request import Request
-from torchtally.plan.questions.words import chips_named, subject_named
+from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import plain_layout, workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit
@@ -44,7 +44,7 @@ def fit(request: Request) -> Answer:
         figures=(
             step.memory.total,
             capacity,
-            step.seconds.named("step"),
+            step.seconds.with_name("step"),
             step.tokens_per_s,
             step.mfu,
             *((step.hfu,) if step.hfu.value != step.mfu.value else ()),
@@ -103,12 +103,12 @@ def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, .
     claim = "fits" if step.fits else "does not fit"
     each = "each of " if request.of_cluster.count > 1 else ""
     return (
-        f"{claim}: {subject_named(request)} takes ",
+        f"{claim}: {subject_text(request)} takes ",
         step.memory.total,
         " of ",
         capacity,
         f" on {each}",
-        *chips_named(request.of_cluster),
+        *chips_text(request.of_cluster),
         ", ",
         step.seconds,
         " a step predicted",

@@ -2,10 +2,10 @@
 
 from torchtally.errors import UsageError
 from torchtally.plan.flops import token_flops
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s, sequence_of
-from torchtally.plan.questions.words import chips_named, subject_named
+from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.training import mfu
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
@@ -17,8 +17,8 @@ def implied_mfu(request: Request) -> Answer:
         raise UsageError("Missing speed: give --tokens-per-s 400K, of all chips together.")
     per_token, counted = flops_per_token(request)
     cluster = request.of_cluster
-    observed = of(request.tokens_per_s, Unit.TOKEN_PER_S).named("observed tokens/s")
-    chips = of(cluster.count, Unit.CHIPS).named("chips")
+    observed = of(request.tokens_per_s, Unit.TOKEN_PER_S).with_name("observed tokens/s")
+    chips = of(cluster.count, Unit.CHIPS).with_name("chips")
     peak = peak_flop_per_s(request, cluster.chip)
     implied = mfu(observed, per_token, chips, peak)
     if implied.value > 1:
@@ -31,10 +31,10 @@ def implied_mfu(request: Request) -> Answer:
         question="implied-mfu",
         headline=(
             implied,
-            f" MFU: {subject_named(request)} at ",
+            f" MFU: {subject_text(request)} at ",
             observed,
             " tokens on ",
-            *chips_named(cluster),
+            *chips_text(cluster),
         ),
         figures=(implied, *_others(request, observed, chips, peak)),
         assumptions=(*counted, f"MFU of the data sheet's dense {request.recipe.products} peak."),
@@ -46,13 +46,13 @@ def _others(
 ) -> tuple[Quantity, ...]:
     """The same speed by other conventions of counting attention."""
     subject = request.of_subject
-    six = derived(
+    six = derive(
         "FLOPs per token, 6N", Unit.FLOPS_PER_TOKEN, "6 * parameters", parameters=subject.active
     )
-    figures = [mfu(observed, six, chips, peak).named("MFU, 6N")]
+    figures = [mfu(observed, six, chips, peak).with_name("MFU, 6N")]
     length, _ = sequence_of(request)
     if subject.model is not None and length is not None:
         for attention, name in ((Convention.FULL, "in full"), (Convention.CAUSAL, "causal")):
             flops = token_flops(subject.model, length, attention=attention).model
-            figures.append(mfu(observed, flops, chips, peak).named(f"MFU, attention {name}"))
+            figures.append(mfu(observed, flops, chips, peak).with_name(f"MFU, attention {name}"))
     return tuple(figures)

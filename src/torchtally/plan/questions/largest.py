@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from torchtally.errors import UsageError
-from torchtally.plan.architecture.shapes import scaled_to
+from torchtally.plan.architecture.shapes import scale_to
 from torchtally.plan.capacity import largest, largest_parameters
 from torchtally.plan.memory import bytes_per_parameter
 from torchtally.plan.parallel.chip_memory import chip_memory
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pricing import step as step_of
 from torchtally.plan.parallel.step import Step, Workload
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.fit import (
     FSDP,
@@ -21,7 +21,7 @@ from torchtally.plan.questions.fit import (
     memory_table,
 )
 from torchtally.plan.questions.request import Request, Subject, subject
-from torchtally.plan.questions.words import chips_named, subject_named
+from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import USUAL_VOCABULARY, plain_layout, workload_of
 from torchtally.units import Unit, format_bytes
 
@@ -34,7 +34,7 @@ MOST_TOKENS = 1 << 32
 def largest_model(request: Request) -> Answer:
     """By the bytes that each parameter takes; and with activations, where a sequence is given."""
     cluster = request.of_cluster
-    capacity = derived(
+    capacity = derive(
         "memory of all chips",
         Unit.BYTES,
         "chips * memory",
@@ -50,7 +50,7 @@ def largest_model(request: Request) -> Answer:
             headline=(
                 bound,
                 " parameters fit ",
-                *chips_named(cluster),
+                *chips_text(cluster),
                 f" with {how}, before ",
                 "activations",
             ),
@@ -68,10 +68,10 @@ def largest_model(request: Request) -> Answer:
         headline=(
             size,
             " parameters fit ",
-            *chips_named(cluster),
+            *chips_text(cluster),
             f" with {how} and sequences of {request.sequence} tokens",
         ),
-        figures=(size, bound.named("before activations"), each, step.memory.total, capacity),
+        figures=(size, bound.with_name("before activations"), each, step.memory.total, capacity),
         tables=(memory_table(step.memory),),
         assumptions=(
             *_assumed_shape(step),
@@ -94,8 +94,8 @@ def largest_batch(request: Request) -> Answer:
     if not count:
         raise UsageError(_nothing_fits(request, workload, layout(1)))
     step = step_of(workload, layout(count))
-    answer = of(count, Unit.COUNT).named("largest micro-batch")
-    sequences = derived(
+    answer = of(count, Unit.COUNT).with_name("largest micro-batch")
+    sequences = derive(
         "sequences of all chips",
         Unit.COUNT,
         "chips * micro_batch",
@@ -107,8 +107,8 @@ def largest_batch(request: Request) -> Answer:
         headline=(
             answer,
             f" sequences of {workload.sequence} tokens fit each of ",
-            *chips_named(workload.cluster),
-            f" with {subject_named(request)}",
+            *chips_text(workload.cluster),
+            f" with {subject_text(request)}",
         ),
         figures=(answer, sequences, step.memory.total, step.tokens_per_s, step.mfu),
         tables=(memory_table(step.memory),),
@@ -131,13 +131,13 @@ def largest_sequence(request: Request) -> Answer:
     if not count:
         raise UsageError(_nothing_fits(request, replace(workload, sequence=1), layout))
     step = step_of(replace(workload, sequence=count), layout)
-    answer = of(count, Unit.TOKENS).named("longest sequence")
+    answer = of(count, Unit.TOKENS).with_name("longest sequence")
     return Answer(
         question="largest-sequence",
         headline=(
             f"{count} tokens in a sequence fit each of ",
-            *chips_named(workload.cluster),
-            f" with {subject_named(request)}",
+            *chips_text(workload.cluster),
+            f" with {subject_text(request)}",
         ),
         figures=(answer, step.memory.total, step.tokens_per_s, step.mfu),
         tables=(memory_table(step.memory),),
@@ -178,7 +178,7 @@ def _largest_with_activations(request: Request, bound: int) -> tuple[Quantity, S
     """Assumed shapes of growing size, until one does not fit."""
 
     def workload(parameters: int) -> Workload:
-        model = scaled_to(parameters, vocabulary=USUAL_VOCABULARY)
+        model = scale_to(parameters, vocabulary=USUAL_VOCABULARY)
         return workload_of(replace(request, subject=subject(model)))[0]
 
     first = 40
@@ -194,7 +194,7 @@ def _largest_with_activations(request: Request, bound: int) -> tuple[Quantity, S
         raise UsageError(_nothing_fits(request, smallest, plain_layout(request, smallest)))
     fitting = workload((first + count) * STEP_PARAMETERS)
     biggest: Subject = subject(fitting.model)
-    return biggest.parameters.named("largest model"), step_of(
+    return biggest.parameters.with_name("largest model"), step_of(
         fitting, plain_layout(request, fitting)
     )
 

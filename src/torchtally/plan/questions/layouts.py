@@ -6,7 +6,7 @@ from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.degrees import LEGEND, layout_in_short, layout_text
 from torchtally.plan.parallel.search import Choices, Ranking, search
 from torchtally.plan.parallel.step import Step, Workload
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import (
@@ -19,7 +19,7 @@ from torchtally.plan.questions.fit import (
     time_table,
 )
 from torchtally.plan.questions.request import Request
-from torchtally.plan.questions.words import bound_in_short, chips_named, subject_named
+from torchtally.plan.questions.words import bound_in_short, chips_text, subject_text
 from torchtally.plan.questions.workload import workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes
@@ -34,7 +34,7 @@ def layouts(request: Request) -> Answer:
     """The fastest layouts that fit, and all about the first."""
     ranking, batch, assumptions = rank(request)
     best = ranking.steps[0]
-    count = of(request.of_cluster.count, Unit.CHIPS).named("chips")
+    count = of(request.of_cluster.count, Unit.CHIPS).with_name("chips")
     return Answer(
         question="layouts",
         headline=(
@@ -42,11 +42,11 @@ def layouts(request: Request) -> Answer:
             best.seconds,
             f" a step of {batch} sequences, ",
             best.mfu,
-            f" MFU predicted for {subject_named(request)} on ",
-            *chips_named(request.of_cluster),
+            f" MFU predicted for {subject_text(request)} on ",
+            *chips_text(request.of_cluster),
         ),
         figures=(
-            best.seconds.named("step"),
+            best.seconds.with_name("step"),
             best.tokens_per_s,
             best.mfu,
             best.memory.total,
@@ -135,7 +135,7 @@ def _nothing(request: Request, ranking: Ranking, batch: int) -> str:
         )
     least = ranking.smallest
     return (
-        f"{subject_named(request)} does not fit {where} in any of {ranking.tried} layouts. The "
+        f"{subject_text(request)} does not fit {where} in any of {ranking.tried} layouts. The "
         f"smallest ({layout_text(least.layout)}) takes "
         f"{format_bytes(int(least.memory.total.value))} of "
         f"{format_bytes(ranking.capacity_bytes)} on a chip, {format_bytes(ranking.missing_bytes)} "
@@ -148,7 +148,7 @@ def _whole_training(request: Request, best: Step) -> tuple[Quantity, ...]:
     if request.tokens is None:
         return ()
     return (
-        derived(
+        derive(
             "training time",
             Unit.SECONDS,
             "tokens / tokens_per_s",

@@ -12,7 +12,7 @@ from torchtally.plan.parameters import parameters
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.request import Request, flops_per_token, sequence_of
-from torchtally.plan.questions.words import subject_named
+from torchtally.plan.questions.words import subject_text
 from torchtally.plan.recipes import RECIPES
 from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_tokens
 from torchtally.plan.training import training_flops_of
@@ -32,7 +32,7 @@ def model_card(request: Request) -> Answer:
     return Answer(
         question="model",
         headline=(
-            f"{subject_named(request)}: ",
+            f"{subject_text(request)}: ",
             state.total,
             f" to train with {request.optimizer.name} ({request.recipe.name}) before activations, ",
             per_token,
@@ -40,14 +40,14 @@ def model_card(request: Request) -> Answer:
         figures=(
             subject.parameters,
             *((subject.active,) if subject.active is not subject.parameters else ()),
-            per_token.named("training FLOPs"),
+            per_token.with_name("training FLOPs"),
             state.total,
             checkpoint_bytes(state),
             *_cache(request),
             tokens,
-            training_flops_of(per_token, tokens).named("compute-optimal training"),
+            training_flops_of(per_token, tokens).with_name("compute-optimal training"),
             *(
-                loss(subject.active, tokens, law).named(f"loss by then, {law.name} law")
+                loss(subject.active, tokens, law).with_name(f"loss by then, {law.name} law")
                 for law in LOSS_LAWS.values()
             ),
         ),
@@ -75,7 +75,7 @@ def _cache(request: Request) -> Iterator[Quantity]:
     length, _ = sequence_of(request)
     model = request.of_subject.model
     if model is not None and length is not None:
-        yield kv_cache_bytes(model, length).named(f"KV cache of {length} tokens")
+        yield kv_cache_bytes(model, length).with_name(f"KV cache of {length} tokens")
 
 
 def _left_out(request: Request) -> tuple[str, ...]:

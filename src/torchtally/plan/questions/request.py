@@ -10,7 +10,7 @@ from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parameters import parameters
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
@@ -34,7 +34,7 @@ class Subject:
 def subject(model: Model | int) -> Subject:
     """A model by its shape, or a number of parameters."""
     if isinstance(model, int):
-        size = of(model, Unit.PARAMETERS).named("parameters")
+        size = of(model, Unit.PARAMETERS).with_name("parameters")
         return Subject(size, size)
     counted = parameters(model)
     return Subject(counted.total, counted.active if model.is_mixture else counted.total, model)
@@ -178,7 +178,7 @@ def flops_per_token(request: Request) -> tuple[Quantity, tuple[str, ...]]:
         flops = token_flops(subject.model, length, attention=request.attention)
         counted = f"{request.attention.description.capitalize()} (--convention)."
         return flops.model, (*((assumption,) if assumption else ()), counted)
-    six = derived(
+    six = derive(
         "FLOPs per token",
         Unit.FLOPS_PER_TOKEN,
         "6 * parameters",

@@ -1,11 +1,11 @@
 """On how many tokens can these chips train, for a budget or until a deadline?"""
 
 from torchtally.errors import UsageError
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, price_of
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
-from torchtally.plan.questions.words import chips_named, subject_named
+from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.scaling import optimal_tokens
 from torchtally.plan.training import chip_hours_for, flops_within, tokens_for
 from torchtally.units import Unit
@@ -15,19 +15,19 @@ def tokens_within(request: Request) -> Answer:
     """As many tokens as the shorter of time and money allows."""
     per_token, counted = flops_per_token(request)
     cluster = request.of_cluster
-    chips = of(cluster.count, Unit.CHIPS).named("chips")
+    chips = of(cluster.count, Unit.CHIPS).with_name("chips")
     seconds = _seconds(request, chips)
-    mfu = of(request.of_mfu, Unit.FRACTION).named("MFU")
+    mfu = of(request.of_mfu, Unit.FRACTION).with_name("MFU")
     flops = flops_within(seconds, chips, peak_flop_per_s(request, cluster.chip), mfu)
     tokens = tokens_for(flops, per_token)
     return Answer(
         question="tokens-within",
         headline=(
             tokens,
-            f" tokens for {subject_named(request)} in ",
+            f" tokens for {subject_text(request)} in ",
             seconds,
             " on ",
-            *chips_named(cluster),
+            *chips_text(cluster),
             *_for_money(request),
             " at ",
             mfu,
@@ -46,14 +46,14 @@ def tokens_within(request: Request) -> Answer:
 def _for_money(request: Request) -> tuple[Part, ...]:
     if request.budget_usd is None:
         return ()
-    return (" for ", of(request.budget_usd, Unit.USD).named("budget"))
+    return (" for ", of(request.budget_usd, Unit.USD).with_name("budget"))
 
 
 def _seconds(request: Request, chips: Quantity) -> Quantity:
     """Until the deadline, or as long as the money lasts."""
     limits = []
     if request.deadline_s is not None:
-        limits.append(of(request.deadline_s, Unit.SECONDS).named("deadline"))
+        limits.append(of(request.deadline_s, Unit.SECONDS).with_name("deadline"))
     if request.budget_usd is not None:
         price = price_of(request, request.chip)
         if price is None:
@@ -62,7 +62,7 @@ def _seconds(request: Request, chips: Quantity) -> Quantity:
             )
         hours = chip_hours_for(request.budget_usd, price)
         limits.append(
-            derived(
+            derive(
                 "time that the budget buys",
                 Unit.SECONDS,
                 "3600 * chip_hours / chips",

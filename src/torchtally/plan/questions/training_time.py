@@ -2,12 +2,12 @@
 
 from torchtally.plan.memory import token_data_bytes
 from torchtally.plan.parallel.degrees import layout_text
-from torchtally.plan.quantity import Quantity, derived, of
+from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import OPTIMISM
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
-from torchtally.plan.questions.words import chips_named, subject_named
+from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.training import tokens_per_s, training_flops_of, training_s
 from torchtally.units import Unit
 
@@ -15,10 +15,10 @@ from torchtally.units import Unit
 def training_time(request: Request) -> Answer:
     """FLOPs over what the chips do in a second, with cost and energy."""
     per_token, counted = flops_per_token(request)
-    cluster, tokens = request.of_cluster, of(request.of_tokens, Unit.TOKENS).named("tokens")
+    cluster, tokens = request.of_cluster, of(request.of_tokens, Unit.TOKENS).with_name("tokens")
     peak = peak_flop_per_s(request, cluster.chip)
     mfu, reached = reached_mfu(request)
-    chips = of(cluster.count, Unit.CHIPS).named("chips")
+    chips = of(cluster.count, Unit.CHIPS).with_name("chips")
     flops = training_flops_of(per_token, tokens)
     seconds = training_s(flops, chips, peak, mfu)
     costs = bill(request, chips, seconds, cluster.chip)
@@ -34,10 +34,10 @@ def training_time(request: Request) -> Answer:
         question="training-time",
         headline=(
             seconds,
-            f" to train {subject_named(request)} on ",
+            f" to train {subject_text(request)} on ",
             tokens,
             " tokens with ",
-            *chips_named(cluster),
+            *chips_text(cluster),
             " at ",
             mfu,
             " MFU",
@@ -57,12 +57,12 @@ def training_time(request: Request) -> Answer:
 def reached_mfu(request: Request) -> tuple[Quantity, tuple[str, ...]]:
     """The MFU that the user expects; else that of the fastest layout, if the shape is known."""
     if request.mfu is not None or request.of_subject.model is None:
-        return of(request.of_mfu, Unit.FRACTION).named("MFU"), ()
+        return of(request.of_mfu, Unit.FRACTION).with_name("MFU"), ()
     from torchtally.plan.questions.layouts import rank
 
     ranking, _, assumptions = rank(request)
     best = ranking.steps[0]
-    return best.mfu.named("predicted MFU"), (
+    return best.mfu.with_name("predicted MFU"), (
         *assumptions,
         f"MFU as predicted for the fastest of {ranking.tried} layouts "
         f"({layout_text(best.layout)}), without interruptions: --mfu overrides it, --search shows "
@@ -76,7 +76,7 @@ def _beside_budget(request: Request, costs: tuple[Quantity, ...]) -> tuple[Part,
     cost = next((quantity for quantity in costs if quantity.unit is Unit.USD), None)
     if request.budget_usd is None or cost is None:
         return ()
-    budget = of(request.budget_usd, Unit.USD).named("budget")
+    budget = of(request.budget_usd, Unit.USD).with_name("budget")
     claim = "within" if cost.value <= budget.value else "more than"
     return (" for ", cost, f", {claim} the budget of ", budget)
 
@@ -92,7 +92,7 @@ def _steps(request: Request, tokens: Quantity) -> tuple[Quantity, ...]:
     if request.global_batch is None or request.sequence is None:
         return ()
     return (
-        derived(
+        derive(
             "optimizer steps",
             Unit.COUNT,
             "ceil(tokens / (sequences * sequence))",

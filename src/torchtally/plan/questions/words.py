@@ -8,16 +8,16 @@ from torchtally.plan.questions.request import Request
 from torchtally.units import Unit, format_count
 
 
-def subject_named(request: Request) -> str:
+def subject_text(request: Request) -> str:
     """The model: "llama-3-70b (70.55 B parameters)"."""
     subject = request.of_subject
     size = f"{format_count(int(subject.parameters.value))} parameters"
     return f"{subject.name} ({size})" if subject.name else size
 
 
-def chips_named(cluster: Cluster) -> tuple[Part, ...]:
+def chips_text(cluster: Cluster) -> tuple[Part, ...]:
     """As in "1,024 H100-SXM"."""
-    return of(cluster.count, Unit.CHIPS).named("chips"), f" {cluster.chip.name}"
+    return of(cluster.count, Unit.CHIPS).with_name("chips"), f" {cluster.chip.name}"
 
 
 BOUNDS = {

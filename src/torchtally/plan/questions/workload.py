@@ -3,7 +3,7 @@
 from torchtally.errors import UsageError
 from torchtally.plan.activations import Implementation, usual_kernel
 from torchtally.plan.architecture.model import Model
-from torchtally.plan.architecture.shapes import scaled_to
+from torchtally.plan.architecture.shapes import scale_to
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.step import Workload
@@ -18,7 +18,7 @@ def shape_of(request: Request) -> tuple[Model, tuple[str, ...]]:
     subject = request.of_subject
     if subject.model is not None:
         return subject.model, subject.model.notes
-    model = scaled_to(int(subject.parameters.value), vocabulary=USUAL_VOCABULARY)
+    model = scale_to(int(subject.parameters.value), vocabulary=USUAL_VOCABULARY)
     return model, (
         *model.notes,
         f"Assumed vocabulary: {USUAL_VOCABULARY}. A name (llama-3-70b), a config.json or --layers, "
