@@ -343,7 +343,7 @@ def test_an_uncaught_refusal_is_reported(process: Callable[..., tuple[Run, Any]]
     )
     assert 'train.py", line 10, in forward\n    return x.sin()\n' in traceback
     assert "torchtally" not in traceback
-    assert "Out of memory in step 1, train.py:10: it asked for 28.00 GiB" in report
+    assert "Out of memory in step 1, train.py:10: requested 28.00 GiB" in report
     table = report.split("What occupied the memory when it ran out\n")[1].split("\n\n")[0]
     rows = [line.split() for line in table.splitlines()]
     largest = [[cells[0], *cells[3:5], cells[7]] for cells in rows[1:3]]
