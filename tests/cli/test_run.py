@@ -341,7 +341,10 @@ def status(*arguments: str) -> int:
         ([*GPU, "--steps", "2", "train.py", "--steps", "500"], "--steps is given twice"),
         ([*GPU, "train.py", "--max-seconds", "0"], "--max-seconds: '0s' is not above 0"),
         ([*GPU, "train.py", "--max-seconds", "x"], "--max-seconds: 'x' is not"),
-        ([*GPU, "train.py", "--nonzero-fraction", "2"], "--nonzero-fraction: '2' is not between 0 and 1"),
+        (
+            [*GPU, "train.py", "--nonzero-fraction", "2"],
+            "--nonzero-fraction: '2' is not between 0 and 1",
+        ),
         ([*GPU, "train.py", "-o", "directory"], "directory: cannot be written, it is a directory"),
         ([*GPU, "train.py", "-o", "none/x.tally"], "none/x.tally: cannot be written, there is no"),
         ([*GPU, "train.py", "--json", "directory"], "Choose another with --json"),
