@@ -154,7 +154,7 @@ BAD_INDEXES = {
     "code 7 .floating": index([7], [0, 1], code=7),
     "code 99 .unknown": index([7], [0, 1], code=99),
     "byte 34: sequence 0 has -1": index([-1, 8], [0, 2]),
-    r"byte 50: sequence 1 begins at byte 8 .* 6 would": index([3, 4], [0, 2], pointers=[0, 8]),
+    r"byte 50: sequence 1 begins at byte 8 .* instead of 6": index([3, 4], [0, 2], pointers=[0, 8]),
     "byte 42: sequence 0 begins at byte 2": index([3, 4], [0, 2], pointers=[2, 8]),
     "byte 58: document 0 begins with sequence 3 of 2": index([3, 4], [3, 2]),
     "byte 66: document 1 .* out of order": index([3, 4], [1, 0]),
@@ -194,7 +194,7 @@ REFUSED = {
     "byte 8: the file ends inside its .npy": b"\x93NUMPY\x01\0",
     "byte 64: the file ends inside its .npy": npy(IDS)[:64],
     "byte 10: not the header": npy(IDS).replace(b"'shape'", b"'shbpe'"),
-    "byte 10: the header promises 9 tokens": npy(IDS, shape="(9,)"),
+    "byte 10: the header declares 9 tokens": npy(IDS, shape="(9,)"),
     r"byte 10: not the header of": npy(IDS, shape="(2**70,)"),
     "are left over after 7 ids": packed(IDS, "uint16") + b"x",
 }

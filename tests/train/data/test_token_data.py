@@ -221,14 +221,14 @@ def test_what_is_probably_wrong(tmp_path: Path) -> None:
     text = [500, 1200, 700, 3, 999, 40_000]
     cases = (
         (raw(tmp_path / "a", text, order=">"), "looks big-endian"),
-        (token_file(write_raw(tmp_path / "b", text), dtype="uint32"), "give --dtype uint16"),
+        (token_file(write_raw(tmp_path / "b", text), dtype="uint32"), "use --dtype uint16"),
         (token_file(write_raw(tmp_path / "c", [70_000] * 9, "uint32"), dtype="uint16"),
          "Use the vocabulary size"),
         (raw(tmp_path / "d", [1, 2, 50_000]), "Use the vocabulary size"),
     )  # fmt: skip
     for file, remedy in cases:
         with pytest.raises(UsageError, match=remedy):
-            check_tokens([file], vocabulary_size=40_001 if remedy[:4] != "Give" else 4000, seed=0)
+            check_tokens([file], vocabulary_size=40_001 if remedy[:4] != "Use " else 4000, seed=0)
     wide = token_file(write_raw(tmp_path / "e", [60_000] * 9, "uint32"), dtype="uint16")
     with pytest.raises(UsageError, match="token 0 is 60000"):
         check_tokens([wide], vocabulary_size=50_257, seed=0)
