@@ -82,7 +82,7 @@ def test_an_optimizer_takes_what_it_has_and_nothing_else(name: str, key: str) ->
         config = OptimizerConfig(name=name, **{key: GIVEN[key]})
         assert config.hyperparameters()[key] == GIVEN[key]
     else:
-        with pytest.raises(UsageError, match=f"optimizer {name} has no {key}. It has: lr, "):
+        with pytest.raises(UsageError, match=f"optimizer {name} has no {key}. Keys are: lr, "):
             OptimizerConfig(name=name, **{key: GIVEN[key]})
 
 
