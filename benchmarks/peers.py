@@ -295,17 +295,20 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(args.venv or temporary)
-        python = environment(folder)
-        tools = [measured(python, tool, args.repeat) for tool in TOOLS if tool.name in chosen]
+        tools = [tool for tool in TOOLS if tool.name in chosen]
+        is_needed = any(tool.package for tool in tools)
+        python = environment(folder) if is_needed else sys.executable
+        records = [measured(python, tool, args.repeat) for tool in tools]
     results = {
         "machine": machine(),
         "sizes": SIZES,
         "forward_flops": forward_flops(),
-        "tools": tools,
+        "tools": records,
     }
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n") if not args.json else None
+    if not args.json:
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     write(args.json, results)
-    print(json.dumps(tools, indent=1))
+    print(json.dumps(records, indent=1))
     print(f"by hand: {forward_flops():,} FLOPs forward")
     return 0
 

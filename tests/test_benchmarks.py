@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import peers
 from tests.builders import big_trace
 
 ROOT = Path(__file__).parents[1]
@@ -128,3 +129,27 @@ def test_checkpoint_saving(tmp_path: Path) -> None:
         "no checkpoint", "in the background", "in the foreground", "torch.save"
     }  # fmt: skip
     assert all(value > 0 for (value,) in found["rounds_s"].values())
+
+
+def test_peers(tmp_path: Path) -> None:
+    """Three times the forward pass, and the scores that fused attention computes again: half of it.
+
+    The rest, less than 1 %, are the operators that are not products.
+    """
+    document = figures(tmp_path, "peers", "--tools", "torchtally,FlopCounterMode")
+    ours, counter = document["tools"]
+    B, S, d, L = (document["sizes"][name] for name in ("batch_size", "context", "width", "layers"))
+    products = 3 * document["forward_flops"]
+    scores = L * 2 * B * S * S * d
+    assert counter["flops"] == products  # on meta tensors attention is written out
+    assert products + scores < ours["flops"] < 1.01 * (products + scores)
+    assert ours["cpu_s"] > 0
+
+
+def test_a_peer_that_fails_is_listed_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SystemExit("python -m x failed:\nTraceback\nValueError: no such step\n")
+
+    monkeypatch.setattr(peers, "spent_on", refuse)
+    tool = peers.Tool("x", peers.flop_counter, "module")
+    assert peers.measured("python", tool, 1)["problem"] == "ValueError: no such step"

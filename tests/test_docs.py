@@ -1,6 +1,7 @@
 """The documents hold: their commands are run, their tables and pictures generated again."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 
 from tests import documents
 from tests.documents import DOCUMENTS, REPOSITORY, differences, furnish
+from torchtally.cli import parser
+from torchtally.errors import UsageError
 
 PINNED = re.search(r"^torch==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)
 
@@ -115,6 +118,32 @@ def test_a_picture_that_is_stale_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     for text, is_stale in (("<svg>old</svg>\n", True), ("<svg>new</svg>\n", False)):
         picture.write_text(text)
         assert bool(differences("it", "![a plot](docs/x.svg)\n", tmp_path)) is is_stale
+
+
+def commands_not_run(document: str) -> list[list[str]]:
+    """Every `tally` command of the shell blocks that say why they are not run."""
+    return [
+        words[1:]
+        for block in documents.BLOCK.finditer(document)
+        if block["language"] == "sh" and block["reason"]
+        for line in block["text"].replace("\\\n", " ").splitlines()
+        for words in [shlex.split(line, comments=True)]
+        if words[:1] == ["tally"]
+    ]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_commands_that_are_not_run_are_understood(name: str) -> None:
+    for arguments in commands_not_run((REPOSITORY / name).read_text(encoding="utf-8")):
+        parser(arguments).parse_args(arguments)  # SystemExit for an option that does not exist
+
+
+def test_a_command_that_is_not_understood_is_found() -> None:
+    document = "```sh no-run: yours\ntally show run.tally --bye line  # a view\n```\n"
+    (arguments,) = commands_not_run(document)
+    assert arguments == ["show", "run.tally", "--bye", "line"]
+    with pytest.raises((SystemExit, UsageError)):
+        parser(arguments).parse_args(arguments)
 
 
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)#:]+)(#[^)]*)?\)")
