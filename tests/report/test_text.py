@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from rich.cells import cell_len
@@ -257,14 +257,12 @@ def test_hostile_names_do_no_harm(name: str, width: int) -> None:
 
 
 @given(name=st.text(), width=st.integers(40, 150))
-@settings(deadline=None, max_examples=60)
 def test_any_name_does_no_harm(name: str, width: int) -> None:
     ledger = account(realistic(name, name, name), roofline=DATASHEET)
     assert is_harmless(everything(ledger, width))
 
 
 @given(trace=traces(), width=st.sampled_from(WIDTHS), is_timed=st.booleans())
-@settings(deadline=None, max_examples=60)
 def test_any_trace_can_be_reported(trace: Trace, width: int, is_timed: bool) -> None:
     ledger = account(trace, roofline=DATASHEET if is_timed else None)
     assert is_harmless(everything(ledger, width))

@@ -163,7 +163,6 @@ def test_every_column_sums_to_its_total(key: str, trace: Trace) -> None:
 
 
 @given(trace=traces())
-@settings(deadline=None, max_examples=50)
 def test_a_module_with_its_inner_ones_costs_no_less_than_alone(trace: Trace) -> None:
     table = by(account(trace), "module")
     present = [column.name for column in table.columns]

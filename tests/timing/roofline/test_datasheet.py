@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, settings
+from hypothesis import example
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
@@ -38,7 +38,6 @@ def test_the_law_catches_a_kernel_that_is_too_fast() -> None:
     assert not is_faster_than_promised(Kernel(1.0, Bound.COMPUTE), 10.0, 10.0)
 
 
-@settings(max_examples=100, deadline=None)
 @forall(CHIPS, st.sampled_from(DTYPES), st.integers(1, 64), SIZES, SIZES, SIZES)
 def test_no_product_is_faster_than_promised(
     on: Chip, dtype: str, batch: int, rows: int, terms: int, columns: int
@@ -47,7 +46,6 @@ def test_no_product_is_faster_than_promised(
     assert not is_faster_than_promised(kernel_of(one, on), cost(one).flops, promised(on, dtype))
 
 
-@settings(max_examples=100, deadline=None)
 @forall(CHIPS, st.sampled_from(DTYPES), SIZES, SIZES, SIZES)
 def test_twice_the_rows_columns_or_terms_never_take_less(
     on: Chip, dtype: str, rows: int, terms: int, columns: int
@@ -67,7 +65,6 @@ def attention(kernel: str, heads: int, tokens: int, head: int, *, causal: bool, 
     return call(name, [*(grad if way else []), *inputs], out, is_causal=causal)
 
 
-@settings(max_examples=100, deadline=None)
 @forall(
     CHIPS,
     st.sampled_from(["flash", "efficient", "cudnn"]),
@@ -91,7 +88,6 @@ def test_no_attention_is_faster_than_promised_and_twice_the_tokens_never_take_le
     ).seconds >= found.seconds * (1 - 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
 @forall(CHIPS, st.sampled_from(["float16", "float32", "float64", "int64"]), st.integers(0, 10**9))
 @example(known_chips()[0], "float32", 0)
 def test_twice_the_elements_never_take_less(on: Chip, dtype: str, elements: int) -> None:
@@ -109,7 +105,6 @@ def convolution(channels: int, out: int, size: int, dtype: str) -> Call:
     return call("aten.convolution", inputs, spec(4, out, size, size, dtype=dtype), groups=1)
 
 
-@settings(max_examples=100, deadline=None)
 @forall(CHIPS, st.sampled_from(DTYPES[:3]), st.integers(1, 512), st.integers(1, 512), SIZES)
 def test_no_convolution_is_faster_than_promised(
     on: Chip, dtype: str, channels: int, out: int, size: int
@@ -118,7 +113,6 @@ def test_no_convolution_is_faster_than_promised(
     assert not is_faster_than_promised(kernel_of(one, on), cost(one).flops, promised(on, dtype))
 
 
-@settings(max_examples=50, deadline=None)
 @forall(CHIPS, st.integers(1, 64), st.integers(1, 64), SIZES)
 def test_no_recurrent_network_is_faster_than_promised(
     on: Chip, steps: int, sequences: int, hidden: int
