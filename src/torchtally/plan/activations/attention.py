@@ -105,7 +105,7 @@ def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
         yield from _operands_saved(at, attention)
     if at.kernel is AttentionKernel.FLASH:
         yield at.saved("log-sum-exp", f"{TOKENS} * heads", FLOAT32_BYTES, INNER,
-                       "scores made again", heads=attention.heads)  # fmt: skip
+                       "recomputation of scores", heads=attention.heads)  # fmt: skip
         yield at.saved("random state", "2", INT64_BYTES, Region.WHOLE, "dropout within attention")
         # The result is laid out as queries are; put together from parts, those lie head by head,
         # and the output projection wants token by token. cuDNN's, which half precision takes.

@@ -61,7 +61,7 @@ class Activations:
     """One for each of the model's kinds of layer, for all layers of the kind."""
     head: Quantity
     working: Quantity
-    """One layer's, made again while its backward runs; 0 without recomputation."""
+    """One layer's, recomputed while its backward runs; 0 without recomputation."""
     total: Quantity
     """At the fullest moment: with the head's, or once that is freed with `working`."""
 
@@ -123,7 +123,7 @@ def working_activation_bytes(
     recipe: Recipe,
     **options: Unpack[Options],
 ) -> Quantity:
-    """What is made again for the backward pass of one layer, of the kind that needs most.
+    """What the backward pass of one layer recomputes, of the kind that needs most.
 
     Fully recomputed, all that the layer keeps without, but for its input, which is there already;
     selectively, what attention keeps between its operands and its result.
@@ -134,7 +134,7 @@ def working_activation_bytes(
     sizes = {f"kind_{n}": _recompute_bytes(at, kind, options) for n, kind in enumerate(model.kinds)}
     formula = f"max({', '.join(sizes)})" if len(sizes) > 1 else "kind_0"
     return derive(
-        "working activations", Unit.BYTES, formula, "", "one layer's, made again", **sizes
+        "working activations", Unit.BYTES, formula, "", "one layer's, recomputed", **sizes
     )
 
 
@@ -256,7 +256,7 @@ def _embedding_saved(at: Setting) -> Iterator[Saved]:
     if at.recompute is Recompute.FULL and any(
         is_masked(at, kind.attention) for kind in at.model.kinds
     ):
-        yield at.saved("mask", "sequence * keys", BOOL_BYTES, whole, "attention, made again")
+        yield at.saved("mask", "sequence * keys", BOOL_BYTES, whole, "attention, recomputed")
     if at.model.has_embedding_norm:
         yield from norm_saved(at, "embedding's norm", at.stream_bytes)
     if at.embedding_dropout:
@@ -287,17 +287,17 @@ def _head_saved(at: Setting) -> Iterator[Saved]:
 def _recompute_bytes(at: Setting, kind: Layer, options: Options) -> Quantity:
     everything = layer_saved(at.without_recompute(), kind)
     if at.recompute is Recompute.FULL:
-        again = saved_bytes("made again", [saved for saved in everything if not saved.is_input])
+        again = saved_bytes("recomputed", [saved for saved in everything if not saved.is_input])
         casts = layer_cast_bytes(kind, at.model, at.recipe, **options)
-        return total("made again", Unit.BYTES, {"tensors": again, "weight_casts": casts})
+        return total("recomputed", Unit.BYTES, {"tensors": again, "weight_casts": casts})
     if at.kernel is not AttentionKernel.MATH:
-        return of(0, Unit.BYTES, "made again")
+        return of(0, Unit.BYTES, "recomputed")
     kept = layer_saved(at, kind)
     names = ("whole", "kept")
     whole, selective = (
         saved_bytes(n, saveds) for n, saveds in zip(names, (everything, kept), strict=True)
     )
-    return derive("made again", Unit.BYTES, "max(whole - kept, 0)", whole=whole, kept=selective)
+    return derive("recomputed", Unit.BYTES, "max(whole - kept, 0)", whole=whole, kept=selective)
 
 
 def _matrix_elements(at: Setting, kind: Layer) -> int:

@@ -45,7 +45,7 @@ class LayerActivations:
     head: Quantity
     """The logits, and what the loss keeps."""
     working: Quantity
-    """What is there only while one layer is made again."""
+    """Present only while one layer is recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +149,18 @@ def kept_bytes(activations: StageActivations, flying: Quantity) -> Quantity:
 
 
 def at_the_end(layout: Layout, activations: StageActivations) -> Quantity:
-    """What is there besides: the logits, or later what one layer makes again.
+    """What is there besides: the logits, or later what one layer recomputes.
 
     With GPipe all micro-batches reach the loss before the first goes back.
     """
     times = layout.micro_batches if layout.schedule is Schedule.GPIPE else 1
     return derive(
-        "logits, or a layer made again",
+        "logits, or one layer recomputed",
         Unit.BYTES,
-        "max(times * logits, made_again)",
+        "max(times * logits, recomputed)",
         times=of(times, Unit.COUNT),
         logits=activations.head,
-        made_again=activations.working,
+        recomputed=activations.working,
     )
 
 

@@ -105,7 +105,7 @@ def _optimizer_s(
 
 
 def data_wait(layout: Layout, stage: StageTime, updates: Updates, overlap: Overlap) -> Quantity:
-    """Seconds of a step that data parallelism costs: what does not hide behind work.
+    """Exposed seconds of data parallelism in a step: what does not overlap with compute.
 
     Gradients that are not shared are sent once, behind the last micro-batch's backward pass;
     shared ones after each. Shared parameters are gathered for each pass of each micro-batch;
