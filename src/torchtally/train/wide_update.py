@@ -206,12 +206,12 @@ class _Generators:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._made: dict[torch.device, torch.Generator] = {}
+        self._generators: dict[torch.device, torch.Generator] = {}
 
     def on(self, device: torch.device) -> torch.Generator:
-        if device not in self._made:
-            self._made[device] = torch.Generator(device).manual_seed(self._seed)
-        return self._made[device]
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
 
 
 def _planned_bytes(optimizer: torch.optim.Optimizer, keeping: Keeping) -> int:

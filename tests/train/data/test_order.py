@@ -62,7 +62,6 @@ def test_seeds_and_epochs_differ(name: OrderName) -> None:
 def test_sequential() -> None:
     order = Order(OrderName.SEQUENTIAL, 5, 3, seed=9)
     assert order.windows_of(0, 4).tolist() == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4, 0, 1]]
-    assert order.epoch_of(5) == 3.0
 
 
 def test_random_comes_again_and_leaves_out() -> None:

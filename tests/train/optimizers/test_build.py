@@ -36,7 +36,6 @@ from torchtally.train.optimizers import (
     parameter_groups,
     planned_counter_bytes,
     planned_state_bytes,
-    state_bytes_per_parameter,
 )
 from torchtally.train.optimizers.build import FUSED_ON, IMPLEMENTATIONS, TORCHS
 from torchtally.train.optimizers.hyperparameters import check_hyperparameters
@@ -198,9 +197,9 @@ def test_muons_groups() -> None:
 
 
 def test_nothing_to_train() -> None:
-    with pytest.raises(UsageError, match="nothing to train"):
+    with pytest.raises(UsageError, match="Nothing to train"):
         build(nn.LayerNorm(2).requires_grad_(False), OptimizerConfig())
-    with pytest.raises(UsageError, match="nothing to train"):
+    with pytest.raises(UsageError, match="Nothing to train"):
         build([], OptimizerConfig())
 
 
@@ -355,12 +354,6 @@ def test_state_bytes_are_those_promised_and_those_of_napkin(
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     train(trained, optimizer, 2)
     hidden = {"up.weight", "down.weight"}
-    promised = sum(
-        parameter.numel()
-        * state_bytes_per_parameter(name, dtype.itemsize, is_hidden_matrix=key in hidden)
-        for key, parameter in model.named_parameters()
-        if parameter.requires_grad
-    )
     weights = [
         Weight(
             key, Group.FEED_FORWARD if key in hidden else Group.EMBEDDING, tuple(parameter.shape)
@@ -368,8 +361,8 @@ def test_state_bytes_are_those_promised_and_those_of_napkin(
         for key, parameter in model.named_parameters()
         if parameter.requires_grad
     ]
+    promised = OPTIMIZERS[name].state_bytes(weights, dtype.itemsize)
     assert held_state_bytes(optimizer) == promised
-    assert held_state_bytes(optimizer) == OPTIMIZERS[name].state_bytes(weights, dtype.itemsize)
     fresh = build(model, OptimizerConfig(name=name, implementation=kind))
     assert planned_state_bytes(fresh) == promised
     counters = [state["step"] for state in optimizer.state.values() if "step" in state]
@@ -380,8 +373,6 @@ def test_state_bytes_are_those_promised_and_those_of_napkin(
 def test_an_optimizer_whose_state_is_not_known() -> None:
     with pytest.raises(UsageError, match="The state of Adadelta is unknown"):
         planned_state_bytes(torch.optim.Adadelta(parameters()))
-    with pytest.raises(UsageError, match="unknown optimizer 'adadelta'"):
-        state_bytes_per_parameter("adadelta")
 
 
 def test_amsgrad_and_centered_are_counted() -> None:

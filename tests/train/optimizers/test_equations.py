@@ -296,7 +296,7 @@ def test_complex_parameters_are_refused(kind: Any) -> None:
 def test_learning_rates_that_are_none(kind: Any, lr: float) -> None:
     with pytest.raises(UsageError, match=r"lr: expected a finite number, 0 or more, got"):
         kind(parameters(), lr=lr)
-    with pytest.raises(UsageError, match="lr is"):
+    with pytest.raises(UsageError, match="lr: expected"):
         kind([{"params": parameters(), "lr": lr}])
 
 

@@ -64,10 +64,6 @@ class Order:
         windows = self._windows_at(positions).astype(np.int64)
         return windows.reshape(steps, self.batch)
 
-    def epoch_of(self, step: int) -> float:
-        """Epochs completed when the step begins."""
-        return step * self.batch / self.windows
-
     def _windows_at(self, positions: Words) -> Words:
         count = np.uint64(self.windows)
         match self.name:

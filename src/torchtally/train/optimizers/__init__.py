@@ -22,7 +22,6 @@ from torchtally.train.optimizers.state import (
     held_state_bytes,
     planned_counter_bytes,
     planned_state_bytes,
-    state_bytes_per_parameter,
 )
 
 __all__ = [
@@ -49,5 +48,4 @@ __all__ = [
     "planned_counter_bytes",
     "planned_state_bytes",
     "set_learning_rate",
-    "state_bytes_per_parameter",
 ]

@@ -8,7 +8,6 @@ Counted in "moments", tensors like the parameter in its dtype:
 Step counters take 4 bytes per tensor, on the host except for torch's fused kernels.
 """
 
-from collections.abc import Mapping
 from math import prod
 
 import torch
@@ -16,25 +15,7 @@ import torch
 from torchtally.errors import UsageError
 from torchtally.train.optimizers.foreach import ForeachOptimizer, ParameterGroup
 
-MOMENTS: Mapping[str, int] = {
-    "sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "lion": 1,
-    "muon": 2,
-}  # fmt: skip
-MOMENTS_OF_A_HIDDEN_MATRIX: Mapping[str, int] = {**MOMENTS, "muon": 1}
 COUNTER_BYTES = 4
-
-
-def state_bytes_per_parameter(
-    name: str, itemsize_bytes: int = 4, *, is_hidden_matrix: bool = False
-) -> int:
-    """State per parameter element of this many bytes, without step counters.
-
-    Only for Muon does it depend on whether the element is in a hidden matrix.
-    """
-    table = MOMENTS_OF_A_HIDDEN_MATRIX if is_hidden_matrix else MOMENTS
-    if name not in table:
-        raise UsageError(f"unknown optimizer {name!r}. Choose one of {', '.join(table)}.")
-    return table[name] * itemsize_bytes
 
 
 def planned_state_bytes(optimizer: torch.optim.Optimizer) -> int:
