@@ -28,6 +28,7 @@ from pathlib import Path
 
 from benchmarks.peers import peers_table
 from tests.layers import arrows_line, layers_table
+from tests.operators_page import operators_table
 
 REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = tuple(
@@ -194,6 +195,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "layers": layers_table,
     "arrows": arrows_line,
     "peers": peers_table,
+    "operators": operators_table,
 }
 
 
