@@ -46,7 +46,7 @@ def ruled_alone(kinds: dict[str, str], others: set[str]) -> Iterable[str]:
 
 
 def plain(name: str) -> str:
-    """The operator's name without the namespace aten, its overload and the mark of in-place forms."""
+    """The name without the namespace aten, without overload and the mark of in-place forms."""
     name = name.replace("::", ".").removeprefix("aten.")
     if name.partition(".")[0] in ("c10d", "_c10d_functional", "_c10d_functional_autograd"):
         return name
