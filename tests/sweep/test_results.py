@@ -74,7 +74,9 @@ def test_while_stopping_whatever_ends_badly_was_stopped(tmp_path: Path) -> None:
 
 
 def test_the_gist_is_the_error_not_what_stands_below_it(tmp_path: Path) -> None:
-    (tmp_path / "output").write_text("tally: a note\n  1/9\rtally: the error.\nMore of it.\n")
+    (tmp_path / "output").write_text(
+        "tally: a note\n  1/9\rtally: error: the error.\nMore of it.\n"
+    )
     found = ending(Exit("it", 2, 1.0), tmp_path / "output", is_stopping=False)
     assert found.gist == "the error."
     (tmp_path / "output").write_text("Traceback:\n  File\nKeyError: 'x'\n")
@@ -159,7 +161,7 @@ RESULTS = [
     result(FOUR.points[3], status=Status.OUT_OF_MEMORY, message="CUDA out of memory."),
 ]
 TABLE = """\
-teacher.toml, 4 runs by last loss on validation data
+teacher.toml, 4 runs by last validation loss
        lr  batch  validation  final loss  best loss  steps    time  status
   b  0.01      8  1.125       3.000       0.5000        10  1.50 s  ended, loss rose
   a  0.01      4  1.250       1.000       1.000         10  1.50 s  ended

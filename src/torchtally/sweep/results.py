@@ -27,8 +27,8 @@ OUT_OF_MEMORY = re.compile(
 LINES = 12
 """Lines of a failed run's output in its message."""
 TAIL_BYTES = 10_000
-ERROR = "tally: "
-"""Prefix of the command's own messages."""
+ERROR = "tally: error: "
+"""Prefix of the command's own errors."""
 
 
 class Status(StrEnum):

@@ -308,7 +308,7 @@ def test_tokenizers_that_are_none(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=complaint):
             prepare(wanted(tmp_path, str(tmp_path / "a"), tokenizer=tokens))
-    with pytest.raises(UsageError, match="257 already"):
+    with pytest.raises(UsageError, match="take 257"):
         prepare(wanted(tmp_path, str(tmp_path / "a"), vocabulary_size=256))
     with pytest.raises(UsageError, match="Give one of the two"):
         prepare(wanted(tmp_path, str(tmp_path / "a"), vocabulary_size=300, tokenizer="x.json"))

@@ -131,7 +131,9 @@ def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
     trainer = trainer_of(language(tmp_path))
     name, weight = list(trainer.model.named_parameters())[3]
     weight.data.view(-1)[7] = math.inf
-    with pytest.raises(NonFiniteError, match=f"weights were NaN or inf before the step, '{name}'"):
+    with pytest.raises(
+        NonFiniteError, match=f"weights were NaN or inf before the step, the first is '{name}'"
+    ):
         run(trainer.config, trainer)
 
 

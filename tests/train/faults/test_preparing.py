@@ -134,7 +134,8 @@ def test_a_limit_of_file_size_is_one_line_and_an_exit_status(
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        f"tally: {out}: cannot be written (File too large). What {out} are unchanged."
+        f"tally: error: {out}: cannot be written (File too large). The previous contents of {out} "
+        "are unchanged."
     ]
     assert contents(out) == before
 
@@ -177,9 +178,10 @@ def test_a_disk_that_is_full(tmp_path: Path, texts: tuple[Path, Path]) -> None:
         pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
     out = disk / "out"
-    said = f"cannot be written (No space left on device). What {out} are unchanged."
-    assert [line.split(": ", 2)[0] for line in done.stdout.splitlines()] == ["2 tally"] * 2
-    assert [line.split(": ", 2)[2] for line in done.stdout.splitlines()] == [said] * 2
+    state = f"The previous contents of {out} are unchanged."
+    said = f"cannot be written (No space left on device). {state}"
+    assert [line.split(": ", 3)[0] for line in done.stdout.splitlines()] == ["2 tally"] * 2
+    assert [line.split(": ", 3)[3] for line in done.stdout.splitlines()] == [said] * 2
 
 
 # A description that is damaged -----------------------------------------------------------------
