@@ -104,7 +104,7 @@ def test_ctrl_c_keeps_what_was_reached_and_it_goes_on(tmp_path: Path) -> None:
     done = Checkpoints(tmp_path / "run").steps()[0]
     changed = tally("--resume", path, "--steps", str(done + 2), cwd=tmp_path)
     assert changed.returncode == 2
-    assert f"steps: 100000 when it was saved, {done + 2} now" in changed.stderr
+    assert f"steps: saved 100000, now {done + 2}" in changed.stderr
     rest = tally("--resume", "--allow-changes", path, "--steps", str(done + 2), cwd=tmp_path)
     assert rest.returncode == 0
     assert f"resuming from step {done}" in rest.stderr
@@ -133,7 +133,7 @@ def test_another_run_is_not_overwritten(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["nowhere.toml"], "nowhere.toml: cannot be read"),
-        (["tiny.toml", "--steps", "0"], "steps: 0"),
+        (["tiny.toml", "--steps", "0"], "steps: expected 1 or more, got 0"),
         (["--gpu", "H100-SXM", "tiny.toml"], "--gpu is for --plan alone"),
         (["--plan", "--gpu", "H1000", "tiny.toml"], "No chip is called 'H1000'"),
         (["tiny.toml", "--data.text", "nothing.txt"], "nothing.txt"),
