@@ -147,7 +147,7 @@ def test_a_second_derivative_is_refused_and_not_wrong() -> None:
 
 def test_a_chunk_without_tokens_is_refused() -> None:
     hidden, weight, targets = inputs(8, 3, 5, torch.float32)
-    with pytest.raises(UsageError, match="chunk_tokens: 0"):
+    with pytest.raises(UsageError, match="chunk_tokens: expected 1 or more, or None, got 0"):
         linear_cross_entropy(hidden, weight, targets, chunk_tokens=0)
 
 
