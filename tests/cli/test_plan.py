@@ -249,7 +249,7 @@ def test_nothing_heavy_is_loaded() -> None:
     code = (
         "import sys; from torchtally.cli import main; "
         f"assert main(['plan', *{QUESTIONS['layouts']!r}]) == 0; "
-        "print([it for it in ('torch', 'numpy', 'torchtally.ledger') if it in sys.modules])"
+        "print([name for name in ('torch', 'numpy', 'torchtally.ledger') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr

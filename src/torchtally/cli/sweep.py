@@ -174,7 +174,7 @@ def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
     if definition is None:
         path = out / DEFINITION
         if not path.is_file():
-            raise UsageError(f"{out}: there is no sweep to resume.")
+            raise UsageError(f"{out}: no sweep found to resume.")
         definition = read_definition(path.read_text(encoding="utf-8"), str(path))
     lines = [f"{len(definition.points)} runs, in folders of {out}:"]
     for point in definition.points:

@@ -488,4 +488,4 @@ def drop(player: Player) -> None:
 def test_a_broken_law_is_found(spoil: Callable[[Player], None], broken: str, text: str) -> None:
     player = some_blocks(text)
     spoil(player)
-    assert any(it.startswith(broken) for it in laws_broken(player)), laws_broken(player)
+    assert any(law.startswith(broken) for law in laws_broken(player)), laws_broken(player)

@@ -114,9 +114,9 @@ HOSTILE: list[Change] = [
         for value in (-1, -80, 2**31, 2**63, 2**64, 2**200, 1.5, "1", None)
     ),
     *(
-        in_weight("pieces", 0, key, value=it)
+        in_weight("pieces", 0, key, value=extent)
         for key in ("offsets", "sizes")
-        for it in ([], [0], [-1, 0], [1, 0], [0, 2**62], [2**64, 0], [2, 10, 1], [1, 10])
+        for extent in ([], [0], [-1, 0], [1, 0], [0, 2**62], [2**64, 0], [2, 10, 1], [1, 10])
     ),
     in_weight("pieces", value=[]),
     in_weight("pieces", 0, "file", value="other.safetensors"),

@@ -161,8 +161,8 @@ def number(step, out):
 with torchtally.virtual_gpu("H100-SXM"):
     with Ring(number, rows=2, width=4, device="cuda", end_step=11, depth=2, chunk_steps=3) as ring:
         kept = list(ring)
-    assert {it.tokens.device.type for it in kept} == {"cuda"}
-    assert [it.tokens.unique().tolist() for it in kept] == [[it] for it in range(11)]
+    assert {batch.tokens.device.type for batch in kept} == {"cuda"}
+    assert [batch.tokens.unique().tolist() for batch in kept] == [[n] for n in range(11)]
     assert torch.cuda.memory_allocated() == 4 * 512
     del kept, ring
     assert torch.cuda.memory_allocated() == 0

@@ -164,7 +164,7 @@ def attempt(work):
         work()
     except BaseException as error:
         return [type(error).__name__, isinstance(error, TallyError), str(error),
-                tried[before:], [it.__name__ for it in type(error.__cause__).__mro__]]
+                tried[before:], [cls.__name__ for cls in type(error.__cause__).__mro__]]
 
 def explained(work):
     with explain_shortage("Take smaller batches."):

@@ -71,7 +71,7 @@ class ChipMemory:
     logits: Quantity
     """Or what one layer makes again later, where that is more."""
     outside: Quantity
-    """Estimated: CUDA's context and the buffers of NCCL, which are no tensor's."""
+    """Estimated: CUDA's context and the buffers of NCCL, outside of any tensor."""
     total: Quantity
 
 
