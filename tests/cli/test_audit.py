@@ -91,7 +91,7 @@ def test_out_of_memory_on_one_side_comes_first() -> None:
 def test_other_moments_and_another_chip_are_remarked_on() -> None:
     predicted = replace(measurement(), peak_step=2, total_memory_bytes=40 * GIB)
     said = " ".join(text(compared(measurement(), predicted), H100, width=80).split())
-    assert "Most is held in step 1 on the GPU and in step 2 of the simulation" in said
+    assert "The peak is in step 1 on the GPU and in step 2 of the simulation" in said
     assert "The GPU has 80.00 GiB and the simulated one 40.00 GiB" in said
 
 

@@ -126,7 +126,7 @@ def test_sorting_by_another_column() -> None:
     table = by(model(), "line")
     assert table.sorted_by("bytes_saved").column("bytes_saved") == (3 * 512, 0)
     assert table.sorted_by("flops_forward").rows == table.rows
-    with pytest.raises(UsageError, match=r"no column 'speed'. Its numbers are: share, flops_for"):
+    with pytest.raises(UsageError, match=r"no column 'speed'. Choose from: share, flops_for"):
         table.sorted_by("speed")
     with pytest.raises(UsageError, match="'source' is a column of text"):
         table.sorted_by("source")
