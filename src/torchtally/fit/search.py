@@ -38,7 +38,7 @@ class Values:
     def __post_init__(self) -> None:
         if not 0 < self.first <= self.last:
             each = f" that is a multiple of {self.multiple}" if self.multiple > 1 else ""
-            raise UsageError(f"there is no value from {self.low} to {self.high}{each}.")
+            raise UsageError(f"no value to try from {self.low} to {self.high}{each}.")
 
     @property
     def first(self) -> int:

@@ -61,7 +61,7 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {}
-"""Operator name ("aten.mm") to its rule. Filled by the imports in `cost/__init__.py`."""
+"""Operator name ("aten.mm") to its rule. Filled by the imports in `work/__init__.py`."""
 
 
 def rule(*names: str, kind: Kind) -> Callable[[Formula], Formula]:

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.train.models.test_transformer import GPT2, LLAMA, ids_of, model_of
 from torchtally.errors import UsageError
-from torchtally.plan.architecture.config import read_config as read_napkin_config
+from torchtally.plan.architecture.config import read_config as read_planner_config
 from torchtally.train.models import Transformer, TransformerConfig
 from torchtally.train.models.config import RopeStretch
 from torchtally.train.models.huggingface import read_weights, write_weights
@@ -109,7 +109,7 @@ def assert_same(a: Transformer, b: Transformer) -> None:
 @kinds
 def test_the_planner_reads_the_same_model(tmp_path: Path, config: TransformerConfig) -> None:
     write_weights(Transformer(config), tmp_path)
-    theirs, ours = read_napkin_config(tmp_path / "config.json"), config.model()
+    theirs, ours = read_planner_config(tmp_path / "config.json"), config.model()
     assert (theirs.width, theirs.vocabulary, theirs.is_tied) == (
         ours.width, ours.vocabulary, ours.is_tied
     )  # fmt: skip

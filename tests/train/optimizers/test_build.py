@@ -345,9 +345,7 @@ def test_the_state_of_another_model_is_refused() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), EVERY)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_state_bytes_are_those_promised_and_those_of_napkin(
-    name: str, kind: Any, dtype: torch.dtype
-) -> None:
+def test_state_bytes_are_those_of_the_planner(name: str, kind: Any, dtype: torch.dtype) -> None:
     model = Small().to(dtype)
     optimizer = build(model, OptimizerConfig(name=name, implementation=kind))
     assert name == "adagrad" or held_state_bytes(optimizer) == 0

@@ -26,7 +26,7 @@ from torchtally.train.trainer import device_of, trainer_of
 
 
 def poisoned(batch: TrainBatch, own: Ranks) -> TrainBatch:
-    """The second step's last row on rank 1 is no number."""
+    """NaN in the last row of the second step on rank 1."""
     inputs = batch.inputs.clone()
     if batch.step == 1 and own.rank == 1:
         inputs[-1] = math.nan
