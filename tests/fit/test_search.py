@@ -73,9 +73,9 @@ def test_a_single_value() -> None:
 
 
 def test_no_value() -> None:
-    with pytest.raises(UsageError, match="no value from 3 to 5 that is a multiple of 8"):
+    with pytest.raises(UsageError, match="no value to try from 3 to 5 that is a multiple of 8"):
         Values(low=3, high=5, multiple=8)
-    with pytest.raises(UsageError, match="no value from 3 to 2"):
+    with pytest.raises(UsageError, match="no value to try from 3 to 2"):
         Values(low=3, high=2)
 
 
