@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from benchmarks.measuring import against, interleaved, parser, show, write
-from torchtally.train.optimizers import OptimizerConfig, build, implementations
+from torchtally.train.optimizers.build import build, implementations
+from torchtally.train.optimizers.config import OptimizerConfig
 
 TARGET_RATIO = 1.1
 POSITIONS, WIDTH = 1024, 768

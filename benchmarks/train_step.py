@@ -29,9 +29,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measuring import against, interleaved, milliseconds, parser, show, write
-from torchtally.train.models import Transformer, TransformerConfig
-from torchtally.train.models.config import Activation
+from torchtally.train.models.config import Activation, TransformerConfig
 from torchtally.train.models.huggingface_config import config_document
+from torchtally.train.models.transformer import Transformer
 
 TARGET_RATIO = 1.0
 CHUNK_TOKENS = 128

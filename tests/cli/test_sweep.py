@@ -15,7 +15,7 @@ from tests.sweep.sweeps import TEACHER
 from torchtally.cli import main
 from torchtally.sweep import conduct
 from torchtally.sweep.conduct import StopSignals
-from torchtally.train.logs import read_log
+from torchtally.train.logs.jsonl import read_log
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TALLY = [sys.executable, "-m", "torchtally", "sweep"]

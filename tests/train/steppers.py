@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from torchtally.train.models.presets import preset
 from torchtally.train.models.transformer import Transformer
-from torchtally.train.optimizers import OptimizerConfig, build
+from torchtally.train.optimizers.build import build
+from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.precision import precision
 from torchtally.train.step import Stepper
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torchtally.errors import UsageError
 from torchtally.train.evaluation import Evaluation, Rows, evaluate, evaluation_mode
 from torchtally.train.logs import names
-from torchtally.train.models import Transformer, TransformerConfig
+from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.loss import IGNORED
+from torchtally.train.models.transformer import Transformer
 
 CONFIG = TransformerConfig(
     layers=1, width=8, heads=2, kv_heads=1, ffn=16, vocabulary=11, context=6, dropout=0.5

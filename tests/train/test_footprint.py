@@ -22,7 +22,8 @@ from torchtally.train.footprint import (
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.presets import preset
 from torchtally.train.models.transformer import Transformer
-from torchtally.train.optimizers import OptimizerConfig, build
+from torchtally.train.optimizers.build import build
+from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.precision import precision
 
 B, D, LAYERS = 8, 16, 3

@@ -15,7 +15,7 @@ from torchtally.errors import UsageError
 from torchtally.plan.recipes import recipe
 from torchtally.trace import Role, Trace
 from torchtally.train.config import TrainConfig
-from torchtally.train.logs import read_log
+from torchtally.train.logs.jsonl import read_log
 from torchtally.train.outcome import NonFiniteError
 from torchtally.train.plan import plan_of, step_flops
 from torchtally.train.trainer import rehearse, trainer_of

@@ -13,7 +13,8 @@ from torchtally.errors import UsageError
 from torchtally.train.config import PrecisionName
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.linear import Linear
-from torchtally.train.optimizers import OptimizerConfig, build
+from torchtally.train.optimizers.build import build
+from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.precision import PRECISIONS, convert_to_fp8, precision
 
 NAMES = ("fp32", "tf32", "bf16", "fp16", "bf16-master", "pure-bf16", "fp8")

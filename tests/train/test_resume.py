@@ -30,7 +30,9 @@ from torchtally.train.checkpoints.resume import ResumePoint, resume
 from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.checkpoints.state import tensors_of
 from torchtally.train.config import TrainConfig
-from torchtally.train.logs import RunHeader, logs, read_log
+from torchtally.train.logs.jsonl import read_log
+from torchtally.train.logs.log import RunHeader
+from torchtally.train.logs.together import logs
 from torchtally.train.loop import History, train
 from torchtally.train.trainer import Trainer, trainer_of
 

@@ -20,7 +20,7 @@ from tests.train.steppers import (
 from torchtally.chips import chip
 from torchtally.train.models.presets import preset
 from torchtally.train.models.transformer import Transformer
-from torchtally.train.optimizers import build
+from torchtally.train.optimizers.build import build
 from torchtally.train.precision import precision
 from torchtally.train.retry import MemoryShortageError
 from torchtally.train.step import Stepper

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from torchtally.errors import UsageError
-from torchtally.train.models import Transformer, TransformerConfig
+from torchtally.train.models.config import TransformerConfig
+from torchtally.train.models.transformer import Transformer
 from torchtally.train.sampling import next_ids, sample
 
 V = 8

@@ -24,7 +24,9 @@ from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import Manifest
 from torchtally.train.checkpoints.resume import resume
 from torchtally.train.config import TrainConfig
-from torchtally.train.logs import RunHeader, logs, read_log
+from torchtally.train.logs.jsonl import read_log
+from torchtally.train.logs.log import RunHeader
+from torchtally.train.logs.together import logs
 from torchtally.train.loop import train
 from torchtally.train.signals import EXIT_CODE, SAME_S, Signals, listen
 from torchtally.train.trainer import Trainer, trainer_of

@@ -29,7 +29,7 @@ from torchtally import run
 from torchtally.errors import UsageError
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.transformer import Transformer
-from torchtally.train.optimizers import build
+from torchtally.train.optimizers.build import build
 from torchtally.train.outcome import NonFiniteError, Outcome, SpikeError
 from torchtally.train.precision import precision
 from torchtally.train.spikes import SpikeConfig, SpikeDetector

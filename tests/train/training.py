@@ -7,7 +7,9 @@ from typing import Any
 from torchtally.train.config import TrainConfig, config_of
 from torchtally.train.evaluation import Evaluation
 from torchtally.train.footprint import Footprint
-from torchtally.train.logs import RunHeader, StepRecord, logs
+from torchtally.train.logs.log import RunHeader
+from torchtally.train.logs.records import StepRecord
+from torchtally.train.logs.together import logs
 from torchtally.train.loop import History, train
 from torchtally.train.trainer import Trainer, trainer_of
 

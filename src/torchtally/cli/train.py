@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchtally.train.checkpoints.folder import Checkpoints
     from torchtally.train.checkpoints.resume import ResumePoint
     from torchtally.train.config import PrecisionName, TrainConfig
-    from torchtally.train.logs import Log
+    from torchtally.train.logs.log import Log
     from torchtally.train.loop import History, TrainingObserver
     from torchtally.train.ranks import Ranks
     from torchtally.train.signals import Signals
@@ -309,7 +309,8 @@ def _log(
     args: argparse.Namespace,
 ) -> "AbstractContextManager[Log]":
     """The first rank's logs; the others write none."""
-    from torchtally.train.logs import NoLog, RunHeader, logs
+    from torchtally.train.logs.log import NoLog, RunHeader
+    from torchtally.train.logs.together import logs
 
     config = trainer.config
     if not trainer.ranks.is_first:
@@ -334,7 +335,8 @@ def _log(
 def _past(config: "TrainConfig", resumed: "ResumePoint | None") -> "LossCurve":
     """The losses in the run's log before resuming."""
     from torchtally.report.loss_plot import LossCurve
-    from torchtally.train.logs import names, read_log
+    from torchtally.train.logs import names
+    from torchtally.train.logs.jsonl import read_log
 
     if resumed is None:
         return LossCurve((), ())

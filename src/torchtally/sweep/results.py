@@ -13,8 +13,8 @@ from torchtally.errors import UsageError
 from torchtally.runs.processes import Exit
 from torchtally.sweep.definition import SweepPoint
 from torchtally.sweep.folder import SweepFolder
-from torchtally.train.logs import names, read_log
-from torchtally.train.logs.jsonl import LogContents
+from torchtally.train.logs import names
+from torchtally.train.logs.jsonl import LogContents, read_log
 from torchtally.train.outcome import StepError
 
 DIVERGED = StepError.exit_code

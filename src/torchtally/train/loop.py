@@ -21,7 +21,8 @@ from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.evaluation import Evaluation, Rows
 from torchtally.train.footprint import Footprint, footprint, measure_activation_bytes
-from torchtally.train.logs import Log, StepRecord
+from torchtally.train.logs.log import Log
+from torchtally.train.logs.records import StepRecord
 from torchtally.train.outcome import StepError
 from torchtally.train.ranks import Ranks
 from torchtally.train.sampling import sample

@@ -29,9 +29,10 @@ from torchtally.train.data.tokenizer import (
     tokenizer_text,
 )
 from torchtally.train.evaluation import Rows
-from torchtally.train.models import Cruncher, Transformer
+from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.huggingface import read_weights
 from torchtally.train.models.loss import IGNORED
+from torchtally.train.models.transformer import Transformer
 from torchtally.train.parallel import is_sharded
 from torchtally.train.ranks import ALONE, Ranks
 

@@ -8,7 +8,7 @@ chunk of the parameters at a time.
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from jaxtyping import BFloat16
@@ -16,8 +16,7 @@ from torch import Tensor
 
 from torchtally.errors import UsageError
 from torchtally.train.data.seeds import Source, seed_of
-from torchtally.train.optimizers.foreach import ParameterGroup
-from torchtally.train.optimizers.state import planned_state_bytes as planned_by
+from torchtally.train.optimizers.foreach import ClosureOptimizer, ParameterGroup
 from torchtally.train.rounding import round_stochastically, seed_of_update
 
 Keeping = Literal["master", "stochastic"]
@@ -26,12 +25,12 @@ MASTER = "master"
 """Key of the master weight in a parameter's state."""
 UPDATES = "rounding_updates"
 """Key in a parameter group: the number of rounded updates, which seeds the next one."""
-NARROW_BYTES, WIDE_BYTES = 2, 4
+WIDE_BYTES = 4
 CHUNK_BYTES = 256 * 2**20
 """Of float32 per chunk: small beside the parameters of a model that fills a GPU."""
 
 
-class WideUpdate(torch.optim.Optimizer):
+class WideUpdate(ClosureOptimizer):
     """Steps another optimizer on float32 copies of bfloat16 parameters, and writes them back.
 
     Wraps a new optimizer over bfloat16 parameters; step this one instead, and use its parameter
@@ -58,31 +57,17 @@ class WideUpdate(torch.optim.Optimizer):
         self.chunk_bytes = chunk_bytes
         self._seed = seed_of(Source.ROUNDING, seed)
         _check_dtypes(optimizer)
-        self.planned_bytes = _planned_bytes(optimizer, keeping)
         groups = [_own_group(param_group) for param_group in optimizer.param_groups]
         super().__init__(groups, dict(optimizer.defaults))
         self._wide = {parameter: self._first_wide(parameter) for parameter in self._parameters()}
         for group in self.inner.param_groups:
             group["params"] = [self._wide[param] for param in group["params"]]
-        for (
-            parameter,
-            wide,
-        ) in self._wide.items():  # torch.optim.Adagrad allocates state in its constructor
-            if parameter in self.inner.state:
+        for parameter, wide in self._wide.items():
+            if parameter in self.inner.state:  # torch.optim.Adagrad allocates it when constructed
                 self.inner.state[wide] = self.inner.state.pop(parameter)
         self._take_over_state()
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step for every parameter with a gradient; returns the closure's loss, if given."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def _step(self) -> None:
         self._hand_over_hyperparameters()
         generators = _Generators(seed_of_update(self._seed, self.param_groups[0][UPDATES]))
         for chunk in self._chunks():
@@ -95,7 +80,6 @@ class WideUpdate(torch.optim.Optimizer):
                 self._narrow(parameter, generators)
         for group in self.param_groups:
             group[UPDATES] += 1
-        return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of the same class, weights and keeping."""
@@ -186,13 +170,6 @@ class WideUpdate(torch.optim.Optimizer):
         return [param for group in self.param_groups for param in group["params"]]
 
 
-def planned_state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Like `optimizers.planned_state_bytes`, with master weights counted as state."""
-    if isinstance(optimizer, WideUpdate):
-        return optimizer.planned_bytes
-    return planned_by(optimizer)
-
-
 def _without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     """`step` without the hooks that torch.optim.Optimizer wraps around it
     (torch/optim/optimizer.py, profile_hook_step).
@@ -212,17 +189,6 @@ class _Generators:
         if device not in self._generators:
             self._generators[device] = torch.Generator(device).manual_seed(self._seed)
         return self._generators[device]
-
-
-def _planned_bytes(optimizer: torch.optim.Optimizer, keeping: Keeping) -> int:
-    """State bytes; the optimizer still has bfloat16 parameters, so it plans bfloat16 state."""
-    narrow_bytes = planned_by(optimizer)
-    if keeping == "stochastic":
-        return narrow_bytes
-    elements: int = sum(
-        param.numel() for group in optimizer.param_groups for param in group["params"]
-    )
-    return narrow_bytes * WIDE_BYTES // NARROW_BYTES + elements * WIDE_BYTES
 
 
 def _own_group(group: ParameterGroup) -> ParameterGroup:

@@ -22,7 +22,8 @@ from torchtally.train.data import batches
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.token_file import Format, TokenFile, read_beginning
-from torchtally.train.logs import names, read_log
+from torchtally.train.logs import names
+from torchtally.train.logs.jsonl import read_log
 from torchtally.train.tasks import TrainBatch
 from torchtally.train.trainer import TrainedStep, trainer_of
 

@@ -22,7 +22,7 @@ from torchtally.errors import TallyError
 from torchtally.train import retry
 from torchtally.train.models.presets import preset
 from torchtally.train.models.transformer import Transformer
-from torchtally.train.optimizers import build
+from torchtally.train.optimizers.build import build
 from torchtally.train.precision import precision
 from torchtally.train.retry import (
     HOST_ALLOCATOR,

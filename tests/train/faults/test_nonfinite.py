@@ -15,7 +15,8 @@ from torch import Tensor
 from tests.train.training import language, run, teacher
 from torchtally.cli import main
 from torchtally.train.config import TrainConfig
-from torchtally.train.logs import names, read_log
+from torchtally.train.logs import names
+from torchtally.train.logs.jsonl import read_log
 from torchtally.train.outcome import NonFiniteError
 from torchtally.train.trainer import Trainer, trainer_of
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
-from torchtally.train.logs import LogName, RunHeader, logs, read_log
-from torchtally.train.logs.jsonl import NAME, JsonLines
-from torchtally.train.logs.log import SCHEMA_VERSION, as_json, from_json
+from torchtally.train.logs.jsonl import NAME, JsonLines, read_log
+from torchtally.train.logs.log import SCHEMA_VERSION, LogName, RunHeader, as_json, from_json
 from torchtally.train.logs.names import LOSS, MEANINGS
+from torchtally.train.logs.together import logs
 
 HEADER = RunHeader(config={"seed": 1, "to": LogName.WANDB, "at": Path("a")}, mfu_convention="x")
 

@@ -2,7 +2,8 @@
 
 from transformers.integrations.integration_utils import rewrite_logs
 
-from torchtally.train.logs import StepRecord, names
+from torchtally.train.logs import names
+from torchtally.train.logs.records import StepRecord
 
 CONSTANTS = {
     value

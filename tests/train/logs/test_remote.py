@@ -9,8 +9,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from torchtally.errors import UsageError
-from torchtally.train.logs import RunHeader, logs, read_log
+from torchtally.train.logs.jsonl import read_log
+from torchtally.train.logs.log import RunHeader
 from torchtally.train.logs.names import LOSS, STEP
+from torchtally.train.logs.together import logs
 
 HEADER = RunHeader(config={"seed": 1})
 Calls = list[tuple[str, Any]]

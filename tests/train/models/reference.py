@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchtally.train.models import Transformer
+from torchtally.train.models.transformer import Transformer
 
 
 def logits_of(model: Transformer, ids: Tensor) -> Tensor:

@@ -4,8 +4,9 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from torchtally.train.models import Cruncher, Linear
 from torchtally.train.models.attention import attend
+from torchtally.train.models.cruncher import Cruncher
+from torchtally.train.models.linear import Linear
 
 
 def test_a_wrong_rank_is_found() -> None:

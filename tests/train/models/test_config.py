@@ -9,9 +9,9 @@ import torch
 
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.weights import weights_of
-from torchtally.train.models import Transformer, TransformerConfig
-from torchtally.train.models.config import RopeStretch
+from torchtally.train.models.config import RopeStretch, TransformerConfig
 from torchtally.train.models.presets import PRESETS, preset
+from torchtally.train.models.transformer import Transformer
 
 SMALL = TransformerConfig(
     layers=2, width=16, heads=4, kv_heads=2, ffn=24, vocabulary=11, context=8

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
 from torchtally.plan.deep_linear import deep_linear_parameters, deep_linear_weights
-from torchtally.train.models import Cruncher
+from torchtally.train.models.cruncher import Cruncher
 
 
 def test_its_state_dict() -> None:

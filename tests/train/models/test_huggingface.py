@@ -15,10 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.train.models.test_transformer import GPT2, LLAMA, ids_of, model_of
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.config import read_config as read_planner_config
-from torchtally.train.models import Transformer, TransformerConfig
-from torchtally.train.models.config import RopeStretch
+from torchtally.train.models.config import RopeStretch, TransformerConfig
 from torchtally.train.models.huggingface import read_weights, write_weights
 from torchtally.train.models.huggingface_config import read_config
+from torchtally.train.models.transformer import Transformer
 
 MISTRAL = replace(LLAMA, window=6)
 KINDS = {

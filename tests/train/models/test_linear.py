@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtally.train.models import Embedding, Linear
-from torchtally.train.models.linear import fill_normal
+from torchtally.train.models.linear import Embedding, Linear, fill_normal
 
 CUT_SHARE = 0.98658
 """Standard deviation left when a normal is cut at 3: sqrt(1 - 6 phi(3) / (2 Phi(3) - 1))."""

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtally.errors import UsageError
-from torchtally.train.models import linear_cross_entropy
-from torchtally.train.models.loss import IGNORED, LossImplementation
+from torchtally.train.models.loss import IGNORED, LossImplementation, linear_cross_entropy
 
 HAS_TORCHS = hasattr(F, "linear_cross_entropy")
 needs_torchs = pytest.mark.skipif(not HAS_TORCHS, reason="torch has no linear_cross_entropy")

@@ -6,7 +6,8 @@ import torch
 
 from torchtally import run
 from torchtally.memory import replay
-from torchtally.train.models import Transformer, TransformerConfig
+from torchtally.train.models.config import TransformerConfig
+from torchtally.train.models.transformer import Transformer
 
 B, S, V = 8, 256, 8192
 CONFIG = TransformerConfig(

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from tests.train.models.reference import logits_of
 from torchtally.errors import UsageError
-from torchtally.train.models import Transformer, TransformerConfig
 from torchtally.train.models.attention import window_mask
+from torchtally.train.models.config import TransformerConfig
+from torchtally.train.models.transformer import Transformer
 
 LLAMA = TransformerConfig(
     layers=3, width=32, heads=4, kv_heads=2, ffn=48, vocabulary=61, context=24
@@ -231,7 +232,8 @@ def test_an_unknown_recomputation_is_refused() -> None:
 
 COMPILED = """
 import torch
-from torchtally.train.models import Transformer, TransformerConfig
+from torchtally.train.models.config import TransformerConfig
+from torchtally.train.models.transformer import Transformer
 for chunk, extra in ((None, dict(kv_heads=1)), (5, dict(
     kv_heads=2, norm="layer", positions="learned", window=3, activation="gelu", has_bias=True,
     is_tied=True,

@@ -22,23 +22,22 @@ from tests.train.optimizers.pairs import (
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.weights import Group, Weight
 from torchtally.plan.optimizers import OPTIMIZERS
-from torchtally.train.optimizers import (
-    DEFAULTS,
-    Lion,
-    Muon,
-    OptimizerConfig,
-    RootEpsAdaGrad,
+from torchtally.train.footprint import footprint
+from torchtally.train.optimizers.adagrad import RootEpsAdaGrad
+from torchtally.train.optimizers.build import (
+    FUSED_ON,
+    IMPLEMENTATIONS,
+    TORCHS,
     build,
-    held_state_bytes,
     implementation,
     implementations,
     load_state,
-    parameter_groups,
-    planned_counter_bytes,
-    planned_state_bytes,
 )
-from torchtally.train.optimizers.build import FUSED_ON, IMPLEMENTATIONS, TORCHS
+from torchtally.train.optimizers.config import DEFAULTS, OptimizerConfig
+from torchtally.train.optimizers.groups import parameter_groups
 from torchtally.train.optimizers.hyperparameters import check_hyperparameters
+from torchtally.train.optimizers.lion import Lion
+from torchtally.train.optimizers.muon import Muon
 
 CLASSES = {**TORCHS, "lion": Lion, "muon": Muon}
 EVERY = [
@@ -348,7 +347,7 @@ def test_the_state_of_another_model_is_refused() -> None:
 def test_state_bytes_are_those_of_the_planner(name: str, kind: Any, dtype: torch.dtype) -> None:
     model = Small().to(dtype)
     optimizer = build(model, OptimizerConfig(name=name, implementation=kind))
-    assert name == "adagrad" or held_state_bytes(optimizer) == 0
+    assert name == "adagrad" or footprint(model, optimizer).optimizer_state_bytes == 0
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     train(trained, optimizer, 2)
     hidden = {"up.weight", "down.weight"}
@@ -360,28 +359,9 @@ def test_state_bytes_are_those_of_the_planner(name: str, kind: Any, dtype: torch
         if parameter.requires_grad
     ]
     promised = OPTIMIZERS[name].state_bytes(weights, dtype.itemsize)
-    assert held_state_bytes(optimizer) == promised
-    fresh = build(model, OptimizerConfig(name=name, implementation=kind))
-    assert planned_state_bytes(fresh) == promised
+    assert footprint(model, optimizer).optimizer_state_bytes == promised
     counters = [state["step"] for state in optimizer.state.values() if "step" in state]
-    assert planned_counter_bytes(fresh) == (4 * len(counters) if kind == "fused" else 0)
     assert all(counter.nbytes == 4 for counter in counters)
-
-
-def test_an_optimizer_whose_state_is_not_known() -> None:
-    with pytest.raises(UsageError, match="The state of Adadelta is unknown"):
-        planned_state_bytes(torch.optim.Adadelta(parameters()))
-
-
-def test_amsgrad_and_centered_are_counted() -> None:
-    made = parameters()
-    for optimizer in (
-        torch.optim.AdamW(made, amsgrad=True),
-        torch.optim.RMSprop(made, centered=True, momentum=0.9),
-        torch.optim.SGD(made, momentum=0.9),
-    ):
-        train(made, optimizer, 1)
-        assert planned_state_bytes(optimizer) == held_state_bytes(optimizer) > 0
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

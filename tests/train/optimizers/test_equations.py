@@ -20,16 +20,12 @@ from tests.train.optimizers.pairs import (
     trained_by,
 )
 from torchtally.errors import UsageError
-from torchtally.train.optimizers import (
-    Lion,
-    Muon,
-    OptimizerConfig,
-    RootEpsAdaGrad,
-    build,
-    implementations,
-    newton_schulz,
-)
 from torchtally.train.optimizers import foreach as foreach_module
+from torchtally.train.optimizers.adagrad import RootEpsAdaGrad
+from torchtally.train.optimizers.build import build, implementations
+from torchtally.train.optimizers.config import OptimizerConfig
+from torchtally.train.optimizers.lion import Lion
+from torchtally.train.optimizers.muon import Muon, newton_schulz
 
 CASES: dict[str, tuple[equations.Equation, dict[str, Any]]] = {
     "sgd": (equations.sgd, {"lr": 0.01, "weight_decay": 0.1}),

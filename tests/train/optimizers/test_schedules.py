@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
-from torchtally.train.optimizers import ScheduleConfig, learning_rates, set_learning_rate
+from torchtally.train.optimizers.schedules import ScheduleConfig, learning_rates, set_learning_rate
 
 DECAYS = ("linear", "cosine", "sqrt")
 

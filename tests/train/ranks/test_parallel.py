@@ -14,7 +14,8 @@ from tests.train.training import language, teacher
 from torchtally.errors import UsageError
 from torchtally.train.config import TrainConfig
 from torchtally.train.models.loss import IGNORED
-from torchtally.train.optimizers import OptimizerConfig, implementation
+from torchtally.train.optimizers.build import implementation
+from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.parallel import parallel
 from torchtally.train.precision import precision
 from torchtally.train.ranks import Ranks

@@ -16,7 +16,7 @@ from torchtally.errors import UsageError
 from torchtally.train.config import TrainConfig
 from torchtally.train.evaluation import evaluation_mode
 from torchtally.train.footprint import Footprint, footprint, measure_activation_bytes
-from torchtally.train.optimizers import global_norm
+from torchtally.train.optimizers.clipping import global_norm
 from torchtally.train.outcome import NonFiniteError, StepError
 from torchtally.train.ranks import Ranks, join_ranks
 from torchtally.train.retry import MemoryShortageError

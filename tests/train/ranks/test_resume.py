@@ -18,7 +18,8 @@ from torchtally.errors import CheckpointError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.resume import resume
 from torchtally.train.config import TrainConfig
-from torchtally.train.logs import Log, NoLog, RunHeader, logs
+from torchtally.train.logs.log import Log, NoLog, RunHeader
+from torchtally.train.logs.together import logs
 from torchtally.train.loop import train
 from torchtally.train.ranks import join_ranks
 from torchtally.train.signals import Signals

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.train.ranks.processes import on_ranks
-from torchtally.train.optimizers import clip_by_norm, global_norm
-from torchtally.train.optimizers.clipping import scale_to_norm
+from torchtally.train.optimizers.clipping import clip_by_norm, global_norm, scale_to_norm
 from torchtally.train.ranks import join_ranks
 from torchtally.train.shards import gather_whole, is_shard, local_part, part_like, reshard
 

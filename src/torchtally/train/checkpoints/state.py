@@ -20,7 +20,7 @@ from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import Manifest, as_plain_json
 from torchtally.train.checkpoints.randomness import random_states, set_random_states
 from torchtally.train.checkpoints.storage import read, torch_dtype
-from torchtally.train.optimizers import load_state
+from torchtally.train.optimizers.build import load_state
 from torchtally.train.trainer import Trainer
 
 MODEL, OPTIMIZER, RANDOM = "model/", "optimizer/", "random/"

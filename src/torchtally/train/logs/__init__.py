@@ -9,18 +9,3 @@
 
 Logs never affect the training: one that fails is reported and dropped.
 """
-
-from torchtally.train.logs.jsonl import read_log
-from torchtally.train.logs.log import Log, LogName, NoLog, RunHeader
-from torchtally.train.logs.records import StepRecord
-from torchtally.train.logs.together import logs
-
-__all__ = [
-    "Log",
-    "LogName",
-    "NoLog",
-    "RunHeader",
-    "StepRecord",
-    "logs",
-    "read_log",
-]

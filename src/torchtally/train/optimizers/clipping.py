@@ -1,6 +1,6 @@
-"""Gradient clipping, by global norm or by value.
+"""Gradient clipping by global norm.
 
-Gradients are changed in place. Nothing here synchronizes with a GPU, except to raise an error.
+Gradients are changed in place. Nothing here synchronizes with a GPU.
 """
 
 from collections import defaultdict
@@ -12,12 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchtally.errors import UsageError
-from torchtally.torch_private import (
-    foreach_clamp_max_,
-    foreach_clamp_min_,
-    foreach_mul_,
-    foreach_norm,
-)
+from torchtally.torch_private import foreach_mul_, foreach_norm
 from torchtally.train.shards import gather_whole, local_part
 
 NORM_EPS = 1e-6
@@ -42,21 +37,16 @@ def global_norm(tensors: Iterable[Float[Tensor, "..."]]) -> Float[Tensor, ""]:
 
 
 @torch.no_grad()
-def clip_by_norm(
-    parameters: Iterable[Float[Tensor, "..."]], limit: float, *, error_if_nonfinite: bool = False
-) -> Float[Tensor, ""]:
+def clip_by_norm(parameters: Iterable[Float[Tensor, "..."]], limit: float) -> Float[Tensor, ""]:
     """Scale all gradients by min(1, limit / (norm + 1e-6)); returns the norm before clipping.
 
     The norm stays on its device: read it together with the loss, to synchronize once. An inf or NaN
-    norm makes gradients 0 or NaN; `norm.isfinite()` tells, also on the device. With
-    `error_if_nonfinite` the host synchronizes, and FloatingPointError names the NaN or inf
-    gradients, which are left unchanged. Bitwise equal to torch's clip_grad_norm_.
+    norm makes gradients 0 or NaN; `norm.isfinite()` tells, also on the device. Bitwise equal to
+    torch's clip_grad_norm_.
     """
     _check_limit(limit)
     gradients = _gradients(parameters)
     norm = global_norm(gradients)
-    if error_if_nonfinite and not bool(norm.isfinite()):
-        raise FloatingPointError(_nonfinite_text(gradients))
     scale = torch.clamp(limit / (norm + NORM_EPS), max=1.0)
     for alike in _alike([local_part(gradient) for gradient in gradients]):
         foreach_mul_(alike, scale.to(alike[0].device))
@@ -78,15 +68,6 @@ def scale_to_norm(parameters: Iterable[Tensor], norm: float, limit: float) -> No
         foreach_mul_(alike, scale)
 
 
-@torch.no_grad()
-def clip_by_value(parameters: Iterable[Float[Tensor, "..."]], limit: float) -> None:
-    """Clamp every element of every gradient to [-limit, limit]; NaN stays NaN."""
-    _check_limit(limit)
-    for alike in _alike(_gradients(parameters)):
-        foreach_clamp_min_(alike, -limit)
-        foreach_clamp_max_(alike, limit)
-
-
 def _gradients(parameters: Iterable[Float[Tensor, "..."]]) -> list[Float[Tensor, "..."]]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
@@ -102,12 +83,3 @@ def _alike(tensors: Sequence[Float[Tensor, "..."]]) -> list[list[Float[Tensor, "
 def _check_limit(limit: float) -> None:
     if isnan(limit) or limit < 0:
         raise UsageError(f"gradient clipping: expected a limit of 0 or more, got {limit}.")
-
-
-def _nonfinite_text(gradients: Sequence[Float[Tensor, "..."]]) -> str:
-    wrong = [at for at, gradient in enumerate(gradients) if not bool(gradient.isfinite().all())]
-    if not wrong:
-        return "The gradient norm overflows its dtype, although all gradients are finite."
-    shapes = ", ".join(f"number {at} of shape {tuple(gradients[at].shape)}" for at in wrong[:5])
-    more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-    return f"{len(wrong)} of {len(gradients)} gradients are NaN or inf: {shapes}{more}."

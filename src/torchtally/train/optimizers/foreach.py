@@ -75,7 +75,29 @@ class ParameterBatch:
     steps: list[float] = field(default_factory=list)
 
 
-class ForeachOptimizer(torch.optim.Optimizer, ABC):
+class ClosureOptimizer(torch.optim.Optimizer, ABC):
+    """An optimizer whose step may be given a closure that computes the loss first."""
+
+    @abstractmethod
+    def _step(self) -> None:
+        """One step for every parameter with a gradient."""
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step for every parameter with a gradient; returns the closure's loss, if given."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._step()
+        return loss
+
+
+class ForeachOptimizer(ClosureOptimizer):
     """An optimizer that is one equation over lists of tensors.
 
     Parameters without gradient are skipped, including their state and step counter. Raises
@@ -95,22 +117,11 @@ class ForeachOptimizer(torch.optim.Optimizer, ABC):
     def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
         """One step of the equation, in place."""
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step for every parameter with a gradient; returns the closure's loss, if given."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def _step(self) -> None:
         for group in self.param_groups:
             form = self.form(group)
             for batch in _batches(self._members(group, form), form):
                 self._update(batch, group)
-        return loss
 
     def add_param_group(self, param_group: ParameterGroup) -> None:
         super().add_param_group(param_group)
