@@ -2,8 +2,9 @@
 
     python -m tests.plan.mutants          prints the score and the changes that nobody noticed
 
-A formula is known by the call of `derive` that computes it and its text. Hand sums are the tests
-of `HAND_SUMS` that pytest would run without fixtures and hypothesis.
+A formula is known by the call of `derive` that computes it, or by the function that `closed_form`
+decorates, and its text. Hand sums are the tests of `HAND_SUMS` that pytest would run without
+fixtures and hypothesis.
 """
 
 import ast
@@ -33,7 +34,7 @@ HAND_SUMS = (
     "parallel.test_traffic",
 )
 Formula = tuple[str, int, str]
-"""File and line of the call, and the formula's text."""
+"""File and line of the call or of the decorator, and the formula's text."""
 HandSum = Callable[[], None]
 
 
@@ -69,10 +70,14 @@ class Compiling:
 
     def __call__(self, formula: str) -> CodeType:
         caller = sys._getframe(2)
-        place = Path(caller.f_code.co_filename)
+        path, line = caller.f_code.co_filename, caller.f_lineno
+        if caller.f_code.co_name == "evaluate" and Path(path).name == "closed_form.py":
+            declared = caller.f_locals["formula"].__code__
+            path, line = declared.co_filename, declared.co_firstlineno
+        place = Path(path)
         if place.name == "quantity.py" or PLAN not in place.parents:
             return compile(formula, "<formula>", "eval")
-        key = (str(place.relative_to(PLAN)), caller.f_lineno, formula)
+        key = (str(place.relative_to(PLAN)), line, formula)
         self.formulas.add(key)
         return compile(self._into if key == self._changed else formula, "<formula>", "eval")
 
@@ -106,13 +111,13 @@ def reached() -> dict[Formula, list[HandSum]]:
 
 
 def sites() -> set[tuple[str, int]]:
-    """Every call of `derive` below `plan`, by file and line."""
+    """Every call of `derive` and every `closed_form` below `plan`, by file and line."""
     return {
         (str(path.relative_to(PLAN)), node.lineno)
         for path in PLAN.rglob("*.py")
-        if path.name != "quantity.py"
+        if path.name not in ("quantity.py", "closed_form.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "derive"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("derive", "closed_form")
     }
 
 
@@ -132,7 +137,7 @@ def mutants(formula: str) -> Iterator[str]:
 
 
 def survivors() -> tuple[list[str], list[str]]:
-    """Calls of `derive` that no hand sum reaches, and changes that no hand sum notices."""
+    """Formulas that no hand sum reaches, and changes that no hand sum notices."""
     sums = reached()
     unreached = sorted(sites() - {formula[:2] for formula in sums})
     changes = [(formula, mutant) for formula in sorted(sums) for mutant in mutants(formula[2])]

@@ -81,17 +81,20 @@ def test_a_layer_as_published(
     """Without parallelism and recomputation sbh (34 + 5as/h)."""
     s, b, h, a = sizes
     model = korthikanti(h, a)
-    found = layer_activation_bytes(
-        model.kinds[0], model, b, s, recipe("megatron"), recompute=how, tensor=t,
+    at = setting_of(
+        model, b, s, recipe("megatron"), recompute=how, tensor=t,
         is_sequence_parallel=is_parallel, **MEGATRON,
     )  # fmt: skip
+    found = layer_activation_bytes(at, model.kinds[0])
     assert found.value == table_2(s, b, h, a, t, is_parallel, how)
 
 
 def test_their_layer_without_anything_shared() -> None:
     """34 * 2048 * 12288 + 5 * 96 * 2048 * 2048 bytes: 2.9 GB for each of GPT-3's layers."""
     model = korthikanti(12288, 96)
-    found = layer_activation_bytes(model.kinds[0], model, 1, 2048, recipe("megatron"), **MEGATRON)
+    found = layer_activation_bytes(
+        setting_of(model, 1, 2048, recipe("megatron"), **MEGATRON), model.kinds[0]
+    )
     assert found.value == 34 * 2048 * 12288 + 5 * 96 * 2048 * 2048 == 2868903936
 
 
@@ -103,9 +106,9 @@ def test_outside_the_layers_as_published(t: int) -> None:
     s, b, h, v = 2048, 1, 12288, 51200
     model = korthikanti(h, 96, v=v)
     options: dict[str, Any] = {**MEGATRON, "tensor": t, "is_sequence_parallel": True}
-    embedding = embedding_activation_bytes(model, b, s, recipe("megatron"), **options)
+    embedding = embedding_activation_bytes(setting_of(model, b, s, recipe("megatron"), **options))
     assert embedding.value == s * b * h // t + 8 * s * b + 8 * s
-    head = head_activation_bytes(model, b, s, recipe("megatron"), **options)
+    head = head_activation_bytes(setting_of(model, b, s, recipe("megatron"), **options))
     assert head.value == 4 * s * b * h // t * (h + v) // h
 
 
@@ -131,7 +134,7 @@ def llama(*, heads: int = 8, kv_heads: int = 2, inner: int = 224, **more: Any) -
 
 def of_layer(model: Model, how: str, **options: Any) -> int:
     """Bytes a token of one layer, by 4 sequences of 32."""
-    found = layer_activation_bytes(model.kinds[0], model, 4, 32, recipe(how), **options)
+    found = layer_activation_bytes(setting_of(model, 4, 32, recipe(how), **options), model.kinds[0])
     assert found.value % 128 in (0, 16), "16 bytes of a random state, the rest by token"
     return int(found.value) // 128
 
@@ -156,9 +159,11 @@ def test_a_llama_layer_under_autocast() -> None:
     norms = 2 * (8 * 64 + 4) + 2 * (3 + 2) * 64
     attention = 2 * (8 + 2 + 2) * 8 + 2 * 64 + 4 * 8
     matrices = 2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 224
-    casts = layer_cast_bytes(llama().kinds[0], llama(), recipe("amp"))
+    casts = layer_cast_bytes(setting_of(llama(), 1, 1, recipe("amp")), llama().kinds[0])
     assert casts.value == 2 * matrices
-    whole = layer_activation_bytes(llama().kinds[0], llama(), 4, 32, recipe("amp")).value
+    whole = layer_activation_bytes(
+        setting_of(llama(), 4, 32, recipe("amp")), llama().kinds[0]
+    ).value
     assert whole - casts.value - 16 == 128 * (norms + attention + 2 * 4 * 224)
 
 
@@ -178,7 +183,7 @@ def test_selectively_made_again_attention_keeps_what_a_fused_kernel_keeps() -> N
     )
     assert selective == of_layer(llama(), "bf16") - 4 * 8  # but the log-sum-exp
     how: dict[str, Any] = {"kernel": AttentionKernel.MATH, "recompute": Recompute.SELECTIVE}
-    again = working_activation_bytes(llama(), 4, 32, recipe("bf16"), **how)
+    again = working_activation_bytes(setting_of(llama(), 4, 32, recipe("bf16"), **how))
     everything = of_layer(llama(), "bf16", kernel=AttentionKernel.MATH)
     assert again.value == 128 * (everything - selective)
 
@@ -214,7 +219,7 @@ def test_experts_keep_a_row_for_every_choice() -> None:
     )
     model = Model(name="m", width=64, vocabulary=100, kinds=(kind,), is_tied=False)
     kept = {saved.name: saved.bytes.value // 128 for saved in layer_saved(
-        setting_of(model, 4, 32, recipe("bf16"), {}), kind)}  # fmt: skip
+        setting_of(model, 4, 32, recipe("bf16")), kind)}  # fmt: skip
     assert kept["rows for experts"] == kept["rows from experts"] == 2 * 2 * 64
     assert kept["gate and up"] == 2 * 2 * 2 * 32
     assert kept["weights of rows"] == 4 * 2
@@ -233,21 +238,23 @@ def test_full_recomputation_keeps_inputs_and_works_on_one_layer() -> None:
 
 def test_an_input_that_is_kept_anyway_is_not_made_again() -> None:
     """In float32 a layer's input is its first norm's; in bfloat16 that has a copy of its own."""
-    found = working_activation_bytes(llama(), 4, 32, recipe("fp32"), recompute=Recompute.FULL)
+    found = working_activation_bytes(
+        setting_of(llama(), 4, 32, recipe("fp32"), recompute=Recompute.FULL)
+    )
     assert found.value == 128 * (of_layer(llama(), "fp32") - 4 * 64) + 16
 
 
 def test_autocast_holds_casts_of_all_layers_until_the_forward_pass_is_over() -> None:
     model = llama()
     matrices = 3 * (2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 224) + 64 * 1000
-    assert held_cast_bytes(model, recipe("amp")).value == 2 * matrices
-    assert held_cast_bytes(model, recipe("bf16")).value == 0
+    assert held_cast_bytes(setting_of(model, 1, 1, recipe("amp"))).value == 2 * matrices
+    assert held_cast_bytes(setting_of(model, 1, 1, recipe("bf16"))).value == 0
 
 
 def test_every_byte_of_a_layer_is_some_tensors() -> None:
     model = llama()
-    kept = layer_saved(setting_of(model, 4, 32, recipe("bf16"), {}), model.kinds[0])
-    whole = layer_activation_bytes(model.kinds[0], model, 4, 32, recipe("bf16"))
+    kept = layer_saved(setting_of(model, 4, 32, recipe("bf16")), model.kinds[0])
+    whole = layer_activation_bytes(setting_of(model, 4, 32, recipe("bf16")), model.kinds[0])
     assert sum(saved.bytes.value for saved in kept) == whole.value
     assert all(saved.name and saved.why for saved in kept)
     assert all(saved.bytes.value == saved.elements.value * saved.itemsize_bytes for saved in kept)

@@ -186,8 +186,8 @@ def test_a_deep_linear_model_of_one_layer_or_none() -> None:
 
 def test_activations_that_layers_share() -> None:
     """Token ids of 2 sequences of 33, cosines and sines of 4 dims in bfloat16."""
-    same(embedding_activation_bytes(MODEL, 2, 33, BF16), 2 * 33 * 8 + 2 * 33 * 4 * 2)
-    assert setting_of(MODEL, 1, 33, BF16, {"context": 4}).words["sequence"].value == 9
+    same(embedding_activation_bytes(setting_of(MODEL, 2, 33, BF16)), 2 * 33 * 8 + 2 * 33 * 4 * 2)
+    assert setting_of(MODEL, 1, 33, BF16, context=4).words["sequence"].value == 9
     same(first_stage_activation_bytes(10, 6, 3, chunks=2), 10 * 6 * (1 + (3 - 1) / (3 * 2)))
     same(first_stage_activation_bytes(10, 6, 3), 10 * 6)
 
@@ -199,8 +199,8 @@ def test_selective_recomputation_of_a_sequence_of_one_token() -> None:
     """
     model = replace(MODEL, kinds=(replace(MODEL.kinds[0], attention=LATENT),))
     how = {"kernel": AttentionKernel.MATH, "recompute": Recompute.SELECTIVE}
-    same(working_activation_bytes(model, 1, 1, FP32, **how), 0)  # type: ignore[arg-type]
-    plain = working_activation_bytes(MODEL, 1, 1, BF16, recompute=Recompute.SELECTIVE)
+    same(working_activation_bytes(setting_of(model, 1, 1, FP32, **how)), 0)  # type: ignore[arg-type]
+    plain = working_activation_bytes(setting_of(MODEL, 1, 1, BF16, recompute=Recompute.SELECTIVE))
     same(plain, 0)
 
 
@@ -209,7 +209,7 @@ def test_tensors_of_a_mixture() -> None:
     model = mixture()
     kept = {
         saved.name: saved.bytes.value
-        for saved in layer_saved(setting_of(model, 2, 3, BF16, {}), model.kinds[0])
+        for saved in layer_saved(setting_of(model, 2, 3, BF16), model.kinds[0])
     }
     assert kept["activated gate"] == kept["input of the last projection"] == 6 * 2 * 2048 * 2
     assert kept["ends of groups"] == 8 * 4
@@ -219,8 +219,7 @@ def test_tensors_of_latent_attention() -> None:
     """Six tokens in float32: a rank of 5, 2 dims with positions, 2 heads of 3 and 4 dims."""
     kind = replace(MODEL.kinds[0], attention=LATENT)
     kept = {
-        saved.name: saved.bytes.value
-        for saved in layer_saved(setting_of(MODEL, 2, 3, FP32, {}), kind)
+        saved.name: saved.bytes.value for saved in layer_saved(setting_of(MODEL, 2, 3, FP32), kind)
     }
     assert kept["input of compressed keys and values"] == 6 * 5 * 4
     assert kept["keys' part with positions"] == 6 * 2 * 4

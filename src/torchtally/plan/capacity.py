@@ -2,26 +2,19 @@
 
 from collections.abc import Callable
 
-from torchtally.plan.quantity import Amount, Quantity, derive, of
+from torchtally.plan.closed_form import Bytes, BytesPerParameter, closed_form
 from torchtally.units import Unit
 
 
+@closed_form("largest model", Unit.PARAMETERS)
 def largest_parameters(
-    memory_bytes: Amount, bytes_per_parameter: Amount, other_bytes: Amount = 0
-) -> Quantity:
-    """The most parameters whose states fit into this memory beside `other_bytes`.
+    memory: Bytes, bytes_per_parameter: BytesPerParameter, other: Bytes = 0
+) -> str:
+    """The most parameters whose states fit into this memory beside other bytes.
 
-    `other_bytes` are those that do not grow with them: activations, the CUDA context. Where they
-    are left at 0, the answer is an upper bound.
+    Those do not grow with them: activations, the CUDA context. With 0 the answer is an upper bound.
     """
-    return derive(
-        "largest model",
-        Unit.PARAMETERS,
-        "floor(max(memory - other, 0) / bytes_per_parameter)",
-        memory=of(memory_bytes, Unit.BYTES),
-        other=of(other_bytes, Unit.BYTES),
-        bytes_per_parameter=of(bytes_per_parameter, Unit.BYTES_PER_PARAMETER),
-    )
+    return "floor(max(memory - other, 0) / bytes_per_parameter)"
 
 
 def largest(fits: Callable[[int], bool], most: int = 1 << 62) -> int:

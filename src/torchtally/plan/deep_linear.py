@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.architecture.weights import ONCE, Group, Weight
+from torchtally.plan.closed_form import BytesEach, Count, ParameterCount, closed_form
 from torchtally.plan.memory import States, states
 from torchtally.plan.optimizers import Optimizer
-from torchtally.plan.quantity import Amount, Quantity, derive, of, total
+from torchtally.plan.quantity import Amount, Quantity, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -42,15 +43,10 @@ def deep_linear_weights(width: int, layers: int) -> tuple[Weight, ...]:
     return (square, Weight("final", Group.HEAD, (width, 1), 1, ONCE))
 
 
-def deep_linear_parameters(width: Amount, layers: Amount) -> Quantity:
+@closed_form("parameters", Unit.PARAMETERS)
+def deep_linear_parameters(width: Count, layers: Count) -> str:
     """P: of L square matrices and a vector."""
-    return derive(
-        "parameters",
-        Unit.PARAMETERS,
-        "width * width * layers + width",
-        width=of(width, Unit.COUNT),
-        layers=of(layers, Unit.COUNT),
-    )
+    return "width * width * layers + width"
 
 
 def deep_linear_activation_bytes(
@@ -61,31 +57,31 @@ def deep_linear_activation_bytes(
     Under autocast also the batch's cast, and casts of all matrices but the first, which no gradient
     is sent through.
     """
-    terms = {
-        "width": of(width, Unit.COUNT),
-        "layers": of(layers, Unit.COUNT),
-        "batch": of(batch, Unit.COUNT),
-        "itemsize": of(recipe.activation_bytes, Unit.BYTES_EACH),
-    }
-    results = derive(
-        "layers' results", Unit.BYTES, "batch * width * layers * itemsize", **terms
-    )  # fmt: skip
+    itemsize = recipe.activation_bytes
+    results = _results_bytes(width, layers, batch, itemsize)
     if not _casts(recipe):
         return results.with_name("activations")
-    cast = derive(
-        "batch, cast", Unit.BYTES, "batch * width * itemsize", **_without(terms, "layers")
-    )
-    matrices = derive(
-        "weight casts",
-        Unit.BYTES,
-        "(width * width * max(layers - 1, 0) + (width if layers > 0 else 0)) * itemsize",
-        **_without(terms, "batch"),
-    )
-    return total(
-        "activations",
-        Unit.BYTES,
-        {"results": results, "batch_cast": cast, "weight_casts": matrices},
-    )
+    parts = {
+        "results": results,
+        "batch_cast": _batch_cast_bytes(width, batch, itemsize),
+        "weight_casts": _weight_casts_bytes(width, layers, itemsize),
+    }
+    return total("activations", Unit.BYTES, parts)
+
+
+@closed_form("layers' results", Unit.BYTES)
+def _results_bytes(width: Count, layers: Count, batch: Count, itemsize: BytesEach) -> str:
+    return "batch * width * layers * itemsize"
+
+
+@closed_form("batch, cast", Unit.BYTES)
+def _batch_cast_bytes(width: Count, batch: Count, itemsize: BytesEach) -> str:
+    return "batch * width * itemsize"
+
+
+@closed_form("weight casts", Unit.BYTES)
+def _weight_casts_bytes(width: Count, layers: Count, itemsize: BytesEach) -> str:
+    return "(width * width * max(layers - 1, 0) + (width if layers > 0 else 0)) * itemsize"
 
 
 def deep_linear_memory(
@@ -102,25 +98,24 @@ def deep_linear_flops(width: Amount, layers: Amount, batch: Amount) -> DeepLinea
     """Six for each parameter and row of the batch, but for the gradient of the batch itself."""
     D, L, B = (of(quantity, Unit.COUNT) for quantity in (width, layers, batch))
     P = deep_linear_parameters(D, L)
-    forward = derive("forward", Unit.FLOPS, "2 * batch * parameters", batch=B, parameters=P)
-    backward = derive(
-        "backward",
-        Unit.FLOPS,
-        "4 * batch * parameters - 2 * batch * width * (width if layers > 0 else 1)",
-        "",
-        "the batch needs no gradient: the first layer has one product, the others two",
-        batch=B,
-        parameters=P,
-        width=D,
-        layers=L,
-    )
+    forward, backward = _forward_flops(B, P), _backward_flops(B, P, D, L)
     whole = total("training step", Unit.FLOPS, {"forward": forward, "backward": backward})
     return DeepLinearFlops(forward, backward, whole)
 
 
+@closed_form("forward", Unit.FLOPS)
+def _forward_flops(batch: Count, parameters: ParameterCount) -> str:
+    return "2 * batch * parameters"
+
+
+@closed_form(
+    "backward",
+    Unit.FLOPS,
+    note="the batch needs no gradient: the first layer has one product, the others two",
+)
+def _backward_flops(batch: Count, parameters: ParameterCount, width: Count, layers: Count) -> str:
+    return "4 * batch * parameters - 2 * batch * width * (width if layers > 0 else 1)"
+
+
 def _casts(recipe: Recipe) -> bool:
     return DTYPE_BYTES.get(recipe.products, recipe.weight_bytes) != recipe.weight_bytes
-
-
-def _without(terms: dict[str, Quantity], name: str) -> dict[str, Quantity]:
-    return {word: term for word, term in terms.items() if word != name}

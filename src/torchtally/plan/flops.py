@@ -13,12 +13,14 @@ from enum import StrEnum
 
 from torchtally.plan.architecture.model import LatentAttention, Layer, Model, SelfAttention
 from torchtally.plan.architecture.weights import OF_THE_VOCABULARY, weights_of
+from torchtally.plan.closed_form import Count, Number, closed_form
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
 
 PER_TOKEN = Unit.FLOPS_PER_TOKEN
 PALM = "PaLM, arXiv 2204.02311, appendix B"
+FLASH_ATTENTION_2 = "FlashAttention-2, arXiv 2307.08691, section 4.1"
 KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198"
 
 
@@ -62,13 +64,7 @@ def token_flops(
     weights, head = weight_flops(model), head_flops(model)
     scores = attention_flops(model, sequence, attention)
     forward = total("forward", PER_TOKEN, {"weights": weights, "attention": scores, "logits": head})
-    backward = derive(
-        "backward",
-        PER_TOKEN,
-        "2 * forward",
-        PALM,
-        forward=forward,
-    )
+    backward = derive("backward", PER_TOKEN, "2 * forward", PALM, forward=forward)
     again = recompute_flops(
         recompute, layers_flops=_sum("layers", weights, scores), attention_flops=scores
     )
@@ -83,25 +79,18 @@ def weight_flops(model: Model) -> Quantity:
     Of a mixture, through the experts that are chosen for it. Exact where the batch's tokens are.
     """
     matrices = (weight for weight in weights_of(model) if weight.name not in OF_THE_VOCABULARY)
-    met = sum(weight.active_elements for weight in matrices)
-    return derive(
-        "weights",
-        PER_TOKEN,
-        "2 * active_parameters",
-        PALM,
-        active_parameters=of(round(met), Unit.PARAMETERS),
-    )
+    met = of(round(sum(weight.active_elements for weight in matrices)), Unit.PARAMETERS)
+    return derive("weights", PER_TOKEN, "2 * active_parameters", PALM, active_parameters=met)
 
 
 def head_flops(model: Model) -> Quantity:
     """Forward FLOPs of one token's logits: the embedding read once more where it is tied."""
-    return derive(
-        "logits",
-        PER_TOKEN,
-        "2 * width * vocabulary",
-        width=of(model.embedding_width or model.width, Unit.COUNT),
-        vocabulary=of(model.vocabulary, Unit.COUNT),
-    )
+    return _logits_flops(model.embedding_width or model.width, model.vocabulary)
+
+
+@closed_form("logits", PER_TOKEN)
+def _logits_flops(width: Count, vocabulary: Count) -> str:
+    return "2 * width * vocabulary"
 
 
 def attention_flops(
@@ -128,17 +117,14 @@ def layer_attention_flops(layer: Layer, sequence: Amount, attention: Convention)
     if isinstance(mixer, SelfAttention):
         window, is_chunked = mixer.window, mixer.is_chunked
     keys = keys_seen(S, window, attention, is_chunked=is_chunked)
-    return derive(
-        "attention",
-        PER_TOKEN,
-        "2 * layers * heads * (head_dim + value_head_dim) * keys_seen",
-        PALM,
-        layers=of(layer.count, Unit.COUNT),
-        heads=of(mixer.heads, Unit.COUNT),
-        head_dim=of(mixer.head_dim, Unit.COUNT),
-        value_head_dim=of(value_dim, Unit.COUNT),
-        keys_seen=keys,
-    )
+    return _scores_flops(layer.count, mixer.heads, mixer.head_dim, value_dim, keys)
+
+
+@closed_form("attention", PER_TOKEN, PALM)
+def _scores_flops(
+    layers: Count, heads: Count, head_dim: Count, value_head_dim: Count, keys_seen: Number
+) -> str:
+    return "2 * layers * heads * (head_dim + value_head_dim) * keys_seen"
 
 
 def keys_seen(
@@ -151,25 +137,15 @@ def keys_seen(
     a sequence by itself, of which a token sees half.
     """
     S = of(sequence, Unit.TOKENS, "sequence")
+    name, unit = "keys seen", Unit.NUMBER
     if attention is Convention.FULL:
-        return derive("keys seen", Unit.NUMBER, "sequence", sequence=S)
+        return derive(name, unit, "sequence", sequence=S)
     if window is None or window >= S.value:
-        return derive(
-            "keys seen",
-            Unit.NUMBER,
-            "sequence / 2",
-            "FlashAttention-2, arXiv 2307.08691, section 4.1",
-            sequence=S,
-        )
+        return derive(name, unit, "sequence / 2", FLASH_ATTENTION_2, sequence=S)
+    W = of(window, Unit.TOKENS)
     if is_chunked:
-        return derive("keys seen", Unit.NUMBER, "chunk / 2", chunk=of(window, Unit.TOKENS))
-    return derive(
-        "keys seen",
-        Unit.NUMBER,
-        "window - window**2 / (2 * sequence)",
-        sequence=S,
-        window=of(window, Unit.TOKENS),
-    )
+        return derive(name, unit, "chunk / 2", chunk=W)
+    return derive(name, unit, "window - window**2 / (2 * sequence)", sequence=S, window=W)
 
 
 def recompute_flops(
@@ -183,23 +159,12 @@ def recompute_flops(
     as if three times as much were done again: HFU by it is 0.5 to 1.4 points higher in its table 5
     (`docs/published.md`).
     """
-    if recompute is Recompute.FULL:
-        return derive(
-            "recompute",
-            PER_TOKEN,
-            "forward_of_layers",
-            KORTHIKANTI,
-            forward_of_layers=of(layers_flops, PER_TOKEN),
-        )
-    if recompute is Recompute.SELECTIVE:
-        return derive(
-            "recompute",
-            PER_TOKEN,
-            "forward_of_attention",
-            KORTHIKANTI,
-            forward_of_attention=of(attention_flops, PER_TOKEN),
-        )
-    return derive("recompute", PER_TOKEN, "0")
+    if recompute is Recompute.NONE:
+        return derive("recompute", PER_TOKEN, "0")
+    is_full = recompute is Recompute.FULL
+    word = "forward_of_layers" if is_full else "forward_of_attention"
+    again = of(layers_flops if is_full else attention_flops, PER_TOKEN)
+    return derive("recompute", PER_TOKEN, word, KORTHIKANTI, **{word: again})
 
 
 def _sum(name: str, *parts: Quantity) -> Quantity:

@@ -1,7 +1,8 @@
 """What a model keeps of a sequence when it writes one: keys and values of every layer."""
 
 from torchtally.plan.architecture.model import LatentAttention, Layer, Model
-from torchtally.plan.quantity import Amount, Quantity, derive, of, total
+from torchtally.plan.closed_form import BytesEach, Count, Tokens, closed_form
+from torchtally.plan.quantity import Amount, Quantity, of, total
 from torchtally.units import Unit
 
 
@@ -27,35 +28,30 @@ def layer_cache_bytes(
     attention = kind.attention
     tokens = of(sequence, Unit.TOKENS, "sequence")
     if isinstance(attention, LatentAttention):
-        return derive(
-            "KV cache",
-            Unit.BYTES,
-            "layers * (kv_rank + rotary_head_dim) * item_bytes * tokens * sequences",
-            "DeepSeek-V2, arXiv 2405.04434, table 1",
-            layers=of(kind.count, Unit.COUNT),
-            kv_rank=of(attention.kv_rank, Unit.COUNT),
-            rotary_head_dim=of(attention.rotary_head_dim, Unit.COUNT),
-            item_bytes=of(itemsize_bytes, Unit.BYTES_EACH),
-            tokens=tokens,
-            sequences=of(sequences, Unit.COUNT),
-        )
+        ranks = (attention.kv_rank, attention.rotary_head_dim)
+        return _latent_bytes(kind.count, *ranks, itemsize_bytes, tokens, sequences)
     if attention.window is not None and attention.window < tokens.value:
-        tokens = derive(
-            "kept tokens",
-            Unit.TOKENS,
-            "min(sequence, window)",
-            sequence=tokens,
-            window=of(attention.window, Unit.TOKENS),
-        )
-    return derive(
-        "KV cache",
-        Unit.BYTES,
-        "2 * layers * kv_heads * head_dim * item_bytes * tokens * sequences",
-        "Pope et al. 2022, arXiv 2211.05102, section 3.3",
-        layers=of(kind.count, Unit.COUNT),
-        kv_heads=of(attention.kv_heads, Unit.COUNT),
-        head_dim=of(attention.head_dim, Unit.COUNT),
-        item_bytes=of(itemsize_bytes, Unit.BYTES_EACH),
-        tokens=tokens,
-        sequences=of(sequences, Unit.COUNT),
-    )
+        tokens = _kept_tokens(tokens, attention.window)
+    heads = (attention.kv_heads, attention.head_dim)
+    return _keys_and_values_bytes(kind.count, *heads, itemsize_bytes, tokens, sequences)
+
+
+@closed_form("KV cache", Unit.BYTES, "DeepSeek-V2, arXiv 2405.04434, table 1")
+def _latent_bytes(
+    layers: Count, kv_rank: Count, rotary_head_dim: Count,
+    item_bytes: BytesEach, tokens: Tokens, sequences: Count,
+) -> str:  # fmt: skip
+    return "layers * (kv_rank + rotary_head_dim) * item_bytes * tokens * sequences"
+
+
+@closed_form("kept tokens", Unit.TOKENS)
+def _kept_tokens(sequence: Tokens, window: Tokens) -> str:
+    return "min(sequence, window)"
+
+
+@closed_form("KV cache", Unit.BYTES, "Pope et al. 2022, arXiv 2211.05102, section 3.3")
+def _keys_and_values_bytes(
+    layers: Count, kv_heads: Count, head_dim: Count,
+    item_bytes: BytesEach, tokens: Tokens, sequences: Count,
+) -> str:  # fmt: skip
+    return "2 * layers * kv_heads * head_dim * item_bytes * tokens * sequences"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torchtally.plan.architecture.weights import Weight
+from torchtally.plan.closed_form import BytesEach, Tokens, closed_form
 from torchtally.plan.optimizers import Optimizer, state_bytes, uniform_state_bytes
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
@@ -60,19 +61,15 @@ def bytes_per_parameter(recipe: Recipe, optimizer: Optimizer) -> Quantity:
     16 for AdamW in float32, and for AdamW in mixed precision (ZeRO, arXiv 1910.02054, section 3.1).
     Raises UsageError for an optimizer that must know the tensors' shapes.
     """
-    state = states_of_count(1, recipe, optimizer)
-    unit = Unit.BYTES_PER_PARAMETER
-    return derive(
-        "bytes a parameter",
-        unit,
-        "weights + gradients + master + optimizer_state",
-        "",
-        f"{recipe.name}, {optimizer.name}",
-        weights=of(state.parameters.value, unit),
-        gradients=of(state.gradients.value, unit),
-        master=of(state.master.value, unit),
-        optimizer_state=of(state.optimizer.value, unit),
-    )
+    state, unit = states_of_count(1, recipe, optimizer), Unit.BYTES_PER_PARAMETER
+    parts = {
+        "weights": state.parameters,
+        "gradients": state.gradients,
+        "master": state.master,
+        "optimizer_state": state.optimizer,
+    }
+    each = {word: of(part.value, unit) for word, part in parts.items()}
+    return total("bytes a parameter", unit, each, note=f"{recipe.name}, {optimizer.name}")
 
 
 def checkpoint_bytes(states: States) -> Quantity:
@@ -86,41 +83,24 @@ def checkpoint_bytes(states: States) -> Quantity:
 
 def token_data_bytes(tokens: Amount, vocabulary: int) -> Quantity:
     """Token ids in a flat file: 2 bytes each up to a vocabulary of 65536, else 4."""
-    return derive(
-        "token data",
-        Unit.BYTES,
-        "tokens * id_bytes",
-        "nanoGPT's and llm.c's formats: uint16, uint32",
-        tokens=of(tokens, Unit.TOKENS),
-        id_bytes=of(2 if vocabulary <= 1 << 16 else 4, Unit.BYTES_EACH),
-    )
+    return _ids_bytes(tokens, 2 if vocabulary <= 1 << 16 else 4)
+
+
+@closed_form("token data", Unit.BYTES, "nanoGPT's and llm.c's formats: uint16, uint32")
+def _ids_bytes(tokens: Tokens, id_bytes: BytesEach) -> str:
+    return "tokens * id_bytes"
 
 
 def _each(name: str, parameters: Amount, itemsize_bytes: int, dtype: str) -> Quantity:
-    return derive(
-        name,
-        Unit.BYTES,
-        "parameters * bytes_each",
-        "",
-        dtype,
-        parameters=of(parameters, Unit.PARAMETERS),
-        bytes_each=of(itemsize_bytes, Unit.BYTES_PER_PARAMETER),
-    )
+    count, each = of(parameters, Unit.PARAMETERS), of(itemsize_bytes, Unit.BYTES_PER_PARAMETER)
+    formula = "parameters * bytes_each"
+    return derive(name, Unit.BYTES, formula, "", dtype, parameters=count, bytes_each=each)
 
 
 def _states(parameters: Quantity, recipe: Recipe, optimizer: Quantity) -> States:
     weights, gradients = parameter_bytes(parameters, recipe), gradient_bytes(parameters, recipe)
     master = master_bytes(parameters, recipe)
-    parts = {
-        "parameters": weights,
-        "gradients": gradients,
-        "master": master,
-        "optimizer_state": optimizer,
-    }
-    return States(
-        weights,
-        gradients,
-        master,
-        optimizer,
-        total("states", Unit.BYTES, parts, note="held from step to step"),
-    )
+    parts = {"parameters": weights, "gradients": gradients, "master": master}
+    parts |= {"optimizer_state": optimizer}
+    whole = total("states", Unit.BYTES, parts, note="held from step to step")
+    return States(weights, gradients, master, optimizer, whole)

@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, did_you_mean
 from torchtally.plan.architecture.weights import Group, Weight
 from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.units import Unit
 
 QUANTISED_FROM_ELEMENTS = 4096
 """Smaller tensors keep their state in float32: bitsandbytes, `min_8bit_size`."""
+DETTMERS = "Dettmers et al. 2021, arXiv 2110.02861"
 BLOCK_ELEMENTS = 256
-"""Quantised state has a float32 scale for each block: bitsandbytes from 0.44 on, block-wise 8-bit
-optimizers (Dettmers et al. 2021, arXiv 2110.02861, with blocks of 2048)."""
+"""Of block-wise 8-bit state in bitsandbytes from 0.44 on; the paper has blocks of 2048."""
+MUON = "Jordan et al. 2024 (kellerjordan.github.io/posts/muon); AdamW for all but inner matrices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,13 @@ def state_bytes(optimizer: Optimizer, weights: Iterable[Weight], itemsize_bytes:
     if optimizer.moments is not None:
         return uniform_state_bytes(optimizer, parameters, itemsize_bytes)
     size = optimizer.state_bytes(tensors, itemsize_bytes)
+    each = f"{size / max(parameters.value, 1):.4g} bytes a parameter"
     return derive(
         "optimizer state",
         Unit.BYTES,
         "state_bytes",
         optimizer.source,
-        f"{optimizer.name}, tensor by tensor: "
-        f"{size / max(parameters.value, 1):.4g} bytes a parameter",
+        f"{optimizer.name}, tensor by tensor: {each}",
         state_bytes=of(size, Unit.BYTES),
     )
 
@@ -77,11 +78,11 @@ def uniform_state_bytes(optimizer: Optimizer, parameters: Amount, itemsize_bytes
     )
 
 
-def _moments(count: int) -> Callable[[Weight, int], int]:
+def _moment_bytes(count: int) -> Callable[[Weight, int], int]:
     return lambda weight, itemsize_bytes: count * itemsize_bytes * prod(weight.shape)
 
 
-def _factored(weight: Weight, itemsize_bytes: int) -> int:
+def _factored_bytes(weight: Weight, itemsize_bytes: int) -> int:
     """A row and a column of second moments for each matrix; of a vector, all."""
     *stacked, rows, columns = (1, *weight.shape)
     if len(weight.shape) < 2:
@@ -89,58 +90,52 @@ def _factored(weight: Weight, itemsize_bytes: int) -> int:
     return itemsize_bytes * prod(stacked) * (rows + columns)
 
 
-def _orthogonalised(weight: Weight, itemsize_bytes: int) -> int:
+def _orthogonal_bytes(weight: Weight, itemsize_bytes: int) -> int:
     """A momentum for each matrix within the layers; two moments, AdamW's, for all else."""
     is_outside = weight.group in (Group.EMBEDDING, Group.HEAD)
     moments = 2 if is_outside or len(weight.shape) < 2 else 1
     return moments * itemsize_bytes * prod(weight.shape)
 
 
-def _quantised(count: int, bits: int, block: int) -> Callable[[Weight, int], int]:
+def _block_bytes(moments: int) -> Callable[[Weight, int], int]:
+    """A byte for each number of a moment, and a float32 scale for each block of them."""
+
     def tensor_bytes(weight: Weight, itemsize_bytes: int) -> int:
         size = prod(weight.shape)
         if size < QUANTISED_FROM_ELEMENTS:
-            return 4 * count * size
-        return count * (ceil(size * bits / 8) + 4 * ceil(size / block))
+            return 4 * moments * size
+        return moments * (size + 4 * ceil(size / BLOCK_ELEMENTS))
 
     return tensor_bytes
 
 
 _LISTED = (
-    Optimizer("sgd", 0, _moments(0)),
-    Optimizer("momentum", 1, _moments(1), "torch.optim.SGD with momentum: the running mean"),
-    Optimizer("adagrad", 1, _moments(1), "Duchi et al. 2011: the sum of squares"),
-    Optimizer("rmsprop", 1, _moments(1), "torch.optim.RMSprop: the running mean of squares"),
-    Optimizer("adam", 2, _moments(2), "Kingma and Ba 2015, arXiv 1412.6980: two moments"),
-    Optimizer("adamw", 2, _moments(2), "Loshchilov and Hutter 2019, arXiv 1711.05101: two moments"),
-    Optimizer("amsgrad", 3, _moments(3), "torch.optim.AdamW with amsgrad: and the largest second"),
-    Optimizer("lion", 1, _moments(1), "Chen et al. 2023, arXiv 2302.06675: the momentum alone"),
-    Optimizer("adafactor", None, _factored, "Shazeer and Stern 2018, arXiv 1804.04235, section 3"),
+    Optimizer("sgd", 0, _moment_bytes(0)),
+    Optimizer("momentum", 1, _moment_bytes(1), "torch.optim.SGD with momentum: the running mean"),
+    Optimizer("adagrad", 1, _moment_bytes(1), "Duchi et al. 2011: the sum of squares"),
+    Optimizer("rmsprop", 1, _moment_bytes(1), "torch.optim.RMSprop: the running mean of squares"),
+    Optimizer("adam", 2, _moment_bytes(2), "Kingma and Ba 2015, arXiv 1412.6980: two moments"),
     Optimizer(
-        "muon",
-        None,
-        _orthogonalised,
-        "Jordan et al. 2024 (kellerjordan.github.io/posts/muon); AdamW for all but inner matrices",
+        "adamw", 2, _moment_bytes(2), "Loshchilov and Hutter 2019, arXiv 1711.05101: two moments"
     ),
     Optimizer(
-        "adamw-8bit",
-        None,
-        _quantised(2, 8, BLOCK_ELEMENTS),
-        "Dettmers et al. 2021, arXiv 2110.02861; bitsandbytes",
+        "amsgrad", 3, _moment_bytes(3), "torch.optim.AdamW with amsgrad: and the largest second"
     ),
     Optimizer(
-        "lion-8bit",
-        None,
-        _quantised(1, 8, BLOCK_ELEMENTS),
-        "bitsandbytes, block-wise as its 8-bit Adam",
+        "lion", 1, _moment_bytes(1), "Chen et al. 2023, arXiv 2302.06675: the momentum alone"
     ),
+    Optimizer(
+        "adafactor", None, _factored_bytes, "Shazeer and Stern 2018, arXiv 1804.04235, section 3"
+    ),
+    Optimizer("muon", None, _orthogonal_bytes, MUON),
+    Optimizer("adamw-8bit", None, _block_bytes(2), f"{DETTMERS}; bitsandbytes"),
+    Optimizer("lion-8bit", None, _block_bytes(1), "bitsandbytes, block-wise as its 8-bit Adam"),
 )
 OPTIMIZERS: Mapping[str, Optimizer] = {listed.name: listed for listed in _LISTED}
 
 
 def optimizer(name: str) -> Optimizer:
     """The optimizer of this name. Raises UsageError for any other."""
-    optimizer = OPTIMIZERS.get(name.lower())
-    if optimizer is None:
-        raise UsageError(f"Unknown optimizer {name!r}. Choose one of {', '.join(OPTIMIZERS)}.")
+    if (optimizer := OPTIMIZERS.get(name.lower())) is None:
+        raise UsageError(f"Unknown optimizer {name!r}. {did_you_mean(name, OPTIMIZERS)}")
     return optimizer

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.weights import Group, Weight, weights_of
-from torchtally.plan.quantity import Amount, Quantity, derive, of, total
+from torchtally.plan.closed_form import Count, ParameterCount, closed_form
+from torchtally.plan.quantity import Quantity, derive, total
 from torchtally.units import Unit
 
 PARAMETERS = Unit.PARAMETERS
+NARAYANAN = "Narayanan et al. 2021, arXiv 2104.04473, equation 2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +41,18 @@ def parameters(model: Model) -> Parameters:
         if quantity.value
     )
     whole = total("parameters", PARAMETERS, {_word(group.name): group for group in groups})
-    looked_up = of(_looked_up(weights), PARAMETERS)
-    idle = of(_idle(weights), PARAMETERS)
-    return Parameters(
-        groups,
-        whole,
-        derive(
-            "parameters without embeddings",
-            PARAMETERS,
-            "parameters - looked_up",
-            parameters=whole,
-            looked_up=looked_up,
-        ),
-        derive(
-            "active parameters",
-            PARAMETERS,
-            "parameters - idle_experts",
-            "",
-            "what one token meets, embeddings among it",
-            parameters=whole,
-            idle_experts=idle,
-        ),
-    )
+    inner, active = _without(whole, _looked_up(weights)), _active(whole, _idle(weights))
+    return Parameters(groups, whole, inner, active)
+
+
+@closed_form("parameters without embeddings", PARAMETERS)
+def _without(parameters: ParameterCount, looked_up: ParameterCount) -> str:
+    return "parameters - looked_up"
+
+
+@closed_form("active parameters", PARAMETERS, note="what one token meets, embeddings among it")
+def _active(parameters: ParameterCount, idle_experts: ParameterCount) -> str:
+    return "parameters - idle_experts"
 
 
 def group_parameters(group: Group, weights: tuple[Weight, ...]) -> Quantity:
@@ -69,32 +61,16 @@ def group_parameters(group: Group, weights: tuple[Weight, ...]) -> Quantity:
     formula = " + ".join(
         f"{weight.count} * {' * '.join(map(str, weight.shape))}" for weight in members
     )
-    return derive(
-        str(group),
-        PARAMETERS,
-        formula or "0",
-        "",
-        ", ".join(dict.fromkeys(weight.name for weight in members)),
-    )
+    names = ", ".join(dict.fromkeys(weight.name for weight in members))
+    return derive(str(group), PARAMETERS, formula or "0", "", names)
 
 
-def decoder_parameters(
-    layers: Amount, width: Amount, vocabulary: Amount, sequence: Amount
-) -> Quantity:
-    """A GPT with tied embeddings, feed-forward of four widths, biases and learned positions.
-
-    Narayanan et al. 2021, arXiv 2104.04473, equation 2.
-    """
-    return derive(
-        "parameters",
-        PARAMETERS,
+@closed_form("parameters", PARAMETERS, NARAYANAN)
+def decoder_parameters(layers: Count, width: Count, vocabulary: Count, sequence: Count) -> str:
+    """A GPT with tied embeddings, feed-forward of four widths, biases and learned positions."""
+    return (
         "12 * layers * width**2 * (1 + 13 / (12 * width)"
-        " + (vocabulary + sequence) / (12 * layers * width))",
-        "Narayanan et al. 2021, arXiv 2104.04473, equation 2",
-        layers=of(layers, Unit.COUNT),
-        width=of(width, Unit.COUNT),
-        vocabulary=of(vocabulary, Unit.COUNT),
-        sequence=of(sequence, Unit.COUNT),
+        " + (vocabulary + sequence) / (12 * layers * width))"
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchtally.chips.dtypes import DTYPE_BYTES
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,87 +52,55 @@ class Recipe:
 
 _LISTED = (
     Recipe(
-        name="fp32",
-        summary="everything in float32",
-        weights="float32",
-        gradients="float32",
-        products="float32",
-        activations="float32",
+        name="fp32", summary="everything in float32",
+        weights="float32", gradients="float32", products="float32", activations="float32",
     ),
     Recipe(
-        name="tf32",
-        summary="everything in float32, products on the matrix unit in TF32",
-        weights="float32",
-        gradients="float32",
-        products="tf32",
-        activations="float32",
+        name="tf32", summary="everything in float32, products on the matrix unit in TF32",
+        weights="float32", gradients="float32", products="tf32", activations="float32",
     ),
     Recipe(
-        name="amp",
-        summary="torch.autocast: float32 weights, products in bfloat16",
-        weights="float32",
-        gradients="float32",
-        products="bfloat16",
-        activations="bfloat16",
-        is_autocast=True,
-        source="PyTorch, torch.amp",
+        name="amp", summary="torch.autocast: float32 weights, products in bfloat16",
+        weights="float32", gradients="float32", products="bfloat16", activations="bfloat16",
+        is_autocast=True, source="PyTorch, torch.amp",
     ),
     Recipe(
         name="amp-fp16",
         summary="torch.autocast: float32 weights, products in float16, scaled losses",
-        weights="float32",
-        gradients="float32",
-        products="float16",
-        activations="float16",
-        is_autocast=True,
-        source="PyTorch, torch.amp with a GradScaler",
+        weights="float32", gradients="float32", products="float16", activations="float16",
+        is_autocast=True, source="PyTorch, torch.amp with a GradScaler",
     ),
     Recipe(
-        name="bf16",
-        summary="everything in bfloat16, optimizer state too",
-        weights="bfloat16",
-        gradients="bfloat16",
-        state="bfloat16",
-        products="bfloat16",
-        activations="bfloat16",
+        name="bf16", summary="everything in bfloat16, optimizer state too",
+        weights="bfloat16", gradients="bfloat16", state="bfloat16",
+        products="bfloat16", activations="bfloat16",
     ),
     Recipe(
         name="mixed",
         summary="bfloat16 weights and gradients, float32 master weights and optimizer state",
-        weights="bfloat16",
-        gradients="bfloat16",
-        master="float32",
-        products="bfloat16",
-        activations="bfloat16",
+        weights="bfloat16", gradients="bfloat16", master="float32",
+        products="bfloat16", activations="bfloat16",
         source="ZeRO, arXiv 1910.02054, section 3.1: 16 bytes a parameter with Adam",
     ),
     Recipe(
-        name="megatron",
-        summary="as mixed, with gradients added up in float32",
-        weights="bfloat16",
-        gradients="float32",
-        master="float32",
-        products="bfloat16",
-        activations="bfloat16",
+        name="megatron", summary="as mixed, with gradients added up in float32",
+        weights="bfloat16", gradients="float32", master="float32",
+        products="bfloat16", activations="bfloat16",
         source="Megatron-LM, --accumulate-allreduce-grads-in-fp32: 18 bytes a parameter with Adam",
     ),
     Recipe(
         name="fp8",
         summary="products in float8, bfloat16 weights, float32 master, gradients and state",
-        weights="bfloat16",
-        gradients="float32",
-        master="float32",
-        products="float8_e4m3fn",
-        activations="bfloat16",
+        weights="bfloat16", gradients="float32", master="float32",
+        products="float8_e4m3fn", activations="bfloat16",
         source="Transformer Engine: weights stay in bfloat16 and are cast for each product",
     ),
-)
+)  # fmt: skip
 RECIPES: Mapping[str, Recipe] = {listed.name: listed for listed in _LISTED}
 
 
 def recipe(name: str) -> Recipe:
     """The recipe of this name. Raises UsageError for any other."""
-    recipe = RECIPES.get(name.lower())
-    if recipe is None:
-        raise UsageError(f"Unknown recipe {name!r}. Choose one of {', '.join(RECIPES)}.")
+    if (recipe := RECIPES.get(name.lower())) is None:
+        raise UsageError(f"Unknown recipe {name!r}. {did_you_mean(name, RECIPES)}")
     return recipe

@@ -10,6 +10,7 @@ to.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from torchtally.plan.closed_form import Flops, Number, ParameterCount, closed_form
 from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.units import Unit
 
@@ -33,70 +34,48 @@ class LossLaw:
 
 _LAWS = (
     LossLaw(
-        name="chinchilla",
-        irreducible=1.69,
-        A=406.4,
-        a=0.34,
-        B=410.7,
-        b=0.28,
+        name="chinchilla", irreducible=1.69, A=406.4, a=0.34, B=410.7, b=0.28,
         source=f"{HOFFMANN}, equation 10 and appendix D.3",
     ),
     LossLaw(
-        name="epoch",
-        irreducible=1.8172,
-        A=482.01,
-        a=0.3478,
-        B=2085.43,
-        b=0.3658,
+        name="epoch", irreducible=1.8172, A=482.01, a=0.3478, B=2085.43, b=0.3658,
         source="Besiroglu et al. 2024 (a new fit of Chinchilla's data), arXiv 2404.10102",
     ),
-)
+)  # fmt: skip
 LOSS_LAWS: Mapping[str, LossLaw] = {law.name: law for law in _LAWS}
+RULE = (f"{HOFFMANN}, table 3", "estimated: a rule of thumb")
 
 
-def optimal_tokens(parameters: Amount) -> Quantity:
+@closed_form("compute-optimal tokens", Unit.TOKENS, *RULE)
+def optimal_tokens(
+    parameters: ParameterCount, tokens_per_parameter: Number = TOKENS_PER_PARAMETER
+) -> str:
     """Tokens on which a model of this size is best trained, if FLOPs are all that counts.
 
     A model that is much used is better smaller and trained for longer: Llama 3 8B on 1875 tokens a
     parameter.
     """
-    return derive(
-        "compute-optimal tokens",
-        Unit.TOKENS,
-        "tokens_per_parameter * parameters",
-        f"{HOFFMANN}, table 3",
-        "estimated: a rule of thumb",
-        tokens_per_parameter=of(TOKENS_PER_PARAMETER, Unit.NUMBER),
-        parameters=of(parameters, Unit.PARAMETERS),
-    )
+    return "tokens_per_parameter * parameters"
 
 
-def optimal_parameters(flops: Amount) -> Quantity:
+@closed_form("compute-optimal parameters", Unit.PARAMETERS, *RULE)
+def optimal_parameters(flops: Flops, tokens_per_parameter: Number = TOKENS_PER_PARAMETER) -> str:
     """The model that so many FLOPs train best: C = 6 N D with D = 20 N."""
-    return derive(
-        "compute-optimal parameters",
-        Unit.PARAMETERS,
-        "(flops / (6 * tokens_per_parameter))**0.5",
-        f"{HOFFMANN}, table 3",
-        "estimated: a rule of thumb",
-        flops=of(flops, Unit.FLOPS),
-        tokens_per_parameter=of(TOKENS_PER_PARAMETER, Unit.NUMBER),
-    )
+    return "(flops / (6 * tokens_per_parameter))**0.5"
 
 
 def loss(parameters: Amount, tokens: Amount, law: LossLaw) -> Quantity:
     """The loss, in nats per token of the law's own data, that a law estimates."""
+    constants = {
+        word: of(getattr(law, word), Unit.NUMBER) for word in ["irreducible", "A", "a", "B", "b"]
+    }
     return derive(
         "loss",
         Unit.NUMBER,
         "irreducible + A / parameters**a + B / tokens**b",
         law.source,
         f"estimated by the {law.name} law, in nats per token of its own data",
-        irreducible=of(law.irreducible, Unit.NUMBER),
-        A=of(law.A, Unit.NUMBER),
-        a=of(law.a, Unit.NUMBER),
-        B=of(law.B, Unit.NUMBER),
-        b=of(law.b, Unit.NUMBER),
+        **constants,
         parameters=of(parameters, Unit.PARAMETERS),
         tokens=of(tokens, Unit.TOKENS),
     )

@@ -6,205 +6,140 @@ MFU is the share of the chips' dense peak that the model's own FLOPs make; usual
 trainings also restart and evaluate, which no formula here counts.
 """
 
-from torchtally.plan.quantity import Amount, Quantity, derive, of
+from torchtally.plan.closed_form import (
+    Chips,
+    FlopPerS,
+    Flops,
+    FlopsPerToken,
+    Fraction,
+    Hours,
+    ParameterCount,
+    Seconds,
+    TokenPerS,
+    Tokens,
+    Usd,
+    UsdPerHour,
+    Watts,
+    closed_form,
+)
 from torchtally.units import Unit
 
 SIX_ND = "Kaplan et al. 2020, arXiv 2001.08361, section 2.1"
+WITHOUT_SCORES = "2 forward, 4 backward; attention scores excluded"
 NARAYANAN = "Narayanan et al. 2021, arXiv 2104.04473, equation 4"
+LLAMA_2 = "Touvron et al. 2023, arXiv 2307.09288, section 2.2.1"
 
 
-def training_flops(parameters: Amount, tokens: Amount) -> Quantity:
+@closed_form("training FLOPs", Unit.FLOPS, SIX_ND, WITHOUT_SCORES)
+def training_flops(parameters: ParameterCount, tokens: Tokens) -> str:
     """FLOPs of a training: six for each parameter and token; attention scores excluded."""
-    return derive(
-        "training FLOPs",
-        Unit.FLOPS,
-        "6 * parameters * tokens",
-        SIX_ND,
-        "2 forward, 4 backward; attention scores excluded",
-        parameters=of(parameters, Unit.PARAMETERS),
-        tokens=of(tokens, Unit.TOKENS),
-    )
+    return "6 * parameters * tokens"
 
 
-def training_flops_of(flops_per_token: Amount, tokens: Amount) -> Quantity:
+@closed_form("FLOPs per token", Unit.FLOPS_PER_TOKEN, SIX_ND, WITHOUT_SCORES)
+def six_flops_per_token(parameters: ParameterCount) -> str:
+    """FLOPs of a training for one token; attention scores excluded."""
+    return "6 * parameters"
+
+
+@closed_form("training FLOPs", Unit.FLOPS)
+def training_flops_of(flops_per_token: FlopsPerToken, tokens: Tokens) -> str:
     """FLOPs of a training, from those of one token."""
-    return derive(
-        "training FLOPs",
-        Unit.FLOPS,
-        "flops_per_token * tokens",
-        flops_per_token=of(flops_per_token, Unit.FLOPS_PER_TOKEN),
-        tokens=of(tokens, Unit.TOKENS),
-    )
+    return "flops_per_token * tokens"
 
 
-def training_s(flops: Amount, chips: Amount, peak_flop_per_s: Amount, mfu: Amount) -> Quantity:
+@closed_form("training time", Unit.SECONDS)
+def training_s(flops: Flops, chips: Chips, peak_flop_per_s: FlopPerS, mfu: Fraction) -> str:
     """Seconds of a training: FLOPs over what the chips do in one second."""
-    return derive(
-        "training time",
-        Unit.SECONDS,
-        "flops / (chips * peak_flop_per_s * mfu)",
-        flops=of(flops, Unit.FLOPS),
-        chips=of(chips, Unit.CHIPS),
-        peak_flop_per_s=of(peak_flop_per_s, Unit.FLOP_PER_S),
-        mfu=of(mfu, Unit.FRACTION),
-    )
+    return "flops / (chips * peak_flop_per_s * mfu)"
 
 
+@closed_form("training time", Unit.SECONDS, NARAYANAN)
 def training_s_with_recompute(
-    tokens: Amount, parameters: Amount, chips: Amount, reached_flop_per_s: Amount
-) -> Quantity:
+    tokens: Tokens, parameters: ParameterCount, chips: Chips, reached_flop_per_s: FlopPerS
+) -> str:
     """Seconds of a training with full recomputation, at so many FLOP/s reached by each chip.
 
     Eight FLOPs for each parameter and token: the forward pass is done twice.
     """
-    return derive(
-        "training time",
-        Unit.SECONDS,
-        "8 * tokens * parameters / (chips * reached_flop_per_s)",
-        NARAYANAN,
-        tokens=of(tokens, Unit.TOKENS),
-        parameters=of(parameters, Unit.PARAMETERS),
-        chips=of(chips, Unit.CHIPS),
-        reached_flop_per_s=of(reached_flop_per_s, Unit.FLOP_PER_S),
-    )
+    return "8 * tokens * parameters / (chips * reached_flop_per_s)"
 
 
-def chips_needed(flops: Amount, seconds: Amount, peak_flop_per_s: Amount, mfu: Amount) -> Quantity:
+@closed_form("chips", Unit.CHIPS)
+def chips_needed(flops: Flops, seconds: Seconds, peak_flop_per_s: FlopPerS, mfu: Fraction) -> str:
     """The fewest chips that do so many FLOPs in so many seconds."""
-    return derive(
-        "chips",
-        Unit.CHIPS,
-        "ceil(flops / (seconds * peak_flop_per_s * mfu))",
-        flops=of(flops, Unit.FLOPS),
-        seconds=of(seconds, Unit.SECONDS),
-        peak_flop_per_s=of(peak_flop_per_s, Unit.FLOP_PER_S),
-        mfu=of(mfu, Unit.FRACTION),
-    )
+    return "ceil(flops / (seconds * peak_flop_per_s * mfu))"
 
 
-def flops_within(seconds: Amount, chips: Amount, peak_flop_per_s: Amount, mfu: Amount) -> Quantity:
+@closed_form("FLOPs", Unit.FLOPS)
+def flops_within(seconds: Seconds, chips: Chips, peak_flop_per_s: FlopPerS, mfu: Fraction) -> str:
     """FLOPs that so many chips do in so many seconds."""
-    return derive(
-        "FLOPs",
-        Unit.FLOPS,
-        "chips * peak_flop_per_s * mfu * seconds",
-        chips=of(chips, Unit.CHIPS),
-        peak_flop_per_s=of(peak_flop_per_s, Unit.FLOP_PER_S),
-        mfu=of(mfu, Unit.FRACTION),
-        seconds=of(seconds, Unit.SECONDS),
-    )
+    return "chips * peak_flop_per_s * mfu * seconds"
 
 
-def tokens_for(flops: Amount, flops_per_token: Amount) -> Quantity:
+@closed_form("tokens", Unit.TOKENS)
+def tokens_for(flops: Flops, flops_per_token: FlopsPerToken) -> str:
     """Tokens that so many FLOPs train on."""
-    return derive(
-        "tokens",
-        Unit.TOKENS,
-        "floor(flops / flops_per_token)",
-        flops=of(flops, Unit.FLOPS),
-        flops_per_token=of(flops_per_token, Unit.FLOPS_PER_TOKEN),
-    )
+    return "floor(flops / flops_per_token)"
 
 
+@closed_form("MFU", Unit.FRACTION, "PaLM, arXiv 2204.02311, appendix B")
 def mfu(
-    tokens_per_s: Amount, flops_per_token: Amount, chips: Amount, peak_flop_per_s: Amount
-) -> Quantity:
+    tokens_per_s: TokenPerS, flops_per_token: FlopsPerToken, chips: Chips, peak_flop_per_s: FlopPerS
+) -> str:
     """The MFU that an observed speed implies: a fraction of the promised dense peak."""
-    return derive(
-        "MFU",
-        Unit.FRACTION,
-        "tokens_per_s * flops_per_token / (chips * peak_flop_per_s)",
-        "PaLM, arXiv 2204.02311, appendix B",
-        tokens_per_s=of(tokens_per_s, Unit.TOKEN_PER_S),
-        flops_per_token=of(flops_per_token, Unit.FLOPS_PER_TOKEN),
-        chips=of(chips, Unit.CHIPS),
-        peak_flop_per_s=of(peak_flop_per_s, Unit.FLOP_PER_S),
-    )
+    return "tokens_per_s * flops_per_token / (chips * peak_flop_per_s)"
 
 
-def mfu_of_training(flops: Amount, chip_hours: Amount, peak_flop_per_s: Amount) -> Quantity:
+@closed_form("MFU", Unit.FRACTION)
+def mfu_of_training(flops: Flops, chip_hours: Hours, peak_flop_per_s: FlopPerS) -> str:
     """The MFU that a training's published chip-hours imply."""
-    return derive(
-        "MFU",
-        Unit.FRACTION,
-        "flops / (3600 * chip_hours * peak_flop_per_s)",
-        flops=of(flops, Unit.FLOPS),
-        chip_hours=of(chip_hours, Unit.HOURS),
-        peak_flop_per_s=of(peak_flop_per_s, Unit.FLOP_PER_S),
-    )
+    return "flops / (3600 * chip_hours * peak_flop_per_s)"
 
 
+@closed_form("tokens/s", Unit.TOKEN_PER_S)
 def tokens_per_s(
-    flops_per_token: Amount, chips: Amount, peak_flop_per_s: Amount, mfu: Amount
-) -> Quantity:
+    flops_per_token: FlopsPerToken, chips: Chips, peak_flop_per_s: FlopPerS, mfu: Fraction
+) -> str:
     """Tokens that all chips together train on in a second."""
-    return derive(
-        "tokens/s",
-        Unit.TOKEN_PER_S,
-        "chips * peak_flop_per_s * mfu / flops_per_token",
-        chips=of(chips, Unit.CHIPS),
-        peak_flop_per_s=of(peak_flop_per_s, Unit.FLOP_PER_S),
-        mfu=of(mfu, Unit.FRACTION),
-        flops_per_token=of(flops_per_token, Unit.FLOPS_PER_TOKEN),
-    )
+    return "chips * peak_flop_per_s * mfu / flops_per_token"
 
 
-def reached_flop_per_s(tokens_per_s: Amount, flops_per_token: Amount, chips: Amount) -> Quantity:
+@closed_form("reached FLOP/s", Unit.FLOP_PER_S)
+def reached_flop_per_s(
+    tokens_per_s: TokenPerS, flops_per_token: FlopsPerToken, chips: Chips
+) -> str:
     """FLOP/s that each of so many chips reaches at an observed speed."""
-    return derive(
-        "reached FLOP/s",
-        Unit.FLOP_PER_S,
-        "tokens_per_s * flops_per_token / chips",
-        tokens_per_s=of(tokens_per_s, Unit.TOKEN_PER_S),
-        flops_per_token=of(flops_per_token, Unit.FLOPS_PER_TOKEN),
-        chips=of(chips, Unit.CHIPS),
-    )
+    return "tokens_per_s * flops_per_token / chips"
 
 
-def chip_hours(chips: Amount, seconds: Amount) -> Quantity:
+@closed_form("chip-hours", Unit.HOURS)
+def chip_hours(chips: Chips, seconds: Seconds) -> str:
     """Hours that are paid for: of all chips together."""
-    return derive(
-        "chip-hours",
-        Unit.HOURS,
-        "chips * seconds / 3600",
-        chips=of(chips, Unit.CHIPS),
-        seconds=of(seconds, Unit.SECONDS),
-    )
+    return "chips * seconds / 3600"
 
 
-def cost_usd(chip_hours: Amount, usd_per_hour: Amount) -> Quantity:
+@closed_form("cost", Unit.USD)
+def cost_usd(chip_hours: Hours, usd_per_hour: UsdPerHour) -> str:
     """What so many chip-hours cost at a price for one."""
-    return derive(
-        "cost",
-        Unit.USD,
-        "chip_hours * usd_per_hour",
-        chip_hours=of(chip_hours, Unit.HOURS),
-        usd_per_hour=of(usd_per_hour, Unit.USD_PER_HOUR),
-    )
+    return "chip_hours * usd_per_hour"
 
 
-def chip_hours_for(budget_usd: Amount, usd_per_hour: Amount) -> Quantity:
+@closed_form("chip-hours", Unit.HOURS)
+def chip_hours_for(budget: Usd, usd_per_hour: UsdPerHour) -> str:
     """Chip-hours that a budget buys."""
-    return derive(
-        "chip-hours",
-        Unit.HOURS,
-        "budget / usd_per_hour",
-        budget=of(budget_usd, Unit.USD),
-        usd_per_hour=of(usd_per_hour, Unit.USD_PER_HOUR),
-    )
+    return "budget / usd_per_hour"
 
 
-def energy_joules(chip_hours: Amount, chip_watts: Amount) -> Quantity:
+@closed_form(
+    "energy",
+    Unit.JOULES,
+    LLAMA_2,
+    "estimated: chips at rated power; hosts, network and cooling excluded",
+)
+def energy_joules(chip_hours: Hours, chip_watts: Watts) -> str:
     """Energy of the chips alone at their rated power: an upper bound.
 
     Hosts, network and cooling are not in it: Llama 2's and 3's authors count so as well.
     """
-    return derive(
-        "energy",
-        Unit.JOULES,
-        "3600 * chip_hours * chip_watts",
-        "Touvron et al. 2023, arXiv 2307.09288, section 2.2.1",
-        "estimated: chips at rated power; hosts, network and cooling excluded",
-        chip_hours=of(chip_hours, Unit.HOURS),
-        chip_watts=of(chip_watts, Unit.WATTS),
-    )
+    return "3600 * chip_hours * chip_watts"

@@ -10,6 +10,7 @@ from torchtally.plan.activations import (
     Implementation,
     Options,
     layer_activation_bytes,
+    setting_of,
 )
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.layout import Schedule
@@ -76,8 +77,7 @@ def layer_bytes(
     layers: int, width: int, heads: int, batch: int, **options: Unpack[Options]
 ) -> Quantity:
     model = gpt(layers, width, heads, dropout=0.1)
-    return layer_activation_bytes(
-        model.kinds[0],
+    at = setting_of(
         model,
         batch,
         S,
@@ -86,6 +86,7 @@ def layer_bytes(
         implementation=Implementation.FUSED,
         **options,
     )
+    return layer_activation_bytes(at, model.kinds[0])
 
 
 def saving(shape: tuple[int, int, int, int]) -> Quantity:

@@ -39,13 +39,9 @@ from torchtally.plan.activations.setting import (
     Setting,
     setting_of,
 )
-from torchtally.plan.architecture.model import (
-    FeedForward,
-    LatentAttention,
-    Layer,
-    Model,
-)
+from torchtally.plan.architecture.model import FeedForward, LatentAttention, Layer, Model
 from torchtally.plan.architecture.weights import Group, layer_weights
+from torchtally.plan.closed_form import Bytes, Count, closed_form
 from torchtally.plan.flops import Recompute
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
@@ -67,20 +63,13 @@ class Activations:
 
 
 def activations(
-    model: Model,
-    batch: Amount,
-    sequence: Amount,
-    recipe: Recipe,
-    **options: Unpack[Options],
+    model: Model, batch: Amount, sequence: Amount, recipe: Recipe, **options: Unpack[Options]
 ) -> Activations:
     """All that a micro-batch of so many sequences keeps for its backward pass."""
-    embedding = embedding_activation_bytes(model, batch, sequence, recipe, **options)
-    layers = tuple(
-        _times(kind, layer_activation_bytes(kind, model, batch, sequence, recipe, **options))
-        for kind in model.kinds
-    )
-    head = head_activation_bytes(model, batch, sequence, recipe, **options)
-    working = working_activation_bytes(model, batch, sequence, recipe, **options)
+    at = setting_of(model, batch, sequence, recipe, **options)
+    embedding, head = embedding_activation_bytes(at), head_activation_bytes(at)
+    layers = tuple(_times(kind.count, layer_activation_bytes(at, kind)) for kind in model.kinds)
+    working = working_activation_bytes(at)
     kinds = {f"layers_{n}": layer for n, layer in enumerate(layers)}
     whole = derive(
         "activations",
@@ -96,19 +85,11 @@ def activations(
     return Activations(embedding, layers, head, working, whole)
 
 
-def layer_activation_bytes(
-    kind: Layer,
-    model: Model,
-    batch: Amount,
-    sequence: Amount,
-    recipe: Recipe,
-    **options: Unpack[Options],
-) -> Quantity:
+def layer_activation_bytes(at: Setting, kind: Layer) -> Quantity:
     """Kept by one layer of this kind; fully recomputed, its input alone."""
-    at = setting_of(model, batch, sequence, recipe, options)
     if at.recompute is Recompute.FULL:
         return saved_bytes("a layer's input", [at.saved("input", STREAM, at.stream_bytes)])
-    kept, casts = layer_saved(at, kind), layer_cast_bytes(kind, model, recipe, **options)
+    kept, casts = layer_saved(at, kind), layer_cast_bytes(at, kind)
     note = ", ".join(dict.fromkeys(saved.name for saved in kept))
     size = saved_bytes("a layer's tensors", kept, note)
     if not casts.value:
@@ -116,98 +97,63 @@ def layer_activation_bytes(
     return total("a layer's activations", Unit.BYTES, {"tensors": size, "weight_casts": casts})
 
 
-def working_activation_bytes(
-    model: Model,
-    batch: Amount,
-    sequence: Amount,
-    recipe: Recipe,
-    **options: Unpack[Options],
-) -> Quantity:
+def working_activation_bytes(at: Setting) -> Quantity:
     """What the backward pass of one layer recomputes, of the kind that needs most.
 
     Fully recomputed, all that the layer keeps without, but for its input, which is there already;
     selectively, what attention keeps between its operands and its result.
     """
-    at = setting_of(model, batch, sequence, recipe, options)
     if at.recompute is Recompute.NONE:
         return of(0, Unit.BYTES, "working activations")
-    sizes = {f"kind_{n}": _recompute_bytes(at, kind, options) for n, kind in enumerate(model.kinds)}
+    sizes = {f"kind_{n}": _recompute_bytes(at, kind) for n, kind in enumerate(at.model.kinds)}
     formula = f"max({', '.join(sizes)})" if len(sizes) > 1 else "kind_0"
     return derive(
         "working activations", Unit.BYTES, formula, "", "one layer's, recomputed", **sizes
     )
 
 
-def embedding_activation_bytes(
-    model: Model,
-    batch: Amount,
-    sequence: Amount,
-    recipe: Recipe,
-    **options: Unpack[Options],
-) -> Quantity:
+def embedding_activation_bytes(at: Setting) -> Quantity:
     """Kept by the embedding, and what is there once for all layers: angles of positions.
 
     Token ids are among it: 8 bytes each, which the script itself holds as its batch.
     """
-    at = setting_of(model, batch, sequence, recipe, options)
-    return saved_bytes("embedding's activations", embedding_saved(at), "token ids among it")
+    return saved_bytes("embedding's activations", _embedding_saved(at), "token ids among it")
 
 
-def head_activation_bytes(
-    model: Model,
-    batch: Amount,
-    sequence: Amount,
-    recipe: Recipe,
-    **options: Unpack[Options],
-) -> Quantity:
+def head_activation_bytes(at: Setting) -> Quantity:
     """Kept by the last norm, the head and the loss: above all the logits' softmax in float32.
 
     The last layer's result is among it, as what the norm is given.
     """
-    at = setting_of(model, batch, sequence, recipe, options)
-    size = saved_bytes("head's tensors", head_saved(at))
+    size = saved_bytes("head's tensors", _head_saved(at))
     if not at.has_weight_casts:
         return size.with_name("head's activations")
-    casts = _cast_bytes(at, "vocabulary * embedding_width", model.vocabulary * _narrow(model))
+    casts = _cast_bytes(at, "vocabulary * embedding_width", _head_elements(at.model))
     return total("head's activations", Unit.BYTES, {"tensors": size, "weight_casts": casts})
 
 
-def layer_cast_bytes(
-    kind: Layer, model: Model, recipe: Recipe, **options: Unpack[Options]
-) -> Quantity:
+def layer_cast_bytes(at: Setting, kind: Layer) -> Quantity:
     """Copies of one layer's matrices in the dtype of products, kept for their inputs' gradients.
 
     Under autocast, all but experts', whose products autocast does not know; until the forward pass
     is over, autocast itself holds those of all layers, recomputed or not (`held_cast_bytes`).
     """
-    at = setting_of(model, 1, 1, recipe, options)
     return _cast_bytes(at, "matrices", _matrix_elements(at, kind))
 
 
-def held_cast_bytes(model: Model, recipe: Recipe, **options: Unpack[Options]) -> Quantity:
+def held_cast_bytes(at: Setting) -> Quantity:
     """Copies of all matrices that autocast holds until the forward pass is over; 0 without.
 
     Beside the activations they are only where layers are made again: else they are among those.
     """
-    at = setting_of(model, 1, 1, recipe, options)
-    matrices = sum(kind.count * _matrix_elements(at, kind) for kind in model.kinds)
-    head = model.vocabulary * _narrow(model)
-    return _cast_bytes(at, "matrices", matrices + head if at.is_mixed_eagerly else 0)
+    matrices = sum(kind.count * _matrix_elements(at, kind) for kind in at.model.kinds)
+    whole = matrices + _head_elements(at.model) if at.is_mixed_eagerly else 0
+    return _cast_bytes(at, "matrices", whole)
 
 
 def layer_saved(at: Setting, kind: Layer) -> list[Saved]:
     """Every tensor that one layer of this kind keeps, none of it made again but by `at`."""
     return list(_layer_saved(at, kind))
-
-
-def embedding_saved(at: Setting) -> list[Saved]:
-    """Every tensor that is kept before the first layer."""
-    return list(_embedding_saved(at))
-
-
-def head_saved(at: Setting) -> list[Saved]:
-    """Every tensor that is kept after the last layer."""
-    return list(_head_saved(at))
 
 
 def _layer_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
@@ -284,20 +230,16 @@ def _head_saved(at: Setting) -> Iterator[Saved]:
         yield at.saved("loss and its weight", "2", FLOAT32_BYTES, Region.WHOLE, "the mean")
 
 
-def _recompute_bytes(at: Setting, kind: Layer, options: Options) -> Quantity:
+def _recompute_bytes(at: Setting, kind: Layer) -> Quantity:
     everything = layer_saved(at.without_recompute(), kind)
     if at.recompute is Recompute.FULL:
         again = saved_bytes("recomputed", [saved for saved in everything if not saved.is_input])
-        casts = layer_cast_bytes(kind, at.model, at.recipe, **options)
+        casts = layer_cast_bytes(at, kind)
         return total("recomputed", Unit.BYTES, {"tensors": again, "weight_casts": casts})
     if at.kernel is not AttentionKernel.MATH:
         return of(0, Unit.BYTES, "recomputed")
-    kept = layer_saved(at, kind)
-    names = ("whole", "kept")
-    whole, selective = (
-        saved_bytes(n, saveds) for n, saveds in zip(names, (everything, kept), strict=True)
-    )
-    return derive("recomputed", Unit.BYTES, "max(whole - kept, 0)", whole=whole, kept=selective)
+    whole, kept = saved_bytes("whole", everything), saved_bytes("kept", layer_saved(at, kind))
+    return derive("recomputed", Unit.BYTES, "max(whole - kept, 0)", whole=whole, kept=kept)
 
 
 def _matrix_elements(at: Setting, kind: Layer) -> int:
@@ -310,26 +252,22 @@ def _matrix_elements(at: Setting, kind: Layer) -> int:
 
 
 def _cast_bytes(at: Setting, word: str, elements: int) -> Quantity:
-    if not at.has_weight_casts:
-        elements = 0
     return derive(
         "weight casts",
         Unit.BYTES,
         "elements * itemsize / tensor",
         "",
         word,
-        elements=of(elements, Unit.PARAMETERS),
+        elements=of(elements if at.has_weight_casts else 0, Unit.PARAMETERS),
         itemsize=of(at.operand_bytes, Unit.BYTES_EACH),
         tensor=at.words["tensor"],
     )
 
 
-def _narrow(model: Model) -> int:
-    return model.embedding_width or model.width
+def _head_elements(model: Model) -> int:
+    return model.vocabulary * (model.embedding_width or model.width)
 
 
-def _times(kind: Layer, size: Quantity) -> Quantity:
-    return derive(
-        "layers' activations", Unit.BYTES, "layers * one", layers=of(kind.count, Unit.COUNT),
-        one=size,
-    )  # fmt: skip
+@closed_form("layers' activations", Unit.BYTES)
+def _times(layers: Count, one: Bytes) -> str:
+    return "layers * one"

@@ -1,7 +1,10 @@
 """Activations of a pipeline's first stage, which holds most of them."""
 
-from torchtally.plan.quantity import Amount, Quantity, derive, of
+from torchtally.plan.closed_form import Bytes, Chips, Count, Number, closed_form
+from torchtally.plan.quantity import Amount, Quantity
 from torchtally.units import Unit
+
+KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3"
 
 
 def first_stage_activation_bytes(
@@ -13,19 +16,14 @@ def first_stage_activation_bytes(
     layers on each stage, it starts more of them. Korthikanti et al. 2022, arXiv 2205.05198,
     section 4.2.3.
     """
-    factor = derive(
-        "factor of interleaving",
-        Unit.NUMBER,
-        "1 + (stages - 1) / (stages * chunks) if chunks > 1 else 1",
-        stages=of(stages, Unit.CHIPS),
-        chunks=of(chunks, Unit.COUNT),
-    )
-    return derive(
-        "first stage's activations",
-        Unit.BYTES,
-        "layers * layer_bytes * factor",
-        "Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3",
-        layers=of(layers, Unit.COUNT),
-        layer_bytes=of(layer_bytes, Unit.BYTES),
-        factor=factor,
-    )
+    return _first_stage_bytes(layers, layer_bytes, _interleaving(stages, chunks))
+
+
+@closed_form("first stage's activations", Unit.BYTES, KORTHIKANTI)
+def _first_stage_bytes(layers: Count, layer_bytes: Bytes, factor: Number) -> str:
+    return "layers * layer_bytes * factor"
+
+
+@closed_form("factor of interleaving", Unit.NUMBER)
+def _interleaving(stages: Chips, chunks: Count) -> str:
+    return "1 + (stages - 1) / (stages * chunks) if chunks > 1 else 1"

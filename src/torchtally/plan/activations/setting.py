@@ -1,15 +1,15 @@
 """What decides which activations are kept: the micro-batch, the recipe, the kernels, the split."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.errors import UsageError
 from torchtally.plan.activations.saved import Region, Saved, saved
 from torchtally.plan.architecture.model import Model
+from torchtally.plan.closed_form import Count, Tokens, closed_form, words_of
 from torchtally.plan.flops import Recompute
 from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.plan.recipes import Recipe
@@ -141,15 +141,14 @@ class Setting:
         """A tensor with so many elements, by a formula over `words` and these."""
         terms = {
             word: self.words[word] if word in self.words else of(more[word], Unit.COUNT)
-            for word in dict.fromkeys(re.findall(r"[a-z_]+", formula))
-            if word != "max"
+            for word in words_of(formula)
         }
         elements = derive(f"elements of {name}", Unit.COUNT, formula, **terms)
         return saved(name, elements, itemsize_bytes, region, self.split(region), why)
 
 
 def setting_of(
-    model: Model, batch: Amount, sequence: Amount, recipe: Recipe, options: Options
+    model: Model, batch: Amount, sequence: Amount, recipe: Recipe, **options: Unpack[Options]
 ) -> Setting:
     """The setting of a micro-batch of so many sequences. Raises UsageError for no chips at all."""
     whole = of(sequence, Unit.TOKENS, "sequence")
@@ -157,23 +156,19 @@ def setting_of(
     for name, chips in (("tensor", tensor), ("context", context)):
         if chips < 1:
             raise UsageError(f"{name} parallelism over {chips} chips: give 1 or more.")
-    here = whole
-    if context > 1:
-        here = derive(
-            "sequence on this chip",
-            Unit.TOKENS,
-            "ceil(sequence / context)",
-            sequence=whole,
-            context=of(context, Unit.COUNT),
-        )
     words = {
         "batch": of(batch, Unit.COUNT, "batch"),
-        "sequence": here,
+        "sequence": _on_this_chip(whole, context) if context > 1 else whole,
         "keys": whole,
         "width": of(model.width, Unit.COUNT, "width"),
         "tensor": of(tensor, Unit.COUNT, "tensor"),
     }
     return Setting(model=model, recipe=recipe, words=words, **options)
+
+
+@closed_form("sequence on this chip", Unit.TOKENS)
+def _on_this_chip(sequence: Tokens, context: Count) -> str:
+    return "ceil(sequence / context)"
 
 
 def _or(value: float | None, otherwise: float) -> float:

@@ -12,6 +12,7 @@ from torchtally.plan.activations import (
     embedding_activation_bytes,
     head_activation_bytes,
     layer_activation_bytes,
+    setting_of,
     working_activation_bytes,
 )
 from torchtally.plan.architecture.model import Model
@@ -168,15 +169,12 @@ def layer_activations(
     model: Model, layout: Layout, sequence: int, recipe: Recipe
 ) -> LayerActivations:
     """Of one micro-batch on a chip: by kind of layer, and at both ends."""
-    options, batch = layout.activation_options, layout.micro_batch
+    at = setting_of(model, layout.micro_batch, sequence, recipe, **layout.activation_options)
     return LayerActivations(
-        tuple(
-            (kind.count, layer_activation_bytes(kind, model, batch, sequence, recipe, **options))
-            for kind in model.kinds
-        ),
-        embedding_activation_bytes(model, batch, sequence, recipe, **options),
-        head_activation_bytes(model, batch, sequence, recipe, **options),
-        working_activation_bytes(model, batch, sequence, recipe, **options),
+        tuple((kind.count, layer_activation_bytes(at, kind)) for kind in model.kinds),
+        embedding_activation_bytes(at),
+        head_activation_bytes(at),
+        working_activation_bytes(at),
     )
 
 

@@ -5,7 +5,7 @@ p: stages.
 
 from dataclasses import dataclass
 
-from torchtally.plan.activations import held_cast_bytes
+from torchtally.plan.activations import held_cast_bytes, setting_of
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.weights import Weight
 from torchtally.plan.flops import Recompute
@@ -168,6 +168,6 @@ def _casts(model: Model, layout: Layout, recipe: Recipe) -> Quantity:
         "casts",
         Unit.BYTES,
         "all_layers / stages",
-        all_layers=held_cast_bytes(model, recipe, **layout.activation_options),
+        all_layers=held_cast_bytes(setting_of(model, 1, 1, recipe, **layout.activation_options)),
         stages=of(layout.pipeline, Unit.COUNT),
     )

@@ -10,8 +10,9 @@ from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parameters import parameters
-from torchtally.plan.quantity import Quantity, derive, of
+from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.recipes import Recipe
+from torchtally.plan.training import six_flops_per_token
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
 
@@ -178,12 +179,6 @@ def flops_per_token(request: Request) -> tuple[Quantity, tuple[str, ...]]:
         flops = token_flops(subject.model, length, attention=request.attention)
         counted = f"{request.attention.description.capitalize()} (--convention)."
         return flops.model, (*((assumption,) if assumption else ()), counted)
-    six = derive(
-        "FLOPs per token",
-        Unit.FLOPS_PER_TOKEN,
-        "6 * parameters",
-        "Kaplan et al. 2020, arXiv 2001.08361, section 2.1",
-        "2 forward, 4 backward; attention scores excluded",
-        parameters=subject.active,
+    return six_flops_per_token(subject.active), (
+        "6 FLOPs per parameter and token; attention scores excluded.",
     )
-    return six, ("6 FLOPs per parameter and token; attention scores excluded.",)
