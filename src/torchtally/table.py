@@ -28,12 +28,18 @@ class Table(Shown):
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    totals: tuple[Cell, ...]
-    """One cell for each column: of the rows shown and of those left out."""
+    totals: tuple[Cell, ...] = ()
+    """One cell for each column: of the rows shown and of those left out. Where none is given, no
+    column adds up.
+    """
     left_out: int = 0
     """Rows that were cut by `top`."""
     note: str = ""
     """What is needed to read the numbers right."""
+
+    def __post_init__(self) -> None:
+        if not self.totals:
+            object.__setattr__(self, "totals", (None,) * len(self.columns))
 
     def __repr__(self) -> str:
         return f"<Table {self.title!r}: {len(self.rows)} rows of {len(self.columns)} columns>"

@@ -44,6 +44,9 @@ class Unit(StrEnum):
     """Of one; a percentage to the reader."""
     BYTE_PER_S = "bytes/s"
     FLOP_PER_S = "FLOP/s"
+    OP_PER_S = "op/s"
+    """Of integers: the same rate, which is not one of floating point."""
+    HERTZ = "Hz"
     TOKEN_PER_S = "tokens/s"
     FLOPS_PER_TOKEN = "FLOPs/token"
     BYTES_PER_PARAMETER = "bytes/parameter"
@@ -177,6 +180,8 @@ FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     Unit.FRACTION: format_fraction,
     Unit.BYTE_PER_S: format_byte_per_s,
     Unit.FLOP_PER_S: format_flop_per_s,
+    Unit.OP_PER_S: lambda speed: format_flop_per_s(speed).replace("FLOP/s", "op/s"),
+    Unit.HERTZ: lambda hertz: f"{hertz / 1e9:.3f} GHz",
     Unit.TOKEN_PER_S: lambda rate: f"{format_count(round(rate))}/s",
     Unit.FLOPS_PER_TOKEN: lambda flops: f"{format_flops(flops)}/token",
     Unit.BYTES_PER_PARAMETER: lambda size: f"{size:.6g} B",

@@ -35,7 +35,7 @@ from torchtally.chips.chip import (
     Price,
 )
 from torchtally.chips.clusters import Cluster, cluster
-from torchtally.chips.lookup import USERS_TABLE, chip, known_chips
+from torchtally.chips.lookup import USERS_TABLE, chip, find_chip, known_chips
 from torchtally.chips.names import near_matches
 from torchtally.chips.table import TABLE, load_chips
 
@@ -53,6 +53,7 @@ __all__ = [
     "Price",
     "chip",
     "cluster",
+    "find_chip",
     "known_chips",
     "load_chips",
     "near_matches",

@@ -26,19 +26,24 @@ def known_chips() -> tuple[Chip, ...]:
 
 
 def chip(name: str, among: Sequence[Chip] | None = None) -> Chip:
+    """As `find_chip`. Raises UnknownChipError with the near matches."""
+    chips = known_chips() if among is None else among
+    named = find_chip(name, chips)
+    if named is None:
+        raise UnknownChipError(_unknown(name, chips))
+    return named
+
+
+def find_chip(name: str, among: Sequence[Chip] | None = None) -> Chip | None:
     """The chip of this name, alias or driver name; case, spaces, "-" and "_" do not matter.
 
     The whole name must agree: "NVIDIA GeForce RTX 4090 Laptop GPU" is not an RTX 4090, a MIG slice
     is not an H100, and "A100" alone could be any of four. Of `among`, earlier ones win.
-
-    Raises UnknownChipError with the near matches.
+    None for a name that no chip has.
     """
     chips = known_chips() if among is None else among
     bare_name = essence(name)
-    for candidate in chips:
-        if bare_name in essences(candidate):
-            return candidate
-    raise UnknownChipError(_unknown(name, chips))
+    return next((candidate for candidate in chips if bare_name in essences(candidate)), None)
 
 
 def _unknown(name: str, chips: Sequence[Chip]) -> str:

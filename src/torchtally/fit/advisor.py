@@ -29,9 +29,7 @@ class Advisor:
         self.chip = chip
         self.steps = steps
         self.max_s = max(LEAST_S, TIMES_AS_LONG * run_s)
-        capability = chip.compute_capability
-        taken_bytes = 0 if capability is None else context_bytes(capability)
-        self.capacity_bytes = chip.total_memory_bytes - taken_bytes
+        self.capacity_bytes = chip.total_memory_bytes - context_bytes(chip.compute_capability)
         self.settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         self.needed_bytes = 0
         """Peak reserved bytes of the unchanged run with unlimited memory."""

@@ -13,7 +13,7 @@ from rich.text import Text
 from torchtally.plan.quantity import FUNCTIONS, Quantity
 from torchtally.plan.questions import Answer
 from torchtally.progress import printable
-from torchtally.report.document import Document, rows_of
+from torchtally.report.document import Document, columns_of, pick, picks, rows_of
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import joined
@@ -117,7 +117,7 @@ def answer_tables(answer: Answer) -> tuple[tuple[str, Table], ...]:
         (figure.name, format_number(figure.value, figure.unit), _note(figure))
         for figure in answer.figures
     )
-    figures = Table("Figures", FIGURES, rows, (None,) * len(FIGURES))
+    figures = Table("Figures", FIGURES, rows)
     named = [(table.title, table) for table in answer.tables]
     return (("figures", figures), *named) if rows else tuple(named)
 
@@ -219,19 +219,20 @@ def _hanging(head: str, text: str, width: int) -> Iterator[Text]:
 # For programs ------------------------------------------------------------------------------------
 
 
+QUANTITY = ("name", "value", "unit", "note")
+
+
 def answer_document(answer: Answer) -> Document:
     """Everything that an answer says. A step names its terms by their place in `working`."""
     places = {quantity: n for n, quantity in enumerate(answer.working)}
     return {
         "question": answer.question,
         "answer": headline(answer),
-        "figures": [_quantity(figure) for figure in answer.figures],
+        "figures": picks(answer.figures, *QUANTITY),
         "tables": [
             {
                 "title": table.title,
-                "columns": [
-                    {"name": column.name, "unit": str(column.unit)} for column in table.columns
-                ],
+                "columns": columns_of(table),
                 "rows": rows_of(table),
                 "rows_left_out": table.left_out,
                 "note": table.note,
@@ -242,20 +243,10 @@ def answer_document(answer: Answer) -> Document:
         "unknown": list(answer.unknown),
         "working": [
             {
-                **_quantity(quantity),
-                "formula": quantity.formula,
+                **pick(quantity, *QUANTITY, "formula"),
                 "terms": {word: places[term] for word, term in quantity.terms},
                 "source": quantity.source,
             }
             for quantity in answer.working
         ],
-    }
-
-
-def _quantity(quantity: Quantity) -> Document:
-    return {
-        "name": quantity.name,
-        "value": quantity.value,
-        "unit": str(quantity.unit),
-        "note": quantity.note,
     }

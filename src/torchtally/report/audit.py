@@ -6,12 +6,12 @@ from functools import partial
 from torchtally.chips import Chip
 from torchtally.memory.comparison import AuditVerdict, Comparison, Pair
 from torchtally.progress import printable
-from torchtally.report.document import Document, dumps
+from torchtally.report.document import Document, dumps, pick
 from torchtally.report.grid import table_lines, wrapped
 from torchtally.report.report import Report
 from torchtally.trace.measurement import Measurement
 from torchtally.units import format_bytes, format_fraction
-from torchtally.views.audit import categories, cells, lines_at_peak, peaks
+from torchtally.views.audit import categories, lines_at_peak, peaks
 
 MOST_UNEXPLAINED = 0.2
 """Share of a peak that rests of blocks may be; beyond it the history has gaps."""
@@ -121,27 +121,23 @@ def runs_document(measured: Measurement, predicted: Measurement) -> str:
 def audit_document(comparison: Comparison, chip: Chip) -> Document:
     """For programs. All sizes are bytes; `measured` and `predicted` are the runs themselves."""
 
-    def pair(pair: Pair) -> Document:
-        names = ("measured_bytes", "predicted_bytes", "off_bytes", "ratio")
-        return dict(zip(names, cells(pair), strict=True))
+    def figures(pair: Pair) -> Document:
+        return pick(pair, "measured_bytes", "predicted_bytes", "off_bytes", "ratio")
 
     return {
         "verdict": comparison.verdict.name.lower(),
         "chip": chip.name,
-        "tolerance": comparison.tolerance,
-        "reserved_tolerance": comparison.reserved_tolerance,
-        "failure": comparison.failure,
-        "disagreements": list(comparison.disagreements),
-        "peak_allocated": pair(comparison.allocated),
-        "peak_reserved": pair(comparison.reserved),
+        **pick(comparison, "tolerance", "reserved_tolerance", "failure", "disagreements"),
+        "peak_allocated": figures(comparison.allocated),
+        "peak_reserved": figures(comparison.reserved),
         "steps": [
-            {"peak_allocated": pair(allocated), "peak_reserved": pair(reserved)}
+            {"peak_allocated": figures(allocated), "peak_reserved": figures(reserved)}
             for allocated, reserved in comparison.steps
         ],
-        "held": {str(name): pair(couple) for name, couple in comparison.held},
+        "held": {str(name): figures(pair) for name, pair in comparison.held},
         "lines": [
-            {"file": line.file, "line": line.line, "text": line.text, **pair(couple)}
-            for line, couple in comparison.lines
+            {**pick(line, "file", "line", "text"), **figures(pair)}
+            for line, pair in comparison.lines
         ],
         "measured": comparison.measured.to_json(),
         "predicted": comparison.predicted.to_json(),

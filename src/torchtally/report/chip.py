@@ -4,7 +4,7 @@ Numbers and sources are never cut; what is longer than a line goes on in the nex
 """
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from torchtally.chips import Chip
@@ -13,25 +13,8 @@ from torchtally.report.grid import INDENT, wrapped
 from torchtally.report.json import chips_document
 from torchtally.report.report import Report
 from torchtally.table import Column, Table
-from torchtally.units import (
-    Unit,
-    format_byte_per_s,
-    format_bytes,
-    format_flop_per_s,
-    format_usd,
-)
-from torchtally.views.chips import Fact, Measure, chip_table, facts
-
-FORMATS: dict[Measure, Callable[[float], str]] = {
-    Measure.BYTES: lambda value: format_bytes(int(value)),
-    Measure.BYTE_PER_S: format_byte_per_s,
-    Measure.FLOP_PER_S: format_flop_per_s,
-    Measure.OP_PER_S: lambda value: format_flop_per_s(value).replace("FLOP/s", "op/s"),
-    Measure.HERTZ: lambda value: f"{value / 1e9:.3f} GHz",
-    Measure.WATTS: lambda value: f"{value:.0f} W",
-    Measure.USD_PER_HOUR: lambda value: f"{format_usd(value)}/h",
-    Measure.COUNT: lambda value: f"{value:.0f}",
-}
+from torchtally.units import FORMATS, Unit
+from torchtally.views.chips import Fact, chip_table, facts
 
 WIDEST_NUMBER = 14
 """As "989.40 TFLOP/s"."""
@@ -63,10 +46,9 @@ FACTS = (
 def facts_table(chip: Chip) -> Table:
     """Every number of a chip with its source."""
     rows = tuple(
-        (fact.name, FORMATS[fact.measure](fact.value), fact.note, fact.source)
-        for fact in facts(chip)
+        (fact.name, FORMATS[fact.unit](fact.value), fact.note, fact.source) for fact in facts(chip)
     )
-    return Table(chip.name, FACTS, rows, (None,) * len(FACTS), note=chip.note)
+    return Table(chip.name, FACTS, rows, note=chip.note)
 
 
 def _heading(chip: Chip, width: int) -> Iterator[str]:
@@ -92,7 +74,7 @@ def _row(fact: Fact, number: int, width: int) -> list[str]:
     words = wrapped(f"{printable(name.strip())} [{number}]{note}", width - len(room))
     shift = INDENT if fact.is_detail else ""
     words = [f"{shift}{word.removeprefix(INDENT)}" for word in words]
-    value = FORMATS[fact.measure](fact.value).rjust(WIDEST_NUMBER)
+    value = FORMATS[fact.unit](fact.value).rjust(WIDEST_NUMBER)
     return [f"{INDENT}{value}  {words[0]}", *(f"{INDENT}{room}{word}" for word in words[1:])]
 
 

@@ -1,6 +1,7 @@
 """A document for programs, as JSON. Keys are stable; a change of meaning raises the version."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from torchtally.table import Cell, Table
@@ -19,3 +20,18 @@ def rows_of(table: Table) -> list[dict[str, Cell]]:
     """Each row of a table by the names of its columns."""
     names = [column.name for column in table.columns]
     return [dict(zip(names, row, strict=True)) for row in table.rows]
+
+
+def columns_of(table: Table) -> list[Document]:
+    """The columns' names and the units of their numbers."""
+    return [{"name": column.name, "unit": str(column.unit)} for column in table.columns]
+
+
+def pick(value: object, *names: str) -> Document:
+    """These attributes by their names."""
+    return {name: getattr(value, name) for name in names}
+
+
+def picks(values: Iterable[object], *names: str) -> list[Document]:
+    """These attributes of each."""
+    return [pick(value, *names) for value in values]

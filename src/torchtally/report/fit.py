@@ -6,7 +6,7 @@ from functools import partial
 from torchtally.fit.chips import ChipSearch, Fleet, Margin
 from torchtally.fit.survey import Survey
 from torchtally.progress import printable
-from torchtally.report.document import Document
+from torchtally.report.document import Document, pick
 from torchtally.report.grid import wrapped
 from torchtally.report.report import Report
 from torchtally.units import format_bytes, format_fraction
@@ -180,6 +180,9 @@ def fit_report(fleet: Fleet, survey: Survey | None, margin: Margin, vary: str) -
     )
 
 
+PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
+
+
 def fit_document(fleet: Fleet, survey: Survey | None, vary: str) -> Document:
     """For programs."""
     families = survey.computed if survey is not None else []
@@ -191,21 +194,14 @@ def fit_document(fleet: Fleet, survey: Survey | None, vary: str) -> Document:
             {
                 "chip": search.chip.name,
                 "total_memory_bytes": search.chip.total_memory_bytes,
-                "context_bytes": search.context_bytes,
-                "margin_bytes": search.margin_bytes,
-                "capacity_bytes": search.capacity_bytes,
+                **pick(search, "context_bytes", "margin_bytes", "capacity_bytes"),
                 "largest": search.bracket and search.bracket.largest,
                 "too_large": search.bracket and search.bracket.too_large,
                 "gave_up": bool(search.bracket and search.bracket.gave_up),
                 "is_monotone": search.search.is_monotone,
                 "computed_from": computed.get(search.chip.name),
                 "tried": [
-                    {
-                        "value": value,
-                        "fits": verdict.fits,
-                        "peak_allocated_bytes": verdict.peak_allocated_bytes,
-                        "peak_reserved_bytes": verdict.peak_reserved_bytes,
-                    }
+                    {"value": value, **pick(verdict, "fits", *PEAKS)}
                     for value, verdict in sorted(search.verdicts.items())
                 ],
             }
@@ -224,9 +220,7 @@ def fit_document(fleet: Fleet, survey: Survey | None, vary: str) -> Document:
             {
                 "simulated": probe.chip.name,
                 "value": probe.value,
-                "failure": probe.outcome.failure,
-                "steps": probe.outcome.steps,
-                "folded": probe.outcome.folded,
+                **pick(probe.outcome, "failure", "steps", "folded"),
                 "wall_s": round(probe.outcome.wall_s, 3),
             }
             for probe in fleet.probes.values()

@@ -25,31 +25,42 @@ from torchtally.ledger import (
 )
 from torchtally.memory import Category, parameters
 from torchtally.memory.workspace import KINDS, Trust
-from torchtally.report.document import Document, rows_of
+from torchtally.report.document import Document, columns_of, pick, picks, rows_of
 from torchtally.table import Table
-from torchtally.trace import Placeholder
+from torchtally.trace import Frame
 from torchtally.views.bottlenecks import dominant_bounds
+from torchtally.views.columns import largest_first
 from torchtally.views.modules import with_children
 from torchtally.views.step_time import calibrated_share
 from torchtally.views.summary import judge, shortage_of
 from torchtally.views.throughput import Batch, Throughput, throughput
 from torchtally.views.utilisation import Utilisation, utilisations
 
+FLOPS = ("flops_forward", "flops_backward", "flops_recompute", "flops_optimizer")
+MOVED = ("bytes_read", "bytes_written")
+HELD = ("bytes_saved", "bytes_allocated")
+"""Attributes of a total, and their keys."""
+
+CHIP = (
+    "name", "aliases", "driver_names", "vendor", "architecture", "compute_capability",
+    "multiprocessors", "boost_clock_hz", "tensor_clock_hz", "l2_cache_bytes", "memory_bytes",
+    "is_memory_estimated", "memory_label_bytes", "program_memory_bytes", "memory_type",
+    "memory_bandwidth_bytes_per_s", "achieved_bandwidth_bytes_per_s",
+)  # fmt: skip
+"""Attributes of a chip that are numbers or texts, and their keys."""
+
 
 def ledger_document(ledger: Ledger) -> Document:
     """All of a ledger but its single operators."""
     trace = ledger.trace
     return {
-        "script": trace.script,
-        "chip": trace.chip,
-        "torch_version": trace.torch_version,
+        **pick(trace, "script", "chip", "torch_version"),
         "steps": len(trace.step_ends),
-        "per": ledger.period,
-        "convention": {"attention": str(ledger.convention), "text": ledger.convention.description},
-        "ending": {"kind": trace.ending.kind, "message": trace.ending.message},
+        **_period(ledger),
+        "ending": pick(trace.ending, "kind", "message"),
         "parameters": parameters(trace),
         "flops": _flops(ledger.total),
-        "bytes": _bytes(ledger.total),
+        "bytes": pick(ledger.total, *MOVED),
         "memory": _memory(ledger),
         "time": _time(ledger),
         "utilisation": [_utilisation(utilisation) for utilisation in utilisations(ledger)],
@@ -57,9 +68,15 @@ def ledger_document(ledger: Ledger) -> Document:
         "lines": _lines(ledger),
         "modules": _modules(ledger),
         "ops": _ops(ledger),
-        "coverage": _coverage(ledger),
-        "placeholders": [_placeholder(placeholder) for placeholder in trace.placeholders],
-        "notes": [{"text": note.text, "count": note.count} for note in trace.notes],
+        "coverage": {
+            **pick(ledger.coverage, "counted", "free"),
+            "uncounted": picks(ledger.coverage.uncounted, "op", "count", "reason"),
+        },
+        "placeholders": [
+            {**_place(placeholder.frame), **pick(placeholder, "op", "given", "count")}
+            for placeholder in trace.placeholders
+        ],
+        "notes": picks(trace.notes, "text", "count"),
         "facts": trace.facts,
     }
 
@@ -68,16 +85,22 @@ def table_document(table: Table, ledger: Ledger) -> Document:
     """One view: each row by its columns' names."""
     names = [column.name for column in table.columns]
     return {
-        "script": ledger.trace.script,
-        "chip": ledger.trace.chip,
-        "per": ledger.period,
-        "convention": {"attention": str(ledger.convention), "text": ledger.convention.description},
-        "title": table.title,
-        "note": table.note,
-        "columns": [{"name": column.name, "unit": str(column.unit)} for column in table.columns],
+        **pick(ledger.trace, "script", "chip"),
+        **_period(ledger),
+        **pick(table, "title", "note"),
+        "columns": columns_of(table),
         "rows": rows_of(table),
         "rows_left_out": table.left_out,
         "totals": dict(zip(names, table.totals, strict=True)),
+    }
+
+
+def _period(ledger: Ledger) -> Document:
+    """What the figures are of, and how attention counts in them."""
+    convention = ledger.convention
+    return {
+        "per": ledger.period,
+        "convention": {"attention": str(convention), "text": convention.description},
     }
 
 
@@ -88,29 +111,12 @@ def chips_document(chips: Sequence[Chip]) -> Document:
 
 def _chip(chip: Chip) -> Document:
     """One row of the table: all that it says. What no source gives is null."""
+    parts = {"link": chip.link, "host_link": chip.host_link, "node": chip.node}
     return {
-        "name": chip.name,
-        "aliases": list(chip.aliases),
-        "driver_names": list(chip.driver_names),
-        "vendor": chip.vendor,
-        "architecture": chip.architecture,
-        "compute_capability": chip.compute_capability,
-        "multiprocessors": chip.multiprocessors,
-        "boost_clock_hz": chip.boost_clock_hz,
-        "tensor_clock_hz": chip.tensor_clock_hz,
-        "l2_cache_bytes": chip.l2_cache_bytes,
-        "memory_bytes": chip.memory_bytes,
-        "is_memory_estimated": chip.is_memory_estimated,
-        "memory_label_bytes": chip.memory_label_bytes,
-        "program_memory_bytes": chip.program_memory_bytes,
-        "memory_type": chip.memory_type,
-        "memory_bandwidth_bytes_per_s": chip.memory_bandwidth_bytes_per_s,
-        "achieved_bandwidth_bytes_per_s": chip.achieved_bandwidth_bytes_per_s,
+        **pick(chip, *CHIP),
         "dense_peaks_flop_per_s": {dtype: peak.flop_per_s for dtype, peak in chip.peaks.items()},
         "peaks": {dtype: asdict(peak) for dtype, peak in chip.peaks.items()},
-        "link": None if chip.link is None else asdict(chip.link),
-        "host_link": None if chip.host_link is None else asdict(chip.host_link),
-        "node": None if chip.node is None else asdict(chip.node),
+        **{name: None if part is None else asdict(part) for name, part in parts.items()},
         "tdp_watts": chip.tdp_watts,
         "usd_per_hour": chip.price.usd_per_hour if chip.price else None,
         "price_source": chip.price.source if chip.price else None,
@@ -127,12 +133,10 @@ def changes_document(results: Sequence[ChangeResult]) -> list[Document]:
     return [
         {
             "change": result.change.text,
-            "what_ifs": list(result.change.what_ifs),
+            "what_ifs": result.change.what_ifs,
             "allocator_settings": result.change.settings,
-            "arguments": None if result.change.arguments is None else list(result.change.arguments),
-            "peak_reserved_bytes": result.peak_reserved_bytes,
-            "saved_bytes": result.saved_bytes,
-            "fits": result.fits,
+            "arguments": result.change.arguments,
+            **pick(result, "peak_reserved_bytes", "saved_bytes", "fits"),
         }
         for result in results
     ]
@@ -140,39 +144,19 @@ def changes_document(results: Sequence[ChangeResult]) -> list[Document]:
 
 def _largest_first(totals: dict[Key, Total]) -> list[tuple[Key, Total]]:
     """By time where there is any, FLOPs, bytes."""
-
-    def order(pair: tuple[Key, Total]) -> tuple[float, int, int, str]:
-        key, total = pair
-        return (-total.seconds, -total.flops, -total.bytes, str(key))
-
-    return sorted(totals.items(), key=order)
+    return sorted(totals.items(), key=lambda pair: largest_first((pair[1], (str(pair[0]),))))
 
 
 def _flops(total: Total) -> Document:
+    phases = {name.removeprefix("flops_"): flops for name, flops in pick(total, *FLOPS).items()}
+    return {**phases, "total": total.flops, "matmul": total.flops_matmul}
+
+
+def _place(line: Line | Frame | None) -> Document:
     return {
-        "forward": total.flops_forward,
-        "backward": total.flops_backward,
-        "recompute": total.flops_recompute,
-        "optimizer": total.flops_optimizer,
-        "total": total.flops,
-        "matmul": total.flops_matmul,
-    }
-
-
-def _bytes(total: Total) -> Document:
-    return {"bytes_read": total.bytes_read, "bytes_written": total.bytes_written}
-
-
-def _held(total: Total) -> Document:
-    return {"bytes_saved": total.bytes_saved, "bytes_allocated": total.bytes_allocated}
-
-
-def _by_phase(total: Total) -> Document:
-    return {
-        "flops_forward": total.flops_forward,
-        "flops_backward": total.flops_backward,
-        "flops_recompute": total.flops_recompute,
-        "flops_optimizer": total.flops_optimizer,
+        "file": line.file if line else None,
+        "line": line.line if line else None,
+        "source": line.text if line else None,
     }
 
 
@@ -185,36 +169,26 @@ def _timing(ledger: Ledger, key: Callable[[Entry], Key]) -> Timing[Key]:
         return lambda group, total: {"seconds": None, "kernel_s": None, "bound": None}
     limits = dominant_bounds(ledger, key)
     return lambda group, total: {
-        "seconds": total.seconds,
-        "kernel_s": total.kernel_s,
+        **pick(total, "seconds", "kernel_s"),
         "bound": str(limits[group]) if group in limits else None,
     }
 
 
 def _time(ledger: Ledger) -> Document | None:
     """Of the steady-state step; null where the chip's speed is not known."""
-    roofline, total = ledger.roofline, ledger.total
+    roofline = ledger.roofline
     if roofline is None:
         return None
     return {
         "chip": roofline.chip.name,
         "step_s": ledger.step_s,
-        "kernel_s": total.kernel_s,
+        "kernel_s": ledger.total.kernel_s,
         "by_bound": {
-            str(bound): {
-                "seconds": total.seconds,
-                "kernel_s": total.kernel_s,
-                "count": total.count,
-                "flops": total.flops,
-                **_bytes(total),
-            }
+            str(bound): pick(total, "seconds", "kernel_s", "count", "flops", *MOVED)
             for bound, total in _largest_first(ledger.by_bound())
         },
         "calibrated": _calibration(ledger),
-        "untimed": [
-            {"op": untimed.op, "count": untimed.count, "reason": untimed.reason}
-            for untimed in ledger.untimed
-        ],
+        "untimed": picks(ledger.untimed, "op", "count", "reason"),
     }
 
 
@@ -224,24 +198,17 @@ def _calibration(ledger: Ledger) -> Document | None:
     if calibration is None:
         return None
     return {
-        "device": calibration.device,
-        "date": calibration.date,
-        "torch_version": calibration.torch_version,
+        **pick(calibration, "device", "date", "torch_version"),
         "share_of_kernel_s": calibrated_share(ledger),
     }
 
 
 def _utilisation(utilisation: Utilisation) -> Document:
     """MBU is in bytes, all else in FLOPs."""
-    unit = "bytes" if utilisation.is_bytes else "flops"
     return {
-        "key": utilisation.key,
-        "name": utilisation.name,
-        "convention": utilisation.convention,
-        "unit": unit,
-        "amount": utilisation.amount,
-        "per_s": utilisation.per_s,
-        "peak_per_s": utilisation.peak_per_s,
+        **pick(utilisation, "key", "name", "convention"),
+        "unit": "bytes" if utilisation.is_bytes else "flops",
+        **pick(utilisation, "amount", "per_s", "peak_per_s"),
         "peak": utilisation.of,
         "fraction": utilisation.fraction,
     }
@@ -251,9 +218,7 @@ def _throughput(rates: Throughput | None) -> Document | None:
     if rates is None:
         return None
     return {
-        "steps_per_s": rates.steps_per_s,
-        "tokens_per_s": rates.tokens_per_s,
-        "samples_per_s": rates.samples_per_s,
+        **pick(rates, "steps_per_s", "tokens_per_s", "samples_per_s"),
         "tokens": _batch(rates.tokens),
         "samples": _batch(rates.samples),
     }
@@ -263,19 +228,15 @@ def _batch(batch: Batch | None) -> Document | None:
     """How many there are in a step, and the operators that tell."""
     if batch is None:
         return None
-    line = batch.line
-    return {
-        "per_step": batch.size,
-        "op": batch.op,
-        "file": line.file if line else None,
-        "line": line.line if line else None,
-    }
+    place = _place(batch.line)
+    return {"per_step": batch.size, "op": batch.op, "file": place["file"], "line": place["line"]}
 
 
 def _lines(ledger: Ledger) -> list[Document]:
     timing = _timing(ledger, once_per_site(line_of))
+    figures = (*FLOPS, *MOVED, *HELD, "count", "views", "copies")
     return [
-        {**_line(line, total), **timing(line, total)}
+        {**_place(line), **pick(total, *figures), **timing(line, total)}
         for line, total in _largest_first(ledger.by_line())
     ]
 
@@ -283,52 +244,28 @@ def _lines(ledger: Ledger) -> list[Document]:
 def _ops(ledger: Ledger) -> list[Document]:
     timing = _timing(ledger, op_of)
     return [
-        {
-            "name": name,
-            "count": total.count,
-            "flops": total.flops,
-            **_bytes(total),
-            **timing(name, total),
-        }
+        {"name": name, **pick(total, "count", "flops", *MOVED), **timing(name, total)}
         for name, total in _largest_first(ledger.by_op())
     ]
-
-
-def _line(line: Line | None, total: Total) -> Document:
-    return {
-        "file": line.file if line else None,
-        "line": line.line if line else None,
-        "source": line.text if line else None,
-        **_by_phase(total),
-        **_bytes(total),
-        **_held(total),
-        "count": total.count,
-        "views": total.views,
-        "copies": total.copies,
-    }
 
 
 def _modules(ledger: Ledger) -> list[Document]:
     """Every module: its own figures, and the FLOPs with the modules inside it."""
     own = ledger.by_module()
     whole = with_children(own)
-    everything = {path: own.get(path, Total()) for path in whole}
     timing = _timing(ledger, once_per_site(module_of))
-    is_timed = ledger.roofline is not None
-    return [
-        {
+    documents = []
+    for path in sorted(whole, key=_module_order):
+        total, with_inner = own.get(path, Total()), whole[path]
+        documents.append({
             "name": path.module,
             "class": path.module_class,
-            "flops_with_inner": whole[path].flops,
-            **_by_phase(total),
-            **_bytes(total),
-            **_held(total),
-            "count": total.count,
+            "flops_with_inner": with_inner.flops,
+            **pick(total, *FLOPS, *MOVED, *HELD, "count"),
             **timing(path, total),
-            "seconds_with_inner": whole[path].seconds if is_timed else None,
-        }
-        for path, total in sorted(everything.items(), key=lambda item: _module_order(item[0]))
-    ]
+            "seconds_with_inner": None if ledger.roofline is None else with_inner.seconds,
+        })  # fmt: skip
+    return documents
 
 
 def _module_order(path: Path) -> list[tuple[int, int, str]]:
@@ -351,8 +288,7 @@ def _memory(ledger: Ledger) -> Document:
         "context_bytes": verdict.context_bytes,
         "context_trust": str(Trust.ESTIMATED),
         "workspaces": _workspaces(ledger),
-        "capacity_bytes": verdict.capacity_bytes,
-        "fits": verdict.fits,
+        **pick(verdict, "capacity_bytes", "fits"),
         "out_of_memory": _shortage(ledger),
         "refused_requests": len(ledger.trace.refusals),
     }
@@ -380,38 +316,11 @@ def _shortage(ledger: Ledger) -> Document | None:
     shortage = shortage_of(ledger)
     if shortage is None:
         return None
-    refusal, line = shortage.refusal, shortage.site.line
+    refusal, site = shortage.refusal, shortage.site
     return {
-        "requested_bytes": refusal.requested_bytes,
-        "allocated_bytes": refusal.allocated_bytes,
-        "reserved_bytes": refusal.reserved_bytes,
-        "free_bytes": refusal.free_bytes,
-        "file": line.file if line else None,
-        "line": line.line if line else None,
-        "source": line.text if line else None,
-        "module": shortage.site.module,
+        **pick(refusal, "requested_bytes", "allocated_bytes", "reserved_bytes", "free_bytes"),
+        **_place(site.line),
+        "module": site.module,
         "message": refusal.message,
         "holders": rows_of(shortage.holders),
-    }
-
-
-def _coverage(ledger: Ledger) -> Document:
-    return {
-        "counted": ledger.coverage.counted,
-        "free": ledger.coverage.free,
-        "uncounted": [
-            {"op": uncounted.op, "count": uncounted.count, "reason": uncounted.reason}
-            for uncounted in ledger.coverage.uncounted
-        ],
-    }
-
-
-def _placeholder(placeholder: Placeholder) -> Document:
-    return {
-        "file": placeholder.frame.file if placeholder.frame else None,
-        "line": placeholder.frame.line if placeholder.frame else None,
-        "source": placeholder.frame.text if placeholder.frame else None,
-        "op": placeholder.op,
-        "given": placeholder.given,
-        "count": placeholder.count,
     }

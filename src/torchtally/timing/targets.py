@@ -1,7 +1,7 @@
 """What a script is run on, by name: a chip of the table, or "cpu" for this machine as measured."""
 
-from torchtally.chips import Chip, Peak, chip
-from torchtally.errors import UnknownChipError, UsageError
+from torchtally.chips import Chip, Peak, chip, find_chip
+from torchtally.errors import UsageError
 from torchtally.timing.calibration import Calibration
 from torchtally.timing.calibration.library import of_chip, of_host
 from torchtally.timing.roofline import Roofline
@@ -32,11 +32,8 @@ def known_roofline(name: str) -> Roofline | None:
     if name.strip().upper() == CPU:
         measured = of_host()
         return None if measured is None else Roofline(host_chip(measured), measured)
-    try:
-        gpu = chip(name)
-    except UnknownChipError:
-        return None
-    return Roofline(gpu, of_chip(gpu))
+    gpu = find_chip(name)
+    return None if gpu is None else Roofline(gpu, of_chip(gpu))
 
 
 def _measured_host() -> Calibration:

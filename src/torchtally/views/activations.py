@@ -5,7 +5,7 @@ from torchtally.memory import Category
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
-from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.lines import TEXTS, line_texts, root_of
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.modules import folded, module_texts
 from torchtally.views.moments import moment_at
@@ -50,9 +50,7 @@ def activation_lines(ledger: Ledger) -> Table:
     """Activations by the line that made them."""
     tick = fullest_tick(ledger)
     saved = activations(ledger, tick)
-    root = own_root(
-        {line.file for activation in saved if (line := activation.line) is not None and line.is_own}
-    )
+    root = root_of(activation.line for activation in saved)
     rows = tuple(
         (*_figures(part, saved), *line_texts(line, root))
         for line, part in grouped(saved, lambda activation: activation.line)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from torchtally.chips import find_chip
 from torchtally.ledger import Ledger
 from torchtally.memory.allocator import AllocatorSettings, replay
 from torchtally.table import Column, Table
@@ -24,7 +25,8 @@ def allocators(ledger: Ledger, texts: Sequence[str]) -> Table:
     Peaks are those without an end of memory; retries and the verdict those on the run's chip.
     """
     trace, device = ledger.trace, ledger.memory.device
-    capacity_bytes = room_bytes(trace.chip)
+    chip = find_chip(trace.chip)
+    capacity_bytes = None if chip is None else room_bytes(chip)
     rows = []
     for text in dict.fromkeys((trace.allocator_settings, *texts)):
         settings = AllocatorSettings.parse(text)
@@ -44,7 +46,6 @@ def allocators(ledger: Ledger, texts: Sequence[str]) -> Table:
         title="The allocator under other settings",
         columns=COLUMNS,
         rows=tuple(rows),
-        totals=(None,) * len(COLUMNS),
         note="The first row is the run as it was. Unused: reserved at most, less allocated at "
         "most. Retries: cached segments given back to serve a request on this chip.",
     )

@@ -26,7 +26,7 @@ def peaks(comparison: Comparison) -> Table:
         else ""
     )
     columns = (Column("what", "peaks", Unit.NAME), *numbers())
-    return Table("Memory", columns, tuple(rows), (None,) * len(columns), note=note)
+    return Table("Memory", columns, tuple(rows), note=note)
 
 
 def categories(comparison: Comparison) -> Table:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchtally.chips import Chip, chip
+from torchtally.chips import Chip, find_chip
 from torchtally.chips.processor import estimated_flop_per_s, model_name
-from torchtally.errors import UnknownChipError, UsageError
+from torchtally.errors import UsageError
 from torchtally.table import Cell, Column, Table
 from torchtally.timing.calibration import Calibration
 from torchtally.timing.calibration.rates import (
@@ -99,12 +99,7 @@ def estimated_float32(calibration: Calibration, cpuinfo: Path) -> float | None:
 
 def known_chip(calibration: Calibration) -> Chip | None:
     """The chip of the hardware table that was measured; None where it is not in it."""
-    if calibration.kind != "cuda":
-        return None
-    try:
-        return chip(calibration.device)
-    except UnknownChipError:
-        return None
+    return find_chip(calibration.device) if calibration.kind == "cuda" else None
 
 
 def ordered(dtypes: Iterable[str]) -> list[str]:
@@ -363,7 +358,7 @@ def conditions_table(calibration: Calibration) -> Table:
 def _table(
     title: str, columns: tuple[Column, ...], rows: Iterable[tuple[Cell, ...]], note: str = ""
 ) -> Table:
-    return Table(title, columns, tuple(rows), (None,) * len(columns), note=note)
+    return Table(title, columns, tuple(rows), note=note)
 
 
 # The plot --------------------------------------------------------------------------------------

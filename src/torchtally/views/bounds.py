@@ -8,7 +8,7 @@ from torchtally.timing.roofline import Bound
 from torchtally.units import Unit
 from torchtally.views.bottlenecks import seconds_by_bound
 from torchtally.views.columns import COUNT, FLOPS, KERNEL, MOVED, SECONDS, part_of
-from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.lines import TEXTS, line_texts, root_of
 from torchtally.views.view import view
 
 QUANTITIES = (COUNT, FLOPS, MOVED, KERNEL)
@@ -39,7 +39,7 @@ def bounds(ledger: Ledger) -> Table:
     by_bound = ledger.by_bound() if ledger.roofline is not None else {}
     total = ledger.total
     seconds_of = seconds_by_bound(ledger, once_per_site(line_of))
-    root = own_root({line.file for line in seconds_of if line is not None and line.is_own})
+    root = root_of(seconds_of)
 
     def top_line(bound: Bound) -> tuple[Cell, ...]:
         whole = by_bound[bound].seconds

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from torchtally.chips import Chip, Link, Node, Price
+from torchtally.chips import Chip, Link, Price
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 
@@ -36,24 +35,9 @@ def chip_table(chips: Sequence[Chip]) -> Table:
             )
             for chip in chips
         ),
-        totals=(None,) * len(COLUMNS),
         note="`tally gpus CHIP` gives each number's source. A price is one offer on one day. "
         "'-': no source gives it, or the chip has no such unit.",
     )
-
-
-class Measure(StrEnum):
-    """What the number of a fact is. A renderer picks the prefix."""
-
-    BYTES = "bytes"
-    BYTE_PER_S = "bytes/s"
-    FLOP_PER_S = "FLOP/s"
-    OP_PER_S = "op/s"
-    """Of integers: the same rate, which is not one of floating point."""
-    HERTZ = "Hz"
-    WATTS = "W"
-    USD_PER_HOUR = "USD/h"
-    COUNT = "count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,91 +46,75 @@ class Fact:
 
     name: str
     value: float
-    measure: Measure
+    unit: Unit
     source: str
     note: str = ""
     is_detail: bool = False
     """It says more about the fact above it."""
 
 
+Fields = tuple[tuple[str, str, Unit, bool], ...]
+"""What a number is called, its attribute, its unit, and whether it is a detail."""
+
+MEMORY: Fields = (
+    ("memory, by its label", "memory_label_bytes", Unit.BYTES, False),
+    ("memory", "memory_bytes", Unit.BYTES, False),
+    ("visible to a program", "program_memory_bytes", Unit.BYTES, True),
+    ("memory bandwidth", "memory_bandwidth_bytes_per_s", Unit.BYTE_PER_S, False),
+    ("measured", "achieved_bandwidth_bytes_per_s", Unit.BYTE_PER_S, True),
+    ("L2 cache", "l2_cache_bytes", Unit.BYTES, False),
+    ("multiprocessors", "multiprocessors", Unit.COUNT, False),
+    ("boost clock", "boost_clock_hz", Unit.HERTZ, False),
+    ("of the tensor rates", "tensor_clock_hz", Unit.HERTZ, True),
+)
+POWER: Fields = (("power", "tdp_watts", Unit.WATTS, False),)
+
+
 def facts(chip: Chip) -> tuple[Fact, ...]:
     """Every number that is known of a chip, each with its source."""
-    return (*_of_memory(chip), *_of_compute(chip), *_of_wires(chip), *_of_costs(chip))
+    price = () if chip.price is None else (_price(chip.price),)
+    return (
+        *_numbers(chip, MEMORY), *_peaks(chip), *_links(chip), *_numbers(chip, POWER), *price
+    )  # fmt: skip
 
 
-def _of_memory(chip: Chip) -> Iterator[Fact]:
-    if chip.is_memory_estimated:
-        yield _fact(chip, "memory, by its label", "memory_label_bytes", Measure.BYTES)
-    else:
-        yield _fact(chip, "memory", "memory_bytes", Measure.BYTES)
-    if chip.program_memory_bytes is not None:
-        yield _fact(
-            chip, "visible to a program", "program_memory_bytes", Measure.BYTES, is_detail=True
-        )
-    yield _fact(chip, "memory bandwidth", "memory_bandwidth_bytes_per_s", Measure.BYTE_PER_S)
-    if chip.achieved_bandwidth_bytes_per_s is not None:
-        yield _fact(
-            chip, "measured", "achieved_bandwidth_bytes_per_s", Measure.BYTE_PER_S, is_detail=True
-        )
-    if chip.l2_cache_bytes is not None:
-        yield _fact(chip, "L2 cache", "l2_cache_bytes", Measure.BYTES)
+def _numbers(chip: Chip, fields: Fields) -> Iterator[Fact]:
+    unused = "memory_bytes" if chip.is_memory_estimated else "memory_label_bytes"
+    for name, field, unit, is_detail in fields:
+        value = getattr(chip, field)
+        if value is not None and field != unused:
+            yield Fact(name, value, unit, chip.source_of(field), is_detail=is_detail)
 
 
-def _of_compute(chip: Chip) -> Iterator[Fact]:
-    if chip.multiprocessors is not None:
-        yield _fact(chip, "multiprocessors", "multiprocessors", Measure.COUNT)
-    if chip.boost_clock_hz is not None:
-        yield _fact(chip, "boost clock", "boost_clock_hz", Measure.HERTZ)
-    if chip.tensor_clock_hz is not None:
-        yield _fact(chip, "of the tensor rates", "tensor_clock_hz", Measure.HERTZ, is_detail=True)
+def _peaks(chip: Chip) -> Iterator[Fact]:
     for dtype, peak in chip.peaks.items():
-        rate = Measure.OP_PER_S if dtype.startswith("int") else Measure.FLOP_PER_S
-        yield Fact(f"dense {dtype}", peak.flop_per_s, rate, peak.source, peak.note)
-        if peak.sparse_flop_per_s is not None:
-            sparse = peak.sparse_flop_per_s
-            yield Fact("with 2:4 sparsity", sparse, rate, peak.source, is_detail=True)
-        if peak.achieved_flop_per_s is not None:
-            achieved = peak.achieved_flop_per_s
-            yield Fact("measured", achieved, rate, peak.achieved_source, is_detail=True)
+        unit = Unit.OP_PER_S if dtype.startswith("int") else Unit.FLOP_PER_S
+        yield Fact(f"dense {dtype}", peak.flop_per_s, unit, peak.source, peak.note)
+        for name, rate, source in (
+            ("with 2:4 sparsity", peak.sparse_flop_per_s, peak.source),
+            ("measured", peak.achieved_flop_per_s, peak.achieved_source),
+        ):
+            if rate is not None:
+                yield Fact(name, rate, unit, source, is_detail=True)
 
 
-def _of_wires(chip: Chip) -> Iterator[Fact]:
+def _links(chip: Chip) -> Iterator[Fact]:
     """Speeds of one direction; a link without a published speed has no number."""
-    if chip.link is not None:
-        yield from _link(chip.link, chip.source_of("link"))
-    if chip.host_link is not None:
-        yield from _link(chip.host_link, chip.source_of("host_link"))
+    yield from _link(chip.link, chip.source_of("link"))
+    yield from _link(chip.host_link, chip.source_of("host_link"))
     if chip.node is not None:
-        yield from _node(chip.node)
-
-
-def _link(link: Link, source: str, *, is_detail: bool = False) -> Iterator[Fact]:
-    speed = link.bytes_per_s_per_direction
-    note = f"joins {link.chips} at most" if link.chips else ""
-    if speed is not None:
-        yield Fact(
-            f"{link.name}, each way", speed, Measure.BYTE_PER_S, source, note, is_detail=is_detail
-        )
-
-
-def _node(node: Node) -> Iterator[Fact]:
-    yield Fact(f"chips in a {node.name}", node.gpus, Measure.COUNT, node.source)
-    if node.network is not None:
+        node = chip.node
+        yield Fact(f"chips in a {node.name}", node.gpus, Unit.COUNT, node.source)
         yield from _link(node.network, node.source, is_detail=True)
 
 
-def _of_costs(chip: Chip) -> Iterator[Fact]:
-    if chip.tdp_watts is not None:
-        yield _fact(chip, "power", "tdp_watts", Measure.WATTS)
-    if chip.price is not None:
-        yield _price(chip.price)
+def _link(link: Link | None, source: str, *, is_detail: bool = False) -> Iterator[Fact]:
+    if link is not None and (speed := link.bytes_per_s_per_direction) is not None:
+        note = f"joins {link.chips} at most" if link.chips else ""
+        name = f"{link.name}, each way"
+        yield Fact(name, speed, Unit.BYTE_PER_S, source, note, is_detail=is_detail)
 
 
 def _price(price: Price) -> Fact:
     note = f"in {price.as_of}{', ' if price.note else ''}{price.note}"
-    return Fact("price", price.usd_per_hour, Measure.USD_PER_HOUR, price.source, note)
-
-
-def _fact(chip: Chip, name: str, field: str, measure: Measure, *, is_detail: bool = False) -> Fact:
-    value = getattr(chip, field)
-    return Fact(name, value, measure, chip.source_of(field), is_detail=is_detail)
+    return Fact("price", price.usd_per_hour, Unit.USD_PER_HOUR, price.source, note)

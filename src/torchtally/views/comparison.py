@@ -1,20 +1,17 @@
 """Chips beside each other, from one trace: what the same step takes on each of them."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchtally.chips import Chip
+from torchtally.chips import Chip, Price, find_chip
 from torchtally.ledger import Ledger
-from torchtally.memory.allocator import replay
-from torchtally.memory.workspace import context_bytes
 from torchtally.table import Cell, Column, Table
 from torchtally.timing.roofline import Roofline
 from torchtally.units import Unit
+from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.money import (
     ENERGY_NOTE,
     FIRST_STEP_NOTE,
-    Bill,
     Extent,
     Until,
     bill,
@@ -25,7 +22,7 @@ from torchtally.views.money import (
     with_something,
 )
 from torchtally.views.step_time import calibrated_share
-from torchtally.views.summary import known_chip
+from torchtally.views.summary import fits_in, room_bytes
 from torchtally.views.utilisation import PeakRate, model_flops, peak_of
 
 THOUSAND_STEPS = Until(1000, Extent.STEPS)
@@ -36,23 +33,18 @@ TRACED = "*"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One chip and what was found for it. None: not known, and `missing` says why."""
+    """One chip and what was found for it."""
 
-    chip: str
-    is_traced: bool
-    step_s: float | None
-    mfu: float | None
+    cells: Mapping[str, Cell]
+    """By the names of columns. None: not known, and `missing` says why."""
     mfu_of: str
-    """The peak it is a share of."""
-    bound: str
-    """What most of the step's time goes into; "" where there is no time."""
-    tokens_per_s: float | None
-    capacity_bytes: int | None
-    fits: bool | None
-    calibrated_share: float | None
-    """Of the time at work: of operators that were corrected by measurements of this chip."""
-    bill: Bill
+    """The peak that the MFU is a share of."""
+    price: Price | None
     missing: tuple[str, ...]
+
+    @property
+    def chip(self) -> str:
+        return str(self.cells["chip"])
 
 
 def comparison(
@@ -82,13 +74,12 @@ def comparison(
     step = _step(ledger)
     candidates = [_candidate(step, variant, length, prices) for variant in ledgers]
     columns = COLUMNS if until is None else TRAINING_COLUMNS
-    rows = [_row(candidate, candidates[0], columns) for candidate in candidates]
+    rows = (tuple(candidate.cells[column.name] for column in columns) for candidate in candidates)
     return with_something(
         Table(
             title=f"Chips compared, with cost and energy of {length}",
             columns=columns,
             rows=tuple(rows),
-            totals=(None,) * len(columns),
             note=" ".join(_remarks(ledger, candidates)),
         ),
         optional=("tokens_per_s", "calibrated_share", "missing"),
@@ -110,29 +101,17 @@ def _step(ledger: Ledger) -> _Step:
 
 
 def dominant_bound(ledger: Ledger) -> str:
-    """What most of the step's time goes into."""
-    times: Counter[str] = Counter()
-    for entry in ledger.steady:
-        slot = ledger.slot(entry)
-        times[slot.bound] += slot.seconds  # type: ignore[assignment]
-    return str(max(times, key=times.__getitem__, default=""))
+    """What most of the step's time goes into; "" where it takes none."""
+    return str(dominant_bounds(ledger, lambda entry: None).get(None, ""))
 
 
 def fits_on(ledger: Ledger, chip: Chip) -> tuple[bool | None, str]:
     """Whether the run fits a chip, by the allocator; and why that is not known."""
-    memory, trace = ledger.memory, ledger.trace
     if chip.compute_capability is None:
         return None, "no verdict on memory: no allocator of it is modelled"
-    left_bytes = chip.total_memory_bytes - context_bytes(chip.compute_capability)
-    mine = (reserved.bytes for reserved in trace.reserved if reserved.device == memory.device)
-    reserved_bytes = max(mine, default=memory.peak_bytes)
-    fits = memory.peak_bytes <= left_bytes and (
-        reserved_bytes <= left_bytes
-        # Cached segments can be given back: what was reserved need not have been.
-        or replay(trace, device=memory.device, capacity_bytes=left_bytes).fits
-    )
-    if trace.final_refusal is not None and fits:
-        if chip.name == trace.chip:
+    fits = fits_in(ledger, room_bytes(chip))
+    if ledger.trace.final_refusal is not None and fits:
+        if chip.name == ledger.trace.chip:
             return False, ""
         return None, "no verdict on memory: the run ended out of it; trace with --no-oom"
     return fits, ""
@@ -141,28 +120,39 @@ def fits_on(ledger: Ledger, chip: Chip) -> tuple[bool | None, str]:
 def _candidate(step: _Step, ledger: Ledger, until: Until, prices: Mapping[str, float]) -> Candidate:
     """What is known of the step on the chip that this ledger was timed for."""
     traced, roofline = step.ledger, ledger.roofline
-    chip = roofline.chip if roofline else known_chip(traced.trace.chip)
-    own = own_price_of(chip, prices) if chip else None
-    step_s = None if why_no_time(ledger) else ledger.total.seconds
-    charge = bill(ledger, until, own, step.tokens)
+    chip = roofline.chip if roofline else find_chip(traced.trace.chip)
+    step_s, traced_s = _step_s(ledger), _step_s(traced)
+    charge = bill(ledger, until, own_price_of(chip, prices) if chip else None, step.tokens)
+    lasting, price = charge.training, charge.price
     peak = peak_of(ledger, chip) if chip else None
     fits, why_no_fits = fits_on(traced, chip) if chip else (None, "")
-    return Candidate(
-        chip=chip.name if chip else traced.trace.chip,
-        is_traced=ledger is traced,
-        step_s=step_s,
-        mfu=_share(step.model_flops, step_s, peak),
-        mfu_of=peak.description if peak and peak.flop_per_s else "",
-        bound=dominant_bound(ledger) if step_s else "",
-        tokens_per_s=step.tokens / step_s if step.tokens and step_s else None,
-        capacity_bytes=chip.total_memory_bytes if chip else None,
-        fits=fits,
-        calibrated_share=calibrated_share(ledger) if step_s else None,
-        bill=charge,
-        missing=tuple(
-            reason for reason in (_why_no_mfu(peak, step_s), *charge.missing, why_no_fits) if reason
-        ),
-    )
+    reasons = (_why_no_mfu(peak, step_s), *charge.missing, why_no_fits)
+    missing = tuple(reason for reason in reasons if reason)
+    cells: dict[str, Cell] = {
+        "chip": chip.name if chip else traced.trace.chip,
+        "traced": TRACED if ledger is traced else "",
+        "step_s": step_s,
+        "relative": step_s / traced_s if step_s and traced_s else None,
+        "tokens_per_s": round(step.tokens / step_s) if step.tokens and step_s else None,
+        "mfu": _share(step.model_flops, step_s, peak),
+        "bound": dominant_bound(ledger) if step_s else "",
+        "calibrated_share": calibrated_share(ledger) if step_s else None,
+        "capacity_bytes": chip.total_memory_bytes if chip else None,
+        "fits": {True: "yes", False: "no", None: ""}[fits],
+        "usd_per_hour": price.usd_per_hour if price else None,
+        "price_as_of": dated(price),
+        "usd": charge.cost_usd,
+        "energy_joules": charge.energy_joules,
+        "price_source": price.source if price else "",
+        "missing": "; ".join(missing),
+        "seconds": lasting.seconds if lasting else None,
+        "steps": lasting.steps if lasting else None,
+    }
+    return Candidate(cells, peak.description if peak and peak.flop_per_s else "", price, missing)
+
+
+def _step_s(ledger: Ledger) -> float | None:
+    return None if why_no_time(ledger) else ledger.total.seconds
 
 
 def _share(flops: int, step_s: float | None, peak: PeakRate | None) -> float | None:
@@ -209,35 +199,6 @@ TRAINING_COLUMNS = (
 """Where somebody said how long."""
 
 
-def _row(candidate: Candidate, traced: Candidate, columns: Iterable[Column]) -> tuple[Cell, ...]:
-    price, lasting = candidate.bill.price, candidate.bill.training
-    cells: dict[str, Cell] = {
-        "chip": candidate.chip,
-        "traced": TRACED if candidate.is_traced else "",
-        "step_s": candidate.step_s,
-        "relative": candidate.step_s / traced.step_s
-        if candidate.step_s and traced.step_s
-        else None,
-        "tokens_per_s": round(candidate.tokens_per_s)
-        if candidate.tokens_per_s is not None
-        else None,
-        "mfu": candidate.mfu,
-        "bound": candidate.bound,
-        "calibrated_share": candidate.calibrated_share,
-        "capacity_bytes": candidate.capacity_bytes,
-        "fits": {True: "yes", False: "no", None: ""}[candidate.fits],
-        "usd_per_hour": price.usd_per_hour if price else None,
-        "price_as_of": dated(price),
-        "usd": candidate.bill.cost_usd,
-        "energy_joules": candidate.bill.energy_joules,
-        "price_source": price.source if price else "",
-        "missing": "; ".join(candidate.missing),
-        "seconds": lasting.seconds if lasting else None,
-        "steps": lasting.steps if lasting else None,
-    }
-    return tuple(cells[column.name] for column in columns)
-
-
 def _remarks(ledger: Ledger, candidates: Sequence[Candidate]) -> Iterator[str]:
     """What a reader must know; first what is missing where there is "-"."""
     yield f"Time and MFU per {ledger.period}."
@@ -251,14 +212,16 @@ def _remarks(ledger: Ledger, candidates: Sequence[Candidate]) -> Iterator[str]:
     if len(ledger.trace.step_ends) == 1:
         yield FIRST_STEP_NOTE
     yield from _bases(candidates)
-    peaks = dict.fromkeys(candidate.mfu_of for candidate in candidates if candidate.mfu is not None)
+    peaks = dict.fromkeys(
+        candidate.mfu_of for candidate in candidates if candidate.cells["mfu"] is not None
+    )
     if peaks:
         yield (
             f"MFU: products of the forward and backward pass, {ledger.convention.description}, "
             f"over the {' or the '.join(peaks)} peak."
         )
     yield from _prices(candidates)
-    if any(candidate.bill.energy_joules is not None for candidate in candidates):
+    if any(candidate.cells["energy_joules"] is not None for candidate in candidates):
         yield ENERGY_NOTE
 
 
@@ -268,7 +231,8 @@ def _bases(candidates: Sequence[Candidate]) -> Iterator[str]:
         chips = [
             candidate.chip
             for candidate in candidates
-            if candidate.step_s and bool(candidate.calibrated_share) == is_calibrated
+            if candidate.cells["step_s"]
+            and bool(candidate.cells["calibrated_share"]) == is_calibrated
         ]
         if chips:
             yield f"Times by {basis}: {', '.join(chips)}."
@@ -278,7 +242,7 @@ def _prices(candidates: Sequence[Candidate]) -> Iterator[str]:
     """Each source once, with the chips it is of."""
     sources: dict[str, list[str]] = {}
     for candidate in candidates:
-        if (price := candidate.bill.price) is not None:
+        if (price := candidate.price) is not None:
             dated_source = f"{price.source}, {price.as_of}" if price.as_of else price.source
             sources.setdefault(dated_source, []).append(candidate.chip)
     if sources:

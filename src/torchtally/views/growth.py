@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from torchtally.chips import chip
-from torchtally.errors import UnknownChipError
+from torchtally.chips import find_chip
 from torchtally.ledger import Ledger, Line, line_of
 from torchtally.memory import is_alive
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
-from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.lines import TEXTS, line_texts, root_of
 from torchtally.views.view import view
 
 FIRST_STEADY_STEP = 2
@@ -40,7 +39,7 @@ def growth(ledger: Ledger) -> Table:
     )
     changed = [line for line in lines if any(_change(held_before, held_after, line))]
     same = [line for line in lines if line not in set(changed)]
-    root = own_root({line.file for line in changed if line is not None and line.is_own})
+    root = root_of(changed)
     elapsed = steps - before
 
     def row(part: Sequence[Line | None], texts: Sequence[Cell]) -> tuple[Cell, ...]:
@@ -75,7 +74,7 @@ def growth(ledger: Ledger) -> Table:
         title="Growth from step to step, by the line that allocated it",
         columns=tuple(columns),
         rows=tuple(rows) if steps else (),
-        totals=totals if steps else (None,) * len(columns),
+        totals=totals if steps else (),
         note=_note(ledger, before, grown),
     )
 
@@ -130,8 +129,7 @@ def _note(ledger: Ledger, before: int, grown: int) -> str:
 
 def _steps_left(ledger: Ledger, per_step_bytes: float) -> int | None:
     """Steps until what is above the peak is used up; None for a chip that is in no table."""
-    try:
-        capacity_bytes = chip(ledger.trace.chip).total_memory_bytes
-    except UnknownChipError:
+    chip = find_chip(ledger.trace.chip)
+    if chip is None:
         return None
-    return max(int((capacity_bytes - ledger.memory.peak_bytes) / per_step_bytes), 0)
+    return max(int((chip.total_memory_bytes - ledger.memory.peak_bytes) / per_step_bytes), 0)

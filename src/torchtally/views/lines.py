@@ -57,7 +57,7 @@ def _table(
     sums: dict[Line | None, Total],
     key: Callable[[Entry], Line | None],
 ) -> Table:
-    root = own_root(line.file for line in sums if line is not None and line.is_own)
+    root = root_of(sums)
     bound = bound_cells(ledger, once_per_site(key))
     rows = [(cost, (*line_texts(line, root), *bound(line))) for line, cost in sums.items()]
     return cost_table(title, QUANTITIES, (*TEXTS, *bound_columns(ledger)), rows, ledger)
@@ -66,6 +66,11 @@ def _table(
 def line_texts(line: Line | None, root: str) -> tuple[Cell, Cell]:
     """Place and source of a line, the place as `short_path` has it."""
     return NO_LINE if line is None else (f"{short_path(line.file, root)}:{line.line}", line.text)
+
+
+def root_of(lines: Iterable[Line | None]) -> str:
+    """The directory that holds all the user's own among these lines; "" where there is none."""
+    return own_root(line.file for line in lines if line is not None and line.is_own)
 
 
 def own_root(files: Iterable[str]) -> str:

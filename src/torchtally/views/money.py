@@ -202,7 +202,6 @@ def money(
         title=f"Training for {until}",
         columns=COLUMNS,
         rows=(row,),
-        totals=(None,) * len(COLUMNS),
         note=" ".join(_remarks(ledger, charge, name)),
     )
     return with_something(table, optional=("tokens", "missing"))

@@ -7,7 +7,7 @@ from torchtally.memory import Category
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
-from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.lines import TEXTS, line_texts, root_of
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.modules import folded, module_texts
 from torchtally.views.moments import moment_at, step_of
@@ -22,7 +22,7 @@ CATEGORY = Column("category", "held for", Unit.NAME)
 def peak_lines(ledger: Ledger) -> Table:
     """Bytes alive at the peak, by the line that allocated them and by category."""
     at_peak = _at_peak(ledger)
-    root = _root(at_peak)
+    root = root_of(holding.line for holding in at_peak)
 
     def key(holding: Holding) -> tuple[Line | None, Category]:
         return holding.line, holding.category
@@ -122,7 +122,7 @@ STORAGE_COLUMNS = (
 def peak_storages(ledger: Ledger) -> Table:
     """Every storage that is alive at the peak, largest first."""
     at_peak = _at_peak(ledger)
-    root = _root(at_peak)
+    root = root_of(holding.line for holding in at_peak)
     tick = ledger.memory.peak_tick
 
     def row(holding: Holding) -> tuple[Cell, ...]:
@@ -171,12 +171,6 @@ def _figures(ledger: Ledger, part: list[Holding]) -> tuple[int, float]:
     """Bytes, and their share of the peak."""
     size, peak = bytes_of(part), ledger.memory.peak_bytes
     return size, size / peak if peak else 0.0
-
-
-def _root(at_peak: list[Holding]) -> str:
-    return own_root(
-        {line.file for holding in at_peak if (line := holding.line) is not None and line.is_own}
-    )
 
 
 def _peak_note(ledger: Ledger) -> str:

@@ -17,7 +17,7 @@ from torchtally.timing.roofline.rates import peak_of
 from torchtally.timing.schedule import Slot
 from torchtally.trace import Call
 from torchtally.units import Unit
-from torchtally.views.lines import line_texts, own_root
+from torchtally.views.lines import line_texts, root_of
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale, span
 
 LETTERS = "ABCDEFGH"
@@ -108,8 +108,7 @@ def _groups(ledger: Ledger) -> Iterable[CallGroup]:
 
 
 def _marks(groups: Sequence[CallGroup], step_s: float) -> Iterator[Mark]:
-    lines = [line for group in groups for line in group.lines]
-    root = own_root(line.file for line in lines if line is not None and line.is_own)
+    root = root_of(line for group in groups for line in group.lines)
     letters = LETTERS.ljust(len(groups))
     for group, letter in zip(groups, letters, strict=False):
         place = str(line_texts(group.lines.most_common(1)[0][0], root)[0])

@@ -7,7 +7,7 @@ from torchtally.table import Column, Table
 from torchtally.trace import Refusal, Site
 from torchtally.units import Unit
 from torchtally.views.holdings import bytes_of, grouped, holdings, owner_of
-from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.lines import TEXTS, line_texts, root_of
 from torchtally.views.moments import step_of
 from torchtally.views.peak import title_of
 
@@ -47,11 +47,7 @@ def holders(ledger: Ledger, tick: int) -> Table:
             f"step {step_of(ledger, holding.storage.born)}",
         ),
     )
-    root = own_root(
-        holding.line.file
-        for holding in allocated
-        if holding.line is not None and holding.line.is_own
-    )
+    root = root_of(holding.line for holding in allocated)
     rows = tuple(
         (
             title_of(category),

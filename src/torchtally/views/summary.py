@@ -3,8 +3,7 @@
 import posixpath
 from dataclasses import dataclass
 
-from torchtally.chips import Chip, chip
-from torchtally.errors import UnknownChipError
+from torchtally.chips import Chip, find_chip
 from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory import parameters
 from torchtally.memory.allocator import replay
@@ -12,7 +11,7 @@ from torchtally.memory.workspace import context_bytes
 from torchtally.table import Table
 from torchtally.trace import Ending, Note, Placeholder
 from torchtally.views.categories import categories
-from torchtally.views.lines import is_behind_libraries, library_lines, lines, own_root
+from torchtally.views.lines import is_behind_libraries, library_lines, lines, root_of
 from torchtally.views.modules import OUTSIDE, repeated_modules
 from torchtally.views.moments import moment_at, step_of
 from torchtally.views.operators import phases
@@ -106,7 +105,7 @@ def summarise(ledger: Ledger) -> Summary:
         modules=repeated_modules(ledger).top(TOP_MODULES) if has_modules else None,
         coverage=ledger.coverage,
         placeholders=trace.placeholders,
-        own_root=own_root(line.file for line in ledger.by_line() if line and line.is_own),
+        own_root=root_of(ledger.by_line()),
         notes=trace.notes,
         ending=trace.ending,
         steps=len(trace.step_ends),
@@ -115,28 +114,17 @@ def summarise(ledger: Ledger) -> Summary:
 
 def judge(ledger: Ledger) -> Verdict:
     """Whether a run fits its chip: by what is reserved, and the CUDA context besides."""
-    memory, trace = ledger.memory, ledger.trace
-    mine = (reserved.bytes for reserved in trace.reserved if reserved.device == memory.device)
-    reserved_bytes = max(mine, default=memory.peak_bytes)
-    target = target_of(ledger)
-    taken_bytes = 0
+    memory, target = ledger.memory, target_of(ledger)
     fits: bool | None = None
     if target is not None:
-        capability = target.compute_capability
-        taken_bytes = context_bytes(capability) if capability is not None else 0
-        left_bytes = target.total_memory_bytes - taken_bytes
-        fits = trace.final_refusal is None and (
-            reserved_bytes <= left_bytes
-            # Cached segments can be given back: what was reserved need not have been.
-            or replay(trace, device=memory.device, capacity_bytes=left_bytes).fits
-        )
+        fits = ledger.trace.final_refusal is None and fits_in(ledger, room_bytes(target))
     return Verdict(
-        chip=trace.chip,
+        chip=ledger.trace.chip,
         device=memory.device,
         peak_bytes=memory.peak_bytes,
         peak_moment=str(moment_at(ledger, memory.peak_tick) or ""),
-        reserved_bytes=reserved_bytes,
-        context_bytes=taken_bytes,
+        reserved_bytes=reserved_bytes_of(ledger),
+        context_bytes=context_bytes(target.compute_capability) if target else 0,
         capacity_bytes=None if target is None else target.total_memory_bytes,
         fits=fits,
     )
@@ -147,7 +135,7 @@ def why_no_time(ledger: Ledger) -> str:
     if ledger.roofline is not None:
         return ""
     chip_name = ledger.trace.chip
-    if known_chip(chip_name) is None:
+    if find_chip(chip_name) is None:
         return f"No time: {chip_name} is not in the chip table, so its speed is unknown."
     return "No time: the account was made without a roofline."
 
@@ -164,14 +152,28 @@ def shortage_of(ledger: Ledger) -> Shortage | None:
     return Shortage(refusal, site, f"{step}, {where}", holders(ledger, refusal.tick))
 
 
-def room_bytes(chip_name: str) -> int | None:
-    """What the allocator can have of a chip; None for one that is in no table."""
-    target = known_chip(chip_name)
-    if target is None:
-        return None
-    capability = target.compute_capability
-    taken_bytes = context_bytes(capability) if capability is not None else 0
-    return target.total_memory_bytes - taken_bytes
+def room_bytes(chip: Chip) -> int:
+    """What the allocator can have of a chip."""
+    return chip.total_memory_bytes - context_bytes(chip.compute_capability)
+
+
+def reserved_bytes_of(ledger: Ledger) -> int:
+    """In the allocator's segments at most, on the accounted device."""
+    memory = ledger.memory
+    mine = (
+        reserved.bytes for reserved in ledger.trace.reserved if reserved.device == memory.device
+    )
+    return max(mine, default=memory.peak_bytes)
+
+
+def fits_in(ledger: Ledger, left_bytes: int) -> bool:
+    """Whether an allocator of so many bytes serves all that the run requests."""
+    memory = ledger.memory
+    return memory.peak_bytes <= left_bytes and (
+        reserved_bytes_of(ledger) <= left_bytes
+        # Cached segments can be given back: what was reserved need not have been.
+        or replay(ledger.trace, device=memory.device, capacity_bytes=left_bytes).fits
+    )
 
 
 def target_of(ledger: Ledger) -> Chip | None:
@@ -180,12 +182,4 @@ def target_of(ledger: Ledger) -> Chip | None:
     """
     timed = None if ledger.roofline is None else ledger.roofline.chip
     name = ledger.trace.chip
-    return timed if timed is not None and timed.name == name else known_chip(name)
-
-
-def known_chip(name: str) -> Chip | None:
-    """The chip of that name; None for one that is in no table."""
-    try:
-        return chip(name)
-    except UnknownChipError:
-        return None
+    return timed if timed is not None and timed.name == name else find_chip(name)

@@ -8,7 +8,7 @@ from torchtally.ledger import Ledger
 from torchtally.memory import Category
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
-from torchtally.views.lines import TEXTS, line_texts, own_root
+from torchtally.views.lines import TEXTS, line_texts, root_of
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.modules import module_texts
 from torchtally.views.moments import RunMoment, moment_at
@@ -48,10 +48,7 @@ def timeline(ledger: Ledger) -> Table:
     ticks = [memory.timeline.peak_tick_between(*stretch) for stretch in stretches(ledger)]
     courses = {category: part for category, part in parts.items() if any(map(part.at, ticks))}
     moments = {tick: moment_at(ledger, tick) for tick in ticks}
-    places = [
-        moment.line for moment in moments.values() if moment is not None and moment.line is not None
-    ]
-    root = own_root({line.file for line in places if line.is_own})
+    root = root_of(moment.line for moment in moments.values() if moment is not None)
 
     def row(tick: int) -> tuple[Cell, ...]:
         moment = moments[tick]
@@ -93,7 +90,6 @@ def timeline(ledger: Ledger) -> Table:
         title="Memory over the run",
         columns=columns,
         rows=tuple(map(row, ticks)) if courses else (),
-        totals=(None,) * len(columns),
         note=f"A row is the fullest moment of its stretch of the run, with the memory in use while "
         f"its line runs. {PEAK_MARK} marks the peak. {legend}."
         if courses

@@ -281,7 +281,6 @@ def utilisation(ledger: Ledger) -> Table:
             )
             for utilisation in figures
         ),
-        totals=(None,) * len(COLUMNS),
         note=" ".join(_note(ledger, figures)) if figures else NO_TIMES,
     )
 

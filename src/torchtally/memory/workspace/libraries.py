@@ -50,6 +50,8 @@ def blas_lt_workspace(environment: Mapping[str, str]) -> Workspace:
     return Workspace(BLAS_LT, int(size) * KIB if size.isdecimal() else MIB)
 
 
-def context_bytes(capability: tuple[int, int]) -> int:
-    """What the CUDA context and the libraries' code take of the device: an estimate."""
-    return row_of(capability).context_bytes
+def context_bytes(capability: tuple[int, int] | None) -> int:
+    """What the CUDA context and the libraries' code take of the device: an estimate; nothing of
+    a device that has none.
+    """
+    return 0 if capability is None else row_of(capability).context_bytes

@@ -3,9 +3,8 @@
 import os
 from pathlib import Path
 
-from torchtally.chips import TABLE, Chip, chip
+from torchtally.chips import TABLE, Chip, find_chip
 from torchtally.chips.processor import processor_name
-from torchtally.errors import UnknownChipError
 from torchtally.timing.calibration.calibration import Calibration
 from torchtally.timing.calibration.file import file_name, read, title, write
 
@@ -54,7 +53,4 @@ def _files(place: Path) -> list[Path]:
 
 
 def _names(device: str, target: Chip) -> bool:
-    try:
-        return chip(device) == target
-    except UnknownChipError:
-        return False
+    return find_chip(device) == target
