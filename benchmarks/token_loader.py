@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measuring import interleaved, parser, show, write
-from torchtally.train.data.batches import batches, order_of
-from torchtally.train.data.order import OrderName
+from torchtally.train.data.batches import batches
+from torchtally.train.data.order import Order, OrderName
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData
@@ -95,7 +95,7 @@ def ours_per_s(path: str, batch: int, name: OrderName, seconds: float, read: Rea
     stride = 1 if name is OrderName.RANDOM else SEQUENCE
     with TokenData([token_file(path, dtype="uint16")], sequence=SEQUENCE, stride=stride,
                    read=read) as data:  # fmt: skip
-        order = order_of(data, name, batch=batch, seed=seed_of(Source.ORDER, 1))
+        order = Order(name, data.windows, batch=batch, seed=seed_of(Source.ORDER, 1))
         with batches(data, order) as ring:
 
             def next_batch() -> tuple[Tensor, Tensor]:
@@ -133,7 +133,7 @@ def stepping(path: str, batch: int, steps: int, step: Callable[[], None]) -> dic
     fed: list[float] = []
     at_hand: list[float] = []
     with TokenData([token_file(path, dtype="uint16")], sequence=SEQUENCE) as data:
-        order = order_of(data, OrderName.SHUFFLED, batch=batch, seed=1)
+        order = Order(OrderName.SHUFFLED, data.windows, batch=batch, seed=1)
         with batches(data, order) as ring:
             kept = next(ring)
             ring.waited_s = 0.0

@@ -15,10 +15,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtally.train.config import STDLIB, TrainConfig
-from torchtally.train.data.batches import batch_at, batches, order_of
+from torchtally.train.data.batches import batch_at, batches
 from torchtally.train.data.description import BYTE_TOKENIZER, described_in
 from torchtally.train.data.files import open_tokens
-from torchtally.train.data.order import OrderName, rows_of_rank
+from torchtally.train.data.order import Order, OrderName, rows_of_rank
 from torchtally.train.data.prepare import PrepareRequest, prepare
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.data.token_data import Read, TokenData
@@ -203,9 +203,9 @@ class Language(Decoder):
         self, first_step: int, end_step: int, device: torch.device
     ) -> Iterator[Iterable[TrainBatch]]:
         config = self._config
-        order = order_of(
-            self._train,
+        order = Order(
             OrderName(config.data.order),
+            self._train.windows,
             batch=config.batch,
             seed=seed_of(Source.ORDER, config.seed),
         )
@@ -227,9 +227,9 @@ class Language(Decoder):
             return
         config = self._config
         rows = min(config.batch, self._validation.windows)
-        order = order_of(
-            self._validation,
+        order = Order(
             OrderName.SHUFFLED,
+            self._validation.windows,
             batch=rows,
             seed=seed_of(Source.VALIDATION_ORDER, config.seed),
         )

@@ -11,9 +11,9 @@ import torch
 
 from tests.train.data.files import write_raw
 from torchtally.errors import UsageError
-from torchtally.train.data.batches import batch_at, batches, order_of
+from torchtally.train.data.batches import batch_at, batches
 from torchtally.train.data.files import open_tokens, token_files
-from torchtally.train.data.order import OrderName
+from torchtally.train.data.order import Order, OrderName
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData
 
@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> TokenData:
 
 
 def fed(data: TokenData, steps: int, **options: int) -> list[torch.Tensor]:
-    order = order_of(data, OrderName.SHUFFLED, batch=12, seed=4)
+    order = Order(OrderName.SHUFFLED, data.windows, batch=12, seed=4)
     with batches(data, order, end_step=steps, **options) as ring:
         return [batch.tokens for batch in ring]
 
@@ -42,7 +42,7 @@ def test_resuming_at_a_step_goes_on_as_if_nothing_had_been(data: TokenData, step
     uninterrupted = fed(data, 20)
     resumed = fed(data, 20, first_step=step)
     assert torch.equal(torch.stack(resumed), torch.stack(uninterrupted[step:]))
-    order = order_of(data, OrderName.SHUFFLED, batch=12, seed=4)
+    order = Order(OrderName.SHUFFLED, data.windows, batch=12, seed=4)
     assert torch.equal(batch_at(data, order, step), uninterrupted[step])
 
 
@@ -54,7 +54,7 @@ def test_any_number_of_ranks_makes_the_same_global_batches(data: TokenData, rank
 
 def test_an_epoch_has_every_target_once(data: TokenData) -> None:
     """100 windows in 25 steps of four; the first token of each file is nobody's target."""
-    order = order_of(data, OrderName.SHUFFLED, batch=4, seed=0)
+    order = Order(OrderName.SHUFFLED, data.windows, batch=4, seed=0)
     with batches(data, order, end_step=25) as ring:
         targets = torch.cat([batch.targets.reshape(-1) for batch in ring])
     expected = [*range(1, 241), *range(1001, 1161)]
@@ -63,7 +63,7 @@ def test_an_epoch_has_every_target_once(data: TokenData) -> None:
 
 def test_many_steps_are_those_of_the_order(data: TokenData) -> None:
     """Across several blocks of the order and chunks of the ring."""
-    order = order_of(data, OrderName.RANDOM, batch=5000, seed=4)
+    order = Order(OrderName.RANDOM, data.windows, batch=5000, seed=4)
     with batches(data, order, end_step=11, ranks=2, rank=1) as ring:
         for batch in ring:
             assert torch.equal(batch.tokens, batch_at(data, order, batch.step, slice(2500, 5000)))
@@ -72,7 +72,7 @@ def test_many_steps_are_those_of_the_order(data: TokenData) -> None:
 def test_an_order_of_other_data(data: TokenData, tmp_path: Path) -> None:
     other = [token_file(str(tmp_path / "a"), dtype="uint16")]
     with TokenData(other, sequence=4) as small:
-        order = order_of(small, OrderName.SHUFFLED, batch=4, seed=0)
+        order = Order(OrderName.SHUFFLED, small.windows, batch=4, seed=0)
     with pytest.raises(UsageError, match="the order has 60 windows, the data 100"):
         batches(data, order)
 
@@ -92,7 +92,7 @@ def test_a_disk_that_fails_in_the_middle(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "preadv", preadv)
     monkeypatch.setattr("torchtally.train.data.batches.CHUNK_TOKENS", 1)
     with TokenData([token_file(path, dtype="uint16")], sequence=9, read=Read.COPY) as data:
-        order = order_of(data, OrderName.SEQUENTIAL, batch=4, seed=0)
+        order = Order(OrderName.SEQUENTIAL, data.windows, batch=4, seed=0)
         with batches(data, order) as ring:
             assert [next(ring).step for _ in range(2)] == [0, 1]
             with pytest.raises(UsageError, match=r"a: byte 162: cannot be read .Input/output"):
@@ -103,7 +103,7 @@ def test_a_file_that_shrinks_under_the_thread(tmp_path: Path) -> None:
     """Truncated while the thread reads: with reads of our own that is an error like any other."""
     path = write_raw(tmp_path / "a", list(range(60_000)))
     with TokenData([token_file(path, dtype="uint16")], sequence=1023, read=Read.COPY) as data:
-        order = order_of(data, OrderName.SEQUENTIAL, batch=1, seed=0)
+        order = Order(OrderName.SEQUENTIAL, data.windows, batch=1, seed=0)
         with batches(data, order) as ring:
             next(ring)
             os.truncate(path, 8192)
@@ -137,7 +137,7 @@ def test_everything_is_checked_before_the_first_step(tmp_path: Path) -> None:
 
 def test_a_batch_stays_what_it_was(data: TokenData) -> None:
     """Whoever keeps batches, for whatever reason, keeps their tokens."""
-    order = order_of(data, OrderName.SHUFFLED, batch=12, seed=4)
+    order = Order(OrderName.SHUFFLED, data.windows, batch=12, seed=4)
     with batches(data, order, end_step=40, depth=1) as ring:
         kept = list(ring)
     for batch in kept:

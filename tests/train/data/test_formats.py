@@ -19,16 +19,15 @@ from tests.train.data.files import (
 from torchtally.errors import UsageError
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData
-from torchtally.train.data.token_file import Format, TokenFile, map_tokens, open_file
+from torchtally.train.data.token_file import Format, OpenFile, TokenFile, map_tokens
 
 IDS = [1, 2, 300, 50256, 0, 7, 65535]
 
 
 def ids_of(file: TokenFile) -> list[int]:
     """By the map, and by reads of one window: the same."""
-    handle = open_file(file.path)
-    found: list[int] = map_tokens(file, handle).tolist()
-    os.close(handle)
+    with OpenFile(file.path) as opened:
+        found: list[int] = map_tokens(file, opened).tolist()
     for read in Read:
         out = np.empty((1, file.tokens), np.int64)
         with TokenData([file], sequence=file.tokens - 1, read=read) as data:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.train.data.files import llm_c, write_raw
 from torchtally.errors import UsageError
 from torchtally.train.data import check
-from torchtally.train.data.check import check_tokens, extremes
+from torchtally.train.data.check import check_tokens, examine
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.token_file import TokenFile
@@ -178,7 +178,8 @@ def test_mapped_pages_are_not_memory_of_our_own(tmp_path: Path) -> None:
 def test_ids_of_the_vocabulary_pass(tmp_path: Path) -> None:
     files = [raw(tmp_path / "a", [0, 9]), raw(tmp_path / "b", [5])]
     assert check_tokens(files, vocabulary_size=10, seed=0) == 3
-    assert (extremes(files[0], seed=0).least, extremes(files[0], seed=0).most) == (0, 9)
+    facts = examine(files[0])
+    assert (facts.least_token, facts.greatest_token) == (0, 9)
 
 
 def test_a_sample_is_one_percent_and_both_ends(

@@ -11,9 +11,9 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from torchtally.errors import CheckpointError
+from torchtally.train.closing import Closing
 from torchtally.units import format_bytes
 
 CHUNK_BYTES = 8 * 2**20
@@ -22,7 +22,7 @@ CHUNK_BYTES = 8 * 2**20
 Bytes = bytes | memoryview
 
 
-class Directory:
+class Directory(Closing):
     """An open directory. Every OSError is raised as a CheckpointError that names the path."""
 
     def __init__(self, path: Path, handle: int) -> None:
@@ -119,7 +119,7 @@ class Directory:
     def sync(self) -> None:
         """Make names created or changed in this directory durable."""
         with explain_os_errors(self.path, "flushed to the disk"):
-            _sync_handle(self._handle)
+            sync_handle(self._handle)
 
     def remove(self, name: str) -> None:
         """Remove a directory of regular files and its contents."""
@@ -145,17 +145,6 @@ class Directory:
         if self._handle >= 0:
             os.close(self._handle)
         self._handle = -1
-
-    def __enter__(self) -> "Directory":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -227,12 +216,13 @@ def _write_all(handle: int, part: Bytes) -> None:
 def _sync(path: Path) -> None:
     handle = os.open(path, _DIRECTORY)
     try:
-        _sync_handle(handle)
+        sync_handle(handle)
     finally:
         os.close(handle)
 
 
-def _sync_handle(handle: int) -> None:
+def sync_handle(handle: int) -> None:
+    """Make the names in an open directory durable, on file systems that can."""
     try:
         os.fsync(handle)
     except OSError as error:

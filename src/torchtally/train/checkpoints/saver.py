@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from torchtally.errors import CheckpointError, TallyError
@@ -111,12 +110,7 @@ class Saver:
     def __enter__(self) -> "Saver":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, place: object) -> None:
         """Finish the write in progress, even after another error."""
         if error is None:
             self.wait()

@@ -6,7 +6,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from torchtally.errors import UsageError
-from torchtally.train.data.order import Order, OrderName, rows_of_rank
+from torchtally.train.data.order import Order, rows_of_rank
 from torchtally.train.data.ring import DEPTH, Fill, Ring
 from torchtally.train.data.token_data import TokenData
 
@@ -31,7 +31,7 @@ def batches(
     part = rows_of_rank(order.batch, rank, ranks)
     rows = part.stop - part.start
     return Ring(
-        filling(data, order, part),
+        fill_from(data, order, part),
         rows=rows,
         width=data.width,
         device=device,
@@ -52,7 +52,7 @@ def batch_at(
     return tokens
 
 
-def filling(data: TokenData, order: Order, part: slice) -> Fill:
+def fill_from(data: TokenData, order: Order, part: slice) -> Fill:
     """A function that reads these rows of each batch of some steps.
 
     The order of many steps is computed at once and cached. Raises UsageError if the order belongs
@@ -72,8 +72,3 @@ def filling(data: TokenData, order: Order, part: slice) -> Fill:
         data.read(windows.reshape(-1), out.reshape(-1, data.width))
 
     return fill
-
-
-def order_of(data: TokenData, name: OrderName, *, batch: int, seed: int) -> Order:
-    """The order in which the windows of this data are read."""
-    return Order(name, data.windows, batch, seed)

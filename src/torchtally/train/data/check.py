@@ -5,15 +5,14 @@ vocabulary is a device-side assert on a GPU that does not name the file.
 """
 
 import math
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from torchtally.errors import UsageError
-from torchtally.train.data.token_data import Ids, stretches
-from torchtally.train.data.token_file import Format, TokenFile, open_file
+from torchtally.train.data.token_data import Ids, read_ids
+from torchtally.train.data.token_file import Format, OpenFile, TokenFile
 
 STRETCH = 4096
 """Tokens read per place: few enough to see many places, enough for a disk read."""
@@ -24,16 +23,6 @@ LEAST_STRETCHES = 64
 """A quarter of a million tokens take no time: small files are checked in full."""
 MOST_STRETCHES = 1 << 14
 """Per file: 64 Mi tokens, so that terabytes do not delay the first step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extremes:
-    """The range of the ids that were checked."""
-
-    tokens: int
-    """How many ids were checked."""
-    least: int
-    most: int
 
 
 def check_tokens(
@@ -47,9 +36,8 @@ def check_tokens(
     """
     looked_at = 0
     for number, file in enumerate(files):
-        places = _all_places(file) if is_whole else _sample(file, (seed, number))
         halves = _Halves(vocabulary_size >> (8 * file.token_bytes))
-        for first, ids in _read(file, places):
+        for first, ids in _read(file, _places(file, (seed, number), is_whole=is_whole)):
             halves.see(ids)
             if int(ids.max()) >= vocabulary_size or int(ids.min()) < 0:
                 raise UsageError(_complaint(file, first, ids, vocabulary_size))
@@ -88,34 +76,19 @@ class _Halves:
         return self._seen >= LEAST_HALVES and self._is_high_small and self._is_low_large
 
 
-def extremes(file: TokenFile, *, seed: int, is_whole: bool = False) -> Extremes:
-    """The smallest and largest id of such a sample, or of the whole file. Raises UsageError."""
-    extremes_by_stretch = [
-        (len(ids), int(ids.min()), int(ids.max()))
-        for _, ids in _read(file, _all_places(file) if is_whole else _sample(file, (seed, 0)))
-    ]
-    tokens, least, most = zip(*extremes_by_stretch, strict=True)
-    return Extremes(sum(tokens), min(least), max(most))
-
-
-def _read(file: TokenFile, places: Iterator[int]) -> Iterator[tuple[int, Ids]]:
+def _read(file: TokenFile, places: Iterable[int]) -> Iterator[tuple[int, Ids]]:
     """(index of the first token, ids) of the stretches at these places."""
-    handle = open_file(file.path)
-    try:
+    with OpenFile(file.path) as opened:
         for first in places:
-            count = min(STRETCH, file.tokens - first)
-            for ids in stretches(file, handle, [(first, count)]):
-                yield first, ids
-    finally:
-        os.close(handle)
+            yield first, read_ids(file, opened, first, min(STRETCH, file.tokens - first))
 
 
-def _all_places(file: TokenFile) -> Iterator[int]:
-    return iter(range(0, file.tokens, STRETCH))
-
-
-def _sample(file: TokenFile, seed: tuple[int, int]) -> Iterator[int]:
-    """Places to check: the start, the end, and one random place in each of equal parts between."""
+def _places(file: TokenFile, seed: tuple[int, int], *, is_whole: bool) -> Iterable[int]:
+    """Where the stretches to check begin: all of them, or the first, the last, and a random one in
+    each of equal parts between.
+    """
+    if is_whole:
+        return range(0, file.tokens, STRETCH)
     stretch_count = -(-file.tokens // STRETCH)
     parts = max(math.ceil(stretch_count * SHARE), min(LEAST_STRETCHES, stretch_count))
     parts = min(parts, MOST_STRETCHES)
@@ -179,7 +152,11 @@ def examine(
     """What a file holds. Raises UsageError for an id outside of the vocabulary."""
     if vocabulary_size is not None:
         check_tokens([file], vocabulary_size=vocabulary_size, seed=0, is_whole=is_whole)
-    sample = extremes(file, seed=0, is_whole=is_whole)
+    ranges = [
+        (len(ids), int(ids.min()), int(ids.max()))
+        for _, ids in _read(file, _places(file, (0, 0), is_whole=is_whole))
+    ]
+    tokens, least, greatest = zip(*ranges, strict=True)
     return TokenFileFacts(
         path=file.path,
         format=file.format.value,
@@ -188,7 +165,7 @@ def examine(
         token_bytes=file.tokens * file.token_bytes,
         offset_bytes=file.offset_bytes,
         documents=file.documents,
-        tokens_looked_at=sample.tokens,
-        least_token=sample.least,
-        greatest_token=sample.most,
+        tokens_looked_at=sum(tokens),
+        least_token=min(least),
+        greatest_token=max(greatest),
     )

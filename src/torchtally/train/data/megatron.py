@@ -27,10 +27,9 @@ from torchtally.train.data.headers import check_token_count
 from torchtally.train.data.token_file import (
     LITTLE_ENDIAN,
     Format,
+    OpenFile,
     TokenFile,
-    open_file,
     read_beginning,
-    read_bytes,
 )
 
 MAGIC = b"MMIDIDX\0\0"
@@ -71,12 +70,10 @@ def megatron_file(index: str) -> TokenFile:
             f"{index}: byte 18: {sequences} sequences and {entries} document entries take "
             f"{plain_bytes} bytes; the file has {index_bytes}. Copy or create it again."
         )
-    tables = _Tables(index, sequences, entries)
-    try:
+    with OpenFile(index) as opened:
+        tables = _Tables(opened, sequences, entries)
         tokens = tables.check_sequences(np.dtype(LITTLE_ENDIAN[CODES[code]]).itemsize)
         tables.check_documents()
-    finally:
-        tables.close()
     path = str(Path(index).with_suffix(".bin"))
     _, size_bytes = read_beginning(path, 0)
     file = TokenFile(path, Format.MEGATRON, CODES[code], tokens, documents=max(entries - 1, 0))
@@ -86,17 +83,13 @@ def megatron_file(index: str) -> TokenFile:
 class _Tables:
     """The three tables of an index of verified size."""
 
-    def __init__(self, path: str, sequences: int, entries: int) -> None:
-        self._path = path
+    def __init__(self, opened: OpenFile, sequences: int, entries: int) -> None:
+        self._opened, self._path = opened, opened.path
         self._sequences = sequences
         self._entries = entries
-        self._handle = open_file(path)
         self._lengths_at = HEADER.size
         self._pointers_at = self._lengths_at + 4 * sequences
         self._documents_at = self._pointers_at + 8 * sequences
-
-    def close(self) -> None:
-        os.close(self._handle)
 
     def check_sequences(self, token_bytes: int) -> int:
         """The number of tokens, if the sequences fill the .bin back to back as Megatron writes
@@ -146,7 +139,7 @@ class _Tables:
         for first in range(0, count, PIECE):
             wanted_bytes = min(PIECE, count - first) * dtype.itemsize
             at = begin + first * dtype.itemsize
-            read = read_bytes(self._path, self._handle, at, wanted_bytes)
+            read = self._opened.read(at, wanted_bytes)
             if len(read) < wanted_bytes:
                 raise UsageError(
                     f"{self._path}: byte {at + len(read)}: truncated while it was read."

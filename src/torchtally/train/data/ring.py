@@ -18,12 +18,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+
+from torchtally.train.closing import Closing
 
 DEPTH = 4
 JOIN_S = 10.0
@@ -84,7 +85,7 @@ class _Lane:
         self.permits.put(None)
 
 
-class Ring:
+class Ring(Closing):
     """Iterates over the batches of steps [first_step, end_step); endless without an end.
 
     Use it as a context manager, which ends the thread. Errors of `fill` are raised here, at the
@@ -165,17 +166,6 @@ class Ring:
         self._chunk = iter(())
         self._release()
         self._thread.join(JOIN_S)
-
-    def __enter__(self) -> "Ring":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 MakeChunk = Callable[[int, int, Fill], _Chunk]

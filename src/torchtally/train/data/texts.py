@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchtally.errors import UsageError
-from torchtally.train.data.token_file import open_file, read_beginning, read_bytes
+from torchtally.train.data.token_file import OpenFile, read_beginning
 
 STDIN = "-"
 CHUNK_BYTES = 1 << 20
@@ -96,45 +96,35 @@ def divide(
     wanted_bytes = validation * sum(document.size_bytes for document in documents)
     chosen = _draw(documents, wanted_bytes, seed)
     if len(chosen) >= LEAST_VALIDATION_DOCUMENTS:
-        kept = [
-            TextSpan(document, 0, document.size_bytes)
-            for at, document in enumerate(documents)
-            if at in chosen
-        ]
-        rest = [
-            TextSpan(document, 0, document.size_bytes)
-            for at, document in enumerate(documents)
-            if at not in chosen
-        ]
+        cuts = [0 if at in chosen else document.size_bytes for at, document in enumerate(documents)]
     else:
         cuts = [
             _cut(document, round(document.size_bytes * (1 - validation))) for document in documents
         ]
-        rest = [TextSpan(document, 0, at) for document, at in zip(documents, cuts, strict=True)]
-        kept = [
-            TextSpan(document, at, document.size_bytes)
-            for document, at in zip(documents, cuts, strict=True)
-        ]
-    splits = {TRAIN: tuple(rest), VALIDATION: tuple(kept)}
+    halves = list(zip(documents, cuts, strict=True))
     return {
-        name: tuple(span for span in spans if span.end > span.begin)
-        for name, spans in splits.items()
+        TRAIN: tuple(TextSpan(document, 0, cut) for document, cut in halves if cut),
+        VALIDATION: tuple(
+            TextSpan(document, cut, document.size_bytes)
+            for document, cut in halves
+            if cut < document.size_bytes
+        ),
     }
 
 
 def chunks(span: TextSpan) -> Iterator[bytes]:
     """The bytes of a span in chunks. Raises UsageError if they cannot be read."""
     path = span.document.path
-    with os.fdopen(open_file(path), "rb", buffering=0) as file:
+    with OpenFile(path) as file:
         at = span.begin
         while at < span.end:
-            read = read_bytes(path, file.fileno(), at, min(CHUNK_BYTES, span.end - at))
-            if not read:
+            chunk = file.read(at, min(CHUNK_BYTES, span.end - at))
+            if not chunk:
                 raise UsageError(
                     f"{path}: byte {at}: the file was truncated; it had {span.end} bytes."
                 )
-            yield read
-            at += len(read)
+            yield chunk
+            at += len(chunk)
 
 
 def _draw(documents: Sequence[TextDocument], wanted_bytes: float, seed: int) -> set[int]:
@@ -149,11 +139,8 @@ def _draw(documents: Sequence[TextDocument], wanted_bytes: float, seed: int) -> 
 
 def _cut(document: TextDocument, begin: int) -> int:
     """The end of the line that byte `wanted` is in; where lines are long, of its character."""
-    handle = open_file(document.path)
-    try:
-        text = read_bytes(document.path, handle, begin, CUT_LOOK_BYTES)
-    finally:
-        os.close(handle)
+    with OpenFile(document.path) as file:
+        text = file.read(begin, CUT_LOOK_BYTES)
     line_end = text.find(b"\n") + 1
     if line_end and begin + line_end < document.size_bytes:
         return begin + line_end

@@ -11,24 +11,21 @@ is the first input of the next, and an epoch has every target once. With a strid
 begins at every token.
 """
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Integer
 
 from torchtally.errors import UsageError
+from torchtally.train.closing import Closing
 from torchtally.train.data.token_file import (
     LITTLE_ENDIAN,
+    OpenFile,
     TokenFile,
     check_size,
     map_tokens,
-    open_file,
-    read_bytes,
-    unreadable_error,
 )
 
 Ids = Integer[np.ndarray, " tokens"]
@@ -48,7 +45,7 @@ class Read(StrEnum):
     data that others may truncate."""
 
 
-class _Opened:
+class _Windows(Closing):
     """An open file and its windows."""
 
     def __init__(
@@ -57,30 +54,28 @@ class _Opened:
         self.file = file
         self._width = width
         self._vocabulary_size = vocabulary_size
-        self._handle = open_file(file.path)
+        self._opened = OpenFile(file.path)
         try:
-            check_size(file, self._handle)
+            check_size(file, self._opened)
             self._windows = self._views() if read is Read.MAP else None
         except BaseException:
-            os.close(self._handle)
+            self._opened.close()
             raise
 
     def _views(self) -> Integer[np.ndarray, "starts width"] | None:
-        tokens = map_tokens(self.file, self._handle)
+        tokens = map_tokens(self.file, self._opened)
         return np.lib.stride_tricks.sliding_window_view(tokens, self._width)
 
     def close(self) -> None:
         self._windows = None
-        if self._handle >= 0:
-            os.close(self._handle)
-        self._handle = -1
+        self._opened.close()
 
     def take(self, starts: Int64[np.ndarray, " rows"]) -> Integer[np.ndarray, "rows width"]:
         """The windows starting at these tokens."""
         if self._windows is None:
             rows = self._copy(starts)
         else:
-            check_size(self.file, self._handle)
+            check_size(self.file, self._opened)
             rows = self._windows[starts]
         if self._vocabulary_size is not None:
             check_ids(self.file, starts, rows, self._vocabulary_size)
@@ -90,16 +85,13 @@ class _Opened:
         rows = np.empty((len(starts), self._width), self.file.numpy_dtype)
         for row, start in zip(rows, starts.tolist(), strict=True):
             at_byte = self.file.byte_of(start)
-            try:
-                read = os.preadv(self._handle, [row], at_byte)
-            except OSError as error:
-                raise unreadable_error(self.file.path, at_byte, error) from error
-            if read < row.nbytes:
-                raise cut_short_error(self.file, self._handle, at_byte + read)
+            read_bytes = self._opened.read_into(row.data, at_byte)
+            if read_bytes < row.nbytes:
+                raise cut_short_error(self.file, self._opened, at_byte + read_bytes)
         return rows
 
 
-class TokenData:
+class TokenData(Closing):
     """Token files, opened once. Close it, or use it as a context manager.
 
     Raises UsageError for a file shorter than a window, and for one that has shrunk. Files renamed
@@ -130,10 +122,10 @@ class TokenData:
         self.windows = sum(counts)
         self._ends: np.ndarray[Any, np.dtype[np.int64]] = np.cumsum(counts, dtype=np.int64)
         self._begins = self._ends - counts
-        self._opened: list[_Opened] = []
+        self._opened: list[_Windows] = []
         try:
             self._opened += (
-                _Opened(file, read, self.width, vocabulary_size) for file in self.files
+                _Windows(file, read, self.width, vocabulary_size) for file in self.files
             )
         except BaseException:
             self.close()
@@ -147,17 +139,6 @@ class TokenData:
     def close(self) -> None:
         for opened_file in self._opened:
             opened_file.close()
-
-    def __enter__(self) -> "TokenData":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def read(
         self, windows: Int64[np.ndarray, " rows"], out: Int64[np.ndarray, "rows width"]
@@ -212,10 +193,10 @@ def check_ids(
     )
 
 
-def cut_short_error(file: TokenFile, handle: int, byte: int) -> UsageError:
+def cut_short_error(file: TokenFile, opened: OpenFile, byte: int) -> UsageError:
     """The error for a read that returned too few bytes."""
     try:
-        check_size(file, handle)
+        check_size(file, opened)
     except UsageError as error:
         return error
     return UsageError(
@@ -224,12 +205,10 @@ def cut_short_error(file: TokenFile, handle: int, byte: int) -> UsageError:
     )
 
 
-def stretches(file: TokenFile, handle: int, begins: Iterable[tuple[int, int]]) -> Iterable[Ids]:
-    """Read stretches (first token, tokens) of an open file. Raises UsageError."""
-    for first, count in begins:
-        wanted_bytes = count * file.token_bytes
-        at_byte = file.byte_of(first)
-        read = read_bytes(file.path, handle, at_byte, wanted_bytes)
-        if len(read) < wanted_bytes:
-            raise cut_short_error(file, handle, at_byte + len(read))
-        yield np.frombuffer(read, file.numpy_dtype)
+def read_ids(file: TokenFile, opened: OpenFile, first: int, tokens: int) -> Ids:
+    """The ids of so many tokens from the first one on. Raises UsageError."""
+    wanted_bytes = tokens * file.token_bytes
+    content = opened.read(file.byte_of(first), wanted_bytes)
+    if len(content) < wanted_bytes:
+        raise cut_short_error(file, opened, file.byte_of(first) + len(content))
+    return np.frombuffer(content, file.numpy_dtype)

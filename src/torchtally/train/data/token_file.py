@@ -3,6 +3,8 @@
 import mmap
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 from jaxtyping import Integer
 
 from torchtally.errors import UsageError
+from torchtally.train.closing import Closing
 
 LITTLE_ENDIAN = {
     "uint8": "u1",
@@ -82,34 +85,53 @@ def open_file(path: str) -> int:
     return handle
 
 
+class OpenFile(Closing):
+    """A regular file, open for reading. Every error is a UsageError."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.handle = open_file(path)
+
+    @property
+    def size_bytes(self) -> int:
+        """The present size."""
+        return os.fstat(self.handle).st_size
+
+    def read(self, begin: int, size_bytes: int) -> bytes:
+        """These bytes; fewer only at the end of the file."""
+        with self._explain_errors(begin):
+            return os.pread(self.handle, size_bytes, begin)
+
+    def read_into(self, buffer: memoryview, begin: int) -> int:
+        """Fill the buffer from this byte on; how many bytes there were."""
+        with self._explain_errors(begin):
+            return os.preadv(self.handle, [buffer], begin)
+
+    def close(self) -> None:
+        if self.handle >= 0:
+            os.close(self.handle)
+        self.handle = -1
+
+    @contextmanager
+    def _explain_errors(self, byte: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(
+                f"{self.path}: byte {byte}: cannot be read ({error.strerror}). Check the disk, or "
+                "use another copy of the file."
+            ) from error
+
+
 def read_beginning(path: str, size_bytes: int) -> tuple[bytes, int]:
     """(the first bytes of a file, its size). Raises UsageError."""
-    handle = open_file(path)
-    try:
-        return read_bytes(path, handle, 0, size_bytes), os.fstat(handle).st_size
-    finally:
-        os.close(handle)
+    with OpenFile(path) as opened:
+        return opened.read(0, size_bytes), opened.size_bytes
 
 
-def read_bytes(path: str, handle: int, begin: int, size_bytes: int) -> bytes:
-    """These bytes of an open file; fewer only at its end. Raises UsageError."""
-    try:
-        return os.pread(handle, size_bytes, begin)
-    except OSError as error:
-        raise unreadable_error(path, begin, error) from error
-
-
-def unreadable_error(path: str, byte: int, error: OSError) -> UsageError:
-    """The error for a failed read of an open file."""
-    return UsageError(
-        f"{path}: byte {byte}: cannot be read ({error.strerror}). Check the disk, or use another "
-        "copy of the file."
-    )
-
-
-def check_size(file: TokenFile, handle: int) -> None:
+def check_size(file: TokenFile, opened: OpenFile) -> None:
     """Raise UsageError if the file has shrunk since its header was read."""
-    found_bytes = os.fstat(handle).st_size
+    found_bytes = opened.size_bytes
     if found_bytes < file.end_bytes:
         raise UsageError(
             f"{file.path}: byte {found_bytes}: truncated here, "
@@ -118,13 +140,13 @@ def check_size(file: TokenFile, handle: int) -> None:
         )
 
 
-def map_tokens(file: TokenFile, handle: int) -> Integer[np.ndarray, " tokens"]:
+def map_tokens(file: TokenFile, opened: OpenFile) -> Integer[np.ndarray, " tokens"]:
     """The ids as a memory map of the file, which lives as long as the array.
 
     One map serves a whole training. The resident memory shown by `ps` grows up to the size of the
     file, because mapped pages count towards the process. They are clean page cache, the first to be
     reclaimed, so remapping for every batch, as is often done against a "leak", frees nothing.
     """
-    check_size(file, handle)
-    whole = mmap.mmap(handle, file.end_bytes, access=mmap.ACCESS_READ)
+    check_size(file, opened)
+    whole = mmap.mmap(opened.handle, file.end_bytes, access=mmap.ACCESS_READ)
     return np.frombuffer(whole, file.numpy_dtype, file.tokens, file.offset_bytes)

@@ -5,7 +5,6 @@ the description that makes them a data set comes last. The names differ from tho
 data set, which stays whole until then.
 """
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -16,14 +15,13 @@ from contextlib import contextmanager, suppress
 from io import BufferedRandom
 
 from torchtally.errors import UsageError
+from torchtally.train.checkpoints.disk import sync_handle
 from torchtally.train.data.description import TokenShard
 from torchtally.train.data.headers import LLM_C_DTYPES, LLM_C_HEADER, LLM_C_MOST_TOKENS
 from torchtally.train.data.token_data import Ids
 from torchtally.train.data.token_file import LITTLE_ENDIAN
 
 MAGICS = {dtype: (magic, version) for magic, (version, dtype) in LLM_C_DTYPES.items()}
-
-
 TEMPORARY = re.compile(r"\.tally-data-[0-9a-f]{16}")
 """Names of files being written."""
 
@@ -79,20 +77,12 @@ class Folder:
         for new, name in others:
             self._named.append(name)
             os.replace(os.path.join(self.path, new), os.path.join(self.path, name))
-        self.sync()
+        sync_handle(self._handle)
         os.replace(os.path.join(self.path, last), os.path.join(self.path, its_name))
         self.is_committed = True
         self._made.clear()
         self._named.clear()
-        self.sync()
-
-    def sync(self) -> None:
-        """Make the names durable, on file systems that can."""
-        try:
-            os.fsync(self._handle)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                raise
+        sync_handle(self._handle)
 
     def discard(self) -> None:
         """Remove everything that was not committed."""
