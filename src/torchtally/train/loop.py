@@ -85,16 +85,10 @@ def train(
     CheckpointError for failed saves. In any case all records are written and a save in progress is
     finished.
     """
-    saver = (
-        None
-        if checkpoints is None
-        else Saver(
-            trainer,
-            checkpoints,
-            trainer.config.checkpoint,
-            saved_step=None if resumed is None else resumed.step,
-        )
-    )
+    saver = None
+    if checkpoints is not None:
+        saved_step = None if resumed is None else resumed.step
+        saver = Saver(trainer, checkpoints, trainer.config.checkpoint, saved_step=saved_step)
     run = _Run(trainer, log, observer, saver, signals or Signals(observer.on_note), mfu_of, clock)
     return run.all_steps(resumed)
 

@@ -1,13 +1,5 @@
 """The precisions of a training, as one table: what is kept, what is multiplied, what it needs.
 
-    fp32         everything in float32
-    tf32         float32, matrix products in TF32
-    bf16         float32 weights, autocast to bfloat16
-    fp16         float32 weights, autocast to float16, loss scaling
-    bf16-master  bfloat16 weights and gradients, float32 master weights and optimizer state
-    pure-bf16    bfloat16 weights, gradients and optimizer state, stochastic rounding
-    fp8          float32 weights, linear layers in float8, everything else as in bf16
-
 Use: `model = mode.prepare(model, device)`, build the optimizer, `optimizer = mode.wrap(optimizer)`,
 `scaler = mode.scaler(device)`, and run every forward pass within `mode.autocast(device)`.
 """
@@ -73,15 +65,15 @@ class Precision:
     def lack(self, device: torch.device) -> str:
         """What the device lacks, as the end of a sentence; "" where it lacks nothing."""
         least = self.least_capability
+        if least is None or (device.type != "cuda" and not self.needs_cuda):
+            return ""
         if device.type != "cuda":
-            if not self.needs_cuda or least is None:
-                return ""
             generation = row_of(least).generation
             return (
                 f"needs an NVIDIA GPU of the {generation} generation or newer; {device} is not one"
             )
         capability = torch.cuda.get_device_capability(device)
-        if least is None or capability >= least:
+        if capability >= least:
             return ""
         needed, own = (".".join(map(str, version)) for version in (least, capability))
         return (

@@ -203,12 +203,8 @@ class Language(Decoder):
         self, first_step: int, end_step: int, device: torch.device
     ) -> Iterator[Iterable[TrainBatch]]:
         config = self._config
-        order = Order(
-            OrderName(config.data.order),
-            self._train.windows,
-            batch=config.batch,
-            seed=seed_of(Source.ORDER, config.seed),
-        )
+        seed = seed_of(Source.ORDER, config.seed)
+        order = Order(OrderName(config.data.order), self._train.windows, config.batch, seed)
         with batches(
             self._train,
             order,
@@ -227,12 +223,8 @@ class Language(Decoder):
             return
         config = self._config
         rows = min(config.batch, self._validation.windows)
-        order = Order(
-            OrderName.SHUFFLED,
-            self._validation.windows,
-            batch=rows,
-            seed=seed_of(Source.VALIDATION_ORDER, config.seed),
-        )
+        seed = seed_of(Source.VALIDATION_ORDER, config.seed)
+        order = Order(OrderName.SHUFFLED, self._validation.windows, rows, seed)
         part = share_rows(rows, self._ranks)
         # At most one epoch of the validation data: no window is used twice.
         for step in range(min(config.evaluation.batches, self._validation.windows // rows)):

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from torchtally.errors import CheckpointError
 from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import Manifest
+from torchtally.train.checkpoints.manifest import FORMAT_VERSION, Manifest
 from torchtally.train.checkpoints.resume import newest_whole
-from torchtally.train.checkpoints.storage import ManifestFields, read, torch_dtype, write
+from torchtally.train.checkpoints.storage import read, torch_dtype, write
 from torchtally.train.ranks import ALONE
 
 KEEP_LAST = 2
@@ -29,8 +29,12 @@ def tensors_of(step: int, elements: int = 300) -> dict[str, Tensor]:
     }
 
 
-def described(step: int, ranks: int = 1) -> ManifestFields:
-    return ManifestFields(
+def described(step: int, ranks: int = 1) -> Manifest:
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        unix_s=0.0,
+        files={},
+        tensors={},
         step=step,
         ranks=ranks,
         versions={"torch": str(torch.__version__)},

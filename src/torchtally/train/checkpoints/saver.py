@@ -10,10 +10,11 @@ from typing import Any
 
 from torchtally.errors import CheckpointError, TallyError
 from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.manifest import FORMAT_VERSION, Manifest
 from torchtally.train.checkpoints.resume import ResumePoint
 from torchtally.train.checkpoints.snapshot import Snapshot
 from torchtally.train.checkpoints.state import state_of, tensors_of
-from torchtally.train.checkpoints.storage import ManifestFields, write
+from torchtally.train.checkpoints.storage import write
 from torchtally.train.config import CheckpointConfig
 from torchtally.train.logs.log import as_json, versions
 from torchtally.train.optimizers.clipping import global_norm
@@ -73,12 +74,16 @@ class Saver:
         self._check_finite(step)
         tensors = tensors_of(trainer)
         self._snapshot.take(tensors)
-        described = ManifestFields(
+        described = Manifest(
+            format_version=FORMAT_VERSION,
             step=step,
             ranks=trainer.ranks.size,
             versions=versions(),
             config=as_json(trainer.config.document()),
             state={**state_of(trainer), "loop": at.loop_state()},
+            unix_s=0.0,
+            files={},
+            tensors={},
         )
         self.saved_step, self._saved_s = step, self._clock()
 
@@ -120,7 +125,7 @@ class Saver:
         except (TallyError, OSError) as failure:
             error.add_note(f"The checkpoint being written failed as well: {failure}")
 
-    def _write(self, tensors: dict[str, Any], described: ManifestFields) -> Path | None:
+    def _write(self, tensors: dict[str, Any], described: Manifest) -> Path | None:
         ranks = self._trainer.ranks
         path = write(
             tensors, self._snapshot.copies(), self._checkpoints, described, ranks.saving_group

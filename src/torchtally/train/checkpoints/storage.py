@@ -11,10 +11,10 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -45,7 +45,6 @@ from torchtally.errors import CheckpointError, TallyError
 from torchtally.train.checkpoints.disk import Directory
 from torchtally.train.checkpoints.folder import Checkpoints, name_of
 from torchtally.train.checkpoints.manifest import (
-    FORMAT_VERSION,
     Manifest,
     Piece,
     SavedFile,
@@ -56,17 +55,6 @@ from torchtally.train.checkpoints.shard import Box, read_piece, write_shard
 
 # Warned on every save by a single process.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninit")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestFields:
-    """The fields of a manifest besides files and tensors."""
-
-    step: int
-    ranks: int
-    versions: dict[str, str]
-    config: dict[str, Any]
-    state: dict[str, Any]
 
 
 class CopyPlanner(DefaultSavePlanner):
@@ -83,7 +71,7 @@ class CopyPlanner(DefaultSavePlanner):
 class Writer(StorageWriter):
     """Writes a checkpoint, which counts once the coordinator's `finish` has committed it."""
 
-    def __init__(self, checkpoints: Checkpoints, described: ManifestFields, rank: int = 0) -> None:
+    def __init__(self, checkpoints: Checkpoints, described: Manifest, rank: int = 0) -> None:
         self._checkpoints, self._described, self._rank = checkpoints, described, rank
         self._is_coordinator = True
         self._new: str | None = None
@@ -131,15 +119,9 @@ class Writer(StorageWriter):
             dtype = str(whole.properties.dtype).removeprefix("torch.")
             tensors[result.index.fqn].append((dtype, tuple(whole.size), piece))
             files[piece.file] = saved
-        described = self._described
-        manifest = Manifest(
-            format_version=FORMAT_VERSION,
-            step=described.step,
-            ranks=described.ranks,
+        manifest = msgspec.structs.replace(
+            self._described,
             unix_s=round(time.time(), 3),
-            versions=described.versions,
-            config=described.config,
-            state=described.state,
             files=dict(sorted(files.items())),
             tensors=merge_pieces(tensors),
         )
@@ -266,13 +248,14 @@ def write(
     tensors: Mapping[str, Tensor],
     copies: Mapping[str, Tensor],
     checkpoints: Checkpoints,
-    described: ManifestFields,
+    described: Manifest,
     group: Any = None,
 ) -> Path | None:
     """Write a checkpoint of these tensors, of all ranks of the group; its path on rank 0.
 
-    The values written are `copies`: each tensor, or this rank's shard of it, on the host. On
-    failure nothing is left behind, and every rank raises the first failing rank's error.
+    `described` is its manifest but for time, files and tensors. The values written are `copies`:
+    each tensor, or this rank's shard of it, on the host. On failure nothing is left behind, and
+    every rank raises the first failing rank's error.
     """
     rank = dist.get_rank(group) if described.ranks > 1 else 0
     writer = Writer(checkpoints, described, rank)

@@ -4,7 +4,7 @@
     records      a training step as named values
     log          the interface of a log, and the header of a run
     jsonl        writing and reading FOLDER/log.jsonl
-    tensorboard, wandb, trackio
+    tensorboard, hosted (wandb and trackio)
     together     all of them combined: `with logs(folder, ...) as log:`
 
 Logs never affect the training: one that fails is reported and dropped.

@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -35,19 +35,18 @@ def explain_start_errors(name: LogName, advice: str) -> Iterator[None]:
         raise UsageError(f"log.to: {name} did not start ({_line(error)}). {advice}") from error
 
 
-def run_of(folder: Path, name: LogName, *, is_resumed: bool, make: Callable[[], str]) -> str:
-    """The service's name of the run, created by `make` and kept in FOLDER/NAME.run for resuming.
+def run_of(folder: Path, name: LogName, *, is_resumed: bool, first: str) -> str:
+    """The service's name of the run: `first`, kept in FOLDER/NAME.run for resuming.
 
     A resumed run without one gets a new name.
     """
     path = folder / f"{name}.run"
     if is_resumed and path.is_file():
         return path.read_text("utf-8").strip()
-    run_name = make()
     written = path.with_name(f".{path.name}.{os.getpid()}")
-    written.write_text(f"{run_name}\n", "utf-8")
+    written.write_text(f"{first}\n", "utf-8")
     written.replace(path)
-    return run_name
+    return first
 
 
 def _line(error: Exception) -> str:

@@ -6,11 +6,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from torchtally.errors import UsageError
+from torchtally.train.logs.hosted import Hosted
 from torchtally.train.logs.jsonl import JsonLines
 from torchtally.train.logs.log import Log, LogName, LogValue, RunHeader, Say
 from torchtally.train.logs.tensorboard import TensorBoard
-from torchtally.train.logs.trackio import Trackio
-from torchtally.train.logs.wandb import Wandb
 
 
 @contextmanager
@@ -63,14 +62,9 @@ def _names(to: Iterable[LogName | str]) -> tuple[LogName, ...]:
 def _open_log(
     name: LogName, folder: Path, header: RunHeader, project: str, resumed_at: int | None
 ) -> Log:
-    is_resumed = resumed_at is not None
-    match name:
-        case LogName.TENSORBOARD:
-            return TensorBoard(folder, header, resumed_at=resumed_at)
-        case LogName.WANDB:
-            return Wandb(folder, header, project=project, is_resumed=is_resumed)
-        case LogName.TRACKIO:
-            return Trackio(folder, header, project=project, is_resumed=is_resumed)
+    if name is LogName.TENSORBOARD:
+        return TensorBoard(folder, header, resumed_at=resumed_at)
+    return Hosted(name, folder, header, project=project, is_resumed=resumed_at is not None)
 
 
 class _Guarded:
