@@ -4,8 +4,10 @@ Every annotation of `torchtally.train` is checked, shapes by jaxtyping and types
 whichever test imports it first. Outside of tests annotations are documentation and cost nothing.
 """
 
+import gc
 import os
 import signal
+import tempfile
 
 from hypothesis import settings
 from jaxtyping import install_import_hook
@@ -17,6 +19,10 @@ settings.register_profile(
     "torchtally", deadline=None, max_examples=int(os.environ.get("TALLY_EXAMPLES", "25"))
 )
 settings.load_profile("torchtally")
+
+# What `tally bench` kept on this machine must not change what a test computes.
+os.environ["XDG_DATA_HOME"] = os.environ.get("TALLY_TESTS_DATA_HOME") or tempfile.mkdtemp()
+os.environ["TALLY_TESTS_DATA_HOME"] = os.environ["XDG_DATA_HOME"]
 
 
 def stop_passing_on_ignored_signals() -> None:
@@ -35,3 +41,9 @@ def stop_passing_on_ignored_signals() -> None:
 
 
 stop_passing_on_ignored_signals()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what collecting made, some million objects, out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()

@@ -29,6 +29,7 @@ from pathlib import Path
 from benchmarks.peers import peers_table
 from tests.layers import arrows_line, layers_table
 from tests.operators_page import operators_table
+from tests.warm import commands
 
 REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = tuple(
@@ -106,11 +107,13 @@ def run(command: tuple[str, ...], folder: Path) -> str:
     environment = {
         name: value for name, value in os.environ.items() if name not in ("COLUMNS", "CI")
     }
-    environment["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
+    environment["PATH"] = os.pathsep.join(
+        (str(commands()), os.path.dirname(sys.executable), os.environ["PATH"])
+    )
     done = subprocess.run(
         command,
         cwd=folder,
-        env=environment | {"NO_COLOR": "1"},
+        env=environment | {"NO_COLOR": "1", "TALLY_CALIBRATIONS": str(folder / "calibrations")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

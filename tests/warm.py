@@ -4,6 +4,7 @@ For tests of what a command does. Tests of what starting it loads or reads need 
 """
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,19 @@ def warm(program: str, *arguments: str) -> list[str]:
     """A command like `python -c program arguments...`."""
     place, _ = _server()
     return [sys.executable, "-IS", str(CLIENT), place, program, *arguments]
+
+
+TALLY = "import sys; from torchtally.cli import main; sys.exit(main())"
+
+
+@cache
+def commands() -> Path:
+    """A folder for the PATH of a shell, with a `tally` that is warm."""
+    folder = Path(tempfile.mkdtemp(prefix="tally-commands-"))
+    command = folder / "tally"
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(warm(TALLY))} "$@"\n')
+    command.chmod(0o755)
+    return folder
 
 
 def cold(program: str, *arguments: str) -> list[str]:

@@ -1,6 +1,7 @@
 """`tally run --gpu cpu`: the CPU as a chip, as it was measured."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -76,3 +77,11 @@ def test_a_cpu_nobody_measured(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "tally bench" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_training_is_planned_for_the_cpu_that_was_measured(folder: Path) -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    done = tally(folder, "train", str(examples / "teacher.toml"))
+    assert done.returncode == 0, done.stderr
+    assert "10 steps of 4 on CPU" in done.stdout
+    assert re.search(r"^  step +[0-9.]+ us$", done.stdout, re.M)

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.warm import warm
+from tests.warm import TALLY, warm
 
-TALLY = "import sys; from torchtally.cli import main; sys.exit(main())"
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SCRIPTS = ("train_gpt.py", "train_llama_hf.py")
 
