@@ -489,7 +489,7 @@ def test_hooks_of_a_forward_are_where_they_are_looked_for():
     module = torch.nn.Linear(1, 1)
     module.register_forward_hook(lambda *args: None)
     module.register_forward_pre_hook(lambda *args: None)
-    assert [len(vars(module)[name]) for name in private.FORWARD_HOOKS] == [1, 1]
+    assert [len(vars(module)[name]) for name in private.MODULE_HOOKS] == [1, 1, 0, 0]
 
 
 def test_what_is_asked_of_a_gpu_goes_through_torch(monkeypatch: pytest.MonkeyPatch):

@@ -95,8 +95,46 @@ _OWNERS, STORAGE_OWNERS, _REFERENCES = 4, 2, 3
 def storage_owners(tensor: torch.Tensor) -> int:
     """How many tensors and other C++ variables hold a tensor's storage, this call's among them."""
     storage: Any = tensor.untyped_storage()
-    owners: int = torch._C._storage_Use_Count(storage._cdata)
+    return storage_owners_at(storage._cdata)
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Where a tensor's StorageImpl is. It holds nothing."""
+    storage: Any = tensor.untyped_storage()
+    return int(storage._cdata)
+
+
+def storage_owners_at(address: int) -> int:
+    """How many tensors and other C++ variables hold the StorageImpl, which has to be alive."""
+    owners: int = torch._C._storage_Use_Count(address)
     return owners
+
+
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """Python is called with the tensor's gradient, or it is kept."""
+    hooks = getattr(tensor, "_post_accumulate_grad_hooks", None) or tensor._backward_hooks
+    return bool(hooks) or tensor.retains_grad
+
+
+def has_saved_tensor_hooks() -> bool:
+    """Python packs what autograd saves: `torch.autograd.graph.saved_tensors_hooks`."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def is_python_node(node: Any) -> bool:
+    """An autograd node of a `torch.autograd.Function`."""
+    return isinstance(node, torch._C._FunctionBase)
+
+
+def kernel_settings() -> tuple[Any, ...]:
+    """Settings of torch by which operators choose kernels, and so workspaces."""
+    return (
+        *(getattr(torch.backends.cuda, f"{kernel}_sdp_enabled")()
+          for kernel in ("flash", "mem_efficient", "math", "cudnn")),
+        torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.enabled,
+        torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision(),
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32,
+    )  # fmt: skip
 
 
 def is_held_once(tensor: torch.Tensor, references: int) -> bool:
@@ -161,9 +199,16 @@ def unwrap(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+RUN_ENGINE = "_engine_run_backward"
+"""The name in `torch.autograd` of what `backward` and `grad` call."""
+ENGINE_METHOD = "run_backward"
+"""What it calls: the engine's own function, in C++."""
+run_engine: Callable[..., Any] = torch.autograd.graph._engine_run_backward
+
+
 def engine_code() -> Any:
     """Code of the frame under which the autograd engine runs: below it is backward."""
-    return torch.autograd.graph._engine_run_backward.__code__
+    return run_engine.__code__
 
 
 def recompute_codes() -> tuple[Any, ...]:
@@ -367,8 +412,8 @@ def without_dispatch_modes() -> AbstractContextManager[Any]:
     return modes
 
 
-FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-"""Attributes of a module with the hooks of its forward."""
+MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Attributes of a module with the hooks of its passes."""
 
 # On a real GPU, or on the virtual one, whose answers are looked up at each call.
 
