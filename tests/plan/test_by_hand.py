@@ -308,7 +308,7 @@ def test_activations_of_a_stage() -> None:
     same(first.layers, 6 * 10 / 2 + 7)
     same(first.head, 0)
     same(last.layers, 6 * 10 / 2)
-    same(chip_memory.kept_bytes(first, of(2, Unit.NUMBER)), 2 * 37)
+    same(chip_memory.kept_bytes(first.layers, of(2, Unit.NUMBER)), 2 * 37)
     same(chip_memory.at_the_end(Layout(micro_batches=4), last), 5)
     same(chip_memory.at_the_end(Layout(micro_batches=4), first), 3)
     gpipe = Layout(schedule=Schedule.GPIPE, micro_batches=4)

@@ -16,9 +16,10 @@ from torchtally.plan.activations import (
     working_activation_bytes,
 )
 from torchtally.plan.architecture.model import Model
+from torchtally.plan.closed_form import Bytes, Count, Number, closed_form
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.degrees import DEGREES
-from torchtally.plan.parallel.layout import Layout, Schedule
+from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pipeline import in_flight
 from torchtally.plan.parallel.states import ChipStates, chip_states
 from torchtally.plan.quantity import Quantity, derive, of, total
@@ -114,7 +115,7 @@ def memory_of_stage(
 ) -> ChipMemory:
     """What is on a chip of this stage, from its parts."""
     flying = flying_on(layout, stage)
-    kept = kept_bytes(activations, flying)
+    kept = kept_bytes(activations.layers, flying)
     last = at_the_end(layout, activations)
     parts = {
         "states": states.total,
@@ -138,31 +139,20 @@ def flying_on(layout: Layout, stage: int) -> Quantity:
     )
 
 
-def kept_bytes(activations: StageActivations, flying: Quantity) -> Quantity:
-    """Of the stage's layers, for all micro-batches in flight."""
-    return derive(
-        "activations",
-        Unit.BYTES,
-        KEPT,
-        per_micro_batch_bytes=activations.layers,
-        in_flight=flying,
-    )
+@closed_form("activations", Unit.BYTES)
+def kept_bytes(per_micro_batch_bytes: Bytes, in_flight: Number) -> str:
+    """Of a stage's layers, for all micro-batches in flight."""
+    return KEPT
 
 
 def at_the_end(layout: Layout, activations: StageActivations) -> Quantity:
-    """What is there besides: the logits, or later what one layer recomputes.
+    """What is there besides: the logits, or later what one layer recomputes."""
+    return _logits_or_layer(layout.losses_at_once, activations.head, activations.working)
 
-    With GPipe all micro-batches reach the loss before the first goes back.
-    """
-    times = layout.micro_batches if layout.schedule is Schedule.GPIPE else 1
-    return derive(
-        "logits, or one layer recomputed",
-        Unit.BYTES,
-        "max(times * logits, recomputed)",
-        times=of(times, Unit.COUNT),
-        logits=activations.head,
-        recomputed=activations.working,
-    )
+
+@closed_form("logits, or one layer recomputed", Unit.BYTES)
+def _logits_or_layer(times: Count, logits: Bytes, recomputed: Bytes) -> str:
+    return "max(times * logits, recomputed)"
 
 
 def layer_activations(
@@ -201,15 +191,19 @@ def outside(layout: Layout, chip: Chip) -> Quantity:
 
     0 for the context of a chip that is no CUDA device: no source says what it takes.
     """
-    capability = chip.compute_capability
-    return derive(
-        "context and buffers",
-        Unit.BYTES,
-        "context + groups * channels * 2 * buffer",
-        "docs.nvidia.com/deeplearning/nccl/user-guide: NCCL_BUFFSIZE",
-        "estimated: CUDA's context by its libraries, NCCL's buffers by its defaults",
-        context=of(context_bytes(capability) if capability else 0, Unit.BYTES),
-        groups=of(sum(degree.ranks(layout) > 1 for degree in DEGREES), Unit.COUNT),
-        channels=of(NCCL_CHANNELS, Unit.COUNT),
-        buffer=of(NCCL_BUFFER_BYTES, Unit.BYTES),
-    )
+    context = context_bytes(chip.compute_capability) if chip.compute_capability else 0
+    groups = sum(degree.ranks(layout) > 1 for degree in DEGREES)
+    return _outside_bytes(context, groups)
+
+
+@closed_form(
+    "context and buffers",
+    Unit.BYTES,
+    "docs.nvidia.com/deeplearning/nccl/user-guide: NCCL_BUFFSIZE",
+    "estimated: CUDA's context by its libraries, NCCL's buffers by its defaults",
+)
+def _outside_bytes(
+    context: Bytes, groups: Count, channels: Count = NCCL_CHANNELS,
+    buffer: Bytes = NCCL_BUFFER_BYTES,
+) -> str:  # fmt: skip
+    return "context + groups * channels * 2 * buffer"

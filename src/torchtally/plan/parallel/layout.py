@@ -96,6 +96,20 @@ class Layout:
         return self.data * self.micro_batch * self.micro_batches
 
     @property
+    def has_stages(self) -> bool:
+        return self.pipeline > 1
+
+    @property
+    def is_accumulating(self) -> bool:
+        """Gradients of several micro-batches are added up."""
+        return self.micro_batches > 1
+
+    @property
+    def losses_at_once(self) -> int:
+        """Micro-batches whose logits are kept: GPipe computes all losses before any gradient."""
+        return self.micro_batches if self.schedule is Schedule.GPIPE else 1
+
+    @property
     def inner_split(self) -> int:
         """Among how many chips heads, inner widths and the vocabulary are split."""
         return self.tensor

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from torchtally.plan.closed_form import Fraction, Seconds, closed_form
 from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.units import Unit
@@ -39,14 +40,7 @@ def exposed_s(name: str, sent_s: Quantity, work_s: Quantity, share: float) -> Qu
     """Seconds of communication that show beside so much work."""
     if not sent_s.value or not share:
         return sent_s.with_name(name)
-    return derive(
-        name,
-        Unit.SECONDS,
-        "max(0, sent_s - share * work_s)",
-        sent_s=sent_s,
-        share=of(share, Unit.FRACTION),
-        work_s=work_s,
-    )
+    return _exposed_s(sent_s, share, work_s).with_name(name)
 
 
 def exposed_by_layers_s(
@@ -55,12 +49,11 @@ def exposed_by_layers_s(
     """The same where one layer's part cannot hide: the first or the last."""
     if not sent_s.value or not share:
         return sent_s.with_name(name)
-    return derive(
-        name,
-        Unit.SECONDS,
-        "max(sent_s / layers, sent_s - share * work_s)",
-        sent_s=sent_s,
-        share=of(share, Unit.FRACTION),
-        work_s=work_s,
-        layers=layers,
-    )
+    formula, part = "max(sent_s / layers, sent_s - share * work_s)", of(share, Unit.FRACTION)
+    terms = {"sent_s": sent_s, "share": part, "work_s": work_s, "layers": layers}
+    return derive(name, Unit.SECONDS, formula, **terms)
+
+
+@closed_form("exposed", Unit.SECONDS)
+def _exposed_s(sent_s: Seconds, share: Fraction, work_s: Seconds) -> str:
+    return "max(0, sent_s - share * work_s)"

@@ -5,8 +5,7 @@ F, B, W: seconds of a micro-batch on a stage, forward, backward to its input, ba
 weights. Where a paper's backward is one, it is B + W.
 """
 
-import re
-
+from torchtally.plan.closed_form import words_of
 from torchtally.plan.parallel.layout import Schedule
 from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.units import Unit
@@ -42,16 +41,13 @@ def bubble_s(
     input, and those of its weights.
     """
     formula, source = _BUBBLES[schedule]
+    seconds = {"forward_s": forward_s, "input_s": input_s, "weight_s": weight_s}
     terms = {
         "stages": of(stages, Unit.COUNT),
-        "forward_s": of(forward_s, Unit.SECONDS),
-        "input_s": of(input_s, Unit.SECONDS),
-        "weight_s": of(weight_s, Unit.SECONDS),
+        **{word: of(amount, Unit.SECONDS) for word, amount in seconds.items()},
         "virtual_stages": of(virtual_stages, Unit.COUNT),
     }
-    used = {
-        word: quantity for word, quantity in terms.items() if re.search(rf"\b{word}\b", formula)
-    }
+    used = {word: terms[word] for word in words_of(formula)}
     return derive("bubble", Unit.SECONDS, formula, source, str(schedule), **used)
 
 
@@ -109,13 +105,11 @@ def in_flight(
 ) -> Quantity:
     """For how many micro-batches a stage, counted from 0, keeps its layers' activations at most."""
     formula, source, note = _IN_FLIGHT[schedule]
-    terms = {
-        "stages": of(stages, Unit.COUNT),
-        "stage": of(stage, Unit.COUNT),
-        "micro_batches": of(micro_batches, Unit.COUNT),
-        "virtual_stages": of(virtual_stages, Unit.COUNT),
+    counts = {
+        "stages": stages,
+        "stage": stage,
+        "micro_batches": micro_batches,
+        "virtual_stages": virtual_stages,
     }
-    used = {
-        word: quantity for word, quantity in terms.items() if re.search(rf"\b{word}\b", formula)
-    }
+    used = {word: of(counts[word], Unit.COUNT) for word in counts if word in words_of(formula)}
     return derive("micro-batches in flight", Unit.NUMBER, formula, source, note, **used)

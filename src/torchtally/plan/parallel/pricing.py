@@ -6,11 +6,13 @@ layouts cost little more than their parts.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from torchtally.plan import training
-from torchtally.plan.flops import token_flops
+from torchtally.plan.closed_form import Count, Fraction, Seconds, Tokens, closed_form
+from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.parallel.chip_memory import (
     KEPT,
     ChipMemory,
@@ -26,7 +28,7 @@ from torchtally.plan.parallel.chip_memory import (
 )
 from torchtally.plan.parallel.communication import Network, Transfer, network
 from torchtally.plan.parallel.degrees import DEGREES, IN_LAYERS, Degree
-from torchtally.plan.parallel.layout import Layout, Schedule
+from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pipeline import bubble_s
 from torchtally.plan.parallel.plain import plain_number
 from torchtally.plan.parallel.stage import LayerWorks, Pieces, StageTime, pieces, stage_time, works
@@ -38,6 +40,37 @@ from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.units import Unit
 
 T = TypeVar("T")
+Rest = ParamSpec("Rest")
+Method = Callable[Concatenate["Pricing", Layout, Rest], T]
+
+ALL = tuple(degree.name for degree in DEGREES)
+WEIGHTS = (*ALL, "shard", "shard_group")
+"""What a chip's weights and their groups depend on."""
+WORK = (*(degree.name for degree in IN_LAYERS), "is_sequence_parallel", "micro_batch", "kernel",
+        "implementation")  # fmt: skip
+"""What a chip's compute for one micro-batch in a layer depends on, but for recomputation."""
+LAYER = (*WORK, "recompute")
+"""What one micro-batch through a layer depends on, besides the workload."""
+
+
+def once(*fields: str) -> Callable[[Method[Rest, T]], Method[Rest, T]]:
+    """Compute a part once for all layouts that agree on these fields and properties."""
+    key_of = attrgetter(*fields)
+
+    def share(method: Method[Rest, T]) -> Method[Rest, T]:
+        @wraps(method)
+        def part(
+            pricing: "Pricing", layout: Layout, /, *args: Rest.args, **kwargs: Rest.kwargs
+        ) -> T:
+            key = (method, key_of(layout), args)
+            value: T | None = pricing.values.get(key)
+            if value is None:
+                value = pricing.values[key] = method(pricing, layout, *args, **kwargs)
+            return value
+
+        return part
+
+    return share
 
 
 def step(workload: Workload, layout: Layout) -> Step:
@@ -51,7 +84,8 @@ class Pricing:
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.network: Network = network(workload.cluster)
-        self._values: dict[tuple[Any, ...], Any] = {}
+        self.values: dict[tuple[Any, ...], Any] = {}
+        """Parts by what they depend on."""
 
     def step(self, layout: Layout) -> Step:
         """All of it."""
@@ -59,18 +93,9 @@ class Pricing:
         flops = token_flops(
             part.model, part.sequence, attention=part.attention, recompute=layout.recompute
         )
-        tokens = derive(
-            "tokens of a step",
-            Unit.TOKENS,
-            "sequences * sequence",
-            sequences=of(layout.global_batch, Unit.COUNT),
-            sequence=of(part.sequence, Unit.TOKENS),
-        )
-        speed = derive(
-            "tokens/s", Unit.TOKEN_PER_S, "tokens / step_s", tokens=tokens, step_s=parts.total
-        )
+        tokens = _tokens(layout.global_batch, part.sequence)
+        speed = _tokens_per_s(tokens, parts.total)
         peak = part.cluster.chip.peak_flop_per_s(part.recipe.products)
-        chips = layout.chips
         return Step(
             layout,
             parts.total,
@@ -79,8 +104,8 @@ class Pricing:
             self.fits(memory),
             tokens,
             speed,
-            training.mfu(speed, flops.model, chips, peak),
-            training.mfu(speed, flops.hardware, chips, peak).with_name("HFU"),
+            training.mfu(speed, flops.model, layout.chips, peak),
+            training.mfu(speed, flops.hardware, layout.chips, peak).with_name("HFU"),
             parts.largest,
             part.overlap.assumptions(),
         )
@@ -90,9 +115,9 @@ class Pricing:
         return float(sum(quantity.value for quantity in self._parts(layout).values()))
 
     def least_s(self, layout: Layout) -> float:
-        """ChipWork and waits of the layers alone: no step takes less."""
-        a_stage_s = self._layers_s(layout) / layout.pipeline
-        return layout.micro_batches * a_stage_s
+        """Compute and waits of the layers alone: no step takes less."""
+        stage_s = self._layers_s(layout) / layout.pipeline
+        return layout.micro_batches * stage_s
 
     def states_bytes(self, layout: Layout) -> tuple[int, ...]:
         """What the first and the last stage's chips hold from step to step."""
@@ -111,31 +136,22 @@ class Pricing:
 
     def memory(self, layout: Layout) -> ChipMemory:
         """Of the fullest chip."""
-        beside = self._outside(layout)
-        return max(
-            (
-                memory_of_stage(
-                    layout,
-                    self._states(layout, stage),
-                    self._activations(layout, stage),
-                    beside,
-                    stage,
-                )
-                for stage in ends(layout)
-            ),
-            key=lambda chip_memory: chip_memory.total.value,
+        memories = (
+            memory_of_stage(
+                layout,
+                self._states(layout, stage),
+                self._activations(layout, stage),
+                self._outside(layout),
+                stage,
+            )
+            for stage in ends(layout)
         )
+        return max(memories, key=lambda chip_memory: chip_memory.total.value)
 
     def parts(self, layout: Layout) -> Parts:
         """Where the step's seconds go."""
         parts = self._parts(layout)
-        streaming = derive(
-            "passes over memory",
-            Unit.SECONDS,
-            "micro_batches * each",
-            micro_batches=of(layout.micro_batches, Unit.COUNT),
-            each=self._stage(layout).streaming,
-        )
+        streaming = _streaming_s(layout.micro_batches, self._stage(layout).streaming)
         return Parts(parts, total("step", Unit.SECONDS, parts), streaming)
 
     def _parts(self, layout: Layout) -> dict[str, Quantity]:
@@ -147,174 +163,135 @@ class Pricing:
             "optimizer": self._updates(layout).optimizer,
         }
 
-    # Each is computed once for all layouts that agree on what it depends on.
-
+    @once(*WORK, "is_accumulating")
     def _works(self, layout: Layout) -> LayerWorks:
         w = self.workload
-        return self._once(
-            ("works", *_of_work(layout), layout.micro_batches > 1),
-            lambda: works(w.model, layout, w.sequence, w.recipe, w.cluster.chip, self.network),
-        )
+        return works(w.model, layout, w.sequence, w.recipe, w.cluster.chip, self.network)
 
+    @once(*LAYER, "is_accumulating")
     def _pieces(self, layout: Layout) -> Pieces:
-        return self._once(
-            ("pieces", *_of_layer(layout), layout.micro_batches > 1),
-            lambda: pieces(self._works(layout), layout, self.workload.overlap),
-        )
+        return pieces(self._works(layout), layout, self.workload.overlap)
 
+    @once(*LAYER, "is_accumulating")
     def _layers_s(self, layout: Layout) -> float:
         """A micro-batch through all layers, one after the other."""
-        return self._once(
-            ("layers", *_of_layer(layout), layout.micro_batches > 1),
-            lambda: self._pieces(layout).layers_s,
-        )
+        return self._pieces(layout).layers_s
 
+    @once(*LAYER, "is_accumulating", "pipeline")
     def _stage(self, layout: Layout) -> StageTime:
-        return self._once(
-            ("stage", layout.pipeline, *_of_layer(layout), layout.micro_batches > 1),
-            lambda: stage_time(self._pieces(layout), layout.pipeline),
-        )
+        return stage_time(self._pieces(layout), layout.pipeline)
 
+    @once(*LAYER, "micro_batches", "pipeline")
     def _work(self, layout: Layout) -> dict[str, Quantity]:
-        """ChipWork and waits, of all micro-batches one after the other."""
-        return self._once(
-            ("work", layout.pipeline, layout.micro_batches, *_of_layer(layout)),
-            lambda: _all_micro_batches(self._stage(layout), of(layout.micro_batches, Unit.COUNT)),
+        """Compute and waits, of all micro-batches one after the other."""
+        stage, m = self._stage(layout), of(layout.micro_batches, Unit.COUNT)
+        compute = _compute_s(
+            m, stage.forward, stage.input_gradients, stage.weight_gradients, stage.ends
         )
+        return {"compute": compute, **{part.name: _waits_s(stage, part, m) for part in IN_LAYERS}}
 
+    @once(*LAYER, "micro_batches", "pipeline", "virtual_stages", "chips")
     def _sends(self, layout: Layout) -> Quantity:
-        return self._once(
-            (
-                "sends",
-                layout.pipeline,
-                layout.virtual_stages,
-                layout.micro_batches,
-                *_of_layer(layout),
-                layout.chips,
-            ),
-            lambda: _sends(
-                layout, self._hop(layout).seconds, self.workload.overlap.shares["pipeline"]
-            ),
-        )
+        hop_s, hidden = self._hop(layout).seconds, self.workload.overlap.shares["pipeline"]
+        if layout.pipeline == 1:
+            return hop_s
+        m, chunks = layout.micro_batches, layout.virtual_stages
+        return _pipeline_network_s(hop_s, layout.pipeline, hidden, m, chunks)
 
+    @once(*LAYER, "is_accumulating", "pipeline", "schedule", "virtual_stages")
     def _bubble(self, layout: Layout) -> Quantity:
-        return self._once(
-            ("bubble", layout.pipeline, layout.schedule, layout.virtual_stages, *_of_layer(layout),
-             layout.micro_batches > 1),
-            lambda: _bubble(layout, self._stage(layout)),
-        )  # fmt: skip
+        """Other stages' layers, with their waits."""
+        if layout.pipeline == 1:
+            return derive("bubble", Unit.SECONDS, "0")
+        stage = self._stage(layout)
+        return bubble_s(
+            layout.schedule,
+            layout.pipeline,
+            forward_s=stage.forward_with_waits,
+            input_s=stage.input_with_waits,
+            weight_s=stage.weight_gradients,
+            virtual_stages=layout.virtual_stages,
+        )
 
     def _kept_bytes(self, layout: Layout, stage: int) -> int:
         """Of all micro-batches in flight."""
-        flying = self._once(
-            (
-                "flying",
-                stage,
-                layout.schedule,
-                layout.pipeline,
-                layout.micro_batches,
-                layout.virtual_stages,
-            ),
-            lambda: flying_on(layout, stage).value,
-        )
-        return round(_KEPT_BYTES(self._activations(layout, stage).layers.value, flying))
+        kept = self._activations(layout, stage).layers.value
+        return round(_KEPT_BYTES(kept, self._in_flight(layout, stage)))
 
+    @once("schedule", "pipeline", "micro_batches", "virtual_stages")
+    def _in_flight(self, layout: Layout, stage: int) -> float:
+        return flying_on(layout, stage).value
+
+    @once(*LAYER, "pipeline", "losses_at_once")
     def _end_bytes(self, layout: Layout, stage: int) -> int:
-        times = layout.micro_batches if layout.schedule is Schedule.GPIPE else 1
-        return self._once(
-            ("end", stage, times, layout.pipeline, *_of_layer(layout)),
-            lambda: int(at_the_end(layout, self._activations(layout, stage)).value),
-        )
+        return int(at_the_end(layout, self._activations(layout, stage)).value)
 
+    @once(*WORK, "has_stages", "chips")
     def _hop(self, layout: Layout) -> Transfer:
         w = self.workload
-        return self._once(
-            ("hop", layout.pipeline > 1, layout.chips, *_of_work(layout)),
-            lambda: pipeline_traffic(w.model, layout, w.sequence, w.recipe, self.network),
-        )
+        return pipeline_traffic(w.model, layout, w.sequence, w.recipe, self.network)
 
+    @once(*WEIGHTS, "implementation")
     def _updates(self, layout: Layout) -> Updates:
         w = self.workload
-        return self._once(
-            ("updates", *_of_weights(layout), layout.implementation),
-            lambda: updates(w.model, layout, w.recipe, w.optimizer, w.cluster.chip, self.network),
-        )
+        return updates(w.model, layout, w.recipe, w.optimizer, w.cluster.chip, self.network)
 
+    @once(*LAYER, *WEIGHTS, "micro_batches")
     def _data(self, layout: Layout) -> Quantity:
-        return self._once(
-            ("data", *_of_layer(layout), *_of_weights(layout), layout.micro_batches),
-            lambda: data_wait(
-                layout, self._stage(layout), self._updates(layout), self.workload.overlap
-            ),
-        )
+        return data_wait(layout, self._stage(layout), self._updates(layout), self.workload.overlap)
 
     def _states(self, layout: Layout, stage: int) -> ChipStates:
-        w = self.workload
-        return self._once(
-            ("states", *_of_weights(layout), w.recipe.is_autocast and layout.recompute, stage),
-            lambda: chip_states(w.model, layout, w.recipe, w.optimizer, stage=stage),
-        )
+        # Only autocast's copies of weights depend on recomputation.
+        apart = layout.recompute if self.workload.recipe.is_autocast else None
+        return self._chip_states(layout, stage, apart)
 
+    @once(*WEIGHTS)
+    def _chip_states(self, layout: Layout, stage: int, apart: Recompute | None) -> ChipStates:
+        """Once for all layouts that `apart` does not tell apart."""
+        w = self.workload
+        return chip_states(w.model, layout, w.recipe, w.optimizer, stage=stage)
+
+    @once(*LAYER)
     def _layer_activations(self, layout: Layout) -> LayerActivations:
         w = self.workload
-        return self._once(
-            ("layer activations", *_of_layer(layout)),
-            lambda: layer_activations(w.model, layout, w.sequence, w.recipe),
-        )
+        return layer_activations(w.model, layout, w.sequence, w.recipe)
 
+    @once(*LAYER, "pipeline")
     def _activations(self, layout: Layout, stage: int) -> StageActivations:
-        return self._once(
-            ("activations", stage, layout.pipeline, *_of_layer(layout)),
-            lambda: stage_activations(
-                self._layer_activations(layout), layout.pipeline, stage=stage
-            ),
-        )
+        return stage_activations(self._layer_activations(layout), layout.pipeline, stage=stage)
 
+    @once(*ALL)
     def _outside(self, layout: Layout) -> Quantity:
-        return self._once(
-            ("outside", *_of_mesh(layout)),
-            lambda: outside(layout, self.workload.cluster.chip),
-        )
-
-    def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        value: T | None = self._values.get(key)
-        if value is None:
-            value = self._values[key] = make()
-        return value
+        return outside(layout, self.workload.cluster.chip)
 
 
 _KEPT_BYTES = plain_number(KEPT, "per_micro_batch_bytes", "in_flight")
 
-_IN_LAYERS = tuple(degree.name for degree in IN_LAYERS)
-_of_work = attrgetter(
-    *_IN_LAYERS, "is_sequence_parallel", "micro_batch", "kernel", "implementation"
-)
-"""What a chip's compute for one micro-batch in a layer depends on, but for recomputation."""
 
-_of_layer = attrgetter(
-    *_IN_LAYERS, "is_sequence_parallel", "micro_batch", "recompute", "kernel", "implementation"
-)
-"""What one micro-batch through a layer depends on, besides the workload."""
-
-_of_mesh = attrgetter(*(degree.name for degree in DEGREES))
-_of_weights = attrgetter(*(degree.name for degree in DEGREES), "shard", "shard_group")
-"""What a chip's weights and their groups depend on."""
+@closed_form("tokens of a step", Unit.TOKENS)
+def _tokens(sequences: Count, sequence: Tokens) -> str:
+    return "sequences * sequence"
 
 
-def _compute(stage: StageTime, micro_batches: Quantity) -> Quantity:
-    return derive(
-        "compute",
-        Unit.SECONDS,
-        "micro_batches * (forward_s + input_gradients_s + weight_gradients_s + ends_s)",
-        micro_batches=micro_batches,
-        forward_s=stage.forward,
-        input_gradients_s=stage.input_gradients,
-        weight_gradients_s=stage.weight_gradients,
-        ends_s=stage.ends,
-    )
+@closed_form("tokens/s", Unit.TOKEN_PER_S)
+def _tokens_per_s(tokens: Tokens, step_s: Seconds) -> str:
+    return "tokens / step_s"
 
 
-def _waiting(stage: StageTime, degree: Degree, micro_batches: Quantity) -> Quantity:
+@closed_form("passes over memory", Unit.SECONDS)
+def _streaming_s(micro_batches: Count, each: Seconds) -> str:
+    return "micro_batches * each"
+
+
+@closed_form("compute", Unit.SECONDS)
+def _compute_s(
+    micro_batches: Count, forward_s: Seconds,
+    input_gradients_s: Seconds, weight_gradients_s: Seconds, ends_s: Seconds,
+) -> str:  # fmt: skip
+    return "micro_batches * (forward_s + input_gradients_s + weight_gradients_s + ends_s)"
+
+
+def _waits_s(stage: StageTime, degree: Degree, micro_batches: Quantity) -> Quantity:
     terms = {
         "forward_s": stage.waits_forward[degree.name],
         "backward_s": stage.waits_backward[degree.name],
@@ -325,39 +302,12 @@ def _waiting(stage: StageTime, degree: Degree, micro_batches: Quantity) -> Quant
     return derive(degree.network, Unit.SECONDS, formula, micro_batches=micro_batches, **terms)
 
 
-def _all_micro_batches(stage: StageTime, m: Quantity) -> dict[str, Quantity]:
-    return {
-        "compute": _compute(stage, m),
-        **{degree.name: _waiting(stage, degree, m) for degree in IN_LAYERS},
-    }
-
-
-def _sends(layout: Layout, hop: Quantity, hidden: float) -> Quantity:
-    if layout.pipeline == 1:
-        return hop
-    return derive(
-        "pipeline network",
-        Unit.SECONDS,
-        "2 * hop_s * ((stages - 1) + (1 - hidden) * micro_batches * virtual_stages)",
-        "",
-        "forward and backward; filling and draining always show",
-        hop_s=hop,
-        stages=of(layout.pipeline, Unit.COUNT),
-        hidden=of(hidden, Unit.FRACTION),
-        micro_batches=of(layout.micro_batches, Unit.COUNT),
-        virtual_stages=of(layout.virtual_stages, Unit.COUNT),
-    )
-
-
-def _bubble(layout: Layout, stage: StageTime) -> Quantity:
-    """Other stages' layers, with their waits."""
-    if layout.pipeline == 1:
-        return derive("bubble", Unit.SECONDS, "0")
-    return bubble_s(
-        layout.schedule,
-        layout.pipeline,
-        forward_s=stage.forward_with_waits,
-        input_s=stage.input_with_waits,
-        weight_s=stage.weight_gradients,
-        virtual_stages=layout.virtual_stages,
-    )
+@closed_form(
+    "pipeline network",
+    Unit.SECONDS,
+    note="forward and backward; filling and draining always show",
+)
+def _pipeline_network_s(
+    hop_s: Seconds, stages: Count, hidden: Fraction, micro_batches: Count, virtual_stages: Count
+) -> str:
+    return "2 * hop_s * ((stages - 1) + (1 - hidden) * micro_batches * virtual_stages)"
