@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from torchtally.chips import Cluster
+from torchtally.plan.closed_form import Bytes, Chips, Count, closed_form
 from torchtally.plan.parallel.rates import reached_between_nodes, reached_in_node
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.units import Unit
@@ -137,11 +138,10 @@ def all_to_all(payload: Amount, group: RankGroup, network: Network) -> Transfer:
     size = of(payload, Unit.BYTES, "payload")
     ways = []
     for protocol in RINGS:
-        terms = _latencies(
-            protocol, network.is_nvlink, group.in_node - 1, group.ranks - group.in_node
-        )
-        inside = _pieces("sent in the node", size, group.in_node - 1, group)
-        across = _pieces("sent to other nodes", size, group.ranks - group.in_node, group)
+        near, far = group.in_node - 1, group.ranks - group.in_node
+        terms = _latencies(protocol, network.is_nvlink, near, far)
+        inside = _pieces(near, size, group.ranks).with_name("sent in the node")
+        across = _pieces(far, size, group.ranks).with_name("sent to other nodes")
         speeds = _speeds(network, group)
         ends = {"in_node": inside, "between_nodes": across}
         wires = [f"{way}_bytes / (share * {way}_bytes_per_s)" for way in speeds]
@@ -204,7 +204,7 @@ def _ring(
     protocol: Protocol,
 ) -> Transfer:
     """Once round for a gather or a scatter, twice for both, which is an all-reduce."""
-    sent = _pieces("sent", payload, rounds * (group.ranks - 1), group)
+    sent = _pieces(rounds * (group.ranks - 1), payload, group.ranks)
     between = rounds * (group.nodes - 1)
     terms = _latencies(protocol, network.is_nvlink, rounds * (group.ranks - 1) - between, between)
     note = f"ring, {protocol.name}"
@@ -228,19 +228,11 @@ def _by_levels(payload: Quantity, group: RankGroup, network: Network) -> Transfe
     Every chip does its piece over its own wire.
     """
     inner, outer = RankGroup(group.in_node, group.in_node), RankGroup(group.nodes, 1)
-    piece = _pieces("piece", payload, 1, inner)
+    piece = _pieces(1, payload, inner.ranks).with_name("piece")
     scatter, gather = (_around(word, payload, inner, network) for word in ("scatter", "gather"))
     middle = _fastest([_ring("all-reduce", piece, 2, outer, network, ring) for ring in RINGS])
     parts = {"scatter": scatter, "between_nodes": middle, "gather": gather}
-    return Transfer(
-        total("sent", Unit.BYTES, {word: transfer.sent for word, transfer in parts.items()}),
-        total(
-            "all-reduce",
-            Unit.SECONDS,
-            {word: transfer.seconds for word, transfer in parts.items()},
-            note="by levels",
-        ),
-    )
+    return add_up("all-reduce", parts, note="by levels")
 
 
 def _transfer_s(
@@ -294,17 +286,10 @@ def _latencies(
     }
 
 
-def _pieces(name: str, payload: Quantity, pieces: int, group: RankGroup) -> Quantity:
+@closed_form("sent", Unit.BYTES, THAKUR)
+def _pieces(pieces: Count, payload: Bytes, ranks: Chips) -> str:
     """So many of the payload's n pieces."""
-    return derive(
-        name,
-        Unit.BYTES,
-        "pieces * payload / ranks",
-        THAKUR,
-        pieces=of(pieces, Unit.COUNT),
-        payload=payload,
-        ranks=of(group.ranks, Unit.CHIPS),
-    )
+    return "pieces * payload / ranks"
 
 
 def _fastest(ways: list[Transfer]) -> Transfer:
@@ -315,18 +300,16 @@ def _nothing(name: str) -> Transfer:
     return Transfer(derive("sent", Unit.BYTES, "0"), derive(name, Unit.SECONDS, "0"))
 
 
-def add_up(name: str, transfers: dict[str, Transfer]) -> Transfer:
+def add_up(name: str, transfers: dict[str, Transfer], *, note: str = "") -> Transfer:
     """One after the other."""
-    return Transfer(
-        total("sent", Unit.BYTES, {word: transfer.sent for word, transfer in transfers.items()}),
-        total(name, Unit.SECONDS, {word: transfer.seconds for word, transfer in transfers.items()}),
-    )
+    sent = {word: transfer.sent for word, transfer in transfers.items()}
+    seconds = {word: transfer.seconds for word, transfer in transfers.items()}
+    return Transfer(total("sent", Unit.BYTES, sent), total(name, Unit.SECONDS, seconds, note=note))
 
 
 def repeat(name: str, transfer: Transfer, times: Quantity, note: str = "") -> Transfer:
     """So many times over."""
     sent = derive("sent", Unit.BYTES, "times * each", times=times, each=transfer.sent)
     once = transfer.seconds
-    return Transfer(
-        sent, derive(name, Unit.SECONDS, "times * each", "", note, times=times, each=once)
-    )
+    whole = derive(name, Unit.SECONDS, "times * each", "", note, times=times, each=once)
+    return Transfer(sent, whole)

@@ -22,11 +22,9 @@ def reached_between_nodes(link: Link) -> Quantity:
 
 def _reached_bytes_per_s(link: Link, share: float, source: str) -> Quantity:
     assert link.bytes_per_s_per_direction is not None, "clusters refuse links without a speed"
-    return derive(
-        f"speed over {link.name}",
-        Unit.BYTE_PER_S,
-        "reached_share * promised_bytes_per_s",
-        source,
-        reached_share=of(share, Unit.FRACTION),
-        promised_bytes_per_s=of(link.bytes_per_s_per_direction, Unit.BYTE_PER_S),
+    reached, promised = (
+        of(share, Unit.FRACTION),
+        of(link.bytes_per_s_per_direction, Unit.BYTE_PER_S),
     )
+    terms = {"reached_share": reached, "promised_bytes_per_s": promised}
+    return derive(f"speed over {link.name}", Unit.BYTE_PER_S, " * ".join(terms), source, **terms)

@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from torchtally.plan.activations import held_cast_bytes, setting_of
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.weights import Weight
+from torchtally.plan.closed_form import (
+    Bytes,
+    BytesPerParameter,
+    Count,
+    ParameterCount,
+    closed_form,
+)
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.layout import Layout, Sharding
@@ -41,7 +48,10 @@ def chip_states(
 ) -> ChipStates:
     """Of a chip of this stage: what its weights, gradients and optimizer state take."""
     here = chip_weights(model, layout)
-    dense, experts = _count(here, layout, stage, False), _count(here, layout, stage, True)
+    dense, experts = (
+        parameters_of_stage(here, layout, stage, of_experts=of_experts)
+        for of_experts in (False, True)
+    )
     level = layout.shard.stage
 
     def each(name: str, itemsize: int, from_level: int) -> Quantity:
@@ -59,22 +69,17 @@ def chip_states(
 
 
 def parameters_of_stage(
-    weights: ChipWeights, layout: Layout, stage: int, *, of_experts: bool
+    here: ChipWeights, layout: Layout, stage: int, *, of_experts: bool
 ) -> Quantity:
     """Parameters on a chip of this stage before any sharing: experts', or all others."""
-    return _count(weights, layout, stage, of_experts)
+    outside = elements(_outside_layers(here, layout, stage), of_experts=of_experts)
+    count = _parameters(elements(here.layers, of_experts=of_experts), layout.pipeline, outside)
+    return count.with_name("experts") if of_experts else count
 
 
-def _count(here: ChipWeights, layout: Layout, stage: int, of_experts: bool) -> Quantity:
-    ends = _outside_layers(here, layout, stage)
-    return derive(
-        "experts" if of_experts else "parameters on the chip",
-        Unit.PARAMETERS,
-        "layers / stages + outside",
-        layers=of(elements(here.layers, of_experts=of_experts), Unit.PARAMETERS),
-        stages=of(layout.pipeline, Unit.COUNT),
-        outside=of(elements(ends, of_experts=of_experts), Unit.PARAMETERS),
-    )
+@closed_form("parameters on the chip", Unit.PARAMETERS)
+def _parameters(layers: ParameterCount, stages: Count, outside: ParameterCount) -> str:
+    return "layers / stages + outside"
 
 
 def _outside_layers(here: ChipWeights, layout: Layout, stage: int) -> tuple[Weight, ...]:
@@ -142,20 +147,21 @@ def _gathered(model: Model, here: ChipWeights, layout: Layout, recipe: Recipe) -
     largest = max(
         *units, *(sum(weight.elements for weight in end) for end in (here.embedding, here.head))
     )
-    is_gathered = layout.shard is Sharding.ZERO3
-    return derive(
-        "gathered",
-        Unit.BYTES,
-        "(largest + next_layer) * gathered_bytes + largest * gradient_bytes",
-        ZERO,
-        "the layer at work and the one fetched ahead; one layer's gradients",
-        largest=of(largest, Unit.PARAMETERS),
-        next_layer=of(max(units), Unit.PARAMETERS),
-        gathered_bytes=of(
-            gathered_itemsize_bytes(recipe) if is_gathered else 0, Unit.BYTES_PER_PARAMETER
-        ),
-        gradient_bytes=of(recipe.gradient_bytes, Unit.BYTES_PER_PARAMETER),
-    )
+    gathered = gathered_itemsize_bytes(recipe) if layout.shard is Sharding.ZERO3 else 0
+    return _gathered_bytes(largest, max(units), gathered, recipe.gradient_bytes)
+
+
+@closed_form(
+    "gathered",
+    Unit.BYTES,
+    ZERO,
+    "the layer at work and the one fetched ahead; one layer's gradients",
+)
+def _gathered_bytes(
+    largest: ParameterCount, next_layer: ParameterCount,
+    gathered_bytes: BytesPerParameter, gradient_bytes: BytesPerParameter,
+) -> str:  # fmt: skip
+    return "(largest + next_layer) * gathered_bytes + largest * gradient_bytes"
 
 
 def _casts(model: Model, layout: Layout, recipe: Recipe) -> Quantity:
@@ -164,10 +170,10 @@ def _casts(model: Model, layout: Layout, recipe: Recipe) -> Quantity:
     """
     if layout.recompute is Recompute.NONE or layout.shard is Sharding.ZERO3:
         return derive("casts", Unit.BYTES, "0")
-    return derive(
-        "casts",
-        Unit.BYTES,
-        "all_layers / stages",
-        all_layers=held_cast_bytes(setting_of(model, 1, 1, recipe, **layout.activation_options)),
-        stages=of(layout.pipeline, Unit.COUNT),
-    )
+    whole = held_cast_bytes(setting_of(model, 1, 1, recipe, **layout.activation_options))
+    return _cast_bytes(whole, layout.pipeline)
+
+
+@closed_form("casts", Unit.BYTES)
+def _cast_bytes(all_layers: Bytes, stages: Count) -> str:
+    return "all_layers / stages"

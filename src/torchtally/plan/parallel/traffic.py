@@ -7,6 +7,16 @@ from dataclasses import dataclass
 
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model
+from torchtally.plan.closed_form import (
+    Bytes,
+    BytesEach,
+    BytesPerParameter,
+    Chips,
+    Count,
+    ParameterCount,
+    Tokens,
+    closed_form,
+)
 from torchtally.plan.parallel.communication import (
     Network,
     RankGroup,
@@ -21,7 +31,7 @@ from torchtally.plan.parallel.communication import (
     send,
 )
 from torchtally.plan.parallel.layout import Layout, Sharding
-from torchtally.plan.quantity import Amount, Quantity, derive, of
+from torchtally.plan.quantity import Amount, Quantity, of
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -76,7 +86,7 @@ def tensor_traffic(
     plain = _tokens_bytes(model, layout, sequence, recipe)
     block = layer.feed_forward
     met = block.active + bool(block.shared_width) if isinstance(block, Experts) else 1
-    routed = _times("routed", plain, met)
+    routed = plain if met == 1 else _times(met, plain)
     parts = {
         "attention": _summing(plain, layout, network),
         "feed_forward": _summing(routed, layout, network),
@@ -106,25 +116,20 @@ def context_traffic(
     value_dim = (
         attention.value_head_dim if isinstance(attention, LatentAttention) else attention.head_dim
     )
-    block = derive(
-        "keys and values",
-        Unit.BYTES,
-        "batch * sequence / context * heads * (head_dim + value_head_dim) * itemsize / tensor",
-        RING_ATTENTION,
-        batch=of(layout.micro_batch, Unit.COUNT),
-        sequence=of(sequence, Unit.TOKENS),
-        context=of(c, Unit.CHIPS),
-        heads=of(heads, Unit.COUNT),
-        head_dim=of(attention.head_dim, Unit.COUNT),
-        value_head_dim=of(value_dim, Unit.COUNT),
-        itemsize=of(recipe.activation_bytes, Unit.BYTES_EACH),
-        tensor=of(layout.tensor, Unit.CHIPS),
-    )
-    steps = of(c - 1, Unit.COUNT)
     if c == 1:
         return all_gather(0, ring, network)
+    sizes = (heads, attention.head_dim, value_dim, recipe.activation_bytes)
+    block = _keys_and_values_bytes(layout.micro_batch, sequence, c, *sizes, layout.tensor)
     hop = send(block, crosses_nodes=ring.nodes > 1, network=network)
-    return repeat("context parallelism", hop, steps, RING_ATTENTION)
+    return repeat("context parallelism", hop, of(c - 1, Unit.COUNT), RING_ATTENTION)
+
+
+@closed_form("keys and values", Unit.BYTES, RING_ATTENTION)
+def _keys_and_values_bytes(
+    batch: Count, sequence: Tokens, context: Chips, heads: Count, head_dim: Count,
+    value_head_dim: Count, itemsize: BytesEach, tensor: Chips,
+) -> str:  # fmt: skip
+    return "batch * sequence / context * heads * (head_dim + value_head_dim) * itemsize / tensor"
 
 
 def expert_traffic(
@@ -136,18 +141,16 @@ def expert_traffic(
     """
     block = layer.feed_forward
     active = block.active if isinstance(block, Experts) else 0
-    routed = derive(
-        "routed tokens",
-        Unit.BYTES,
-        "tokens * active / tensor",
-        "GShard, arXiv 2006.16668",
-        tokens=_tokens_bytes(model, layout, sequence, recipe),
-        active=of(active, Unit.COUNT),
-        tensor=of(layout.stream_split, Unit.CHIPS),
-    )
+    tokens = _tokens_bytes(model, layout, sequence, recipe)
+    routed = _routed_bytes(tokens, active, layout.stream_split)
     among = group(layout.expert, layout.tensor, network)
     once = all_to_all(routed if active else 0, among, network)
     return repeat("expert parallelism", once, of(2, Unit.COUNT), "dispatch and combine")
+
+
+@closed_form("routed tokens", Unit.BYTES, "GShard, arXiv 2006.16668")
+def _routed_bytes(tokens: Bytes, active: Count, tensor: Chips) -> str:
+    return "tokens * active / tensor"
 
 
 def pipeline_traffic(
@@ -160,17 +163,14 @@ def pipeline_traffic(
     """
     if layout.pipeline == 1:
         return all_gather(0, RankGroup(1, 1), network)
-    passed = _tokens_bytes(model, layout, sequence, recipe)
-    part = derive(
-        "passed on",
-        Unit.BYTES,
-        "tokens / tensor",
-        "Narayanan et al. 2021, arXiv 2104.04473, section 4.1",
-        tokens=passed,
-        tensor=of(layout.tensor, Unit.CHIPS),
-    )
+    part = _passed_bytes(_tokens_bytes(model, layout, sequence, recipe), layout.tensor)
     crosses = groups(layout, network).stages_cross_nodes
     return send(part, crosses_nodes=crosses, network=network)
+
+
+@closed_form("passed on", Unit.BYTES, "Narayanan et al. 2021, arXiv 2104.04473, section 4.1")
+def _passed_bytes(tokens: Bytes, tensor: Chips) -> str:
+    return "tokens / tensor"
 
 
 def gradient_traffic(
@@ -182,7 +182,7 @@ def gradient_traffic(
     shares all-reduced across groups.
     """
     among = groups(layout, network)
-    size = _bytes("gradients", parameters, recipe.gradient_bytes)
+    size = _bytes(parameters, recipe.gradient_bytes).with_name("gradients")
     if layout.shard is Sharding.NONE:
         copies = group(
             layout.replicas // (layout.expert if of_experts else 1), layout.tensor, network
@@ -191,7 +191,7 @@ def gradient_traffic(
     shards = among.expert_shards if of_experts else among.shards
     parts = {"in_group": reduce_scatter(size, shards, network)}
     if among.copies.ranks > 1:
-        share = _part("share", size, shards.ranks)
+        share = _share_bytes(size, shards.ranks)
         parts["across"] = all_reduce(share, among.copies, network)
     return add_up("gradients", parts)
 
@@ -208,7 +208,7 @@ def gather_traffic(
     if layout.shard is Sharding.NONE:
         return all_gather(0, RankGroup(1, 1), network)
     among = groups(layout, network)
-    size = _bytes("weights", parameters, gathered_itemsize_bytes(recipe))
+    size = _bytes(parameters, gathered_itemsize_bytes(recipe))
     return all_gather(size, among.expert_shards if of_experts else among.shards, network)
 
 
@@ -231,36 +231,27 @@ def _summing(payload: Quantity, layout: Layout, network: Network) -> Transfer:
 
 def _tokens_bytes(model: Model, layout: Layout, sequence: Amount, recipe: Recipe) -> Quantity:
     """A micro-batch's tokens on one chip, each as wide as the model."""
-    return derive(
-        "tokens",
-        Unit.BYTES,
-        "batch * sequence / context * width * itemsize",
-        SHOEYBI,
-        batch=of(layout.micro_batch, Unit.COUNT),
-        sequence=of(sequence, Unit.TOKENS),
-        context=of(layout.context, Unit.CHIPS),
-        width=of(model.width, Unit.COUNT),
-        itemsize=of(recipe.activation_bytes, Unit.BYTES_EACH),
-    )
+    each = (model.width, recipe.activation_bytes)
+    return _micro_batch_bytes(layout.micro_batch, sequence, layout.context, *each)
 
 
-def _times(name: str, payload: Quantity, times: int) -> Quantity:
-    if times == 1:
-        return payload
-    return derive(name, Unit.BYTES, "times * each", times=of(times, Unit.COUNT), each=payload)
+@closed_form("tokens", Unit.BYTES, SHOEYBI)
+def _micro_batch_bytes(
+    batch: Count, sequence: Tokens, context: Chips, width: Count, itemsize: BytesEach
+) -> str:
+    return "batch * sequence / context * width * itemsize"
 
 
-def _part(name: str, payload: Quantity, parts: int) -> Quantity:
-    return derive(name, Unit.BYTES, "whole / parts", whole=payload,
-                   parts=of(parts, Unit.CHIPS))  # fmt: skip
+@closed_form("routed", Unit.BYTES)
+def _times(times: Count, each: Bytes) -> str:
+    return "times * each"
 
 
-def _bytes(name: str, parameters: Amount, itemsize_bytes: int) -> Quantity:
-    return derive(
-        name,
-        Unit.BYTES,
-        "parameters * bytes_each",
-        ZERO,
-        parameters=of(parameters, Unit.PARAMETERS),
-        bytes_each=of(itemsize_bytes, Unit.BYTES_PER_PARAMETER),
-    )
+@closed_form("share", Unit.BYTES)
+def _share_bytes(whole: Bytes, parts: Chips) -> str:
+    return "whole / parts"
+
+
+@closed_form("weights", Unit.BYTES, ZERO)
+def _bytes(parameters: ParameterCount, bytes_each: BytesPerParameter) -> str:
+    return "parameters * bytes_each"

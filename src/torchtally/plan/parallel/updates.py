@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torchtally.chips import Chip
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.weights import Group
+from torchtally.plan.closed_form import Count, Number, ParameterCount, Seconds, closed_form
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.communication import Network, Transfer, add_up, repeat
 from torchtally.plan.parallel.compute import optimizer_s
@@ -17,7 +18,7 @@ from torchtally.plan.parallel.shards import chip_weights
 from torchtally.plan.parallel.stage import StageTime
 from torchtally.plan.parallel.states import parameters_of_stage
 from torchtally.plan.parallel.traffic import gather_traffic, gradient_traffic
-from torchtally.plan.quantity import Quantity, derive, of, total
+from torchtally.plan.quantity import Quantity, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -46,23 +47,13 @@ def updates(
     """What is sent for parameters layer by layer, and the optimizer's step."""
     stage = layout.pipeline - 1
     here = chip_weights(model, layout)
-    units = derive(
-        "units",
-        Unit.NUMBER,
-        "layers / stages + 1",
-        "",
-        "layers of the stage, and the head",
-        layers=of(model.layers, Unit.COUNT),
-        stages=of(layout.pipeline, Unit.COUNT),
-    )
+    units = _units(model.layers, layout.pipeline)
     gradients, gathered = {}, {}
     for of_experts in (False, True):
         count = parameters_of_stage(here, layout, stage, of_experts=of_experts)
         if not count.value:
             continue
-        unit = derive(
-            "a unit", Unit.PARAMETERS, "ceil(parameters / units)", parameters=count, units=units
-        )
+        unit = _a_unit(count, units)
         word = "experts" if of_experts else "others"
         gradients[word] = gradient_traffic(unit, layout, recipe, network, of_experts=of_experts)
         gathered[word] = gather_traffic(unit, layout, recipe, network, of_experts=of_experts)
@@ -74,34 +65,31 @@ def updates(
     )
 
 
+@closed_form("units", Unit.NUMBER, note="layers of the stage, and the head")
+def _units(layers: Count, stages: Count) -> str:
+    return "layers / stages + 1"
+
+
+@closed_form("a unit", Unit.PARAMETERS)
+def _a_unit(parameters: ParameterCount, units: Number) -> str:
+    return "ceil(parameters / units)"
+
+
 def _optimizer_s(
     model: Model, layout: Layout, recipe: Recipe, optimizer: Optimizer, chip: Chip
 ) -> Quantity:
     here = chip_weights(model, layout)
-    is_shared = layout.shard is not Sharding.NONE
-    shards = layout.shards if is_shared else 1
-    expert_shards = layout.expert_shards if is_shared else 1
-    p = layout.pipeline
-    ends = here.head + (here.embedding if p == 1 else ())
-    parts = {
-        "layers": (
-            [layer for layer in here.layers if layer.group is not Group.EXPERTS],
-            shards * p,
-        ),
-        "experts": (
-            [layer for layer in here.layers if layer.group is Group.EXPERTS],
-            expert_shards * p,
-        ),
-        "ends": (list(ends), shards),
+    is_shared, p = layout.shard is not Sharding.NONE, layout.pipeline
+    shards, expert_shards = (layout.shards, layout.expert_shards) if is_shared else (1, 1)
+    dense = [weight for weight in here.layers if weight.group is not Group.EXPERTS]
+    experts = [weight for weight in here.layers if weight.group is Group.EXPERTS]
+    ends = [*here.head, *(here.embedding if p == 1 else ())]
+    parts = {"layers": (dense, shards * p), "experts": (experts, expert_shards * p)}
+    seconds = {
+        word: optimizer_s(weights, by, recipe, optimizer, layout.implementation, chip)
+        for word, (weights, by) in {**parts, "ends": (ends, shards)}.items()
     }
-    return total(
-        "optimizer",
-        Unit.SECONDS,
-        {
-            word: optimizer_s(weights, by, recipe, optimizer, layout.implementation, chip)
-            for word, (weights, by) in parts.items()
-        },
-    )
+    return total("optimizer", Unit.SECONDS, seconds)
 
 
 def data_wait(layout: Layout, stage: StageTime, updates: Updates, overlap: Overlap) -> Quantity:
@@ -111,26 +99,26 @@ def data_wait(layout: Layout, stage: StageTime, updates: Updates, overlap: Overl
     shared ones after each. Shared parameters are gathered for each pass of each micro-batch;
     else, where the optimizer's state is shared, once, behind the first forward pass.
     """
-    m = of(layout.micro_batches, Unit.COUNT)
+    m = layout.micro_batches
     sent, fetched = updates.gradients.seconds, updates.gathered.seconds
     forward, backward = stage.forward, stage.backward
     share, units = overlap.shares["data"], updates.units
     level = layout.shard.stage
     if level == 3:
         both = total("fetched and sent", Unit.SECONDS, {"fetched": fetched, "sent": sent})
-        return derive(
-            "data parallelism",
-            Unit.SECONDS,
-            "micro_batches * (forward_s + backward_s)",
-            micro_batches=m,
-            forward_s=exposed_by_layers_s("weights, forward", fetched, forward, share, units),
-            backward_s=exposed_by_layers_s("weights, gradients", both, backward, share, units),
-        )
-    return derive(
-        "data parallelism",
-        Unit.SECONDS,
-        "times * gradients_s + weights_s",
-        times=m if level == 2 else of(1, Unit.COUNT),
-        gradients_s=exposed_by_layers_s("gradients", sent, backward, share, units),
-        weights_s=exposed_by_layers_s("weights", fetched, forward, share, units),
-    )
+        forward_s = exposed_by_layers_s("weights, forward", fetched, forward, share, units)
+        backward_s = exposed_by_layers_s("weights, gradients", both, backward, share, units)
+        return _wait_of_each_pass_s(m, forward_s, backward_s)
+    gradients_s = exposed_by_layers_s("gradients", sent, backward, share, units)
+    weights_s = exposed_by_layers_s("weights", fetched, forward, share, units)
+    return _wait_of_a_step_s(m if level == 2 else 1, gradients_s, weights_s)
+
+
+@closed_form("data parallelism", Unit.SECONDS)
+def _wait_of_each_pass_s(micro_batches: Count, forward_s: Seconds, backward_s: Seconds) -> str:
+    return "micro_batches * (forward_s + backward_s)"
+
+
+@closed_form("data parallelism", Unit.SECONDS)
+def _wait_of_a_step_s(times: Count, gradients_s: Seconds, weights_s: Seconds) -> str:
+    return "times * gradients_s + weights_s"
