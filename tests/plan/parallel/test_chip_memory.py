@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plan.parallel.builders import bare, llama, mixture, workload
-from torchtally.chips import chip
 from torchtally.plan.activations import Implementation
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import OPTIMIZERS, optimizer
-from torchtally.plan.parallel.chip_memory import ChipMemory, chip_memory
+from torchtally.plan.parallel.chip_memory import ChipMemory
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
+from torchtally.plan.parallel.pricing import Pricing
 from torchtally.plan.parallel.states import ChipStates, chip_states
 from torchtally.plan.recipes import recipe
 
@@ -105,14 +105,8 @@ def test_a_pipelines_ends_have_the_embedding_and_the_head() -> None:
 
 
 def memory(layout: Layout, model: object = None, sequence: int = 2048) -> ChipMemory:
-    return chip_memory(
-        model or llama(),  # type: ignore[arg-type]
-        chip("H100-SXM"),
-        layout,
-        sequence=sequence,
-        recipe=MIXED,
-        optimizer=ADAMW,
-    )
+    job = workload(model or llama(), "H100-SXM", sequence=sequence)  # type: ignore[arg-type]
+    return Pricing(job).memory(layout)
 
 
 def test_a_chip_holds_the_sum_of_its_parts() -> None:

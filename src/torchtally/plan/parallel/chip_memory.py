@@ -17,19 +17,15 @@ from torchtally.plan.activations import (
 )
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.closed_form import Bytes, Count, Number, closed_form
-from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pipeline import in_flight
-from torchtally.plan.parallel.states import ChipStates, chip_states
+from torchtally.plan.parallel.states import ChipStates
 from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
 MIB = 1 << 20
-
-KEPT = "per_micro_batch_bytes * in_flight"
-"""What a stage keeps of all micro-batches: of thousands of layouts, by `plain_number` alone."""
 
 NCCL_CHANNELS = 24
 """What NCCL says that it uses in a node of H100s ("24 coll channels" in its logs)."""
@@ -63,7 +59,12 @@ class StageActivations:
 
 @dataclass(frozen=True, slots=True)
 class ChipMemory:
-    """All that is on one chip at the fullest moment."""
+    """All that is on one chip at the fullest moment. Nothing is lost to fragmentation in it.
+
+    All gradients are counted beside all activations, which is so from the second micro-batch on;
+    with one, gradients come as activations go, and this is an upper bound. What an optimizer of
+    many operators needs while it runs is less than the activations that are gone then.
+    """
 
     stage: int
     states: ChipStates
@@ -75,30 +76,6 @@ class ChipMemory:
     outside: Quantity
     """Estimated: CUDA's context and the buffers of NCCL, outside of any tensor."""
     total: Quantity
-
-
-def chip_memory(
-    model: Model,
-    chip: Chip,
-    layout: Layout,
-    *,
-    sequence: int,
-    recipe: Recipe,
-    optimizer: Optimizer,
-) -> ChipMemory:
-    """Of the fullest chip. Nothing is lost to fragmentation in it.
-
-    All gradients are counted beside all activations, which is so from the second micro-batch on;
-    with one, gradients come as activations go, and this is an upper bound. What an optimizer of
-    many operators needs while it runs is less than the activations that are gone then.
-    """
-    memories = []
-    layers = layer_activations(model, layout, sequence, recipe)
-    for stage in ends(layout):
-        states = chip_states(model, layout, recipe, optimizer, stage=stage)
-        activations = stage_activations(layers, layout.pipeline, stage=stage)
-        memories.append(memory_of_stage(layout, states, activations, outside(layout, chip), stage))
-    return max(memories, key=lambda chip_memory: chip_memory.total.value)
 
 
 def ends(layout: Layout) -> tuple[int, ...]:
@@ -142,7 +119,7 @@ def flying_on(layout: Layout, stage: int) -> Quantity:
 @closed_form("activations", Unit.BYTES)
 def kept_bytes(per_micro_batch_bytes: Bytes, in_flight: Number) -> str:
     """Of a stage's layers, for all micro-batches in flight."""
-    return KEPT
+    return "per_micro_batch_bytes * in_flight"
 
 
 def at_the_end(layout: Layout, activations: StageActivations) -> Quantity:

@@ -6,7 +6,7 @@ layouts cost little more than their parts.
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cached_property, wraps
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -14,7 +14,6 @@ from torchtally.plan import training
 from torchtally.plan.closed_form import Count, Fraction, Seconds, Tokens, closed_form
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.parallel.chip_memory import (
-    KEPT,
     ChipMemory,
     LayerActivations,
     StageActivations,
@@ -30,7 +29,6 @@ from torchtally.plan.parallel.communication import Network, Transfer, network
 from torchtally.plan.parallel.degrees import DEGREES, IN_LAYERS, Degree
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pipeline import bubble_s
-from torchtally.plan.parallel.plain import plain_number
 from torchtally.plan.parallel.stage import LayerWorks, Pieces, StageTime, pieces, stage_time, works
 from torchtally.plan.parallel.states import ChipStates, chip_states
 from torchtally.plan.parallel.step import Parts, Step, Workload
@@ -83,9 +81,12 @@ class Pricing:
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
-        self.network: Network = network(workload.cluster)
         self.values: dict[tuple[Any, ...], Any] = {}
         """Parts by what they depend on."""
+
+    @cached_property
+    def network(self) -> Network:
+        return network(self.workload.cluster)
 
     def step(self, layout: Layout) -> Step:
         """All of it."""
@@ -214,9 +215,9 @@ class Pricing:
         )
 
     def _kept_bytes(self, layout: Layout, stage: int) -> int:
-        """Of all micro-batches in flight."""
-        kept = self._activations(layout, stage).layers.value
-        return round(_KEPT_BYTES(kept, self._in_flight(layout, stage)))
+        """`kept_bytes` as a plain number: thousands of layouts are compared, and few shown."""
+        each = self._activations(layout, stage).layers.value
+        return round(each * self._in_flight(layout, stage))
 
     @once("schedule", "pipeline", "micro_batches", "virtual_stages")
     def _in_flight(self, layout: Layout, stage: int) -> float:
@@ -263,9 +264,6 @@ class Pricing:
     @once(*ALL)
     def _outside(self, layout: Layout) -> Quantity:
         return outside(layout, self.workload.cluster.chip)
-
-
-_KEPT_BYTES = plain_number(KEPT, "per_micro_batch_bytes", "in_flight")
 
 
 @closed_form("tokens of a step", Unit.TOKENS)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torchtally.chips import Chip, known_chips
 from torchtally.errors import UsageError
+from torchtally.plan.closed_form import Bytes, closed_form
 from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, price_of, unknown_costs
@@ -62,15 +63,16 @@ def fewest_chips(request: Request) -> Answer:
 
 def chips_to_hold(request: Request) -> Quantity:
     """The fewest of the chip whose memory holds all states, shared among them (FSDP)."""
-    return derive(
-        "chips to hold the states",
-        Unit.CHIPS,
-        "ceil(states / memory)",
-        "",
-        "parameters, gradients and optimizer state; activations come on top",
-        states=states_of(request).total,
-        memory=capacity_of(request),
-    )
+    return _chips_to_hold(states_of(request).total, capacity_of(request))
+
+
+@closed_form(
+    "chips to hold the states",
+    Unit.CHIPS,
+    note="parameters, gradients and optimizer state; activations come on top",
+)
+def _chips_to_hold(states: Bytes, memory: Bytes) -> str:
+    return "ceil(states / memory)"
 
 
 def what_to_rent(request: Request) -> Answer:

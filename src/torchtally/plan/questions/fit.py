@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from torchtally.plan.activations import AttentionKernel
+from torchtally.plan.activations import AttentionKernel, Implementation
 from torchtally.plan.parallel.chip_memory import ChipMemory
 from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.parallel.layout import Layout
@@ -53,8 +53,7 @@ def fit(request: Request) -> Answer:
         assumptions=(
             *assumptions,
             batch_in_words(layout),
-            FSDP if layout.chips > 1 else "",
-            f"Norms, activations and the loss: {implementation_in_words(layout)}.",
+            *run_in_words(layout),
             kernel_in_words(layout),
             *overlap_in_words(step),
             FULL_MEMORY,
@@ -85,11 +84,17 @@ def batch_in_words(layout: Layout) -> str:
     return f"Micro-batches of {layout.micro_batch}{times} (--micro-batch, --batch)."
 
 
+def run_in_words(layout: Layout) -> tuple[str, str]:
+    """How a plain layout shares states, and which kernels are assumed."""
+    return FSDP if layout.chips > 1 else "", implementation_in_words(layout)
+
+
 def implementation_in_words(layout: Layout) -> str:
     """Which kernels are assumed."""
-    if str(layout.implementation) == "eager":
-        return "transformers' operators one by one (--kernels fused: as in Megatron-LM)"
-    return "fused kernels as in Megatron-LM (--kernels eager: as in transformers)"
+    how = "fused kernels as in Megatron-LM (--kernels eager: as in transformers)"
+    if layout.implementation is Implementation.EAGER:
+        how = "transformers' operators one by one (--kernels fused: as in Megatron-LM)"
+    return f"Norms, activations and the loss: {how}."
 
 
 def kernel_in_words(layout: Layout) -> str:

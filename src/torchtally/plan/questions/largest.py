@@ -6,21 +6,21 @@ from dataclasses import replace
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.shapes import scale_to
 from torchtally.plan.capacity import largest, largest_parameters
+from torchtally.plan.closed_form import Bytes, Chips, Count, closed_form
 from torchtally.plan.memory import bytes_per_parameter
-from torchtally.plan.parallel.chip_memory import chip_memory
 from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.pricing import Pricing
 from torchtally.plan.parallel.pricing import step as step_of
 from torchtally.plan.parallel.step import Step, Workload
-from torchtally.plan.quantity import Quantity, derive, of
+from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.fit import (
-    FSDP,
     batch_in_words,
     capacity_of,
-    implementation_in_words,
     memory_table,
+    run_in_words,
 )
-from torchtally.plan.questions.request import Request, Subject, subject
+from torchtally.plan.questions.request import Request, subject
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import USUAL_VOCABULARY, plain_layout, workload_of
 from torchtally.units import Unit, format_bytes
@@ -34,13 +34,7 @@ MOST_TOKENS = 1 << 32
 def largest_model(request: Request) -> Answer:
     """By the bytes that each parameter takes; and with activations, where a sequence is given."""
     cluster = request.of_cluster
-    capacity = derive(
-        "memory of all chips",
-        Unit.BYTES,
-        "chips * memory",
-        chips=of(cluster.count, Unit.CHIPS),
-        memory=capacity_of(request),
-    )
+    capacity = _all_memory(cluster.count, capacity_of(request))
     each = bytes_per_parameter(request.recipe, request.optimizer)
     bound = largest_parameters(capacity, each)
     how = f"{request.optimizer.name}, {request.recipe.name}"
@@ -74,10 +68,9 @@ def largest_model(request: Request) -> Answer:
         figures=(size, bound.with_name("before activations"), each, step.memory.total, capacity),
         tables=(memory_table(step.memory),),
         assumptions=(
-            *_assumed_shape(step),
+            f"Assumed shape: width = 128 x layers, SwiGLU, a vocabulary of {USUAL_VOCABULARY}.",
             batch_in_words(step.layout),
-            FSDP if step.layout.chips > 1 else "",
-            f"Norms, activations and the loss: {implementation_in_words(step.layout)}.",
+            *run_in_words(step.layout),
         ),
     )
 
@@ -95,13 +88,7 @@ def largest_batch(request: Request) -> Answer:
         raise UsageError(_nothing_fits(request, workload, layout(1)))
     step = step_of(workload, layout(count))
     answer = of(count, Unit.COUNT).with_name("largest micro-batch")
-    sequences = derive(
-        "sequences of all chips",
-        Unit.COUNT,
-        "chips * micro_batch",
-        chips=of(workload.cluster.count, Unit.CHIPS),
-        micro_batch=answer,
-    )
+    sequences = _all_sequences(workload.cluster.count, answer)
     return Answer(
         question="largest-batch",
         headline=(
@@ -114,8 +101,7 @@ def largest_batch(request: Request) -> Answer:
         tables=(memory_table(step.memory),),
         assumptions=(
             *assumptions,
-            FSDP if step.layout.chips > 1 else "",
-            f"Norms, activations and the loss: {implementation_in_words(step.layout)}.",
+            *run_in_words(step.layout),
         ),
     )
 
@@ -144,11 +130,20 @@ def largest_sequence(request: Request) -> Answer:
         assumptions=(
             *assumptions,
             batch_in_words(layout),
-            FSDP if layout.chips > 1 else "",
-            f"Norms, activations and the loss: {implementation_in_words(layout)}.",
+            *run_in_words(layout),
         ),
         unknown=_beyond(workload, count),
     )
+
+
+@closed_form("memory of all chips", Unit.BYTES)
+def _all_memory(chips: Chips, memory: Bytes) -> str:
+    return "chips * memory"
+
+
+@closed_form("sequences of all chips", Unit.COUNT)
+def _all_sequences(chips: Chips, micro_batch: Count) -> str:
+    return "chips * micro_batch"
 
 
 LARGEST: Mapping[str, Callable[[Request], Answer]] = {
@@ -163,15 +158,7 @@ def _fits(workload: Workload, layout: Layout) -> bool:
 
 
 def _memory_bytes(workload: Workload, layout: Layout) -> int:
-    memory = chip_memory(
-        workload.model,
-        workload.cluster.chip,
-        layout,
-        sequence=workload.sequence,
-        recipe=workload.recipe,
-        optimizer=workload.optimizer,
-    )
-    return int(memory.total.value)
+    return int(Pricing(workload).memory(layout).total.value)
 
 
 def _largest_with_activations(request: Request, bound: int) -> tuple[Quantity, Step]:
@@ -193,14 +180,8 @@ def _largest_with_activations(request: Request, bound: int) -> tuple[Quantity, S
         smallest = workload(first * STEP_PARAMETERS)
         raise UsageError(_nothing_fits(request, smallest, plain_layout(request, smallest)))
     fitting = workload((first + count) * STEP_PARAMETERS)
-    biggest: Subject = subject(fitting.model)
-    return biggest.parameters.with_name("largest model"), step_of(
-        fitting, plain_layout(request, fitting)
-    )
-
-
-def _assumed_shape(step: Step) -> tuple[str, ...]:
-    return (f"Assumed shape: width = 128 x layers, SwiGLU, a vocabulary of {USUAL_VOCABULARY}.",)
+    size = subject(fitting.model).parameters.with_name("largest model")
+    return size, step_of(fitting, plain_layout(request, fitting))
 
 
 def _beyond(workload: Workload, count: int) -> tuple[str, ...]:

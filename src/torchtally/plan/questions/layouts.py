@@ -2,11 +2,12 @@
 
 from torchtally.errors import UsageError
 from torchtally.plan.activations import AttentionKernel, Implementation, usual_kernel
+from torchtally.plan.closed_form import TokenPerS, Tokens, closed_form
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.degrees import LEGEND, layout_in_short, layout_text
 from torchtally.plan.parallel.search import Choices, Ranking, search
 from torchtally.plan.parallel.step import Step, Workload
-from torchtally.plan.quantity import Quantity, derive, of
+from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import (
@@ -35,6 +36,7 @@ def layouts(request: Request) -> Answer:
     ranking, batch, assumptions = rank(request)
     best = ranking.steps[0]
     count = of(request.of_cluster.count, Unit.CHIPS).with_name("chips")
+    seconds = _whole_training(request, best)
     return Answer(
         question="layouts",
         headline=(
@@ -50,17 +52,13 @@ def layouts(request: Request) -> Answer:
             best.tokens_per_s,
             best.mfu,
             best.memory.total,
-            *_whole_training(request, best),
-            *(
-                ()
-                if request.tokens is None
-                else bill(request, count, _whole_training(request, best)[0], request.chip)
-            ),
+            *seconds,
+            *(bill(request, count, seconds[0], request.chip) if seconds else ()),
         ),
         tables=(_table(ranking, request.rows or ROWS), time_table(best), memory_table(best.memory)),
         assumptions=(
             *assumptions,
-            f"Norms, activations and the loss: {implementation_in_words(best.layout)}.",
+            implementation_in_words(best.layout),
             kernel_in_words(best.layout),
             f"{ranking.tried} layouts were tried, {ranking.fitting} of them fit; "
             f"{ranking.invalid} more combinations of degrees are impossible.",
@@ -145,17 +143,12 @@ def _nothing(request: Request, ranking: Ranking, batch: int) -> str:
 
 def _whole_training(request: Request, best: Step) -> tuple[Quantity, ...]:
     """Seconds of all tokens at the best layout's speed."""
-    if request.tokens is None:
-        return ()
-    return (
-        derive(
-            "training time",
-            Unit.SECONDS,
-            "tokens / tokens_per_s",
-            tokens=of(request.tokens, Unit.TOKENS),
-            tokens_per_s=best.tokens_per_s,
-        ),
-    )
+    return () if request.tokens is None else (_time_s(request.tokens, best.tokens_per_s),)
+
+
+@closed_form("training time", Unit.SECONDS)
+def _time_s(tokens: Tokens, tokens_per_s: TokenPerS) -> str:
+    return "tokens / tokens_per_s"
 
 
 def _table(ranking: Ranking, rows: int) -> Table:

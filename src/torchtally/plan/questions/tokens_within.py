@@ -1,7 +1,8 @@
 """On how many tokens can these chips train, for a budget or until a deadline?"""
 
 from torchtally.errors import UsageError
-from torchtally.plan.quantity import Quantity, derive, of
+from torchtally.plan.closed_form import Chips, Hours, closed_form
+from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, price_of
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
@@ -61,15 +62,12 @@ def _seconds(request: Request, chips: Quantity) -> Quantity:
                 f"price unknown: give that of one {request.chip.name} for an hour, --price 2.49."
             )
         hours = chip_hours_for(request.budget_usd, price)
-        limits.append(
-            derive(
-                "time that the budget buys",
-                Unit.SECONDS,
-                "3600 * chip_hours / chips",
-                chip_hours=hours,
-                chips=chips,
-            )
-        )
+        limits.append(_paid_s(hours, chips))
     if not limits:
         raise UsageError("Missing limit: give --deadline 30d or --budget 1M.")
     return min(limits, key=lambda limit: limit.value)
+
+
+@closed_form("time that the budget buys", Unit.SECONDS)
+def _paid_s(chip_hours: Hours, chips: Chips) -> str:
+    return "3600 * chip_hours / chips"

@@ -1,8 +1,9 @@
 """How long does a training take on these chips, and what does it cost?"""
 
+from torchtally.plan.closed_form import Count, Tokens, closed_form
 from torchtally.plan.memory import token_data_bytes
 from torchtally.plan.parallel.degrees import layout_text
-from torchtally.plan.quantity import Quantity, derive, of
+from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import OPTIMISM
@@ -91,13 +92,9 @@ def _steps(request: Request, tokens: Quantity) -> tuple[Quantity, ...]:
     """Optimizer steps, where the global batch is known."""
     if request.global_batch is None or request.sequence is None:
         return ()
-    return (
-        derive(
-            "optimizer steps",
-            Unit.COUNT,
-            "ceil(tokens / (sequences * sequence))",
-            tokens=tokens,
-            sequences=of(request.global_batch, Unit.COUNT),
-            sequence=of(request.sequence, Unit.TOKENS),
-        ),
-    )
+    return (_optimizer_steps(tokens, request.global_batch, request.sequence),)
+
+
+@closed_form("optimizer steps", Unit.COUNT)
+def _optimizer_steps(tokens: Tokens, sequences: Count, sequence: Tokens) -> str:
+    return "ceil(tokens / (sequences * sequence))"
