@@ -1,7 +1,5 @@
 """Calibrations for tests: a few samples whose rates a reader can work out in their head."""
 
-from dataclasses import replace
-
 from msgspec import structs
 
 from tests.builders import mm_call, spec
@@ -73,7 +71,7 @@ def gpu(*samples: Sample, device: str = H100) -> Calibration:
 
 def cpu(device: str = "Some CPU @ 2.00GHz") -> Calibration:
     """Two threads of a CPU that nobody promises anything of."""
-    return replace(
+    return structs.replace(
         gpu(
             product(64, 64, 64, 64e9, "float32"),
             product(64, 64, 64, 32e9, "bfloat16"),

@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -143,7 +142,9 @@ def step_page(text: str) -> str:
 
 def machine_page(text: str) -> str:
     """The pages of a device, a version and a condition of this name."""
-    named = replace(calibrations.gpu(device=text), torch_version=text, conditions={text: text})
+    named = structs.replace(
+        calibrations.gpu(device=text), torch_version=text, conditions={text: text}
+    )
     return render(bench_report(bench_view(named)), "html", Look())
 
 

@@ -1,7 +1,6 @@
 """The text report: numbers whole, names harmless, lines no wider than asked for."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -170,7 +169,7 @@ def test_what_time_goes_into_is_said_largest_first() -> None:
 
 def test_a_host_that_is_too_slow_is_named_with_what_helps() -> None:
     """A step is two products of a millisecond, and three operators that take 4 ms to issue."""
-    slow = replace(AT_ONCE, forward_s=4 * MS, backward_s=4 * MS)
+    slow = structs.replace(AT_ONCE, forward_s=4 * MS, backward_s=4 * MS)
     said = page(stopwatch(host=slow))
     assert "100.0 % overhead" in said
     assert "The GPU stands idle 83.3 % of the time, since the host issues operators slower" in said

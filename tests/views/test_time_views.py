@@ -172,7 +172,7 @@ def test_an_operator_whose_time_nobody_knows_is_remarked() -> None:
 
 def test_idle_time_is_apart_from_the_kernels() -> None:
     """The host takes 4 ms to issue each operator of 1 ms: three quarters of the time are idle."""
-    slow = replace(AT_ONCE, forward_s=4 * MS, backward_s=4 * MS)
+    slow = structs.replace(AT_ONCE, forward_s=4 * MS, backward_s=4 * MS)
     found = account(model(), roofline=stopwatch(host=slow))
     found.check()
     assert ms(by(found, "line"), "place", "seconds", "kernel_s", "bound")[0] == (

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
+from msgspec import structs
 
 from torchtally.bench import (
     attention,
@@ -91,10 +92,10 @@ def bench(device: str, *, is_quick: bool, report: Said) -> Calibration:
         samples=(),
     )
     samples = tuple(_samples(place, stopwatch, work, report))
-    calibration = replace(calibration, samples=samples, peak_flop_per_s=best_rates(samples))
+    calibration = structs.replace(calibration, samples=samples, peak_flop_per_s=best_rates(samples))
     report("issuing", 0.97)
     issue = _issue(place, stopwatch, calibration)
-    return replace(calibration, issue=issue, conditions=machine.conditions(place))
+    return structs.replace(calibration, issue=issue, conditions=machine.conditions(place))
 
 
 def _samples(

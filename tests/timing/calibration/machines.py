@@ -1,6 +1,6 @@
 """An invented machine for tests: round figures."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.builders import copy_in_call, mm_call, spec
 from torchtally.timing.calibration import Calibration, Issue, Sample

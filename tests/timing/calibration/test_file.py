@@ -1,9 +1,9 @@
 """Calibrations on disk: what was written is read, and nothing else is."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.timing.calibration.machines import H100, HOST
 from torchtally.chips import chip
@@ -59,7 +59,7 @@ def test_a_sample_that_took_no_time_is_refused(tmp_path):
     path = tmp_path / "mine.json"
     write(HOST, path)
     found = json.loads(path.read_text())
-    found["samples"][1][0] = 0.0
+    found["samples"][1][1] = 0.0
     path.write_text(json.dumps(found))
     with pytest.raises(UsageError, match=r"samples: 2 \(aten\.mm\)"):
         read(path)

@@ -1,6 +1,5 @@
 """Corrections between measurements, by hand."""
 
-from dataclasses import replace
 from math import sqrt
 
 import pytest
@@ -97,7 +96,7 @@ def test_between_two_products_of_a_cpu():
 def test_no_calibration_lets_a_product_exceed_the_promised_peak():
     """A mistaken measurement: 8192 cubed in a microsecond."""
     call = mm_call(8192, 8192, 8192, "bfloat16")
-    gpu = Roofline(chip("H100-SXM"), replace(H100, samples=(Sample(call, 1e-6),)))
+    gpu = Roofline(chip("H100-SXM"), structs.replace(H100, samples=(Sample(call, 1e-6),)))
     found = gpu.kernel(call, *cost_of(call))
     assert found.seconds == pytest.approx(
         2 * 8192**3 / chip("H100-SXM").peak_flop_per_s("bfloat16")
@@ -106,7 +105,7 @@ def test_no_calibration_lets_a_product_exceed_the_promised_peak():
 
 def test_fresh_memory_is_paid_for_once_it_is_large():
     """32 MiB of results and more come from the operating system each time."""
-    cpu = Roofline(host_chip(HOST), replace(HOST, samples=()))
+    cpu = Roofline(host_chip(HOST), structs.replace(HOST, samples=()))
     small, large = add_call(8 * 2**20 - 1), add_call(8 * 2**20)
     difference = (
         cpu.kernel(large, *cost_of(large)).seconds - cpu.kernel(small, *cost_of(small)).seconds

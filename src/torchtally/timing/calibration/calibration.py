@@ -1,13 +1,13 @@
 """What was measured on one real device: the facts that predictions are corrected by."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import msgspec
 
 from torchtally.timing.calibration.sample import Sample
 
+FORMAT = 2
 
-@dataclass(frozen=True, slots=True)
-class Issue:
+
+class Issue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds the host takes to issue operators of a plain PyTorch loop, Python included.
 
     Measured on small models, whose steps are nothing else, with as many operators of each sort.
@@ -23,8 +23,7 @@ class Issue:
     """For each kernel of an operator beyond its first; 0 where there are no launches."""
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One device as `tally bench` measured it."""
 
     device: str
@@ -37,13 +36,18 @@ class Calibration:
     memory_bytes: int
     threads: int | None
     """Of the CPU that ran the operators; None for a GPU."""
-    peak_flop_per_s: Mapping[str, float] = field(hash=False)
+    peak_flop_per_s: dict[str, float]
     """The best rate any product reached, by dtype as the hardware table spells it."""
     bandwidth_bytes_per_s: float
     """The best rate at which large tensors were read and written."""
     first_touch_s_per_byte: float
     """What memory fresh from the operating system costs when it is first written; 0 on a GPU."""
     issue: Issue
-    samples: tuple[Sample, ...] = field(hash=False)
-    conditions: Mapping[str, str] = field(hash=False, default_factory=dict)
+    conditions: dict[str, str] = {}
     """Whatever else may matter: clocks, power limit, driver, platform."""
+    samples: tuple[Sample, ...]
+    format: int = FORMAT
+    """Of its file."""
+
+    def __hash__(self) -> int:
+        return hash((self.device, self.threads, self.date))

@@ -1,12 +1,10 @@
 """One measured operator: the call, as facts, and how long it took."""
 
-from dataclasses import dataclass
-
 from torchtally.trace import Call
+from torchtally.trace.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Record, frozen=True):
     """A call that ran by itself on a real device, again and again on the same tensors."""
 
     call: Call
