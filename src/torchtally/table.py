@@ -1,7 +1,7 @@
 """A finished view: rows and columns whose numbers a renderer only has to format."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from torchtally.errors import UsageError, did_you_mean
 from torchtally.shown import Shown
@@ -103,3 +103,29 @@ class Table(Shown):
             return self
         left_out = self.left_out + len(self.rows) - count
         return replace(self, rows=self.rows[:count], left_out=left_out)
+
+
+XY = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The points of one letter."""
+
+    letter: str
+    points: tuple[XY, ...]
+    name: str = ""
+    is_joined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Series over one axis; the first are drawn on top."""
+
+    title: str
+    x_title: str
+    series: tuple[Series, ...]
+    x_is_whole: bool = False
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """Letters of runs, by name."""
+    note: str = ""

@@ -95,18 +95,7 @@ _OWNERS, STORAGE_OWNERS, _REFERENCES = 4, 2, 3
 def storage_owners(tensor: torch.Tensor) -> int:
     """How many tensors and other C++ variables hold a tensor's storage, this call's among them."""
     storage: Any = tensor.untyped_storage()
-    return storage_owners_at(storage._cdata)
-
-
-def storage_address(tensor: torch.Tensor) -> int:
-    """Where a tensor's StorageImpl is. It holds nothing."""
-    storage: Any = tensor.untyped_storage()
-    return int(storage._cdata)
-
-
-def storage_owners_at(address: int) -> int:
-    """How many tensors and other C++ variables hold the StorageImpl, which has to be alive."""
-    owners: int = torch._C._storage_Use_Count(address)
+    owners: int = torch._C._storage_Use_Count(storage._cdata)
     return owners
 
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from tests.sweep.sweeps import definition, result
 from torchtally.errors import UsageError
+from torchtally.report.chart import chart_text
 from torchtally.report.terminal import table_text
 from torchtally.runs.processes import Exit
+from torchtally.sweep.chart import chart
 from torchtally.sweep.folder import open_folder
 from torchtally.sweep.parquet import check_parquet, steps_file, write_parquet
-from torchtally.sweep.plot import chart, chart_text
 from torchtally.sweep.results import (
     Status,
     ending,
@@ -87,7 +88,7 @@ def test_the_gist_is_the_error_not_what_stands_below_it(tmp_path: Path) -> None:
 
 def test_the_end_of_a_long_output(tmp_path: Path) -> None:
     (tmp_path / "output").write_bytes(b"\xff" * 50_000 + b"\none\rtwo\nthree")
-    assert last_lines(tmp_path / "output", 2) == "two\nthree"
+    assert last_lines(tmp_path / "output").endswith("\ntwo\nthree")
 
 
 @pytest.mark.parametrize("kept", [None, {}, {"status": "odd", "wall_s": 1, "exit_code": 0}])

@@ -5,7 +5,7 @@ B: batch.  I, O: input and output channels.  X: input side.  k: filter side.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -38,11 +38,7 @@ BATCHES = (1, 4, 16, 64)
 
 
 def operands(
-    layer: Conv,
-    B: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    format: torch.memory_format,
+    layer: Conv, B: int, dtype: torch.dtype, device: torch.device, format: torch.memory_format
 ) -> tuple[torch.Tensor, torch.Tensor]:
     image = torch.randn(B, layer.I, layer.X, layer.X, device=device).to(dtype)
     weight = torch.randn(layer.O, layer.I // layer.groups, layer.k, layer.k, device=device)
@@ -55,25 +51,13 @@ def settings(layer: Conv) -> tuple[object, ...]:
     return [layer.stride] * 2, [pad] * 2, [1, 1], False, [0, 0], layer.groups
 
 
-def forward(
-    layer: Conv,
-    B: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    format: torch.memory_format,
-) -> OpCall:
-    image, weight = operands(layer, B, dtype, device, format)
+def forward(layer: Conv, *batch: Any) -> OpCall:
+    image, weight = operands(layer, *batch)
     return work(aten.convolution.default, image, weight, None, *settings(layer))
 
 
-def backward(
-    layer: Conv,
-    B: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    format: torch.memory_format,
-) -> OpCall:
-    image, weight = operands(layer, B, dtype, device, format)
+def backward(layer: Conv, *batch: Any) -> OpCall:
+    image, weight = operands(layer, *batch)
     out = aten.convolution.default(image, weight, None, *settings(layer))
     needs_gradient = [layer.I > 3, True, False]  # the input image needs no gradient
     return work(

@@ -33,21 +33,26 @@ def rows(n: int) -> tuple[int, int]:
     return max(1, n // WIDTH), min(n, WIDTH)
 
 
-ONE: dict[str, Any] = {
-    "neg": aten.neg.default, "sqrt": aten.sqrt.default, "rsqrt": aten.rsqrt.default,
-    "exp": aten.exp.default, "log": aten.log.default, "sin": aten.sin.default,
-    "cos": aten.cos.default, "tanh": aten.tanh.default, "sigmoid": aten.sigmoid.default,
-    "relu": aten.relu.default, "relu_": aten.relu_.default, "gelu": aten.gelu.default,
-    "silu": aten.silu.default, "zero_": aten.zero_.default, "clone": aten.clone.default,
-    "abs": aten.abs.default,
-}  # fmt: skip
-TWO: dict[str, Any] = {
-    "add": aten.add.Tensor, "mul": aten.mul.Tensor, "div": aten.div.Tensor,
-    "sub": aten.sub.Tensor, "add_": aten.add_.Tensor, "mul_": aten.mul_.Tensor,
-    "gelu_backward": aten.gelu_backward.default, "silu_backward": aten.silu_backward.default,
-    "tanh_backward": aten.tanh_backward.default, "sigmoid_backward": aten.sigmoid_backward.default,
-    "copy_": aten.copy_.default, "maximum": aten.maximum.default,
-}  # fmt: skip
+def images(n: int) -> tuple[int, int, int, int]:
+    """A batch of 8 x 64 channels, and pixels for the rest."""
+    side = max(1, round((n / 512) ** 0.5))
+    return 8, 64, side, side
+
+
+ONE = (
+    aten.neg.default, aten.sqrt.default, aten.rsqrt.default, aten.exp.default, aten.log.default,
+    aten.sin.default, aten.cos.default, aten.tanh.default, aten.sigmoid.default, aten.relu.default,
+    aten.relu_.default, aten.gelu.default, aten.silu.default, aten.zero_.default,
+    aten.clone.default, aten.abs.default,
+)  # fmt: skip
+"""Of one tensor of positive numbers."""
+TWO = (
+    aten.add.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.sub.Tensor, aten.add_.Tensor,
+    aten.mul_.Tensor, aten.gelu_backward.default, aten.silu_backward.default,
+    aten.tanh_backward.default, aten.sigmoid_backward.default, aten.copy_.default,
+    aten.maximum.default,
+)  # fmt: skip
+"""Of that and of ones."""
 
 
 def one(overload: Any, n: int, make: Make) -> OpCall:
@@ -58,32 +63,18 @@ def two(overload: Any, n: int, make: Make) -> OpCall:
     return work(overload, make(n).abs_().add_(0.5), torch.ones_like(make(n)))
 
 
-def mul_scalar(n: int, make: Make) -> OpCall:
-    return work(aten.mul_.Tensor, make(n), 1.0)
-
-
-def div_scalar(n: int, make: Make) -> OpCall:
-    return work(aten.div.Tensor, make(n), 3.0)
-
-
-def pow_scalar(n: int, make: Make) -> OpCall:
-    return work(aten.pow.Tensor_Scalar, make(n), 2)
-
-
-def lerp(n: int, make: Make) -> OpCall:
-    return work(aten.lerp_.Scalar, make(n), make(n), 0.1)
-
-
-def addcmul(n: int, make: Make) -> OpCall:
-    return work(aten.addcmul_.default, make(n), make(n), make(n), value=1e-9)
-
-
-def addcdiv(n: int, make: Make) -> OpCall:
-    return work(aten.addcdiv_.default, make(n), make(n), make(n).abs_().add_(1), value=1e-9)
-
-
-def threshold_backward(n: int, make: Make) -> OpCall:
-    return work(aten.threshold_backward.default, make(n), make(n), 0)
+SCALED: tuple[Build, ...] = (
+    lambda n, make: work(aten.mul_.Tensor, make(n), 1.0),
+    lambda n, make: work(aten.div.Tensor, make(n), 3.0),
+    lambda n, make: work(aten.pow.Tensor_Scalar, make(n), 2),
+    lambda n, make: work(aten.lerp_.Scalar, make(n), make(n), 0.1),
+    lambda n, make: work(aten.addcmul_.default, make(n), make(n), make(n), value=1e-9),
+    lambda n, make: work(
+        aten.addcdiv_.default, make(n), make(n), make(n).abs_().add_(1), value=1e-9
+    ),
+    lambda n, make: work(aten.threshold_backward.default, make(n), make(n), 0),
+)
+"""With a number among their arguments."""
 
 
 def add_bias(n: int, make: Make) -> OpCall:
@@ -92,40 +83,23 @@ def add_bias(n: int, make: Make) -> OpCall:
     return work(aten.add.Tensor, make(*shape), make(shape[1]))
 
 
-def masked_fill(n: int, make: Make) -> OpCall:
-    return work(aten.masked_fill.Scalar, make(n), make(n) > 0, 0.0)
+CHOSEN: tuple[Build, ...] = (
+    lambda n, make: work(aten.masked_fill.Scalar, make(n), make(n) > 0, 0.0),
+    lambda n, make: work(aten.where.self, make(n) > 0, make(n), make(n)),
+    lambda n, make: work(aten.bernoulli_.float, make(n), 0.9),
+    lambda n, make: work(aten.native_dropout.default, make(n), 0.1, True),
+)
+"""By a mask, given or drawn."""
 
 
-def where(n: int, make: Make) -> OpCall:
-    return work(aten.where.self, make(n) > 0, make(n), make(n))
+def softmax(forward: Any, backward: Any) -> tuple[Build, Build]:
+    """Over rows, and its gradient."""
 
+    def gradient(n: int, make: Make) -> OpCall:
+        tensor = make(*rows(n))
+        return work(backward, tensor, forward(tensor, -1, False), -1, tensor.dtype)
 
-def bernoulli(n: int, make: Make) -> OpCall:
-    return work(aten.bernoulli_.float, make(n), 0.9)
-
-
-def native_dropout(n: int, make: Make) -> OpCall:
-    return work(aten.native_dropout.default, make(n), 0.1, True)
-
-
-def softmax(n: int, make: Make) -> OpCall:
-    return work(aten._softmax.default, make(*rows(n)), -1, False)
-
-
-def softmax_backward(n: int, make: Make) -> OpCall:
-    tensor = make(*rows(n))
-    return work(aten._softmax_backward_data.default, tensor, tensor.softmax(-1), -1, tensor.dtype)
-
-
-def log_softmax(n: int, make: Make) -> OpCall:
-    return work(aten._log_softmax.default, make(*rows(n)), -1, False)
-
-
-def log_softmax_backward(n: int, make: Make) -> OpCall:
-    tensor = make(*rows(n))
-    return work(
-        aten._log_softmax_backward_data.default, tensor, tensor.log_softmax(-1), -1, tensor.dtype
-    )
+    return lambda n, make: work(forward, make(*rows(n)), -1, False), gradient
 
 
 def nll_loss_backward(n: int, make: Make) -> OpCall:
@@ -149,12 +123,6 @@ def layer_norm_backward(n: int, make: Make) -> OpCall:
         aten.native_layer_norm_backward.default,
         torch.ones_like(tensor), tensor, shape, mean, rstd, scale, shift, [True, True, True],
     )  # fmt: skip
-
-
-def images(n: int) -> tuple[int, int, int, int]:
-    """A batch of 8 x 64 channels, and pixels for the rest."""
-    side = max(1, round((n / 512) ** 0.5))
-    return 8, 64, side, side
 
 
 def batch_norm(n: int, make: Make) -> OpCall:
@@ -191,17 +159,11 @@ def max_pool_backward(n: int, make: Make) -> OpCall:
     )
 
 
-def sum_all(n: int, make: Make) -> OpCall:
-    return work(aten.sum.default, make(n))
-
-
-def sum_columns(n: int, make: Make) -> OpCall:
-    """A bias's gradient."""
-    return work(aten.sum.dim_IntList, make(*rows(n)), [0])
-
-
-def mean_rows(n: int, make: Make) -> OpCall:
-    return work(aten.mean.dim, make(*rows(n)), [-1], True)
+REDUCTIONS: tuple[Build, ...] = (
+    lambda n, make: work(aten.sum.default, make(n)),
+    lambda n, make: work(aten.sum.dim_IntList, make(*rows(n)), [0]),  # a bias's gradient
+    lambda n, make: work(aten.mean.dim, make(*rows(n)), [-1], True),
+)
 
 
 def embedding(n: int, make: Make) -> OpCall:
@@ -260,13 +222,14 @@ def foreach_mul(n: int, make: Make) -> OpCall:
 
 
 OPERATORS: tuple[Build, ...] = (
-    *(partial(one, overload) for overload in ONE.values()),
-    *(partial(two, overload) for overload in TWO.values()),
-    mul_scalar, div_scalar, pow_scalar, lerp, addcmul, addcdiv, threshold_backward, add_bias,
-    masked_fill, where, bernoulli, native_dropout, softmax, softmax_backward, log_softmax,
-    log_softmax_backward, nll_loss_backward, layer_norm, layer_norm_backward, batch_norm,
-    batch_norm_backward, max_pool, max_pool_backward, sum_all, sum_columns, mean_rows, embedding,
-    embedding_backward, concatenated, transposed_copy, heads_copy, cast,
+    *(partial(one, overload) for overload in ONE),
+    *(partial(two, overload) for overload in TWO),
+    *SCALED, add_bias, *CHOSEN,
+    *softmax(aten._softmax.default, aten._softmax_backward_data.default),
+    *softmax(aten._log_softmax.default, aten._log_softmax_backward_data.default),
+    nll_loss_backward, layer_norm, layer_norm_backward, batch_norm, batch_norm_backward, max_pool,
+    max_pool_backward, *REDUCTIONS, embedding, embedding_backward, concatenated, transposed_copy,
+    heads_copy, cast,
 )  # fmt: skip
 ON_LISTS: tuple[Build, ...] = (fused_adamw, foreach_add, foreach_mul)
 """Each tensor of a list takes its time, however small."""

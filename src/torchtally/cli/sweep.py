@@ -1,28 +1,22 @@
 """`tally sweep`: train a config many times with other values, and compare."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import positive_count
 from torchtally.cli.output import add_format, write_report
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
-    from torchtally.report.report import Report
-    from torchtally.runs.processes import Executor, Exit, Job
-    from torchtally.sweep.definition import Definition, SweepPoint
+    from torchtally.sweep.definition import Definition
     from torchtally.sweep.folder import SweepFolder
-    from torchtally.sweep.results import RunResult
-    from torchtally.train.config import TrainConfig
 
 NAME = "sweep"
 SUMMARY = "train a config many times with other values, and compare"
 
 SOME_FAILED = 1
-CHECKPOINTLESS = ("--checkpoint.no-at-end",)
 
 EPILOG = """\
 values:
@@ -168,7 +162,6 @@ def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
     from torchtally.cli.output import emit
     from torchtally.sweep.definition import read_definition
     from torchtally.sweep.folder import DEFINITION
-    from torchtally.sweep.keys import flags
 
     out = _out(args, definition)
     if definition is None:
@@ -178,29 +171,10 @@ def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
         definition = read_definition(path.read_text(encoding="utf-8"), str(path))
     lines = [f"{len(definition.points)} runs, in folders of {out}:"]
     for point in definition.points:
-        changes = [flag for key, value in point.values for flag in flags(key, value)]
         lines.append(f"  {point.name}")
-        lines.append(f"    tally train {shlex.join([definition.config, *changes])}")
+        lines.append(f"    tally train {shlex.join([definition.config, *point.flags])}")
     emit("\n".join(lines) + "\n")
     return 0
-
-
-def job(folder: "SweepFolder", point: "SweepPoint") -> "Job":
-    """A run as a process: `tally train` with its values; going on where it has begun before."""
-    from torchtally.runs.processes import Job
-    from torchtally.sweep.keys import flags
-
-    changes = [flag for key, value in point.values for flag in flags(key, value)]
-    checkpoints = () if folder.definition.keeps_checkpoints else CHECKPOINTLESS
-    return Job(
-        name=point.name,
-        arguments=(
-            "train", *(["--resume"] if folder.has_log(point) else []), str(folder.config),
-            *checkpoints, *changes, f"--log.folder={folder.run(point)}",
-        ),
-        output=str(folder.output(point)),
-        folder=os.getcwd(),
-    )  # fmt: skip
 
 
 # The runs -----------------------------------------------------------------------------------------
@@ -209,81 +183,10 @@ def job(folder: "SweepFolder", point: "SweepPoint") -> "Job":
 def _conduct(args: argparse.Namespace, folder: "SweepFolder") -> int:
     """Make all runs that are not there yet. The signal that ended it, or 0."""
     from torchtally.cli.output import width
-    from torchtally.sweep.conduct import StopSignals, conduct
-    from torchtally.sweep.progress import Going, SweepProgress
-    from torchtally.sweep.results import ending, result_of
+    from torchtally.sweep.make import Making, make_runs
 
-    points = {point.name: point for point in folder.definition.points}
-    waiting = [point for point in points.values() if not result_of(folder, point).status.is_final]
-    if not waiting:
-        return 0
-    config = folder.definition.train_config(waiting[0])
-    executor, workers = _executor(args, folder, config, len(waiting))
-    progress = SweepProgress(
-        sys.stderr, runs=len(points), kept=len(points) - len(waiting), workers=workers,
-        width=width(),
-    )  # fmt: skip
-    progress.say(_opening(folder, config, len(points), len(waiting), workers, args.on))
-
-    def started(job: "Job") -> None:
-        point = points[job.name]
-        folder.begin(point)
-        steps = folder.definition.train_config(point).steps
-        progress.going[job.name] = Going(job.name, steps, folder.run(point))
-
-    def ended(exited: "Exit") -> None:
-        point = points[exited.name]
-        run_ending = ending(exited, folder.output(point), is_stopping=bool(signals.number))
-        folder.note(point, run_ending.as_json())
-        if run_ending.status.is_final and not folder.definition.keeps_checkpoints:
-            folder.remove_checkpoints(point)
-        progress.ended(result_of(folder, point))
-
-    with executor, StopSignals() as signals:
-        conduct(
-            (job(folder, point) for point in waiting), executor, signals,
-            started=started, ended=ended, passing=progress.passing,
-            stopping=lambda n: progress.say(
-                f"stopping: {n} run{'s' * (n != 1)} may save first; once more kills at once"
-            ),
-        )  # fmt: skip
-    progress.close()
-    return signals.number
-
-
-def _opening(
-    folder: "SweepFolder", config: "TrainConfig", runs: int, waiting: int, workers: int, on: str
-) -> str:
-    kept = f"{runs - waiting} of {runs} are there, " if waiting < runs else ""
-    where = "by Ray" if on == "ray" else f"{workers} at a time"
-    text = f"{kept}{waiting} run{'s' * (waiting != 1)} to make, {where}, in {folder.path}"
-    if config.task == "language" and config.data.text and waiting > 1:
-        text += (
-            "\nevery run turns data.text into tokens anew; `tally data prepare` does it once, for "
-            "data.train"
-        )
-    return text
-
-
-def _executor(
-    args: argparse.Namespace, folder: "SweepFolder", config: "TrainConfig", runs: int
-) -> "tuple[Executor, int]":
-    """What makes the runs, and how many at a time."""
-    from torchtally.runs.processes import Processes
-    from torchtally.sweep.conduct import TRAIN_MODULES
-    from torchtally.sweep.devices import THREADS, share
-    from torchtally.sweep.on_ray import RayTasks
-
-    if args.on == "processes":
-        shares = share(config, workers=args.workers, threads=args.threads, runs=runs)
-        return Processes(shares.environments, preload=TRAIN_MODULES), shares.workers
-    cpus = args.threads or 1
-    most = min(args.workers or runs, runs)
-    wants_gpu = None if config.device == "auto" else config.device.startswith("cuda")
-    tasks = RayTasks(
-        folder.path, cpus=cpus, environment={THREADS: str(cpus)}, most=most, wants_gpu=wants_gpu
-    )
-    return tasks, most
+    wants = Making(args.on, args.workers, args.threads)
+    return make_runs(folder, wants, stream=sys.stderr, width=width())
 
 
 # The results --------------------------------------------------------------------------------------
@@ -291,9 +194,11 @@ def _executor(
 
 def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
     """Write and print what came of all runs; the exit status."""
+    from torchtally.report.sweep import sweep_report
+    from torchtally.sweep.chart import chart
     from torchtally.sweep.parquet import write_parquet
     from torchtally.sweep.results import result_of
-    from torchtally.sweep.rows import document
+    from torchtally.sweep.rows import document, results_table
 
     definition = folder.definition
     results = [result_of(folder, point) for point in definition.points]
@@ -301,36 +206,12 @@ def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
     folder.write_results(results_)
     if args.parquet is not None:
         write_parquet(Path(args.parquet), definition, results)
-    write_report(
-        sweep_report(definition, results, results_, str(folder.path)), args, is_beside_files=True
-    )
-    if number:
-        return 128 + number
-    return SOME_FAILED if any(result.status.is_failure for result in results) else 0
-
-
-def sweep_report(
-    definition: "Definition", results: "list[RunResult]", document: "dict[str, Any]", folder: str
-) -> "Report":
-    """The runs best first, a plot, and where to look on."""
-    from torchtally.report.report import Look, Report
-    from torchtally.report.terminal import prose, table_text
-    from torchtally.sweep.plot import chart, chart_text
-    from torchtally.sweep.rows import results_table
-
     drawn = chart(definition, results)
     table = results_table(definition, results, drawn.marks if drawn is not None else {})
-
-    def text(look: Look) -> str:
-        text = table_text(table, width=look.width, is_coloured=look.is_coloured)
-        if drawn is not None:
-            text += "\n" + chart_text(drawn, width=min(look.width, 80))
-        text += "\n"
-        for result in [result for result in results if result.status.is_failure][:3]:
-            name = f"{result.point.name} {result.status}: {result.ending.gist}"
-            text += prose(name, look.width)
-        return f"{text}Written to {folder}: results.json, and a folder for each run.\n"
-
-    return Report(
-        title=table.title, tables=(("runs", table),), text=text, document=lambda: document
-    )
+    failed = [result for result in results if result.status.is_failure]
+    failures = [f"{run.point.name} {run.status}: {run.ending.gist}" for run in failed]
+    report = sweep_report(table, drawn, failures, results_, str(folder.path))
+    write_report(report, args, is_beside_files=True)
+    if number:
+        return 128 + number
+    return SOME_FAILED if failed else 0

@@ -5,7 +5,6 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from torchtally.runs.children import Children
@@ -42,12 +41,7 @@ class Executor(Protocol):
 
     def __enter__(self) -> "Executor": ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
     @property
     def has_room(self) -> bool:
@@ -83,13 +77,8 @@ class Processes:
         self._children.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._children.__exit__(kind, error, traceback)
+    def __exit__(self, *error: object) -> None:
+        self._children.__exit__(*error)
 
     @property
     def has_room(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.sweep.keys import typed_value, value_text
+from torchtally.sweep.keys import flags, typed_value, value_text
 from torchtally.sweep.space import PointValues
 from torchtally.train.config import TrainConfig, config_of
 from torchtally.train.logs.log import as_json, from_json
@@ -30,6 +30,11 @@ class SweepPoint:
     name: str
     """The unique name of its folder."""
     values: PointValues
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The values as command-line flags of `tally train`."""
+        return tuple(flag for key, value in self.values for flag in flags(key, value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

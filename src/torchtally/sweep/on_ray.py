@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from torchtally.errors import UsageError
@@ -57,12 +56,7 @@ class RayTasks:
         self._task = ray.remote(num_cpus=self._cpus, num_gpus=int(has_gpu), max_retries=0)(run_job)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # A worker of Ray's that is killed takes its run with it, by the pipe between them.
         for ref in self._refs:
             self._ray.cancel(ref, force=True)

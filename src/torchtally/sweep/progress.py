@@ -1,21 +1,18 @@
 """Progress of a sweep: one refreshed line on a terminal, sparse lines elsewhere."""
 
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchtally.progress import CLEAR_LINE, TextStream, is_terminal, printable
+from torchtally.progress import StatusLine, TextStream
 from torchtally.sweep.folder import LOG
 from torchtally.sweep.results import RunResult, Status
 from torchtally.train.logs import names
 from torchtally.train.logs.log import from_json
 from torchtally.units import format_loss, format_seconds
 
-MOVING_S = 0.5
-"""Between two drawings of the line that moves."""
 STANDING_S = 60.0
 """Between two lines that stay, where no run ends."""
 TAIL_BYTES = 16_384
@@ -48,15 +45,11 @@ class SweepProgress:
         width: int = 80,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stream, self._clock, self._runs, self._workers = stream, clock, runs, workers
-        self._moves = is_terminal(stream)
-        # The last column of a terminal stays free: some go on to the next line there.
-        self._width = width - 1
+        self._status = StatusLine(stream, clock=clock, sparse_s=STANDING_S, width=width)
+        self._runs, self._workers = runs, workers
         self.going: dict[str, Going] = {}
         self._done, self._bad = kept, 0
         self._walls_s: list[float] = []
-        self._shown_s = clock() if not self._moves else -math.inf
-        self._is_drawn = False
 
     def ended(self, result: RunResult) -> None:
         """A run has ended: a line of its own."""
@@ -81,16 +74,8 @@ class SweepProgress:
 
     def passing(self) -> None:
         """Time has passed: draw the line where it is due."""
-        now_s = self._clock()
-        if now_s - self._shown_s < (MOVING_S if self._moves else STANDING_S):
-            return
-        self._shown_s = now_s
-        line = self.line()
-        if self._moves:
-            self._put(f"{CLEAR_LINE}{line}")
-            self._is_drawn = True
-        else:
-            self._put(f"{line}\n")
+        if self._status.is_due():
+            self._status.draw(self.line())
 
     def line(self) -> str:
         """tally: 3/8 runs done, 1 failed, 2 going, 4 min left: lr=0.1 step 40/100 loss 2.301."""
@@ -103,22 +88,15 @@ class SweepProgress:
         if left_s is not None:
             head += f", {format_seconds(left_s)} left"
         texts = [_moment(going, at) for going, at in moments]
-        return printable(f"{head}: {'; '.join(texts)}" if texts else head)[: self._width]
+        return (f"{head}: {'; '.join(texts)}" if texts else head)[: self._status.width]
 
     def say(self, text: str) -> None:
         """Lines that stay, above the one that moves."""
-        if self._is_drawn:
-            self._put(CLEAR_LINE)
-        self._is_drawn = False
-        for line in text.splitlines():
-            self._put(f"tally: {printable(line)}\n")
-        self._shown_s = self._clock() if not self._moves else -math.inf
+        self._status.say("\n".join(f"tally: {line}" for line in text.splitlines()))
 
     def close(self) -> None:
         """The line that moves goes away."""
-        if self._is_drawn:
-            self._put(CLEAR_LINE)
-        self._is_drawn = False
+        self._status.erase()
 
     def _left_s(self, going: Sequence[tuple[int, tuple[int, float] | None]]) -> float | None:
         """Until all are done, if the rest takes what those took that ended; None before any has."""
@@ -127,14 +105,6 @@ class SweepProgress:
         mean_s = sum(self._walls_s) / len(self._walls_s)
         begun = sum(at[0] / steps for steps, at in going if at is not None)
         return mean_s * max(self._runs - self._done - begun, 0.0) / self._workers
-
-    def _put(self, text: str) -> None:
-        encoding = self._stream.encoding or "utf-8"
-        try:
-            self._stream.write(text.encode(encoding, "replace").decode(encoding))
-            self._stream.flush()
-        except (OSError, ValueError):
-            return
 
 
 def _moment(going: Going, at: tuple[int, float] | None) -> str:

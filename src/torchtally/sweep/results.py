@@ -1,7 +1,6 @@
 """The result of a run: how its process ended, and what its log says."""
 
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtally.errors import UsageError
+from torchtally.runs.children import last_lines
 from torchtally.runs.processes import Exit
 from torchtally.sweep.definition import SweepPoint
 from torchtally.sweep.folder import SweepFolder
@@ -24,9 +24,6 @@ STOPPED = (130, 143, -2, -15)
 OUT_OF_MEMORY = re.compile(
     r"(device|host|CUDA|HIP) (is )?out of memory|OutOfMemoryError|MemoryError|DefaultCPUAllocator"
 )
-LINES = 12
-"""Lines of a failed run's output in its message."""
-TAIL_BYTES = 10_000
 ERROR = "tally: error: "
 """Prefix of the command's own errors."""
 
@@ -112,17 +109,6 @@ def read_ending(result: Mapping[str, Any] | None) -> RunEnding:
         )
     except (AssertionError, KeyError, ValueError, TypeError):
         return RunEnding(status=Status.WAITING)
-
-
-def last_lines(path: Path, count: int = LINES) -> str:
-    """The end of a run's output, with redrawn lines as last drawn; "" without output."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(os.path.getsize(path) - TAIL_BYTES, 0))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return "\n".join(text.replace("\r", "\n").splitlines()[-count:])
 
 
 # Results ----------------------------------------------------------------------------------------

@@ -282,6 +282,8 @@ class MicroBatches:
         state = attributes(module)
         if arguments is None or state is None or private.has_saved_tensor_hooks():
             return None
+        if sys.getprofile() is not None:
+            return None  # `python_called_by_engine` would take its place
         tensors = tensors_among((args, kwargs))
         if any(tensor.requires_grad for tensor in tensors) or shares_storages(tensors):
             return None
@@ -649,7 +651,7 @@ def renumber(log: Sequence[int], index: dict[int, int], count: int) -> tuple[int
 @contextmanager
 def python_called_by_engine() -> Iterator[set[CodeType]]:
     """Codes of Python functions, other than the dispatch's, that the engine calls within."""
-    engine, before = private.engine_code(), sys.getprofile()
+    engine = private.engine_code()
     codes: set[CodeType] = set()
     is_running = False
 
@@ -668,4 +670,4 @@ def python_called_by_engine() -> Iterator[set[CodeType]]:
     try:
         yield codes
     finally:
-        sys.setprofile(before)
+        sys.setprofile(None)
