@@ -3,11 +3,11 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from msgspec.structs import replace
 
 from tests import calibrations
 from torchtally.cli import INTERRUPTED, main
