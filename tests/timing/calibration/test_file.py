@@ -120,6 +120,15 @@ def test_a_gpus_calibration_is_its_chips_alone(library):
     assert of_host() is None
 
 
+def test_another_format_concerns_its_device_alone(library):
+    keep(HOST)
+    (path,) = library.glob("*.json")
+    path.write_text(path.read_text().replace('"format": 2', '"format": 1'))
+    assert of_chip(chip("H100-SXM")) is None
+    with pytest.raises(UsageError, match="format 1; this version reads format 2"):
+        of_host()
+
+
 def test_a_broken_calibration_is_not_passed_over(library):
     (library / "broken.json").write_text("{}")
     with pytest.raises(UsageError, match=r"broken\.json"):

@@ -38,37 +38,38 @@ class Title(msgspec.Struct):
 
     kind: str
     device: str
-    format: int
 
 
 def title(path: Path) -> Title:
-    """Without its samples: a fraction of the time. Raises UsageError as `read` does."""
+    """Without its samples: a fraction of the time, and of any format. Raises UsageError, too."""
     return _decoded(path, Title)
 
 
 def read(path: Path) -> Calibration:
     """Raises UsageError for a file that is not a calibration, naming the faulty field."""
-    title(path)
+    if (version := _decoded(path, _Version).format) != FORMAT:
+        raise UsageError(
+            f"{path}: a calibration of format {version}; "
+            f"this version reads format {FORMAT}.\n{REMEDY}"
+        )
     calibration = _decoded(path, Calibration)
     if reason := implausible(calibration):
         raise UsageError(f"{path}: {reason}.\n{REMEDY}")
     return calibration
 
 
-T = TypeVar("T", Title, Calibration)
+class _Version(msgspec.Struct):
+    format: int
+
+
+T = TypeVar("T", Title, _Version, Calibration)
 
 
 def _decoded(path: Path, form: type[T]) -> T:
     try:
-        document = msgspec.json.decode(path.read_bytes(), type=form)
+        return msgspec.json.decode(path.read_bytes(), type=form)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a calibration: {error}\n{REMEDY}") from error
-    if document.format != FORMAT:
-        raise UsageError(
-            f"{path}: a calibration of format {document.format}; "
-            f"this version reads format {FORMAT}.\n{REMEDY}"
-        )
-    return document
 
 
 REMEDY = "`tally bench` makes a new one."
