@@ -3,36 +3,36 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.train.training import TINY
+from tests.warm import warm
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.logs.jsonl import read_log
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TALLY = [
-    sys.executable,
-    "-c",
-    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from torchtally.cli import main; sys.exit(main())",
-    "train",
-]
+TALLY = """\
+import signal, sys, torch
+from torchtally.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+torch.set_num_threads(1)
+sys.exit(main())
+"""
 TIMEOUT_S = 240
 
 
 def environment() -> dict[str, str]:
     own = ("COLUMNS", "TALLY_CALIBRATIONS")
     kept = {name: value for name, value in os.environ.items() if name not in own}
-    return kept | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    return kept | {"NO_COLOR": "1"}
 
 
 def tally(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*TALLY, *arguments],
+        warm(TALLY, "train", *arguments),
         cwd=cwd,
         env=environment(),
         capture_output=True,
@@ -82,7 +82,7 @@ def test_a_plan_for_a_gpu_that_is_not_there(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_reached_and_it_goes_on(tmp_path: Path) -> None:
     path = config(tmp_path, steps=100_000)
     process = subprocess.Popen(
-        [*TALLY, path],
+        warm(TALLY, "train", path),
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -94,7 +94,7 @@ def test_ctrl_c_keeps_what_was_reached_and_it_goes_on(tmp_path: Path) -> None:
     while time.monotonic() < deadline_s and (
         not log.exists() or log.read_text().count("train/loss") < 5  # one in the header
     ):
-        time.sleep(0.1)
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130

@@ -3,7 +3,6 @@
 import gc
 import signal
 import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.warm import warm
 from torchtally.train.data.ring import Ring
 
 
@@ -135,9 +135,7 @@ def test_ctrl_c_while_waiting() -> None:
         "    print('waiting', flush=True); next(ring)"
     )
     own = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    process = subprocess.Popen(
-        [sys.executable, "-c", own + program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = subprocess.Popen(warm(own + program), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"waiting\n"
     time.sleep(0.2)
@@ -173,5 +171,5 @@ def test_on_a_gpu() -> None:
     """On the simulated one, whose own streams and events are not of the types that annotations say:
     hence in a process without their checks. Two pinned buffers in turn, four copies of three steps.
     """
-    done = subprocess.run([sys.executable, "-c", ON_A_GPU], capture_output=True, text=True)
+    done = subprocess.run(warm(ON_A_GPU), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

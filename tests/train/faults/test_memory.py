@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import weakref
 from dataclasses import replace
 from itertools import pairwise
@@ -17,6 +16,7 @@ from torch import Tensor
 
 import torchtally
 from tests.train.steppers import ADAMW, language_loss
+from tests.warm import warm
 from torchtally.chips import chip
 from torchtally.errors import TallyError
 from torchtally.train import retry
@@ -186,9 +186,7 @@ print(json.dumps(found))
 
 def test_memory_of_the_host_ends_the_run_in_words() -> None:
     """PyTorch's RuntimeError is tried once and raised as it is; whoever runs it all explains it."""
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run(warm(LIMITED), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     kind, is_told, text, tried, _ = found["bare"]

@@ -2,7 +2,6 @@
 
 import math
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.train.training import language, run, teacher
+from tests.warm import warm
 from torchtally.cli import main
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs import names
@@ -80,10 +80,9 @@ def before_step(trainer: Trainer, step: int) -> Callable[[], list[Tensor]]:
 
 def test_a_learning_rate_that_is_too_large_ends_the_process_with_what_to_do(tmp_path: Path) -> None:
     """Exit code 4, no traceback; the log has every step before it, and the batch is kept."""
-    done = subprocess.run(
-        [sys.executable, "-m", "torchtally", "train", written(tmp_path, "1e4")],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    program = "import sys; from torchtally.cli import main; sys.exit(main())"
+    command = warm(program, "train", written(tmp_path, "1e4"))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     folder = tmp_path / "run"
     assert done.returncode == 4
     assert "Traceback" not in done.stderr

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.warm import warm
 from torchtally.errors import UsageError
 from torchtally.train.logs.jsonl import NAME, JsonLines, read_log
 from torchtally.train.logs.log import SCHEMA_VERSION, LogName, RunHeader, as_json, from_json
@@ -218,7 +219,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_what_was_written_outlives_kill(tmp_path: Path) -> None:
     code = KILLED.format(path=sys.path, folder=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", code], check=False)
+    done = subprocess.run(warm(code), check=False)
     assert done.returncode == -signal.SIGKILL
     assert len(read_log(tmp_path).records) == 50
     opened(tmp_path, resumed_at=50).close()

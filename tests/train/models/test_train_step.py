@@ -3,8 +3,9 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.warm import warm
 
 ROOT = Path(__file__).parents[3]
 
@@ -12,8 +13,9 @@ ROOT = Path(__file__).parents[3]
 def test_it_compares_a_step_with_those_of_transformers(tmp_path: Path) -> None:
     """Two layers of 12 d^2 + 13 d, d = 256, a last norm, and tables of 256 bytes and positions."""
     file = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks.train_step", "--repeat", "1", "--layers", "2",
-               "--vocabulary", "bytes", "--json", str(file)]  # fmt: skip
+    program = "import sys; from benchmarks.train_step import main; sys.exit(main())"
+    command = warm(program, "--repeat", "1", "--layers", "2", "--vocabulary", "bytes",
+                   "--json", str(file))  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "NANOGPT"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300

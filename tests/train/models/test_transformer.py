@@ -3,7 +3,6 @@
 import copy
 import math
 import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.train.models.reference import logits_of
+from tests.warm import warm
 from torchtally.errors import UsageError
 from torchtally.train.models.attention import window_mask
 from torchtally.train.models.config import TransformerConfig
@@ -254,5 +254,5 @@ for chunk, extra in ((None, dict(kv_heads=1)), (5, dict(
 
 def test_it_compiles_whole_in_a_process_without_checks() -> None:
     """With the compiler's tracing and its autograd, and no kernels: those need a C++ compiler."""
-    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
+    done = subprocess.run(warm(COMPILED), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
