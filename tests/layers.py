@@ -46,6 +46,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
 TORCH = frozenset({"torch_private", "virtual", "tracer", "runs", "bench", "train", "sweep"})
 """The only packages that import torch."""
 
+UNFORMATTED = frozenset({"table", "views"})
+"""Leave numbers to renderers: in cells, and in notes as a `Number` with its unit."""
+
 LAZY = frozenset({"__init__", "__main__", "cli"})
 """Import what needs torch inside functions only, so that `tally --help` is immediate."""
 
@@ -72,6 +75,8 @@ def breaches(package: Path) -> list[str]:
                 found.append(f"{place}:{line}: {reason}")
         if layer == "cli":
             found += [f"{place}:{line}: cli {what}" for line, what in not_of_a_command(tree)]
+        if layer in UNFORMATTED:
+            found += [f"{place}:{line}: {layer} {what}" for line, what in formatting(tree)]
         if layer in TORCH and layer != "torch_private":
             found += [
                 f"{place}:{line}: {name} is private to torch"
@@ -114,6 +119,17 @@ def not_of_a_command(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, "imports json"
         elif isinstance(node, ast.ImportFrom) and (node.module or "").endswith("report.document"):
             yield node.lineno, "makes a document"
+
+
+def formatting(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, what) of everything that writes a number as text: formats and their functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            yield node.lineno, f"formats {ast.unparse(node.value)}"
+        elif isinstance(node, ast.ImportFrom) and node.module == "torchtally.units":
+            for name in node.names:
+                if name.name.startswith("format_") or name.name in ("FORMATS", "IN_PROSE"):
+                    yield node.lineno, f"imports {name.name}"
 
 
 def classes_with_two_homes(package: Path) -> dict[str, list[str]]:

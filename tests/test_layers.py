@@ -54,6 +54,11 @@ BAD = {
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
     ),
     "torch behind the command line": ("cli/run.py", "import torch"),
+    "a view that formats a number": ("views/growth.py", "note = f'{steps:,} steps'"),
+    "a view that imports a format": (
+        "views/money.py",
+        "from torchtally.units import Unit, format_usd",
+    ),
     "the tracer at the top of a command": ("cli/run.py", "from torchtally.tracer import session"),
     "the tracer at the top of the library": (
         "__init__.py",

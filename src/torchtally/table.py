@@ -12,6 +12,28 @@ Cell = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """A number within a sentence, for a renderer to format."""
+
+    value: int | float
+    unit: Unit
+
+
+Prose = str | tuple[str | Number, ...]
+"""A text, or its parts where there are numbers in it."""
+
+
+def sentences(*parts: Prose) -> Prose:
+    """One text of several, with a space between them."""
+    flat: list[str | Number] = []
+    for part in parts:
+        flat += [" "] if flat else []
+        flat += [part] if isinstance(part, str) else part
+    texts = [piece for piece in flat if isinstance(piece, str)]
+    return "".join(texts) if len(texts) == len(flat) else tuple(flat)
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     name: str
     """Unique in its table; the key in JSON."""
@@ -25,7 +47,7 @@ class Column:
 class Table(Shown):
     """Rows, most expensive first. Where a column adds up, `totals` holds its sum over all rows."""
 
-    title: str
+    title: Prose
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     totals: tuple[Cell, ...] = ()
@@ -34,7 +56,7 @@ class Table(Shown):
     """
     left_out: int = 0
     """Rows that were cut by `top`."""
-    note: str = ""
+    note: Prose = ""
     """What is needed to read the numbers right."""
 
     def __post_init__(self) -> None:
@@ -76,12 +98,6 @@ class Table(Shown):
         names = [column.name for column in self.columns if not column.unit.is_text]
         return f"Its numbers are: {', '.join(names)}."
 
-    @property
-    def remarks(self) -> str:
-        """How many rows were left out, and the note."""
-        more = f"{self.left_out} more row{'s' * (self.left_out > 1)}." if self.left_out else ""
-        return f"{more} {self.note}".strip()
-
     def only(self, names: Sequence[str]) -> "Table":
         """These columns in this order, which all must be shown; without naming one, texts too.
 
@@ -96,6 +112,12 @@ class Table(Shown):
             rows=tuple(tuple(row[place] for place in places) for row in self.rows),
             totals=tuple(self.totals[place] for place in places),
         )
+
+    def with_some_of(self, names: Sequence[str]) -> "Table":
+        """`only` those of these columns that it has; the table as it is where it has none."""
+        there = {column.name for column in self.columns}
+        mine = [name for name in names if name in there]
+        return self.only(mine) if mine else self
 
     def top(self, count: int | None) -> "Table":
         """The first rows; the totals stay those of all rows."""

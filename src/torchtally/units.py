@@ -37,9 +37,12 @@ class Unit(StrEnum):
     COUNT = "count"
     PARAMETERS = "parameters"
     TOKENS = "tokens"
+    STEPS = "steps"
     CHIPS = "chips"
     NUMBER = "number"
     """A factor or a ratio, of nothing."""
+    TIMES = "times"
+    """A measured ratio: as many digits as it is worth."""
     FRACTION = "fraction"
     """Of one; a percentage to the reader."""
     BYTE_PER_S = "bytes/s"
@@ -175,6 +178,8 @@ FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     Unit.COUNT: format_count,
     Unit.PARAMETERS: format_count,
     Unit.TOKENS: format_count,
+    Unit.STEPS: lambda steps: f"{steps:.15g}",
+    Unit.TIMES: lambda ratio: f"{ratio:.3g}",
     Unit.CHIPS: lambda count: f"{count:,}",
     Unit.NUMBER: lambda number: f"{number:.6g}",
     Unit.FRACTION: format_fraction,
@@ -205,6 +210,7 @@ IN_PROSE: Mapping[Unit, Callable[[Any], str]] = {
     Unit.COUNT: lambda count: _small_or(format_count, count),
     Unit.PARAMETERS: lambda count: _small_or(format_count, count),
     Unit.TOKENS: lambda count: _small_or(format_count, count),
+    Unit.HOURS: lambda hours: f"{hours:g} h",
 }
 """Where there is room: FLOPs of a whole training as papers print them, durations in six digits,
 counts that a reader knows by heart (4096) in full."""

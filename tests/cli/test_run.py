@@ -129,6 +129,33 @@ def test_an_exception_is_shown_without_our_frames(tmp_path: Path) -> None:
     assert shown.rstrip().endswith(run.trace.ending.message)
 
 
+def test_unknown_columns_are_refused_before_the_script_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, trace = tmp_path / "script.py", tmp_path / "run.tally"
+    script.write_text("import pathlib; pathlib.Path('ran').touch()\n")
+    arguments = [
+        "run",
+        str(script),
+        "--gpu",
+        "H100-SXM",
+        "-o",
+        str(trace),
+        "--columns",
+        "bytes_rad",
+    ]
+    assert main(arguments) == 2
+    assert "--columns bytes_rad: unknown. Did you mean bytes_read" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    assert not trace.exists()
+
+
+def test_chosen_columns_of_the_report(tmp_path: Path) -> None:
+    run = ending("by_exception", "--columns", "bytes_read,count", cwd=tmp_path)
+    head = run.stderr[run.stderr.index("By phase") :].splitlines()[1]
+    assert head.split() == ["phase", "read", "ops"]
+
+
 def test_a_syntax_error_is_the_users(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("x = 1\ny = (\n")
     run = tally_run("broken.py", cwd=tmp_path)

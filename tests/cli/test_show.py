@@ -296,6 +296,15 @@ def test_money_in_eighty_columns(arguments: list[str], file: str) -> None:
     assert "cost" in result.stdout.splitlines()[1]
 
 
+def test_chosen_columns_of_the_page(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", file, "--columns", "bytes_read,count"]) == 0
+    page = capsys.readouterr().out
+    head = page[page.index("By phase") :].splitlines()[1]
+    assert head.split() == ["phase", "read", "ops"]
+    assert main(["show", file, "--columns", "bytes_rad"]) == 2
+    assert "--columns bytes_rad: unknown. Did you mean bytes_read" in capsys.readouterr().err
+
+
 # Terminals -------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,28 @@ def test_without_a_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert "CONFIG" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (["--stepz", "3"], "unknown option --stepz. Did you mean --steps"),
+        (["--no-compil"], "unknown option --no-compil. Did you mean --compile?"),
+        (["--steps", "abc"], "--steps: expected a whole number, got 'abc'."),
+        (["--optimizer.implementation=fuse"], "got 'fuse'. Did you mean fused?"),
+        (["--no-compile", "--seed", "x"], "--seed: expected a whole number, got 'x'."),
+        (["--steps"], "Missing value for argument '--steps'."),
+        (["--optimizer.betas", "0.9", "x", "--steps", "5"], "Error parsing --optimizer.betas"),
+    ],
+)
+def test_a_wrong_change_is_an_error_like_any_other(
+    changes: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", EXAMPLE, *changes]) == 2
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith("tally: error: ")
+    assert complaint in first
+    assert rest == [f"`tally train {EXAMPLE} --help` lists all keys."]
+
+
 WITHOUT = """\
 import sys
 for name in ("jaxtyping", "safetensors", "tyro"):

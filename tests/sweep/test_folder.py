@@ -162,5 +162,5 @@ def test_checkpoints_are_let_go_but_not_through_a_link(tmp_path: Path) -> None:
 
 def test_results_are_json(tmp_path: Path) -> None:
     with open_folder(tmp_path, definition(*TWO), resumes=False) as folder:
-        folder.write_results({"runs": []})
+        folder.write_results('{"runs": []}')
     assert json.loads((tmp_path / "results.json").read_text()) == {"runs": []}

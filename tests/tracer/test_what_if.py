@@ -138,7 +138,7 @@ def test_a_script_that_autocasts_already_is_left_as_it_is() -> None:
     [
         ("fused", {"fused": True}, {"aten._fused_adamw_"}),
         ("foreach", {"foreach": True}, {"aten._foreach_lerp_", "aten._foreach_addcdiv_"}),
-        ("single", {"foreach": False}, {"aten.lerp_", "aten.addcdiv_"}),
+        ("for-loop", {"foreach": False}, {"aten.lerp_", "aten.addcdiv_"}),
     ],
 )
 def test_an_optimizer_is_as_if_the_script_had_asked_for_it(
@@ -196,7 +196,7 @@ def test_a_change_nobody_knows_is_refused_with_those_there_are(text: str) -> Non
 def test_a_value_nobody_knows_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError, match=r"autocast=int8: the dtypes are bfloat16, float16\."):
         stand_ins(("autocast=int8",))
-    with pytest.raises(UsageError, match=r"the implementations are fused, foreach, single\."):
+    with pytest.raises(UsageError, match=r"the implementations are fused, foreach, for-loop\."):
         stand_ins(("optimizer=fast",))
 
 

@@ -11,6 +11,7 @@ from tests.strategies import traces
 from torchtally.chips import Chip, chip
 from torchtally.ledger import Ledger, account
 from torchtally.memory.workspace import context_bytes
+from torchtally.report.document import in_words
 from torchtally.report.terminal import table_text
 from torchtally.table import Table
 from torchtally.timing.roofline import Roofline
@@ -83,7 +84,7 @@ def test_a_dtype_without_a_peak_has_no_mfu_and_says_why() -> None:
     found = rows(table)["T4"]
     assert found["mfu"] is None
     assert str(found["missing"]).startswith("no MFU: no peak for bfloat16")
-    assert "T4: no MFU: no peak for bfloat16" in table.note
+    assert "T4: no MFU: no peak for bfloat16" in in_words(table.note)
     assert rows(table)["H100-SXM"]["mfu"] is not None
 
 
@@ -94,7 +95,7 @@ def test_a_chip_that_lacks_what_the_time_takes_has_no_time() -> None:
     numbers = ("step_s", "relative", "mfu", "usd", "energy_joules")
     assert [found[number] for number in numbers] == [None] * 5
     assert found["bound"] == ""
-    assert "no time for aten.mm x 4: Bare has no peak" in table.note
+    assert "no time for aten.mm x 4: Bare has no peak" in in_words(table.note)
 
 
 def test_a_traced_chip_in_no_table_leaves_the_others_their_rows() -> None:
@@ -114,19 +115,19 @@ def test_the_length_is_that_which_was_asked_for() -> None:
     assert found["seconds"] == 7200
     assert found["usd"] == pytest.approx(2 * price.usd_per_hour)
     assert found["steps"] == int(7200 // found["step_s"])  # type: ignore[operator]
-    assert table.title.endswith("of 2 h")
+    assert in_words(table.title).endswith("of 2 h")
 
 
 def test_the_users_prices() -> None:
     table = compared(trace(), "RTX-4090", own_prices={"RTX-4090": 0.5})
     found = rows(table)["RTX-4090"]
     assert (found["usd_per_hour"], found["price_as_of"]) == (0.5, "yours")
-    assert "yours (RTX-4090)" in table.note
+    assert "yours (RTX-4090)" in in_words(table.note)
     assert rows(table)["H100-SXM"]["price_as_of"] != "yours"
 
 
 def test_the_note_says_what_is_estimated_and_by_what() -> None:
-    note = compared(trace(), "A100-SXM").note
+    note = in_words(compared(trace(), "A100-SXM").note)
     assert "The operators stay those chosen for it" in note
     assert "Times by data sheet: H100-SXM, A100-SXM." in note
     assert "over the promised dense bfloat16 peak" in note

@@ -15,7 +15,7 @@ from tests.strategies import traces
 from tests.traces import accounted
 from torchtally.ledger import Ledger, account
 from torchtally.memory import Category, is_alive
-from torchtally.report.document import dumps
+from torchtally.report.document import dumps, in_words
 from torchtally.report.json import table_document
 from torchtally.report.terminal import table_text
 from torchtally.table import Table
@@ -417,7 +417,7 @@ def test_a_leak_is_at_its_line_with_its_bytes_per_step() -> None:
     assert first == {(10 * KIB, 15 * KIB, 5 * KIB, 1)}
     assert table.total("growth_bytes") == 5 * KIB
     assert "train.py:9" in table_text(table, width=80)
-    assert "the chip is full after about" in table.note
+    assert "the chip is full after about" in in_words(table.note)
 
 
 def test_growth_over_more_steps_has_its_mean() -> None:
@@ -450,7 +450,7 @@ def test_what_shrinks_comes_last() -> None:
 
 def test_an_unknown_chip_has_no_end() -> None:
     trace = structs.replace(training(leak_bytes=KIB).build(), chip="Z9000")
-    assert "chip is full" not in by(account(trace), "growth").note
+    assert "chip is full" not in in_words(by(account(trace), "growth").note)
 
 
 def test_a_script_that_keeps_its_losses_grows_at_the_line_that_makes_them() -> None:

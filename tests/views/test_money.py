@@ -12,6 +12,7 @@ from torchtally.chips import Price, chip
 from torchtally.chips.power import IDLE_SHARE_OF_POWER, energy_joules, mean_power_watts
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
+from torchtally.report.document import in_words
 from torchtally.timing.roofline import Bound, Roofline
 from torchtally.timing.schedule import Slot
 from torchtally.views.money import (
@@ -92,8 +93,8 @@ def test_the_table_of_1800_steps_of_two_seconds() -> None:
     assert row["steps"] == 1800
     assert row["energy_joules"] == pytest.approx(3600 * watts)
     assert "missing" not in row
-    assert "Energy is estimated" in table.note
-    assert "Price of the GPU's time alone: yours." in table.note
+    assert "Energy is estimated" in in_words(table.note)
+    assert "Price of the GPU's time alone: yours." in in_words(table.note)
 
 
 def test_time_that_is_not_filled_is_paid_too() -> None:
@@ -108,7 +109,7 @@ def test_the_price_of_the_table_has_its_source_and_date() -> None:
     table = money(step(), Until(1800, Extent.STEPS))
     assert table.column("usd") == (price.usd_per_hour,)
     assert table.column("price_as_of") == (price.as_of,)
-    assert f"{price.source}, as of {price.as_of}" in table.note
+    assert f"{price.source}, as of {price.as_of}" in in_words(table.note)
 
 
 # What is not known -----------------------------------------------------------------------------
@@ -119,7 +120,7 @@ def test_a_chip_without_a_price_says_so() -> None:
     table = money(step(gpu="RTX-4090"), Until(10, Extent.STEPS))
     assert table.column("usd") == table.column("usd_per_hour") == (None,)
     assert table.column("seconds") == (20.0,)
-    assert "RTX-4090: no price: no source gives one; --price takes yours." in table.note
+    assert "RTX-4090: no price: no source gives one; --price takes yours." in in_words(table.note)
 
 
 def test_a_chip_without_rated_power_has_no_energy() -> None:
@@ -127,15 +128,15 @@ def test_a_chip_without_rated_power_has_no_energy() -> None:
     bare = replace(chip("H100-SXM"), tdp_watts=None)
     table = money(on(ledger, Roofline(bare)), Until(10, Extent.STEPS))
     assert table.column("energy_joules") == (None,)
-    assert "no energy: no source gives its power" in table.note
-    assert "estimated" not in table.note
+    assert "no energy: no source gives its power" in in_words(table.note)
+    assert "estimated" not in in_words(table.note)
 
 
 def test_without_a_roofline_nothing_is_known() -> None:
     ledger = on(step(), None)
     table = money(ledger, Until(10, Extent.STEPS))
     assert table.column("seconds") == table.column("usd") == (None,)
-    assert "no time: H100-SXM is not in the chip table" in table.note
+    assert "no time: H100-SXM is not in the chip table" in in_words(table.note)
 
 
 def test_a_step_with_a_part_that_is_not_timed_has_no_time() -> None:
@@ -172,8 +173,8 @@ def test_a_run_without_a_step_costs_by_the_hour_only() -> None:
 def test_one_step_is_no_steady_state() -> None:
     ledger = step()
     whole = replace(ledger, trace=structs.replace(ledger.trace, step_ends=(2,)))
-    assert "trace two steps" in money(whole, Until(10, Extent.STEPS)).note
-    assert "trace two steps" not in money(ledger, Until(10, Extent.STEPS)).note
+    assert "trace two steps" in in_words(money(whole, Until(10, Extent.STEPS)).note)
+    assert "trace two steps" not in in_words(money(ledger, Until(10, Extent.STEPS)).note)
 
 
 # Laws ------------------------------------------------------------------------------------------
@@ -214,4 +215,6 @@ def test_longer_trainings_take_more_steps(step_s: float, one: int, two: int) -> 
 def test_prices_are_said_once() -> None:
     offer = Price(1.0, "A shop", "2026-05", note="two for one")
     ledger = on(step(), Roofline(replace(chip("H100-SXM"), price=offer)))
-    assert "A shop, as of 2026-05 (two for one)" in money(ledger, Until(1, Extent.STEPS)).note
+    assert "A shop, as of 2026-05 (two for one)" in in_words(
+        money(ledger, Until(1, Extent.STEPS)).note
+    )

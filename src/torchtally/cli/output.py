@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.atomic import write_atomically
 from torchtally.cli.arguments import RunParser
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, did_you_mean
 from torchtally.report.formats import format_names, render
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torchtally.report.report import Look, Report
 
 PIPE_WIDTH = 80
@@ -39,6 +41,32 @@ def add_format(parser: argparse.ArgumentParser, *, has_html: bool = False) -> No
     )
     if has_html:
         parser.add_argument("--html", metavar="FILE", help="a page for a browser, to FILE")
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Add --columns."""
+    parser.add_argument(
+        "--columns",
+        metavar="A,B",
+        type=column_names,
+        help="only these columns of the tables that have them, however wide "
+        "(flops_forward,bytes_read)",
+    )
+
+
+def column_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def check_columns(names: "Sequence[str] | None") -> None:
+    """Raises UsageError for a column that no table of a run's page has."""
+    if names:
+        from torchtally.views.summary import column_names as known_names
+
+        known = sorted(known_names())
+        for name in names:
+            if name not in known:
+                raise UsageError(f"--columns {name}: unknown. {did_you_mean(name, known)}")
 
 
 def write_report(

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from torchtally.cli.arguments import RunParser, Subparsers, fraction, positive_count, seconds
-from torchtally.cli.output import place_of
+from torchtally.cli.output import add_columns, check_columns, place_of
 from torchtally.errors import TallyError, UsageError
 from torchtally.report.formats import format_names
 
@@ -64,6 +64,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--format", choices=format_names(), default="text", metavar="FORMAT",
                         help=f"of the report on stderr: {', '.join(format_names())}")  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON, too")
+    add_columns(parser)
     parser.add_argument("-m", dest="module", metavar="MODULE",
                         help="run a module, as `python -m` does")  # fmt: skip
     parser.add_argument("--max-seconds", type=seconds, metavar="S",
@@ -91,6 +92,7 @@ def command(args: argparse.Namespace) -> int:
     if args.script is None and args.module is None:
         raise UsageError("which script?\nGive one: `tally run train.py --gpu NAME`, or -m MODULE.")
     target = target_of(args.gpu)
+    check_columns(args.columns)
     # Absolute, since the script may change the directory.
     args.trace_place = place_of(args.output, "-o")
     args.json_place = place_of(args.json, "--json")
@@ -190,7 +192,7 @@ def report(trace: "Trace", args: argparse.Namespace, stderr: TextIO, advisor: "A
         failed = error
     ledger = account(trace, roofline=known_roofline(trace.chip))
     if not args.quiet:
-        page = ledger_report(ledger, file=args.output)
+        page = ledger_report(ledger, file=args.output, columns=args.columns)
         emit(render(page, args.format, look(stderr)), stderr)
         stderr.flush()
     try:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count, price, until
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.output import add_columns, add_format, check_columns, write_report
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,10 +44,6 @@ TITLES = {
     "time": "views of time, which those above show too",
     "memory": "views of memory",
 }
-
-
-def column_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def view_names() -> "Iterable[str]":
@@ -128,12 +124,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help="a page for a browser, to FILE: that plot, and the views by bound, line and module",
     )
-    parser.add_argument(
-        "--columns",
-        metavar="A,B",
-        type=column_names,
-        help="only these columns of a view, however wide (flops_forward,bytes_read)",
-    )
+    add_columns(parser)
     parser.add_argument(
         "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
     )
@@ -181,7 +172,9 @@ def _report(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namesp
     if is_drawn(args):
         return roofline_report(ledger)
     table = _table(ledger, chips, args)
-    return ledger_report(ledger, file=args.file) if table is None else view_report(table, ledger)
+    if table is None:
+        return ledger_report(ledger, file=args.file, columns=args.columns)
+    return view_report(table, ledger)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -207,8 +200,10 @@ def check(args: argparse.Namespace) -> None:
             "--price needs a length of training: add --until 600000 (steps) or --until 24h."
         )
     is_view = args.by or args.allocator or args.gpu or is_money
-    if not is_view and (args.sort or args.top or args.columns):
-        raise UsageError("--sort, --top and --columns need a view: add --by line, for one.")
+    if not is_view and (args.sort or args.top):
+        raise UsageError("--sort and --top need a view: add --by line, for one.")
+    if not is_view:
+        check_columns(args.columns)
 
 
 def chip_of(name: str) -> "Roofline":
@@ -240,7 +235,8 @@ def _table(
     elif args.by is not None:
         table = by(ledger, args.by)
         if chips:
-            table = replace(table, title=f"{table.title}, timed on {chips[0].chip.name}")
+            parts = (table.title,) if isinstance(table.title, str) else table.title
+            table = replace(table, title=(*parts, f", timed on {chips[0].chip.name}"))
     elif chips or args.until is not None:
         table = _costs(ledger, chips, args)
     else:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import positive_count
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.output import add_format, look, write_report
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -194,6 +194,7 @@ def _conduct(args: argparse.Namespace, folder: "SweepFolder") -> int:
 
 def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
     """Write and print what came of all runs; the exit status."""
+    from torchtally.report.formats import render
     from torchtally.report.sweep import sweep_report
     from torchtally.sweep.chart import chart
     from torchtally.sweep.parquet import write_parquet
@@ -202,15 +203,14 @@ def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
 
     definition = folder.definition
     results = [result_of(folder, point) for point in definition.points]
-    results_ = document(definition, results)
-    folder.write_results(results_)
-    if args.parquet is not None:
-        write_parquet(Path(args.parquet), definition, results)
     drawn = chart(definition, results)
     table = results_table(definition, results, drawn.marks if drawn is not None else {})
     failed = [result for result in results if result.status.is_failure]
     failures = [f"{run.point.name} {run.status}: {run.ending.gist}" for run in failed]
-    report = sweep_report(table, drawn, failures, results_, str(folder.path))
+    report = sweep_report(table, drawn, failures, document(definition, results), str(folder.path))
+    folder.write_results(render(report, "json", look(sys.stdout)))
+    if args.parquet is not None:
+        write_parquet(Path(args.parquet), definition, results)
     write_report(report, args, is_beside_files=True)
     if number:
         return 128 + number

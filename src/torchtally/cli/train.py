@@ -2,16 +2,20 @@
 
 import argparse
 import faulthandler
+import io
 import signal
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from dataclasses import replace
+from itertools import dropwhile, islice, takewhile
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, TrainParser
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torchtally.report.loss_plot import LossCurve
     from torchtally.report.training_plan import PlanRow
     from torchtally.timing.roofline import Roofline
@@ -132,9 +136,47 @@ def _config(args: argparse.Namespace) -> "TrainConfig":
         return config
     import tyro
 
-    return tyro.cli(
-        TrainConfig, default=config, args=args.changes, prog=f"tally train {args.config}"
-    )
+    prog = f"tally train {args.config}"
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            return tyro.cli(TrainConfig, default=config, args=args.changes, prog=prog)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        reason = _wrong_change(args.changes) or _plain(complaint.getvalue())
+    raise UsageError(f"{reason}\n`{prog} --help` lists all keys.")
+
+
+def _wrong_change(changes: "Sequence[str]") -> str:
+    """What is wrong with the first change that is: its key, or its value; "" where neither is."""
+    from torchtally.sweep.keys import OURS, hints, is_array, read_value
+
+    known = [f"--{key}" for key in (*hints(), *OURS)]
+    for place, change in enumerate(changes):
+        option, equals, value = change.partition("=")
+        key = option.removeprefix("--").replace("-", "_")
+        section, dot, name = key.rpartition(".")
+        is_negation = f"--{section}{dot}{name.removeprefix('no_')}" in known
+        if not option.startswith("--") or (is_negation and f"--{key}" not in known):
+            continue
+        if f"--{key}" not in known:
+            return f"unknown option {option}. {did_you_mean(f'--{key}', known)}"
+        values = [value] if equals else changes[place + 1 : place + 2]
+        is_single = key not in OURS and not is_array(key)
+        try:
+            if is_single and values and not values[0].startswith("--"):
+                read_value(key, values[0])
+        except UsageError as error:
+            return f"--{error}"
+    return ""
+
+
+def _plain(complaint: str) -> str:
+    """What the parser of configs says between its title and the next rule, without its frame."""
+    lines = (line.strip(" \u2502\u256d\u256e\u2570\u256f\u2500") for line in complaint.splitlines())
+    texts = dropwhile(lambda line: not line.strip("-"), islice(lines, 1, None))
+    return " ".join(takewhile(lambda line: line.strip("-"), texts))
 
 
 # The plan ----------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def candidates(ledger: Ledger, arguments: tuple[str, ...]) -> tuple[Change, ...]
         setting = "expandable_segments:True"
         changes.append(Change(f"PYTORCH_CUDA_ALLOC_CONF={setting}", 0, settings=setting))
     changes.append(Change("fused=True for the optimizer", 1, what_ifs=("optimizer=fused",)))
-    changes.append(Change("foreach=False for the optimizer", 2, what_ifs=("optimizer=single",)))
+    changes.append(Change("foreach=False for the optimizer", 2, what_ifs=("optimizer=for-loop",)))
     changes += smaller_batches(arguments)
     if multiplies_in_float32(ledger):
         text = "torch.autocast(dtype=bfloat16) around the model"

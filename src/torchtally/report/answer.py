@@ -13,7 +13,7 @@ from rich.text import Text
 from torchtally.plan.quantity import FUNCTIONS, Quantity
 from torchtally.plan.questions import Answer
 from torchtally.progress import printable
-from torchtally.report.document import Document, columns_of, pick, picks, rows_of
+from torchtally.report.document import Document, columns_of, in_words, pick, picks, rows_of
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import joined
@@ -33,10 +33,7 @@ def answer_text(
 
 def headline(answer: Answer) -> str:
     """The answer in one sentence."""
-    return "".join(
-        quantity if isinstance(quantity, str) else format_number(quantity.value, quantity.unit)
-        for quantity in answer.headline
-    )
+    return in_words(answer.headline)
 
 
 def _lines(answer: Answer, is_explained: bool, width: int) -> Iterator[Text]:
@@ -118,7 +115,7 @@ def answer_tables(answer: Answer) -> tuple[tuple[str, Table], ...]:
         for figure in answer.figures
     )
     figures = Table("Figures", FIGURES, rows)
-    named = [(table.title, table) for table in answer.tables]
+    named = [(in_words(table.title), table) for table in answer.tables]
     return (("figures", figures), *named) if rows else tuple(named)
 
 
@@ -231,11 +228,11 @@ def answer_document(answer: Answer) -> Document:
         "figures": picks(answer.figures, *QUANTITY),
         "tables": [
             {
-                "title": table.title,
+                "title": in_words(table.title),
                 "columns": columns_of(table),
                 "rows": rows_of(table),
                 "rows_left_out": table.left_out,
-                "note": table.note,
+                "note": in_words(table.note),
             }
             for table in answer.tables
         ],

@@ -2,9 +2,13 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torchtally.table import Cell, Table
+from torchtally.table import Cell, Prose, Table
+from torchtally.units import format_number
+
+if TYPE_CHECKING:
+    from torchtally.plan.quantity import Quantity
 
 SCHEMA_VERSION = 1
 
@@ -14,6 +18,20 @@ Document = dict[str, Any]
 def dumps(document: Document) -> str:
     """The document as text, its `schema_version` first, one key a line, ASCII only."""
     return json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=1) + "\n"
+
+
+def in_words(prose: "Prose | tuple[str | Quantity, ...]") -> str:
+    """A sentence with its numbers, each in its unit."""
+    parts = (prose,) if isinstance(prose, str) else prose
+    return "".join(
+        part if isinstance(part, str) else format_number(part.value, part.unit) for part in parts
+    )
+
+
+def remarks(table: Table) -> str:
+    """How many rows were left out, and the note."""
+    more = f"{table.left_out} more row{'s' * (table.left_out > 1)}." if table.left_out else ""
+    return f"{more} {in_words(table.note)}".strip()
 
 
 def rows_of(table: Table) -> list[dict[str, Cell]]:

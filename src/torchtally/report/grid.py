@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from torchtally.progress import printable
+from torchtally.report.document import in_words, remarks
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.table import Cell, Table
 from torchtally.units import FORMATS, Unit, format_count, format_flops
@@ -44,7 +45,7 @@ def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Tex
         return Text((INDENT + GAP.join(parts)).rstrip(), style=style)
 
     header = [column.title for column in table.columns]
-    lines = [Text(printable(table.title), style="bold"), line(header, "dim")]
+    lines = [Text(printable(in_words(table.title)), style="bold"), line(header, "dim")]
     lines += [line(row) for row in table.rows]
     if not (is_brief and table.left_out) and any(cell is not None for cell in table.totals):
         lines.append(line(_labelled_totals(table), "bold"))
@@ -160,7 +161,7 @@ def totals_text(table: Table, order: Sequence[int]) -> list[str]:
 
 
 def _remarks(table: Table, hidden: Sequence[str], width: int) -> Iterator[Text]:
-    for line in wrapped(table.remarks, width):
+    for line in wrapped(remarks(table), width):
         yield Text(line, style="dim")
     if hidden:
         text = f"Hidden columns (use --columns or a wider terminal): {', '.join(hidden)}"

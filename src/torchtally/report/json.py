@@ -25,7 +25,7 @@ from torchtally.ledger import (
 )
 from torchtally.memory import Category, parameters
 from torchtally.memory.workspace import KINDS, Trust
-from torchtally.report.document import Document, columns_of, pick, picks, rows_of
+from torchtally.report.document import Document, columns_of, in_words, pick, picks, rows_of
 from torchtally.table import Table
 from torchtally.trace import Frame
 from torchtally.views.bottlenecks import dominant_bounds
@@ -87,7 +87,8 @@ def table_document(table: Table, ledger: Ledger) -> Document:
     return {
         **pick(ledger.trace, "script", "chip"),
         **_period(ledger),
-        **pick(table, "title", "note"),
+        "title": in_words(table.title),
+        "note": in_words(table.note),
         "columns": columns_of(table),
         "rows": rows_of(table),
         "rows_left_out": table.left_out,

@@ -22,10 +22,14 @@ MOST_ROWS = 50
 
 
 def ledger_report(
-    ledger: Ledger, *, file: str = "", changes: Sequence[ChangeResult] | None = None
+    ledger: Ledger,
+    *,
+    file: str = "",
+    columns: Sequence[str] | None = None,
+    changes: Sequence[ChangeResult] | None = None,
 ) -> Report:
-    """The page about a run. `file` is the trace's, for the commands it suggests; `changes` are
-    those that were tried to make it fit.
+    """The page about a run. `file` is the trace's, for the commands it suggests; `columns` are
+    those to show in the tables that have any of them; `changes` were tried to make it fit.
     """
 
     def document() -> dict[str, object]:
@@ -33,14 +37,16 @@ def ledger_report(
         return {**ledger_document(ledger), **tried}
 
     def text(look: Look) -> str:
-        summary = summarise(ledger)
+        summary = summarise(ledger).with_columns(columns or ())
         return summary_text(summary, file=file, width=look.width, is_coloured=look.is_coloured)
 
     return Report(
         title=ledger.trace.script,
         facts=ledger_facts(ledger),
         plots=() if ledger.roofline is None else (roofline_plot(ledger),),
-        tables=tuple((key, by(ledger, key).top(MOST_ROWS)) for key in PAGE_VIEWS),
+        tables=tuple(
+            (key, by(ledger, key).with_some_of(columns or ()).top(MOST_ROWS)) for key in PAGE_VIEWS
+        ),
         text=text,
         document=document,
     )

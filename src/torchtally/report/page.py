@@ -9,6 +9,7 @@ from html import escape
 from itertools import chain
 
 from torchtally.progress import printable
+from torchtally.report.document import in_words, remarks
 from torchtally.report.grid import cell_text, text_first, totals_text
 from torchtally.report.plain import LIMIT
 from torchtally.report.plot import tick_text, value_text
@@ -104,9 +105,9 @@ def table_html(table: Table) -> Html:
         parts.append(element("tfoot", element("tr", *_totals(table, order))))
     return element(
         "section",
-        element("h2", table.title),
+        element("h2", in_words(table.title)),
         element("div", element("table", *parts), class_="wide"),
-        *([element("p", table.remarks)] if table.remarks else []),
+        *([element("p", text)] if (text := remarks(table)) else []),
     )
 
 

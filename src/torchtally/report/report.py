@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchtally.report.document import Document
+from torchtally.report.document import Document, in_words
 from torchtally.table import Table
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Report:
 
 def table_report(table: Table) -> Report:
     """A table by itself."""
-    return Report(title=table.title, tables=(("rows", table),))
+    return Report(title=in_words(table.title), tables=(("rows", table),))
 
 
 def is_ascii(encoding: str | None) -> bool:

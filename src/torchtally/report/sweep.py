@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from torchtally.report.chart import chart_text
-from torchtally.report.document import Document
+from torchtally.report.document import Document, in_words
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import prose, table_text
 from torchtally.table import Chart, Table
@@ -25,5 +25,5 @@ def sweep_report(
         return f"{text}Written to {folder}: results.json, and a folder for each run.\n"
 
     return Report(
-        title=table.title, tables=(("runs", table),), text=text, document=lambda: document
+        title=in_words(table.title), tables=(("runs", table),), text=text, document=lambda: document
     )

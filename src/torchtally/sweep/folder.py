@@ -77,8 +77,8 @@ class SweepFolder:
         if checkpoints.is_dir() and not checkpoints.is_symlink():
             shutil.rmtree(checkpoints, ignore_errors=True)
 
-    def write_results(self, document: Mapping[str, Any]) -> None:
-        _write(self.path / RESULTS, _json(document))
+    def write_results(self, document: str) -> None:
+        _write(self.path / RESULTS, document)
 
 
 @contextmanager

@@ -68,6 +68,11 @@ def is_whole(hint: Any) -> bool:
     return int in members(hint) and float not in members(hint)
 
 
+def is_array(key: str) -> bool:
+    """Whether the field has several values."""
+    return any(get_origin(member) is tuple for member in members(hint_of(key)))
+
+
 def read_value(key: str, text: str) -> Any:
     """A field's value as written on a command line. Raises UsageError naming key and value.
 
@@ -85,7 +90,10 @@ def read_value(key: str, text: str) -> Any:
     try:
         return msgspec.convert(value, hint, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{key}: expected {_wanted(hint)}, got {text!r}.") from error
+        names = [name for member in members(hint) for name in _names(member)]
+        near = get_close_matches(text, names, n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{key}: expected {_wanted(hint)}, got {text!r}.{guess}") from error
 
 
 def typed_value(key: str, value: Any) -> Any:
@@ -102,15 +110,19 @@ def _wanted(hint: Any) -> str:
     return ", or ".join([*texts, *(["none"] if is_optional(hint) else [])])
 
 
+def _names(kind: Any) -> list[str]:
+    return [str(name) for name in get_args(kind)] if get_origin(kind) is Literal else []
+
+
 def _words(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return ", ".join(map(str, get_args(kind)))
+    if names := _names(kind):
+        return ", ".join(names)
     if get_origin(kind) is tuple:
         of = get_args(kind)[0]
         example = '["one", "two"]' if of is str else "[0.9, 0.95]" if of is float else str(of)
         return f"an array such as {example}"
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-    return names.get(kind, str(kind))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return words.get(kind, str(kind))
 
 
 def flags(key: str, value: Any) -> tuple[str, ...]:

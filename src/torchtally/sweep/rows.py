@@ -10,7 +10,6 @@ from torchtally.table import Cell, Column, Table
 from torchtally.train.logs.log import as_json
 from torchtally.units import Unit, format_loss
 
-VERSION = 1
 KEYS_NEVER_LEFT_OUT = 3
 
 
@@ -78,7 +77,6 @@ def document(definition: Definition, results: Sequence[RunResult]) -> dict[str, 
     """All results as JSON data, best first. Unknown values are null."""
     by_validation = is_validated(results)
     return {
-        "schema_version": VERSION,
         "config": definition.config,
         "varying": list(definition.varying_keys),
         "ranked_by": "validation_loss" if by_validation else "final_loss",

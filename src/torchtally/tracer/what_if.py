@@ -2,7 +2,7 @@
 
 checkpoint=Block       every module of that class runs in torch.utils.checkpoint
 autocast=bfloat16      the model runs in torch.autocast("cuda", dtype=torch.bfloat16)
-optimizer=fused        torch.optim's fused, foreach or single-tensor implementation
+optimizer=fused        torch.optim's fused, foreach or for-loop implementation
 """
 
 import threading
@@ -22,12 +22,12 @@ HOW = """\
 Changes that can be tried:
   checkpoint=CLASS                    torch.utils.checkpoint around every module of that class
   autocast=bfloat16 (or float16)      torch.autocast around the model
-  optimizer=fused (foreach, single)   another implementation of torch.optim's"""
+  optimizer=fused (foreach, for-loop) another implementation of torch.optim's"""
 
 IMPLEMENTATIONS = {
     "fused": {"fused": True, "foreach": False},
     "foreach": {"fused": False, "foreach": True},
-    "single": {"fused": False, "foreach": False},
+    "for-loop": {"fused": False, "foreach": False},
 }
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -6,8 +6,8 @@ from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, root_of
+from torchtally.views.modules import MODULES, folded, module_texts
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
-from torchtally.views.modules import folded, module_texts
 from torchtally.views.moments import moment_at
 from torchtally.views.view import view
 
@@ -38,7 +38,7 @@ def activation_modules(ledger: Ledger) -> Table:
     )
     return Table(
         title="Activations, by module, repeated ones together",
-        columns=(*FIGURES, Column("modules", "times", Unit.COUNT), *MODULE_TEXTS),
+        columns=(*FIGURES, MODULES, *MODULE_TEXTS),
         rows=rows,
         totals=(*_figures(saved, saved), None, None, None),
         note=_note(ledger, tick, saved),

@@ -209,7 +209,7 @@ def same_shapes_table(products: Sequence[ProductRate], limits: Limits) -> Table:
         Column("shape", "MxNxK", Unit.NAME),
         Column("float32_flop_per_s", "float32", Unit.FLOP_PER_S),
         Column(f"{half}_flop_per_s", half, Unit.FLOP_PER_S),
-        Column("times", "times", Unit.COUNT),
+        Column("times", "times", Unit.TIMES),
         *(Column(f"{name}_mfu", f"{_short(name)} MFU", Unit.FRACTION, 1) for name in bounded),
     )
     rows = [
@@ -217,7 +217,7 @@ def same_shapes_table(products: Sequence[ProductRate], limits: Limits) -> Table:
             sides(single),
             single.flop_per_s,
             other.flop_per_s,
-            float(f"{other.flop_per_s / single.flop_per_s:.3g}"),
+            other.flop_per_s / single.flop_per_s,
             *(
                 limits.share(product_rate.flop_per_s, product_rate.dtype)
                 for product_rate in (single, other)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torchtally.chips import Chip, Price, find_chip
 from torchtally.ledger import Ledger
-from torchtally.table import Cell, Column, Table
+from torchtally.table import Cell, Column, Prose, Table, sentences
 from torchtally.timing.roofline import Roofline
 from torchtally.units import Unit
 from torchtally.views.bottlenecks import dominant_bounds
@@ -77,10 +77,10 @@ def comparison(
     rows = (tuple(candidate.cells[column.name] for column in columns) for candidate in candidates)
     return with_something(
         Table(
-            title=f"Chips compared, with cost and energy of {length}",
+            title=length.after("Chips compared, with cost and energy of "),
             columns=columns,
             rows=tuple(rows),
-            note=" ".join(_remarks(ledger, candidates)),
+            note=sentences(*_remarks(ledger, candidates)),
         ),
         optional=("tokens_per_s", "calibrated_share", "missing"),
     )
@@ -199,7 +199,7 @@ TRAINING_COLUMNS = (
 """Where somebody said how long."""
 
 
-def _remarks(ledger: Ledger, candidates: Sequence[Candidate]) -> Iterator[str]:
+def _remarks(ledger: Ledger, candidates: Sequence[Candidate]) -> Iterator[Prose]:
     """What a reader must know; first what is missing where there is "-"."""
     yield f"Time and MFU per {ledger.period}."
     for candidate in candidates:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from torchtally.chips import find_chip
 from torchtally.ledger import Ledger, Line, line_of
 from torchtally.memory import is_alive
-from torchtally.table import Cell, Column, Table
+from torchtally.table import Cell, Column, Number, Prose, Table
 from torchtally.units import Unit
 from torchtally.views.lines import TEXTS, line_texts, root_of
 from torchtally.views.view import view
@@ -102,7 +102,7 @@ def _change(
     return newer[0] - older[0], newer[1] - older[1]
 
 
-def _note(ledger: Ledger, before: int, grown: int) -> str:
+def _note(ledger: Ledger, before: int, grown: int) -> Prose:
     steps = len(ledger.trace.step_ends)
     if steps < 1:
         return "No training step was completed: there is nothing to compare."
@@ -120,11 +120,10 @@ def _note(ledger: Ledger, before: int, grown: int) -> str:
         "alive: by a list of them, or a sum without .item() or .detach()."
     )
     steps_left = _steps_left(ledger, grown / (steps - before))
-    return (
-        hint
-        if steps_left is None
-        else f"{hint} At this rate the chip is full after about {steps_left:,} more steps."
-    )
+    if steps_left is None:
+        return hint
+    left = Number(steps_left, Unit.STEPS)
+    return (f"{hint} At this rate the chip is full after about ", left, " more steps.")
 
 
 def _steps_left(ledger: Ledger, per_step_bytes: float) -> int | None:

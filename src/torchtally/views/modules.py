@@ -26,6 +26,8 @@ TIMED_WITH_CHILDREN = (
     Column("seconds_with_children", "in all", Unit.SECONDS),
     replace(WITH_CHILDREN, rank=1),
 )
+MODULES = Column("modules", "times", Unit.COUNT)
+"""How many modules a row is of."""
 NOTE = "A module's own operators; 'with inner' adds the modules inside it."
 TIMED_NOTE = (
     "A module's own operators; 'in all' is its time with the modules inside it, 'with inner' are "
@@ -79,7 +81,7 @@ def repeated_modules(ledger: Ledger) -> Table:
         (total, (len(modules_of_pattern[path]), *module_texts(path)))
         for path, total in totals.items()
     ]
-    texts = (Column("modules", "times", Unit.COUNT), *TEXTS)
+    texts = (MODULES, *TEXTS)
     return cost_table("By module, repeated ones together", QUANTITIES, texts, rows, ledger)
 
 

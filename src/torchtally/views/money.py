@@ -9,7 +9,7 @@ from torchtally.chips import Chip, Price
 from torchtally.chips.power import IDLE_SHARE_OF_POWER, energy_joules
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger
-from torchtally.table import Cell, Column, Table
+from torchtally.table import Cell, Column, Number, Prose, Table, sentences
 from torchtally.units import Unit
 from torchtally.views.throughput import tokens_of
 
@@ -31,10 +31,12 @@ class Until:
     amount: float
     extent: Extent
 
-    def __str__(self) -> str:
+    def after(self, text: str) -> Prose:
+        """The text, with the length behind it."""
         if self.extent is Extent.SECONDS:
-            return f"{self.amount / SECONDS_PER_HOUR:g} h"
-        return f"{self.amount:.15g} {self.extent}"
+            return (text, Number(self.amount / SECONDS_PER_HOUR, Unit.HOURS))
+        unit = Unit.STEPS if self.extent is Extent.STEPS else Unit.TOKENS
+        return (text, Number(self.amount, unit), f" {self.extent}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +201,10 @@ def money(
         "; ".join(charge.missing),
     )
     table = Table(
-        title=f"Training for {until}",
+        title=until.after("Training for "),
         columns=COLUMNS,
         rows=(row,),
-        note=" ".join(_remarks(ledger, charge, name)),
+        note=sentences(*_remarks(ledger, charge, name)),
     )
     return with_something(table, optional=("tokens", "missing"))
 
@@ -222,8 +224,8 @@ def with_something(table: Table, *, optional: Collection[str]) -> Table:
     )
 
 
-def _remarks(ledger: Ledger, bill: Bill, name: str) -> list[str]:
-    remarks = [f"{name}: {'; '.join(bill.missing)}."] if bill.missing else []
+def _remarks(ledger: Ledger, bill: Bill, name: str) -> list[Prose]:
+    remarks: list[Prose] = [f"{name}: {'; '.join(bill.missing)}."] if bill.missing else []
     if bill.training is not None:
         remarks.append(
             f"Every step takes what {ledger.period} does by prediction, on one GPU, with nothing "
@@ -241,9 +243,10 @@ def _remarks(ledger: Ledger, bill: Bill, name: str) -> list[str]:
 FIRST_STEP_NOTE = (
     "What came before the first step is in it: trace two steps for what later ones take."
 )
-ENERGY_NOTE = (
-    "Energy is estimated, of the GPU alone: rated power while it is at work, "
-    f"{100 * IDLE_SHARE_OF_POWER:.0f} % of it while it waits. It is not in the cost."
+ENERGY_NOTE: Prose = (
+    "Energy is estimated, of the GPU alone: rated power while it is at work, ",
+    Number(IDLE_SHARE_OF_POWER, Unit.FRACTION),
+    " of it while it waits. It is not in the cost.",
 )
 
 

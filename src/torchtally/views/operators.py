@@ -18,6 +18,7 @@ from torchtally.views.columns import (
 from torchtally.views.view import view
 
 QUANTITIES = (COUNT, FLOPS, MOVED, READ, WRITTEN, ALLOCATED)
+PHASE_QUANTITIES = (COUNT, FLOPS, MATMUL, MOVED, READ, WRITTEN, SAVED, ALLOCATED)
 
 
 @view("op", "operators as torch spells them")
@@ -51,6 +52,5 @@ def kinds(ledger: Ledger) -> Table:
 def phases(ledger: Ledger) -> Table:
     """By phase: forward, backward, recompute (forward work done again), optimizer."""
     rows = [(total, (str(phase),)) for phase, total in ledger.by_phase().items()]
-    quantities = (COUNT, FLOPS, MATMUL, MOVED, READ, WRITTEN, SAVED, ALLOCATED)
     texts = (Column("name", "phase", Unit.NAME),)
-    return cost_table("By phase", quantities, texts, rows, ledger)
+    return cost_table("By phase", PHASE_QUANTITIES, texts, rows, ledger)

@@ -8,8 +8,8 @@ from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, root_of
+from torchtally.views.modules import MODULES, folded, module_texts
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
-from torchtally.views.modules import folded, module_texts
 from torchtally.views.moments import moment_at, step_of
 from torchtally.views.view import view
 
@@ -70,7 +70,7 @@ def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
             for category in categories
         ]
 
-    times = [Column("modules", "times", Unit.COUNT)] if is_folded else []
+    times = [MODULES] if is_folded else []
     rows = []
     for path, part in grouped(at_peak, key):
         modules: list[Cell] = (

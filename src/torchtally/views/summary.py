@@ -1,7 +1,9 @@
 """The first thing a user wants to know about a run, on one page."""
 
 import posixpath
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from torchtally.chips import Chip, find_chip
 from torchtally.ledger import Coverage, Ledger, Total, module_of
@@ -10,12 +12,21 @@ from torchtally.memory.allocator import replay
 from torchtally.memory.workspace import context_bytes
 from torchtally.table import Table
 from torchtally.trace import Ending, Note, Placeholder
+from torchtally.views.bounds import COLUMNS as BOUND_COLUMNS
+from torchtally.views.categories import COLUMNS as CATEGORY_COLUMNS
 from torchtally.views.categories import categories
+from torchtally.views.columns import KERNEL, SECONDS, TIMED_SHARES
+from torchtally.views.lines import QUANTITIES as LINE_FIGURES
+from torchtally.views.lines import TEXTS as LINE_TEXTS
 from torchtally.views.lines import is_behind_libraries, library_lines, lines, root_of
-from torchtally.views.modules import OUTSIDE, repeated_modules
+from torchtally.views.modules import MODULES, OUTSIDE, repeated_modules
+from torchtally.views.modules import QUANTITIES as MODULE_FIGURES
+from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.moments import moment_at, step_of
+from torchtally.views.operators import PHASE_QUANTITIES as PHASE_FIGURES
 from torchtally.views.operators import phases
 from torchtally.views.peak import peak_lines
+from torchtally.views.shortage import COLUMNS as HOLDER_COLUMNS
 from torchtally.views.shortage import Shortage, holders
 from torchtally.views.step_time import StepTime, step_time
 
@@ -45,6 +56,16 @@ class Verdict:
     """None for a chip that is in no table."""
     fits: bool | None
     """None where the capacity is not known."""
+
+
+def column_names() -> frozenset[str]:
+    """Of every column that a table of the page may have."""
+    figures = (SECONDS, KERNEL, *PHASE_FIGURES, *LINE_FIGURES, *MODULE_FIGURES)
+    columns = (
+        *(figure.column for figure in figures), *TIMED_SHARES, *BOUND_COLUMNS, *CATEGORY_COLUMNS,
+        *HOLDER_COLUMNS, *LINE_TEXTS, *MODULE_TEXTS, MODULES,
+    )  # fmt: skip
+    return frozenset(column.name for column in columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +99,19 @@ class Summary:
     notes: tuple[Note, ...]
     ending: Ending
     steps: int
+
+    def with_columns(self, names: Sequence[str]) -> "Summary":
+        """Its tables with these columns alone, but for tables that have none of them."""
+        tables = (
+            (field.name, table)
+            for field in fields(self)
+            if isinstance(table := getattr(self, field.name), Table)
+        )
+        shortage = self.shortage and replace(
+            self.shortage, holders=self.shortage.holders.with_some_of(names)
+        )
+        chosen: dict[str, Any] = {name: table.with_some_of(names) for name, table in tables}
+        return replace(self, shortage=shortage, **chosen)
 
 
 def summarise(ledger: Ledger) -> Summary:

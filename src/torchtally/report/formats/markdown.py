@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from torchtally.progress import printable
+from torchtally.report.document import in_words, remarks
 from torchtally.report.grid import cell_text, text_first, totals_text
 from torchtally.report.plain import LIMIT
 from torchtally.report.plot import plot_text
@@ -35,7 +36,7 @@ def _lines(report: Report, look: Look) -> Iterator[str]:
 def _table(table: Table) -> Iterator[str]:
     order = text_first(table)
     columns = [table.columns[place] for place in order]
-    yield f"## {_escaped(table.title)}"
+    yield f"## {_escaped(in_words(table.title))}"
     yield ""
     yield _row(column.title for column in columns)
     yield _row(":---" if column.unit.is_text else "---:" for column in columns)
@@ -44,9 +45,9 @@ def _table(table: Table) -> Iterator[str]:
         yield _row(_escaped(cell_text(cell, column.unit)) for cell, column in cells)
     if any(cell is not None for cell in table.totals):
         yield _row(f"**{text}**" if text else "" for text in totals_text(table, order))
-    if table.remarks:
+    if text := remarks(table):
         yield ""
-        yield _escaped(table.remarks)
+        yield _escaped(text)
 
 
 def _row(cells: Iterable[str]) -> str:
