@@ -210,7 +210,6 @@ IN_PROSE: Mapping[Unit, Callable[[Any], str]] = {
     Unit.COUNT: lambda count: _small_or(format_count, count),
     Unit.PARAMETERS: lambda count: _small_or(format_count, count),
     Unit.TOKENS: lambda count: _small_or(format_count, count),
-    Unit.HOURS: lambda hours: f"{hours:g} h",
 }
 """Where there is room: FLOPs of a whole training as papers print them, durations in six digits,
 counts that a reader knows by heart (4096) in full."""

@@ -34,7 +34,8 @@ class Until:
     def after(self, text: str) -> Prose:
         """The text, with the length behind it."""
         if self.extent is Extent.SECONDS:
-            return (text, Number(self.amount / SECONDS_PER_HOUR, Unit.HOURS))
+            hours = self.amount / SECONDS_PER_HOUR
+            return (text, Number(int(hours) if hours.is_integer() else hours, Unit.HOURS))
         unit = Unit.STEPS if self.extent is Extent.STEPS else Unit.TOKENS
         return (text, Number(self.amount, unit), f" {self.extent}")
 
