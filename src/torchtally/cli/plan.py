@@ -260,6 +260,9 @@ def _answered(args: argparse.Namespace, request: "Request") -> "Answer":
 
 def question_of(args: argparse.Namespace, request: "Request") -> "Callable[[Request], Answer]":
     """Which question the arguments ask: the options that name one first, then what is missing."""
+    from torchtally.plan.questions.chips_needed import fewest_chips, what_to_rent
+    from torchtally.plan.questions.training_time import training_time
+
     named = _named_question(args)
     if named is not None:
         return named
@@ -272,67 +275,41 @@ def question_of(args: argparse.Namespace, request: "Request") -> "Callable[[Requ
     if request.tokens is None:
         return _without_tokens(request, is_limited)
     if request.cluster is None:
-        from torchtally.plan.questions.chips_needed import what_to_rent
-
         return what_to_rent
-    if args.deadline is not None:
-        from torchtally.plan.questions.chips_needed import fewest_chips
-
-        return fewest_chips
-    from torchtally.plan.questions.training_time import training_time
-
-    return training_time
+    return training_time if args.deadline is None else fewest_chips
 
 
 def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | None":
-    questions = [
-        name
-        for name, is_asked in (
-            ("--largest", args.largest is not None),
-            ("--search", args.search),
-            ("--tokens-per-s", args.tokens_per_s is not None),
-            ("--flops", args.flops is not None),
-        )
-        if is_asked
-    ]
-    if len(questions) > 1:
-        raise UsageError(f"{' and '.join(questions)} are separate questions: give one at a time.")
-    if args.largest is not None:
-        from torchtally.plan.questions.largest import LARGEST
+    from torchtally.plan.questions.compute_budget import compute_budget
+    from torchtally.plan.questions.implied_mfu import implied_mfu
+    from torchtally.plan.questions.largest import LARGEST, largest_model
+    from torchtally.plan.questions.layouts import layouts
 
-        return LARGEST[args.largest]
-    if args.search:
-        from torchtally.plan.questions.layouts import layouts
-
-        return layouts
-    if args.flops is not None:
-        from torchtally.plan.questions.compute_budget import compute_budget
-
-        return compute_budget
-    if args.tokens_per_s is not None:
-        from torchtally.plan.questions.implied_mfu import implied_mfu
-
-        return implied_mfu
-    return None
+    options = {
+        "--largest": (args.largest is not None, LARGEST.get(args.largest, largest_model)),
+        "--search": (args.search, layouts),
+        "--tokens-per-s": (args.tokens_per_s is not None, implied_mfu),
+        "--flops": (args.flops is not None, compute_budget),
+    }
+    named = {option: question for option, (is_given, question) in options.items() if is_given}
+    if len(named) > 1:
+        raise UsageError(f"{' and '.join(named)} are separate questions: give one at a time.")
+    return next(iter(named.values()), None)
 
 
 def _without_tokens(request: "Request", is_limited: bool) -> "Callable[[Request], Answer]":
-    if request.cluster is None and is_limited:
+    from torchtally.plan.questions.fit import fit
+    from torchtally.plan.questions.model_card import model_card
+    from torchtally.plan.questions.tokens_within import tokens_within
+
+    if request.cluster is not None:
+        return tokens_within if is_limited else fit
+    if is_limited:
         raise UsageError(
             "--deadline and --budget need more: --tokens 1T (what should be rented?) or "
             "--gpus 8xH100-SXM (on how many tokens?)."
         )
-    if request.cluster is None:
-        from torchtally.plan.questions.model_card import model_card
-
-        return model_card
-    if is_limited:
-        from torchtally.plan.questions.tokens_within import tokens_within
-
-        return tokens_within
-    from torchtally.plan.questions.fit import fit
-
-    return fit
+    return model_card
 
 
 def request(args: argparse.Namespace) -> "Request":
@@ -396,42 +373,31 @@ SHAPE_OPTIONS = ("layers", "width", "heads", "kv_heads", "ffn", "vocabulary")
 
 def _model(args: argparse.Namespace) -> "Model | int | None":
     """What MODEL, --parameters or the shape's options say; None where nothing does."""
-    by_hand = [
-        shape_option for shape_option in SHAPE_OPTIONS if getattr(args, shape_option) is not None
-    ]
-    sources = [
-        what
-        for what, is_said in (
-            ("MODEL", args.model is not None),
-            ("--parameters", args.parameters is not None),
-            (f"--{by_hand[0].replace('_', '-')}" if by_hand else "", bool(by_hand)),
-        )
-        if is_said
-    ]
+    sizes = [f"--{name.replace('_', '-')}" for name in SHAPE_OPTIONS if getattr(args, name)]
+    named = {"MODEL": args.model is not None, "--parameters": args.parameters is not None}
+    sources = [*(option for option, is_given in named.items() if is_given), *sizes[:1]]
     if len(sources) > 1:
         raise UsageError(f"{' and '.join(sources)} both describe the model: give one of them.")
     if args.parameters is not None:
         return int(args.parameters)
     if args.model is not None:
-        return _found(args.model)
-    return _shaped(args) if by_hand else None
+        return _model_of(args.model)
+    return _decoder(args) if sizes else None
 
 
-def _found(text: str) -> "Model | int":
+def _model_of(text: str) -> "Model | int":
     """A number of parameters, or a model by its name or file."""
+    from torchtally.plan.architecture.lookup import count_alone, model
     from torchtally.units import parse_count
 
     try:
-        count = parse_count(text)
+        return parse_count(text)
     except UsageError:
-        from torchtally.plan.architecture.lookup import count_alone, model
-
         alone = count_alone(text)
         return model(text) if alone is None else alone
-    return count
 
 
-def _shaped(args: argparse.Namespace) -> "Model":
+def _decoder(args: argparse.Namespace) -> "Model":
     """A decoder of equal layers, from its sizes."""
     from torchtally.plan.architecture.shapes import by_hand
 

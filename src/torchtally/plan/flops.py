@@ -1,4 +1,4 @@
-"""FLOPs of one token: through the weights, through attention, forward, backward and once again.
+"""FLOPs of one token: weights and attention, forward, backward and recomputation.
 
 S: sequence.  h, D: heads, head dim of queries and keys.  v: head dim of values.  L: layers.
 
@@ -151,7 +151,7 @@ def keys_seen(
 def recompute_flops(
     recompute: Recompute, *, layers_flops: Amount, attention_flops: Amount
 ) -> Quantity:
-    """What is done again in the backward pass: every layer's forward, or attention's, or nothing.
+    """What the backward pass recomputes: every layer's forward, or attention's, or nothing.
 
     The head is not recomputed. Korthikanti et al. 2022, arXiv 2205.05198, section 5 and appendix A.
     Selective recomputation is counted as done: attention's two products once more, 4 B L s^2 h in

@@ -1,7 +1,7 @@
 """Bytes of what a training holds for its parameters: weights, gradients, optimizer state.
 
-All of one replica. What a chip holds of it under a parallel layout is `parallel/`'s matter, and
-what is kept for the backward pass `activations.py`'s.
+All of one replica. What a chip holds of it under a parallel layout is in `parallel/`, and
+what is kept for the backward pass in `activations/`.
 """
 
 from collections.abc import Iterable
@@ -75,7 +75,7 @@ def bytes_per_parameter(recipe: Recipe, optimizer: Optimizer) -> Quantity:
 def checkpoint_bytes(states: States) -> Quantity:
     """A checkpoint to go on from: weights that are updated, and the optimizer's state.
 
-    Of weights with a master copy, the copy: the others are made from it again.
+    Of weights with a master copy, the copy alone: the weights are cast from it.
     """
     kept = states.master if states.master.value else states.parameters
     return total("checkpoint", Unit.BYTES, {"weights": kept, "optimizer_state": states.optimizer})

@@ -41,7 +41,10 @@ def parameters(model: Model) -> Parameters:
         if quantity.value
     )
     whole = total("parameters", PARAMETERS, {_word(group.name): group for group in groups})
-    inner, active = _without(whole, _looked_up(weights)), _active(whole, _idle(weights))
+    inner, active = (
+        _without(whole, _table_elements(weights)),
+        _active(whole, _idle_elements(weights)),
+    )
     return Parameters(groups, whole, inner, active)
 
 
@@ -74,13 +77,13 @@ def decoder_parameters(layers: Count, width: Count, vocabulary: Count, sequence:
     )
 
 
-def _looked_up(weights: tuple[Weight, ...]) -> int:
+def _table_elements(weights: tuple[Weight, ...]) -> int:
     return sum(
         weight.elements for weight in weights if weight.group is Group.EMBEDDING and not weight.uses
     )
 
 
-def _idle(weights: tuple[Weight, ...]) -> int:
+def _idle_elements(weights: tuple[Weight, ...]) -> int:
     """Of experts, what is not chosen for a token: the share that `uses` leaves."""
     experts = [weight for weight in weights if weight.group is Group.EXPERTS]
     share = {expert.count: expert.uses for expert in experts if expert.uses}

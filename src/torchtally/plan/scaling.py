@@ -2,7 +2,7 @@
 
 N: parameters.  D: tokens.  C: training FLOPs.
 
-These are fits to other people's models, data and tokenizers, and estimates for anybody else's: a
+These are fits to other people's models, data and tokenizers, and estimates for others: a
 loss is in nats per token of *their* data. They extrapolate badly beyond the sizes they were fitted
 to.
 """

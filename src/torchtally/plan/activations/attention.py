@@ -88,7 +88,7 @@ def _latent_saved(at: Setting, latent_attention: LatentAttention) -> Iterator[Sa
             at, f"compressed {name}", at.inner_bytes, elements=elements, rank=rank
         )
         if beside:
-            yield at.saved(
+            yield at.keep(
                 "keys' part with positions", f"{TOKENS} * rotary_head_dim", at.inner_bytes,
                 why="one tensor with the compressed keys", rotary_head_dim=beside,
             )  # fmt: skip
@@ -104,15 +104,15 @@ def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
     else:
         yield from _operands_saved(at, attention)
     if at.kernel is AttentionKernel.FLASH:
-        yield at.saved("log-sum-exp", f"{TOKENS} * heads", FLOAT32_BYTES, INNER,
+        yield at.keep("log-sum-exp", f"{TOKENS} * heads", FLOAT32_BYTES, INNER,
                        "recomputation of scores", heads=attention.heads)  # fmt: skip
-        yield at.saved("random state", "2", INT64_BYTES, Region.WHOLE, "dropout within attention")
+        yield at.keep("random state", "2", INT64_BYTES, Region.WHOLE, "dropout within attention")
         # The result is laid out as queries are; put together from parts, those lie head by head,
         # and the output projection wants token by token. cuDNN's, which half precision takes.
         is_copied = isinstance(attention, LatentAttention) or attention.is_partly_rotary
         if is_copied and not at.is_fused and at.inner_bytes < FLOAT32_BYTES:
-            yield at.saved("result, copied", VALUES, at.inner_bytes, INNER, "layout", **sizes)
-        yield at.saved("result", VALUES, at.inner_bytes, INNER, "attention's backward", **sizes)
+            yield at.keep("result, copied", VALUES, at.inner_bytes, INNER, "layout", **sizes)
+        yield at.keep("result", VALUES, at.inner_bytes, INNER, "attention's backward", **sizes)
     yield from products_saved(
         at, "input of the output projection", VALUES, at.inner_bytes, region=INNER,
         is_kept_already=at.kernel is AttentionKernel.FLASH, **sizes,
@@ -124,31 +124,31 @@ def _operands_saved(at: Setting, attention: SelfAttention | LatentAttention) -> 
     size, sizes = at.inner_bytes, _sizes(attention)
     why = "attention's backward"
     if isinstance(attention, LatentAttention):
-        yield at.saved("queries", QUERIES, size, INNER, why, **sizes)
-        yield at.saved("keys", QUERIES, size, INNER, why, **sizes)
+        yield at.keep("queries", QUERIES, size, INNER, why, **sizes)
+        yield at.keep("keys", QUERIES, size, INNER, why, **sizes)
         elements = (
             VALUES if at.is_fused else f"{TOKENS} * heads * (plain_head_dim + value_head_dim)"
         )
-        yield at.saved("values, and keys' part beside them", elements, size, INNER, why,
+        yield at.keep("values, and keys' part beside them", elements, size, INNER, why,
                        plain_head_dim=attention.plain_head_dim, **sizes)  # fmt: skip
         return
     if is_masked(at, attention):
-        yield at.saved("queries", QUERIES, size, INNER, why, **sizes)
+        yield at.keep("queries", QUERIES, size, INNER, why, **sizes)
         for name in ("keys", "values"):
-            yield at.saved(f"{name}, repeated for each head", QUERIES, size, INNER,
+            yield at.keep(f"{name}, repeated for each head", QUERIES, size, INNER,
                            "no grouped heads with a mask", **sizes)  # fmt: skip
-        yield at.saved("mask", f"{TOKENS} * keys", size, Region.WHOLE, "attention's backward")
+        yield at.keep("mask", f"{TOKENS} * keys", size, Region.WHOLE, "attention's backward")
         return
     if attention.is_fused and not at.is_fused:
-        yield at.saved("queries, keys, values in one", f"{QUERIES} + 2 * {KEYS}", size, INNER, why,
+        yield at.keep("queries, keys, values in one", f"{QUERIES} + 2 * {KEYS}", size, INNER, why,
                        **sizes)  # fmt: skip
         if attention.is_rotary:
-            yield at.saved("turned queries", QUERIES, size, INNER, why, **sizes)
-            yield at.saved("turned keys", KEYS, size, INNER, why, **sizes)
+            yield at.keep("turned queries", QUERIES, size, INNER, why, **sizes)
+            yield at.keep("turned keys", KEYS, size, INNER, why, **sizes)
         return
-    yield at.saved("queries", QUERIES, size, INNER, why, **sizes)
-    yield at.saved("keys", KEYS, size, INNER, why, **sizes)
-    yield at.saved("values", KEYS, size, INNER, why, **sizes)
+    yield at.keep("queries", QUERIES, size, INNER, why, **sizes)
+    yield at.keep("keys", KEYS, size, INNER, why, **sizes)
+    yield at.keep("values", KEYS, size, INNER, why, **sizes)
 
 
 def _math_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iterator[Saved]:
@@ -160,13 +160,11 @@ def _math_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
     else:
         wide = FLOAT32_BYTES
         for name, elements in (("queries", QUERIES), ("keys", QUERIES), ("values", VALUES)):
-            yield at.saved(name, elements, wide, INNER, "products of attention", **sizes)
-    yield at.saved("softmax of scores", SCORES, wide, INNER, "softmax", heads=attention.heads)
+            yield at.keep(name, elements, wide, INNER, "products of attention", **sizes)
+    yield at.keep("softmax of scores", SCORES, wide, INNER, "softmax", heads=attention.heads)
     if at.attention_dropout:
-        yield at.saved(
-            "mask of scores", SCORES, BOOL_BYTES, INNER, "dropout", heads=attention.heads
-        )
-        yield at.saved("dropped scores", SCORES, wide, INNER, "product with values",
+        yield at.keep("mask of scores", SCORES, BOOL_BYTES, INNER, "dropout", heads=attention.heads)
+        yield at.keep("dropped scores", SCORES, wide, INNER, "product with values",
                        heads=attention.heads)  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def feed_forward_saved(
 
 def experts_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[Saved]:
     """All that a mixture keeps: exact where no token is dropped."""
-    shared = _shared(experts)
+    shared = _shared_block(experts)
     yield from _router_saved(at, experts, given_bytes)
     if shared is not None:
         products = 3 if experts.has_shared_gate else 2
@@ -45,8 +45,8 @@ def experts_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[S
     if shared is not None:
         yield from _inner_saved(at, shared)
     if experts.has_shared_gate:
-        yield at.saved("result of shared experts", STREAM, at.inner_bytes, why="times its gate")
-        yield at.saved("shared gate", TOKENS, at.inner_bytes, why="sigmoid, and its product")
+        yield at.keep("result of shared experts", STREAM, at.inner_bytes, why="times its gate")
+        yield at.keep("shared gate", TOKENS, at.inner_bytes, why="sigmoid, and its product")
 
 
 def _inner_saved(at: Setting, feed_forward: FeedForward) -> Iterator[Saved]:
@@ -56,20 +56,20 @@ def _inner_saved(at: Setting, feed_forward: FeedForward) -> Iterator[Saved]:
     result = activated_bytes(at, feed_forward.activation, size)
     if feed_forward.is_gated:
         if not at.is_fused:
-            yield at.saved("activated gate", width, result, INNER, "its product", ffn_width=inner)
-        yield at.saved("up", width, size, INNER, "product with the gate", ffn_width=inner)
+            yield at.keep("activated gate", width, result, INNER, "its product", ffn_width=inner)
+        yield at.keep("up", width, size, INNER, "product with the gate", ffn_width=inner)
     is_kept = (
         not feed_forward.is_gated and feed_forward.activation in KEEPS_OUTPUT and not at.is_fused
     )
     if is_kept:
-        yield at.saved("activated", width, size, INNER, feed_forward.activation, ffn_width=inner)
+        yield at.keep("activated", width, size, INNER, feed_forward.activation, ffn_width=inner)
     yield from products_saved(
         at, "input of the last projection", width, result, region=INNER, is_kept_already=is_kept,
         ffn_width=inner,
     )  # fmt: skip
 
 
-def _shared(experts: Experts) -> FeedForward | None:
+def _shared_block(experts: Experts) -> FeedForward | None:
     if not experts.shared_width:
         return None
     return FeedForward(
@@ -84,19 +84,19 @@ def _is_router_wide(at: Setting, experts: Experts) -> bool:
 
 def _router_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[Saved]:
     if _is_router_wide(at, experts):
-        yield at.saved("input of the router, float32", STREAM, FLOAT32_BYTES, why="its gradient")
-        yield at.saved("router, float32", "experts * width", FLOAT32_BYTES, Region.WHOLE,
+        yield at.keep("input of the router, float32", STREAM, FLOAT32_BYTES, why="its gradient")
+        yield at.keep("router, float32", "experts * width", FLOAT32_BYTES, Region.WHOLE,
                        "gradient of its input", experts=experts.experts)  # fmt: skip
     else:
         yield from products_saved(at, "input of the router", STREAM, given_bytes)
     size = FLOAT32_BYTES
-    yield at.saved("scores of experts", f"{TOKENS} * experts", size, why="their softmax",
+    yield at.keep("scores of experts", f"{TOKENS} * experts", size, why="their softmax",
                    experts=experts.experts)  # fmt: skip
-    yield at.saved("chosen experts", ROUTED, INT64_BYTES, why="topk", active=experts.active)
+    yield at.keep("chosen experts", ROUTED, INT64_BYTES, why="topk", active=experts.active)
     if experts.is_normalised:
-        yield at.saved("weights of experts", ROUTED, size, why="their sum is made 1",
+        yield at.keep("weights of experts", ROUTED, size, why="their sum is made 1",
                        active=experts.active)  # fmt: skip
-        yield at.saved("sum of weights", TOKENS, FLOAT32_BYTES, why="their sum is made 1")
+        yield at.keep("sum of weights", TOKENS, FLOAT32_BYTES, why="their sum is made 1")
 
 
 def _routed_saved(at: Setting, experts: Experts) -> Iterator[Saved]:
@@ -107,23 +107,23 @@ def _routed_saved(at: Setting, experts: Experts) -> Iterator[Saved]:
     size = at.stream_bytes
     rows, inner = f"{ROUTED} * width", f"{ROUTED} * ffn_width"
     sizes = {"active": experts.active, "ffn_width": experts.width}
-    yield at.saved("rows for experts", rows, _operand(at), Region.STREAM,
+    yield at.keep("rows for experts", rows, _operand(at), Region.STREAM,
                    "their weights' gradients", **sizes)  # fmt: skip
     times = "2 * " if experts.is_gated else ""
-    yield at.saved("gate and up" if experts.is_gated else "up", times + inner, size, INNER,
+    yield at.keep("gate and up" if experts.is_gated else "up", times + inner, size, INNER,
                    "the activation and its product", **sizes)  # fmt: skip
     if experts.is_gated and not at.is_fused:
-        yield at.saved("activated gate", inner, size, INNER, "its product", **sizes)
-    yield at.saved("input of the last projection", inner, _operand(at), INNER,
+        yield at.keep("activated gate", inner, size, INNER, "its product", **sizes)
+    yield at.keep("input of the last projection", inner, _operand(at), INNER,
                    "its weights' gradient", **sizes)  # fmt: skip
-    yield at.saved("weights of rows", ROUTED, FLOAT32_BYTES, Region.STREAM, "product with rows",
+    yield at.keep("weights of rows", ROUTED, FLOAT32_BYTES, Region.STREAM, "product with rows",
                    **sizes)  # fmt: skip
     if not at.is_fused:
-        yield at.saved("rows from experts", rows, size, Region.STREAM, "times their weights",
+        yield at.keep("rows from experts", rows, size, Region.STREAM, "times their weights",
                        **sizes)  # fmt: skip
-        yield at.saved("order of rows", f"3 * {ROUTED}", INT64_BYTES, Region.STREAM,
+        yield at.keep("order of rows", f"3 * {ROUTED}", INT64_BYTES, Region.STREAM,
                        "there and back", **sizes)  # fmt: skip
-        yield at.saved("ends of groups", "experts", FLOAT32_BYTES, Region.WHOLE, "products",
+        yield at.keep("ends of groups", "experts", FLOAT32_BYTES, Region.WHOLE, "products",
                        experts=experts.experts)  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def activations(
 def layer_activation_bytes(at: Setting, kind: Layer) -> Quantity:
     """Kept by one layer of this kind; fully recomputed, its input alone."""
     if at.recompute is Recompute.FULL:
-        return saved_bytes("a layer's input", [at.saved("input", STREAM, at.stream_bytes)])
+        return saved_bytes("a layer's input", [at.keep("input", STREAM, at.stream_bytes)])
     kept, casts = layer_saved(at, kind), layer_cast_bytes(at, kind)
     note = ", ".join(dict.fromkeys(saved.name for saved in kept))
     size = saved_bytes("a layer's tensors", kept, note)
@@ -144,7 +144,7 @@ def layer_cast_bytes(at: Setting, kind: Layer) -> Quantity:
 def held_cast_bytes(at: Setting) -> Quantity:
     """Copies of all matrices that autocast holds until the forward pass is over; 0 without.
 
-    Beside the activations they are only where layers are made again: else they are among those.
+    They come on top of the activations where layers are recomputed; else they are among those.
     """
     matrices = sum(kind.count * _matrix_elements(at, kind) for kind in at.model.kinds)
     whole = matrices + _head_elements(at.model) if at.is_mixed_eagerly else 0
@@ -152,7 +152,7 @@ def held_cast_bytes(at: Setting) -> Quantity:
 
 
 def layer_saved(at: Setting, kind: Layer) -> list[Saved]:
-    """Every tensor that one layer of this kind keeps, none of it made again but by `at`."""
+    """Every tensor that one layer of this kind keeps under the recomputation of `at`."""
     return list(_layer_saved(at, kind))
 
 
@@ -191,18 +191,18 @@ def _second_norm_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
 
 def _embedding_saved(at: Setting) -> Iterator[Saved]:
     whole = Region.WHOLE
-    yield at.saved("token ids", TOKENS, INT64_BYTES, whole, "gradients of the rows looked up")
+    yield at.keep("token ids", TOKENS, INT64_BYTES, whole, "gradients of the rows looked up")
     if at.model.positions:
-        yield at.saved("positions", "sequence", INT64_BYTES, whole, "gradients of their rows")
+        yield at.keep("positions", "sequence", INT64_BYTES, whole, "gradients of their rows")
     for size in sorted({_turned_head_dim(kind) for kind in at.model.kinds} - {0}):
-        yield at.saved(
+        yield at.keep(
             "cosines and sines of positions", "2 * sequence * head_dim", at.stream_bytes, whole,
             "turning queries and keys", head_dim=size,
         )  # fmt: skip
     if at.recompute is Recompute.FULL and any(
         is_masked(at, kind.attention) for kind in at.model.kinds
     ):
-        yield at.saved("mask", "sequence * keys", BOOL_BYTES, whole, "attention, recomputed")
+        yield at.keep("mask", "sequence * keys", BOOL_BYTES, whole, "attention, recomputed")
     if at.model.has_embedding_norm:
         yield from norm_saved(at, "embedding's norm", at.stream_bytes)
     if at.embedding_dropout:
@@ -223,11 +223,11 @@ def _head_saved(at: Setting) -> Iterator[Saved]:
         input_bytes = norm_result_bytes(at, input_bytes)
     yield from products_saved(at, "input of the head", STREAM, input_bytes)
     why = "softmax of the loss: the logits' gradient"
-    yield at.saved("log-probabilities", f"{TOKENS} * vocabulary", FLOAT32_BYTES, Region.INNER, why,
+    yield at.keep("log-probabilities", f"{TOKENS} * vocabulary", FLOAT32_BYTES, Region.INNER, why,
                    vocabulary=at.model.vocabulary)  # fmt: skip
     if not at.is_fused:
-        yield at.saved("labels", TOKENS, INT64_BYTES, Region.WHOLE, "one token further, a copy")
-        yield at.saved("loss and its weight", "2", FLOAT32_BYTES, Region.WHOLE, "the mean")
+        yield at.keep("labels", TOKENS, INT64_BYTES, Region.WHOLE, "one token further, a copy")
+        yield at.keep("loss and its weight", "2", FLOAT32_BYTES, Region.WHOLE, "the mean")
 
 
 def _recompute_bytes(at: Setting, kind: Layer) -> Quantity:

@@ -1,4 +1,4 @@
-"""Which attention kernel PyTorch takes on a GPU where nobody chooses one."""
+"""Which attention kernel PyTorch takes on a GPU by default."""
 
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import Model, SelfAttention

@@ -40,22 +40,22 @@ def norm_saved(
     inside.
     """
     if at.is_fused:
-        kept = at.saved(f"input of {name}", elements, given_bytes, region, "norm", **sizes)
+        kept = at.keep(f"input of {name}", elements, given_bytes, region, "norm", **sizes)
         yield replace(kept, is_input=is_input)
         return
     is_rms, is_cast = at.model.norm == "rms", at.model.norm != "layer"
     wide = FLOAT32_BYTES if is_cast or at.recipe.is_autocast else given_bytes
-    kept = at.saved(f"input of {name}", elements, wide, region, "norm", **sizes)
+    kept = at.keep(f"input of {name}", elements, wide, region, "norm", **sizes)
     yield replace(kept, is_input=is_input and wide == given_bytes)
     if not is_rms:
-        yield at.saved(f"mean of {name}", rows, FLOAT32_BYTES, region, "norm", **sizes)
-    yield at.saved(f"scale of {name}", rows, FLOAT32_BYTES, region, "norm", **sizes)
+        yield at.keep(f"mean of {name}", rows, FLOAT32_BYTES, region, "norm", **sizes)
+    yield at.keep(f"scale of {name}", rows, FLOAT32_BYTES, region, "norm", **sizes)
     if is_rms:
         is_wide = at.model.has_wide_norm
         itemsize = FLOAT32_BYTES if is_wide else given_bytes
-        yield at.saved(f"normed {name}", elements, itemsize, region, "times its weight", **sizes)
+        yield at.keep(f"normed {name}", elements, itemsize, region, "times its weight", **sizes)
     if at.model.has_wide_norm:
-        yield at.saved(f"1 + weight of {name}", "width", FLOAT32_BYTES, Region.WHOLE, "its product")
+        yield at.keep(f"1 + weight of {name}", "width", FLOAT32_BYTES, Region.WHOLE, "its product")
 
 
 def norm_result_bytes(at: Setting, given_bytes: int) -> int:
@@ -83,10 +83,10 @@ def products_saved(
     """
     if given_bytes == at.operand_bytes:
         if not is_kept_already:
-            yield at.saved(name, elements, given_bytes, region, "its weights' gradient", **sizes)
+            yield at.keep(name, elements, given_bytes, region, "its weights' gradient", **sizes)
         return
     times = "" if at.is_fused or products == 1 else f"{products} * "
-    yield at.saved(
+    yield at.keep(
         f"{name}, cast", times + elements, at.operand_bytes, region, "its weights' gradients",
         **sizes,
     )  # fmt: skip
@@ -102,10 +102,10 @@ def activated_saved(
     wide = FLOAT32_BYTES if at.is_mixed_eagerly and name in POWERED else itemsize_bytes
     why = f"{name}'s backward"
     if wide != itemsize_bytes:
-        yield at.saved("half of what is activated", elements, itemsize_bytes, region, why, **sizes)
+        yield at.keep("half of what is activated", elements, itemsize_bytes, region, why, **sizes)
         count -= 1
     times = "" if count == 1 else f"{count} * "
-    yield at.saved("input of the activation", times + elements, wide, region, why, **sizes)
+    yield at.keep("input of the activation", times + elements, wide, region, why, **sizes)
 
 
 def activated_bytes(at: Setting, name: str, itemsize_bytes: int) -> int:
@@ -115,4 +115,4 @@ def activated_bytes(at: Setting, name: str, itemsize_bytes: int) -> int:
 
 def dropout_saved(at: Setting, name: str) -> Iterator[Saved]:
     """The mask of a dropout on the residual stream: a byte for each element."""
-    yield at.saved(f"dropout mask of {name}", STREAM, BOOL_BYTES, Region.STREAM, "dropout")
+    yield at.keep(f"dropout mask of {name}", STREAM, BOOL_BYTES, Region.STREAM, "dropout")

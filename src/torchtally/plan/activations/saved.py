@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torchtally.plan.quantity import Quantity, derive, of, total
+from torchtally.plan.quantity import Quantity, total
 from torchtally.units import Unit
 
 
@@ -38,18 +38,6 @@ class Saved:
     """Which operator's backward reads it."""
     is_input: bool = False
     """It is what the layer was given: what full recomputation keeps anyway."""
-
-
-def saved(
-    name: str, elements: Quantity, itemsize_bytes: int, region: Region, split: int, why: str = ""
-) -> Saved:
-    """A tensor of so many elements, split among so many chips."""
-    terms = {"elements": elements, "itemsize": of(itemsize_bytes, Unit.BYTES_EACH)}
-    if split > 1:
-        terms["chips"] = of(split, Unit.COUNT)
-    formula = "elements * itemsize / chips" if split > 1 else "elements * itemsize"
-    size = derive(name, Unit.BYTES, formula, "", why, **terms)
-    return Saved(name, elements, itemsize_bytes, region, size, why)
 
 
 def saved_bytes(name: str, tensors: Iterable[Saved], note: str = "") -> Quantity:

@@ -7,7 +7,7 @@ from typing import TypedDict, Unpack
 
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.errors import UsageError
-from torchtally.plan.activations.saved import Region, Saved, saved
+from torchtally.plan.activations.saved import Region, Saved
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.closed_form import Count, Tokens, closed_form, words_of
 from torchtally.plan.flops import Recompute
@@ -129,7 +129,7 @@ class Setting:
         is_split = region is Region.INNER or (region is Region.STREAM and self.is_sequence_parallel)
         return self.tensor if is_split else 1
 
-    def saved(
+    def keep(
         self,
         name: str,
         formula: str,
@@ -144,7 +144,13 @@ class Setting:
             for word in words_of(formula)
         }
         elements = derive(f"elements of {name}", Unit.COUNT, formula, **terms)
-        return saved(name, elements, itemsize_bytes, region, self.split(region), why)
+        formula = "elements * itemsize"
+        terms = {"elements": elements, "itemsize": of(itemsize_bytes, Unit.BYTES_EACH)}
+        if self.split(region) > 1:
+            formula += " / chips"
+            terms["chips"] = of(self.split(region), Unit.COUNT)
+        size = derive(name, Unit.BYTES, formula, "", why, **terms)
+        return Saved(name, elements, itemsize_bytes, region, size, why)
 
 
 def setting_of(

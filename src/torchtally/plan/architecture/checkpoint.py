@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.plan.architecture.config_keys import shown
+from torchtally.plan.architecture.config_keys import excerpt
 
 LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 100_000_000
@@ -136,7 +136,7 @@ def _read_index(path: Path) -> Checkpoint:
     shard_of = _object(path, text, "the index").get("weight_map")
     if not isinstance(shard_of, dict) or not shard_of:
         raise UsageError(
-            f"{path}: weight_map: expected tensors and files, found {shown(shard_of)}."
+            f"{path}: weight_map: expected tensors and files, found {excerpt(shard_of)}."
         )
     tensors: list[Tensor] = []
     for shard in dict.fromkeys(_shard_name(path, key, shard) for key, shard in shard_of.items()):
@@ -144,8 +144,8 @@ def _read_index(path: Path) -> Checkpoint:
         named = {key for key, value in shard_of.items() if value == shard}
         if odd := named.symmetric_difference(tensor.name for tensor in shard_tensors):
             raise UsageError(
-                f"{path}: {shown(min(odd))}: is in only one of the index and {shard}. One of them "
-                "belongs to another checkpoint or is incomplete."
+                f"{path}: {excerpt(min(odd))}: is in only one of the index and {shard}. One of "
+                "them belongs to another checkpoint or is incomplete."
             )
         tensors += shard_tensors
     return Checkpoint(str(path), tuple(tensors))
@@ -156,8 +156,8 @@ def _shard_name(path: Path, key: str, shard: Any) -> str:
     is_name = isinstance(shard, str) and Path(shard).name == shard and "\\" not in shard
     if not is_name or not shard.endswith(".safetensors"):
         raise UsageError(
-            f"{path}: weight_map: {shown(key)}: expected the name of a .safetensors file beside "
-            f"the index, found {shown(shard)}."
+            f"{path}: weight_map: {excerpt(key)}: expected the name of a .safetensors file beside "
+            f"the index, found {excerpt(shard)}."
         )
     return str(shard)
 
@@ -206,7 +206,7 @@ def _object(path: Path, text: bytes, what: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: {what} is not JSON: {str(error)[:200]}") from error
     if not isinstance(values, dict):
-        raise UsageError(f"{path}: {what} is not a JSON object: {shown(values)}")
+        raise UsageError(f"{path}: {what} is not a JSON object: {excerpt(values)}")
     return values
 
 
@@ -214,7 +214,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         twice = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
-        raise ValueError(f"duplicate key {shown(twice)}")
+        raise ValueError(f"duplicate key {excerpt(twice)}")
     return values
 
 
@@ -228,7 +228,9 @@ def _check_metadata(path: Path, metadata: Any) -> None:
     if not isinstance(metadata, dict) or not all(
         isinstance(value, str) for value in metadata.values()
     ):
-        raise UsageError(f"{path}: {METADATA}: expected strings by name, found {shown(metadata)}.")
+        raise UsageError(
+            f"{path}: {METADATA}: expected strings by name, found {excerpt(metadata)}."
+        )
 
 
 Span = tuple[int, int, str, Tensor]
@@ -238,7 +240,7 @@ Span = tuple[int, int, str, Tensor]
 def _span(path: Path, name: str, entry: Any) -> Span:
     """One tensor, and where its bytes are; they must be as many as dtype and shape make."""
     if not isinstance(entry, dict):
-        what = f"expected dtype, shape and data_offsets, found {shown(entry)}"
+        what = f"expected dtype, shape and data_offsets, found {excerpt(entry)}"
         raise _wrong(path, name, "entry", what)
     dtype, bits = _dtype(path, name, entry.get("dtype"))
     shape, elements = _shape(path, name, entry.get("shape"))
@@ -250,13 +252,13 @@ def _span(path: Path, name: str, entry: Any) -> Span:
 
 
 def _wrong(path: Path, name: str, key: str, complaint: str) -> UsageError:
-    return UsageError(f"{path}: tensor {shown(name)}: {key}: {complaint}.")
+    return UsageError(f"{path}: tensor {excerpt(name)}: {key}: {complaint}.")
 
 
 def _dtype(path: Path, name: str, value: Any) -> tuple[str, int]:
     """Its name and bits."""
     if not isinstance(value, str) or value not in DTYPES:
-        what = f"expected one of {', '.join(DTYPES)}, found {shown(value)}"
+        what = f"expected one of {', '.join(DTYPES)}, found {excerpt(value)}"
         raise _wrong(path, name, "dtype", what)
     return DTYPES[value]
 
@@ -265,11 +267,11 @@ def _shape(path: Path, name: str, value: Any) -> tuple[tuple[int, ...], int]:
     """The shape, and its elements."""
     shape = _counts(value)
     if shape is None:
-        what = f"expected a list of whole numbers, found {shown(value)}"
+        what = f"expected a list of whole numbers, found {excerpt(value)}"
         raise _wrong(path, name, "shape", what)
     elements = _elements(shape)
     if elements is None:
-        what = f"{shown(value)} has too many elements"
+        what = f"{excerpt(value)} has too many elements"
         raise _wrong(path, name, "shape", what)
     return shape, elements
 
@@ -277,7 +279,7 @@ def _shape(path: Path, name: str, value: Any) -> tuple[tuple[int, ...], int]:
 def _offsets(path: Path, name: str, value: Any) -> tuple[int, int]:
     offsets = _counts(value)
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        what = f"expected first and last of its bytes, found {shown(value)}"
+        what = f"expected first and last of its bytes, found {excerpt(value)}"
         raise _wrong(path, name, "data_offsets", what)
     return offsets[0], offsets[1]
 
@@ -311,7 +313,7 @@ def _check_filled(path: Path, spans: Iterable[Span], data_bytes: int) -> None:
         if begin != at:
             fault = "overlaps the one before it" if begin < at else "leaves a gap before it"
             raise UsageError(
-                f"{path}: tensor {shown(name)}: data_offsets: begins at {begin}, expected "
+                f"{path}: tensor {excerpt(name)}: data_offsets: begins at {begin}, expected "
                 f"{at}: it {fault}."
             )
         at = end

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.plan.architecture.config_keys import BY_HAND, Config, load, shown
+from torchtally.plan.architecture.config_keys import BY_HAND, Config, excerpt, load
 from torchtally.plan.architecture.families import Family, read_decoder
 from torchtally.plan.architecture.gpt_like import GPT_LIKE
 from torchtally.plan.architecture.llama_like import LLAMA_LIKE
@@ -67,7 +67,7 @@ def _model_type(config: Config) -> str:
     if value is None:
         raise config.wrong("model_type", "is missing; the meaning of the other keys depends on it")
     if not isinstance(value, str):
-        raise config.wrong("model_type", f"expected a string, found {shown(value)}")
+        raise config.wrong("model_type", f"expected a string, found {excerpt(value)}")
     if config.values.get("is_encoder_decoder") is True:
         raise config.wrong("is_encoder_decoder", "encoder-decoder models are not supported")
     if value not in FAMILIES and value not in WRAPPERS:
@@ -84,7 +84,7 @@ def _unknown(config: Config, model_type: str) -> str:
         if "auto_map" in config.values
         else "unknown family; its keys may mean something else than another family's"
     )
-    return f"{config.place}: model_type {shown(model_type)}: {why}.{hint} {BY_HAND}"
+    return f"{config.place}: model_type {excerpt(model_type)}: {why}.{hint} {BY_HAND}"
 
 
 def _notes(config: Config, model_type: str) -> tuple[str, ...]:
@@ -97,10 +97,10 @@ def _notes(config: Config, model_type: str) -> tuple[str, ...]:
     quantised = config.values.get("quantization_config")
     if quantised is not None:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else None
-        by = f" by {shown(method)}" if isinstance(method, str) else ""
+        by = f" by {excerpt(method)}" if isinstance(method, str) else ""
         notes.append(f"quantised{by}: weights are counted as before quantisation")
     architectures = config.values.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     if isinstance(first, str) and not first.endswith(GENERATES):
-        notes.append(f"the file describes a {shown(first)}: counted with a language-model head")
+        notes.append(f"the file describes a {excerpt(first)}: counted with a language-model head")
     return tuple(notes)

@@ -43,7 +43,7 @@ class Config:
 
     def size(self, *keys: str) -> int:
         """A whole number above zero that must be there."""
-        key, value = self._found(keys)
+        key, value = self._first(keys)
         if value is None and self.is_nested:
             value = self._default(keys)
         if value is None:
@@ -63,39 +63,39 @@ class Config:
 
     def count(self, *keys: str) -> int:
         """A whole number not below zero; zero for null, or where neither file nor class has one."""
-        key, value = self._found(keys)
+        key, value = self._first(keys)
         if value is None and not self.says_null(*keys):
             value = self._default(keys)
         return 0 if value is None else self._whole(key, value, 0)
 
     def flag(self, *keys: str) -> bool:
-        key, value = self._found(keys)
+        key, value = self._first(keys)
         value = self._default(keys) if value is None else value
         if not isinstance(value, bool):
-            raise self.wrong(key, f"expected true or false, found {shown(value)}")
+            raise self.wrong(key, f"expected true or false, found {excerpt(value)}")
         return value
 
     def text(self, *keys: str) -> str:
-        key, value = self._found(keys)
+        key, value = self._first(keys)
         value = self._default(keys) if value is None else value
         if not isinstance(value, str) or not value:
-            raise self.wrong(key, f"expected a string, found {shown(value)}")
+            raise self.wrong(key, f"expected a string, found {excerpt(value)}")
         return value
 
     def fraction(self, *keys: str) -> float:
         """A number from zero to one; zero where neither file nor class has one."""
-        key, value = self._found(keys)
+        key, value = self._first(keys)
         value = self._default(keys) if value is None else value
         if value is None:
             return 0.0
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise self.wrong(key, f"expected a number from 0 to 1, found {shown(value)}")
+            raise self.wrong(key, f"expected a number from 0 to 1, found {excerpt(value)}")
         return float(value)
 
     def list_or_none(self, key: str) -> list[Any] | None:
         value = self.values.get(key)
         if value is not None and not isinstance(value, list):
-            raise self.wrong(key, f"expected a list, found {shown(value)}")
+            raise self.wrong(key, f"expected a list, found {excerpt(value)}")
         return value
 
     def layers_listed(self, key: str, layers: int) -> frozenset[int] | None:
@@ -105,7 +105,9 @@ class Config:
             return None
         for at in listed:
             if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < layers:
-                raise self.wrong(key, f"expected layers from 0 to {layers - 1}, found {shown(at)}")
+                raise self.wrong(
+                    key, f"expected layers from 0 to {layers - 1}, found {excerpt(at)}"
+                )
         return frozenset(listed)
 
     def below(self, key: str) -> "Config | None":
@@ -114,14 +116,14 @@ class Config:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise self.wrong(key, f"expected a table, found {shown(value)}")
+            raise self.wrong(key, f"expected a table, found {excerpt(value)}")
         return Config(f"{self.place}: {key}", value, is_nested=True)
 
     def says_null(self, *keys: str) -> bool:
         """The key is there, as null: not the same as a missing key."""
         return any(key in self.values for key in keys)
 
-    def _found(self, keys: tuple[str, ...]) -> tuple[str, Any]:
+    def _first(self, keys: tuple[str, ...]) -> tuple[str, Any]:
         """The first spelling that has a value, and the value."""
         for key in keys:
             if self.values.get(key) is not None:
@@ -136,7 +138,7 @@ class Config:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         if not is_whole or not least <= value <= LARGEST:
             expected = f"a whole number from {least} to {LARGEST:_}"
-            raise self.wrong(key, f"expected {expected}, found {shown(value)}")
+            raise self.wrong(key, f"expected {expected}, found {excerpt(value)}")
         return int(value)
 
 
@@ -160,11 +162,11 @@ def load(path: Path) -> Config:
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read as a config.json: {error}") from error
     if not isinstance(values, dict):
-        raise UsageError(f"{path}: not a config.json: it holds {shown(values)}, not an object.")
+        raise UsageError(f"{path}: not a config.json: it holds {excerpt(values)}, not an object.")
     return Config(str(path), values)
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """An untrusted value for a message: short, and without terminal escapes."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

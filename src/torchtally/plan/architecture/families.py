@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from torchtally.chips.dtypes import DTYPE_BYTES
-from torchtally.plan.architecture.config_keys import Config, shown
+from torchtally.plan.architecture.config_keys import Config, excerpt
 from torchtally.plan.architecture.model import (
     Experts,
     FeedForward,
@@ -44,26 +44,6 @@ class Names:
     attention_dropout: str = "attention_dropout"
 
 
-def no_positions(config: Config) -> int:
-    return 0
-
-
-def no_windows(config: Config, layers: int) -> tuple[Window, ...]:
-    return (None,) * layers
-
-
-def no_head_norms(config: Config, h: int, k: int, D: int) -> tuple[int, ...]:
-    return ()
-
-
-def nothing_left_out(config: Config) -> tuple[str, ...]:
-    return ()
-
-
-def all_layers(config: Config, layers: int) -> frozenset[int]:
-    return frozenset(range(layers))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """One model_type: the names of its keys, and what its class fixes."""
@@ -83,29 +63,29 @@ class Family:
     has_wide_norm: bool = False
     norms: int | Callable[[Config], int] = 2
     """In a layer."""
-    head_norms: Callable[[Config, int, int, int], tuple[int, ...]] = no_head_norms
+    head_norms: Callable[[Config, int, int, int], tuple[int, ...]] = lambda config, h, k, D: ()
     """Their sizes, from heads, kv heads and head dim."""
     has_head_norm_bias: bool = False
     kv_heads: Callable[[Config, int], int] | None = None
     """From the heads; None: by their own key, or as many as heads."""
     has_wide_inner: bool = False
     """The inner width is four times the width where no key says otherwise."""
-    windows: Callable[[Config, int], tuple[Window, ...]] = no_windows
+    windows: Callable[[Config, int], tuple[Window, ...]] = lambda config, layers: (None,) * layers
     """One for each layer."""
     is_chunked: bool = False
     sinks: bool = False
     has_attention_dropout: Says = True
     """Whether the class uses its key."""
-    positions: Callable[[Config], int] = no_positions
+    positions: Callable[[Config], int] = lambda config: 0
     embedding_width: str = ""
     """The key that says it."""
     has_embedding_norm: bool = False
     has_final_norm: Callable[[Config], bool] | None = None
     latent: Callable[[Config], LatentAttention] | None = None
     experts: Callable[[Config], Experts] | None = None
-    sparse_layers: Callable[[Config, int], frozenset[int]] = all_layers
+    sparse_layers: Callable[[Config, int], frozenset[int]] = lambda config, L: frozenset(range(L))
     """Those whose feed-forward is a mixture, where there are experts."""
-    left_out: Callable[[Config], tuple[str, ...]] = nothing_left_out
+    left_out: Callable[[Config], tuple[str, ...]] = lambda config: ()
 
 
 def read_decoder(config: Config, family: Family, name: str) -> Model:
@@ -227,7 +207,7 @@ def _kv_heads(config: Config, family: Family, h: int) -> int:
         return family.kv_heads(config, h)
     k = config.size_or_none(*family.names.kv_heads) or h
     if h % k:
-        raise config.wrong(family.names.kv_heads[0], f"{shown(k)} do not divide {h} heads")
+        raise config.wrong(family.names.kv_heads[0], f"{excerpt(k)} do not divide {h} heads")
     return k
 
 

@@ -1,5 +1,7 @@
 """Families that came from GPT-2: one matrix for queries, keys and values, biases, no gate."""
 
+from dataclasses import replace
+
 from torchtally.plan.architecture.config_keys import Config
 from torchtally.plan.architecture.families import Family, Names
 from torchtally.plan.architecture.windows import alternating_types
@@ -22,7 +24,7 @@ def as_many_as_heads(config: Config, heads: int) -> int:
     return heads
 
 
-def _learned(config: Config) -> int:
+def _learned_positions(config: Config) -> int:
     return config.size("n_positions", "max_position_embeddings")
 
 
@@ -62,39 +64,30 @@ def _turns_a_part(config: Config) -> bool:
     return config.size_or_none("rotary_dim") is not None
 
 
-def _phi_like_gptj(is_fused: bool) -> Family:
-    """GPT-J and CodeGen: attention beside the feed-forward, after one norm."""
-    return Family(
-        names=GPT2_NAMES, kv_heads=as_many_as_heads, has_wide_inner=True, is_gated=False,
-        mlp_bias=True, head_bias=True, norm="layer", norms=1, is_fused_qkv=is_fused,
-        is_partly_rotary=_turns_a_part, is_parallel=True,
-    )  # fmt: skip
-
-
-GPT2 = Family(
-    names=GPT2_NAMES, kv_heads=as_many_as_heads, has_wide_inner=True, is_gated=False,
-    qkv_bias=True, output_bias=True, mlp_bias=True, is_fused_qkv=True, is_rotary=False,
-    norm="layer", positions=_learned,
+WIDE = Family(kv_heads=as_many_as_heads, has_wide_inner=True, is_gated=False, norm="layer")
+GPT2 = replace(
+    WIDE, names=GPT2_NAMES, qkv_bias=True, output_bias=True, mlp_bias=True, is_fused_qkv=True,
+    is_rotary=False, positions=_learned_positions,
 )  # fmt: skip
+GPTJ = replace(
+    WIDE, names=GPT2_NAMES, mlp_bias=True, head_bias=True, norms=1,
+    is_partly_rotary=_turns_a_part, is_parallel=True,
+)  # fmt: skip
+"""Attention beside the feed-forward, after one norm: CodeGen's too."""
 
 GPT_LIKE = {
     "gpt2": GPT2,
-    "gpt_bigcode": Family(
-        names=GPT2_NAMES, kv_heads=_bigcode_kv_heads, has_wide_inner=True, is_gated=False,
-        qkv_bias=True, output_bias=True, mlp_bias=True, is_fused_qkv=True, is_rotary=False,
-        norm="layer", positions=_learned,
-    ),
-    "gptj": _phi_like_gptj(is_fused=False),
-    "codegen": _phi_like_gptj(is_fused=True),
-    "gpt_neo": Family(
-        names=Names(
+    "gpt_bigcode": replace(GPT2, kv_heads=_bigcode_kv_heads),
+    "gptj": GPTJ,
+    "codegen": replace(GPTJ, is_fused_qkv=True),
+    "gpt_neo": replace(
+        WIDE, names=Names(
             layers=("num_layers", "num_hidden_layers"), heads=("num_heads", "num_attention_heads"),
             activation="activation_function", dropout="resid_dropout",
             embedding_dropout="embed_dropout",
         ),
-        kv_heads=as_many_as_heads, has_wide_inner=True, is_gated=False, output_bias=True,
-        mlp_bias=True, is_rotary=False, norm="layer", windows=alternating_types,
-        positions=_learned,
+        output_bias=True, mlp_bias=True, is_rotary=False, windows=alternating_types,
+        positions=_learned_positions,
     ),
     "gpt_neox": Family(
         names=Names(dropout="hidden_dropout", embedding_dropout="hidden_dropout"),
@@ -109,35 +102,33 @@ GPT_LIKE = {
         positions=_opt_positions, embedding_width="word_embed_proj_dim",
         has_final_norm=_opt_has_final_norm,
     ),
-    "bloom": Family(
-        names=Names(
+    "bloom": replace(
+        WIDE, names=Names(
             width=("hidden_size", "n_embed"), layers=("n_layer", "num_hidden_layers"),
             heads=("n_head", "num_attention_heads"), inner=("n_inner",),
             context=("seq_length",), activation="activation", dropout="hidden_dropout",
         ),
-        kv_heads=as_many_as_heads, has_wide_inner=True, is_gated=False, qkv_bias=True,
-        output_bias=True, mlp_bias=True, is_fused_qkv=True, is_rotary=False, norm="layer",
+        qkv_bias=True, output_bias=True, mlp_bias=True, is_fused_qkv=True, is_rotary=False,
         has_embedding_norm=True,
     ),
-    "falcon": Family(
-        names=Names(
+    "falcon": replace(
+        WIDE, names=Names(
             width=("hidden_size", "n_embed"), layers=("num_hidden_layers", "n_layer"),
             heads=("num_attention_heads", "n_head"), inner=("ffn_hidden_size",),
             activation="activation", dropout="hidden_dropout",
         ),
-        kv_heads=_falcon_kv_heads, has_wide_inner=True, is_gated=False, qkv_bias="bias",
-        output_bias="bias", mlp_bias="bias", is_fused_qkv=True, norm="layer", norms=_falcon_norms,
-        is_parallel="parallel_attn", has_attention_dropout="alibi",
+        kv_heads=_falcon_kv_heads, qkv_bias="bias", output_bias="bias", mlp_bias="bias",
+        is_fused_qkv=True, norms=_falcon_norms, is_parallel="parallel_attn",
+        has_attention_dropout="alibi",
     ),
-    "mpt": Family(
-        names=Names(
+    "mpt": replace(
+        WIDE, names=Names(
             width=("d_model", "hidden_size"), layers=("n_layers", "num_hidden_layers"),
             heads=("n_heads", "num_attention_heads"), inner=("n_inner",),
             context=("max_seq_len",), activation="activation",
             dropout="attn_config.attn_pdrop", attention_dropout="attn_config.attn_pdrop",
         ),
-        kv_heads=as_many_as_heads, has_wide_inner=True, is_gated=False, is_fused_qkv=True,
-        is_rotary=False, norm="rms",
+        is_fused_qkv=True, is_rotary=False, norm="rms",
     ),
 }  # fmt: skip
 """By model_type. No file says BLOOM's and MPT's activation: their rows of defaults do. MPT's code

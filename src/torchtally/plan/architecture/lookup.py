@@ -51,7 +51,7 @@ def _config_beside(path: Path) -> Path:
 
 
 def _is_path(text: str) -> bool:
-    """It can be nothing else."""
+    """It cannot be a name of the table."""
     return text.endswith((".json", ".safetensors")) or text.startswith((".", os.sep))
 
 

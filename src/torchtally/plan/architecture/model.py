@@ -100,7 +100,7 @@ class Experts:
     is_normalised: bool = False
     """The weights of the chosen experts are divided by their sum: norm_topk_prob."""
     has_router_bias: bool = False
-    """A trained bias of the router. DeepSeek-V3's correction is a buffer, and none."""
+    """A trained bias of the router; not DeepSeek-V3's correction, which is a buffer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ a rule of the class, which is restated here and tested against the class.
 
 from collections.abc import Callable
 
-from torchtally.plan.architecture.config_keys import Config, shown
+from torchtally.plan.architecture.config_keys import Config, excerpt
 from torchtally.plan.architecture.families import Window
 
 SLIDES = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
@@ -31,7 +31,7 @@ def by_layer(
 
     def windows(config: Config, layers: int) -> tuple[Window, ...]:
         width = config.size_or_none(key)
-        slides = _listed(config, layers) or [rule(config, at) for at in range(layers)]
+        slides = _layer_types(config, layers) or [rule(config, at) for at in range(layers)]
         return tuple(width if slide else None for slide in slides)
 
     return windows
@@ -85,15 +85,17 @@ def alternating_types(config: Config, layers: int) -> tuple[Window, ...]:
                 names += pattern * times
             case _:
                 raise config.wrong(
-                    "attention_types", f"expected [pattern, count], found {shown(item)}"
+                    "attention_types", f"expected [pattern, count], found {excerpt(item)}"
                 )
     width = config.setting("window_size")
     if len(names) < layers or not set(names) <= {"global", "local"}:
-        raise config.wrong("attention_types", f"does not cover all {layers} layers: {shown(names)}")
+        raise config.wrong(
+            "attention_types", f"does not cover all {layers} layers: {excerpt(names)}"
+        )
     return tuple(width if name == "local" else None for name in names[:layers])
 
 
-def _listed(config: Config, layers: int) -> list[bool] | None:
+def _layer_types(config: Config, layers: int) -> list[bool] | None:
     listed = config.list_or_none("layer_types")
     if listed is None:
         return None
@@ -102,6 +104,6 @@ def _listed(config: Config, layers: int) -> list[bool] | None:
     for name in listed:
         if not isinstance(name, str) or name not in SLIDES:
             raise config.wrong(
-                "layer_types", f"expected one of {', '.join(SLIDES)}, found {shown(name)}"
+                "layer_types", f"expected one of {', '.join(SLIDES)}, found {excerpt(name)}"
             )
     return [SLIDES[name] for name in listed]

@@ -72,7 +72,7 @@ class ChipMemory:
     activations: Quantity
     """Of all micro-batches in flight."""
     logits: Quantity
-    """Or what one layer makes again later, where that is more."""
+    """Or what recomputing one layer takes later, where that is more."""
     outside: Quantity
     """Estimated: CUDA's context and the buffers of NCCL, outside of any tensor."""
     total: Quantity
@@ -164,9 +164,9 @@ def stage_activations(
 
 
 def outside(layout: Layout, chip: Chip) -> Quantity:
-    """CUDA's context, and a set of NCCL's buffers for each group that a chip talks in: estimated.
+    """CUDA's context, and a set of NCCL's buffers for each communication group: estimated.
 
-    0 for the context of a chip that is no CUDA device: no source says what it takes.
+    0 for the context of a chip that is not a CUDA device: unpublished.
     """
     context = context_bytes(chip.compute_capability) if chip.compute_capability else 0
     groups = sum(degree.ranks(layout) > 1 for degree in DEGREES)

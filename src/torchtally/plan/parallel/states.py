@@ -55,14 +55,14 @@ def chip_states(
     level = layout.shard.stage
 
     def each(name: str, itemsize: int, from_level: int) -> Quantity:
-        return _shared(name, dense, experts, itemsize, layout, level >= from_level)
+        return _sharable_bytes(name, dense, experts, itemsize, layout, level >= from_level)
 
     parts = {
         "parameters": each("parameters", recipe.weight_bytes, 3),
         "gradients": each("gradients", recipe.gradient_bytes, 2),
         "master": each("master weights", recipe.master_bytes, 1),
         "optimizer": _optimizer(here, layout, recipe, optimizer, stage),
-        "gathered": _gathered(model, here, layout, recipe),
+        "gathered": _gather_buffer_bytes(model, here, layout, recipe),
         "casts": _casts(model, layout, recipe),
     }
     return ChipStates(**parts, total=total("states", Unit.BYTES, parts))
@@ -87,7 +87,7 @@ def _outside_layers(here: ChipWeights, layout: Layout, stage: int) -> tuple[Weig
     return first + (here.head if stage == layout.pipeline - 1 else ())
 
 
-def _shared(
+def _sharable_bytes(
     name: str, dense: Quantity, experts: Quantity, itemsize: int, layout: Layout, is_shared: bool
 ) -> Quantity:
     """Bytes of both, each over those that share it."""
@@ -137,7 +137,9 @@ def _optimizer(
     )
 
 
-def _gathered(model: Model, here: ChipWeights, layout: Layout, recipe: Recipe) -> Quantity:
+def _gather_buffer_bytes(
+    model: Model, here: ChipWeights, layout: Layout, recipe: Recipe
+) -> Quantity:
     if layout.shard.stage < 2 or layout.shards == 1:
         return derive("gathered", Unit.BYTES, "0")
     units = [
@@ -165,7 +167,7 @@ def _gathered_bytes(
 
 
 def _casts(model: Model, layout: Layout, recipe: Recipe) -> Quantity:
-    """Autocast's copies until the forward pass is over, where layers are made again; else they are
+    """Autocast's copies until the forward pass is over, where layers are recomputed; else they are
     among the activations. Parameters that are shared are gathered in the products' dtype.
     """
     if layout.recompute is Recompute.NONE or layout.shard is Sharding.ZERO3:

@@ -43,7 +43,7 @@ ZERO = "ZeRO, arXiv 1910.02054, section 7"
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Who talks with whom: chips of one kind of parallelism, and how near they stand."""
+    """The communication groups of each kind of parallelism, and how many ranks share a node."""
 
     tensor: RankGroup
     context: RankGroup

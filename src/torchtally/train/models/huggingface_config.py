@@ -10,7 +10,7 @@ from typing import Any
 
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.config import model_of
-from torchtally.plan.architecture.config_keys import load, shown
+from torchtally.plan.architecture.config_keys import excerpt, load
 from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
 from torchtally.train.models.config import Activation, RopeStretch, TransformerConfig
 from torchtally.train.models.huggingface_names import kind_of
@@ -76,7 +76,7 @@ def read_config(path: Path | str) -> TransformerConfig:
     kind = keys.values.get("model_type")
     if not isinstance(kind, str) or kind not in ALWAYS:
         raise UsageError(
-            f"{file}: model_type: {shown(kind)} is not supported. Supported: {', '.join(ALWAYS)}."
+            f"{file}: model_type: {excerpt(kind)} is not supported. Supported: {', '.join(ALWAYS)}."
         )
     for key, value in ALWAYS[kind].items():
         if keys.values.get(key, value) != value:
@@ -215,4 +215,4 @@ def _number(file: Path, key: str, value: Any) -> float:
 
 
 def _unlike(file: Path, key: str, value: Any, expected: Any) -> UsageError:
-    return UsageError(f"{file}: {key}: {shown(value)} is not supported: expected {expected}.")
+    return UsageError(f"{file}: {key}: {excerpt(value)} is not supported: expected {expected}.")
