@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.measuring import parser, show, write
 from torchtally.chips.clusters import Cluster, cluster
-from torchtally.plan.activations import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
 from torchtally.plan.flops import Recompute

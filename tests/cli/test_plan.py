@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchtally.cli import main, plan
-from torchtally.plan.activations import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import OPTIMIZERS
 from torchtally.plan.quantity import FUNCTIONS, of

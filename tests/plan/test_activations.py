@@ -12,21 +12,19 @@ from hypothesis import strategies as st
 
 from tests.plan.models import models
 from torchtally.errors import UsageError
-from torchtally.plan.activations import (
-    AttentionKernel,
-    Implementation,
+from torchtally.plan.activations.kept import (
     activations,
     embedding_activation_bytes,
-    first_stage_activation_bytes,
     head_activation_bytes,
     held_cast_bytes,
     layer_activation_bytes,
     layer_cast_bytes,
     layer_saved,
-    setting_of,
-    usual_kernel,
     working_activation_bytes,
 )
+from torchtally.plan.activations.kernel import usual_kernel
+from torchtally.plan.activations.pipeline import first_stage_activation_bytes
+from torchtally.plan.activations.setting import AttentionKernel, Implementation, setting_of
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.architecture.model import (
     Experts,

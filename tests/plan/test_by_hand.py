@@ -13,15 +13,13 @@ from tests.plan.parallel.builders import llama, mixture, workload
 from torchtally.chips import chip
 from torchtally.chips.clusters import cluster
 from torchtally.plan import capacity, flops, kv_cache, memory, optimizers, scaling, training
-from torchtally.plan.activations import (
-    AttentionKernel,
+from torchtally.plan.activations.kept import (
     embedding_activation_bytes,
-    first_stage_activation_bytes,
     layer_saved,
-    setting_of,
     working_activation_bytes,
 )
-from torchtally.plan.activations.setting import Implementation
+from torchtally.plan.activations.pipeline import first_stage_activation_bytes
+from torchtally.plan.activations.setting import AttentionKernel, Implementation, setting_of
 from torchtally.plan.architecture.model import LatentAttention
 from torchtally.plan.architecture.weights import Group, Weight, weights_of
 from torchtally.plan.deep_linear import deep_linear_activation_bytes, deep_linear_flops

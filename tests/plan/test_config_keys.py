@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plan.config_cases import BASE, ERNIE, GPT, LATENT, MIXTRAL, NEO, QWEN_MOE, Keys
@@ -125,7 +125,6 @@ KEYS = sorted({key for row in defaults().values() for key in row} | {
 })  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(sorted({*FAMILIES, *WRAPPERS})),
     st.dictionaries(st.sampled_from(KEYS), ODD, max_size=4),

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import torchtally
 from torchtally.memory import Category, is_alive
-from torchtally.plan.activations import AttentionKernel, activations
+from torchtally.plan.activations.kept import activations
+from torchtally.plan.activations.setting import AttentionKernel
 from torchtally.plan.architecture.weights import weights_of
 from torchtally.plan.memory import states
 from torchtally.plan.optimizers import optimizer as known_optimizer

@@ -314,7 +314,7 @@ def _without_tokens(request: "Request", is_limited: bool) -> "Callable[[Request]
 
 def request(args: argparse.Namespace) -> "Request":
     """What the arguments say. Raises UsageError where they contradict each other."""
-    from torchtally.plan.activations import AttentionKernel, Implementation
+    from torchtally.plan.activations.setting import AttentionKernel, Implementation
     from torchtally.plan.flops import Recompute
     from torchtally.plan.optimizers import optimizer
     from torchtally.plan.questions import Request, subject

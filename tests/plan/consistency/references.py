@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import nn
 
-from torchtally.plan.activations import AttentionKernel
+from torchtally.plan.activations.setting import AttentionKernel
 from torchtally.plan.architecture.config import from_values
 from torchtally.plan.architecture.model import Model
 

@@ -12,13 +12,9 @@ import pytest
 
 from tests.plan.consistency.references import LARGE, OTHERS, REFERENCES, Reference, model_of
 from tests.plan.consistency.traced import Traced, train
-from torchtally.plan.activations import (
-    Activations,
-    AttentionKernel,
-    Implementation,
-    activations,
-    usual_kernel,
-)
+from torchtally.plan.activations.kept import Activations, activations
+from torchtally.plan.activations.kernel import usual_kernel
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import FeedForward, Model
 from torchtally.plan.architecture.weights import weights_of
 from torchtally.plan.flops import Recompute, token_flops

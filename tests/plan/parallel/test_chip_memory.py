@@ -1,11 +1,11 @@
 """Bytes on one chip: ZeRO's published table, sums by hand, and laws."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plan.parallel.builders import bare, llama, mixture, workload
-from torchtally.plan.activations import Implementation
+from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import OPTIMIZERS, optimizer
 from torchtally.plan.parallel.chip_memory import ChipMemory
@@ -140,7 +140,6 @@ def test_large_logits_make_the_last_stage_the_fullest() -> None:
 shards = st.sampled_from(list(Sharding))
 
 
-@settings(deadline=None)
 @given(shards, shards, st.sampled_from([2, 8, 64]), st.sampled_from(list(OPTIMIZERS.values())))
 def test_sharing_more_never_holds_more(a: Sharding, b: Sharding, data: int, it: object) -> None:
     few, many = sorted((a, b), key=lambda shard: shard.stage)
@@ -151,7 +150,6 @@ def test_sharing_more_never_holds_more(a: Sharding, b: Sharding, data: int, it: 
     assert held[1] <= held[0]
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from([1, 2, 4, 8]),
     st.sampled_from([1, 2, 4, 8]),

@@ -4,13 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import torchtally
 from tests.plan.parallel.builders import llama, mixture, workload
 from torchtally.chips import chip
-from torchtally.plan.activations import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
 from torchtally.plan.parallel.compute import head_work, layer_work
 from torchtally.plan.parallel.layout import Layout
@@ -87,7 +87,6 @@ def test_silu_and_its_gate_by_their_operators() -> None:
     assert activation("silu", True, Implementation.EAGER, 2).backward == 2 * (3 + 6)
 
 
-@settings(deadline=None, max_examples=30)
 @given(
     st.sampled_from([llama(), mixture(), MODEL]),
     st.sampled_from(["H100-SXM", "A100-SXM", "V100-SXM2-32GB"]),
@@ -105,7 +104,6 @@ def test_a_larger_micro_batch_never_takes_less_time(
     assert seconds == sorted(seconds)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.sampled_from([llama(), mixture()]), st.sampled_from([1, 2, 4]))
 def test_fused_kernels_are_never_slower(model: Model, tensor: int) -> None:
     fused, eager = (

@@ -24,6 +24,17 @@ from torchtally.plan.parallel.step import Workload
 SMALL = workload(llama(), "8xH100-SXM")
 
 
+@pytest.fixture(scope="module")
+def told() -> list[int]:
+    """The numbers of layouts that the search below reports while it runs."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def ranking(told: list[int]) -> Ranking:
+    return search(SMALL, 32, progress=told.append)
+
+
 def everything(job: Workload, global_batch: int, choices: Choices | None = None) -> list[object]:
     """All layouts, one after the other: the second oracle."""
     from dataclasses import replace
@@ -38,8 +49,8 @@ def everything(job: Workload, global_batch: int, choices: Choices | None = None)
     ]
 
 
-def test_the_ranking_is_that_of_all_layouts_one_by_one() -> None:
-    found = search(SMALL, 32, keep=10)
+def test_the_ranking_is_that_of_all_layouts_one_by_one(ranking: Ranking) -> None:
+    found = ranking
     pricing = Pricing(SMALL)
     steps = [pricing.step(priced) for priced in everything(SMALL, 32)]  # type: ignore[arg-type]
     fitting = sorted(
@@ -49,7 +60,7 @@ def test_the_ranking_is_that_of_all_layouts_one_by_one() -> None:
     assert found.tried == len(steps)
     assert found.fitting == len(fitting)
     assert [step.seconds.value for step in found.steps] == pytest.approx(
-        [step.seconds.value for step in fitting[:10]]
+        [step.seconds.value for step in fitting[:20]]
     )
     least = min(step.memory.total.value for step in steps)
     assert found.smallest is not None
@@ -73,16 +84,19 @@ def test_all_of_them_can_be() -> None:
     assert any(group for _, group in kinds)
 
 
-def test_a_ranking_is_the_same_every_time() -> None:
-    assert search(SMALL, 32).steps == search(SMALL, 32).steps
+def test_a_ranking_is_the_same_every_time(ranking: Ranking) -> None:
+    assert search(SMALL, 32).steps == ranking.steps
 
 
-def test_fastest_first_and_all_of_it_fits() -> None:
-    found = search(SMALL, 32)
-    seconds = [step.seconds.value for step in found.steps]
+def test_fewer_are_the_first_of_more(ranking: Ranking) -> None:
+    assert search(SMALL, 32, keep=10).steps == ranking.steps[:10]
+
+
+def test_fastest_first_and_all_of_it_fits(ranking: Ranking) -> None:
+    seconds = [step.seconds.value for step in ranking.steps]
     assert seconds == sorted(seconds)
-    assert all(step.fits for step in found.steps)
-    assert found.missing_bytes == 0
+    assert all(step.fits for step in ranking.steps)
+    assert ranking.missing_bytes == 0
 
 
 def test_what_does_not_fit_says_how_much_is_missing() -> None:
@@ -109,11 +123,9 @@ def test_choices_are_kept_to() -> None:
     assert {step.layout.micro_batch for step in found.steps} == {1}
 
 
-def test_progress_is_told() -> None:
-    told: list[int] = []
-    found = search(SMALL, 32, progress=told.append)
+def test_progress_is_told(told: list[int], ranking: Ranking) -> None:
     assert told == sorted(told)
-    assert told[-1] == found.tried
+    assert told[-1] == ranking.tried
 
 
 def test_a_batch_of_nothing_is_an_error() -> None:

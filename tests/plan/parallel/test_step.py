@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plan.dimensions import check_units
 from tests.plan.parallel.builders import faster, llama, mixture, workload
 from torchtally.chips.clusters import cluster
-from torchtally.plan.activations import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.degrees import DEGREES
@@ -60,7 +60,6 @@ WORKLOADS = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(WORKLOADS, layouts())
 def test_parts_sum_to_the_step_and_every_unit_is_right(it: Workload, layout: Layout) -> None:
     found = step(it, layout)
@@ -75,7 +74,6 @@ def test_parts_sum_to_the_step_and_every_unit_is_right(it: Workload, layout: Lay
     assert found.parts.streaming.value <= found.parts["compute"].value
 
 
-@settings(max_examples=40, deadline=None)
 @given(WORKLOADS, layouts())
 def test_what_a_search_adds_up_is_the_step(it: Workload, layout: Layout) -> None:
     pricing = Pricing(it)
@@ -86,7 +84,6 @@ def test_what_a_search_adds_up_is_the_step(it: Workload, layout: Layout) -> None
     assert pricing.least_s(layout) <= found.seconds.value * (1 + 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
 @given(layouts(), st.floats(1.0, 100.0))
 def test_a_faster_network_is_never_slower(layout: Layout, times: float) -> None:
     slow = workload(chips="16xH100-SXM")
@@ -94,7 +91,6 @@ def test_a_faster_network_is_never_slower(layout: Layout, times: float) -> None:
     assert step(fast, layout).seconds.value <= step(slow, layout).seconds.value * (1 + 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
 @given(layouts(), st.floats(0, 1), st.floats(0, 1))
 def test_more_overlap_is_never_slower(layout: Layout, a: float, b: float) -> None:
     little, much = sorted((a, b))

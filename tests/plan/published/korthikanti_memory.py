@@ -5,13 +5,8 @@ from typing import Unpack
 from tests.plan.published.korthikanti import KORTHIKANTI
 from tests.plan.published.models import gpt
 from tests.plan.published.row import BYTES, GIB, PERCENT, Row, Source
-from torchtally.plan.activations import (
-    AttentionKernel,
-    Implementation,
-    Options,
-    layer_activation_bytes,
-    setting_of,
-)
+from torchtally.plan.activations.kept import layer_activation_bytes
+from torchtally.plan.activations.setting import AttentionKernel, Implementation, Options, setting_of
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.layout import Schedule
 from torchtally.plan.parallel.pipeline import in_flight

@@ -8,8 +8,9 @@ untrusted input: everything in it is checked before use.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -239,48 +240,49 @@ Span = tuple[int, int, str, Tensor]
 
 def _span(path: Path, name: str, entry: Any) -> Span:
     """One tensor, and where its bytes are; they must be as many as dtype and shape make."""
+    wrong = partial(_wrong, path, name)
     if not isinstance(entry, dict):
-        what = f"expected dtype, shape and data_offsets, found {excerpt(entry)}"
-        raise _wrong(path, name, "entry", what)
-    dtype, bits = _dtype(path, name, entry.get("dtype"))
-    shape, elements = _shape(path, name, entry.get("shape"))
-    begin, end = _offsets(path, name, entry.get("data_offsets"))
+        raise wrong("entry", f"expected dtype, shape and data_offsets, found {excerpt(entry)}")
+    dtype, bits = _dtype(wrong, entry.get("dtype"))
+    shape, elements = _shape(wrong, entry.get("shape"))
+    begin, end = _offsets(wrong, entry.get("data_offsets"))
     if elements * bits != 8 * (end - begin):
         what = f"{end - begin} bytes cannot be {elements} elements of {bits} bits"
-        raise _wrong(path, name, "data_offsets", what)
+        raise wrong("data_offsets", what)
     return begin, end, name, Tensor(name, dtype, shape, end - begin)
+
+
+Wrong = Callable[[str, str], UsageError]
+"""The error of one tensor, from the key and what is wrong with it."""
 
 
 def _wrong(path: Path, name: str, key: str, complaint: str) -> UsageError:
     return UsageError(f"{path}: tensor {excerpt(name)}: {key}: {complaint}.")
 
 
-def _dtype(path: Path, name: str, value: Any) -> tuple[str, int]:
+def _dtype(wrong: Wrong, value: Any) -> tuple[str, int]:
     """Its name and bits."""
     if not isinstance(value, str) or value not in DTYPES:
-        what = f"expected one of {', '.join(DTYPES)}, found {excerpt(value)}"
-        raise _wrong(path, name, "dtype", what)
+        raise wrong("dtype", f"expected one of {', '.join(DTYPES)}, found {excerpt(value)}")
     return DTYPES[value]
 
 
-def _shape(path: Path, name: str, value: Any) -> tuple[tuple[int, ...], int]:
+def _shape(wrong: Wrong, value: Any) -> tuple[tuple[int, ...], int]:
     """The shape, and its elements."""
     shape = _counts(value)
     if shape is None:
-        what = f"expected a list of whole numbers, found {excerpt(value)}"
-        raise _wrong(path, name, "shape", what)
+        raise wrong("shape", f"expected a list of whole numbers, found {excerpt(value)}")
     elements = _elements(shape)
     if elements is None:
-        what = f"{excerpt(value)} has too many elements"
-        raise _wrong(path, name, "shape", what)
+        raise wrong("shape", f"{excerpt(value)} has too many elements")
     return shape, elements
 
 
-def _offsets(path: Path, name: str, value: Any) -> tuple[int, int]:
+def _offsets(wrong: Wrong, value: Any) -> tuple[int, int]:
     offsets = _counts(value)
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
         what = f"expected first and last of its bytes, found {excerpt(value)}"
-        raise _wrong(path, name, "data_offsets", what)
+        raise wrong("data_offsets", what)
     return offsets[0], offsets[1]
 
 

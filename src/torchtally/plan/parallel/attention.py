@@ -8,7 +8,7 @@ from math import ceil
 from msgspec.structs import replace
 
 from torchtally.chips import Chip
-from torchtally.plan.activations import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import LatentAttention, Layer, Model
 from torchtally.plan.flops import keys_seen
 from torchtally.plan.parallel import passes

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from torchtally.chips import Chip
 from torchtally.memory.workspace import context_bytes
-from torchtally.plan.activations import (
+from torchtally.plan.activations.kept import (
     embedding_activation_bytes,
     head_activation_bytes,
     layer_activation_bytes,
-    setting_of,
     working_activation_bytes,
 )
+from torchtally.plan.activations.setting import setting_of
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.closed_form import Bytes, Count, Number, closed_form
 from torchtally.plan.parallel.degrees import DEGREES

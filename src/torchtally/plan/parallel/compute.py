@@ -13,7 +13,7 @@ from math import ceil
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
-from torchtally.plan.activations import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model
 from torchtally.plan.architecture.weights import Group, Weight
 from torchtally.plan.flops import Recompute

@@ -7,7 +7,7 @@ data, and pipeline stages last. So the chips that communicate most are closest t
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torchtally.plan.activations import AttentionKernel, Implementation, Options
+from torchtally.plan.activations.setting import AttentionKernel, Implementation, Options
 from torchtally.plan.flops import Recompute
 
 

@@ -9,7 +9,7 @@ float32.
 
 from dataclasses import dataclass
 
-from torchtally.plan.activations import Implementation
+from torchtally.plan.activations.setting import Implementation
 
 
 @dataclass(frozen=True, slots=True)

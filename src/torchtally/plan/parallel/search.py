@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from operator import add
 
 from torchtally.errors import UsageError
-from torchtally.plan.activations import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.degrees import DEGREES, divisors, invalidities

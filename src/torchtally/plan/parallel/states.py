@@ -5,7 +5,8 @@ p: stages.
 
 from dataclasses import dataclass
 
-from torchtally.plan.activations import held_cast_bytes, setting_of
+from torchtally.plan.activations.kept import held_cast_bytes
+from torchtally.plan.activations.setting import setting_of
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.weights import Weight
 from torchtally.plan.closed_form import (

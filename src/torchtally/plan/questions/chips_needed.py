@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torchtally.chips import Chip, known_chips
 from torchtally.errors import UsageError
-from torchtally.plan.closed_form import Bytes, closed_form
-from torchtally.plan.quantity import Quantity, derive, of
+from torchtally.plan.closed_form import Bytes, Chips, closed_form
+from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, price_of, unknown_costs
 from torchtally.plan.questions.fit import capacity_of
@@ -32,16 +32,14 @@ ANY_NUMBER = (
 def fewest_chips(request: Request) -> Answer:
     """The fewest of one chip that train in time, with what they cost."""
     per_token, counted = flops_per_token(request)
-    tokens = of(request.of_tokens, Unit.TOKENS).with_name("tokens")
-    chip, deadline = request.chip, _deadline(request)
+    tokens = request.of_tokens
+    chip, deadline = request.chip, request.of_deadline
     flops = training_flops_of(per_token, tokens)
-    mfu = of(request.of_mfu, Unit.FRACTION).with_name("MFU")
+    mfu = request.of_mfu
     peak = peak_flop_per_s(request, chip)
     in_time = chips_needed(flops, deadline, peak, mfu).with_name("chips for the deadline")
     for_memory = chips_to_hold(request)
-    count = derive(
-        "chips", Unit.CHIPS, "max(for_time, for_memory)", for_time=in_time, for_memory=for_memory
-    )
+    count = _most_chips(in_time, for_memory)
     seconds = training_s(flops, count, peak, mfu)
     return Answer(
         question="fewest-chips",
@@ -59,6 +57,11 @@ def fewest_chips(request: Request) -> Answer:
         assumptions=(*counted, ANY_NUMBER),
         unknown=unknown_costs(request, chip),
     )
+
+
+@closed_form("chips", Unit.CHIPS)
+def _most_chips(for_time: Chips, for_memory: Chips) -> str:
+    return "max(for_time, for_memory)"
 
 
 def chips_to_hold(request: Request) -> Quantity:
@@ -81,9 +84,9 @@ def what_to_rent(request: Request) -> Answer:
     Within the deadline and the budget, if given.
     """
     per_token, counted = flops_per_token(request)
-    tokens = of(request.of_tokens, Unit.TOKENS).with_name("tokens")
+    tokens = request.of_tokens
     flops = training_flops_of(per_token, tokens)
-    mfu = of(request.of_mfu, Unit.FRACTION).with_name("MFU")
+    mfu = request.of_mfu
     offers = sorted(
         _offers(request, flops, mfu), key=lambda offer: (offer.cost.value, offer.chip.name)
     )
@@ -145,7 +148,7 @@ def _offers(request: Request, flops: Quantity, mfu: Quantity) -> Iterable[_Offer
         hours = chip_hours(one, training_s(flops, one, peak, mfu))
         count = None
         if request.deadline_s is not None:
-            count = chips_needed(flops, _deadline(request), peak, mfu)
+            count = chips_needed(flops, request.of_deadline, peak, mfu)
         yield _Offer(chip, price, hours, count)
 
 
@@ -181,9 +184,3 @@ def _offers_table(offers: list[_Offer], request: Request) -> Table:
         rows=tuple(map(row, offers)),
         totals=(None,) * len(columns),
     )
-
-
-def _deadline(request: Request) -> Quantity:
-    if request.deadline_s is None:
-        raise UsageError("Missing deadline: give --deadline 30d (or h, w).")
-    return of(request.deadline_s, Unit.SECONDS).with_name("deadline")

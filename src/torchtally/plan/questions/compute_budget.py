@@ -59,8 +59,8 @@ def _on_chips(request: Request, flops: Quantity) -> tuple[Quantity, ...]:
     """Time, money and energy, if chips and an MFU are given."""
     if request.cluster is None:
         return ()
-    chips = of(request.cluster.count, Unit.CHIPS).with_name("chips")
-    mfu = of(request.of_mfu, Unit.FRACTION).with_name("MFU")
+    chips = request.of_chips
+    mfu = request.of_mfu
     seconds = training_s(flops, chips, peak_flop_per_s(request, request.chip), mfu)
     return (seconds, *bill(request, chips, seconds, request.chip))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from torchtally.plan.activations import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.parallel.chip_memory import ChipMemory
 from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.parallel.layout import Layout

@@ -18,7 +18,7 @@ def implied_mfu(request: Request) -> Answer:
     per_token, counted = flops_per_token(request)
     cluster = request.of_cluster
     observed = of(request.tokens_per_s, Unit.TOKEN_PER_S).with_name("observed tokens/s")
-    chips = of(cluster.count, Unit.CHIPS).with_name("chips")
+    chips = request.of_chips
     peak = peak_flop_per_s(request, cluster.chip)
     implied = mfu(observed, per_token, chips, peak)
     if implied.value > 1:

@@ -1,13 +1,14 @@
 """Every parallel layout of these chips, the fastest first, with what bounds each."""
 
 from torchtally.errors import UsageError
-from torchtally.plan.activations import AttentionKernel, Implementation, usual_kernel
+from torchtally.plan.activations.kernel import usual_kernel
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.closed_form import TokenPerS, Tokens, closed_form
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.degrees import LEGEND, layout_in_short, layout_text
 from torchtally.plan.parallel.search import Choices, Ranking, search
 from torchtally.plan.parallel.step import Step, Workload
-from torchtally.plan.quantity import Quantity, of
+from torchtally.plan.quantity import Quantity
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import (
@@ -35,7 +36,7 @@ def layouts(request: Request) -> Answer:
     """The fastest layouts that fit, and all about the first."""
     ranking, batch, assumptions = rank(request)
     best = ranking.steps[0]
-    count = of(request.of_cluster.count, Unit.CHIPS).with_name("chips")
+    count = request.of_chips
     seconds = _whole_training(request, best)
     return Answer(
         question="layouts",

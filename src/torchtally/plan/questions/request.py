@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torchtally.chips import Chip, Cluster
 from torchtally.errors import UsageError
-from torchtally.plan.activations import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.optimizers import Optimizer
@@ -15,6 +16,8 @@ from torchtally.plan.recipes import Recipe
 from torchtally.plan.training import six_flops_per_token
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,55 +82,61 @@ class Request:
 
     @property
     def chip(self) -> Chip:
-        """Raises UsageError without chips."""
         return self.of_cluster.chip
+
+    # What a question needs. Each raises UsageError where it is not given.
 
     @property
     def of_cluster(self) -> Cluster:
-        """Raises UsageError without chips."""
-        if self.cluster is None:
-            raise UsageError(
-                "Missing chips: give --gpus 1024xH100-SXM. `tally gpus` lists the known ones."
-            )
-        return self.cluster
+        return _given(
+            self.cluster,
+            "Missing chips: give --gpus 1024xH100-SXM. `tally gpus` lists the known ones.",
+        )
 
     @property
     def of_subject(self) -> Subject:
-        """Raises UsageError without a model."""
-        if self.subject is None:
-            raise UsageError(
-                "Missing model: give a name (llama-3-70b), a config.json, a .safetensors file, or "
-                "its size: --parameters 70B."
-            )
-        return self.subject
+        return _given(
+            self.subject,
+            "Missing model: give a name (llama-3-70b), a config.json, a .safetensors file, or "
+            "its size: --parameters 70B.",
+        )
 
     @property
     def of_model(self) -> Model:
-        """Raises UsageError where the model's shape is unknown."""
-        model = self.of_subject.model
-        if model is None:
-            raise UsageError(
-                "This needs the model's shape, not only its number of parameters: give a name "
-                "(llama-3-70b), a config.json, or --layers, --width, --heads and --vocabulary."
-            )
-        return model
+        return _given(
+            self.of_subject.model,
+            "This needs the model's shape, not only its number of parameters: give a name "
+            "(llama-3-70b), a config.json, or --layers, --width, --heads and --vocabulary.",
+        )
 
     @property
-    def of_tokens(self) -> int:
-        """Raises UsageError without a number of tokens."""
-        if self.tokens is None:
-            raise UsageError("Missing tokens: give --tokens 15T.")
-        return self.tokens
+    def of_tokens(self) -> Quantity:
+        tokens = _given(self.tokens, "Missing tokens: give --tokens 15T.")
+        return of(tokens, Unit.TOKENS).with_name("tokens")
 
     @property
-    def of_mfu(self) -> float:
-        """Raises UsageError without an MFU."""
-        if self.mfu is None:
-            raise UsageError(
-                "Missing MFU: give --mfu 0.4 (usually 0.3 to 0.6 of the dense peak), or the "
-                "model's shape, from which it is predicted."
-            )
-        return self.mfu
+    def of_chips(self) -> Quantity:
+        return of(self.of_cluster.count, Unit.CHIPS).with_name("chips")
+
+    @property
+    def of_deadline(self) -> Quantity:
+        deadline = _given(self.deadline_s, "Missing deadline: give --deadline 30d (or h, w).")
+        return of(deadline, Unit.SECONDS).with_name("deadline")
+
+    @property
+    def of_mfu(self) -> Quantity:
+        mfu = _given(
+            self.mfu,
+            "Missing MFU: give --mfu 0.4 (usually 0.3 to 0.6 of the dense peak), or the "
+            "model's shape, from which it is predicted.",
+        )
+        return of(mfu, Unit.FRACTION).with_name("MFU")
+
+
+def _given(value: T | None, otherwise: str) -> T:
+    if value is None:
+        raise UsageError(otherwise)
+    return value
 
 
 def peak_flop_per_s(request: Request, chip: Chip) -> Quantity:

@@ -16,9 +16,9 @@ def tokens_within(request: Request) -> Answer:
     """As many tokens as the shorter of time and money allows."""
     per_token, counted = flops_per_token(request)
     cluster = request.of_cluster
-    chips = of(cluster.count, Unit.CHIPS).with_name("chips")
+    chips = request.of_chips
     seconds = _seconds(request, chips)
-    mfu = of(request.of_mfu, Unit.FRACTION).with_name("MFU")
+    mfu = request.of_mfu
     flops = flops_within(seconds, chips, peak_flop_per_s(request, cluster.chip), mfu)
     tokens = tokens_for(flops, per_token)
     return Answer(

@@ -16,10 +16,10 @@ from torchtally.units import Unit
 def training_time(request: Request) -> Answer:
     """FLOPs over what the chips do in a second, with cost and energy."""
     per_token, counted = flops_per_token(request)
-    cluster, tokens = request.of_cluster, of(request.of_tokens, Unit.TOKENS).with_name("tokens")
+    cluster, tokens = request.of_cluster, request.of_tokens
     peak = peak_flop_per_s(request, cluster.chip)
     mfu, reached = reached_mfu(request)
-    chips = of(cluster.count, Unit.CHIPS).with_name("chips")
+    chips = request.of_chips
     flops = training_flops_of(per_token, tokens)
     seconds = training_s(flops, chips, peak, mfu)
     costs = bill(request, chips, seconds, cluster.chip)
@@ -58,7 +58,7 @@ def training_time(request: Request) -> Answer:
 def reached_mfu(request: Request) -> tuple[Quantity, tuple[str, ...]]:
     """The MFU that the user expects; else that of the fastest layout, if the shape is known."""
     if request.mfu is not None or request.of_subject.model is None:
-        return of(request.of_mfu, Unit.FRACTION).with_name("MFU"), ()
+        return request.of_mfu, ()
     from torchtally.plan.questions.layouts import rank
 
     ranking, _, assumptions = rank(request)

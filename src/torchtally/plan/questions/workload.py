@@ -1,7 +1,8 @@
 """A request as a workload for layouts: the model's shape, the chips, and the micro-batches."""
 
 from torchtally.errors import UsageError
-from torchtally.plan.activations import Implementation, usual_kernel
+from torchtally.plan.activations.kernel import usual_kernel
+from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.shapes import scale_to
 from torchtally.plan.flops import Recompute
