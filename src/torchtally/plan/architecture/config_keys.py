@@ -69,23 +69,20 @@ class Config:
         return 0 if value is None else self._whole(key, value, 0)
 
     def flag(self, *keys: str) -> bool:
-        key, value = self._first(keys)
-        value = self._default(keys) if value is None else value
+        key, value = self._first_or_default(keys)
         if not isinstance(value, bool):
             raise self.wrong(key, f"expected true or false, found {excerpt(value)}")
         return value
 
     def text(self, *keys: str) -> str:
-        key, value = self._first(keys)
-        value = self._default(keys) if value is None else value
+        key, value = self._first_or_default(keys)
         if not isinstance(value, str) or not value:
             raise self.wrong(key, f"expected a string, found {excerpt(value)}")
         return value
 
     def fraction(self, *keys: str) -> float:
         """A number from zero to one; zero where neither file nor class has one."""
-        key, value = self._first(keys)
-        value = self._default(keys) if value is None else value
+        key, value = self._first_or_default(keys)
         if value is None:
             return 0.0
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -129,6 +126,10 @@ class Config:
             if self.values.get(key) is not None:
                 return key, self.values[key]
         return keys[0], None
+
+    def _first_or_default(self, keys: tuple[str, ...]) -> tuple[str, Any]:
+        key, value = self._first(keys)
+        return key, self._default(keys) if value is None else value
 
     def _default(self, keys: tuple[str, ...]) -> Any:
         row = defaults().get(self.model_type, {})

@@ -38,10 +38,7 @@ def count_alone(text: str) -> int | None:
     UsageError for a file that is not a checkpoint.
     """
     path = Path(text).expanduser()
-    is_checkpoint = path.suffix == ".safetensors" or path.name == INDEX
-    if path.is_dir():
-        is_checkpoint = holds_checkpoint(path)
-    if not is_checkpoint or _config_beside(path).is_file():
+    if not _has_weights(path) or _config_beside(path).is_file():
         return None
     return read_checkpoint(path).parameters
 
@@ -55,18 +52,17 @@ def _is_path(text: str) -> bool:
     return text.endswith((".json", ".safetensors")) or text.startswith((".", os.sep))
 
 
-def _of_path(path: Path) -> Model:
+def _has_weights(path: Path) -> bool:
+    """It is a checkpoint, an index of one, or a folder with either."""
     if path.is_dir():
-        return _of_folder(path)
-    if path.suffix == ".safetensors" or path.name == INDEX:
+        return holds_checkpoint(path)
+    return path.suffix == ".safetensors" or path.name == INDEX
+
+
+def _of_path(path: Path) -> Model:
+    if _has_weights(path):
         return _beside(path)
-    return read_config(path)
-
-
-def _of_folder(folder: Path) -> Model:
-    if holds_checkpoint(folder):
-        return _beside(folder)
-    return read_config(folder / CONFIG)
+    return read_config(path / CONFIG if path.is_dir() else path)
 
 
 def _beside(path: Path) -> Model:

@@ -134,29 +134,25 @@ def _self_attention(self_attention: SelfAttention, d: int, count: int) -> Iterat
         yield Weight("sinks", group, (self_attention.sinks,), count)
 
 
-def _latent_attention(latent_attention: LatentAttention, d: int, count: int) -> Iterator[Weight]:
+def _latent_attention(latent: LatentAttention, d: int, count: int) -> Iterator[Weight]:
     group = Group.ATTENTION
-    h, q, r = latent_attention.heads, latent_attention.query_rank, latent_attention.kv_rank
-    n, p, v = (
-        latent_attention.plain_head_dim,
-        latent_attention.rotary_head_dim,
-        latent_attention.value_head_dim,
-    )
+    h, q, r = latent.heads, latent.query_rank, latent.kv_rank
+    n, p, v = latent.plain_head_dim, latent.rotary_head_dim, latent.value_head_dim
     if q is None:
         yield Weight("q", group, (h * (n + p), d), count, ONCE)
     else:
         yield Weight("q down", group, (q, d), count, ONCE)
         yield Weight("q norm", Group.NORMS, (q,), count)
         yield Weight("q up", group, (h * (n + p), q), count, ONCE)
-        if latent_attention.has_bias:
+        if latent.has_bias:
             yield Weight("q down bias", group, (q,), count)
     yield Weight("kv down", group, (r + p, d), count, ONCE)
     yield Weight("kv norm", Group.NORMS, (r,), count)
     yield Weight("kv up", group, (h * (n + v), r), count, ONCE)
     yield Weight("attention output", group, (d, h * v), count, ONCE)
-    if latent_attention.has_bias:
+    if latent.has_bias:
         yield Weight("kv down bias", group, (r + p,), count)
-    if latent_attention.has_output_bias:
+    if latent.has_output_bias:
         yield Weight("attention output bias", group, (d,), count)
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.architecture.weights import Weight
+from torchtally.plan.closed_form import BytePerS, BytesEach, Count, Seconds, closed_form
 from torchtally.plan.parallel.passes import MemoryPasses
-from torchtally.plan.quantity import Quantity, derive, of
+from torchtally.plan.quantity import Quantity
 from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
@@ -59,26 +60,18 @@ class KernelTimes:
     def stream(self, name: str, count: int, moved: MemoryPasses) -> Pair:
         """Over so many elements, forward and backward."""
         rate = normalization_bytes_per_s if moved.is_normalization else bandwidth_bytes_per_s
-        speed = of(rate(self.chip), Unit.BYTE_PER_S)
-        elements = of(count, Unit.COUNT)
-        return (
-            _stream_s(name, elements, moved.forward, moved.forward_kernels, speed),
-            _stream_s(f"{name}, backward", elements, moved.backward, moved.backward_kernels, speed),
-        )
+        speed = rate(self.chip)
+        there = _stream_s(count, moved.forward, speed, moved.forward_kernels)
+        back = _stream_s(count, moved.backward, speed, moved.backward_kernels)
+        return there.with_name(name), back.with_name(f"{name}, backward")
 
 
-def _stream_s(name: str, elements: Quantity, each: int, kernels: int, speed: Quantity) -> Quantity:
-    return derive(
-        name,
-        Unit.SECONDS,
-        "elements * bytes_each / bandwidth_bytes_per_s + kernels * kernel_s",
-        ROOFLINE,
-        elements=elements,
-        bytes_each=of(each, Unit.BYTES_EACH),
-        bandwidth_bytes_per_s=speed,
-        kernels=of(kernels, Unit.COUNT),
-        kernel_s=of(KERNEL_S, Unit.SECONDS),
-    )
+@closed_form("pass over memory", Unit.SECONDS, ROOFLINE)
+def _stream_s(
+    elements: Count, bytes_each: BytesEach, bandwidth_bytes_per_s: BytePerS, kernels: Count,
+    kernel_s: Seconds = KERNEL_S,
+) -> str:  # fmt: skip
+    return "elements * bytes_each / bandwidth_bytes_per_s + kernels * kernel_s"
 
 
 def word_of(quantity: Quantity) -> str:

@@ -206,7 +206,8 @@ def _runs(
 ) -> Iterator[Layout]:
     """Every way to run the mesh, but for what is shared."""
     each = global_batch // mesh.data
-    for micro_batch in _powers(min(choices.most_micro_batch, each)):
+    most = min(choices.most_micro_batch, each)
+    for micro_batch in (1 << power for power in range(most.bit_length())):
         if each % micro_batch:
             continue
         for schedule, chunks in _schedules(mesh, workload.model, choices, each // micro_batch):
@@ -245,10 +246,3 @@ def _schedules(
             for chunks in divisors(model.layers // mesh.pipeline):
                 if chunks > 1:
                     yield schedule, chunks
-
-
-def _powers(most: int) -> Iterator[int]:
-    power = 1
-    while power <= most:
-        yield power
-        power *= 2

@@ -1,7 +1,5 @@
 """Money and energy of a training, from its time."""
 
-from collections.abc import Iterator
-
 from torchtally.chips import Chip
 from torchtally.chips.power import mean_power_watts
 from torchtally.plan.quantity import Quantity
@@ -12,23 +10,13 @@ from torchtally.units import Unit
 
 def bill(request: Request, chips: Quantity, seconds: Quantity, chip: Chip) -> tuple[Quantity, ...]:
     """Chip-hours, and what they cost and draw as far as price and power are known."""
-    return tuple(_bill(request, chips, seconds, chip))
-
-
-def _bill(request: Request, chips: Quantity, seconds: Quantity, chip: Chip) -> Iterator[Quantity]:
-    hours = chip_hours(chips, seconds)
-    yield hours
-    price = price_of(request, chip)
-    if price is not None:
-        yield cost_usd(hours, price)
-    if chip.tdp_watts is not None:
-        power = Quantity(
-            f"{chip.name} rated power",
-            mean_power_watts(chip.tdp_watts),
-            Unit.WATTS,
-            source=chip.source_of("tdp_watts"),
-        )
-        yield energy_joules(hours, power)
+    hours, price = chip_hours(chips, seconds), price_of(request, chip)
+    cost = () if price is None else (cost_usd(hours, price),)
+    if chip.tdp_watts is None:
+        return hours, *cost
+    watts, source = mean_power_watts(chip.tdp_watts), chip.source_of("tdp_watts")
+    power = Quantity(f"{chip.name} rated power", watts, Unit.WATTS, source=source)
+    return hours, *cost, energy_joules(hours, power)
 
 
 def price_of(request: Request, chip: Chip) -> Quantity | None:

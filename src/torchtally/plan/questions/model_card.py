@@ -1,6 +1,7 @@
 """What is this model made of, and what does training it take, on any chip?"""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.weights import weights_of
@@ -52,15 +53,15 @@ def model_card(request: Request) -> Answer:
             ),
         ),
         tables=tuple(_tables(request)),
-        assumptions=(*counted, *_losses),
+        assumptions=(
+            *counted,
+            "Losses are estimates by published fits, in nats per token of those authors' data.",
+        ),
         unknown=(
             *_left_out(request),
             "activations: they depend on the batch (--gpus CHIP --micro-batch 1 counts them)",
         ),
     )
-
-
-_losses = ("Losses are estimates by published fits, in nats per token of those authors' data.",)
 
 
 def states_of(request: Request) -> States:
@@ -131,14 +132,11 @@ def _token_flops(request: Request) -> Table:
 
 def _states_table(request: Request) -> Table:
     """What is held for parameters, by optimizer and recipe."""
-    subject = request.of_subject
 
     def total_bytes(recipe: str, optimizer: str) -> int | None:
-        chosen = (RECIPES[recipe], OPTIMIZERS[optimizer])
+        chosen = replace(request, recipe=RECIPES[recipe], optimizer=OPTIMIZERS[optimizer])
         try:
-            if subject.model is None:
-                return int(states_of_count(subject.parameters, *chosen).total.value)
-            return int(states(weights_of(subject.model), *chosen).total.value)
+            return int(states_of(chosen).total.value)
         except UsageError:
             return None
 
