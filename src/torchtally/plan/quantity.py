@@ -99,6 +99,11 @@ def total(name: str, unit: Unit, terms: Mapping[str, Quantity], *, note: str = "
     return derive(name, unit, " + ".join(terms) or "0", "", note, **terms)
 
 
+def total_s(name: str, **terms: Quantity) -> Quantity:
+    """The sum of seconds, by their words in the formula."""
+    return total(name, Unit.SECONDS, terms)
+
+
 @lru_cache(maxsize=1024)
 def _compile(formula: str) -> CodeType:
     return compile(formula, "<formula>", "eval")

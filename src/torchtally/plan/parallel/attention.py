@@ -14,7 +14,7 @@ from torchtally.plan.flops import keys_seen
 from torchtally.plan.parallel import passes
 from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, Pair, word_of
 from torchtally.plan.parallel.layout import Layout
-from torchtally.plan.quantity import Quantity, total
+from torchtally.plan.quantity import Quantity, total_s
 from torchtally.timing.roofline.attention import attention_kernel
 from torchtally.trace import Call, TensorSpec
 from torchtally.units import Unit
@@ -97,10 +97,7 @@ def _math_attention(
     if is_dropped:
         moved = passes.dropout(Implementation.EAGER, size)
         forward["dropout"], backward["dropout"] = work.stream("dropout", heads * S * T, moved)
-    return (
-        total("attention", Unit.SECONDS, forward),
-        total("attention, backward", Unit.SECONDS, backward),
-    )
+    return total_s("attention", **forward), total_s("attention, backward", **backward)
 
 
 def _kernel_s(call: Call, chip: Chip) -> float:

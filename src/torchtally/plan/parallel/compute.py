@@ -24,7 +24,7 @@ from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, Pair, word_o
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.parallel.shards import layer_on_chip, rows_of
-from torchtally.plan.quantity import Quantity, derive, of, total
+from torchtally.plan.quantity import Quantity, derive, of, total_s
 from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.units import Unit
@@ -159,14 +159,14 @@ def _products(
 def _sums(products: list[tuple[Quantity, ...]]) -> tuple[Quantity, Quantity, Quantity]:
     """Of products with several matrices: forward, inputs' gradients, weights' gradients."""
     forward, inputs, gradients = (
-        total(name, Unit.SECONDS, {f"product_{n}": value for n, value in enumerate(each)})
-        for name, each in zip(
-            ("products", "gradients of inputs", "gradients of weights"),
-            zip(*products, strict=True),
-            strict=True,
-        )
+        {f"product_{n}": product for n, product in enumerate(each)}
+        for each in zip(*products, strict=True)
     )
-    return forward, inputs, gradients
+    return (
+        total_s("products", **forward),
+        total_s("gradients of inputs", **inputs),
+        total_s("gradients of weights", **gradients),
+    )
 
 
 def _streams(
@@ -229,23 +229,9 @@ def _work(
     none = of(0.0, Unit.SECONDS)
     forward_products, inputs, gradients = products
     core, core_back = attention or (none, none)
-    there = total(
-        "passes over memory", Unit.SECONDS, {word_of(quantity): quantity for quantity, _ in streams}
-    )
-    back = total(
-        "passes over memory, backward",
-        Unit.SECONDS,
-        {word_of(quantity): quantity for _, quantity in streams},
-    )
-    forward = total(
-        "forward",
-        Unit.SECONDS,
-        {"products": forward_products, "attention": core, "passes": there},
-    )
-    backward = total(
-        "backward to the input",
-        Unit.SECONDS,
-        {"products": inputs, "attention": core_back, "passes": back},
-    )
-    streaming = total("passes", Unit.SECONDS, {"forward": there, "backward": back})
+    there = total_s("passes over memory", **{word_of(one): one for one, _ in streams})
+    back = total_s("passes over memory, backward", **{word_of(one): one for _, one in streams})
+    forward = total_s("forward", products=forward_products, attention=core, passes=there)
+    backward = total_s("backward to the input", products=inputs, attention=core_back, passes=back)
+    streaming = total_s("passes", forward=there, backward=back)
     return ChipWork(forward, backward, gradients, core, core_back, streaming)

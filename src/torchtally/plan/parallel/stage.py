@@ -20,7 +20,7 @@ from torchtally.plan.parallel.compute import (
 from torchtally.plan.parallel.degrees import IN_LAYERS, Degree
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.overlap import Overlap, exposed_s
-from torchtally.plan.quantity import Quantity, derive, of, total
+from torchtally.plan.quantity import Quantity, derive, of, total_s
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -145,53 +145,43 @@ def stage_time(pieces: Pieces, stages: int) -> StageTime:
     works = [layer.work for layer in pieces.layers]
     kinds = tuple(layer.kind for layer in pieces.layers)
 
-    def spread(name: str, each: list[Quantity]) -> Quantity:
-        return _spread(name, kinds, each, stages)
-
     ends = {"head": pieces.head}
     if stages == 1:
         ends["embedding"] = pieces.embedding
-    streaming = {"layers": spread("passes", [work.streaming for work in works])}
+    halves = {}
+    for word, work in ends.items():
+        halves[f"{word}_forward"] = work.forward
+        halves[f"{word}_backward"] = work.input_gradients
+        halves[f"{word}_weights"] = work.weight_gradients
+    streaming = {"layers": _spread("passes", kinds, [work.streaming for work in works], stages)}
     streaming |= {word: ending.streaming for word, ending in ends.items()}
-    forward = spread("forward", [work.forward for work in works])
-    inputs = spread("backward to the input", [_backward(layer) for layer in pieces.layers])
-    weights = spread("backward to the weights", [work.weight_gradients for work in works])
+    forward = _spread("forward", kinds, [work.forward for work in works], stages)
+    inputs = _spread(
+        "backward to the input", kinds, [_backward(layer) for layer in pieces.layers], stages
+    )
+    weights = _spread(
+        "backward to the weights", kinds, [work.weight_gradients for work in works], stages
+    )
     there = _spread_waits([layer.waits_forward for layer in pieces.layers], kinds, stages)
     back = _spread_waits([layer.waits_backward for layer in pieces.layers], kinds, stages)
     return StageTime(
         forward=forward,
         input_gradients=inputs,
         weight_gradients=weights,
-        backward=total("backward", Unit.SECONDS, {"input": inputs, "weights": weights}),
-        forward_with_waits=_with_waits("forward", forward, there),
-        input_with_waits=_with_waits("backward to the input", inputs, back),
-        ends=total(
-            "head and embedding",
-            Unit.SECONDS,
-            {
-                f"{word}_{half}": quantity
-                for word, work in ends.items()
-                for half, quantity in {
-                    "forward": work.forward,
-                    "backward": work.input_gradients,
-                    "weights": work.weight_gradients,
-                }.items()
-            },
-        ),
+        backward=total_s("backward", input=inputs, weights=weights),
+        forward_with_waits=total_s("forward", work=forward, **there),
+        input_with_waits=total_s("backward to the input", work=inputs, **back),
+        ends=total_s("head and embedding", **halves),
         waits_forward=there,
         waits_backward=back,
         ends_waits=pieces.ends_waits,
-        streaming=total("passes over memory", Unit.SECONDS, streaming),
+        streaming=total_s("passes over memory", **streaming),
     )
 
 
-def _with_waits(name: str, work: Quantity, waits: ByDegree) -> Quantity:
-    return total(name, Unit.SECONDS, {"work": work, **waits})
-
-
 def _backward(layer: LayerTime) -> Quantity:
-    parts = {"backward": layer.work.input_gradients, "recomputation": layer.again}
-    return total("backward to the input", Unit.SECONDS, parts)
+    work, again = layer.work.input_gradients, layer.again
+    return total_s("backward to the input", backward=work, recomputation=again)
 
 
 def _waits(
@@ -218,8 +208,7 @@ def _sent_backward(degree: Degree, forward: Quantity, layout: Layout) -> Quantit
         formula = f"{degree.backward_sends} * forward"
         back = derive("communication, backward", Unit.SECONDS, formula, forward=forward)
     if layout.recompute is Recompute.FULL:
-        parts = {"backward": back, "recomputation": forward}
-        return total("backward and recomputation", Unit.SECONDS, parts)
+        return total_s("backward and recomputation", backward=back, recomputation=forward)
     return back
 
 

@@ -18,7 +18,7 @@ from torchtally.plan.parallel.shards import chip_weights
 from torchtally.plan.parallel.stage import StageTime
 from torchtally.plan.parallel.states import parameters_of_stage
 from torchtally.plan.parallel.traffic import gather_traffic, gradient_traffic
-from torchtally.plan.quantity import Quantity, total
+from torchtally.plan.quantity import Quantity, total_s
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
@@ -89,7 +89,7 @@ def _optimizer_s(
         word: optimizer_s(weights, by, recipe, optimizer, layout.implementation, chip)
         for word, (weights, by) in {**parts, "ends": (ends, shards)}.items()
     }
-    return total("optimizer", Unit.SECONDS, seconds)
+    return total_s("optimizer", **seconds)
 
 
 def data_wait(layout: Layout, stage: StageTime, updates: Updates, overlap: Overlap) -> Quantity:
@@ -105,7 +105,7 @@ def data_wait(layout: Layout, stage: StageTime, updates: Updates, overlap: Overl
     share, units = overlap.shares["data"], updates.units
     level = layout.shard.stage
     if level == 3:
-        both = total("fetched and sent", Unit.SECONDS, {"fetched": fetched, "sent": sent})
+        both = total_s("fetched and sent", fetched=fetched, sent=sent)
         forward_s = exposed_by_layers_s("weights, forward", fetched, forward, share, units)
         backward_s = exposed_by_layers_s("weights, gradients", both, backward, share, units)
         return _wait_of_each_pass_s(m, forward_s, backward_s)
