@@ -11,12 +11,13 @@ from torch import nn
 from torchtally.errors import UsageError
 from torchtally.plan.memory import states_of_count
 from torchtally.plan.optimizers import optimizer as known_optimizer
+from torchtally.train.data.seeds import derive_seed
 from torchtally.train.footprint import footprint
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.optimizers.build import build, load_state
 from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.precision import precision
-from torchtally.train.rounding import round_stochastically, seed_of_update
+from torchtally.train.rounding import round_stochastically
 from torchtally.train.wide_update import WideUpdate
 
 ADAMW = OptimizerConfig(name="adamw", lr=1e-3, weight_decay=0.1)
@@ -71,7 +72,7 @@ def test_draws_are_a_function_of_the_seed() -> None:
     first, again, other = (round_stochastically(wide, generator(seed)) for seed in (3, 3, 4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-    assert len({seed_of_update(5, number) for number in range(100)}) == 100
+    assert len({derive_seed(5, number) for number in range(100)}) == 100
 
 
 # Wide updates

@@ -84,7 +84,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Plan, train and tell; one of several ranks where torchrun says so."""
+    """Print the plan, train and print the result; as one of several ranks under torchrun."""
     from torchtally.train.failing import fail_together
     from torchtally.train.ranks import join_ranks, launched_rank
     from torchtally.train.retry import explain_shortage
@@ -100,8 +100,8 @@ def command(args: argparse.Namespace) -> int:
         roofline = _roofline(args.gpu, config)
         rows: list[PlanRow] = []
         if own.is_first:
-            planned = _of_rank(_resolved(config, args.gpu, roofline), own)
-            rows = _predicted(planned, roofline)
+            planned = _part_of_rank(_resolve(config, args.gpu, roofline), own)
+            rows = _prediction(planned, roofline)
             print(_plan_text(planned, roofline, rows, own), end="", flush=True)
         if args.plan:
             return 0
@@ -118,8 +118,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--allow-changes is for --resume alone.")
 
 
-def _of_rank(config: "TrainConfig", own: "Ranks") -> "TrainConfig":
-    """What one of several ranks trains on. Raises UsageError where a batch has no equal parts."""
+def _part_of_rank(config: "TrainConfig", own: "Ranks") -> "TrainConfig":
+    """The config of one rank's part. Raises UsageError where the batch cannot be divided."""
     from torchtally.train.data.order import rows_of_rank
 
     part = rows_of_rank(config.batch, own.rank, own.size)
@@ -183,9 +183,9 @@ def _plain(complaint: str) -> str:
 
 
 def _roofline(gpu: str | None, config: "TrainConfig") -> "Roofline | None":
-    """What times are predicted by: of the chip that is named, else of the device that is there.
+    """The roofline of the named chip, else of this machine's device.
 
-    None for a device that is in no table, and for a CPU without a measurement.
+    None for a device that is in no table, and for a CPU without a calibration.
     """
     from torchtally.timing.targets import known_roofline, roofline
     from torchtally.train.trainer import device_name
@@ -193,10 +193,10 @@ def _roofline(gpu: str | None, config: "TrainConfig") -> "Roofline | None":
     return roofline(gpu) if gpu is not None else known_roofline(device_name(config))
 
 
-def _predicted(config: "TrainConfig", roofline: "Roofline | None") -> "list[PlanRow]":
+def _prediction(config: "TrainConfig", roofline: "Roofline | None") -> "list[PlanRow]":
     """Memory by category at the peak, and the time of a step.
 
-    Two steps are run on a device that is not there. Without one, what closed forms say.
+    From two steps on the simulated device; without a roofline from closed forms.
     """
     from torchtally.report.training_plan import closed_form_rows, traced_rows
     from torchtally.train.plan import plan_of
@@ -211,12 +211,14 @@ def _predicted(config: "TrainConfig", roofline: "Roofline | None") -> "list[Plan
 
     # Compiled, it would be run eagerly there anyway.
     rehearsed = replace(config, compile=False)
-    trace = run(lambda: rehearse(rehearsed), gpu=_name(roofline), steps=2, memory_is_limited=False)
+    trace = run(
+        lambda: rehearse(rehearsed), gpu=_gpu_name(roofline), steps=2, memory_is_limited=False
+    )
     return traced_rows(account(trace, roofline=roofline))
 
 
-def _resolved(config: "TrainConfig", gpu: str | None, roofline: "Roofline | None") -> "TrainConfig":
-    """What depends on the device said outright: for the one that is there, or that is named."""
+def _resolve(config: "TrainConfig", gpu: str | None, roofline: "Roofline | None") -> "TrainConfig":
+    """The config with precision and chunks as on the named chip, else on this machine's device."""
     from torchtally.train.trainer import device_of, precision_name
 
     if gpu is None or roofline is None:
@@ -230,7 +232,7 @@ def _resolved(config: "TrainConfig", gpu: str | None, roofline: "Roofline | None
     return replace(config, precision=precision, loss_chunk_tokens=config.chunk_tokens(kind) or 0)
 
 
-def _name(roofline: "Roofline") -> str:
+def _gpu_name(roofline: "Roofline") -> str:
     return "cpu" if roofline.is_host else roofline.chip.name
 
 
@@ -280,7 +282,7 @@ def _train(
     with listen(show.on_note, is_launched=own.size > 1) as signals:
         trainer = trainer_of(config, own)
         with checkpoints.lock() if own.is_first else nullcontext():
-            past, history = _trained(trainer, checkpoints, show, signals, roofline, rows, args)
+            past, history = _train_on(trainer, checkpoints, show, signals, roofline, rows, args)
         if isinstance(show, TrainingDisplay):
             show.close()
             print(_closing_text(config, past, history), end="", flush=True)
@@ -289,7 +291,7 @@ def _train(
     return EXIT_CODE + history.stopped_by if history.stopped_by else 0
 
 
-def _trained(
+def _train_on(
     trainer: "Trainer",
     checkpoints: "Checkpoints",
     show: "TrainingObserver",
@@ -310,11 +312,11 @@ def _trained(
         resumed = resume(trainer, checkpoints, show.on_note, allows_changes=args.allow_changes)
     if resumed is not None:
         show.on_note(f"resuming from step {resumed.step}")
-    peak_flop_per_s = _peak(trainer, roofline)
+    peak_flop_per_s = _peak_flop_per_s(trainer, roofline)
     flops = step_flops(config) / own.size
     with _log(trainer, roofline, rows, show, resumed, args) as log:
         own.run_on_first(lambda: _tidy(checkpoints, args), "remove old checkpoints")
-        past = _past(config, resumed)
+        past = _past_losses(config, resumed)
         history = train(
             trainer,
             log,
@@ -328,7 +330,7 @@ def _trained(
 
 
 def _tidy(checkpoints: "Checkpoints", args: argparse.Namespace) -> None:
-    """What crashes left behind is removed, and what this run takes the place of."""
+    """Remove what crashes left behind, and with --replace the earlier run's checkpoints."""
     checkpoints.clean()
     if args.replace:
         checkpoints.clear()
@@ -359,8 +361,10 @@ def _log(
         return nullcontext(NoLog())
     header = RunHeader(
         config=config.document(),
-        mfu_convention=_mfu_convention(trainer, roofline) if _peak(trainer, roofline) else None,
-        predicted=_logged(rows),
+        mfu_convention=_mfu_convention(trainer, roofline)
+        if _peak_flop_per_s(trainer, roofline)
+        else None,
+        predicted=_prediction_values(rows),
     )
     first_step = 0 if resumed is None else resumed.step + 1
     return logs(
@@ -374,7 +378,7 @@ def _log(
     )
 
 
-def _past(config: "TrainConfig", resumed: "ResumePoint | None") -> "LossCurve":
+def _past_losses(config: "TrainConfig", resumed: "ResumePoint | None") -> "LossCurve":
     """The losses in the run's log before resuming."""
     from torchtally.report.loss_plot import LossCurve
     from torchtally.train.logs import names
@@ -386,8 +390,8 @@ def _past(config: "TrainConfig", resumed: "ResumePoint | None") -> "LossCurve":
     return LossCurve(log.series(names.LOSS), log.series(names.EVAL_LOSS))
 
 
-def _logged(rows: "list[PlanRow]") -> "dict[str, float | int]":
-    """The plan under the names of what is measured later."""
+def _prediction_values(rows: "list[PlanRow]") -> "dict[str, float | int]":
+    """The plan under the log names of the measured values."""
     from torchtally.train.logs import names
 
     return {
@@ -397,8 +401,8 @@ def _logged(rows: "list[PlanRow]") -> "dict[str, float | int]":
     }
 
 
-def _peak(trainer: "Trainer", roofline: "Roofline | None") -> float | None:
-    """FLOP/s that the chip promises for the precision's products; None if unknown."""
+def _peak_flop_per_s(trainer: "Trainer", roofline: "Roofline | None") -> float | None:
+    """The chip's peak for the precision's products; None if unknown."""
     if roofline is None:
         return None
     peak = roofline.chip.peaks.get(trainer.precision.recipe.products)
@@ -413,7 +417,7 @@ def _mfu_convention(trainer: "Trainer", roofline: "Roofline | None") -> str:
 
 
 def _closing_text(config: "TrainConfig", past: "LossCurve", history: "History") -> str:
-    """The curve of all losses, those before resuming too, and where they are logged."""
+    """The curve of all losses, including those before resuming, and the place of the log."""
     from torchtally.cli.output import width
     from torchtally.report.loss_plot import LossCurve
     from torchtally.report.training import closing_text

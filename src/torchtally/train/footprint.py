@@ -83,8 +83,8 @@ def measure_activation_bytes(
         result = forward()
         kept = _storages(packed.tensor for packed in saved)
         # FSDP2 has replaced the parameters by gathered ones during the pass: not activations.
-        apart += model.parameters()
-        size_bytes = sum(storage.nbytes() for storage in (kept - _storages(apart)))
+        others = _storages([*apart, *model.parameters()])
+        size_bytes = sum(kept[key].nbytes() for key in kept.keys() - others.keys())
     del result
     reshard(model)
     return size_bytes
@@ -92,7 +92,7 @@ def measure_activation_bytes(
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the tensors' storages, shared ones counted once."""
-    return sum(storage.nbytes() for storage in _storages(tensors))
+    return sum(storage.nbytes() for storage in _storages(tensors).values())
 
 
 class _Saved:
@@ -123,25 +123,11 @@ def record_saved_tensors() -> Iterator["WeakSet[Any]"]:
         yield alive
 
 
-class _Storage:
-    """A storage compared by identity; torch compares storages by value."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.storage = local_part(tensor).untyped_storage()
-
-    def nbytes(self) -> int:
-        return self.storage.nbytes()
-
-    def __eq__(self, other: object) -> bool:
-        # torch preserves the Python object of an untyped storage while a reference exists.
-        return isinstance(other, _Storage) and self.storage is other.storage
-
-    def __hash__(self) -> int:
-        return id(self.storage)
-
-
-def _storages(tensors: Iterable[Tensor]) -> set[_Storage]:
-    return {_Storage(tensor) for tensor in tensors}
+def _storages(tensors: Iterable[Tensor]) -> dict[int, torch.UntypedStorage]:
+    """The tensors' storages by identity: torch compares storages by value."""
+    # torch preserves the Python object of an untyped storage while a reference exists.
+    storages = [local_part(tensor).untyped_storage() for tensor in tensors]
+    return {id(storage): storage for storage in storages}
 
 
 def _state_tensors(

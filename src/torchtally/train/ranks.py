@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from torchtally.errors import TallyError, UsageError
+from torchtally.train.data.seeds import derive_seed
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 """Backends of the default group, by device type."""
@@ -129,10 +130,7 @@ class Ranks:
 
         For what must differ between ranks, such as dropout.
         """
-        if self.is_first:
-            return seed
-        sequence = np.random.SeedSequence(seed, spawn_key=(*b"rank", self.rank))
-        return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+        return seed if self.is_first else derive_seed(seed, *b"rank", self.rank)
 
 
 ALONE = Ranks()
@@ -164,7 +162,7 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
     """The ranks that torchrun started, ready to talk; ALONE without it, or where it starts one.
 
     Ends the process group, but not after an exception: that could wait for ranks that are gone, and
-    `failing_together` ends the process.
+    `fail_together` ends the process.
     """
     own = launched_rank()
     if own.size == 1:

@@ -7,7 +7,6 @@ weight; stochastic rounding applies them in proportion to their size (Gupta et a
 
 from math import nan
 
-import numpy as np
 import torch
 from jaxtyping import BFloat16, Float32, Int16
 from torch import Tensor
@@ -45,9 +44,3 @@ def _words(
     draws = torch.empty(-(-count // WORDS_PER_DRAW), dtype=torch.int64, device=device)
     draws.random_(torch.iinfo(torch.int64).min, None, generator=generator)
     return draws.view(torch.int16)[:count].view(shape)
-
-
-def seed_of_update(seed: int, update: int) -> int:
-    """The seed of one update: resuming needs only the count, no generator state."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(update,))
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))

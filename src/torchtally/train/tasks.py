@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchtally.train.config import STDLIB, TrainConfig
 from torchtally.train.data.batches import batch_at, batches
-from torchtally.train.data.description import BYTE_TOKENIZER, described_in
+from torchtally.train.data.description import BYTE_TOKENIZER, description_in
 from torchtally.train.data.files import open_tokens
 from torchtally.train.data.order import Order, OrderName, rows_of_rank
 from torchtally.train.data.prepare import PrepareRequest, prepare
@@ -276,7 +276,7 @@ def prepare_data(config: TrainConfig, ranks: Ranks = ALONE) -> str:
     folder = Path(config.log.folder) / "data"
 
     def prepare_text() -> None:
-        if described_in(str(folder)) is None:
+        if description_in(str(folder)) is None:
             texts = [stdlib() if path == STDLIB else [path] for path in config.data.text]
             inputs = tuple(path for paths in texts for path in paths)
             prepare(PrepareRequest(inputs=inputs, out=str(folder)))
@@ -298,14 +298,14 @@ def stdlib() -> list[str]:
 
 
 def _has_validation(path: str) -> bool:
-    description = described_in(path) if Path(path).is_dir() else None
+    description = description_in(path) if Path(path).is_dir() else None
     return description is not None and "validation" in description.splits
 
 
 def _tokenizer(paths: Iterable[str]) -> Tokenizer | None:
     """The tokenizer of the data; None if unknown."""
     for path in paths:
-        description = described_in(path) if Path(path).is_dir() else None
+        description = description_in(path) if Path(path).is_dir() else None
         if description is not None and description.tokenizer == BYTE_TOKENIZER:
             return ByteTokenizer()
         if description is not None:

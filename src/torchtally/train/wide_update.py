@@ -15,9 +15,9 @@ from jaxtyping import BFloat16
 from torch import Tensor
 
 from torchtally.errors import UsageError
-from torchtally.train.data.seeds import Source, seed_of
+from torchtally.train.data.seeds import Source, derive_seed, seed_of
 from torchtally.train.optimizers.foreach import ClosureOptimizer, ParameterGroup
-from torchtally.train.rounding import round_stochastically, seed_of_update
+from torchtally.train.rounding import round_stochastically
 
 Keeping = Literal["master", "stochastic"]
 
@@ -69,7 +69,8 @@ class WideUpdate(ClosureOptimizer):
 
     def _step(self) -> None:
         self._hand_over_hyperparameters()
-        generators = _Generators(seed_of_update(self._seed, self.param_groups[0][UPDATES]))
+        # A seed for each update: resuming needs only the count, no generator state.
+        generators = _Generators(derive_seed(self._seed, self.param_groups[0][UPDATES]))
         for chunk in self._chunks():
             for parameter in chunk:
                 self._widen(parameter)

@@ -67,7 +67,7 @@ class Description:
         }
 
 
-def described_in(folder: str) -> Description | None:
+def description_in(folder: str) -> Description | None:
     """The description in a folder; None if it has none.
 
     Raises UsageError if it is damaged, or if the folder cannot be accessed.
@@ -82,9 +82,9 @@ def described_in(folder: str) -> Description | None:
     return read_description(path)
 
 
-def described_dtype(path: str) -> str | None:
+def dtype_in_description(path: str) -> str | None:
     """The dtype of a file according to the description beside it."""
-    description = described_in(os.path.dirname(path))
+    description = description_in(os.path.dirname(path))
     names = (
         {shard.name for split in description.splits.values() for shard in split.shards}
         if description

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torchtally.errors import UsageError
 from torchtally.train.data.check import check_tokens
-from torchtally.train.data.description import NAME, described_in
+from torchtally.train.data.description import NAME, description_in
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.token_file import Format, TokenFile
@@ -63,7 +63,7 @@ def token_files(
 
 
 def _files_of_folder(folder: str, split: str | None) -> list[TokenFile]:
-    description = described_in(folder)
+    description = description_in(folder)
     if description is None:
         raise UsageError(
             f"{folder}: a folder without {NAME}. Name its token files one by one, or create the "

@@ -23,7 +23,7 @@ from torchtally.train.data.description import (
     Description,
     Split,
     TokenShard,
-    described_in,
+    description_in,
 )
 from torchtally.train.data.replacing import free_series, remove_others, tokenizer_name
 from torchtally.train.data.texts import (
@@ -110,7 +110,7 @@ def prepare(request: PrepareRequest, report: ReportProgress = lambda *_: None) -
 def _existing_description(request: PrepareRequest) -> Description | None:
     """The data set already in the folder. Raises UsageError if it must not be replaced."""
     try:
-        before = described_in(request.out)
+        before = description_in(request.out)
     except UsageError:
         if request.is_overwriting:  # it is damaged: nothing to lose
             return None
@@ -211,14 +211,14 @@ def _read_reporting(
     all_bytes = sum(span.end - span.begin for span in spans)
     done_bytes = 0
 
-    def told(span: TextSpan) -> Iterator[bytes]:
+    def read(span: TextSpan) -> Iterator[bytes]:
         nonlocal done_bytes
         for chunk in chunks(span):
             done_bytes += len(chunk)
             report(what, done_bytes, all_bytes)
             yield chunk
 
-    return (told(span) for span in spans)
+    return (read(span) for span in spans)
 
 
 def _commit(folder: Folder, description: Description) -> None:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from torchtally.errors import UsageError
-from torchtally.train.data.description import described_dtype
+from torchtally.train.data.description import dtype_in_description
 from torchtally.train.data.headers import (
     LLM_C_HEADER,
     NPY_MAGIC,
@@ -99,7 +99,7 @@ def _read_as(
 def _raw_file(path: str, size_bytes: int, dtype: str | None) -> TokenFile:
     name = os.path.basename(path)
     match = DTYPE_IN_NAME.search(name.lower())
-    id_dtype = dtype or described_dtype(path) or (match[1] if match else None)
+    id_dtype = dtype or dtype_in_description(path) or (match[1] if match else None)
     if id_dtype is None:
         raise UsageError(
             f"{path}: byte 0: no header gives the dtype of the ids. Use --dtype: uint16 for "
