@@ -4,13 +4,14 @@ A number is written alike in every command: 70B, 128Ki, 40%, 24h, 80GB, $1.5M (s
 """
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from torchtally.errors import TallyError, UsageError, did_you_mean
+from torchtally.errors import ScriptError, TallyError, UsageError, did_you_mean
 from torchtally.units import (
     parse_count,
     parse_fraction,
@@ -163,6 +164,14 @@ class RunParser(Parser):
                 f"One that is meant for the script goes behind --: SCRIPT -- {option} ..."
             )
         given.add(option)
+
+
+def check_script(args: argparse.Namespace, example: str) -> None:
+    """Raises UsageError where no script is given, and ScriptError for one that is not there."""
+    if args.script is None and args.module is None:
+        raise UsageError(f"which script?\nGive one: `{example}`, or -m MODULE.")
+    if args.module is None and not os.path.exists(args.script):
+        raise ScriptError(f"{args.script}: no such file.\nGive the path of the training script.")
 
 
 # Numbers -----------------------------------------------------------------------------------------

@@ -1,14 +1,13 @@
 """`tally audit`: run a script on a real GPU and on a simulated one, and hold them side by side."""
 
 import argparse
-import os
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import RunParser, fraction, positive_count
+from torchtally.cli.arguments import RunParser, check_script, fraction, positive_count
 from torchtally.cli.output import add_format, place_of
-from torchtally.errors import ScriptError, UsageError
+from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
@@ -82,10 +81,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.runs.measurements import Measurements
     from torchtally.runs.protocol import MeasureRequest
 
-    if args.script is None and args.module is None:
-        raise UsageError("which script?\nGive one: `tally audit train.py`, or -m MODULE.")
-    if args.module is None and not os.path.exists(args.script):
-        raise ScriptError(f"{args.script}: no such file.\nGive the path of the training script.")
+    check_script(args, "tally audit train.py")
     args.json, output_place = place_of(args.json, "--json"), place_of(args.output, "-o")
     ours = MeasureRequest(
         script=args.module or args.script,

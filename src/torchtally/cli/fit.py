@@ -5,9 +5,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import RunParser, fraction, positive_count, seconds
+from torchtally.cli.arguments import RunParser, check_script, fraction, positive_count, seconds
 from torchtally.cli.output import add_format, write_report
-from torchtally.errors import ScriptError, UsageError
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
@@ -118,13 +117,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.runs.probes import Probes
     from torchtally.runs.protocol import ProbeRequest
 
-    if args.script is None and args.module is None:
-        raise UsageError(
-            'which script?\nGive one: `tally fit train.py --vary "--batch_size={}" --gpu NAME`, '
-            "or -m MODULE."
-        )
-    if args.module is None and not os.path.exists(args.script):
-        raise ScriptError(f"{args.script}: no such file.\nGive the path of the training script.")
+    check_script(args, 'tally fit train.py --vary "--batch_size={}" --gpu NAME')
     argument = parse(args.vary)
     margin = parse_margin(args.margin)
     values = Values(args.low, args.high, args.multiple_of)

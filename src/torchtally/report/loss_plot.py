@@ -4,28 +4,24 @@ Training losses are a line, validation losses marks on it. The axis of losses is
 they span more than a decade.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torchtally.progress import WIDTH, printable
+from torchtally.report.braille import Place, braille
+from torchtally.report.chart import ChartAxis, axis
+from torchtally.report.report import is_ascii
 from torchtally.units import format_count, format_loss
 
 LossPoint = tuple[int, float]
 """(step, loss)"""
-GridPlace = tuple[int, int]
-"""(row, column), from the top and from the left."""
 
 HEIGHT = 16
 LEAST_ROWS = 4
 BELOW = 3
 """Lines around the graph: the title, the axis and its labels."""
-DECADE = 10.0
 LARGEST = 1e300
 """Losses from here on are not drawn, as inf is not: their differences may overflow."""
-BRAILLE = 0x2800
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bits of a braille cell's dots, row by row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +39,13 @@ class Axes:
 
     first: int
     last: int
-    low: float
-    high: float
-    is_logarithmic: bool
+    losses: ChartAxis
 
     def right(self, step: int) -> float:
         return (step - self.first) / max(self.last - self.first, 1)
 
     def up(self, loss: float) -> float:
-        if self.is_logarithmic:
-            low, high = math.log(self.low), math.log(self.high)
-            return (math.log(loss) - low) / (high - low)
-        return (loss - self.low) / (self.high - self.low)
-
-    def loss_at(self, share: float) -> float:
-        """The loss whose `up` this is."""
-        if self.is_logarithmic:
-            low, high = math.log(self.low), math.log(self.high)
-            return math.exp(low + share * (high - low))
-        return self.low + share * (self.high - self.low)
+        return self.losses.share(loss)
 
 
 def loss_plot(
@@ -78,21 +62,24 @@ def loss_plot(
     if not (training or validation):
         return f"{title}: no losses to draw. {remark}".rstrip() + "\n"
     axes = _axes([*training, *validation])
-    is_ascii = not _can_write(encoding)
+    is_plain = is_ascii(encoding)
     rows = max(height - BELOW - bool(lost), LEAST_ROWS)
     ticks = _ticks(axes, rows)
     margin = max(map(len, ticks.values()))
     columns = max(width - margin - 2, 10)
-    cells = (_letters if is_ascii else _braille)(training, axes, rows, columns)
-    mark = "o" if is_ascii else "●"
+    if is_plain:
+        cells = dict.fromkeys(_line(training, axes, rows, columns), "*")
+    else:
+        cells = braille(_line(training, axes, 4 * rows, 2 * columns))
+    mark = "o" if is_plain else "●"
     cells |= {_place(axes, pair, rows, columns): mark for pair in validation}
-    bar, tick = ("|", "+") if is_ascii else ("│", "┤")
+    bar, tick = ("|", "+") if is_plain else ("│", "┤")
     lines = [title + (f" ({mark} on validation data)" if validation else "")]
     for row in range(rows):
         drawn = "".join(cells.get((row, column), " ") for column in range(columns))
         side = tick if row in ticks else bar
         lines.append(f"{ticks.get(row, '').rjust(margin)} {side}{drawn}".rstrip())
-    lines += _x_axis(axes, columns, margin, is_ascii)
+    lines += _x_axis(axes, columns, margin, is_plain)
     return "".join(f"{line[:width]}\n" for line in [*lines, *([remark] if remark else [])])
 
 
@@ -102,23 +89,18 @@ def _finite(points: Iterable[LossPoint]) -> list[LossPoint]:
 
 def _axes(points: Sequence[LossPoint]) -> Axes:
     steps, losses = [point[0] for point in points], [point[1] for point in points]
-    low, high = min(losses), max(losses)
-    is_logarithmic = low > 0 and high > DECADE * low
-    if high == low:
-        half = abs(low) / 2 or 0.5
-        low, high = low - half, high + half
-    return Axes(min(steps), max(steps), low, high, is_logarithmic)
+    return Axes(min(steps), max(steps), axis(losses))
 
 
 def _ticks(axes: Axes, rows: int) -> dict[int, str]:
     """The loss at the middle of some rows, the first and the last among them."""
     count = max(rows // 4, 1)
     places = {round(n * (rows - 1) / count) for n in range(count + 1)}
-    return {row: format_loss(axes.loss_at(1 - (row + 0.5) / rows)) for row in sorted(places)}
+    return {row: format_loss(axes.losses.value(1 - (row + 0.5) / rows)) for row in sorted(places)}
 
 
-def _x_axis(axes: Axes, columns: int, margin: int, is_ascii: bool) -> Iterator[str]:
-    corner, bar = ("+", "-") if is_ascii else ("└", "─")
+def _x_axis(axes: Axes, columns: int, margin: int, is_plain: bool) -> Iterator[str]:
+    corner, bar = ("+", "-") if is_plain else ("└", "─")
     yield f"{' ' * margin} {corner}{bar * columns}"
     first, last = (f"step {format_count(count)}" for count in (axes.first, axes.last))
     indent = " " * (margin + 2)
@@ -129,20 +111,20 @@ def _x_axis(axes: Axes, columns: int, margin: int, is_ascii: bool) -> Iterator[s
     )
 
 
-def _place(axes: Axes, point: LossPoint, rows: int, columns: int) -> GridPlace:
+def _place(axes: Axes, point: LossPoint, rows: int, columns: int) -> Place:
     """Where a point falls in a grid of so many rows and columns."""
     step, loss = point
     row, column = int((1 - axes.up(loss)) * rows), int(axes.right(step) * columns)
     return min(max(row, 0), rows - 1), min(max(column, 0), columns - 1)
 
 
-def _line(points: Sequence[LossPoint], axes: Axes, rows: int, columns: int) -> Iterator[GridPlace]:
+def _line(points: Sequence[LossPoint], axes: Axes, rows: int, columns: int) -> Iterator[Place]:
     """The places of the line: each column's mean loss, joined by the rows between them."""
     of_column: dict[int, list[float]] = {}
     for step, loss in points:
         column = _place(axes, (step, loss), rows, columns)[1]
         of_column.setdefault(column, []).append(axes.up(loss))
-    before: GridPlace | None = None
+    before: Place | None = None
     for column in sorted(of_column):
         ups = of_column[column]
         row = min(max(int((1 - sum(ups) / len(ups)) * rows), 0), rows - 1)
@@ -150,33 +132,8 @@ def _line(points: Sequence[LossPoint], axes: Axes, rows: int, columns: int) -> I
         before = (row, column)
 
 
-def _places_between(a: GridPlace, b: GridPlace) -> Iterator[GridPlace]:
+def _places_between(a: Place, b: Place) -> Iterator[Place]:
     """Places from one to the other, without gaps."""
     count = max(abs(b[0] - a[0]), abs(b[1] - a[1]), 1)
     for n in range(count + 1):
         yield round(a[0] + (b[0] - a[0]) * n / count), round(a[1] + (b[1] - a[1]) * n / count)
-
-
-def _braille(
-    points: Sequence[LossPoint], axes: Axes, rows: int, columns: int
-) -> dict[GridPlace, str]:
-    bits: dict[GridPlace, int] = {}
-    for y, x in _line(points, axes, 4 * rows, 2 * columns):
-        place = (y // 4, x // 2)
-        bits[place] = bits.get(place, 0) | DOTS[y % 4][x % 2]
-    return {place: chr(BRAILLE + dots) for place, dots in bits.items()}
-
-
-def _letters(
-    points: Sequence[LossPoint], axes: Axes, rows: int, columns: int
-) -> dict[GridPlace, str]:
-    return dict.fromkeys(_line(points, axes, rows, columns), "*")
-
-
-def _can_write(encoding: str | None) -> bool:
-    """Whether a stream of this encoding can be given braille and lines."""
-    try:
-        "⣿│●".encode(encoding or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

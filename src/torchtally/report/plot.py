@@ -4,7 +4,7 @@ The legend and all remarks stand below it; the whole fits 80 columns and 24 line
 """
 
 from collections.abc import Callable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from math import ceil, floor
 from operator import itemgetter
 
@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from torchtally.progress import printable
+from torchtally.report.braille import Place, braille
 from torchtally.report.grid import IN_COLUMNS, INDENT, wrapped
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import joined
@@ -23,12 +24,6 @@ TITLE, AXIS, TICKS = range(3)
 """Lines around the graph."""
 COLOURS = ("green", "cyan", "magenta", "yellow")
 """Of the series, in order, and again from the first."""
-BRAILLE = 0x2800
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bits of a braille cell's dots, row by row."""
-
-Place = tuple[int, int]
-"""(row, column), from the top and from the left."""
 Cells = dict[Place, tuple[str, str]]
 """(character, style)."""
 
@@ -188,13 +183,13 @@ def _limit(curve: Curve) -> str:
 
 def _braille_curves(plot: Plot, rows: int, columns: int) -> dict[Place, str]:
     """Every dot of a promise, every other one of a measurement."""
-    bits: dict[Place, int] = {}
-    for curve in plot.curves:
-        step = 1 if curve.basis is Basis.PROMISED else 3
-        for y, x in list(_steps(curve, plot, 4 * rows, 2 * columns))[::step]:
-            place = (y // 4, x // 2)
-            bits[place] = bits.get(place, 0) | DOTS[y % 4][x % 2]
-    return {place: chr(BRAILLE + bit) for place, bit in bits.items()}
+    dots = (
+        list(_steps(curve, plot, 4 * rows, 2 * columns))[
+            :: 1 if curve.basis is Basis.PROMISED else 3
+        ]
+        for curve in plot.curves
+    )
+    return braille(chain.from_iterable(dots))
 
 
 def _ascii_curves(plot: Plot, rows: int, columns: int) -> dict[Place, str]:

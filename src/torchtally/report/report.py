@@ -45,7 +45,7 @@ def table_report(table: Table) -> Report:
 def is_ascii(encoding: str | None) -> bool:
     """Whether a stream of this encoding cannot be given braille and lines."""
     try:
-        "⣿│".encode(encoding or "utf-8")
+        "⣿│●".encode(encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):
         return True
     return False

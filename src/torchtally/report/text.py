@@ -5,10 +5,11 @@ read as markup.
 """
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from torchtally.ledger import Uncounted, Untimed
 from torchtally.progress import printable
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.plain import cut_left, cut_right
@@ -200,10 +201,16 @@ def _untimed(step_time: StepTime | None, width: int) -> Iterator[Text]:
         return
     text = f"Time unknown, missing from all totals, of {step_time.untimed_ops} operators:"
     yield from _prose(text, width, "yellow")
-    for untimed in step_time.untimed[:MOST_LISTED]:
-        name = cut_left(untimed.op, NAME_WIDTH)
-        yield from map(Text, wrapped(f"{name} x {untimed.count} ({untimed.reason[:200]})", width))
-    yield from _more(len(step_time.untimed))
+    yield from _operators(step_time.untimed, width)
+
+
+def _operators(missing: Sequence[Untimed | Uncounted], width: int) -> Iterator[Text]:
+    """The first of them, with how often each was called and why it is missing."""
+    for operator in missing[:MOST_LISTED]:
+        name = cut_left(operator.op, NAME_WIDTH)
+        text = f"{name} x {operator.count} ({operator.reason[:200]})"
+        yield from map(Text, wrapped(text, width))
+    yield from _more(len(missing))
 
 
 def _shortage(shortage: Shortage, width: int) -> Iterator[Text]:
@@ -258,16 +265,7 @@ def _coverage(summary: Summary, width: int) -> Iterator[Text]:
     yield from _prose(
         f"{text} NOT counted, missing from all totals: {coverage.uncounted_ops}.", width, "yellow"
     )
-    for uncounted in coverage.uncounted[:MOST_LISTED]:
-        yield from map(
-            Text,
-            wrapped(
-                f"{cut_left(uncounted.op, NAME_WIDTH)} x {uncounted.count} "
-                f"({uncounted.reason[:200]})",
-                width,
-            ),
-        )
-    yield from _more(len(coverage.uncounted))
+    yield from _operators(coverage.uncounted, width)
 
 
 def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
