@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from os import _exit
 from typing import NoReturn
 
+import torch
+
 from torchtally.chips import chip
 from torchtally.memory.allocator import replay
 from torchtally.memory.allocator.replay import BORN, events
@@ -33,6 +35,9 @@ def probe(request: ProbeRequest, reply: Callable[[ProbeResult], None]) -> None:
         # Only the simulated allocator reads them, when the session begins: torch's is not used.
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = request.allocator_settings
         os.environ.pop("PYTORCH_ALLOC_CONF", None)
+    # A probe runs on each core, and threads of OpenMP spin while they wait for work (libgomp's
+    # GOMP_SPINCOUNT): with more than one, probes side by side took twice the CPU time.
+    torch.set_num_threads(1)
     script = Script(request.script, request.arguments, is_module=request.is_module)
     recorder = AllocationRecorder()
 
