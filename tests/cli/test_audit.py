@@ -23,8 +23,8 @@ from torchtally.chips import chip
 from torchtally.cli import INTERRUPTED, main
 from torchtally.report.audit import audit_document as document
 from torchtally.report.audit import audit_text as text
-from torchtally.runs.measurements import Device, Measurements
-from torchtally.runs.protocol import MeasureRequest
+from torchtally.runs.measurements import Measurements
+from torchtally.runs.protocol import Device, MeasureRequest
 from torchtally.trace.measurement import MeasuredLine, Measurement
 
 H100 = chip("H100-SXM")
@@ -215,7 +215,8 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from torchtally.cli import main
 from msgspec.structs import replace
-from torchtally.runs.measurements import Device, Measurements
+from torchtally.runs.measurements import Measurements
+from torchtally.runs.protocol import Device
 native = Measurements.measure
 Measurements.measure = lambda runs, request: native(runs, replace(request, gpu="H100-SXM"))
 Measurements.device = lambda runs: Device("NVIDIA H100 80GB HBM3", 80 << 30)

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.run_tally import TALLY, TIMEOUT_S, environment
+from tests.cli.run_tally import END, TALLY, TIMEOUT_S, environment
+from tests.warm import cold, warm
 from torchtally.cli import main
 from torchtally.cli.fit import FitParser
 from torchtally.errors import UsageError
@@ -53,8 +55,8 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", TALLY + "sys.exit(main())", "fit", *arguments]
+def command(*arguments: str, python: Callable[..., list[str]] = warm) -> list[str]:
+    return python(TALLY + END, "fit", *arguments)
 
 
 def tally_fit(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -219,7 +221,7 @@ def processes_of(folder: Path) -> list[str]:
 )
 def test_nothing_is_left_behind(tmp_path: Path, number: signal.Signals, code: int) -> None:
     process = subprocess.Popen(
-        command("train.py", "--vary", "--batch={}", *H100, "--hang"), cwd=tmp_path,
+        command("train.py", "--vary", "--batch={}", *H100, "--hang", python=cold), cwd=tmp_path,
         env=environment() | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

@@ -4,21 +4,21 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.run_tally import END, TALLY
 from tests.sweep.sweeps import TEACHER
+from tests.warm import cold, warm
 from torchtally.cli import main
-from torchtally.sweep import conduct
+from torchtally.sweep import make
 from torchtally.sweep.conduct import StopSignals
 from torchtally.train.logs.jsonl import read_log
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TALLY = [sys.executable, "-m", "torchtally", "sweep"]
 TIMEOUT_S = 240
 
 
@@ -30,7 +30,7 @@ def environment() -> dict[str, str]:
 
 def tally(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*TALLY, *arguments],
+        warm(TALLY + END, "sweep", *arguments),
         cwd=cwd,
         env=environment(),
         capture_output=True,
@@ -73,7 +73,7 @@ def test_killed_by_9_and_resumed(here: Path) -> None:
     command = ["teacher.toml", "--grid", "steps=5,400", "--set", "checkpoint.every=40",
                "--set", "learning_rate.shape=constant", "--workers", "1"]  # fmt: skip
     sweep = subprocess.Popen(
-        [*TALLY, *command], cwd=here, env=environment(), stderr=subprocess.DEVNULL
+        cold(TALLY + END, "sweep", *command), cwd=here, env=environment(), stderr=subprocess.DEVNULL
     )
     out = here / "teacher-sweep"
     log = out / "steps=400" / "log.jsonl"
@@ -133,7 +133,7 @@ def test_a_signal_is_its_exit_code_and_the_table_so_far(
     def interrupted(jobs: object, executor: object, signals: StopSignals, **_: Any) -> None:
         signals.number = signal.SIGTERM
 
-    monkeypatch.setattr(conduct, "conduct", interrupted)
+    monkeypatch.setattr(make, "conduct", interrupted)
     arguments = ["sweep", "teacher.toml", "--grid", "seed=1,2", "--json", "r.json"]
     assert main(arguments) == 128 + signal.SIGTERM
     assert capsys.readouterr().out.count("not run") == 2

@@ -11,8 +11,8 @@ from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
-    from torchtally.runs.measurements import Device, Measurements
-    from torchtally.runs.protocol import MeasureRequest
+    from torchtally.runs.measurements import Measurements
+    from torchtally.runs.protocol import Device, MeasureRequest
     from torchtally.trace.measurement import Measurement
 
 NAME = "audit"

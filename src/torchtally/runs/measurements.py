@@ -2,25 +2,17 @@
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import structs
 
 from torchtally.runs.children import Children, EndedChild, sigterm_raises
-from torchtally.runs.protocol import DeviceAnswer, DeviceRequest, MeasureRequest, Request
+from torchtally.runs.protocol import Device, DeviceRequest, MeasureRequest, Request
 from torchtally.trace.measurement import Measurement, failed_measurement
 
 PRELOAD = ("torchtally.runs.measure.main",)
 GRACE_S = 3.0
 """From SIGTERM to SIGKILL."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU as torch sees it; one without a name where torch sees none."""
-
-    name: str
-    total_memory_bytes: int
-    remark: str = ""
-    """What torch printed."""
 
 
 class Measurements:
@@ -44,10 +36,10 @@ class Measurements:
     def device(self) -> Device:
         """The GPU of this machine."""
         child = self._run(DeviceRequest(), is_shown=False)
-        answer = child.answer(DeviceAnswer)
-        if answer is None:
+        device = child.answer(Device)
+        if device is None:
             return Device("", 0, f"(it ended with {child.how})\n{child.output}")
-        return Device(answer.name, answer.total_memory_bytes, child.output)
+        return structs.replace(device, remark=child.output)
 
     def measure(self, request: MeasureRequest) -> Measurement:
         """Run the script. What it prints is shown on stderr when it runs on the real GPU."""

@@ -106,11 +106,13 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.message or self.ending
 
 
-class DeviceAnswer(msgspec.Struct, frozen=True):
+class Device(msgspec.Struct, frozen=True):
     """A GPU as torch sees it; without a name where torch sees none."""
 
     name: str
     total_memory_bytes: int
+    remark: str = ""
+    """What torch printed."""
 
 
 def write(path: Path, record: object) -> None:

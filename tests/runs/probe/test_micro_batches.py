@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.run_tally import TIMEOUT_S, environment
 from torchtally.runs.children import Children
-from torchtally.runs.probes import PRELOAD
+from torchtally.runs.probes import PRELOAD, Probes
 from torchtally.runs.protocol import MISFOLDED, ProbeRequest, ProbeResult
 
 SCRIPT = """\
@@ -206,3 +206,28 @@ MISTAKEN = {
 @pytest.mark.parametrize("case", MISTAKEN)
 def test_a_backward_unlike_those_before_ends_the_probe(case: str, probe: Probe) -> None:
     assert probe(MISTAKEN[case], BLOCK, "layer(h)", 6, folds=True).ending == MISFOLDED
+
+
+def test_a_misfolded_probe_is_run_again_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    text = SCRIPT.replace("MODEL", BLOCK).replace("LAYER", "layer(h)")
+    script.write_text(
+        text.replace("LOOP", MISTAKEN["the last graph is kept"]).replace("COUNT", "6")
+    )
+    monkeypatch.chdir(tmp_path)
+    request = ProbeRequest(
+        script=str(script), arguments=(), is_module=False, gpu="H100-SXM", steps=1
+    )
+    with Probes() as probes:
+        probes.start(8, request)
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while (finished := probes.next_result(1.0)) is None:
+            assert time.monotonic() < deadline_s
+        probes.start(9, request)
+        while (later := probes.next_result(1.0)) is None:
+            assert time.monotonic() < deadline_s
+    assert finished[0] == 8
+    assert (finished[1].ending, finished[1].folded) == ("steps", 0)
+    assert later[1].folded == 0

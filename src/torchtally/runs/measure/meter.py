@@ -9,7 +9,7 @@ from torch import Tensor
 from torchtally import torch_private as private
 from torchtally.runs.measure.history import STEP_MARK, Played, play
 from torchtally.runs.measure.lines import lines
-from torchtally.runs.protocol import DeviceAnswer
+from torchtally.runs.protocol import Device
 from torchtally.trace import Role
 from torchtally.trace.measurement import HELD_OF_ROLE, Held, MeasuredStep, Measurement
 from torchtally.tracer.recorder import Recorder
@@ -112,9 +112,9 @@ def _record() -> None:
     private.record_memory_history(enabled="all", context="alloc", stacks="python")
 
 
-def device() -> DeviceAnswer:
+def device() -> Device:
     """The current GPU; one without a name where there is none."""
     if not torch.cuda.is_available():
-        return DeviceAnswer("", 0)
+        return Device("", 0)
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return DeviceAnswer(str(properties.name), int(properties.total_memory))
+    return Device(str(properties.name), int(properties.total_memory))

@@ -24,11 +24,8 @@ the calls before it (other options, gradients that are gone, references kept lon
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -36,6 +33,7 @@ from torch import Tensor, nn
 
 from torchtally import torch_private as private
 from torchtally.runs.probe.allocations import AllocationRecorder
+from torchtally.runs.probe.engine import entries_into, is_closed, python_called_by_engine
 from torchtally.runs.probe.passes import (
     PATIENCE,
     RECHECK,
@@ -47,160 +45,23 @@ from torchtally.runs.probe.passes import (
     results_of,
     tensors_among,
 )
+from torchtally.runs.probe.pending import (
+    Backward,
+    Lesson,
+    MicroBatch,
+    MicroBatchKind,
+    Replay,
+    gradients_of,
+    has_value,
+    shares_storages,
+)
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import VirtualStorage, virtual_of
 
-OURS = str(Path(__file__).parents[2])
-TORCH = str(Path(torch.__file__).parent)
-DISPATCHING = tuple(f"{TORCH}/{name}" for name in ("_ops.py", "_library", "_compile.py"))
-"""Where torch's own way from an operator to a dispatch mode is written."""
-
 PLAIN_BACKWARD = (False, False, ())
 """Options of `backward()`: retain_graph, create_graph, inputs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backward:
-    """How a backward pass meets a folded call. Compared before the pass."""
-
-    entry: int
-    """The index, among the results that are tensors, of the one whose gradient comes in."""
-    gradients: tuple[bool, ...]
-    """By parameter: it has one."""
-    clears: int
-    """How often autocast's cache was cleared since the call."""
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """What one call and its backward did. Equal for those that are alike."""
-
-    operators: int
-    sizes: tuple[int, ...]
-    """Requested bytes of the n-th storage: those of the forward come first."""
-    forward: tuple[int, ...]
-    """The n-th storage was born: n + 1; it died: -(n + 1)."""
-    spec: private.TreeSpec
-    leaves: tuple[Any, ...]
-    survivors: tuple[bool, ...]
-    """By argument, then by result that is a tensor: its storage outlives the backward."""
-    held: tuple[int, ...]
-    """Arguments whose storages the graph holds until a moment of the backward, or may hold."""
-    lent: tuple[int, ...]
-    """Storages that autocast alone keeps, until its cache is cleared."""
-    how: Backward
-    backward: tuple[int, ...]
-    """As `forward`. Storages from outside count from the end: the arguments, the gradient."""
-    gradient_owners: int
-
-
-@dataclass(slots=True)
-class MicroBatchKind:
-    """Calls with the same arguments, in the same state of module and torch."""
-
-    last: MicroBatch | None = None
-    alike: int = 0
-    surprises: int = 0
-    calls: int = 0
-    folded: int = 0
-    is_hopeless: bool = False
-
-
-class Pending:
-    """A call whose backward has not come yet."""
-
-    def __init__(self, kind: MicroBatchKind, module: nn.Module, arguments: list[Tensor]) -> None:
-        self.kind = kind
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.sequence = range(0)
-        """Sequence numbers of the call's autograd nodes."""
-        self.outputs: list[weakref.ref[Tensor]] = []
-        self.output_storages: list[weakref.ref[VirtualStorage]] = []
-        self.edges: list[tuple[int, int] | None] = []
-        """By result: the sequence number of its autograd node, and which of its outputs it is."""
-        self.arguments = list(map(reference_to, arguments))
-        self.clears = 0
-        self.is_done = False
-
-    def call_returned(self, outputs: list[Tensor], first_sequence: int, clears: int) -> None:
-        self.sequence = range(first_sequence, private.next_sequence_number())
-        self.outputs = [weakref.ref(output) for output in outputs]
-        self.output_storages = list(map(reference_to, outputs))
-        self.edges = [
-            None if output.grad_fn is None
-            else (private.sequence_number(output.grad_fn), output.output_nr)
-            for output in outputs
-        ]  # fmt: skip
-        self.clears = clears
-
-    def meeting(self, entry: int, clears: int) -> Backward:
-        return Backward(
-            entry=entry,
-            gradients=tuple(p.grad is not None for p in self.parameters),
-            clears=clears - self.clears,
-        )
-
-    def has_hooks(self) -> bool:
-        """On the results or the parameters: they might keep what the engine hands them."""
-        tensors = [*(output() for output in self.outputs), *self.parameters]
-        return any(tensor is not None and private.has_hooks(tensor) for tensor in tensors)
-
-
-class Lesson(Pending):
-    """A call that ran, and is watched until its backward has run."""
-
-    def __init__(
-        self, kind: MicroBatchKind, module: nn.Module, arguments: list[Tensor], stretch: Stretch
-    ) -> None:
-        super().__init__(kind, module, arguments)
-        self.stretch = stretch
-        self.results: tuple[private.TreeSpec, tuple[Any, ...]] | None = None
-        self.forward_end = 0
-        """Length of the log when the call returned."""
-        self.forward_storages = 0
-        self.cleared: list[tuple[int, int]] = []
-        """Where in the log autocast's cache was cleared."""
-        self.backward_start: tuple[int, int, int] | None = None
-        """Length of the log, the number of the next storage, and holders of the gradient."""
-        self.gradient_number = -1
-        self.argument_numbers = [
-            virtual.number for argument in arguments if (virtual := virtual_of(argument))
-        ]
-
-
-class Replay(Pending):
-    """A call that was folded, with what its graph holds."""
-
-    def __init__(
-        self,
-        kind: MicroBatchKind,
-        module: nn.Module,
-        arguments: list[Tensor],
-        pattern: MicroBatch,
-        alive: dict[int, VirtualStorage],
-        misfolded: Callable[[str], None],
-    ) -> None:
-        super().__init__(kind, module, arguments)
-        self.misfolded = misfolded
-        self.pattern = pattern
-        self.alive = alive
-        self.holds: list[Any] = [
-            argument.untyped_storage() if n in pattern.held else None
-            for n, argument in enumerate(arguments)
-        ]
-
-    @property
-    def survivors(self) -> tuple[bool, ...]:
-        return tuple(
-            reference() is not None for reference in (*self.arguments, *self.output_storages)
-        )
-
-    def __del__(self) -> None:
-        """What the graph would hold without a backward is not known."""
-        if not self.is_done:
-            self.misfolded("a folded call got no backward pass")
 
 
 class FoldedCall(torch.autograd.Function):
@@ -567,68 +428,6 @@ class MicroBatches:
 NO_REPLAY: Any = lambda: None  # noqa: E731
 
 
-def has_value(tensor: Tensor) -> bool:
-    virtual = virtual_of(tensor)
-    return virtual is None or virtual.value is not None
-
-
-def gradients_of(pending: Pending) -> Iterator[Tensor]:
-    return (p.grad for p in pending.parameters if p.grad is not None)
-
-
-def shares_storages(tensors: list[Tensor]) -> bool:
-    return len({id(virtual_of(tensor)) for tensor in tensors}) < len(tensors)
-
-
-def reference_to(tensor: Tensor) -> weakref.ref[VirtualStorage]:
-    virtual = virtual_of(tensor)
-    assert virtual is not None
-    return weakref.ref(virtual)
-
-
-def is_closed(outputs: list[Tensor], sequence: range) -> bool:
-    """The results' graph consists of nodes of C++ that the call created, and of leaves."""
-    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    seen: set[int] = set()
-    while waiting:
-        node = waiting.pop()
-        number = private.sequence_number(node)
-        if number == private.ACCUMULATE_GRAD_SEQUENCE or number in seen:
-            continue
-        seen.add(number)
-        if number not in sequence or private.is_python_node(node):
-            return False
-        waiting += [function for function, _ in node.next_functions if function is not None]
-    return bool(seen)
-
-
-def entries_into(roots: Sequence[Tensor], sequence: range) -> list[tuple[Any, int]] | None:
-    """Edges by which a backward pass enters a call's nodes: (node, number of its input).
-
-    None where it also goes to nodes that are older than the call, or to leaves past it: the engine
-    takes the youngest node first, and leaves at once (`CompareNodeTaskTime` in
-    torch/csrc/autograd/engine.cpp), so those would not all run before the call's.
-    """
-    waiting = [(root.grad_fn, root.output_nr) for root in roots]
-    entries: list[tuple[Any, int]] = []
-    seen: set[int] = set()
-    is_entered_last = True
-    while waiting:
-        node, number = waiting.pop()
-        if node is None:
-            continue
-        place = private.sequence_number(node)
-        if place in sequence:
-            if not any(place == private.sequence_number(n) and number == k for n, k in entries):
-                entries.append((node, number))
-        elif place < sequence.start or place == private.ACCUMULATE_GRAD_SEQUENCE:
-            is_entered_last = False
-        elif place not in seen:
-            seen.add(place)
-            waiting += node.next_functions
-    return entries if is_entered_last or not entries else None
-
-
 def deaths_between(
     log: Sequence[int], start: int, end: int, index: dict[int, int], count: int
 ) -> set[int]:
@@ -646,28 +445,3 @@ def renumber(log: Sequence[int], index: dict[int, int], count: int) -> tuple[int
             return None
         events.append(place + 1 if event > 0 else -(place + 1))
     return tuple(events)
-
-
-@contextmanager
-def python_called_by_engine() -> Iterator[set[CodeType]]:
-    """Codes of Python functions, other than the dispatch's, that the engine calls within."""
-    engine = private.engine_code()
-    codes: set[CodeType] = set()
-    is_running = False
-
-    def notice(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal is_running
-        if frame.f_code is engine:
-            if getattr(argument, "__name__", "") == private.ENGINE_METHOD:
-                is_running = event == "c_call"
-        elif is_running and event == "call":
-            caller, code = frame.f_back, frame.f_code
-            is_called = caller is not None and caller.f_code is engine
-            if is_called and not code.co_filename.startswith((OURS, *DISPATCHING)):
-                codes.add(code)
-
-    sys.setprofile(notice)
-    try:
-        yield codes
-    finally:
-        sys.setprofile(None)
