@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from inspect import signature
-from typing import Annotated, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 from torchtally.plan.quantity import FUNCTIONS, Amount, Quantity, derive, of
 from torchtally.units import Unit
@@ -57,7 +57,9 @@ def closed_form(
         @wraps(formula)
         def evaluate(*args: Terms.args, **kwargs: Terms.kwargs) -> Quantity:
             text = formula(*args, **kwargs)
-            amounts = defaults | dict(zip(units, args, strict=False)) | kwargs
+            amounts: dict[str, Any] = dict(zip(units, args, strict=False))
+            if kwargs or len(amounts) < len(units):
+                amounts = defaults | amounts | kwargs
             terms = {word: of(amounts[word], units[word]) for word in words_of(text)}
             return derive(name, unit, text, source, note, **terms)
 

@@ -114,6 +114,7 @@ def _number(value: int | float, unit: Unit) -> int | float:
     return round(value) if unit.is_whole or value == round(value) else value
 
 
+@lru_cache(maxsize=1024)
 def _in_words(word: str) -> str:
     """A term's word as prose; the unit at its end is said by the number itself."""
     for suffix in ("_flop_per_s", "_bytes_per_s", "_per_s", "_bytes", "_flops", "_s"):
