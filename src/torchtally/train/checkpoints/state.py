@@ -5,7 +5,6 @@
     random/RANK/NAME        a rank's random states
 
 Names are those of the plain model, so one process, DDP and FSDP2 read each other's checkpoints.
-Learning rates and data order are functions of the step, without state.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,8 @@
 """Tokenizing text into a folder of token files: `tally data prepare`.
 
-The folder then holds `train-00000.bin` and on, `validation-00000.bin` and on, in llm.c's format
-(modded-nanogpt's, too); `tokens.json`, which describes them; and `tokenizer.json`, unless tokens
-are bytes. A data set that replaces another is named `train-b-00000.bin` and so on: one of the two
-is always whole, and `tokens.json` says which.
+The folder then holds `train-00000.bin` and on, `validation-00000.bin` and on, in llm.c's format;
+`tokens.json`, which describes them; and `tokenizer.json`, unless tokens are bytes. `replacing` has
+the names of a data set that replaces another.
 """
 
 import json

@@ -6,9 +6,8 @@ A window lies within one file: windows across two files would join unrelated tex
 reads. The cost is a remainder of fewer than S tokens per file. Within a file windows do cross ends
 of documents.
 
-Windows are numbered across all files. With a stride of S they tile a file: the last target of one
-is the first input of the next, and an epoch has every target once. With a stride of 1 a window
-begins at every token.
+Windows are numbered across all files. With a stride of S an epoch has every target once; with a
+stride of 1 a window begins at every token.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,8 @@
 """The names of logged values, chosen so that existing dashboards work.
 
-Prefixes and the first names are Hugging Face Trainer's as TensorBoard, wandb and trackio show them
-(transformers 5, `integrations/integration_utils.py:rewrite_logs`: train/loss, train/grad_norm,
-train/learning_rate, train/epoch, train/global_step, train/num_input_tokens_seen, eval/loss,
-eval/runtime). train/loss is also nanoGPT's and nanochat's name. train/mfu is
-nanochat's, in percent, as nanoGPT (mfu) and torchtitan (mfu(%)) log it. Where others disagree or
-have no name (torchtitan's time_metrics/end_to_end(s) and memory/max_active(GiB) carry their units),
-the name is our own and ends in its unit.
+Prefixes and the first names are Hugging Face Trainer's (transformers 5,
+`integrations/integration_utils.py:rewrite_logs`), train/mfu is nanochat's, in percent as in nanoGPT
+and torchtitan. Where others disagree or have no name, the name is our own and ends in its unit.
 """
 
 from collections.abc import Mapping
