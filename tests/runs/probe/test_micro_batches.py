@@ -203,7 +203,8 @@ MISTAKEN = {
 
 @pytest.mark.parametrize("case", MISTAKEN)
 def test_a_backward_unlike_those_before_ends_the_probe(case: str, probe: Probe) -> None:
-    assert probe(MISTAKEN[case], BLOCK, "layer(h)", 6, folds=True).ending == MISFOLDED
+    answer = probe(MISTAKEN[case], BLOCK, "layer(h)", 6, folds=True, steps=2)
+    assert answer.ending == MISFOLDED
 
 
 def test_a_misfolded_probe_is_run_again_in_full(
