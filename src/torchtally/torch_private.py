@@ -99,33 +99,6 @@ def storage_owners(tensor: torch.Tensor) -> int:
     return owners
 
 
-def has_hooks(tensor: torch.Tensor) -> bool:
-    """Python is called with the tensor's gradient, or it is kept."""
-    hooks = getattr(tensor, "_post_accumulate_grad_hooks", None) or tensor._backward_hooks
-    return bool(hooks) or tensor.retains_grad
-
-
-def has_saved_tensor_hooks() -> bool:
-    """Python packs what autograd saves: `torch.autograd.graph.saved_tensors_hooks`."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-
-
-def is_python_node(node: Any) -> bool:
-    """An autograd node of a `torch.autograd.Function`."""
-    return isinstance(node, torch._C._FunctionBase)
-
-
-def kernel_settings() -> tuple[Any, ...]:
-    """Settings of torch by which operators choose kernels, and so workspaces."""
-    return (
-        *(getattr(torch.backends.cuda, f"{kernel}_sdp_enabled")()
-          for kernel in ("flash", "mem_efficient", "math", "cudnn")),
-        torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.enabled,
-        torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision(),
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32,
-    )  # fmt: skip
-
-
 def is_held_once(tensor: torch.Tensor, references: int) -> bool:
     """An operator's argument that one C++ variable holds, and Python only so often, by the caller.
 
@@ -188,16 +161,9 @@ def unwrap(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-RUN_ENGINE = "_engine_run_backward"
-"""The name in `torch.autograd` of what `backward` and `grad` call."""
-ENGINE_METHOD = "run_backward"
-"""What it calls: the engine's own function, in C++."""
-run_engine: Callable[..., Any] = torch.autograd.graph._engine_run_backward
-
-
 def engine_code() -> Any:
     """Code of the frame under which the autograd engine runs: below it is backward."""
-    return run_engine.__code__
+    return torch.autograd.graph._engine_run_backward.__code__
 
 
 def recompute_codes() -> tuple[Any, ...]:
@@ -401,8 +367,8 @@ def without_dispatch_modes() -> AbstractContextManager[Any]:
     return modes
 
 
-MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Attributes of a module with the hooks of its passes."""
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+"""Attributes of a module with the hooks of its forward."""
 
 # On a real GPU, or on the virtual one, whose answers are looked up at each call.
 

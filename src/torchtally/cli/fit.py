@@ -38,8 +38,8 @@ predicts what fits each chip. A third run, at the largest of the answers, must
 allocate what was computed for it, byte for byte; otherwise every answer is
 verified by runs. --verify always does that.
 
-Evaluation passes and training micro-batches that repeat the two before them
-take the same memory and are not executed again; --no-folding executes them all.
+Evaluation passes that repeat the two before them take the same memory and are
+not executed again; --no-folding executes them all.
 
 Exit code: 0 when there is a value that fits, 1 when not even the smallest does
 or the script fails, 2 for a wrong command line, 130 on Ctrl-C.

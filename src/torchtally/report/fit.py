@@ -165,7 +165,7 @@ def remarks(fleet: Fleet) -> str:
     folded = max((outcome.folded for outcome in outcomes), default=0)
     if folded:
         remarks_.append(
-            f"Up to {folded} passes a run were like those before them and not run "
+            f"Up to {folded} evaluation passes a run were like those before them and not run "
             "again (--no-folding runs them)."
         )
     return " ".join(remarks_)

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from torchtally.runs.children import Children, EndedChild, sigterm_raises
-from torchtally.runs.protocol import MISFOLDED, ProbeRequest, ProbeResult
+from torchtally.runs.protocol import ProbeRequest, ProbeResult
 
 PRELOAD = ("torchtally.runs.probe.main",)
 
@@ -19,8 +19,6 @@ class Probes:
         self._stack = ExitStack()
         self._children = Children("fit", preload=PRELOAD)
         self._ended = deque[EndedChild]()
-        self._requests: dict[Any, ProbeRequest] = {}
-        self._folds = True
 
     def __enter__(self) -> "Probes":
         self._stack.enter_context(sigterm_raises())
@@ -36,8 +34,6 @@ class Probes:
         return (*(child.key for child in self._ended), *self._children.running)
 
     def start(self, key: Any, request: ProbeRequest) -> None:
-        request = replace(request, folds=request.folds and self._folds)
-        self._requests[key] = request
         self._children.start(key, request)
 
     def next_result(self, wait_s: float) -> tuple[Any, ProbeResult] | None:
@@ -47,12 +43,7 @@ class Probes:
         if not self._ended:
             return None
         child = self._ended.popleft()
-        result = _result(child)
-        if result.ending == MISFOLDED:  # from now on, all of them run every pass
-            self._folds = False
-            self.start(child.key, self._requests[child.key])
-            return None
-        return child.key, result
+        return child.key, _result(child)
 
 
 def _result(child: EndedChild) -> ProbeResult:

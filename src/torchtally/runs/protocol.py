@@ -14,9 +14,6 @@ from torchtally.runs.allocations import Allocations
 REQUEST, ANSWER, OUTPUT = "request", "answer", "output"
 """Files in a run's folder."""
 
-MISFOLDED = "misfolded"
-"""The ending of a probe that folded a pass which turned out to be unlike those before it."""
-
 Capability = tuple[int, int]
 T = TypeVar("T")
 
@@ -86,7 +83,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """With unlimited memory, as `peak_reserved_bytes`."""
     peak_reserved_bytes: int = 0
     folded: int = 0
-    """Passes that repeated earlier ones and were not executed."""
+    """Forward passes that repeated earlier ones and were not executed."""
     verdicts: tuple[CapacityVerdict, ...] = ()
     """One per capacity, in the request's order."""
     allocations: Allocations = Allocations((), ())

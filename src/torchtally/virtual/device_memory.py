@@ -85,16 +85,6 @@ class DeviceMemory:
     def peak_reserved_bytes(self) -> int:
         return self.allocator.statistics.all.reserved_bytes.peak
 
-    @property
-    def stream(self) -> int:
-        """The current stream's number."""
-        return self._stream()
-
-    @property
-    def library_handles(self) -> frozenset[tuple[str, bool, int]]:
-        """Libraries' handles that have their workspace."""
-        return frozenset(self._kept)
-
     # Storages.
 
     def allocate(self, storage: VirtualStorage) -> None:

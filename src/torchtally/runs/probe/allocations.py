@@ -32,8 +32,6 @@ class AllocationRecorder(Recorder):
         """While there is one: births of storages as number + 1, deaths as -(number + 1)."""
         self.values_read = 0
         """How often the script read a value that a virtual tensor does not have."""
-        self.reads = 0
-        """Operators that may have looked at values, where `passes.watch_readers` counts them."""
         self.scratch_calls: list[Call] = []
         """Calls that may take scratch memory, each one once."""
         self.scratch: list[tuple[int, int]] = []

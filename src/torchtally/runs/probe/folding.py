@@ -19,31 +19,47 @@ script may take another path than it would; `tally fit --no-folding` avoids that
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchtally import torch_private as private
 from torchtally.runs.probe.allocations import AllocationRecorder
-from torchtally.runs.probe.micro_batches import MicroBatches
-from torchtally.runs.probe.passes import (
-    PATIENCE,
-    RECHECK,
-    FoldedTensor,
-    Stretch,
-    argument_key,
-    attributes,
-    create,
-    results_of,
-    tensors_among,
-)
 from torchtally.virtual.device_memory import DeviceMemory
-from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
+from torchtally.virtual.invocation import META, Invocation
 from torchtally.virtual.stand_ins import StandIn
-from torchtally.virtual.storage import VirtualStorage
+from torchtally.virtual.storage import VirtualStorage, virtual_of
+
+PATIENCE = 2
+"""Calls that must be alike before the next one is folded."""
+RECHECK = 50
+
+aten = torch.ops.aten
+BLIND = frozenset(
+    [
+        aten.add.Tensor, aten.copy_.default, aten.eq.Scalar, aten.ne.Scalar, aten.eq.Tensor,
+        aten.ne.Tensor, aten.isnan.default, aten.isinf.default, aten.isposinf.default,
+        aten.isneginf.default,
+    ]
+)  # fmt: skip
+"""Operators with a handler of their own that need no values; the other ones may look."""
+
+PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedTensor:
+    """A tensor that a pass returned: the index of its storage among the pass's, and its layout."""
+
+    storage: int
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +102,10 @@ class Folding:
     recorder: AllocationRecorder
     mode: VirtualDispatch
     memory: DeviceMemory
-    misfolded: Callable[[str], NoReturn]
-    """End the run: its folded calls should have been run."""
     folded: int = 0
-    """Evaluation passes that were not run."""
+    """Calls that were not run."""
     storages: set[int] = field(default_factory=set)
     """Numbers of the storages of calls that were not run."""
-    micro_batches: MicroBatches = field(init=False)
     kinds: dict[Any, CallKind] = field(default_factory=dict)
     _depth: Depth = field(default_factory=Depth)
     _lent: list[VirtualStorage] = field(default_factory=list)
@@ -101,42 +114,49 @@ class Folding:
     """Storages taken to be in autocast's cache: they must be freed when it is cleared."""
     _since_clear: dict[Any, int] = field(default_factory=dict)
     """Calls of a kind since autocast's cache was cleared: the first one fills it."""
-
-    def __post_init__(self) -> None:
-        self.micro_batches = MicroBatches(
-            self.recorder, self.mode, self.memory, self._lent.extend, self.misfolded, self.storages
-        )
+    _looks: int = 0
+    _operators: int = 0
+    _writes_outside: bool = False
+    _first: int = 0
 
     def stand_ins(self) -> list[StandIn]:
         native_call, native_clear = nn.Module.__call__, torch.clear_autocast_cache
         depth, thread = self._depth, threading.main_thread().ident
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            has_graph = torch.is_grad_enabled()
             if (
                 depth.inside
-                or (module.training and not has_graph)
+                or module.training
+                or torch.is_grad_enabled()
                 or threading.get_ident() != thread
             ):
                 return native_call(module, *args, **kwargs)
             depth.inside += 1
-            fold_or_run = self.micro_batches.fold_or_run if has_graph else self.fold_or_run
             try:
-                return fold_or_run(native_call, module, args, kwargs)
+                return self.fold_or_run(native_call, module, args, kwargs)
             finally:
                 depth.inside -= 1
 
         def clear() -> None:
-            before = self.micro_batches.log_length
             native_clear()
             self.forget_lent()
-            self.micro_batches.cache_cleared(before)
 
         return [
             StandIn(nn.Module, "__call__", call),
             StandIn(torch, "clear_autocast_cache", clear),
-            *self.micro_batches.stand_ins(),
         ]
+
+    def watch_readers(self) -> None:
+        """Notice operators that may look at values. Once in a process, before the run."""
+        for overload in SPECIAL.keys() - BLIND:
+            SPECIAL[overload] = self._noticing(SPECIAL[overload])
+
+    def _noticing(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        def run(mode: VirtualDispatch, call: Invocation) -> Any:
+            self._looks += 1
+            return handler(mode, call)
+
+        return run
 
     def fold_or_run(
         self, native_call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any
@@ -156,13 +176,30 @@ class Folding:
 
     def key(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Equal for calls whose arguments agree; None where they are not plain."""
-        arguments = argument_key(self.memory, (args, kwargs))
-        if arguments is None:
-            return None
-        key = (id(module), *arguments)
+        leaves, spec = private.tree_flatten((args, kwargs))
+        described: list[Any] = []
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                virtual = virtual_of(leaf)
+                if virtual is None or virtual.home is not self.memory:
+                    return None
+                described.append(
+                    (leaf.shape, leaf.stride(), leaf.dtype, leaf.storage_offset(),
+                     leaf.requires_grad)
+                )  # fmt: skip
+            elif isinstance(leaf, PLAIN):
+                described.append((type(leaf), leaf))
+            else:
+                return None
+        state = (
+            torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"),
+            torch.is_inference_mode_enabled(), torch.get_default_dtype(),
+            torch.get_default_device(),
+        )  # fmt: skip
+        key = (id(module), spec, tuple(described), state)
         order = self._since_clear.get(key, 0)
         self._since_clear[key] = order + 1
-        return (*key, min(order, 2)) if torch.is_autocast_enabled("cuda") else key
+        return (*key, min(order, 2)) if state[0] else key
 
     # Learning.
 
@@ -174,26 +211,32 @@ class Folding:
         args: Any,
         kwargs: Any,
     ) -> Any:
+        recorder = self.recorder
         before = attributes(module)
-        arguments = tensors_among((args, kwargs))
+        arguments = [
+            leaf for leaf in private.tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)
+        ]
         owners = holders(arguments)
-        stretch = Stretch(self.recorder, self.mode)
-        stretch.resume()
+        looks, host = self._looks + recorder.values_read, recorder.host_operators
+        self._first, self._operators, self._writes_outside = recorder.storage_count, 0, False
+        recorder.log = []
+        recorder.listeners.append(self.operator_ran)
         try:
             result = native_call(module, *args, **kwargs)
         finally:
-            stretch.pause()
-            stretch.close()
+            events, recorder.log = recorder.log, None
+            recorder.listeners.remove(self.operator_ran)
         this: Pass | None = None
         is_pure = (
             before is not None
             and attributes(module) == before
             and holders(arguments) == owners
-            and stretch.is_quiet
-            and not stretch.written
+            and looks == self._looks + recorder.values_read
+            and host == recorder.host_operators
+            and not self._writes_outside
         )
         if is_pure:
-            this = self.describe(kind, stretch, result)
+            this = self.describe(kind, events, result)
         if this is not None and this == kind.last:
             kind.alike += 1
         else:
@@ -203,9 +246,17 @@ class Folding:
         kind.last = this
         return result
 
-    def describe(self, kind: CallKind, stretch: Stretch, result: Any) -> Pass | None:
+    def operator_ran(self, call: Invocation, outputs: Sequence[Tensor]) -> None:
+        self._operators = hash((self._operators, call.signature))
+        if call.operator.is_mutating:
+            numbers = [virtual.number for virtual in call.virtuals if virtual is not None]
+            # of an in-place operator the first tensor is written; of others it might be any
+            for number in numbers[:1] if call.operator.is_inplace else numbers:
+                self._writes_outside |= number < self._first
+
+    def describe(self, kind: CallKind, events: list[int], result: Any) -> Pass | None:
         """What the call did; None where it cannot be done again without running it."""
-        first, events = stretch.first, stretch.log
+        first = self._first
         numbers = [abs(event) - 1 - first for event in events]
         if numbers and min(numbers) < 0:
             return None  # something from before died in it
@@ -214,10 +265,21 @@ class Folding:
             return None
         if any(storage[0] != "cuda:0" or storage[3] for storage in born):
             return None  # on the host's side, or on another stream
-        results = results_of(result, first)
-        if results is None:
-            return None
-        spec, contents = results
+        contents: list[Any] = []
+        leaves, spec = private.tree_flatten(result)
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                virtual = virtual_of(leaf)
+                if virtual is None or virtual.number < first or virtual.value is not None:
+                    return None
+                contents.append(
+                    FoldedTensor(virtual.number - first, leaf.shape, leaf.stride(), leaf.dtype,
+                           int(leaf.storage_offset()))
+                )  # fmt: skip
+            elif isinstance(leaf, PLAIN):
+                contents.append(leaf)
+            else:
+                return None
         alive = {n for n, storage in enumerate(born) if storage[5] is None}
         lent = sorted(
             alive
@@ -228,12 +290,12 @@ class Folding:
         if lent:
             self._unproven.append((kind, [n + first for n in lent]))
         return Pass(
-            operators=stretch.operators,
+            operators=self._operators,
             events=tuple(event - first if event > 0 else event + first for event in events),
             sizes=tuple(storage[1] for storage in born),
             lent=tuple(lent),
             spec=spec,
-            leaves=contents,
+            leaves=tuple(contents),
         )
 
     def forget_lent(self) -> None:
@@ -260,10 +322,48 @@ class Folding:
             else:
                 del alive[-event - 1]
         self._lent += [alive[n] for n in pattern.lent]
-        leaves = create(pattern.leaves, pattern.sizes, alive)
+        storages: dict[int, torch.UntypedStorage] = {}
+        leaves: list[Any] = []
+        with private.without_dispatch_modes():
+            for leaf in pattern.leaves:
+                leaves.append(self.result(leaf, alive, pattern, storages))
         return private.tree_unflatten(leaves, pattern.spec)
+
+    def result(
+        self,
+        leaf: Any,
+        alive: dict[int, VirtualStorage],
+        pattern: Pass,
+        storages: dict[int, torch.UntypedStorage],
+    ) -> Any:
+        if not isinstance(leaf, FoldedTensor):
+            return leaf
+        storage = storages.get(leaf.storage)
+        if storage is None:
+            storage = torch.UntypedStorage(pattern.sizes[leaf.storage], device=META)
+            storage.virtual = alive[leaf.storage]  # type: ignore[attr-defined]
+            storages[leaf.storage] = storage
+        tensor = torch.empty(0, dtype=leaf.dtype, device=META)
+        tensor.set_(storage, leaf.offset, leaf.shape, leaf.stride)
+        return tensor
 
 
 def holders(tensors: list[Tensor]) -> list[tuple[int, int]]:
     """How many references there are to each tensor and to its storage: views hold the latter."""
     return [(sys.getrefcount(tensor), private.storage_owners(tensor)) for tensor in tensors]
+
+
+def attributes(module: nn.Module) -> list[Any] | None:
+    """What all modules have, by identity, and how long their containers are; None with hooks."""
+    identities: list[Any] = []
+    for each in module.modules():
+        state = vars(each)
+        if any(state.get(name) for name in private.FORWARD_HOOKS):
+            return None
+        for value in state.values():
+            identities.append(id(value))
+            if isinstance(value, dict):
+                identities += map(id, value.values())
+            elif isinstance(value, (list, set)):
+                identities.append(len(value))
+    return identities

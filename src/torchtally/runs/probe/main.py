@@ -5,8 +5,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from os import _exit
-from typing import NoReturn
 
 import torch
 
@@ -18,8 +16,7 @@ from torchtally.runs.allocations import Allocations
 from torchtally.runs.probe.allocations import AllocationRecorder
 from torchtally.runs.probe.differences import Differences
 from torchtally.runs.probe.folding import Folding
-from torchtally.runs.probe.passes import watch_readers
-from torchtally.runs.protocol import MISFOLDED, CapacityVerdict, ProbeRequest, ProbeResult
+from torchtally.runs.protocol import CapacityVerdict, ProbeRequest, ProbeResult
 from torchtally.trace import Ending, Storage, Trace
 from torchtally.tracer.script import Script, run
 from torchtally.tracer.steps import Steps
@@ -51,11 +48,6 @@ def probe(request: ProbeRequest, reply: Callable[[ProbeResult], None]) -> None:
         reply(result(outcome.ending, recorder, folding, gpu, differences, request.capacities))
         return 0
 
-    def misfolded(why: str) -> NoReturn:
-        reply(ProbeResult(ending=MISFOLDED, message=why))
-        flush_outputs()
-        _exit(0)  # within the script, which `os._exit` would end as one of its own
-
     stopper = Stopper(leaving, max_seconds=request.max_seconds)
     steps = Steps(recorder, request.steps, step_done)
     with ExitStack() as stack:
@@ -70,15 +62,15 @@ def probe(request: ProbeRequest, reply: Callable[[ProbeResult], None]) -> None:
         stack.enter_context(apply(stand_ins(request.what_ifs)))
         differences = Differences(gpu.chip, request.capabilities)
         stack.enter_context(apply(differences.stand_ins()))
-        folding = Folding(recorder, gpu.mode, gpu.mode.gpus[0], misfolded)
+        folding = Folding(recorder, gpu.mode, gpu.mode.gpus[0])
         if request.folds:
-            watch_readers(recorder)
+            folding.watch_readers()
             stack.enter_context(apply(folding.stand_ins()))
         stack.enter_context(apply(steps.stand_ins()))
         stack.enter_context(steps.watch())
         code = leaving(run(script, stopper))
         flush_outputs()
-        _exit(code)  # threads of the script may still run, and nothing waits for them
+        os._exit(code)  # threads of the script may still run, and nothing waits for them
 
 
 def result(
@@ -111,7 +103,7 @@ def result(
         steps=len(trace.step_ends),
         peak_allocated_bytes=peaks[0],
         peak_reserved_bytes=peaks[1],
-        folded=folding.folded + folding.micro_batches.folded,
+        folded=folding.folded,
         verdicts=tuple(
             verdict(trace, peaks, recorder.refused, capacity_bytes, total_bytes)
             for capacity_bytes, total_bytes in capacities
