@@ -13,7 +13,7 @@
 Our own mistakes are ``assert`` and ordinary exceptions: those print a traceback.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class TallyError(Exception):
@@ -44,6 +44,12 @@ class TraceFileError(TallyError):
 
 class UnsupportedError(TallyError):
     pass
+
+
+def check_choice(what: str, value: object, choices: Collection[str]) -> None:
+    """Raise UsageError for a value that is none of the choices; `what` begins the message."""
+    if value not in choices:
+        raise UsageError(f"{what} {value!r}. Choose one of {', '.join(choices)}.")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torchtally.units import format_seconds
@@ -32,6 +33,29 @@ class TextStream(Protocol):
     def isatty(self) -> bool: ...
     def write(self, text: str, /) -> object: ...
     def flush(self) -> object: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One training step, as it is shown and logged. None is unknown, and is left out."""
+
+    loss: float
+    learning_rate: float | None = None
+    tokens: int | None = None
+    """Trained on so far."""
+    tokens_per_s: float | None = None
+    step_s: float | None = None
+    """Of this step alone."""
+    wait_s: float = 0.0
+    skipped_steps: int = 0
+    grad_norm: float | None = None
+    epoch: float | None = None
+    mfu: float | None = None
+    """A fraction; logged in percent, as is usual."""
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Measured, by category."""
+    peak_bytes: int | None = None
+    """Device memory at the peak; shown only."""
 
 
 class StatusLine:

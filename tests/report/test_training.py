@@ -7,13 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtally.progress import CLEAR_LINE, INTERVAL_S, WIDTH
-from torchtally.report.training import (
-    Rate,
-    TrainingProgress,
-    TrainingState,
-    progress_line,
-)
+from torchtally.progress import CLEAR_LINE, INTERVAL_S, WIDTH, StepRecord
+from torchtally.report.training import Rate, TrainingProgress, progress_line
 from torchtally.report.training_plan import PlanRow, plan_table
 from torchtally.units import Unit, format_loss
 
@@ -38,83 +33,61 @@ def clock() -> Clock:
     return Clock()
 
 
-def laps(clock: Clock, rate: Rate, *taken_s: float) -> None:
-    for value in taken_s:
-        clock.now_s += value
-        assert rate.lap() == pytest.approx(value)
+def rate_of(*steps_s: float, warming_steps: int = 0) -> Rate:
+    rate = Rate(warming_steps=warming_steps)
+    for step_s in steps_s:
+        rate.add(step_s)
+    return rate
 
 
 # The rate ---------------------------------------------------------------------------------------
 
 
-def test_the_first_steps_are_not_in_the_rate(clock: Clock) -> None:
-    rate = Rate(clock=clock, warming_steps=2)
-    laps(clock, rate, 60.0, 30.0)
-    assert rate.step_s is None
-    laps(clock, rate, 2.0)
-    assert rate.step_s == pytest.approx(2.0)
-    laps(clock, rate, *[2.0] * 50)
-    assert rate.step_s == pytest.approx(2.0)
+def test_the_first_steps_are_not_in_the_rate() -> None:
+    assert rate_of(60.0, 30.0, warming_steps=2).step_s is None
+    assert rate_of(60.0, 30.0, 2.0, warming_steps=2).step_s == pytest.approx(2.0)
+    assert rate_of(60.0, 30.0, *[2.0] * 51, warming_steps=2).step_s == pytest.approx(2.0)
 
 
-def test_the_rate_is_smoothed_and_forgets(clock: Clock) -> None:
-    rate = Rate(clock=clock, warming_steps=0)
-    laps(clock, rate, *[1.0] * 20, 2.0)
-    assert rate.step_s is not None
-    assert 1.05 < rate.step_s < 1.15
-    laps(clock, rate, *[2.0] * 60)
-    assert rate.step_s == pytest.approx(2.0, rel=0.01)
-
-
-def test_a_pause_is_no_part_of_a_step(clock: Clock) -> None:
-    rate = Rate(clock=clock, warming_steps=0)
-    clock.now_s += 1.0
-    with rate.pause():
-        clock.now_s += 500.0
-    clock.now_s += 1.0
-    assert rate.lap() == pytest.approx(2.0)
-    with pytest.raises(KeyError), rate.pause():
-        raise KeyError(clock.pass_by(500.0))
-    laps(clock, rate, 2.0)
-    assert rate.step_s == pytest.approx(2.0)
+def test_the_rate_is_smoothed_and_forgets() -> None:
+    step_s = rate_of(*[1.0] * 20, 2.0).step_s
+    assert step_s is not None
+    assert 1.05 < step_s < 1.15
+    assert rate_of(*[1.0] * 20, *[2.0] * 61).step_s == pytest.approx(2.0, rel=0.01)
 
 
 @given(st.lists(st.floats(0.001, 100.0), min_size=1, max_size=30))
 def test_a_rate_lies_between_the_fastest_and_the_slowest_step(taken_s: list[float]) -> None:
-    clock = Clock()
-    rate = Rate(clock=clock, warming_steps=0)
-    laps(clock, rate, *taken_s)
-    assert rate.step_s is not None
-    assert min(taken_s) * 0.999 <= rate.step_s <= max(taken_s) * 1.001
+    step_s = rate_of(*taken_s).step_s
+    assert step_s is not None
+    assert min(taken_s) * 0.999 <= step_s <= max(taken_s) * 1.001
 
 
 # The line ---------------------------------------------------------------------------------------
 
-FULL = TrainingState(
-    step=1200, loss=2.3456, step_s=1.0, tokens_per_s=12_345.6, mfu=0.431, wait_s=0.001,
-    measured_bytes=5 * 2**28, predicted_bytes=6 * 2**28,
-)  # fmt: skip
+FULL = StepRecord(
+    loss=2.3456, step_s=1.0, tokens_per_s=12_345.6, mfu=0.431, wait_s=0.001, peak_bytes=5 * 2**28
+)
 
 
 def test_a_line_says_it_all_in_80_columns() -> None:
-    assert progress_line(FULL, steps=5000, left_s=210.0) == (
+    assert progress_line(1200, FULL, steps=5000, left_s=210.0, predicted_bytes=6 * 2**28) == (
         "1200/5000  loss 2.346  12.35 K tok/s  43.1 % MFU  3.50 min left  1.25/1.50 GiB"
     )
 
 
 def test_a_wait_is_shown_where_it_costs_something() -> None:
-    moment = TrainingState(step=1, loss=2.0, step_s=1.0, wait_s=0.25)
-    assert progress_line(moment, steps=9) == "1/9  loss 2.000  wait 25.0 %"
-    moment = TrainingState(step=1, loss=2.0, step_s=1.0, wait_s=0.001)
-    assert progress_line(moment, steps=9) == "1/9  loss 2.000"
+    moment = StepRecord(loss=2.0, step_s=1.0, wait_s=0.25)
+    assert progress_line(1, moment, steps=9) == "1/9  loss 2.000  wait 25.0 %"
+    moment = StepRecord(loss=2.0, step_s=1.0, wait_s=0.001)
+    assert progress_line(1, moment, steps=9) == "1/9  loss 2.000"
 
 
 def test_memory_in_two_units_has_both() -> None:
-    moment = TrainingState(step=1, loss=2.0, measured_bytes=512, predicted_bytes=2**20)
-    assert progress_line(moment, steps=9).endswith("  512 B/1.00 MiB")
-    assert progress_line(TrainingState(step=1, loss=2.0, measured_bytes=512), steps=9).endswith(
-        "  512 B"
-    )
+    moment = StepRecord(loss=2.0, peak_bytes=512)
+    line = progress_line(1, moment, steps=9, predicted_bytes=2**20)
+    assert line.endswith("  512 B/1.00 MiB")
+    assert progress_line(1, moment, steps=9).endswith("  512 B")
 
 
 @given(
@@ -126,11 +99,12 @@ def test_no_line_is_wider_than_its_room(
     step: int, loss: float, rate: float, mfu: float, wait_s: float, size: int, left_s: float,
     width: int,
 ) -> None:  # fmt: skip
-    moment = TrainingState(
-        step=step, loss=loss, step_s=1.0, tokens_per_s=rate, mfu=mfu, wait_s=wait_s,
-        measured_bytes=size, predicted_bytes=size // 3,
-    )  # fmt: skip
-    line = progress_line(moment, steps=10**9, left_s=left_s, width=width)
+    moment = StepRecord(
+        loss=loss, step_s=1.0, tokens_per_s=rate, mfu=mfu, wait_s=wait_s, peak_bytes=size
+    )
+    line = progress_line(
+        step, moment, steps=10**9, left_s=left_s, width=width, predicted_bytes=size // 3
+    )
     assert len(line) <= width
     assert line.isprintable()
 
@@ -152,12 +126,12 @@ def test_a_loss_has_four_digits(loss: float, text: str) -> None:
 
 
 def shown(stream: io.StringIO, clock: Clock, *, steps: int, every: int, step_s: float) -> str:
-    rate = Rate(clock=clock, warming_steps=1)
+    rate = Rate(warming_steps=1)
     progress = TrainingProgress(stream, steps=steps, rate=rate, every=every, clock=clock)
     for step in range(1, steps + 1):
         clock.now_s += step_s
-        rate.lap()
-        progress.show(TrainingState(step=step, loss=1.0))
+        rate.add(step_s)
+        progress.show(step, StepRecord(loss=1.0))
     progress.close()
     return stream.getvalue()
 
@@ -196,8 +170,8 @@ def test_a_dumb_terminal_gets_plain_lines(clock: Clock, monkeypatch: pytest.Monk
 def test_what_is_said_stays_above_the_line(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TERM", raising=False)
     stream = Terminal()
-    progress = TrainingProgress(stream, steps=9, rate=Rate(clock=clock), every=1, clock=clock)
-    progress.show(TrainingState(step=1, loss=1.0))
+    progress = TrainingProgress(stream, steps=9, rate=Rate(), every=1, clock=clock)
+    progress.show(1, StepRecord(loss=1.0))
     progress.say("step 2: a \x1b[31mspike\x07\nand more")
     progress.close()
     drawn = f"{CLEAR_LINE}1/9  loss 1.000{CLEAR_LINE}"
@@ -206,7 +180,7 @@ def test_what_is_said_stays_above_the_line(clock: Clock, monkeypatch: pytest.Mon
 
 def test_letters_that_a_stream_has_not_are_replaced(clock: Clock) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    progress = TrainingProgress(stream, steps=9, rate=Rate(clock=clock), every=1, clock=clock)
+    progress = TrainingProgress(stream, steps=9, rate=Rate(), every=1, clock=clock)
     progress.say("naïve")
     assert stream.buffer.getvalue() == b"na?ve\n"  # type: ignore[attr-defined]
 

@@ -124,8 +124,8 @@ def test_a_cpu_is_shared_out(
 ) -> None:
     monkeypatch.setattr(devices, "_cores", lambda: 8)
     found = share(config(), workers=workers, threads=threads, runs=5, environment=environment)
-    assert [int(environment["OMP_NUM_THREADS"]) for environment in found.environments] == expected
-    assert not any("CUDA_VISIBLE_DEVICES" in environment for environment in found.environments)
+    assert [int(environment["OMP_NUM_THREADS"]) for environment in found] == expected
+    assert not any("CUDA_VISIBLE_DEVICES" in environment for environment in found)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +149,4 @@ def test_gpus_are_shared_out(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     found = share(config(device), workers=workers, threads=None, runs=9, environment=environment)
-    assert [
-        environment.get("CUDA_VISIBLE_DEVICES") for environment in found.environments
-    ] == expected
+    assert [environment.get("CUDA_VISIBLE_DEVICES") for environment in found] == expected

@@ -55,7 +55,6 @@ def test_the_deep_linear_model_by_hand() -> None:
     assert found.parameters_bytes == found.gradients_bytes == weights
     assert found.optimizer_state_bytes == 2 * weights
     assert found.counters_bytes == 4 * (LAYERS + 1)
-    assert found.states_bytes == 4 * weights + 4 * (LAYERS + 1)
     assert found.buffers_bytes == 0
     assert found.peak_allocated_bytes is None
 

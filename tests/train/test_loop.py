@@ -17,7 +17,7 @@ from torchtally.trace import Role, Trace
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs.jsonl import read_log
 from torchtally.train.outcome import NonFiniteError
-from torchtally.train.plan import plan_of, step_flops
+from torchtally.train.plan import states_of, step_flops
 from torchtally.train.trainer import rehearse, trainer_of
 from torchtally.views.utilisation import model_flops
 
@@ -28,7 +28,7 @@ def test_it_learns(tmp_path: Path) -> None:
     losses = [loss for _, loss in history.training]
     assert losses[0] == pytest.approx(math.log(257), abs=0.5)
     assert losses[-1] < losses[0] / 2
-    assert witness.evaluations[-1].loss_nats < losses[0] / 2
+    assert witness.evaluations[-1] < losses[0] / 2
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -77,7 +77,7 @@ def test_a_run_is_written_down(tmp_path: Path) -> None:
     log = read_log(Path(config.log.folder))
     assert list(log.series("train/loss")) == history.training
     assert log.series("train/num_input_tokens_seen")[-1] == (6, 6 * 4 * 32)
-    assert log.series("eval/loss") == ((6, witness.evaluations[-1].loss_nats),)
+    assert log.series("eval/loss") == ((6, witness.evaluations[-1]),)
     assert log.run["config"]["steps"] == 6
 
 
@@ -119,16 +119,16 @@ def test_the_plan_is_what_a_trace_of_the_training_holds(key: str, tmp_path: Path
     """Parameters, gradients and optimizer state to the byte; model FLOPs to the last one."""
     changes, name = PLANS[key]
     config = language(tmp_path, compile=False, **changes)
-    plan, made = plan_of(config, recipe(name)), traced(config)
-    assert bytes_of(made, Role.PARAMETER) == plan.states.parameters.value
-    assert bytes_of(made, Role.GRADIENT) == plan.states.gradients.value
+    plan, made = states_of(config, recipe(name)), traced(config)
+    assert bytes_of(made, Role.PARAMETER) == plan.parameters.value
+    assert bytes_of(made, Role.GRADIENT) == plan.gradients.value
     counters = 4 * len(list(trainer_parameters(config)))
     assert bytes_of(made, Role.OPTIMIZER_STATE) in (
-        plan.states.optimizer.value,
-        plan.states.optimizer.value + counters,  # fused optimizers count steps on the device
+        plan.optimizer.value,
+        plan.optimizer.value + counters,  # fused optimizers count steps on the device
     )
     ledger = account(made)
-    assert model_flops(ledger.steady, ledger.convention) == plan.step_flops
+    assert model_flops(ledger.steady, ledger.convention) == step_flops(config)
 
 
 def trainer_parameters(config: TrainConfig) -> Any:
@@ -138,18 +138,17 @@ def trainer_parameters(config: TrainConfig) -> Any:
 def test_the_plan_is_what_the_training_holds(tmp_path: Path) -> None:
     config = language(tmp_path)
     _, witness = run(config)
-    found, plan = witness.footprints[-1], plan_of(config, recipe("fp32"))
-    assert found is not None
-    assert found.parameters_bytes == plan.states.parameters.value
-    assert found.gradients_bytes == plan.states.gradients.value
-    assert found.optimizer_state_bytes == plan.states.optimizer.value
+    found, plan = witness.records[-1].memory_bytes, states_of(config, recipe("fp32"))
+    assert found["parameters"] == plan.parameters.value
+    assert found["gradients"] == plan.gradients.value
+    assert found["optimizer state"] == plan.optimizer.value
 
 
 def test_a_wrong_plan_is_seen(tmp_path: Path) -> None:
     config = language(tmp_path)
     _, witness = run(config)
-    other = plan_of(language(tmp_path, model={**TINY, "ffn": 65}), recipe("fp32"))
-    assert witness.footprints[-1].parameters_bytes != other.states.parameters.value  # type: ignore[union-attr]
+    other = states_of(language(tmp_path, model={**TINY, "ffn": 65}), recipe("fp32"))
+    assert witness.records[-1].memory_bytes["parameters"] != other.parameters.value
 
 
 def test_flops_of_a_step_are_those_of_its_tokens(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Killed(Witness):
 
     after: int | None = None
 
-    def on_step(self, step: int, record: Any, footprint: Any) -> None:
+    def on_step(self, step: int, record: Any) -> None:
         if step == self.after:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -5,6 +5,7 @@ import math
 import random
 from dataclasses import fields
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +73,7 @@ def test_going_on_from_json_is_going_on(first: list[float], then: list[float]) -
     detector = SpikeDetector(AT_ONCE)
     for loss in first:
         detector.sees_spike(loss)
-    saved = json.loads(json.dumps(detector.state.to_dict()))
+    saved = json.loads(msgspec.json.encode(detector.state))
     resumed = SpikeDetector(AT_ONCE, SpikeState.from_dict(saved))
     assert [resumed.sees_spike(loss) for loss in then] == [
         detector.sees_spike(loss) for loss in then

@@ -4,11 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchtally.progress import StepRecord
 from torchtally.train.config import TrainConfig, config_of
-from torchtally.train.evaluation import Evaluation
-from torchtally.train.footprint import Footprint
 from torchtally.train.logs.log import RunHeader
-from torchtally.train.logs.records import StepRecord
 from torchtally.train.logs.together import logs
 from torchtally.train.loop import History, train
 from torchtally.train.trainer import Trainer, trainer_of
@@ -61,21 +59,19 @@ class Witness:
     """Remembers all that an observer is told."""
 
     records: list[StepRecord] = field(default_factory=list)
-    footprints: list[Footprint | None] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    evaluations: list[Evaluation] = field(default_factory=list)
+    evaluations: list[float] = field(default_factory=list)
     samples: list[str] = field(default_factory=list)
 
-    def on_step(self, step: int, record: StepRecord, footprint: Footprint | None) -> None:
+    def on_step(self, step: int, record: StepRecord) -> None:
         assert step == len(self.records) + 1
         self.records.append(record)
-        self.footprints.append(footprint)
 
     def on_note(self, text: str) -> None:
         self.notes.append(text)
 
-    def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        self.evaluations.append(evaluation)
+    def on_evaluation(self, step: int, loss_nats: float, tokens: int) -> None:
+        self.evaluations.append(loss_nats)
 
     def on_sample(self, step: int, text: str) -> None:
         self.samples.append(text)

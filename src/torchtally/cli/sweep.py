@@ -98,10 +98,13 @@ def command(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _dry_run(args, definition)
     _check(args)
+    from torchtally.cli.output import width
     from torchtally.sweep.folder import open_folder
+    from torchtally.sweep.make import Making, make_runs
 
     with open_folder(_out(args, definition), definition, resumes=args.resume) as folder:
-        number = _conduct(args, folder)
+        wants = Making(args.on, args.workers, args.threads)
+        number = make_runs(folder, wants, stream=sys.stderr, width=width())
         return _tell(args, folder, number)
 
 
@@ -175,18 +178,6 @@ def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
         lines.append(f"    tally train {shlex.join([definition.config, *point.flags])}")
     emit("\n".join(lines) + "\n")
     return 0
-
-
-# The runs -----------------------------------------------------------------------------------------
-
-
-def _conduct(args: argparse.Namespace, folder: "SweepFolder") -> int:
-    """Make all runs that are not there yet. The signal that ended it, or 0."""
-    from torchtally.cli.output import width
-    from torchtally.sweep.make import Making, make_runs
-
-    wants = Making(args.on, args.workers, args.threads)
-    return make_runs(folder, wants, stream=sys.stderr, width=width())
 
 
 # The results --------------------------------------------------------------------------------------

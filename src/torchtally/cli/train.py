@@ -5,7 +5,7 @@ import faulthandler
 import io
 import signal
 import sys
-from contextlib import AbstractContextManager, nullcontext, redirect_stderr
+from contextlib import redirect_stderr
 from dataclasses import replace
 from itertools import dropwhile, islice, takewhile
 from typing import TYPE_CHECKING
@@ -16,16 +16,12 @@ from torchtally.errors import UsageError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchtally.report.loss_plot import LossCurve
     from torchtally.report.training_plan import PlanRow
     from torchtally.timing.roofline import Roofline
-    from torchtally.train.checkpoints.folder import Checkpoints
-    from torchtally.train.checkpoints.resume import ResumePoint
     from torchtally.train.config import PrecisionName, TrainConfig
-    from torchtally.train.logs.log import Log
-    from torchtally.train.loop import History, TrainingObserver
+    from torchtally.train.job import Start
+    from torchtally.train.loop import History
     from torchtally.train.ranks import Ranks
-    from torchtally.train.signals import Signals
     from torchtally.train.trainer import Trainer
 
 NAME = "train"
@@ -199,12 +195,12 @@ def _prediction(config: "TrainConfig", roofline: "Roofline | None") -> "list[Pla
     From two steps on the simulated device; without a roofline from closed forms.
     """
     from torchtally.report.training_plan import closed_form_rows, traced_rows
-    from torchtally.train.plan import plan_of
+    from torchtally.train.plan import states_of
     from torchtally.train.precision import precision
 
     if roofline is None:
         mode = precision(config.precision)
-        return closed_form_rows(plan_of(config, mode.recipe).states)
+        return closed_form_rows(states_of(config, mode.recipe))
     from torchtally.ledger import account
     from torchtally.runs.function import run
     from torchtally.train.trainer import rehearse
@@ -212,7 +208,10 @@ def _prediction(config: "TrainConfig", roofline: "Roofline | None") -> "list[Pla
     # Compiled, it would be run eagerly there anyway.
     rehearsed = replace(config, compile=False)
     trace = run(
-        lambda: rehearse(rehearsed), gpu=_gpu_name(roofline), steps=2, memory_is_limited=False
+        lambda: rehearse(rehearsed),
+        gpu="cpu" if roofline.is_host else roofline.chip.name,
+        steps=2,
+        memory_is_limited=False,
     )
     return traced_rows(account(trace, roofline=roofline))
 
@@ -230,10 +229,6 @@ def _resolve(config: "TrainConfig", gpu: str | None, roofline: "Roofline | None"
         usual: PrecisionName = "bf16" if has_bf16 else "fp32"
         precision = usual if config.precision == "auto" else config.precision
     return replace(config, precision=precision, loss_chunk_tokens=config.chunk_tokens(kind) or 0)
-
-
-def _gpu_name(roofline: "Roofline") -> str:
-    return "cpu" if roofline.is_host else roofline.chip.name
 
 
 def _plan_text(
@@ -268,7 +263,7 @@ def _train(
     args: argparse.Namespace,
 ) -> int:
     from torchtally.report.training import TrainingDisplay
-    from torchtally.train.checkpoints.folder import Checkpoints
+    from torchtally.train.job import train_in_folder
     from torchtally.train.loop import SilentObserver
     from torchtally.train.signals import EXIT_CODE, listen
     from torchtally.train.trainer import trainer_of
@@ -278,116 +273,46 @@ def _train(
         if own.is_first
         else SilentObserver()
     )
-    checkpoints = Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
     with listen(show.on_note, is_launched=own.size > 1) as signals:
         trainer = trainer_of(config, own)
-        with checkpoints.lock() if own.is_first else nullcontext():
-            past, history = _train_on(trainer, checkpoints, show, signals, roofline, rows, args)
+        history = train_in_folder(trainer, show, signals, _start(trainer, roofline, rows, args))
         if isinstance(show, TrainingDisplay):
             show.close()
-            print(_closing_text(config, past, history), end="", flush=True)
+            print(_closing_text(config, history), end="", flush=True)
         # torchrun ends all ranks as soon as one has ended with an exit code.
         own.wait()
     return EXIT_CODE + history.stopped_by if history.stopped_by else 0
 
 
-def _train_on(
-    trainer: "Trainer",
-    checkpoints: "Checkpoints",
-    show: "TrainingObserver",
-    signals: "Signals",
-    roofline: "Roofline | None",
-    rows: "list[PlanRow]",
-    args: argparse.Namespace,
-) -> "tuple[LossCurve, History]":
-    """(losses before resuming, the training from there)."""
-    from torchtally.train.checkpoints.resume import resume
-    from torchtally.train.loop import train
-    from torchtally.train.plan import step_flops
-
-    own, config = trainer.ranks, trainer.config
-    own.run_on_first(lambda: _check_past(checkpoints, args), "look for an earlier run")
-    resumed = None
-    if args.resume:
-        resumed = resume(trainer, checkpoints, show.on_note, allows_changes=args.allow_changes)
-    if resumed is not None:
-        show.on_note(f"resuming from step {resumed.step}")
-    peak_flop_per_s = _peak_flop_per_s(trainer, roofline)
-    flops = step_flops(config) / own.size
-    with _log(trainer, roofline, rows, show, resumed, args) as log:
-        own.run_on_first(lambda: _tidy(checkpoints, args), "remove old checkpoints")
-        past = _past_losses(config, resumed)
-        history = train(
-            trainer,
-            log,
-            show,
-            checkpoints=checkpoints,
-            resumed=resumed,
-            signals=signals,
-            mfu_of=lambda s: flops / s / peak_flop_per_s if peak_flop_per_s and s else None,
-        )
-    return past, history
-
-
-def _tidy(checkpoints: "Checkpoints", args: argparse.Namespace) -> None:
-    """Remove what crashes left behind, and with --replace the earlier run's checkpoints."""
-    checkpoints.clean()
-    if args.replace:
-        checkpoints.clear()
-
-
-def _check_past(checkpoints: "Checkpoints", args: argparse.Namespace) -> None:
-    if checkpoints.steps() and not (args.resume or args.replace):
-        raise UsageError(
-            f"{checkpoints.path}: has checkpoints of an earlier run. Continue it with --resume, "
-            "drop it with --replace, or give this run a folder: --log.folder runs/other."
-        )
-
-
-def _log(
+def _start(
     trainer: "Trainer",
     roofline: "Roofline | None",
     rows: "list[PlanRow]",
-    show: "TrainingObserver",
-    resumed: "ResumePoint | None",
     args: argparse.Namespace,
-) -> "AbstractContextManager[Log]":
-    """The first rank's logs; the others write none."""
-    from torchtally.train.logs.log import NoLog, RunHeader
-    from torchtally.train.logs.together import logs
+) -> "Start":
+    """How the run begins; its MFU is of the chip's peak for the precision's products, if known."""
+    from torchtally.train.job import Start
+    from torchtally.train.logs.log import RunHeader
 
-    config = trainer.config
-    if not trainer.ranks.is_first:
-        return nullcontext(NoLog())
-    header = RunHeader(
-        config=config.document(),
-        mfu_convention=_mfu_convention(trainer, roofline)
-        if _peak_flop_per_s(trainer, roofline)
-        else None,
-        predicted=_prediction_values(rows),
-    )
-    first_step = 0 if resumed is None else resumed.step + 1
-    return logs(
-        config.log.folder,
-        header,
-        to=config.log.to,
-        project=config.log.project,
-        resumed_at=first_step if args.resume else None,
+    products = trainer.precision.recipe.products
+    peak = None if roofline is None else roofline.chip.peaks.get(products)
+    convention = None
+    if roofline is not None and peak is not None:
+        kind = "best measured" if roofline.is_host else "promised dense"
+        convention = (
+            f"products forward and backward, attention in full, of the {kind} {products} peak"
+        )
+    return Start(
+        resumes=args.resume,
+        allows_changes=args.allow_changes,
         replaces=args.replace,
-        say=show.on_note,
+        peak_flop_per_s=None if peak is None else peak.flop_per_s,
+        header=RunHeader(
+            config=trainer.config.document(),
+            mfu_convention=convention,
+            predicted=_prediction_values(rows),
+        ),
     )
-
-
-def _past_losses(config: "TrainConfig", resumed: "ResumePoint | None") -> "LossCurve":
-    """The losses in the run's log before resuming."""
-    from torchtally.report.loss_plot import LossCurve
-    from torchtally.train.logs import names
-    from torchtally.train.logs.jsonl import read_log
-
-    if resumed is None:
-        return LossCurve((), ())
-    log = read_log(config.log.folder)
-    return LossCurve(log.series(names.LOSS), log.series(names.EVAL_LOSS))
 
 
 def _prediction_values(rows: "list[PlanRow]") -> "dict[str, float | int]":
@@ -401,22 +326,7 @@ def _prediction_values(rows: "list[PlanRow]") -> "dict[str, float | int]":
     }
 
 
-def _peak_flop_per_s(trainer: "Trainer", roofline: "Roofline | None") -> float | None:
-    """The chip's peak for the precision's products; None if unknown."""
-    if roofline is None:
-        return None
-    peak = roofline.chip.peaks.get(trainer.precision.recipe.products)
-    return None if peak is None else peak.flop_per_s
-
-
-def _mfu_convention(trainer: "Trainer", roofline: "Roofline | None") -> str:
-    assert roofline is not None
-    kind = "best measured" if roofline.is_host else "promised dense"
-    products = trainer.precision.recipe.products
-    return f"products forward and backward, attention in full, of the {kind} {products} peak"
-
-
-def _closing_text(config: "TrainConfig", past: "LossCurve", history: "History") -> str:
+def _closing_text(config: "TrainConfig", history: "History") -> str:
     """The curve of all losses, including those before resuming, and the place of the log."""
     from torchtally.cli.output import width
     from torchtally.report.loss_plot import LossCurve
@@ -428,7 +338,7 @@ def _closing_text(config: "TrainConfig", past: "LossCurve", history: "History") 
         end = "after the last step" if is_complete else "and saved; continue with --resume"
         stopped = f"{signal.Signals(history.stopped_by).name} {end}"
     return closing_text(
-        LossCurve((*past.training, *history.training), (*past.validation, *history.validation)),
+        LossCurve(tuple(history.training), tuple(history.validation)),
         steps=history.steps,
         log=f"{config.log.folder}/log.jsonl",
         stopped=stopped,

@@ -6,11 +6,9 @@ After the first measured step the plan's table is printed again, with measuremen
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
-from torchtally.progress import WIDTH, StatusLine, TextStream
+from torchtally.progress import WIDTH, StatusLine, StepRecord, TextStream
 from torchtally.report.loss_plot import LossCurve, loss_plot
 from torchtally.report.training_plan import PlanRow, plan_table
 from torchtally.units import (
@@ -31,60 +29,24 @@ WAITING = 0.005
 
 
 class Rate:
-    """Seconds per step, smoothed; the first steps and pauses do not count.
+    """Seconds per step, smoothed; the first steps do not count."""
 
-    Evaluations, samples and checkpoints run in `pause()`.
-    """
-
-    def __init__(
-        self, *, clock: Callable[[], float] = time.perf_counter, warming_steps: int = WARMING_STEPS
-    ) -> None:
+    def __init__(self, *, warming_steps: int = WARMING_STEPS) -> None:
         self.step_s: float | None = None
         """Smoothed; None until the first steps are over."""
-        self._clock = clock
         self._to_ignore = warming_steps
-        self._since_s = clock()
         self._weight = 0.0
         self._sum_s = 0.0
 
-    def lap(self) -> float:
-        """Ends a step: the seconds since the last one ended, less pauses."""
-        now_s = self._clock()
-        lap_s, self._since_s = now_s - self._since_s, now_s
+    def add(self, step_s: float) -> None:
+        """A step has taken so long, without evaluations, samples and checkpoints."""
         if self._to_ignore > 0:
             self._to_ignore -= 1
-        else:
-            # Divided by the weight so far, the mean has no bias towards 0 in the first steps.
-            self._sum_s += SMOOTHING * (lap_s - self._sum_s)
-            self._weight += SMOOTHING * (1 - self._weight)
-            self.step_s = self._sum_s / self._weight
-        return lap_s
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """The block counts towards no step."""
-        paused_s = self._clock()
-        try:
-            yield
-        finally:
-            self._since_s += self._clock() - paused_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingState:
-    """Where a training is. None is unknown, and is not shown."""
-
-    step: int
-    """Steps done."""
-    loss: float
-    step_s: float | None = None
-    """Of this step alone; the wait is shown as a share of it."""
-    tokens_per_s: float | None = None
-    mfu: float | None = None
-    wait_s: float = 0.0
-    measured_bytes: int | None = None
-    """Device memory at the peak."""
-    predicted_bytes: int | None = None
+            return
+        # Divided by the weight so far, the mean has no bias towards 0 in the first steps.
+        self._sum_s += SMOOTHING * (step_s - self._sum_s)
+        self._weight += SMOOTHING * (1 - self._weight)
+        self.step_s = self._sum_s / self._weight
 
 
 class TrainingProgress:
@@ -97,22 +59,24 @@ class TrainingProgress:
         steps: int,
         rate: Rate,
         every: int,
+        predicted_bytes: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
         width: int = WIDTH,
     ) -> None:
         self._status = StatusLine(stream, clock=clock, width=width)
         self._steps, self._rate, self._every = steps, rate, every
+        self._predicted_bytes = predicted_bytes
         self._has_shown = False
 
-    def show(self, state: TrainingState) -> None:
-        """The state, where it is due: the first, the last, and some between."""
-        is_last = state.step >= self._steps
+    def show(self, step: int, record: StepRecord) -> None:
+        """The step, where it is due: the first, the last, and some between."""
+        is_last = step >= self._steps
         if self._status.is_redrawn:
             is_due = self._status.is_due()
         else:
-            is_due = not self._has_shown or state.step % self._every == 0
+            is_due = not self._has_shown or step % self._every == 0
         if is_last or is_due:
-            self._status.draw(self._line(state))
+            self._status.draw(self._line(step, record))
         self._has_shown = True
 
     def say(self, text: str) -> None:
@@ -123,42 +87,48 @@ class TrainingProgress:
         """Keep the line; what comes next begins below it."""
         self._status.keep()
 
-    def _line(self, state: TrainingState) -> str:
+    def _line(self, step: int, record: StepRecord) -> str:
         left_s = None
         if self._rate.step_s is not None:
-            left_s = max(self._steps - state.step, 0) * self._rate.step_s
-        return progress_line(state, steps=self._steps, left_s=left_s, width=self._status.width)
+            left_s = max(self._steps - step, 0) * self._rate.step_s
+        return progress_line(
+            step, record, steps=self._steps, left_s=left_s, width=self._status.width,
+            predicted_bytes=self._predicted_bytes,
+        )  # fmt: skip
 
 
 def progress_line(
-    state: TrainingState, *, steps: int, left_s: float | None = None, width: int = WIDTH
-) -> str:
+    step: int, record: StepRecord, *, steps: int, left_s: float | None = None,
+    predicted_bytes: int | None = None, width: int = WIDTH,
+) -> str:  # fmt: skip
     """1200/5000  loss 2.346  12.35 K tok/s  43.1 % MFU  3.50 min left  1.25/1.20 GiB.
 
     Steps done and total, then memory measured and predicted. What does not fit is dropped, the
     least important first. A wait for data is shown from half a percent of the step on.
     """
-    head = f"{state.step}/{steps}{GAP}loss {format_loss(state.loss)}"
+    head = f"{step}/{steps}{GAP}loss {format_loss(record.loss)}"
     fitting: dict[int, str] = {}
     room = width - len(head)
-    for place, text in _by_importance(state, left_s):
+    for place, text in _by_importance(record, left_s, predicted_bytes):
         if text and len(GAP) + len(text) <= room:
             fitting[place] = text
             room -= len(GAP) + len(text)
     return GAP.join([head, *(fitting[place] for place in sorted(fitting))])[:width]
 
 
-def _by_importance(state: TrainingState, left_s: float | None) -> Iterator[tuple[int, str]]:
+def _by_importance(
+    record: StepRecord, left_s: float | None, predicted_bytes: int | None
+) -> Iterator[tuple[int, str]]:
     """(place in the line, text), the most important first."""
-    if state.tokens_per_s is not None:
-        yield 0, f"{format_count(round(state.tokens_per_s))} tok/s"
+    if record.tokens_per_s:
+        yield 0, f"{format_count(round(record.tokens_per_s))} tok/s"
     if left_s is not None:
         yield 3, f"{format_seconds(left_s)} left"
-    if state.step_s and state.wait_s >= WAITING * state.step_s:
-        yield 2, f"wait {format_fraction(state.wait_s / state.step_s)}"
-    if state.mfu is not None:
-        yield 1, f"{format_fraction(state.mfu)} MFU"
-    yield 4, _memory_text(state.measured_bytes, state.predicted_bytes)
+    if record.step_s and record.wait_s >= WAITING * record.step_s:
+        yield 2, f"wait {format_fraction(record.wait_s / record.step_s)}"
+    if record.mfu is not None:
+        yield 1, f"{format_fraction(record.mfu)} MFU"
+    yield 4, _memory_text(record.peak_bytes, predicted_bytes)
 
 
 def _memory_text(measured_bytes: int | None, predicted_bytes: int | None) -> str:
@@ -171,45 +141,6 @@ def _memory_text(measured_bytes: int | None, predicted_bytes: int | None) -> str
 
 
 # The training ------------------------------------------------------------------------------------
-
-
-class StepMetrics(Protocol):
-    """What is shown of a step."""
-
-    @property
-    def loss(self) -> float: ...
-    @property
-    def step_s(self) -> float: ...
-    @property
-    def tokens_per_s(self) -> float: ...
-    @property
-    def mfu(self) -> float | None: ...
-    @property
-    def wait_s(self) -> float: ...
-
-
-class MeasuredMemory(Protocol):
-    """What was measured on the tensors."""
-
-    @property
-    def parameters_bytes(self) -> int: ...
-    @property
-    def gradients_bytes(self) -> int: ...
-    @property
-    def optimizer_state_bytes(self) -> int: ...
-    @property
-    def activations_bytes(self) -> int: ...
-    @property
-    def peak_allocated_bytes(self) -> int | None: ...
-
-
-class ValidationLoss(Protocol):
-    """The result of an evaluation."""
-
-    @property
-    def loss_nats(self) -> float: ...
-    @property
-    def tokens(self) -> int: ...
 
 
 class TrainingDisplay:
@@ -225,52 +156,35 @@ class TrainingDisplay:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._rows = rows
-        self._rate = Rate(clock=clock)
-        self._progress = TrainingProgress(
-            stream or sys.stderr, steps=steps, rate=self._rate, every=every, clock=clock
-        )
+        self._rate = Rate()
         peak = next((row.predicted for row in rows if row.name == "peak"), None)
-        self._predicted_bytes = None if peak is None else int(peak)
+        self._progress = TrainingProgress(
+            stream or sys.stderr, steps=steps, rate=self._rate, every=every, clock=clock,
+            predicted_bytes=None if peak is None else int(peak),
+        )  # fmt: skip
         self._has_compared = False
 
-    def on_step(self, step: int, record: StepMetrics, footprint: MeasuredMemory | None) -> None:
-        self._rate.lap()
-        self._progress.show(
-            TrainingState(
-                step=step,
-                loss=record.loss,
-                step_s=record.step_s,
-                tokens_per_s=record.tokens_per_s or None,
-                mfu=record.mfu,
-                wait_s=record.wait_s,
-                measured_bytes=None if footprint is None else footprint.peak_allocated_bytes,
-                predicted_bytes=self._predicted_bytes,
-            )
-        )
-        if self._rate.step_s is not None and footprint is not None and not self._has_compared:
+    def on_step(self, step: int, record: StepRecord) -> None:
+        assert record.step_s is not None
+        self._rate.add(record.step_s)
+        self._progress.show(step, record)
+        if self._rate.step_s is not None and record.memory_bytes and not self._has_compared:
             self._has_compared = True
-            self._compare(footprint, self._rate.step_s)
+            self._compare(record, self._rate.step_s)
 
-    def _compare(self, footprint: MeasuredMemory, step_s: float) -> None:
+    def _compare(self, record: StepRecord, step_s: float) -> None:
         """Print the plan's table again, with measurements beside the predictions."""
-        measured: dict[str, float | int | None] = {
-            "parameters": footprint.parameters_bytes,
-            "gradients": footprint.gradients_bytes,
-            "optimizer state": footprint.optimizer_state_bytes,
-            "activations": footprint.activations_bytes or None,
-            "peak": footprint.peak_allocated_bytes,
-            "step": step_s,
-        }
+        measured = {**record.memory_bytes, "peak": record.peak_bytes, "step": step_s}
+        measured["activations"] = measured["activations"] or None
         rows = [replace(row, measured=measured.get(row.name)) for row in self._rows]
         self._progress.say(plan_table("Predicted beside measured", rows))
 
     def on_note(self, text: str) -> None:
         self._progress.say(f"tally: {text}")
 
-    def on_evaluation(self, step: int, evaluation: ValidationLoss) -> None:
+    def on_evaluation(self, step: int, loss_nats: float, tokens: int) -> None:
         self._progress.say(
-            f"step {step}: validation loss {format_loss(evaluation.loss_nats)} "
-            f"({evaluation.tokens} targets)"
+            f"step {step}: validation loss {format_loss(loss_nats)} ({tokens} targets)"
         )
 
     def on_sample(self, step: int, text: str) -> None:

@@ -5,12 +5,12 @@ space       the values to try: grids, random draws, and the points that they spa
 definition  a sweep as plain data: config, points, names of runs; differences of two sweeps
 folder      its folder: definition, lock, one result per run
 devices     how many runs at a time, and which devices each one sees
-processes   runs as processes of this machine, none of which outlives us
-on_ray      the same processes, started by Ray's tasks on any machine of a cluster
+on_ray      processes of runs, started by Ray's tasks on any machine of a cluster
 conduct     starts runs, records their ends, stops on a signal
 results     the result of a run, from its exit and its log; ranking
 rows        results as a table and as plain data
-plot        losses as an ASCII chart
+chart       losses as a chart
+make        runs what is missing
 parquet     results and all logged steps in columns
 progress    the progress display
 """

@@ -9,10 +9,7 @@ from typing import Any
 
 from torchtally.runs.processes import Executor, Exit, Job
 
-TRAIN_MODULES = (
-    "torchtally.cli.train", "torchtally.train.loop", "torchtally.train.logs",
-    "torchtally.train.trainer", "torchtally.train.checkpoints.resume",
-)  # fmt: skip
+TRAIN_MODULES = ("torchtally.cli.train", "torchtally.train.job")
 """What `tally train` imports, for its warm start in runs of a sweep."""
 POLL_S = 0.1
 SAVING_S = 300.0

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -13,17 +12,6 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREADS = "OMP_NUM_THREADS"
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a run gets, as variables of its environment; one for each that goes on."""
-
-    environments: tuple[Mapping[str, str], ...]
-
-    @property
-    def workers(self) -> int:
-        return len(self.environments)
-
-
 def share(
     config: TrainConfig,
     *,
@@ -31,8 +19,10 @@ def share(
     threads: int | None,
     runs: int,
     environment: Mapping[str, str] = os.environ,
-) -> Share:
+) -> tuple[dict[str, str], ...]:
     """The machine divided among `workers`, or as many as suit it; no more than there are runs.
+
+    What each worker gets, as variables of its environment.
 
     A worker for each GPU, and more share them out. On the CPU one, or as many as have `threads`
     cores each where that is given, here or by OMP_NUM_THREADS. Raises UsageError for a device that
@@ -45,11 +35,9 @@ def share(
         workers = len(visible) or (max(cores // set_threads, 1) if set_threads else 1)
     workers = max(min(workers, runs), 1)
     of_each = set_threads or max(cores // workers, 1)
-    return Share(
-        tuple(
-            {THREADS: str(of_each), **({VISIBLE: visible[n % len(visible)]} if visible else {})}
-            for n in range(workers)
-        )
+    return tuple(
+        {THREADS: str(of_each), **({VISIBLE: visible[n % len(visible)]} if visible else {})}
+        for n in range(workers)
     )
 
 

@@ -30,7 +30,7 @@ class Making:
         """What makes the runs, and how many at a time."""
         if self.where == "processes":
             shares = share(config, workers=self.workers, threads=self.threads, runs=runs)
-            return Processes(shares.environments, preload=TRAIN_MODULES), shares.workers
+            return Processes(shares, preload=TRAIN_MODULES), len(shares)
         cpus = self.threads or 1
         most = min(self.workers or runs, runs)
         wants_gpu = None if config.device == "auto" else config.device.startswith("cuda")

@@ -8,6 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from torchtally.errors import UsageError
 from torchtally.runs.children import last_lines
 from torchtally.runs.processes import Exit
@@ -99,15 +101,8 @@ def _status(exited: Exit, output_text: str, is_stopping: bool) -> Status:
 def read_ending(result: Mapping[str, Any] | None) -> RunEnding:
     """The stored ending of a run; WAITING if there is none or it is damaged."""
     try:
-        assert result is not None
-        wall_s = result["wall_s"]
-        return RunEnding(
-            status=Status(result["status"]),
-            exit_code=result["exit_code"],
-            wall_s=None if wall_s is None else float(wall_s),
-            message=str(result["message"]),
-        )
-    except (AssertionError, KeyError, ValueError, TypeError):
+        return msgspec.convert(result, RunEnding)
+    except msgspec.ValidationError:
         return RunEnding(status=Status.WAITING)
 
 

@@ -32,16 +32,14 @@ class Footprint:
     peak_allocated_bytes: int | None = None
     """`torch.cuda.max_memory_allocated`; None without CUDA."""
 
-    @property
-    def states_bytes(self) -> int:
-        """Memory held from step to step."""
-        return (
-            self.parameters_bytes
-            + self.gradients_bytes
-            + self.optimizer_state_bytes
-            + self.counters_bytes
-            + self.buffers_bytes
-        )
+    def by_category(self) -> dict[str, int]:
+        """Memory under the names of a plan's rows."""
+        return {
+            "parameters": self.parameters_bytes,
+            "gradients": self.gradients_bytes,
+            "optimizer state": self.optimizer_state_bytes,
+            "activations": self.activations_bytes,
+        }
 
 
 def footprint(

@@ -13,35 +13,37 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from torchtally.errors import UsageError
+from torchtally.progress import StepRecord
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.randomness import seed_all
 from torchtally.train.checkpoints.resume import ResumePoint
 from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
-from torchtally.train.evaluation import Evaluation, Rows
+from torchtally.train.evaluation import Rows
 from torchtally.train.footprint import Footprint, footprint, measure_activation_bytes
 from torchtally.train.logs.log import Log
-from torchtally.train.logs.records import StepRecord
-from torchtally.train.outcome import StepError
+from torchtally.train.logs.records import values_of
+from torchtally.train.outcome import StepError, StepResult
 from torchtally.train.ranks import Ranks
 from torchtally.train.sampling import sample
 from torchtally.train.signals import Signals
 from torchtally.train.tasks import Language, TrainBatch
-from torchtally.train.trainer import TrainedStep, Trainer
+from torchtally.train.trainer import Trainer
 
 
 @runtime_checkable
 class TrainingObserver(Protocol):
     """Observes a training without affecting it."""
 
-    def on_step(self, step: int, record: StepRecord, footprint: Footprint | None) -> None:
-        """`step` steps are done. The footprint is measured once, after the first."""
+    def on_step(self, step: int, record: StepRecord) -> None:
+        """`step` steps are done. Memory is measured once, after the first."""
 
     def on_note(self, text: str) -> None:
         """A message for the user: a skipped step, a halved micro-batch."""
 
-    def on_evaluation(self, step: int, evaluation: Evaluation) -> None: ...
+    def on_evaluation(self, step: int, loss_nats: float, tokens: int) -> None:
+        """The mean loss over so many validation targets."""
 
     def on_sample(self, step: int, text: str) -> None: ...
 
@@ -49,9 +51,9 @@ class TrainingObserver(Protocol):
 class SilentObserver:
     """Ignores everything: the observer of all ranks but the first."""
 
-    def on_step(self, step: int, record: StepRecord, footprint: Footprint | None) -> None: ...
+    def on_step(self, step: int, record: StepRecord) -> None: ...
     def on_note(self, text: str) -> None: ...
-    def on_evaluation(self, step: int, evaluation: Evaluation) -> None: ...
+    def on_evaluation(self, step: int, loss_nats: float, tokens: int) -> None: ...
     def on_sample(self, step: int, text: str) -> None: ...
 
 
@@ -193,21 +195,21 @@ class _Run:
         self.history.stopped_by = self.trainer.ranks.max(self.signals.stop)[0]
 
     def _step(self, batch: TrainBatch) -> None:
-        trained = self._train_step(batch)
+        result = self._train_step(batch)
         ended_s = self.clock()
         step_s, self.began_s = ended_s - self.began_s, ended_s
         self.history.steps = done = batch.step + 1
-        self.history.training.append((done, trained.result.loss))
-        self._note(done, trained)
-        if self.footprint is None and not trained.result.is_skipped:
-            self.footprint = self._measure_footprint(batch, trained.result.micro_batch)
+        self.history.training.append((done, result.loss))
+        self._note(done, result)
+        if self.footprint is None and not result.is_skipped:
+            self.footprint = self._measure_footprint(batch, result.micro_batch)
             self.began_s = self.clock()
-        record = self._record(batch, trained, step_s)
+        record = self._record(batch, result, step_s)
         if done % self.config.log.every == 0 or done in (1, self.config.steps):
-            self.log.write(done, record.values())
-        self.observer.on_step(done, record, self.footprint)
+            self.log.write(done, values_of(record))
+        self.observer.on_step(done, record)
 
-    def _train_step(self, batch: TrainBatch) -> TrainedStep:
+    def _train_step(self, batch: TrainBatch) -> StepResult:
         """Take the step; on StepError keep its batch in the run's folder."""
         try:
             return self.trainer.step(batch)
@@ -239,23 +241,23 @@ class _Run:
         kept = measure_activation_bytes(forward, trainer.model, (inputs, targets))
         return footprint(trainer.model, trainer.optimizer, activations_bytes=kept)
 
-    def _record(self, batch: TrainBatch, trained: TrainedStep, step_s: float) -> StepRecord:
+    def _record(self, batch: TrainBatch, result: StepResult, step_s: float) -> StepRecord:
         tokens = self.task.tokens_of_step or 0
         return StepRecord(
-            loss=trained.result.loss,
-            learning_rate=trained.learning_rate,
+            loss=result.loss,
+            learning_rate=self.trainer.learning_rate,
             tokens=tokens * (batch.step + 1),
             tokens_per_s=tokens / step_s if step_s else 0.0,
             step_s=step_s,
             wait_s=batch.wait_s,
             skipped_steps=self.skipped,
-            grad_norm=trained.result.grad_norm,
+            grad_norm=result.grad_norm,
             mfu=self.mfu_of(step_s),
-            memory_bytes=_memory_by_category(self.footprint),
+            memory_bytes={} if self.footprint is None else self.footprint.by_category(),
+            peak_bytes=None if self.footprint is None else self.footprint.peak_allocated_bytes,
         )
 
-    def _note(self, step: int, trained: TrainedStep) -> None:
-        result = trained.result
+    def _note(self, step: int, result: StepResult) -> None:
         self.skipped += result.is_skipped
         if result.is_skipped:
             self.observer.on_note(f"step {step} {result.outcome} (loss {result.loss:.4g})")
@@ -290,7 +292,7 @@ class _Run:
         evaluation = self.trainer.evaluate(until_stopped())
         self.history.validation.append((step, evaluation.loss_nats))
         self.log.write(step, evaluation.values())
-        self.observer.on_evaluation(step, evaluation)
+        self.observer.on_evaluation(step, evaluation.loss_nats, evaluation.tokens)
 
     def _sample(self, step: int) -> None:
         sampling = self.config.sampling
@@ -321,17 +323,6 @@ class _Run:
 
 def _is_due(step: int, every: int | None, steps: int) -> bool:
     return step == steps or (every is not None and step % every == 0)
-
-
-def _memory_by_category(found: Footprint | None) -> dict[str, int]:
-    if found is None:
-        return {}
-    return {
-        "parameters": found.parameters_bytes,
-        "gradients": found.gradients_bytes,
-        "optimizer state": found.optimizer_state_bytes,
-        "activations": found.activations_bytes,
-    }
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from torch import nn
 
 from torchtally.chips.capabilities import BFLOAT16_SINCE, FLOAT8_SINCE
 from torchtally.chips.capabilities import capability as row_of
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, check_choice
 from torchtally.plan.recipes import RECIPES, Recipe
 from torchtally.train.wide_update import Keeping, WideUpdate
 
@@ -117,10 +117,8 @@ class Precision:
 
 def precision(name: str) -> Precision:
     """The precision of this name. Raises UsageError for any other."""
-    listed = PRECISIONS.get(name)
-    if listed is None:
-        raise UsageError(f"unknown precision {name!r}. Choose one of {', '.join(PRECISIONS)}.")
-    return listed
+    check_choice("unknown precision", name, PRECISIONS)
+    return PRECISIONS[name]
 
 
 _LISTED = (

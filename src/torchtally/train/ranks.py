@@ -52,11 +52,6 @@ class Ranks:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    @property
-    def saving(self) -> "Ranks":
-        """The same ranks, for the thread that writes checkpoints."""
-        return replace(self, group=self.saving_group)
-
     def gather(self, numbers: Sequence[float | int]) -> list[list[float]]:
         """All ranks' numbers, in rank order; equally many from each. Exact in float64."""
         own = [float(number) for number in numbers]

@@ -10,9 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal, get_args
+from sys import float_info
+from typing import Annotated, Any, Literal, get_args
 
-from torchtally.errors import UsageError
+import msgspec
+from msgspec import Meta
+
+from torchtally.errors import UsageError, check_choice
 
 OnSpike = Literal["note", "skip", "stop"]
 
@@ -36,11 +40,7 @@ class SpikeConfig:
     """Nor before the window has this many losses."""
 
     def __post_init__(self) -> None:
-        if self.on_spike not in get_args(OnSpike):
-            raise UsageError(
-                f"on_spike: unknown value {self.on_spike!r}. Choose one of "
-                f"{', '.join(get_args(OnSpike))}."
-            )
+        check_choice("on_spike: unknown value", self.on_spike, get_args(OnSpike))
         for name in ("deviations", "least_rise"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
@@ -54,31 +54,23 @@ class SpikeConfig:
             raise UsageError(f"warmup_steps: expected 0 or more, got {self.warmup_steps}.")
 
 
-@dataclass(frozen=True, slots=True)
-class SpikeState:
-    """The state of the detector, for checkpoints."""
+class SpikeState(msgspec.Struct, frozen=True):
+    """The state of the detector, for checkpoints; JSON preserves floats exactly."""
 
-    steps: int = 0
+    steps: int
     """Steps with a finite loss."""
-    recent_losses: tuple[float, ...] = ()
+    recent_losses: tuple[Annotated[float, Meta(ge=-float_info.max, le=float_info.max)], ...]
     """Oldest first."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON, which preserves floats exactly."""
-        return {"steps": self.steps, "recent_losses": list(self.recent_losses)}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "SpikeState":
-        """Raises UsageError for anything that `to_dict` does not write."""
+        """Raises UsageError for anything but a state."""
         try:
-            steps, losses = saved["steps"], tuple(float(loss) for loss in saved["recent_losses"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"The saved state of the spike detector is damaged: {error!r}.") from (
-                error
-            )
-        if not isinstance(steps, int) or not all(map(math.isfinite, losses)):
-            raise UsageError("The saved state of the spike detector is damaged: invalid numbers.")
-        return cls(steps, losses)
+            return msgspec.convert(saved, cls)
+        except msgspec.ValidationError as error:
+            raise UsageError(
+                f"The saved state of the spike detector is damaged: {error}."
+            ) from error
 
     def after(self, loss: float, window_steps: int) -> "SpikeState":
         """The state after one more loss, spike or not."""
@@ -100,7 +92,7 @@ class SpikeDetector:
 
     def __init__(self, config: SpikeConfig, state: SpikeState | None = None) -> None:
         self.config = config
-        self.state = state or SpikeState()
+        self.state = state or SpikeState(0, ())
 
     def limit(self) -> float:
         """The largest next loss that is not a spike; inf while it is too early to tell."""

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, sqrt
 from typing import Any, Literal, get_args
 
+import msgspec
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, check_choice
 from torchtally.train.models.loss import IGNORED
 from torchtally.train.optimizers.clipping import clip_by_norm, global_norm, scale_to_norm
 from torchtally.train.outcome import NonFiniteError, Outcome, SpikeError, StepResult
@@ -126,7 +127,7 @@ class Stepper:
             "micro_batch": self.micro_batch,
             "skipped_in_a_row": self.skipped_in_a_row,
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
-            "spikes": None if self.spikes is None else self.spikes.state.to_dict(),
+            "spikes": None if self.spikes is None else msgspec.to_builtins(self.spikes.state),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -343,10 +344,6 @@ def _check(
             f"expected 1 <= least_micro_batch <= micro_batch, got {least_micro_batch} and "
             f"{micro_batch}."
         )
-    if on_nonfinite not in get_args(OnNonfinite):
-        raise UsageError(
-            f"on_nonfinite: unknown value {on_nonfinite!r}. Choose one of "
-            f"{', '.join(get_args(OnNonfinite))}."
-        )
+    check_choice("on_nonfinite: unknown value", on_nonfinite, get_args(OnNonfinite))
     if most_skipped < 0:
         raise UsageError(f"most_skipped: expected 0 or more, got {most_skipped}.")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchtally.train.config import STDLIB, TrainConfig
 from torchtally.train.data.batches import batch_at, batches
-from torchtally.train.data.description import BYTE_TOKENIZER, description_in
+from torchtally.train.data.description import BYTE_TOKENIZER, Description, description_in
 from torchtally.train.data.files import open_tokens
 from torchtally.train.data.order import Order, OrderName, rows_of_rank
 from torchtally.train.data.prepare import PrepareRequest, prepare
@@ -257,7 +257,7 @@ class Language(Decoder):
         files = self._config.data.validation
         if files:
             return self._open(files, "validation", sequence)
-        folders = [path for path in paths if _has_validation(path)]
+        folders = [path for path, there in _descriptions(paths) if "validation" in there.splits]
         return self._open(folders, "validation", sequence) if folders else None
 
 
@@ -297,18 +297,19 @@ def stdlib() -> list[str]:
     return sorted(str(path) for path in folder.iterdir() if path.name not in INSTALLED)
 
 
-def _has_validation(path: str) -> bool:
-    description = description_in(path) if Path(path).is_dir() else None
-    return description is not None and "validation" in description.splits
+def _descriptions(paths: Iterable[str]) -> Iterator[tuple[str, Description]]:
+    """The folders among the paths that have a description, with it."""
+    for path in paths:
+        description = description_in(path) if Path(path).is_dir() else None
+        if description is not None:
+            yield path, description
 
 
 def _tokenizer(paths: Iterable[str]) -> Tokenizer | None:
     """The tokenizer of the data; None if unknown."""
-    for path in paths:
-        description = description_in(path) if Path(path).is_dir() else None
-        if description is not None and description.tokenizer == BYTE_TOKENIZER:
+    for path, description in _descriptions(paths):
+        if description.tokenizer == BYTE_TOKENIZER:
             return ByteTokenizer()
-        if description is not None:
-            file = str(Path(path, description.tokenizer))
-            return BytePairTokenizer(tokenizer_text(file), place=file)
+        file = str(Path(path, description.tokenizer))
+        return BytePairTokenizer(tokenizer_text(file), place=file)
     return None

@@ -1,7 +1,6 @@
 """A task with everything to train it: precision, optimizer, learning rate and steps."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +18,6 @@ from torchtally.train.ranks import ALONE, Ranks
 from torchtally.train.spikes import SpikeConfig, SpikeDetector
 from torchtally.train.step import Stepper
 from torchtally.train.tasks import Rehearsal, Task, Teacher, TrainBatch, task_of
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedStep:
-    """The result of one step."""
-
-    result: StepResult
-    learning_rate: float
-    """Of the first parameter group."""
 
 
 class Trainer:
@@ -63,11 +53,15 @@ class Trainer:
             parallel=self.parallel,
         )
 
-    def step(self, batch: TrainBatch) -> TrainedStep:
+    def step(self, batch: TrainBatch) -> StepResult:
         """Take one optimizer step. Raises StepError where the config says stop."""
         set_learning_rate(self.optimizer, self._full_rates, self._schedule.factor(batch.step))
-        result = self.stepper((batch.inputs, batch.targets), step=batch.step)
-        return TrainedStep(result, learning_rates(self.optimizer)[0])
+        return self.stepper((batch.inputs, batch.targets), step=batch.step)
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the first parameter group, in the last step."""
+        return learning_rates(self.optimizer)[0]
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of this rank's rows, without a backward pass."""

@@ -8,6 +8,7 @@ chunk of the parameters at a time.
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from torchtally.errors import UsageError
 from torchtally.train.data.seeds import Source, derive_seed, seed_of
-from torchtally.train.optimizers.foreach import ClosureOptimizer, ParameterGroup
+from torchtally.train.optimizers.foreach import ClosureOptimizer, ParameterGroup, pack
 from torchtally.train.rounding import round_stochastically
 
 Keeping = Literal["master", "stochastic"]
@@ -70,7 +71,8 @@ class WideUpdate(ClosureOptimizer):
     def _step(self) -> None:
         self._hand_over_hyperparameters()
         # A seed for each update: resuming needs only the count, no generator state.
-        generators = _Generators(derive_seed(self._seed, self.param_groups[0][UPDATES]))
+        seed = derive_seed(self._seed, self.param_groups[0][UPDATES])
+        generator_on = cache(lambda device: torch.Generator(device).manual_seed(seed))
         for chunk in self._chunks():
             for parameter in chunk:
                 self._widen(parameter)
@@ -78,7 +80,7 @@ class WideUpdate(ClosureOptimizer):
             # step per chunk equals one step of all.
             self._inner_step(self.inner)
             for parameter in chunk:
-                self._narrow(parameter, generators)
+                self._narrow(parameter, generator_on)
         for group in self.param_groups:
             group[UPDATES] += 1
 
@@ -137,13 +139,15 @@ class WideUpdate(ClosureOptimizer):
         assert parameter.grad is not None
         wide.grad = parameter.grad.to(torch.float32)
 
-    def _narrow(self, parameter: Tensor, generators: "_Generators") -> None:
+    def _narrow(
+        self, parameter: Tensor, generator_on: Callable[[torch.device], torch.Generator]
+    ) -> None:
         wide = self._wide[parameter]
         wide.grad = None
         if self.keeping == "master":
             parameter.copy_(wide)
         else:
-            generator = generators.on(parameter.device)
+            generator = generator_on(parameter.device)
             parameter.copy_(round_stochastically(wide, generator))
             wide.data = wide.new_empty(0)
             state = self.inner.state[wide]
@@ -153,19 +157,8 @@ class WideUpdate(ClosureOptimizer):
 
     def _chunks(self) -> Iterator[list[Tensor]]:
         """Parameters with gradients, in chunks of limited float32 size."""
-        chunk: list[Tensor] = []
-        filled_bytes = 0
-        for parameter in self._parameters():
-            if parameter.grad is None:
-                continue
-            size_bytes = parameter.numel() * WIDE_BYTES
-            if chunk and filled_bytes + size_bytes > self.chunk_bytes:
-                yield chunk
-                chunk, filled_bytes = [], 0
-            chunk.append(parameter)
-            filled_bytes += size_bytes
-        if chunk:
-            yield chunk
+        trained = [parameter for parameter in self._parameters() if parameter.grad is not None]
+        return pack(trained, lambda tensor: tensor.numel() * WIDE_BYTES, self.chunk_bytes)
 
     def _parameters(self) -> list[BFloat16[Tensor, "..."]]:
         return [param for group in self.param_groups for param in group["params"]]
@@ -177,19 +170,6 @@ def _without_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     """
     bare: Callable[..., Any] = step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[attr-defined]
     return bare
-
-
-class _Generators:
-    """One generator per device, all seeded for this update."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._generators: dict[torch.device, torch.Generator] = {}
-
-    def on(self, device: torch.device) -> torch.Generator:
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
-        return self._generators[device]
 
 
 def _own_group(group: ParameterGroup) -> ParameterGroup:

@@ -24,8 +24,9 @@ from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.token_file import Format, TokenFile, read_beginning
 from torchtally.train.logs import names
 from torchtally.train.logs.jsonl import read_log
+from torchtally.train.outcome import StepResult
 from torchtally.train.tasks import TrainBatch
-from torchtally.train.trainer import TrainedStep, trainer_of
+from torchtally.train.trainer import trainer_of
 
 IDS = [number % 257 for number in range(3000)]
 VOCABULARY, SEQUENCE = 257, 32
@@ -242,7 +243,7 @@ def test_a_training_whose_data_shrinks_ends_with_its_log_whole(
     trainer = trainer_of(config)
     step = trainer.step
 
-    def shrinking(batch: TrainBatch) -> TrainedStep:
+    def shrinking(batch: TrainBatch) -> StepResult:
         if batch.step == 3:
             os.truncate(path, 10)
         return step(batch)

@@ -2,8 +2,9 @@
 
 from transformers.integrations.integration_utils import rewrite_logs
 
+from torchtally.progress import StepRecord
 from torchtally.train.logs import names
-from torchtally.train.logs.records import StepRecord
+from torchtally.train.logs.records import values_of
 
 CONSTANTS = {
     value
@@ -31,7 +32,7 @@ def test_a_step_is_logged_under_known_names_mfu_in_percent() -> None:
         loss=2.0, learning_rate=1e-3, tokens=64, tokens_per_s=32.0, step_s=2.0, wait_s=0.5,
         grad_norm=1.0, epoch=0.25, mfu=0.43, memory_bytes={"optimizer state": 8},
     )  # fmt: skip
-    values = record.values()
+    values = values_of(record)
     assert values.pop("memory/optimizer_state_bytes") == 8
     assert values.keys() <= CONSTANTS
     assert values[names.MFU] == 43.0
@@ -41,4 +42,4 @@ def test_what_nobody_knows_is_not_logged() -> None:
     record = StepRecord(
         loss=2.0, learning_rate=1e-3, tokens=64, tokens_per_s=32.0, step_s=2.0, wait_s=0.5
     )
-    assert not {names.MFU, names.GRAD_NORM, names.EPOCH} & record.values().keys()
+    assert not {names.MFU, names.GRAD_NORM, names.EPOCH} & values_of(record).keys()

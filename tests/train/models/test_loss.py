@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtally.errors import UsageError
-from torchtally.train.models.loss import IGNORED, LossImplementation, linear_cross_entropy
+from torchtally.train.models.loss import IGNORED, linear_cross_entropy
 
 HAS_TORCHS = hasattr(F, "linear_cross_entropy")
 needs_torchs = pytest.mark.skipif(not HAS_TORCHS, reason="torch has no linear_cross_entropy")
@@ -28,12 +28,10 @@ def inputs(
 
 def loss_and_gradients(
     hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int | None,
-    implementation: LossImplementation = "chunks", scale: float = 3.0,
+    scale: float = 3.0,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     hidden, weight = (tensor.detach().clone().requires_grad_() for tensor in (hidden, weight))
-    loss = linear_cross_entropy(
-        hidden, weight, targets, chunk_tokens=chunk_tokens, implementation=implementation
-    )
+    loss = linear_cross_entropy(hidden, weight, targets, chunk_tokens=chunk_tokens)
     (scale * loss).backward()
     assert hidden.grad is not None
     assert weight.grad is not None
@@ -62,14 +60,23 @@ def test_chunks_equal_the_whole_in_float64(
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("implementation", ["chunks", pytest.param("torch", marks=needs_torchs)])
-def test_chunks_equal_the_whole_in_float32(implementation: LossImplementation) -> None:
+def test_chunks_equal_the_whole_in_float32() -> None:
     hidden, weight, targets = inputs(100, 32, 500, torch.float32)
     targets[::7] = IGNORED
     whole = loss_and_gradients(hidden, weight, targets, None)
-    parts = loss_and_gradients(hidden, weight, targets, 33, implementation)
+    parts = loss_and_gradients(hidden, weight, targets, 33)
     for a, b in zip(whole, parts, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@needs_torchs
+def test_torchs_own_is_the_same_in_float32() -> None:
+    hidden, weight, targets = inputs(100, 32, 500, torch.float32)
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=33, chunking_method=None)
+    (3 * F.linear_cross_entropy(hidden, weight, targets, options=options)).backward()
+    _, *ours = loss_and_gradients(hidden, weight, targets, 33)
+    for theirs, own in zip((hidden.grad, weight.grad), ours, strict=True):
+        torch.testing.assert_close(theirs, own, rtol=1e-5, atol=1e-6)
 
 
 def test_a_wrong_gradient_would_be_found() -> None:
@@ -148,13 +155,6 @@ def test_a_chunk_without_tokens_is_refused() -> None:
     hidden, weight, targets = inputs(8, 3, 5, torch.float32)
     with pytest.raises(UsageError, match="chunk_tokens: expected 1 or more, or None, got 0"):
         linear_cross_entropy(hidden, weight, targets, chunk_tokens=0)
-
-
-def test_torchs_own_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(F, "linear_cross_entropy", raising=False)
-    hidden, weight, targets = inputs(8, 3, 5, torch.float32)
-    with pytest.raises(UsageError, match="has no linear_cross_entropy: use implementation"):
-        linear_cross_entropy(hidden, weight, targets, chunk_tokens=2, implementation="torch")
 
 
 class Largest(TorchDispatchMode):

@@ -34,7 +34,7 @@ from torchtally.train.optimizers.build import (
     load_state,
 )
 from torchtally.train.optimizers.config import DEFAULTS, OptimizerConfig
-from torchtally.train.optimizers.groups import parameter_groups
+from torchtally.train.optimizers.groups import decay_groups, trained_parameters
 from torchtally.train.optimizers.hyperparameters import check_hyperparameters
 from torchtally.train.optimizers.lion import Lion
 from torchtally.train.optimizers.muon import Muon
@@ -135,7 +135,7 @@ def names(group: dict[str, Any]) -> set[str]:
 
 
 def test_decay_is_on_matrices_alone() -> None:
-    decayed, kept = parameter_groups(Small(), weight_decay=0.1, decayed_on="matrices")
+    decayed, kept = decay_groups(trained_parameters(Small()), 0.1, "matrices")
     assert {value for value, _ in decayed["params"]} == {
         "wte.weight", "up.weight", "down.weight", "lm_head.weight"
     }  # fmt: skip
@@ -147,21 +147,17 @@ def test_decay_is_on_matrices_alone() -> None:
 
 def test_decay_without_embeddings_and_on_all() -> None:
     model = Small()
-    decayed, kept = parameter_groups(
-        model, weight_decay=0.1, decayed_on="matrices without embeddings"
-    )
+    decayed, kept = decay_groups(trained_parameters(model), 0.1, "matrices without embeddings")
     assert "wte.weight" in {value for value, _ in kept["params"]}
     assert {value for value, _ in decayed["params"]} == {
         "up.weight",
         "down.weight",
         "lm_head.weight",
     }
-    (everything,) = parameter_groups(model, weight_decay=0.1, decayed_on="all")
+    (everything,) = decay_groups(trained_parameters(model), 0.1, "all")
     assert len(everything["params"]) == 8
     with pytest.raises(UsageError, match="needs the names of parameters"):
-        parameter_groups(
-            model.parameters(), weight_decay=0.1, decayed_on="matrices without embeddings"
-        )
+        decay_groups(trained_parameters(model.parameters()), 0.1, "matrices without embeddings")
 
 
 def test_a_tied_head_is_an_embedding_and_is_there_once() -> None:

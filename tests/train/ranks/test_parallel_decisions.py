@@ -128,7 +128,7 @@ def looked_at(config: TrainConfig) -> dict[str, Any]:
             with trainer.parallel.whole_weights():
                 ids = sample(trainer.model, torch.tensor([[1, 2]]), tokens=3, seed=1)
             norm = global_norm(parameter.detach() for parameter in trainer.model.parameters())
-            loss = trainer.step(next(rows)).result.loss
+            loss = trainer.step(next(rows)).loss
         trainer.task.close()
         return {"footprint": found, "ids": ids, "norm": norm.item(), "loss": loss}
 

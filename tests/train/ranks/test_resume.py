@@ -40,7 +40,7 @@ class Disturbed(Witness):
     step: int = -1
     number: int = 0
 
-    def on_step(self, step: int, record: Any, footprint: Any) -> None:
+    def on_step(self, step: int, record: Any) -> None:
         if step == self.step and int(os.environ["RANK"]) == self.rank:
             if self.number == signal.SIGKILL:
                 os.kill(os.getpid(), self.number)

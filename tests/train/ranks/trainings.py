@@ -48,7 +48,7 @@ def trained(config: TrainConfig, own: Ranks, change: Change = as_it_is) -> Train
                 if batch.step == config.steps - 1:
                     validation_loss = validated(trainer)
                 seen.append(batch.inputs.clone())
-                results.append(trainer.step(change(batch, own)).result)
+                results.append(trainer.step(change(batch, own)))
         return Trained(
             seen, results, whole_weights(trainer), validation_loss, torch.rand(()).item()
         )

@@ -6,7 +6,7 @@ rest; tensors and file headers have CRC-32, which detects every error burst of u
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from math import prod
 from typing import Any
@@ -196,19 +196,3 @@ def _tile(spans: Sequence[tuple[int, int]], whole: int) -> bool:
 def as_plain_json(value: Any) -> Any:
     """The value after a round trip through JSON: tuples become lists, keys become text."""
     return msgspec.json.decode(msgspec.json.encode(value))
-
-
-def merge_pieces(
-    pieces_by_name: Mapping[str, list[tuple[str, tuple[int, ...], Piece]]],
-) -> dict[str, SavedTensor]:
-    """Saved tensors by name, from (dtype, full shape, piece) of each piece."""
-    return {
-        name: SavedTensor(
-            dtype=pieces[0][0],
-            shape=pieces[0][1],
-            pieces=tuple(
-                sorted((piece for _, _, piece in pieces), key=lambda piece: piece.offsets)
-            ),
-        )
-        for name, pieces in sorted(pieces_by_name.items())
-    }

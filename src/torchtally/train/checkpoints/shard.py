@@ -7,19 +7,17 @@ name another file by then, and trusts the header; this one takes an open directo
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from torchtally.errors import CheckpointError
-from torchtally.plan.architecture.checkpoint import DTYPES
+from torchtally.plan.architecture.checkpoint import DTYPES, LENGTH_BYTES
 from torchtally.train.checkpoints.disk import CHUNK_BYTES, Directory
 from torchtally.train.checkpoints.manifest import Piece, SavedFile
 
-LENGTH_BYTES = 8
-"""Of the little-endian header length that precedes the header."""
 ALIGNMENT_BYTES = 8
 """Tensors begin at multiples of it: headers are padded with spaces."""
 
@@ -36,17 +34,10 @@ class Box:
     """Where the box begins in the full tensor, on each axis."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenShard:
-    """A file and the places of its boxes."""
-
-    file: SavedFile
-    pieces: Mapping[str, Piece]
-    """By name of the box."""
-
-
-def write_shard(directory: Directory, file: str, boxes: Sequence[Box]) -> WrittenShard:
-    """Write a new file with these tensors; durable when this returns.
+def write_shard(
+    directory: Directory, file: str, boxes: Sequence[Box]
+) -> tuple[SavedFile, dict[str, Piece]]:
+    """Write a new file with these tensors; durable when this returns. Pieces are by box's name.
 
     Raises CheckpointError for write errors, and for a dtype that safetensors lacks.
     """
@@ -72,7 +63,7 @@ def write_shard(directory: Directory, file: str, boxes: Sequence[Box]) -> Writte
         sizes = tuple(box.tensor.shape)
         pieces[box.name] = Piece(file, first, len(whole), box.offsets, sizes, crc32)
         first += len(whole)
-    return WrittenShard(SavedFile(size_bytes, len(header), zlib.crc32(header)), pieces)
+    return SavedFile(size_bytes, len(header), zlib.crc32(header)), pieces
 
 
 def check_shard(directory: Directory, name: str, file: SavedFile, pieces: Iterable[Piece]) -> None:

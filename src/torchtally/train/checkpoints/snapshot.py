@@ -18,10 +18,6 @@ class Snapshot:
         self._buffers: dict[str, Tensor] = {}
         self._copied: list[torch.cuda.Event] = []
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())
-
     def take(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy the present values; the previous copies must no longer be in use.
 

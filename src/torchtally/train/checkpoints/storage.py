@@ -11,6 +11,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,6 @@ from torchtally.train.checkpoints.manifest import (
     Piece,
     SavedFile,
     SavedTensor,
-    merge_pieces,
 )
 from torchtally.train.checkpoints.shard import Box, read_piece, write_shard
 
@@ -68,7 +68,21 @@ class CopyPlanner(DefaultSavePlanner):
         return self._copies[index.fqn]
 
 
-class Writer(StorageWriter):
+class _InFolder:
+    """What torch asks of a storage with paths of its own; the folder is known already."""
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return False
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        return plan
+
+
+class Writer(_InFolder, StorageWriter):
     """Writes a checkpoint, which counts once the coordinator's `finish` has committed it."""
 
     def __init__(self, checkpoints: Checkpoints, described: Manifest, rank: int = 0) -> None:
@@ -78,14 +92,8 @@ class Writer(StorageWriter):
         self.path: Path | None = None
         """Of the finished checkpoint, on the coordinator."""
 
-    def reset(self, checkpoint_id: Any = None) -> None:
-        pass
-
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self._is_coordinator = is_coordinator
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """On the coordinator: create the directory and send its name to every rank."""
@@ -109,21 +117,20 @@ class Writer(StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         assert self._new is not None
-        all_results = [result for of_rank in results for result in of_rank]
-        tensors: dict[str, list[tuple[str, tuple[int, ...], Piece]]] = defaultdict(list)
+        pieces: dict[str, list[Piece]] = defaultdict(list)
         files: dict[str, SavedFile] = {}
-        for result in all_results:
+        for result in chain(*results):
             piece, saved = result.storage_data
-            whole = metadata.state_dict_metadata[result.index.fqn]
-            assert isinstance(whole, TensorStorageMetadata)
-            dtype = str(whole.properties.dtype).removeprefix("torch.")
-            tensors[result.index.fqn].append((dtype, tuple(whole.size), piece))
             files[piece.file] = saved
+            pieces[result.index.fqn].append(piece)
         manifest = msgspec.structs.replace(
             self._described,
             unix_s=round(time.time(), 3),
             files=dict(sorted(files.items())),
-            tensors=merge_pieces(tensors),
+            tensors={
+                name: _saved_tensor(metadata.state_dict_metadata[name], pieces[name])
+                for name in sorted(pieces)
+            },
         )
         self.path = self._checkpoints.commit(self._new, manifest)
         self._new = None
@@ -134,10 +141,6 @@ class Writer(StorageWriter):
             new, self._new = self._new, None
             self._checkpoints.discard(new)
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return False
-
     def storage_meta(self) -> StorageMeta | None:
         return None
 
@@ -146,16 +149,19 @@ class Writer(StorageWriter):
     ) -> list[WriteResult]:
         is_alone = self._described.ranks == 1
         file = f"{kind}.safetensors" if is_alone else f"{kind}-{self._rank:05}.safetensors"
-        written = write_shard(new, file, [_box(item, planner) for item in items])
+        saved, pieces = write_shard(new, file, [_box(item, planner) for item in items])
         return [
-            WriteResult(
-                index=item.index,
-                size_in_bytes=piece.size_bytes,
-                storage_data=(piece, written.file),
-            )
+            WriteResult(item.index, piece.size_bytes, (piece, saved))
             for item in items
-            for piece in [written.pieces[_key(item.index.fqn)]]
+            for piece in [pieces[_key(item.index.fqn)]]
         ]
+
+
+def _saved_tensor(whole: Any, pieces: list[Piece]) -> SavedTensor:
+    assert isinstance(whole, TensorStorageMetadata)
+    dtype = str(whole.properties.dtype).removeprefix("torch.")
+    in_order = sorted(pieces, key=lambda piece: piece.offsets)
+    return SavedTensor(dtype, tuple(whole.size), tuple(in_order))
 
 
 def _key(name: str) -> str:
@@ -170,14 +176,11 @@ def _box(item: WriteItem, planner: SavePlanner) -> Box:
     return Box(_key(item.index.fqn), tensor, tuple(item.tensor_data.chunk.offsets))
 
 
-class Reader(StorageReader):
+class Reader(_InFolder, StorageReader):
     """Reads the tensors of a verified checkpoint."""
 
     def __init__(self, checkpoints: Checkpoints, manifest: Manifest) -> None:
         self._checkpoints, self._manifest = checkpoints, manifest
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        pass
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return Metadata(
@@ -188,9 +191,6 @@ class Reader(StorageReader):
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
         pass
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         return plans
@@ -214,10 +214,6 @@ class Reader(StorageReader):
         done: Future[None] = Future()
         done.set_result(None)
         return done
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return False
 
     def _piece(self, index: MetadataIndex) -> Piece:
         pieces = self._manifest.tensors[index.fqn].pieces

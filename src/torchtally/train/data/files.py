@@ -23,7 +23,6 @@ def open_tokens(
     format: Format | None = None,
     stride: int | None = None,
     read: Read = Read.MAP,
-    is_whole_checked: bool = False,
 ) -> TokenData:
     """The data of a training, with every check that is possible before its first step.
 
@@ -35,7 +34,7 @@ def open_tokens(
         files, sequence=sequence, stride=stride, read=read, vocabulary_size=vocabulary_size
     )
     try:
-        check_tokens(files, vocabulary_size=vocabulary_size, seed=seed, is_whole=is_whole_checked)
+        check_tokens(files, vocabulary_size=vocabulary_size, seed=seed)
     except BaseException:
         data.close()
         raise

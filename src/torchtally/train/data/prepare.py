@@ -101,7 +101,9 @@ def prepare(request: PrepareRequest, report: ReportProgress = lambda *_: None) -
         splits = divide(corpus.documents, validation=request.validation, seed=request.seed)
         tokenizer, content = _tokenizer(request, splits[TRAIN], report)
         description = _write(request, folder, before, tokenizer, content, splits, report)
-        _commit(folder, description)
+        # The description last: the replaced data set is valid until it has its name.
+        folder.write(NAME, json.dumps(description.document(), indent=1).encode() + b"\n")
+        folder.commit()
         remove_others(folder.path, before, description)
         return PreparedData(description, corpus.size_bytes, corpus.skipped, tokenizer.replaced)
 
@@ -218,9 +220,3 @@ def _read_reporting(
             yield chunk
 
     return (read(span) for span in spans)
-
-
-def _commit(folder: Folder, description: Description) -> None:
-    """Rename the files, the description last; the replaced data set is valid until then."""
-    folder.write(NAME, json.dumps(description.document(), indent=1).encode() + b"\n")
-    folder.commit()

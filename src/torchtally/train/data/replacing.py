@@ -55,5 +55,4 @@ def names_in(description: Description | None) -> set[str]:
     """All files named by a description."""
     if description is None:
         return set()
-    shards = {shard.name for split in description.splits.values() for shard in split.shards}
-    return shards | {description.tokenizer} - {BYTE_TOKENIZER}
+    return description.shard_names | {description.tokenizer} - {BYTE_TOKENIZER}

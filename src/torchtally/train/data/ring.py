@@ -62,20 +62,14 @@ class _Chunk:
     """Recorded after its copy, on CUDA."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """The end of the batches: no step is left, or reading failed."""
-
-    error: BaseException | None = None
-
-
 @dataclass(slots=True)
 class _Lane:
     """State shared by the thread and its consumer. The thread holds no reference to the Ring, so
     an unclosed Ring can be collected, which ends the thread.
     """
 
-    ready: "queue.SimpleQueue[_Chunk | _Ended]" = field(default_factory=queue.SimpleQueue)
+    ready: "queue.SimpleQueue[_Chunk | BaseException]" = field(default_factory=queue.SimpleQueue)
+    """At last StopIteration, or the error of a read that failed."""
     permits: "queue.SimpleQueue[None]" = field(default_factory=queue.SimpleQueue)
     """One for each chunk that may be read."""
     is_closed: bool = False
@@ -153,9 +147,9 @@ class Ring(Closing):
         if self._is_over:
             raise StopIteration
         arrival = self._lane.ready.get()
-        if isinstance(arrival, _Ended):
+        if isinstance(arrival, BaseException):
             self.close()
-            raise StopIteration if arrival.error is None else arrival.error
+            raise arrival
         self._lane.permits.put(None)
         self._chunk, self._copied = iter(arrival.tokens.unbind(0)), arrival.copied
         return next(self._chunk)
@@ -190,9 +184,9 @@ def _make_ahead(
             steps = chunk_steps if end_step is None else min(chunk_steps, end_step - step)
             lane.ready.put(make(step, steps, fill))
             step += steps
-        lane.ready.put(_Ended())
+        lane.ready.put(StopIteration())
     except BaseException as error:
-        lane.ready.put(_Ended(error))
+        lane.ready.put(error)
 
 
 def _on_host(shape: tuple[int, int, int]) -> MakeChunk:

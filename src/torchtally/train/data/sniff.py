@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, check_choice
 from torchtally.train.data.description import dtype_in_description
 from torchtally.train.data.headers import (
     LLM_C_HEADER,
@@ -41,10 +41,8 @@ def token_file(path: str, *, dtype: str | None = None, format: Format | None = N
     Raises UsageError if it cannot be read, is inconsistent or empty, contradicts the arguments, or
     has an unknown dtype.
     """
-    if dtype is not None and dtype not in LITTLE_ENDIAN:
-        raise UsageError(
-            f"unknown dtype of token ids {dtype!r}. Choose one of {', '.join(LITTLE_ENDIAN)}."
-        )
+    if dtype is not None:
+        check_choice("unknown dtype of token ids", dtype, LITTLE_ENDIAN)
     start, size_bytes = read_beginning(path, SHORT_HEADER_BYTES)
     if size_bytes == 0:
         raise UsageError(f"{path}: byte 0: the file is empty. Create it again, or omit it.")

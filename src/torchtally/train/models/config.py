@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, check_choice
 from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
 
 Norm = Literal["rms", "layer"]
@@ -79,7 +79,8 @@ class TransformerConfig:
             _check_size("window", self.window)
         for field in fields(self):
             if get_origin(field.type) is Literal:
-                _check_choice(field.name, getattr(self, field.name), get_args(field.type))
+                value = getattr(self, field.name)
+                check_choice(f"{field.name}: unknown value", value, get_args(field.type))
         _check_heads(self)
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout: expected a value in [0, 1), got {self.dropout}.")
@@ -118,11 +119,6 @@ class TransformerConfig:
 def _check_size(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UsageError(f"{name}: expected a whole number above 0, got {value!r}.")
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{name}: unknown value {value!r}. Choose one of {', '.join(choices)}.")
 
 
 def _check_heads(config: TransformerConfig) -> None:

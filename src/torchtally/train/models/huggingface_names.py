@@ -7,6 +7,7 @@ store (out, in), each separately.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from torchtally.errors import UsageError
@@ -54,67 +55,52 @@ def kind_of(config: TransformerConfig) -> ModelType:
     )
 
 
+GPT2 = {
+    "ln_1": "attention_norm", "attn.c_attn": "attention.qkv", "attn.c_proj": "attention.output",
+    "ln_2": "feed_forward_norm", "mlp.c_fc": "feed_forward.up", "mlp.c_proj": "feed_forward.down",
+}  # fmt: skip
+LLAMA = {
+    "input_layernorm": "attention_norm", "self_attn.q_proj": "attention.qkv",
+    "self_attn.k_proj": "attention.qkv", "self_attn.v_proj": "attention.qkv",
+    "self_attn.o_proj": "attention.output", "post_attention_layernorm": "feed_forward_norm",
+    "mlp.gate_proj": "feed_forward.gate", "mlp.up_proj": "feed_forward.up",
+    "mlp.down_proj": "feed_forward.down",
+}  # fmt: skip
+"""The modules of a layer by their names, and ours."""
+
+
 def weight_mappings(config: TransformerConfig) -> tuple[WeightMapping, ...]:
     """Every tensor of a checkpoint, in model order. Raises UsageError like `kind_of`."""
     listed = _gpt2(config) if kind_of(config) == "gpt2" else _llama(config)
-    return tuple(listed)
+    head = () if config.is_tied else (WeightMapping("lm_head.weight", "head.weight"),)
+    return (*listed, *head)
 
 
 def _gpt2(config: TransformerConfig) -> Iterator[WeightMapping]:
     yield WeightMapping("transformer.wte.weight", "embedding.weight")
     yield WeightMapping("transformer.wpe.weight", "positions.weight")
-    for at in range(config.layers):
-        theirs, ours = f"transformer.h.{at}", f"blocks.{at}"
-        yield from _pair(f"{theirs}.ln_1", f"{ours}.attention_norm")
-        yield from _conv1d(f"{theirs}.attn.c_attn", f"{ours}.attention.qkv")
-        yield from _conv1d(f"{theirs}.attn.c_proj", f"{ours}.attention.output")
-        yield from _pair(f"{theirs}.ln_2", f"{ours}.feed_forward_norm")
-        yield from _conv1d(f"{theirs}.mlp.c_fc", f"{ours}.feed_forward.up")
-        yield from _conv1d(f"{theirs}.mlp.c_proj", f"{ours}.feed_forward.down")
-    yield from _pair("transformer.ln_f", "norm")
-    if not config.is_tied:
-        yield WeightMapping("lm_head.weight", "head.weight")
+    for at, (theirs, ours) in product(range(config.layers), GPT2.items()):
+        is_conv1d = not ours.endswith("norm")
+        name = f"transformer.h.{at}.{theirs}"
+        yield WeightMapping(f"{name}.weight", f"blocks.{at}.{ours}.weight", None, is_conv1d)
+        yield WeightMapping(f"{name}.bias", f"blocks.{at}.{ours}.bias")
+    yield WeightMapping("transformer.ln_f.weight", "norm.weight")
+    yield WeightMapping("transformer.ln_f.bias", "norm.bias")
 
 
 def _llama(config: TransformerConfig) -> Iterator[WeightMapping]:
-    parts = ("weight", "bias") if config.has_bias else ("weight",)
-    yield WeightMapping("model.embed_tokens.weight", "embedding.weight")
-    for at in range(config.layers):
-        theirs, ours = f"model.layers.{at}", f"blocks.{at}"
-        yield WeightMapping(f"{theirs}.input_layernorm.weight", f"{ours}.attention_norm.weight")
-        for name, rows in _rows(config).items():
-            for part in parts:
-                yield WeightMapping(
-                    f"{theirs}.self_attn.{name}.{part}", f"{ours}.attention.qkv.{part}", rows
-                )
-        for part in parts:
-            yield WeightMapping(
-                f"{theirs}.self_attn.o_proj.{part}", f"{ours}.attention.output.{part}"
-            )
-        yield WeightMapping(
-            f"{theirs}.post_attention_layernorm.weight", f"{ours}.feed_forward_norm.weight"
-        )
-        for name in ("gate", "up", "down"):
-            for part in parts:
-                yield WeightMapping(
-                    f"{theirs}.mlp.{name}_proj.{part}", f"{ours}.feed_forward.{name}.{part}"
-                )
-    yield WeightMapping("model.norm.weight", "norm.weight")
-    if not config.is_tied:
-        yield WeightMapping("lm_head.weight", "head.weight")
-
-
-def _rows(config: TransformerConfig) -> dict[str, tuple[int, int]]:
-    """Rows of the combined matrix for query, key and value."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    return {"q_proj": (0, q), "k_proj": (q, q + kv), "v_proj": (q + kv, q + 2 * kv)}
-
-
-def _pair(theirs: str, ours: str) -> Iterator[WeightMapping]:
-    for part in ("weight", "bias"):
-        yield WeightMapping(f"{theirs}.{part}", f"{ours}.{part}")
-
-
-def _conv1d(theirs: str, ours: str) -> Iterator[WeightMapping]:
-    yield WeightMapping(f"{theirs}.weight", f"{ours}.weight", is_transposed=True)
-    yield WeightMapping(f"{theirs}.bias", f"{ours}.bias")
+    # Of the combined matrix for query, key and value.
+    rows = {
+        "self_attn.q_proj": (0, q),
+        "self_attn.k_proj": (q, q + kv),
+        "self_attn.v_proj": (q + kv, q + 2 * kv),
+    }
+    yield WeightMapping("model.embed_tokens.weight", "embedding.weight")
+    for at, (theirs, ours) in product(range(config.layers), LLAMA.items()):
+        has_bias = config.has_bias and not ours.endswith("norm")
+        for part in ("weight", "bias") if has_bias else ("weight",):
+            yield WeightMapping(
+                f"model.layers.{at}.{theirs}.{part}", f"blocks.{at}.{ours}.{part}", rows.get(theirs)
+            )
+    yield WeightMapping("model.norm.weight", "norm.weight")

@@ -7,7 +7,7 @@ immediately, so nothing is recomputed and the FLOPs are the same.
 Axes: `tokens`, `width`, `vocabulary`; `chunk` is a part of `tokens`.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +20,6 @@ from torchtally.errors import UsageError
 IGNORED = -100
 """The target that is ignored: PyTorch's default ignore_index."""
 
-LossImplementation = Literal["chunks", "torch"]
-
 
 def linear_cross_entropy(
     hidden: Float[Tensor, "tokens width"],
@@ -29,52 +27,31 @@ def linear_cross_entropy(
     targets: Int[Tensor, " tokens"],
     *,
     chunk_tokens: int | None = None,
-    implementation: LossImplementation = "chunks",
 ) -> Float[Tensor, ""]:
     """Mean over targets other than -100 of -log softmax(hidden @ weight.T)[target], in nats.
 
-    With `chunk_tokens` None all logits exist at once. A number bounds them, by our loop ("chunks")
-    or by torch.nn.functional.linear_cross_entropy of torch 2.13 ("torch"). The loop is the default:
-    torch.compile, autocast and a trace see its plain operators, while torch's is one opaque
-    operator that autocast does not cast. The results agree to rounding. A chunked loss has no
-    second derivative.
+    With `chunk_tokens` None all logits exist at once. A number bounds them, by a loop of plain
+    operators, which torch.compile, autocast and a trace see; linear_cross_entropy of torch 2.13 is
+    one opaque operator that autocast does not cast. A chunked loss has no second derivative.
 
     Known limit: with bfloat16 weights, the weight gradients of chunks accumulate in bfloat16.
-    Raises UsageError for fewer than one token per chunk, and for "torch" where torch lacks it.
+    Raises UsageError for fewer than one token per chunk.
     """
     targets = targets.long()
     if chunk_tokens is None:
         return F.cross_entropy(F.linear(hidden, weight), targets, ignore_index=IGNORED)
     if chunk_tokens < 1:
         raise UsageError(f"chunk_tokens: expected 1 or more, or None, got {chunk_tokens}.")
-    hidden, dtype = _as_autocast(hidden)
-    if implementation == "torch":
-        return _by_torch(hidden, weight.to(dtype), targets, chunk_tokens)
     chunked: Any = _Chunked.apply
-    loss: Tensor = chunked(hidden, weight, targets, chunk_tokens)
+    loss: Tensor = chunked(_as_autocast(hidden), weight, targets, chunk_tokens)
     return loss
 
 
-def _as_autocast(hidden: Tensor) -> tuple[Tensor, torch.dtype]:
-    """The tensor in the dtype that autocast would multiply in, and that dtype."""
+def _as_autocast(hidden: Tensor) -> Tensor:
+    """The tensor in the dtype that autocast would multiply in."""
     kind = hidden.device.type
     is_cast = torch.is_autocast_enabled(kind) and hidden.dtype != torch.float64
-    dtype = torch.get_autocast_dtype(kind) if is_cast else hidden.dtype
-    return hidden.to(dtype), dtype
-
-
-def _by_torch(hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int) -> Tensor:
-    if not hasattr(F, "linear_cross_entropy"):
-        raise UsageError(
-            f"torch {torch.__version__} has no linear_cross_entropy: use implementation='chunks'."
-        )
-    options = torch.nn.LinearCrossEntropyOptions(
-        batch_chunk_size=chunk_tokens, chunking_method=None
-    )
-    loss: Tensor = F.linear_cross_entropy(
-        hidden, weight, targets, ignore_index=IGNORED, options=options
-    )
-    return loss
+    return hidden.to(torch.get_autocast_dtype(kind)) if is_cast else hidden
 
 
 class _Chunked(torch.autograd.Function):

@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, check_choice
 from torchtally.plan.flops import Recompute
 from torchtally.train.models.attention import CausalAttention, window_mask
 from torchtally.train.models.config import TransformerConfig
-from torchtally.train.models.feed_forward import GatedFeedForward, PlainFeedForward
+from torchtally.train.models.feed_forward import DecoderFeedForward
 from torchtally.train.models.linear import Embedding, Linear
 from torchtally.train.models.loss import linear_cross_entropy
 from torchtally.train.models.norms import norm_of
@@ -30,13 +30,12 @@ class DecoderBlock(nn.Module):
         super().__init__()
         # 2 L outputs add up in the residual stream: each is scaled by 1 / sqrt(2 L), as in GPT-2.
         gain = 1 / math.sqrt(2 * config.layers)
-        feed_forward = GatedFeedForward if config.activation == "swiglu" else PlainFeedForward
         self.attention_norm = norm_of(config)
         self.attention = CausalAttention(
             config, gain=gain, recomputes=recompute is Recompute.SELECTIVE
         )
         self.feed_forward_norm = norm_of(config)
-        self.feed_forward = feed_forward(config, gain=gain)
+        self.feed_forward = DecoderFeedForward(config, gain=gain)
         self.dropout = config.dropout
 
     def forward(
@@ -69,7 +68,8 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.recompute = _recompute(recompute)
+        check_choice("recompute: unknown value", recompute, list(Recompute))
+        self.recompute = Recompute(recompute)
         self.embedding = Embedding(config.vocabulary, config.width)
         is_rotary = config.positions == "rope"
         self.positions = None if is_rotary else Embedding(config.context, config.width)
@@ -139,12 +139,3 @@ class Transformer(nn.Module):
 
 def _rotary(config: TransformerConfig) -> Rotary:
     return Rotary(config.head_dim, config.context, config.rope_theta, config.rope_stretch)
-
-
-def _recompute(value: Recompute | str) -> Recompute:
-    try:
-        return Recompute(value)
-    except ValueError:
-        raise UsageError(
-            f"recompute: unknown value {value!r}. Choose one of {', '.join(Recompute)}."
-        ) from None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, check_choice
 from torchtally.train.optimizers.hyperparameters import (
     LearningRateAdjustment,
     check_hyperparameters,
@@ -62,9 +62,10 @@ class OptimizerConfig:
     implementation: OptimizerImplementation = "auto"
 
     def __post_init__(self) -> None:
-        _check_choice("optimizer", self.name, tuple(DEFAULTS))
-        _check_choice("implementation", self.implementation, get_args(OptimizerImplementation))
-        _check_choice("value for decayed_on", self.decayed_on, get_args(DecayedOn))
+        check_choice("unknown optimizer", self.name, DEFAULTS)
+        implementations = get_args(OptimizerImplementation)
+        check_choice("unknown implementation", self.implementation, implementations)
+        check_choice("unknown value for decayed_on", self.decayed_on, get_args(DecayedOn))
         defaults = DEFAULTS[self.name]
         for key in self._given():
             if key not in defaults:
@@ -95,8 +96,3 @@ class OptimizerConfig:
             for key, value in values.items()
             if key not in _OF_EVERY_OPTIMIZER and value is not None
         }
-
-
-def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"unknown {what} {value!r}. Choose one of {', '.join(choices)}.")

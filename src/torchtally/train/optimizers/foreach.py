@@ -9,7 +9,7 @@ its state has torch.optim's names: their state dicts are interchangeable.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,8 @@ from torchtally.errors import UsageError
 from torchtally.torch_private import foreach_add_, foreach_mul_
 from torchtally.train.optimizers.hyperparameters import check_hyperparameters
 from torchtally.train.shards import local_part
+
+T = TypeVar("T")
 
 ParameterGroup = dict[str, Any]
 """torch's parameter group: "params" and their hyperparameters."""
@@ -215,21 +217,21 @@ def _batches(members: Iterable[Member], form: Form) -> Iterator[ParameterBatch]:
             if form.is_elementwise
             else alike
         )
-        yield from _pack(pieces, limit)
+        yield from map(_batch, pack(pieces, lambda piece: piece.parameter.numel(), limit))
 
 
-def _pack(members: Iterable[Member], limit: int) -> Iterator[ParameterBatch]:
-    """Batches of at most this many elements, in order; a larger member is its own batch."""
-    packed: list[Member] = []
+def pack(members: Iterable[T], size_of: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Lists of at most this size in total, in order; a larger member is its own list."""
+    packed: list[T] = []
     filled = 0
     for member in members:
-        if packed and filled + member.parameter.numel() > limit:
-            yield _batch(packed)
+        if packed and filled + size_of(member) > limit:
+            yield packed
             packed, filled = [], 0
         packed.append(member)
-        filled += member.parameter.numel()
+        filled += size_of(member)
     if packed:
-        yield _batch(packed)
+        yield packed
 
 
 def _batch(members: list[Member]) -> ParameterBatch:

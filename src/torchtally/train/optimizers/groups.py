@@ -59,20 +59,14 @@ def trained_parameters(
     return list(trained.values())
 
 
-def parameter_groups(
-    source: ParameterSource, *, weight_decay: float, decayed_on: DecayedOn
-) -> list[ParameterGroup]:
-    """At most two groups: parameters with weight decay, and the others with a weight decay of 0.
-
-    Raises UsageError if embeddings must be recognised but the parameters have no names.
-    """
-    return decay_groups(trained_parameters(source), weight_decay, decayed_on)
-
-
 def decay_groups(
     trained: Sequence[TrainedParameter], weight_decay: float, decayed_on: DecayedOn, **others: Any
 ) -> list[ParameterGroup]:
-    """Like `parameter_groups`, with additional keys in both groups."""
+    """At most two groups: parameters with weight decay, and the others with a weight decay of 0.
+
+    Both have the additional keys. Raises UsageError if embeddings must be recognised but the
+    parameters have no names.
+    """
     if decayed_on == "matrices without embeddings" and any(
         parameter.name is None for parameter in trained
     ):

@@ -1,66 +1,41 @@
 """Valid values of hyperparameters: one rule per name, the same for every optimizer."""
 
-from collections.abc import Callable, Mapping
-from math import isfinite
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from sys import float_info
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta
 
 from torchtally.errors import UsageError
 
 LearningRateAdjustment = Literal["original", "match_rms_adamw"]
 """How Muon scales its learning rate with a matrix's shape; the names are torch.optim.Muon's."""
 
+_Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
+_Decay = Annotated[float, Meta(ge=0, lt=1)]
+_ZERO_OR_MORE = (Annotated[float, Meta(ge=0, le=float_info.max)], "a finite number, 0 or more")
+_DECAY = (_Decay, "a number in [0, 1)")
+_YES_OR_NO = (bool, "true or false")
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-
-
-def _is_positive_or_zero(value: Any) -> bool:
-    return _is_number(value) and value >= 0
-
-
-def _is_decay(value: Any) -> bool:
-    return _is_number(value) and 0 <= value < 1
-
-
-def _is_two_decays(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_decay, value))
-
-
-def _is_three_numbers(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 3 and all(map(_is_number, value))
-
-
-def _is_yes_or_no(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_iterations(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 100
-
-
-def _is_adjustment(value: Any) -> bool:
-    return value in get_args(LearningRateAdjustment)
-
-
-_ZERO_OR_MORE = (_is_positive_or_zero, "a finite number, 0 or more")
-_DECAY = (_is_decay, "a number in [0, 1)")
-_YES_OR_NO = (_is_yes_or_no, "true or false")
-
-_RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_RULES: Mapping[str, tuple[Any, str]] = {
     "lr": _ZERO_OR_MORE,
     "adamw_lr": _ZERO_OR_MORE,
     "weight_decay": _ZERO_OR_MORE,
     "eps": _ZERO_OR_MORE,
     "momentum": _DECAY,
     "alpha": _DECAY,
-    "betas": (_is_two_decays, "two numbers in [0, 1)"),
+    "betas": (tuple[_Decay, _Decay], "two numbers in [0, 1)"),
     "nesterov": _YES_OR_NO,
     "eps_inside_root": _YES_OR_NO,
     "orthogonalise": _YES_OR_NO,
-    "ns_steps": (_is_iterations, "a whole number from 1 to 99"),
-    "ns_coefficients": (_is_three_numbers, "three numbers"),
-    "adjust_lr_fn": (_is_adjustment, " or ".join(map(repr, get_args(LearningRateAdjustment)))),
-}
+    "ns_steps": (Annotated[int, Meta(ge=1, le=99)], "a whole number from 1 to 99"),
+    "ns_coefficients": (tuple[_Finite, _Finite, _Finite], "three numbers"),
+    "adjust_lr_fn": (
+        LearningRateAdjustment, " or ".join(map(repr, get_args(LearningRateAdjustment))),
+    ),
+}  # fmt: skip
+"""The type and range of each name, and how an error calls them."""
 
 
 def check_hyperparameters(optimizer: str, values: Mapping[str, Any]) -> None:
@@ -70,6 +45,10 @@ def check_hyperparameters(optimizer: str, values: Mapping[str, Any]) -> None:
     """
     for name, value in values.items():
         if name in _RULES:
-            is_allowed, words = _RULES[name]
-            if not is_allowed(value):
-                raise UsageError(f"{optimizer}: {name}: expected {words}, got {value!r}.")
+            kind, words = _RULES[name]
+            try:
+                msgspec.convert(value, kind)
+            except msgspec.ValidationError as error:
+                raise UsageError(
+                    f"{optimizer}: {name}: expected {words}, got {value!r}."
+                ) from error

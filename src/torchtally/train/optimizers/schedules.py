@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import torch
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, check_choice
 
 Shape = Literal["constant", "linear", "cosine", "wsd"]
 DecayShape = Literal["linear", "cosine", "sqrt"]
@@ -97,10 +97,7 @@ def _remaining(shape: str, passed: float) -> float:
 
 
 def _check_keys(schedule: ScheduleConfig) -> None:
-    if schedule.shape not in get_args(Shape):
-        raise UsageError(
-            f"unknown schedule {schedule.shape!r}. Choose one of {', '.join(get_args(Shape))}."
-        )
+    check_choice("unknown schedule", schedule.shape, get_args(Shape))
     if schedule.shape != "constant" and schedule.steps is None:
         raise UsageError(f"The schedule {schedule.shape} needs steps, the length of the run.")
     foreign = ["floor"] if schedule.shape == "constant" else []
@@ -122,11 +119,8 @@ def _check_values(schedule: ScheduleConfig) -> None:
         raise UsageError(
             f"schedule warmup_steps: expected fewer than the run's {steps} steps, got {warmup}."
         )
-    if schedule.decay_shape not in (None, *get_args(DecayShape)):
-        raise UsageError(
-            f"unknown decay_shape {schedule.decay_shape!r}. Choose one of "
-            f"{', '.join(get_args(DecayShape))}."
-        )
+    if schedule.decay_shape is not None:
+        check_choice("unknown decay_shape", schedule.decay_shape, get_args(DecayShape))
     if decay is not None and steps is not None and not 1 <= decay <= steps - warmup:
         raise UsageError(
             f"schedule decay_steps: expected 1 to {steps - warmup} ({steps} steps less {warmup} of "

@@ -1,0 +1,91 @@
+"""A training in its folder: a new one, a resumed one, or one in place of another."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from torchtally.errors import UsageError
+from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.resume import ResumePoint, resume
+from torchtally.train.logs import names
+from torchtally.train.logs.jsonl import read_log
+from torchtally.train.logs.log import Log, NoLog, RunHeader
+from torchtally.train.logs.together import logs
+from torchtally.train.loop import History, TrainingObserver, train
+from torchtally.train.plan import step_flops
+from torchtally.train.signals import Signals
+from torchtally.train.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a run begins, and what is known before its first step."""
+
+    resumes: bool
+    """From the newest checkpoint, if there is one."""
+    allows_changes: bool
+    replaces: bool
+    """Drops the earlier run in the folder."""
+    peak_flop_per_s: float | None
+    """Of a device, for the precision's products."""
+    header: RunHeader
+
+
+def train_in_folder(
+    trainer: Trainer, observer: TrainingObserver, signals: Signals, start: Start
+) -> History:
+    """Train to the end or to a signal; the losses include those in the log before resuming.
+
+    Raises UsageError for an earlier run in the folder that is neither resumed nor replaced.
+    """
+    config, ranks = trainer.config, trainer.ranks
+    checkpoints = Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
+    flops, peak = step_flops(config) / ranks.size, start.peak_flop_per_s
+    with checkpoints.lock() if ranks.is_first else nullcontext():
+        ranks.run_on_first(lambda: _check_past(checkpoints, start), "look for an earlier run")
+        resumed = None
+        if start.resumes:
+            note, allows = observer.on_note, start.allows_changes
+            resumed = resume(trainer, checkpoints, note, allows_changes=allows)
+        if resumed is not None:
+            observer.on_note(f"resuming from step {resumed.step}")
+        with _log(trainer, observer, resumed, start) as log:
+            ranks.run_on_first(lambda: _tidy(checkpoints, start), "remove old checkpoints")
+            past = None if resumed is None else read_log(config.log.folder)
+            history = train(
+                trainer, log, observer, checkpoints=checkpoints, resumed=resumed, signals=signals,
+                mfu_of=lambda s: flops / s / peak if peak and s else None,
+            )  # fmt: skip
+    if past is not None:
+        history.training[:0] = past.series(names.LOSS)
+        history.validation[:0] = past.series(names.EVAL_LOSS)
+    return history
+
+
+def _check_past(checkpoints: Checkpoints, start: Start) -> None:
+    if checkpoints.steps() and not (start.resumes or start.replaces):
+        raise UsageError(
+            f"{checkpoints.path}: has checkpoints of an earlier run. Continue it with --resume, "
+            "drop it with --replace, or give this run a folder: --log.folder runs/other."
+        )
+
+
+def _tidy(checkpoints: Checkpoints, start: Start) -> None:
+    """Remove what crashes left behind, and the checkpoints of a run that is replaced."""
+    checkpoints.clean()
+    if start.replaces:
+        checkpoints.clear()
+
+
+def _log(
+    trainer: Trainer, observer: TrainingObserver, resumed: ResumePoint | None, start: Start
+) -> AbstractContextManager[Log]:
+    """The first rank's logs; the others write none."""
+    config = trainer.config
+    if not trainer.ranks.is_first:
+        return nullcontext(NoLog())
+    first_step = 0 if resumed is None else resumed.step + 1
+    return logs(
+        config.log.folder, start.header, to=config.log.to, project=config.log.project,
+        resumed_at=first_step if start.resumes else None, replaces=start.replaces,
+        say=observer.on_note,
+    )  # fmt: skip
