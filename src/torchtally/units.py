@@ -266,12 +266,6 @@ def parse_usd(text: str) -> float:
     return float(_parse(amount, PARSED_COUNT, "an amount of US dollars", "$1.5M, 250K or 2.49"))
 
 
-def parse_rate(text: str) -> float:
-    """Bytes per second from "3.35TB/s", "900 GB/s", "400Gbit/s" (bits: an eighth) or "3.35e12"."""
-    examples = "3.35TB/s, 900 GB/s, 400Gbit/s or 3.35e12"
-    return float(_parse(text, PARSED_RATE, "a speed in bytes per second", examples))
-
-
 def parse_flop_per_s(text: str) -> float:
     """FLOP/s from "989.5TFLOP/s", "1.98 PFLOP/s" or "989.5e12"."""
     examples = "989.5TFLOP/s, 1.98 PFLOP/s or 989.5e12"
@@ -337,16 +331,6 @@ PARSED_SECONDS: Mapping[str, Fraction] = {
     "mo": Fraction(86400 * 36525, 1200),
     "y": Fraction(86400 * 36525, 100),
 }
-PARSED_RATE: Mapping[str, Fraction] = {
-    "": Fraction(1),
-    **{f"{unit}/s": size for unit, size in PARSED_BYTES.items() if unit},
-    **{
-        f"{prefix}{bits}": Fraction(1000**power, 8)
-        for power, prefix in enumerate(SI)
-        for bits in ("bit/s", "bps", "b/s")
-    },
-}
-
 PARSED_FLOP_PER_S: Mapping[str, Fraction] = {
     "": Fraction(1),
     **{f"{prefix}FLOP/s": Fraction(1000**power) for power, prefix in enumerate(SI)},

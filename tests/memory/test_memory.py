@@ -153,7 +153,7 @@ def test_the_fullest_of_two_devices_is_shown() -> None:
 def test_an_empty_trace_holds_nothing() -> None:
     memory = replay(TraceBuilder().build())
     assert (memory.device, memory.peak_bytes, memory.peak_tick) == ("", 0, 0)
-    assert memory.laws_broken() == []
+    assert list(memory.laws_broken()) == []
 
 
 def test_parameters_are_counted_in_elements() -> None:
@@ -172,7 +172,7 @@ def test_a_parameter_no_operator_touched_makes_the_number_unknown() -> None:
 def test_a_storage_that_dies_unborn_breaks_a_law() -> None:
     trace = training_step()
     storages = (replace(trace.storages[0], born=4, died=2), *trace.storages[1:])
-    broken = replay(replace(trace, storages=storages)).laws_broken()
+    broken = list(replay(replace(trace, storages=storages)).laws_broken())
     assert any("dies at 2, before its birth at 4" in law for law in broken)
 
 
@@ -187,7 +187,7 @@ def test_negative_live_bytes_break_a_law() -> None:
 @settings(deadline=None)
 def test_live_bytes_are_never_negative_and_categories_sum(trace: Trace) -> None:
     memory = replay(trace)
-    assert memory.laws_broken() == []
+    assert list(memory.laws_broken()) == []
     assert min(memory.timeline.live_bytes, default=0) >= 0
     assert sum(held for _, held in memory.at_peak) == memory.peak_bytes
     assert sum(storage.bytes for storage, _ in memory.alive_at_peak) == memory.peak_bytes

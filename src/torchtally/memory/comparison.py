@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from torchtally.trace.measurement import Held, MeasuredLine, Measurement
+from torchtally.trace.measurement import Held, MeasuredLine, MeasuredStep, Measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,17 @@ class Pair:
         return abs(self.off_bytes) <= tolerance * self.measured_bytes
 
 
+Peaks = Measurement | MeasuredStep
+
+
+def peaks(measured: Peaks, predicted: Peaks) -> tuple[Pair, Pair]:
+    """Of allocated and of reserved bytes."""
+    return (
+        Pair(measured.peak_allocated_bytes, predicted.peak_allocated_bytes),
+        Pair(measured.peak_reserved_bytes, predicted.peak_reserved_bytes),
+    )
+
+
 class AuditVerdict(Enum):
     """What comes of it, and the exit code of the command."""
 
@@ -48,22 +59,16 @@ class Comparison:
 
     @property
     def allocated(self) -> Pair:
-        return Pair(self.measured.peak_allocated_bytes, self.predicted.peak_allocated_bytes)
+        return peaks(self.measured, self.predicted)[0]
 
     @property
     def reserved(self) -> Pair:
-        return Pair(self.measured.peak_reserved_bytes, self.predicted.peak_reserved_bytes)
+        return peaks(self.measured, self.predicted)[1]
 
     @property
     def steps(self) -> tuple[tuple[Pair, Pair], ...]:
         """Peaks allocated and reserved, of the steps that both runs completed."""
-        return tuple(
-            (
-                Pair(ours.peak_allocated_bytes, theirs.peak_allocated_bytes),
-                Pair(ours.peak_reserved_bytes, theirs.peak_reserved_bytes),
-            )
-            for ours, theirs in zip(self.measured.steps, self.predicted.steps, strict=False)
-        )
+        return tuple(map(peaks, self.measured.steps, self.predicted.steps))
 
     @property
     def held(self) -> tuple[tuple[Held, Pair], ...]:
@@ -76,14 +81,10 @@ class Comparison:
         """At the peak, the lines of either run, most bytes first."""
         ours = {(line.file, line.line): line for line in self.measured.lines}
         theirs = {(line.file, line.line): line for line in self.predicted.lines}
+        nothing = MeasuredLine("", 0, "", 0)
         pairs = [
-            (
-                ours.get(key) or theirs[key],
-                Pair(
-                    ours[key].bytes if key in ours else 0, theirs[key].bytes if key in theirs else 0
-                ),
-            )
-            for key in {**ours, **theirs}
+            (line, Pair(ours.get(place, nothing).bytes, theirs.get(place, nothing).bytes))
+            for place, line in (ours | theirs | ours).items()
         ]
         return tuple(
             sorted(pairs, key=lambda pair: -max(pair[1].measured_bytes, pair[1].predicted_bytes))

@@ -6,7 +6,7 @@ is in `Memory.reserved`; the CUDA context is in neither.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, chain
@@ -119,29 +119,18 @@ class Memory:
             parts[category].append(storage)
         return {category: timeline(part) for category, part in parts.items()}
 
-    def laws_broken(self) -> list[str]:
-        """Violated invariants as text; empty when all hold."""
-        return [
-            *(
-                f"storage {storage.number} dies at {storage.died}, before its birth "
-                f"at {storage.born}"
-                for storage in self.storages
-                if storage.died is not None and storage.died < storage.born
-            ),
-            *(
-                f"{live_bytes} bytes are held at tick {tick}"
-                for tick, live_bytes in zip(
-                    self.timeline.ticks, self.timeline.live_bytes, strict=True
-                )
-                if live_bytes < 0
-            ),
-            *(
-                [f"the categories at the peak sum to {total}, not to {self.peak_bytes} bytes"]
-                if (total := sum(category_bytes for _, category_bytes in self.at_peak))
-                != self.peak_bytes
-                else []
-            ),
-        ]
+    def laws_broken(self) -> Iterator[str]:
+        """Violated invariants as text; none when all hold."""
+        for storage in self.storages:
+            if storage.died is not None and storage.died < storage.born:
+                died, born = storage.died, storage.born
+                yield f"storage {storage.number} dies at {died}, before its birth at {born}"
+        for tick, live_bytes in zip(self.timeline.ticks, self.timeline.live_bytes, strict=True):
+            if live_bytes < 0:
+                yield f"{live_bytes} bytes are held at tick {tick}"
+        total, peak_bytes = sum(held_bytes for _, held_bytes in self.at_peak), self.peak_bytes
+        if total != peak_bytes:
+            yield f"the categories at the peak sum to {total}, not to {peak_bytes} bytes"
 
 
 def is_alive(storage: Storage, tick: int) -> bool:

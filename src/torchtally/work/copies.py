@@ -5,7 +5,7 @@ Between host and device only the device's side is counted.
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, one_pass, result, rule
+from torchtally.work.rule import Kind, PerElement, aten, one_pass, result, rule, rules
 
 COPIES = aten(
     "clone _to_copy to type_as contiguous _reshape_copy reshape reshape_as flatten ravel unflatten"
@@ -26,29 +26,20 @@ COPIES = aten(
     " pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle"
     " slice_backward select_backward diagonal_backward trace_backward"
     " _cudnn_rnn_flatten_weight _convert_weight_to_int4pack"
+    " lu_unpack fft_fftshift fft_ifftshift upsample_nearest1d upsample_nearest2d upsample_nearest3d"
+    " _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d"
 )
 
 
-@rule(*COPIES, kind=Kind.COPY)
+@rule(*COPIES, "fsdp.chunk_cat", "fsdp.split_with_sizes_copy", kind=Kind.COPY)
 def copy(call: Call) -> Cost:
     """Each input element read once, each output element written once."""
     return one_pass(call)
 
 
-@rule(*aten("copy_ copy _foreach_copy fill_ _foreach_zero_ zero_"), kind=Kind.COPY)
-def overwrite(call: Call) -> Cost:
-    """The old content of self is not read."""
-    return one_pass(call, unread=("self",))
-
-
 @rule("fsdp.copy_", kind=Kind.COPY)
 def fsdp_copy(call: Call) -> Cost:
     return one_pass(call, unread=("tensor",))
-
-
-@rule("fsdp.chunk_cat", "fsdp.split_with_sizes_copy", kind=Kind.COPY)
-def fsdp_rearrange(call: Call) -> Cost:
-    return one_pass(call)
 
 
 @rule("fsdp.all_gather_copy_in", kind=Kind.COPY)
@@ -59,19 +50,28 @@ def fsdp_gather(call: Call) -> Cost:
     return Cost(bytes_read=shard_bytes, bytes_written=shard_bytes)
 
 
-@rule(
-    *aten(
+rules(
+    Kind.COPY,
+    # The old content is not read.
+    PerElement("copy_ copy _foreach_copy fill_ _foreach_zero_ zero_", unread=("self",)),
+    # The result written. A tensor given for its shape is not read.
+    PerElement(
         "zeros ones full eye arange range linspace logspace scalar_tensor tril_indices"
         " triu_indices zeros_like ones_like full_like new_zeros new_ones new_full"
         " _efficientzerotensor bartlett_window blackman_window hamming_window hann_window"
         " kaiser_window fft_fftfreq fft_rfftfreq _dim_arange vander fill _foreach_zero zero"
-        " _new_zeros_with_same_feature_meta"
+        " _new_zeros_with_same_feature_meta",
+        unread=("self", "like", "other"),
     ),
-    kind=Kind.COPY,
+    # Every gradient is added to where its value came from: the input's shape is all it needs.
+    PerElement(
+        "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward"
+        " replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward",
+        flops=1,
+        of="grad_output",
+        unread=("self",),
+    ),
 )
-def constant(call: Call) -> Cost:
-    """The result written. A tensor given for its shape is not read."""
-    return one_pass(call, unread=("self", "like", "other"))
 
 
 @rule(
@@ -82,15 +82,3 @@ def scatter(call: Call) -> Cost:
     """Every element of the result is read from one of the two inputs."""
     rest = one_pass(call, unread=("self", "src"))
     return rest + Cost(bytes_read=result(call).bytes)
-
-
-@rule(
-    *aten(
-        "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward"
-        " replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward"
-    ),
-    kind=Kind.COPY,
-)
-def pad_backward(call: Call) -> Cost:
-    """Every gradient is added to where its value came from: the input's shape is all it needs."""
-    return one_pass(call, flops=call.tensor("grad_output").elements, unread=("self",))

@@ -19,7 +19,7 @@ from torchtally.work.arithmetic import (
     is_complex,
 )
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, one_pass, result, rule
+from torchtally.work.rule import Kind, PerElement, aten, one_pass, result, rule, rules
 
 ONE_TENSOR = """
 abs absolute acos arccos acosh arccosh angle asin arcsin asinh arcsinh atan arctan atanh arctanh
@@ -141,26 +141,19 @@ def isin(call: Call) -> Cost:
     return one_pass(call, flops=result(call).elements * compares)
 
 
-@rule(
-    *aten(
+rules(
+    Kind.ELEMENTWISE,
+    # (clamp(round(x / scale + zero_point)) - zero_point) * scale
+    PerElement(
         "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine"
         " fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask"
         " _fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
-        " _fake_quantize_learnable_per_tensor_affine _fake_quantize_learnable_per_channel_affine"
+        " _fake_quantize_learnable_per_tensor_affine _fake_quantize_learnable_per_channel_affine",
+        flops=6,
     ),
-    kind=Kind.ELEMENTWISE,
-)
-def fake_quantize(call: Call) -> Cost:
-    """(clamp(round(x / scale + zero_point)) - zero_point) * scale: 6 per element."""
-    return one_pass(call, flops=6 * result(call).elements)
-
-
-@rule(
-    *aten(
+    PerElement(
         "fake_quantize_per_tensor_affine_cachemask_backward"
-        " fake_quantize_per_channel_affine_cachemask_backward"
+        " fake_quantize_per_channel_affine_cachemask_backward",
+        flops=1,
     ),
-    kind=Kind.ELEMENTWISE,
 )
-def fake_quantize_backward(call: Call) -> Cost:
-    return one_pass(call, flops=result(call).elements)

@@ -54,8 +54,3 @@ def short_time(call: Call) -> Cost:
     frames = spectrum.elements // (n_bins * (2 if is_pair else 1))
     one = round(FLOPS_PER_POINT * N * log2(N)) // 2 + N if N > 1 else 0
     return one_pass(call, flops=frames * one)
-
-
-@rule("aten.fft_fftshift", "aten.fft_ifftshift", kind=Kind.COPY)
-def shift(call: Call) -> Cost:
-    return one_pass(call)

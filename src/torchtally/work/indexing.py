@@ -13,7 +13,17 @@ from math import prod
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.arithmetic import add_flops
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, is_set, one_pass, result, rule
+from torchtally.work.rule import (
+    FIRST,
+    Kind,
+    PerElement,
+    aten,
+    is_set,
+    one_pass,
+    result,
+    rule,
+    rules,
+)
 
 
 def rows_bytes(spec: TensorSpec, elements: int) -> int:
@@ -46,12 +56,6 @@ def store(call: Call, *, elements: int, adds: bool = False, source: str = "sourc
 def embedding(call: Call) -> Cost:
     """One row for each index, at most the whole table once."""
     return touch(call, table="weight", elements=result(call).elements)
-
-
-@rule(*aten("embedding_dense_backward embedding_backward"), kind=Kind.INDEXING)
-def embedding_backward(call: Call) -> Cost:
-    """Every row of the gradient is added to its row of a full weight gradient."""
-    return one_pass(call, flops=call.inputs[0].elements)
 
 
 @rule(*aten("_embedding_bag _embedding_bag_forward_only embedding_bag"), kind=Kind.INDEXING)
@@ -144,22 +148,17 @@ def masked_scatter(call: Call) -> Cost:
     return store(call, elements=call.tensor("self").elements)
 
 
-@rule(
-    *aten(
+rules(
+    Kind.INDEXING,
+    # Every row of the gradient is added to its row of a full weight gradient.
+    PerElement("embedding_dense_backward embedding_backward", 1, FIRST),
+    PerElement("col2im", 1, "self"),  # every column's element is added to its place
+    # All of what comes in goes somewhere.
+    PerElement(
         "nonzero nonzero_static nonzero_numpy argwhere masked_scatter_backward"
         " masked_select_backward index_select_backward gather_backward"
         " value_selecting_reduction_backward one_hot repeat_interleave _pack_padded_sequence"
         " _pack_padded_sequence_backward _pad_packed_sequence pad_sequence unfold_backward im2col"
         " _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward"
     ),
-    kind=Kind.INDEXING,
 )
-def rearrange(call: Call) -> Cost:
-    """All of what comes in goes somewhere."""
-    return one_pass(call)
-
-
-@rule("aten.col2im", kind=Kind.INDEXING)
-def col2im(call: Call) -> Cost:
-    """Every column's element is added to its place."""
-    return one_pass(call, flops=call.tensor("self").elements)

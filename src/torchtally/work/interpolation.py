@@ -3,12 +3,22 @@
 r: elements of the result.  t: input elements each of them is a weighted sum of (taps).
 
 2 * r * t FLOPs, a multiply and an add for each tap; the weights, shared by all channels, are not
-counted. Nearest neighbour has one tap and no weight: a copy.
+counted. Nearest neighbour has one tap and no weight: a copy (`copies.py`).
 """
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, integer, mask, one_pass, result, rule
+from torchtally.work.rule import (
+    Kind,
+    PerElement,
+    aten,
+    integer,
+    mask,
+    one_pass,
+    result,
+    rule,
+    rules,
+)
 
 TAPS = {
     "upsample_linear1d": 2,
@@ -22,37 +32,27 @@ ANTIALIASED_SUPPORT = {
     "_upsample_lanczos2d_aa": 6,
 }
 """Taps in one dimension; shrinking widens the filter by the factor shrunk by."""
-NEAREST = aten(
-    "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d"
-    " _upsample_nearest_exact2d _upsample_nearest_exact3d"
-)
 
 
 def operator(call: Call) -> str:
     return call.name.removeprefix("aten.").removesuffix("_backward")
 
 
-@rule(*NEAREST, kind=Kind.COPY)
-def nearest(call: Call) -> Cost:
-    return one_pass(call)
-
-
-@rule(*(f"{name}_backward" for name in NEAREST), kind=Kind.COPY)
-def nearest_backward(call: Call) -> Cost:
-    """Every gradient is added to the element its value came from."""
-    return one_pass(call, flops=call.tensor("grad_output").elements)
-
-
-@rule(*(f"aten.{name}" for name in TAPS), kind=Kind.ELEMENTWISE)
-def interpolate(call: Call) -> Cost:
-    return one_pass(call, flops=2 * TAPS[operator(call)] * result(call).elements)
-
-
-@rule(*(f"aten.{name}_backward" for name in TAPS), kind=Kind.ELEMENTWISE)
-def interpolate_backward(call: Call) -> Cost:
-    """The same taps, added to instead of read."""
-    flops = 2 * TAPS[operator(call)] * call.tensor("grad_output").elements
-    return one_pass(call, flops=flops)
+rules(
+    Kind.COPY,
+    # Every gradient is added to the element its value came from.
+    PerElement(
+        "upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward"
+        " _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward"
+        " _upsample_nearest_exact3d_backward",
+        flops=1,
+        of="grad_output",
+    ),
+)
+for name, taps in TAPS.items():
+    forward = PerElement(name, 2 * taps)
+    backward = PerElement(f"{name}_backward", 2 * taps, "grad_output")  # added to instead of read
+    rules(Kind.ELEMENTWISE, forward, backward)
 
 
 def antialiased_flops(name: str, source: tuple[int, ...], target: tuple[int, ...], r: int) -> int:

@@ -183,8 +183,3 @@ def multiply_by_q(call: Call) -> Cost:
     """Each of p reflections takes 4 FLOPs for every element it meets (GVL 5.1.4)."""
     p = call.tensor("input2").shape[-1]
     return one_pass(call, flops=4 * p * call.tensor("input3").elements)
-
-
-@rule("aten.lu_unpack", kind=Kind.COPY)
-def unpack(call: Call) -> Cost:
-    return one_pass(call)

@@ -2,44 +2,63 @@
 
 n: elements of the prediction.  C: classes.  T: rows, each with one target.
 
-FLOPs per element follow the formula in each docstring; a mean or a sum adds one.
+FLOPs per element follow the formula beside each; a mean or a sum adds one.
 """
+
+from functools import partial
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
 from torchtally.work.indexing import touch
-from torchtally.work.rule import Kind, aten, integer, one_pass, result, rule
+from torchtally.work.rule import (
+    FIRST,
+    Kind,
+    PerElement,
+    aten,
+    integer,
+    one_pass,
+    result,
+    rule,
+    rules,
+)
 
 NOT_REDUCED = 0
 """at::Reduction::None; 1 is the mean, the default, 2 the sum."""
 
 
-def pointwise_loss(call: Call, flops: int) -> Cost:
+def pointwise_loss(flops: int, call: Call) -> Cost:
     """So many FLOPs for each element, one more to add them up, one more with a weight."""
     is_reduced = integer(call, "reduction", 1) != NOT_REDUCED
     per_element = flops + is_reduced + len(call.tensors("weight"))
     return one_pass(call, flops=per_element * call.inputs[0].elements)
 
 
-@rule(*aten("mse_loss l1_loss smooth_l1_loss huber_loss"), kind=Kind.LOSS)
-def difference_loss(call: Call) -> Cost:
-    """`f(x - t)`: subtract, and a named function: 2n; 3n when reduced."""
-    return pointwise_loss(call, 2)
+POINTWISE = {
+    # f(x - t), f a named function
+    "mse_loss l1_loss smooth_l1_loss huber_loss": 2,
+    "binary_cross_entropy": 8,  # -(t * log(x) + (1 - t) * log(1 - x))
+    "kl_div": 3,  # t * (log(t) - x)
+    # f(-t * x), f a named function; exp(x) - t * x
+    "soft_margin_loss poisson_nll_loss": 3,
+    # max(0, margin - x_t + x)
+    "multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward": 3,
+    "hinge_embedding_loss margin_ranking_loss": 3,
+}
+"""Operators to FLOPs for each element, before its weight and the reduction."""
 
+for operators, count in POINTWISE.items():
+    rule(*aten(operators), kind=Kind.LOSS)(partial(pointwise_loss, count))
 
-@rule(
-    *aten("mse_loss_backward smooth_l1_loss_backward huber_loss_backward"),
-    kind=Kind.LOSS,
+rules(
+    Kind.LOSS,
+    # f'(x - t) * grad
+    PerElement("mse_loss_backward smooth_l1_loss_backward huber_loss_backward", 3),
+    PerElement("soft_margin_loss_backward", 4),  # -t * grad * sigmoid(-t * x)
+    PerElement("multi_margin_loss_backward multilabel_margin_loss_backward", 3),
+    # two distances: subtract, add eps, a power, add
+    PerElement("triplet_margin_loss", 8, FIRST),
+    PerElement("cosine_embedding_loss", 6, FIRST),  # three sums of products
 )
-def difference_loss_backward(call: Call) -> Cost:
-    """`f'(x - t) * grad`: 3n."""
-    return one_pass(call, flops=3 * result(call).elements)
-
-
-@rule("aten.binary_cross_entropy", kind=Kind.LOSS)
-def binary_cross_entropy(call: Call) -> Cost:
-    """`-(t * log(x) + (1 - t) * log(1 - x))`: 8n."""
-    return pointwise_loss(call, 8)
 
 
 @rule("aten.binary_cross_entropy_backward", kind=Kind.LOSS)
@@ -51,25 +70,7 @@ def binary_cross_entropy_backward(call: Call) -> Cost:
 @rule("aten.binary_cross_entropy_with_logits", kind=Kind.LOSS)
 def binary_cross_entropy_with_logits(call: Call) -> Cost:
     """`(1 - t) * x + max(-x, 0) + log(1 + exp(-abs(x)))`: 10n, and 3 with a weight of positives."""
-    return pointwise_loss(call, 10 + 3 * len(call.tensors("pos_weight")))
-
-
-@rule("aten.kl_div", kind=Kind.LOSS)
-def kl_div(call: Call) -> Cost:
-    """`t * (log(t) - x)`: 3n."""
-    return pointwise_loss(call, 3)
-
-
-@rule(*aten("soft_margin_loss poisson_nll_loss"), kind=Kind.LOSS)
-def soft_margin_loss(call: Call) -> Cost:
-    """`f(-t * x)` of a named function: 3n; `exp(x) - t * x`: 3n."""
-    return pointwise_loss(call, 3)
-
-
-@rule("aten.soft_margin_loss_backward", kind=Kind.LOSS)
-def soft_margin_loss_backward(call: Call) -> Cost:
-    """`-t * grad * sigmoid(-t * x)`: 4n."""
-    return one_pass(call, flops=4 * result(call).elements)
+    return pointwise_loss(10 + 3 * len(call.tensors("pos_weight")), call)
 
 
 def targets(call: Call) -> int:
@@ -93,35 +94,6 @@ def nll_loss_backward(call: Call) -> Cost:
 def cross_entropy(call: Call) -> Cost:
     """Log-softmax, 5n, and 2T; with class probabilities for targets, as many more as there are."""
     return one_pass(call, flops=5 * call.tensor("self").elements + 2 * targets(call))
-
-
-@rule(
-    *aten(
-        "multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward"
-        " hinge_embedding_loss margin_ranking_loss"
-    ),
-    kind=Kind.LOSS,
-)
-def margin_loss(call: Call) -> Cost:
-    """`max(0, margin - x_t + x)`: 3n."""
-    return pointwise_loss(call, 3)
-
-
-@rule(*aten("multi_margin_loss_backward multilabel_margin_loss_backward"), kind=Kind.LOSS)
-def margin_loss_backward(call: Call) -> Cost:
-    return one_pass(call, flops=3 * result(call).elements)
-
-
-@rule("aten.triplet_margin_loss", kind=Kind.LOSS)
-def triplet_margin_loss(call: Call) -> Cost:
-    """Two distances, 4n each: subtract, add eps, a power, add."""
-    return one_pass(call, flops=8 * call.inputs[0].elements)
-
-
-@rule("aten.cosine_embedding_loss", kind=Kind.LOSS)
-def cosine_embedding_loss(call: Call) -> Cost:
-    """Three sums of products: 6n."""
-    return one_pass(call, flops=6 * call.inputs[0].elements)
 
 
 CTC_STEP_FLOPS = 12

@@ -2,14 +2,16 @@
 
 n: elements of the input.  r: rows, groups or channels that are normalised on their own.
 
-FLOPs per element follow the formula in each docstring, x being the input, w and b the weight and
+FLOPs per element follow the formula beside each, x being the input, w and b the weight and
 bias, g the gradient that comes in, xhat the normalised input; one for each operation, no step
 counted twice.
 """
 
+from functools import partial
+
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, is_set, mask, one_pass, result, rule
+from torchtally.work.rule import Kind, PerElement, aten, is_set, mask, one_pass, rule, rules
 
 
 def affine_flops(call: Call) -> int:
@@ -17,37 +19,39 @@ def affine_flops(call: Call) -> int:
     return len(call.tensors("weight")) + len(call.tensors("bias"))
 
 
-@rule(
-    *aten("_softmax softmax special_softmax _log_softmax log_softmax special_log_softmax"),
-    kind=Kind.NORMALIZATION,
+rules(
+    Kind.NORMALIZATION,
+    # exp(x - max(x)) / sum: compare, subtract, exp, add, divide. So is its logarithm.
+    PerElement("_softmax softmax special_softmax _log_softmax log_softmax special_log_softmax", 5),
+    PerElement("_masked_softmax _safe_softmax", 6),  # and a compare for the mask
+    # y * (g - sum(g * y)), or g - exp(y) * sum(g)
+    PerElement("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward", 4),
+    PerElement("batch_norm_backward_reduce", 4, "input"),  # sum(g) and sum(g * (x - mean))
+    # w * rstd * (g - mean(g) - (x - mean) * c)
+    PerElement("batch_norm_backward_elemt", 6, "input"),
+    # A weight split into direction and length (torch.nn.utils.parametrizations.weight_norm).
+    # v * (g / norm(v)): square, add, scale
+    PerElement("_weight_norm _weight_norm_interface", 3, "v"),
+    # (g / norm) * (grad - v * sum(v * grad) / norm^2)
+    PerElement("_weight_norm_interface_backward", 5, "grad_w"),
 )
-def softmax(call: Call) -> Cost:
-    """`exp(x - max(x)) / sum`: compare, subtract, exp, add, divide: 5n. So is its logarithm."""
-    return one_pass(call, flops=5 * result(call).elements)
 
 
-@rule(*aten("_masked_softmax _safe_softmax"), kind=Kind.NORMALIZATION)
-def masked_softmax(call: Call) -> Cost:
-    """Softmax and one compare per element for the mask: 6n."""
-    return one_pass(call, flops=6 * result(call).elements)
+def affine_norm(flops: int, call: Call) -> Cost:
+    """So many FLOPs for each element, and w and b."""
+    return one_pass(call, flops=(flops + affine_flops(call)) * call.tensor("input").elements)
 
 
-@rule(
-    *aten("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward"),
-    kind=Kind.NORMALIZATION,
-)
-def softmax_backward(call: Call) -> Cost:
-    """`y * (g - sum(g * y))`, or `g - exp(y) * sum(g)`: 4n."""
-    return one_pass(call, flops=4 * result(call).elements)
+AFFINE = {
+    # (x - mean(x)) * rstd(x) * w + b: add; subtract, square, add; scale
+    "native_layer_norm layer_norm native_group_norm group_norm instance_norm": 5,
+    "_fused_rms_norm rms_norm": 3,  # x * rsqrt(mean(x * x)) * w: square, add, scale
+    "batch_norm_elemt": 2,  # (x - mean) * rstd * w + b
+}
+"""Operators to FLOPs for each element, before w and b."""
 
-
-@rule(
-    *aten("native_layer_norm layer_norm native_group_norm group_norm instance_norm"),
-    kind=Kind.NORMALIZATION,
-)
-def layer_norm(call: Call) -> Cost:
-    """`(x - mean(x)) * rstd(x) * w + b`: add; subtract, square, add; scale: 5n, and w and b."""
-    return one_pass(call, flops=(5 + affine_flops(call)) * call.tensor("input").elements)
+for operators, count in AFFINE.items():
+    rule(*aten(operators), kind=Kind.NORMALIZATION)(partial(affine_norm, count))
 
 
 def centered_backward(call: Call, flags: tuple[bool, ...]) -> int:
@@ -71,12 +75,6 @@ def layer_norm_backward(call: Call) -> Cost:
     n = call.tensor("input").elements
     flops = centered_backward(call, mask(call, "output_mask", 3)) * n
     return one_pass(call, flops=flops, unread=("bias",))
-
-
-@rule(*aten("_fused_rms_norm rms_norm"), kind=Kind.NORMALIZATION)
-def rms_norm(call: Call) -> Cost:
-    """`x * rsqrt(mean(x * x)) * w`: square, add, scale: 3n, and w."""
-    return one_pass(call, flops=(3 + affine_flops(call)) * call.tensor("input").elements)
 
 
 @rule("aten._fused_rms_norm_backward", kind=Kind.NORMALIZATION)
@@ -160,36 +158,3 @@ def batch_norm_gather_stats(call: Call) -> Cost:
     rest = one_pass(call, flops=flops, unread=("input", *RUNNING), unwritten=RUNNING)
     statistics = sum(spec.bytes for name in RUNNING for spec in call.tensors(name))
     return rest + Cost(bytes_read=statistics, bytes_written=statistics)
-
-
-@rule("aten.batch_norm_elemt", kind=Kind.NORMALIZATION)
-def batch_norm_elemt(call: Call) -> Cost:
-    """`(x - mean) * rstd * w + b`: 2n, and w and b."""
-    return one_pass(call, flops=(2 + affine_flops(call)) * call.tensor("input").elements)
-
-
-@rule("aten.batch_norm_backward_reduce", kind=Kind.NORMALIZATION)
-def batch_norm_backward_reduce(call: Call) -> Cost:
-    """`sum(g)` and `sum(g * (x - mean))`: 4n."""
-    return one_pass(call, flops=4 * call.tensor("input").elements)
-
-
-@rule("aten.batch_norm_backward_elemt", kind=Kind.NORMALIZATION)
-def batch_norm_backward_elemt(call: Call) -> Cost:
-    """`w * rstd * (g - mean(g) - (x - mean) * c)`: 6n."""
-    return one_pass(call, flops=6 * call.tensor("input").elements)
-
-
-# A weight split into direction and length (torch.nn.utils.parametrizations.weight_norm).
-
-
-@rule(*aten("_weight_norm _weight_norm_interface"), kind=Kind.NORMALIZATION)
-def weight_norm(call: Call) -> Cost:
-    """`v * (g / norm(v))`: square, add, scale: 3n."""
-    return one_pass(call, flops=3 * call.tensor("v").elements)
-
-
-@rule("aten._weight_norm_interface_backward", kind=Kind.NORMALIZATION)
-def weight_norm_backward(call: Call) -> Cost:
-    """`(g / norm) * (grad - v * sum(v * grad) / norm^2)`: 5n."""
-    return one_pass(call, flops=5 * call.tensor("grad_w").elements)

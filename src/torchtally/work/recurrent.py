@@ -12,7 +12,7 @@ from math import prod
 
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, is_set, mask, one_pass, result, rule
+from torchtally.work.rule import Kind, PerElement, aten, is_set, mask, one_pass, rule, rules
 
 
 def gates_flops(tokens: int, weights: tuple[TensorSpec, ...]) -> int:
@@ -89,26 +89,12 @@ GRU_FLOPS = 3 * 4 + 1 + 3
 """Three gates: three adds and a function each; reset times the hidden; h = n + z*(h - n)."""
 
 
-@rule("aten._thnn_fused_lstm_cell", kind=Kind.ELEMENTWISE)
-def lstm_gates(call: Call) -> Cost:
-    return one_pass(call, flops=LSTM_FLOPS * result(call).elements)
-
-
-@rule("aten._thnn_fused_gru_cell", kind=Kind.ELEMENTWISE)
-def gru_gates(call: Call) -> Cost:
-    return one_pass(call, flops=GRU_FLOPS * result(call).elements)
-
-
-@rule(
-    *aten("_thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl"),
-    kind=Kind.ELEMENTWISE,
+rules(
+    Kind.ELEMENTWISE,
+    PerElement("_thnn_fused_lstm_cell", LSTM_FLOPS),
+    PerElement("_thnn_fused_gru_cell", GRU_FLOPS),
+    # Four gates: a product with the gradient and 2 or 3 of the slope; c and its tanh: about 22.
+    PerElement("_thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl", 22, "cx"),
+    # Three gates: a product with the gradient and 3 of the slope; the hidden's: about 16.
+    PerElement("_thnn_fused_gru_cell_backward", 16, "grad_hy"),
 )
-def lstm_gates_backward(call: Call) -> Cost:
-    """Four gates: a product with the gradient and 2 or 3 of the slope; c and its tanh: about 22."""
-    return one_pass(call, flops=22 * call.tensor("cx").elements)
-
-
-@rule("aten._thnn_fused_gru_cell_backward", kind=Kind.ELEMENTWISE)
-def gru_gates_backward(call: Call) -> Cost:
-    """Three gates: a product with the gradient and 3 of the slope; the hidden's: about 16."""
-    return one_pass(call, flops=16 * call.tensor("grad_hy").elements)

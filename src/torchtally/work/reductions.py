@@ -5,33 +5,47 @@ n: elements that come in.  r: elements of the result.  k: elements in one poolin
 Adding n numbers up is counted as n additions (not n - 1 for each result), a maximum as n compares.
 """
 
+from functools import partial
 from math import prod
 
 from torchtally.trace import Call
 from torchtally.work.arithmetic import COMPLEX_MULTIPLY, add_flops, is_complex
 from torchtally.work.cost import Cost
 from torchtally.work.indexing import touch
-from torchtally.work.rule import Kind, aten, integers, one_pass, result, rule
+from torchtally.work.rule import Kind, PerElement, aten, integers, one_pass, result, rule, rules
 
 
-def per_input(call: Call, flops: int, per_result: int = 0) -> Cost:
+def reduction(per_input: int, per_result: int, call: Call) -> Cost:
     """So many FLOPs for each of the n elements of the first input and each of the r results."""
     source = call.inputs[0]
     of_results = per_result * result(call).elements if call.outputs else 0
-    return one_pass(call, flops=flops * source.elements * add_flops(source) + of_results)
+    return one_pass(call, flops=per_input * source.elements * add_flops(source) + of_results)
 
 
-@rule(
-    *aten(
-        "sum nansum amax amin argmax argmin any all _is_all_true _is_any_true"
-        " count_nonzero cumsum cummax cummin _cummax_helper _cummin_helper sum_to_size"
-        " segment_reduce hash_tensor median nanmedian histc bincount"
-    ),
-    kind=Kind.REDUCTION,
-)
-def one_step(call: Call) -> Cost:
-    """One add or compare for each element: n."""
-    return per_input(call, 1)
+FLOPS_PER_INPUT_AND_RESULT = {
+    # one add or compare
+    "sum nansum amax amin argmax argmin any all _is_all_true _is_any_true count_nonzero": (1, 0),
+    "cumsum cummax cummin _cummax_helper _cummin_helper sum_to_size segment_reduce": (1, 0),
+    "hash_tensor median nanmedian histc bincount equal": (1, 0),
+    "mean nanmean": (1, 1),  # the sum and a division
+    "aminmax _aminmax": (2, 0),
+    # a power and an add, a root at the end
+    "linalg_vector_norm linalg_norm norm frobenius_norm linalg__powsum norm_except_dim": (2, 1),
+    # add for the mean; subtract it, square, add; divide
+    "var std var_mean std_mean": (4, 1),
+    # compare for the maximum; subtract it, exp, add; log
+    "logsumexp special_logsumexp logcumsumexp _logcumsumexp": (4, 1),
+    "dist allclose": (3, 0),  # subtract, a power (or a compare), add
+    # at most: multiply by the result, add up from the end, divide
+    "cumprod_backward cummaxmin_backward": (3, 0),
+    "cosine_similarity": (6, 3),  # three sums of products; two roots and a division
+    "pairwise_distance": (4, 1),  # subtract, add eps, a power, add; a root
+    "renorm embedding_renorm": (3, 0),  # a power, an add, and scaling back
+}
+"""Operators to FLOPs for each element that comes in and for each of the result."""
+
+for operators, counts in FLOPS_PER_INPUT_AND_RESULT.items():
+    rule(*aten(operators), kind=Kind.REDUCTION)(partial(reduction, *counts))
 
 
 @rule(*aten("max min"), kind=Kind.REDUCTION)
@@ -54,26 +68,6 @@ def trace(call: Call) -> Cost:
     return touch(call, table="self", elements=n, flops=n)
 
 
-@rule(*aten("mean nanmean"), kind=Kind.REDUCTION)
-def mean(call: Call) -> Cost:
-    """The sum and a division: n + r."""
-    return per_input(call, 1, per_result=1)
-
-
-@rule(*aten("aminmax _aminmax"), kind=Kind.REDUCTION)
-def aminmax(call: Call) -> Cost:
-    return per_input(call, 2)
-
-
-@rule(
-    *aten("linalg_vector_norm linalg_norm norm frobenius_norm linalg__powsum norm_except_dim"),
-    kind=Kind.REDUCTION,
-)
-def norm(call: Call) -> Cost:
-    """2n + r: a power and an add for each element, a root at the end."""
-    return per_input(call, 2, per_result=1)
-
-
 @rule(*aten("_foreach_norm _foreach_powsum"), kind=Kind.REDUCTION)
 def foreach_norm(call: Call) -> Cost:
     n = sum(spec.elements for spec in call.tensors("self"))
@@ -83,29 +77,6 @@ def foreach_norm(call: Call) -> Cost:
 @rule("aten._foreach_max", kind=Kind.REDUCTION)
 def foreach_max(call: Call) -> Cost:
     return one_pass(call, flops=sum(spec.elements for spec in call.tensors("self")))
-
-
-@rule(*aten("var std var_mean std_mean"), kind=Kind.REDUCTION)
-def variance(call: Call) -> Cost:
-    """4n + r: add for the mean; subtract it, square, add; divide."""
-    return per_input(call, 4, per_result=1)
-
-
-@rule(*aten("logsumexp special_logsumexp logcumsumexp _logcumsumexp"), kind=Kind.REDUCTION)
-def logsumexp(call: Call) -> Cost:
-    """4n + r: compare for the maximum; subtract it, exp, add; log."""
-    return per_input(call, 4, per_result=1)
-
-
-@rule(*aten("equal"), kind=Kind.REDUCTION)
-def equal(call: Call) -> Cost:
-    return per_input(call, 1)
-
-
-@rule(*aten("dist allclose"), kind=Kind.REDUCTION)
-def distance(call: Call) -> Cost:
-    """3n: subtract, a power (or a compare), add."""
-    return per_input(call, 3)
 
 
 @rule(*aten("_cdist_forward cdist _euclidean_dist"), kind=Kind.REDUCTION)
@@ -127,30 +98,6 @@ def pairwise_distances_backward(call: Call) -> Cost:
 def self_distances(call: Call) -> Cost:
     M = call.tensor("self").shape[-1]
     return one_pass(call, flops=(3 * M + 1) * result(call).elements)
-
-
-@rule(*aten("cumprod_backward cummaxmin_backward"), kind=Kind.REDUCTION)
-def scan_backward(call: Call) -> Cost:
-    """3n at most: multiply by the result, add up from the end, divide."""
-    return per_input(call, 3)
-
-
-@rule(*aten("cosine_similarity"), kind=Kind.REDUCTION)
-def cosine_similarity(call: Call) -> Cost:
-    """6n + 3r: three sums of products; two roots and a division."""
-    return per_input(call, 6, per_result=3)
-
-
-@rule(*aten("pairwise_distance"), kind=Kind.REDUCTION)
-def pairwise_distance(call: Call) -> Cost:
-    """4n + r: subtract, add eps, a power, add; a root."""
-    return per_input(call, 4, per_result=1)
-
-
-@rule(*aten("renorm embedding_renorm"), kind=Kind.REDUCTION)
-def renorm(call: Call) -> Cost:
-    """3n: a power, an add, and scaling back."""
-    return per_input(call, 3)
 
 
 # Pooling.
@@ -185,19 +132,6 @@ def avg_pool_backward(call: Call) -> Cost:
 
 @rule(
     *aten(
-        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward"
-        " fractional_max_pool2d_backward fractional_max_pool3d_backward"
-        " adaptive_max_pool2d_backward adaptive_max_pool3d_backward"
-    ),
-    kind=Kind.REDUCTION,
-)
-def max_pool_backward(call: Call) -> Cost:
-    """Each gradient is added where its maximum was, by the saved indices."""
-    return one_pass(call, flops=call.tensor("grad_output").elements, unread=("self",))
-
-
-@rule(
-    *aten(
         "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d"
         " _adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"
         " mkldnn_adaptive_avg_pool2d"
@@ -221,6 +155,16 @@ def adaptive_avg_pool_backward(call: Call) -> Cost:
     return one_pass(call, flops=n, unread=("self",))
 
 
-@rule(*aten("max_unpool2d max_unpool3d"), kind=Kind.REDUCTION)
-def unpool(call: Call) -> Cost:
-    return one_pass(call)
+rules(
+    Kind.REDUCTION,
+    PerElement("max_unpool2d max_unpool3d"),
+    # Each gradient is added where its maximum was, by the saved indices.
+    PerElement(
+        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward"
+        " fractional_max_pool2d_backward fractional_max_pool3d_backward"
+        " adaptive_max_pool2d_backward adaptive_max_pool3d_backward",
+        flops=1,
+        of="grad_output",
+        unread=("self",),
+    ),
+)

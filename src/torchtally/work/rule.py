@@ -13,6 +13,7 @@ A rule's file opens with the legend of its shape letters. Conventions that hold 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.cost import Cost
@@ -80,6 +81,32 @@ def rule(*names: str, kind: Kind) -> Callable[[Formula], Formula]:
 def aten(names: str) -> list[str]:
     """Full names of operators listed in a string: "mm bmm" gives "aten.mm", "aten.bmm"."""
     return [f"aten.{name}" for name in names.split()]
+
+
+RESULT, FIRST = "result", "first"
+
+
+class PerElement(NamedTuple):
+    """Operators whose FLOPs are a number for each element of one tensor, in one pass."""
+
+    operators: str
+    flops: int = 0
+    of: str = RESULT
+    """An argument, or the first result (RESULT) or input (FIRST)."""
+    unread: tuple[str, ...] = ()
+
+    def cost(self, call: Call) -> Cost:
+        if self.of == RESULT:
+            counted = result(call)
+        else:
+            counted = call.inputs[0] if self.of == FIRST else call.tensor(self.of)
+        return one_pass(call, flops=self.flops * counted.elements, unread=self.unread)
+
+
+def rules(kind: Kind, *rows: PerElement) -> None:
+    """Register a rule for the operators of each row. Raises ValueError as `rule` does."""
+    for row in rows:
+        rule(*aten(row.operators), kind=kind)(row.cost)
 
 
 def one_pass(

@@ -9,7 +9,7 @@ n * log2(k), a heap of k. Logarithms are rounded up.
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, integer, one_pass, result, rule
+from torchtally.work.rule import Kind, PerElement, aten, integer, one_pass, result, rule, rules
 
 
 def log2_up(n: int) -> int:
@@ -23,15 +23,11 @@ def row(call: Call, default_dim: int = -1) -> int:
     return shape[integer(call, "dim", default_dim)] if shape else 1
 
 
-@rule(*aten("sort argsort mode"), kind=Kind.SORTING)
+@rule(*aten("sort argsort mode msort"), kind=Kind.SORTING)
 def sort(call: Call) -> Cost:
-    """log2(n) compares for each element."""
-    return one_pass(call, flops=call.tensor("self").elements * log2_up(row(call)))
-
-
-@rule("aten.msort", kind=Kind.SORTING)
-def msort(call: Call) -> Cost:
-    return one_pass(call, flops=call.tensor("self").elements * log2_up(row(call, default_dim=0)))
+    """log2(n) compares for each element; msort's rows are its columns."""
+    n = row(call, default_dim=0 if call.name == "aten.msort" else -1)
+    return one_pass(call, flops=call.tensor("self").elements * log2_up(n))
 
 
 @rule("aten.topk", kind=Kind.SORTING)
@@ -39,12 +35,6 @@ def topk(call: Call) -> Cost:
     """log2(k) compares for each element."""
     k = integer(call, "k", 1)
     return one_pass(call, flops=call.tensor("self").elements * log2_up(k))
-
-
-@rule(*aten("kthvalue"), kind=Kind.SORTING)
-def kthvalue(call: Call) -> Cost:
-    """A compare for each element, as quickselect takes on average up to a constant."""
-    return one_pass(call, flops=call.tensor("self").elements)
 
 
 @rule(*aten("quantile nanquantile"), kind=Kind.SORTING)
@@ -61,14 +51,16 @@ def unique(call: Call) -> Cost:
     return one_pass(call, flops=n * log2_up(n) + n)
 
 
-@rule(*aten("unique_consecutive unique_dim_consecutive"), kind=Kind.SORTING)
-def unique_consecutive(call: Call) -> Cost:
-    return one_pass(call, flops=call.tensor("self").elements)
-
-
 @rule(*aten("searchsorted bucketize"), kind=Kind.SORTING)
 def search(call: Call) -> Cost:
     """A binary search for each result: log2(b) compares."""
     table = call.tensors("sorted_sequence") or call.tensors("boundaries")
     b = table[0].shape[-1] if table[0].shape else 1
     return one_pass(call, flops=result(call).elements * log2_up(b))
+
+
+rules(
+    Kind.SORTING,
+    PerElement("kthvalue", 1, "self"),  # as quickselect takes on average, up to a constant
+    PerElement("unique_consecutive unique_dim_consecutive", 1, "self"),
+)

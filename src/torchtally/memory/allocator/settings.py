@@ -4,8 +4,9 @@ Source: c10/core/AllocatorConfig and c10/cuda/CUDAAllocatorConfig of PyTorch 2.1
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torchtally.errors import UsageError
 
@@ -78,34 +79,15 @@ class AllocatorSettings:
 
     def having(self, option: str, value: str) -> "AllocatorSettings":
         """These settings with one option set, its value parsed from text."""
-        match option:
-            case "max_split_size_mb":
-                return replace(self, max_split_bytes=mebibytes(option, value, at_least=20))
-            case "max_non_split_rounding_mb":
-                size = mebibytes(option, value, at_least=20)
-                return replace(self, max_non_split_rounding_bytes=size)
-            case "large_segment_size_mb":
-                return replace(self, large_segment_bytes=mebibytes(option, value, at_least=11))
-            case "garbage_collection_threshold":
-                threshold = share(option, value)
-                if not 0 < threshold < 1:
-                    raise wrong(option, value, "a number between 0 and 1")
-                return replace(self, garbage_collection_threshold=threshold)
-            case "per_process_memory_fraction":
-                return replace(self, per_process_memory_fraction=share(option, value))
-            case "expandable_segments":
-                if value not in ("True", "False"):
-                    raise wrong(option, value, "True or False")
-                return replace(self, is_expandable=value == "True")
-            case "roundup_power2_divisions":
-                return replace(self, roundup_power2_divisions=divisions(option, value))
-            case _ if option in IGNORED:
-                return self
-            case _:
-                raise UsageError(
-                    f"{VARIABLES[1]}: unknown option {option!r}.\n"
-                    f"Those that change how much memory is reserved: {', '.join(KNOWN)}."
-                )
+        if option in IGNORED:
+            return self
+        if option not in OPTIONS:
+            raise UsageError(
+                f"{VARIABLES[1]}: unknown option {option!r}.\n"
+                f"Those that change how much memory is reserved: {', '.join(OPTIONS)}."
+            )
+        field, parse = OPTIONS[option]
+        return replace(self, **{field: parse(option, value)})
 
     def divisions_at(self, size_bytes: int) -> int:
         """Into how many steps the power of two around a size is divided; 0 or 1: none."""
@@ -115,23 +97,6 @@ class AllocatorSettings:
     @property
     def rounds_up(self) -> bool:
         return self.roundup_power2_divisions is not NO_DIVISIONS
-
-    @property
-    def is_default(self) -> bool:
-        default = AllocatorSettings()
-        names = (field.name for field in fields(self) if field.name != "text")
-        return all(getattr(self, name) == getattr(default, name) for name in names)
-
-
-KNOWN = (
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "large_segment_size_mb",
-    "garbage_collection_threshold",
-    "per_process_memory_fraction",
-    "expandable_segments",
-    "roundup_power2_divisions",
-)
 
 
 def options(text: str) -> Iterator[tuple[str, str]]:
@@ -150,10 +115,13 @@ def options(text: str) -> Iterator[tuple[str, str]]:
         yield option, value
 
 
-def mebibytes(option: str, value: str, *, at_least: int) -> int:
-    if not value.isdecimal() or int(value) < at_least:
-        raise wrong(option, value, f"a whole number of MiB, {at_least} or more")
-    return min(int(value) * MIB, UNLIMITED)
+def mebibytes(at_least: int) -> Callable[[str, str], int]:
+    def parse(option: str, value: str) -> int:
+        if not value.isdecimal() or int(value) < at_least:
+            raise wrong(option, value, f"a whole number of MiB, {at_least} or more")
+        return min(int(value) * MIB, UNLIMITED)
+
+    return parse
 
 
 def share(option: str, value: str) -> float:
@@ -164,6 +132,19 @@ def share(option: str, value: str) -> float:
     if not 0 <= fraction <= 1:
         raise wrong(option, value, "a number between 0 and 1")
     return fraction
+
+
+def threshold(option: str, value: str) -> float:
+    fraction = share(option, value)
+    if not 0 < fraction < 1:
+        raise wrong(option, value, "a number between 0 and 1")
+    return fraction
+
+
+def flag(option: str, value: str) -> bool:
+    if value not in ("True", "False"):
+        raise wrong(option, value, "True or False")
+    return value == "True"
 
 
 def divisions(option: str, value: str) -> tuple[int, ...]:
@@ -197,3 +178,15 @@ def power_of_two(option: str, value: str) -> int:
 
 def wrong(option: str, value: str, expected: str) -> UsageError:
     return UsageError(f"{VARIABLES[1]}: {option}:{value} is not {expected}.")
+
+
+OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "max_split_size_mb": ("max_split_bytes", mebibytes(20)),
+    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", mebibytes(20)),
+    "large_segment_size_mb": ("large_segment_bytes", mebibytes(11)),
+    "garbage_collection_threshold": ("garbage_collection_threshold", threshold),
+    "per_process_memory_fraction": ("per_process_memory_fraction", share),
+    "expandable_segments": ("is_expandable", flag),
+    "roundup_power2_divisions": ("roundup_power2_divisions", divisions),
+}
+"""By torch's name: the field of the settings, and how its text is read."""
