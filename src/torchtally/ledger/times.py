@@ -8,8 +8,8 @@ from math import fsum
 from torchtally.errors import UsageError
 from torchtally.ledger.pricing import CallCost
 from torchtally.ledger.total import Untimed
-from torchtally.timing.roofline import Bound, Roofline
-from torchtally.timing.schedule import CallTime, Slot, call_time, no_time, schedule
+from torchtally.timing.roofline import Roofline
+from torchtally.timing.schedule import NOTHING, CallTime, Slot, call_time, no_time, schedule
 from torchtally.trace import Call, Trace
 from torchtally.work import Kind
 
@@ -35,11 +35,8 @@ class Times:
         return fsum(slot.kernel_s for slot in self.slots[first:end])
 
 
-NO_SLOT = Slot(0.0, 0.0, Bound.OVERHEAD, False)
-
-
 def no_times(trace: Trace) -> Times:
-    return Times(None, (NO_SLOT,) * len(trace.ops))
+    return Times(None, (NOTHING,) * len(trace.ops))
 
 
 def predict_times(

@@ -82,6 +82,11 @@ class Call(Record, frozen=True):
     is_mutating: bool = False
     """The operator writes to at least one argument (`add_`, `out=`)."""
 
+    @property
+    def plain_name(self) -> str:
+        """The name without its namespace and the mark of an in-place form: "mm", "add"."""
+        return self.name.partition(".")[2].removesuffix("_")
+
     def tensors(self, argument: str) -> tuple[TensorSpec, ...]:
         """The tensors given for one argument: none, one, or those of a list."""
         return tuple(spec for spec in self.inputs if spec.argument == argument)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost, Kind
+from torchtally.work.rule import integer
 
 
 class Features(NamedTuple):
@@ -88,8 +89,7 @@ def convolution(call: Call, cost: Cost) -> Features | None:
         return None
     weight = weights[0]
     result = call.tensors("grad_output") or call.outputs[:1]
-    G = call.literal("groups", 1)
-    G = G if isinstance(G, int) and G > 0 else 1
+    G = max(1, integer(call, "groups", 1))
     O, k = weight.shape[0], prod(weight.shape[2:])  # noqa: E741
     M = result[0].elements // O if O else 0
     filters = "pointwise" if k == 1 else "depthwise" if G == O and G > 1 else "spatial"

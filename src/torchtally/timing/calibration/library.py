@@ -32,25 +32,21 @@ def of_chip(target: Chip) -> Calibration | None:
     """The user's own of this chip, else the package's, else None. Raises UsageError for a file
     that is not a calibration.
     """
-    for path in (*_files(folder()), *_files(SHIPPED)):
+    for path in (*files(folder()), *files(SHIPPED)):
         heading = title(path)
-        if heading.kind == "cuda" and _names(heading.device, target):
+        if heading.kind == "cuda" and find_chip(heading.device) == target:
             return read(path)
     return None
 
 
 def of_host() -> Calibration | None:
     """The last one of a CPU that the user made, else the package's of a CPU of the same name."""
-    mine = [read(file) for file in _files(folder()) if title(file).kind == "cpu"]
+    mine = [read(file) for file in files(folder()) if title(file).kind == "cpu"]
     if not mine and (name := processor_name()):
-        shipped = [(file, title(file)) for file in _files(SHIPPED)]
+        shipped = [(file, title(file)) for file in files(SHIPPED)]
         mine = [read(file) for file, of in shipped if (of.kind, of.device) == ("cpu", name)]
     return max(mine, key=lambda calibration: calibration.date, default=None)
 
 
-def _files(place: Path) -> list[Path]:
+def files(place: Path) -> list[Path]:
     return sorted(place.glob("*.json")) if place.is_dir() else []
-
-
-def _names(device: str, target: Chip) -> bool:
-    return find_chip(device) == target

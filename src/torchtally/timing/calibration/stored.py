@@ -6,7 +6,7 @@ from torchtally.chips import chip
 from torchtally.errors import UsageError
 from torchtally.timing.calibration import Calibration
 from torchtally.timing.calibration.file import read
-from torchtally.timing.calibration.library import SHIPPED, folder, of_chip
+from torchtally.timing.calibration.library import SHIPPED, files, folder, of_chip
 
 KINDS = ("auto", "cpu", "cuda")
 
@@ -23,7 +23,7 @@ def stored(device: str, name: str) -> Calibration:
             return calibration
         raise UsageError(f"There is no measurement of {name} yet.\n{_places((folder(), SHIPPED))}")
     kind = name.strip().lower() or device
-    own = [read(path) for path in _files(folder())]
+    own = [read(path) for path in files(folder())]
     fitting = [calibration for calibration in own if kind in ("auto", calibration.kind)]
     if not fitting:
         what = "this machine" if kind == "auto" else f"a device of kind {kind} here"
@@ -31,14 +31,10 @@ def stored(device: str, name: str) -> Calibration:
     return max(fitting, key=lambda calibration: calibration.date)
 
 
-def _files(place: Path) -> list[Path]:
-    return sorted(place.glob("*.json")) if place.is_dir() else []
-
-
 def _places(folders: tuple[Path, ...]) -> str:
     """Where calibrations are, and which."""
     lines = ["Run `tally bench` to measure it. Calibrations are looked for in"]
     for place in folders:
-        names = [path.name for path in _files(place)]
+        names = [path.name for path in files(place)]
         lines.append(f"  {place}: {', '.join(names) or 'none there'}")
     return "\n".join(lines)

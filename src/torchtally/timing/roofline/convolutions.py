@@ -19,6 +19,7 @@ has no product worth the name: it goes by bytes. float32 uses TF32 where the cal
 is true by default). Winograd's and FFT's algorithms, which multiply less, are not modelled.
 """
 
+from itertools import compress
 from math import ceil, prod
 
 from torchtally.chips import Chip
@@ -28,6 +29,7 @@ from torchtally.timing.roofline.products import Product, product_dtype, product_
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, vector_peak_flop_per_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
+from torchtally.work.rule import integer, mask
 
 
 def convolution_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
@@ -40,13 +42,12 @@ def convolution_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
         found_s, launches = product_s(product, chip)
         compute_s += found_s
         overhead_s += KERNEL_S * launches
-    moved_bytes = cost.bytes
     if needs_transposes(call, weight):
         moved = activations(call)
         transposed_bytes = 2 * sum(spec.bytes for spec in moved)
         compute_s += transposed_bytes / bandwidth_bytes_per_s(chip)
         overhead_s += KERNEL_S * len(moved)
-    memory_s = moved_bytes / bandwidth_bytes_per_s(chip)
+    memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
     return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
 
 
@@ -55,8 +56,7 @@ def is_backward(call: Call) -> bool:
 
 
 def groups_of(call: Call) -> int:
-    groups = call.literal("groups", 1)
-    return groups if isinstance(groups, int) and groups > 0 else 1
+    return max(1, integer(call, "groups", 1))
 
 
 def forward_input(call: Call) -> TensorSpec:
@@ -73,7 +73,7 @@ def is_depthwise(call: Call, weight: TensorSpec) -> bool:
 def depthwise_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """By bytes, or by the vector units."""
     peak = vector_peak_flop_per_s(call.tensor("weight").dtype, chip)
-    gradients = wanted_gradients(call) if is_backward(call) else 1
+    gradients = sum(gradient_flags(call)) if is_backward(call) else 1
     return bound_kernel(
         compute_s=cost.flops / peak if peak else 0.0,
         memory_s=cost.bytes / bandwidth_bytes_per_s(chip),
@@ -81,35 +81,26 @@ def depthwise_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     )
 
 
-def gradient_flags(call: Call) -> tuple[bool, bool]:
+def gradient_flags(call: Call) -> tuple[bool, ...]:
     """(input's gradient wanted, filter's gradient wanted)."""
-    flags = call.literal("output_mask")
-    if isinstance(flags, tuple) and len(flags) >= 2:
-        return bool(flags[0]), bool(flags[1])
-    return True, True
-
-
-def wanted_gradients(call: Call) -> int:
-    return sum(gradient_flags(call))
+    return mask(call, "output_mask", 2)[:2]
 
 
 def implicit_products(call: Call, cost: Cost) -> tuple[Product, ...]:
     """The products that one call runs; their FLOPs add up to the call's."""
     weight, source = call.tensor("weight"), forward_input(call)
-    count = wanted_gradients(call) if is_backward(call) else 1
+    count = sum(gradient_flags(call)) if is_backward(call) else 1
     if count == 0 or cost.flops == 0:
         return ()
     flops = ceil(cost.flops / count * padding_factor(call, weight))
     if not is_backward(call):
         result = call.outputs[0] if call.outputs else source
         return (rows_by_channels(call, weight, result, flops),)
-    products = []
-    of_input, of_weight = gradient_flags(call)
-    if of_input:
-        products.append(rows_by_channels(call, weight, source, flops))
-    if of_weight:
-        products.append(filter_gradient(call, weight, flops))
-    return tuple(products)
+    gradients = (
+        rows_by_channels(call, weight, source, flops),
+        filter_gradient(call, weight, flops),
+    )
+    return tuple(compress(gradients, gradient_flags(call)))
 
 
 def padded_channels(channels: int) -> int:
@@ -119,9 +110,8 @@ def padded_channels(channels: int) -> int:
 
 def padding_factor(call: Call, weight: TensorSpec) -> float:
     """Executed over counted work of a convolution: tensor cores multiply padded channels, too."""
-    dtype, _ = product_dtype(call, weight)
     channels = weight.shape[1]
-    if dtype in ("float32", "float64") or not channels:
+    if not channels or not uses_tensor_cores(call, weight):
         return 1.0
     return padded_channels(channels) / channels
 
@@ -162,18 +152,17 @@ def with_depth(
 def activations(call: Call) -> list[TensorSpec]:
     """The tensors of positions that go in and out: not filters and biases."""
     going_in = [spec for spec in call.inputs if spec.argument in ("input", "self", "grad_output")]
-    going_out = list(call.outputs[:1]) if not is_backward(call) else gradient_of_input(call)
-    return going_in + going_out
+    gives_positions = not is_backward(call) or gradient_flags(call)[0]
+    return going_in + list(call.outputs[:1] if gives_positions else ())
 
 
-def gradient_of_input(call: Call) -> list[TensorSpec]:
-    return list(call.outputs[:1]) if gradient_flags(call)[0] else []
+def uses_tensor_cores(call: Call, weight: TensorSpec) -> bool:
+    dtype, _ = product_dtype(call, weight)
+    return dtype not in ("float32", "float64")
 
 
 def needs_transposes(call: Call, weight: TensorSpec) -> bool:
     """Channels are not innermost, in a dtype that tensor cores multiply."""
-    dtype, _ = product_dtype(call, weight)
-    if dtype in ("float32", "float64"):
-        return False
     source = forward_input(call)
-    return len(source.shape) > 2 and source.shape[1] > 1 and source.stride[1] != 1
+    is_channels_first = len(source.shape) > 2 and source.shape[1] > 1 and source.stride[1] != 1
+    return is_channels_first and uses_tensor_cores(call, weight)

@@ -102,7 +102,7 @@ def launches_of(call: Call, kind: Kind, cost: Cost) -> int:
     """The same, for a caller who knows the call's cost already."""
     if kind.is_free or kind is Kind.UNCOUNTED or not (cost.bytes or cost.flops):
         return 0
-    name = call.name.partition(".")[2].removesuffix("_")
+    name = call.plain_name
     if name.startswith(("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")):
         return list_launches(call, name)
     if kind is Kind.CONVOLUTION and "backward" in name:
@@ -191,17 +191,23 @@ def attention_launches(call: Call) -> int:
 
 def recurrent_launches(call: Call) -> int:
     """The inputs' product of each matrix, and for each step the hidden state's and the gates."""
-    shape, sizes = call.inputs[0].shape, call.literal("batch_sizes")
-    if isinstance(sizes, tuple) and sizes:
-        steps = len(sizes)
-    elif len(shape) < 3:
-        steps = 1
-    else:
-        steps = shape[1] if call.literal("batch_first") is True else shape[0]
+    steps, _ = steps_and_sequences(call)
     matrices = sum(len(spec.shape) == 2 for spec in call.tensors("weight") or call.inputs[1:])
     pairs = max(1, matrices // 2)
     times = 2 if "backward" in call.name else 1
     return times * pairs * (1 + 2 * steps)
+
+
+def steps_and_sequences(call: Call) -> tuple[int, int]:
+    """(S, B). Packed sequences: as many steps as the longest has, the mean of sequences in each."""
+    shape = call.inputs[0].shape
+    sizes = call.literal("batch_sizes")
+    if isinstance(sizes, tuple) and sizes:
+        return len(sizes), max(1, -(-shape[0] // len(sizes)))
+    if len(shape) < 3:
+        return 1, max(1, shape[0] if len(shape) == 2 else 1)
+    first, second = shape[0], shape[1]
+    return (second, first) if call.literal("batch_first") is True else (first, second)
 
 
 def embedding_launches(call: Call) -> int:

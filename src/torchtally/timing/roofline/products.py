@@ -30,6 +30,7 @@ from torchtally.timing.roofline.rates import (
 )
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
+from torchtally.work.rule import result
 
 MATRIX_TILES = (
     (256, 128),
@@ -174,8 +175,7 @@ SECOND_IS_FIRST = ("addmm", "baddbmm", "addmv", "_addmm_activation", "addbmm", "
 
 def operands(call: Call) -> tuple[TensorSpec, TensorSpec | None]:
     """A and B; B is None for an operator of one tensor."""
-    name = call.name.partition(".")[2].removesuffix("_")
-    skipped = 1 if name in SECOND_IS_FIRST else 0
+    skipped = 1 if call.plain_name in SECOND_IS_FIRST else 0
     chosen = call.inputs[skipped : skipped + 2]
     return chosen[0], chosen[1] if len(chosen) > 1 else None
 
@@ -187,29 +187,20 @@ def products_of(call: Call, cost: Cost) -> tuple[Product, ...]:
     serves every operator; an operator with several products (a linear layer's backward) is taken
     as that many of equal size.
     """
-    if name_of(call) == "_foreach_mm":
+    if call.plain_name == "_foreach_mm":
         count = len(call.outputs)
         pairs = zip(call.inputs[:count], call.inputs[count:], strict=False)
         return tuple(plain_product(call, left, right) for left, right in pairs)
     left, right = operands(call)
-    shape = result_shape(call)
     dtype, itemsize_bytes = product_dtype(call, left)
-    M, N, batch = matrix_of(shape)
+    M, N, batch = matrix_of(result(call).shape)
     if is_folded(left, right, batch):
         # (B, M, K) @ (K, N): one matrix of B * M rows, as at::matmul and at::linear fold it.
         M, batch = M * batch, 1
     terms = max(1, M * N * batch)
-    return (
-        Product(
-            batch=batch,
-            M=M,
-            N=N,
-            K=max(1, ceil(cost.flops / (2 * terms))) if cost.flops else 0,
-            dtype=dtype,
-            itemsize_bytes=itemsize_bytes,
-            is_aligned=are_aligned([spec for spec in (left, right) if spec], N * itemsize_bytes),
-        ),
-    )
+    K = max(1, ceil(cost.flops / (2 * terms))) if cost.flops else 0
+    aligned = are_aligned([spec for spec in (left, right) if spec], N * itemsize_bytes)
+    return (Product(batch, M, N, K, dtype, itemsize_bytes, aligned),)
 
 
 def plain_product(call: Call, left: TensorSpec, right: TensorSpec) -> Product:
@@ -218,16 +209,6 @@ def plain_product(call: Call, left: TensorSpec, right: TensorSpec) -> Product:
     N = right.shape[-1]
     aligned = are_aligned([left, right], N * itemsize_bytes)
     return Product(1, M, N, K, dtype, itemsize_bytes, aligned)
-
-
-def name_of(call: Call) -> str:
-    return call.name.partition(".")[2].removesuffix("_")
-
-
-def result_shape(call: Call) -> tuple[int, ...]:
-    if call.outputs:
-        return call.outputs[0].shape
-    return next((spec.shape for spec in call.inputs if spec.is_written), ())
 
 
 def matrix_of(shape: Sequence[int]) -> tuple[int, int, int]:

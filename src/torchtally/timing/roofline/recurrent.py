@@ -13,11 +13,13 @@ Backward of the inputs is as long as forward; of the weights, one product over a
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Kernel
+from torchtally.timing.roofline.launches import steps_and_sequences
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import Product, product_dtype, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
+from torchtally.work.rule import mask
 
 STEP_KERNELS = 2
 """The product of the hidden state, and the gates."""
@@ -26,47 +28,28 @@ STEP_KERNELS = 2
 def recurrent_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """Compute, or memory where reading the hidden state's weights again takes longer."""
     S, B = steps_and_sequences(call)
-    is_backward = "backward" in call.name
+    gives_weights = "backward" in call.name and all(mask(call, "output_mask", 4)[3:])
     compute_s = memory_s = overhead_s = 0.0
     bandwidth = bandwidth_bytes_per_s(chip)
     for weight, is_hidden in matrices(call):
         rows, columns = weight.shape
         dtype, itemsize_bytes = product_dtype(call, weight)
-        at_once = Product(1, S * B, rows, columns, dtype, itemsize_bytes)
-        one_step = Product(1, B, rows, columns, dtype, itemsize_bytes)
+        over_time = []
         if is_hidden:
-            step_s, _ = product_s(one_step, chip)
+            step_s, _ = product_s(Product(1, B, rows, columns, dtype, itemsize_bytes), chip)
             compute_s += S * step_s
             memory_s += S * weight.bytes / bandwidth
             overhead_s += S * STEP_KERNELS * KERNEL_S
         else:
-            found_s, launches = product_s(at_once, chip)
-            compute_s += found_s
-            overhead_s += launches * KERNEL_S
-        if is_backward and wants_weights(call):
-            over_time = Product(1, rows, columns, S * B, dtype, itemsize_bytes)
-            found_s, launches = product_s(over_time, chip)
-            compute_s += found_s
+            over_time.append(Product(1, S * B, rows, columns, dtype, itemsize_bytes))
+        if gives_weights:
+            over_time.append(Product(1, rows, columns, S * B, dtype, itemsize_bytes))
+        for product in over_time:
+            product_seconds, launches = product_s(product, chip)
+            compute_s += product_seconds
             overhead_s += launches * KERNEL_S
     memory_s = max(memory_s, cost.bytes / bandwidth)
     return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
-
-
-def wants_weights(call: Call) -> bool:
-    flags = call.literal("output_mask")
-    return bool(flags[3]) if isinstance(flags, tuple) and len(flags) > 3 else True
-
-
-def steps_and_sequences(call: Call) -> tuple[int, int]:
-    """(S, B). Packed sequences: as many steps as the longest has, the mean of sequences in each."""
-    shape = call.inputs[0].shape
-    sizes = call.literal("batch_sizes")
-    if isinstance(sizes, tuple) and sizes:
-        return len(sizes), max(1, -(-shape[0] // len(sizes)))
-    if len(shape) < 3:
-        return 1, max(1, shape[0] if len(shape) == 2 else 1)
-    first, second = shape[0], shape[1]
-    return (second, first) if call.literal("batch_first") is True else (first, second)
 
 
 def matrices(call: Call) -> list[tuple[TensorSpec, bool]]:

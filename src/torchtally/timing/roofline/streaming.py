@@ -69,13 +69,14 @@ SPECIAL_PER_CLOCK_OF_FMA = 1 / 8
 multiply-adds (CUDA C++ Programming Guide, "Arithmetic Instructions", 8.6; beside 64 on 7.x and
 8.0)."""
 
-SPECIAL_FUNCTIONS_LISTED = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sigmoid"
-    " erf erfc erfinv gelu silu mish softplus logit pow sqrt rsqrt lgamma digamma logaddexp"
-    " log_sigmoid_forward _softmax _log_softmax logsumexp gelu_backward silu_backward"
-    " tanh_backward sigmoid_backward softplus_backward mish_backward"
+SPECIAL_FUNCTIONS = frozenset(
+    """
+    exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sigmoid
+    erf erfc erfinv gelu silu mish softplus logit pow sqrt rsqrt lgamma digamma logaddexp
+    log_sigmoid_forward _softmax _log_softmax logsumexp gelu_backward silu_backward tanh_backward
+    sigmoid_backward softplus_backward mish_backward
+    """.split()  # noqa: SIM905
 )
-SPECIAL_FUNCTIONS = frozenset(SPECIAL_FUNCTIONS_LISTED.split())
 SPECIAL_PER_ELEMENT = 2
 """Such a function takes an exp or log and a reciprocal at least."""
 
@@ -103,10 +104,6 @@ def streaming_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
     )
 
 
-def plain_name(call: Call) -> str:
-    return call.name.partition(".")[2].removesuffix("_")
-
-
 def traffic_bytes(call: Call, kind: Kind, cost: Cost) -> int:
     """The cost's bytes, and what a kernel reads or writes again."""
     if kind is Kind.SORTING:
@@ -117,17 +114,11 @@ def traffic_bytes(call: Call, kind: Kind, cost: Cost) -> int:
 
 
 def extra_bytes(call: Call) -> int:
-    name = plain_name(call)
-    again = EXTRA_READS.get(name, ())
-    if again and is_inference(call):
-        again = ()
-    extra_bytes = 0
-    if again:
-        extra_bytes = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
-    if name in LONG_ROW_EXTRA_READS and call.inputs:
-        row = row_bytes(call)
-        if row > ON_CHIP_ROW_BYTES:
-            extra_bytes += LONG_ROW_EXTRA_READS[name] * call.inputs[0].bytes
+    name = call.plain_name
+    again = () if is_inference(call) else EXTRA_READS.get(name, ())
+    extra_bytes = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
+    if name in LONG_ROW_EXTRA_READS and call.inputs and row_bytes(call) > ON_CHIP_ROW_BYTES:
+        extra_bytes += LONG_ROW_EXTRA_READS[name] * call.inputs[0].bytes
     if name in ("embedding_dense_backward", "embedding_backward"):
         # Zeros first, all of the table; then its rows are added to.
         extra_bytes += sum(spec.bytes for spec in call.outputs[:1])
@@ -149,7 +140,7 @@ def row_bytes(call: Call) -> int:
 def sorting_bytes(call: Call) -> int:
     """Keys, and for each of 8 bits of them a pass over keys and their 8-byte places."""
     spec = call.inputs[0]
-    name = plain_name(call)
+    name = call.plain_name
     if name in ("searchsorted", "bucketize", "unique_consecutive", "unique_dim_consecutive"):
         return 0
     passes = ceil(8 * spec.itemsize_bytes / RADIX_BITS)
@@ -170,7 +161,7 @@ def arithmetic_s(call: Call, kind: Kind, cost: Cost, chip: Chip) -> float:
     if peak is None:
         return 0.0
     found_s = cost.flops / (peak / 2)
-    if plain_name(call).removeprefix("_foreach_") in SPECIAL_FUNCTIONS:
+    if call.plain_name.removeprefix("_foreach_") in SPECIAL_FUNCTIONS:
         special_per_s = peak / 2 * SPECIAL_PER_CLOCK_OF_FMA
         found_s = max(found_s, SPECIAL_PER_ELEMENT * spec.elements / special_per_s)
     return found_s if kind is not Kind.SORTING else 0.0
