@@ -107,13 +107,7 @@ SECONDS: Sequence[Rung] = [
     (365.25 * 86400, "years"),
 ]
 WATT_HOURS: Sequence[Rung] = [
-    (1e-6, "uWh"),
-    (1e-3, "mWh"),
-    (1, "Wh"),
-    (1e3, "kWh"),
-    (1e6, "MWh"),
-    (1e9, "GWh"),
-    (1e12, "TWh"),
+    (1000**power, f"{prefix}Wh") for power, prefix in enumerate(("u", "m", "", "k", *SI[2:5]), -2)
 ]
 
 

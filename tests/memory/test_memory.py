@@ -13,7 +13,8 @@ from tests.builders import (
     unknown_call,
 )
 from tests.strategies import traces
-from torchtally.memory import Category, categorise, parameters, replay, timeline
+from torchtally.memory import Category, parameters, replay, timeline
+from torchtally.memory.occupancy import categorise
 from torchtally.trace import Ending, Phase, Role, Storage, Trace
 
 LAYER = site(module="net", module_class="Linear")

@@ -25,30 +25,23 @@ The head of `chips.toml` says what else can be given.
 """
 
 from torchtally.chips.chip import (
-    PEAK_DTYPES,
     SAME_RATE,
     Chip,
-    DeviceProperties,
     Link,
-    Node,
     Peak,
     Price,
 )
 from torchtally.chips.clusters import Cluster, cluster
 from torchtally.chips.lookup import USERS_TABLE, chip, find_chip, known_chips
-from torchtally.chips.names import near_matches
 from torchtally.chips.table import TABLE, load_chips
 
 __all__ = [
-    "PEAK_DTYPES",
     "SAME_RATE",
     "TABLE",
     "USERS_TABLE",
     "Chip",
     "Cluster",
-    "DeviceProperties",
     "Link",
-    "Node",
     "Peak",
     "Price",
     "chip",
@@ -56,5 +49,4 @@ __all__ = [
     "find_chip",
     "known_chips",
     "load_chips",
-    "near_matches",
 ]

@@ -9,19 +9,14 @@ of the chip that the run was traced for or of any other; without a roofline ther
 from torchtally.ledger.accounting import account
 from torchtally.ledger.groups import (
     Key,
-    is_copy,
-    is_view,
-    kind_of,
     library_line_of,
     line_of,
     module_of,
     once_per_site,
     op_of,
-    phase_of,
     sums,
 )
 from torchtally.ledger.ledger import GROUPINGS, ConservationError, Ledger
-from torchtally.ledger.times import Times
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Uncounted, Untimed
 
 __all__ = [
@@ -33,19 +28,14 @@ __all__ = [
     "Ledger",
     "Line",
     "Path",
-    "Times",
     "Total",
     "Uncounted",
     "Untimed",
     "account",
-    "is_copy",
-    "is_view",
-    "kind_of",
     "library_line_of",
     "line_of",
     "module_of",
     "once_per_site",
     "op_of",
-    "phase_of",
     "sums",
 ]

@@ -6,12 +6,8 @@ workspace/   memory that libraries keep and operators use up
 """
 
 from torchtally.memory.occupancy import (
-    CATEGORY_OF_ROLE,
     Category,
     Memory,
-    Timeline,
-    categorise,
-    devices,
     is_alive,
     parameters,
     replay,
@@ -19,12 +15,8 @@ from torchtally.memory.occupancy import (
 )
 
 __all__ = [
-    "CATEGORY_OF_ROLE",
     "Category",
     "Memory",
-    "Timeline",
-    "categorise",
-    "devices",
     "is_alive",
     "parameters",
     "replay",

@@ -10,6 +10,8 @@ a fused kernel is five: the scores again, then the gradients of values, weights,
 counted; `torch.utils.flop_counter` counts the same.
 """
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 
 from torchtally.trace import Call
@@ -46,21 +48,6 @@ def heads_first_points(call: Call) -> int:
     return prod(call.tensor("query").shape[:-1]) * call.tensor("key").shape[-2]
 
 
-def head_dims(call: Call) -> tuple[int, int]:
-    """D, E."""
-    return call.tensor("query").shape[-1], call.tensor("value").shape[-1]
-
-
-@rule(*FORWARD, kind=Kind.ATTENTION)
-def attention(call: Call) -> Cost:
-    return one_pass(call, flops=forward_flops(heads_first_points(call), *head_dims(call)))
-
-
-@rule(*BACKWARD, kind=Kind.ATTENTION)
-def attention_backward(call: Call) -> Cost:
-    return one_pass(call, flops=backward_flops(heads_first_points(call), *head_dims(call)))
-
-
 VARLEN_OFFSETS = ("cum_seq_q", "cu_seqlens_q", "cu_seq_q")
 LONGEST_QUERY = ("max_q", "max_seqlen_q")
 LONGEST_KEY = ("max_k", "max_seqlen_k")
@@ -83,42 +70,37 @@ def heads_second_points(call: Call) -> int:
     return H * min(S * longest_T, T * longest_S)
 
 
-@rule(
-    *aten(
-        "_flash_attention_forward _flash_attention_forward_no_dropout_inplace"
-        " _efficient_attention_forward"
-    ),
-    "torch_attn._varlen_attn",
-    "torch_attn._varlen_attn_out",
-    kind=Kind.ATTENTION,
-)
-def kernel(call: Call) -> Cost:
-    return one_pass(call, flops=forward_flops(heads_second_points(call), *head_dims(call)))
-
-
-@rule(
-    *aten("_flash_attention_backward _efficient_attention_backward"),
-    "torch_attn._varlen_attn_backward",
-    kind=Kind.ATTENTION,
-)
-def kernel_backward(call: Call) -> Cost:
-    return one_pass(call, flops=backward_flops(heads_second_points(call), *head_dims(call)))
-
-
-@rule("aten._cudnn_attention_forward", kind=Kind.ATTENTION)
-def cudnn_kernel(call: Call) -> Cost:
-    return one_pass(call, flops=forward_flops(cudnn_points(call), *head_dims(call)))
-
-
-@rule("aten._cudnn_attention_backward", kind=Kind.ATTENTION)
-def cudnn_kernel_backward(call: Call) -> Cost:
-    return one_pass(call, flops=backward_flops(cudnn_points(call), *head_dims(call)))
-
-
 def cudnn_points(call: Call) -> int:
     """B*H*S*T for cuDNN: it takes (B, H, S, D), or packed sequences as (total, H, D)."""
     is_packed = len(call.tensor("query").shape) == 3
     return heads_second_points(call) if is_packed else heads_first_points(call)
+
+
+def fused(points: Callable[[Call], int], flops: Callable[[int, int, int], int], call: Call) -> Cost:
+    D, E = call.tensor("query").shape[-1], call.tensor("value").shape[-1]
+    return one_pass(call, flops=flops(points(call), D, E))
+
+
+KERNELS = {
+    heads_first_points: (FORWARD, BACKWARD),
+    heads_second_points: (
+        [
+            *aten("_flash_attention_forward _flash_attention_forward_no_dropout_inplace"),
+            *("aten._efficient_attention_forward", "torch_attn._varlen_attn"),
+            "torch_attn._varlen_attn_out",
+        ],
+        [
+            *aten("_flash_attention_backward _efficient_attention_backward"),
+            "torch_attn._varlen_attn_backward",
+        ],
+    ),
+    cudnn_points: (aten("_cudnn_attention_forward"), aten("_cudnn_attention_backward")),
+}
+"""How queries and keys lie: operators of the forward pass, and of the backward pass."""
+
+for points, (forward, backward) in KERNELS.items():
+    rule(*forward, kind=Kind.ATTENTION)(partial(fused, points, forward_flops))
+    rule(*backward, kind=Kind.ATTENTION)(partial(fused, points, backward_flops))
 
 
 def projections_flops(call: Call, tokens: int, weights: tuple[str, ...]) -> int:

@@ -6,6 +6,8 @@ r: elements of the result.  t: input elements each of them is a weighted sum of 
 counted. Nearest neighbour has one tap and no weight: a copy (`copies.py`).
 """
 
+from functools import partial
+
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
 from torchtally.work.rule import (
@@ -34,10 +36,6 @@ ANTIALIASED_SUPPORT = {
 """Taps in one dimension; shrinking widens the filter by the factor shrunk by."""
 
 
-def operator(call: Call) -> str:
-    return call.name.removeprefix("aten.").removesuffix("_backward")
-
-
 rules(
     Kind.COPY,
     # Every gradient is added to the element its value came from.
@@ -55,25 +53,20 @@ for name, taps in TAPS.items():
     rules(Kind.ELEMENTWISE, forward, backward)
 
 
-def antialiased_flops(name: str, source: tuple[int, ...], target: tuple[int, ...], r: int) -> int:
+def antialias(support: int, is_backward: bool, call: Call) -> Cost:
     """One dimension after the other, each with a filter of `support` * shrink taps."""
-    support = ANTIALIASED_SUPPORT[name]
-    taps = [support * max(1, -(-s // t)) for s, t in zip(source, target, strict=True) if t]
-    return 2 * r * sum(taps)
+    small, large = call.inputs[0], result(call)
+    if not is_backward:
+        small, large = large, small
+    sides = zip(large.shape[2:], small.shape[2:], strict=True)
+    taps = [support * max(1, -(-s // t)) for s, t in sides if t]
+    return one_pass(call, flops=2 * small.elements * sum(taps))
 
 
-@rule(*(f"aten.{name}" for name in ANTIALIASED_SUPPORT), kind=Kind.ELEMENTWISE)
-def antialias(call: Call) -> Cost:
-    source, target = call.inputs[0].shape[2:], result(call).shape[2:]
-    r = result(call).elements
-    return one_pass(call, flops=antialiased_flops(operator(call), source, target, r))
-
-
-@rule(*(f"aten.{name}_backward" for name in ANTIALIASED_SUPPORT), kind=Kind.ELEMENTWISE)
-def antialias_backward(call: Call) -> Cost:
-    source, target = result(call).shape[2:], call.inputs[0].shape[2:]
-    r = call.inputs[0].elements
-    return one_pass(call, flops=antialiased_flops(operator(call), source, target, r))
+for name, support in ANTIALIASED_SUPPORT.items():
+    for suffix, is_backward in (("", False), ("_backward", True)):
+        formula = partial(antialias, support, is_backward)
+        rule(f"aten.{name}{suffix}", kind=Kind.ELEMENTWISE)(formula)
 
 
 INTERPOLATION_TAPS = {0: 2, 1: 1, 2: 4}

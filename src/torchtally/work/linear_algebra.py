@@ -20,34 +20,14 @@ Count = Callable[[int, int], int]
 """FLOPs of one matrix from p and q."""
 
 
-def cholesky(p: int, q: int) -> int:
-    """GVL 4.2.5: n^3 / 3."""
-    return p**3 // 3
-
-
 def lu(p: int, q: int) -> int:
     """GVL 3.2.6: p^2 * (q - p/3), 2 n^3 / 3 of a square one."""
     return p * p * q - p**3 // 3
 
 
-def inverse(p: int, q: int) -> int:
-    """LU, and n right-hand sides of which n^3 / 3 multiply-adds meet zeros (GVL 3.4): 2 n^3."""
-    return 2 * p**3
-
-
-def inverse_from_cholesky(p: int, q: int) -> int:
-    """LAPACK Working Note 41, potri: 2 n^3 / 3."""
-    return 2 * p**3 // 3
-
-
 def householder(p: int, q: int) -> int:
     """GVL 5.2.2: 2 p^2 * (q - p/3)."""
     return 2 * lu(p, q)
-
-
-def qr(p: int, q: int) -> int:
-    """Factor, and form the p columns of Q by as many FLOPs again (GVL 5.2.2, 5.1.6)."""
-    return 2 * householder(p, q)
 
 
 def symmetric_eigenvalues(p: int, q: int) -> int:
@@ -58,16 +38,6 @@ def symmetric_eigenvalues(p: int, q: int) -> int:
 def symmetric_eigenvectors(p: int, q: int) -> int:
     """GVL 8.3.5: 9 n^3."""
     return 9 * p**3
-
-
-def eigenvalues(p: int, q: int) -> int:
-    """GVL 7.5.6: 10 n^3."""
-    return 10 * p**3
-
-
-def eigenvectors(p: int, q: int) -> int:
-    """GVL 7.5.6: 25 n^3."""
-    return 25 * p**3
 
 
 def singular_values(p: int, q: int) -> int:
@@ -95,26 +65,28 @@ def factorization(count: Count, call: Call) -> Cost:
     return one_pass(call, flops=matrices_flops(call.inputs[0], count))
 
 
-COUNTS: dict[Count, str] = {
-    cholesky: "linalg_cholesky_ex linalg_cholesky cholesky linalg_ldl_factor_ex linalg_ldl_factor",
-    lu: (
-        "linalg_lu_factor_ex linalg_lu_factor linalg_lu _lu_with_info _linalg_det linalg_det det"
-        " _linalg_slogdet linalg_slogdet slogdet logdet"
-    ),
-    inverse: "linalg_inv_ex linalg_inv inverse",
-    inverse_from_cholesky: "cholesky_inverse",
-    householder: "geqrf linalg_householder_product orgqr",
-    qr: "linalg_qr qr",
-    symmetric_eigenvectors: "linalg_eigh",
-    symmetric_eigenvalues: "linalg_eigvalsh",
-    eigenvectors: "linalg_eig",
-    eigenvalues: "linalg_eigvals _linalg_eigvals",
-    singular_values: "linalg_svdvals",
+COUNTS: dict[str, Count] = {
+    # GVL 4.2.5: n^3 / 3
+    "linalg_cholesky_ex linalg_cholesky cholesky": lambda p, q: p**3 // 3,
+    "linalg_ldl_factor_ex linalg_ldl_factor": lambda p, q: p**3 // 3,
+    "linalg_lu_factor_ex linalg_lu_factor linalg_lu _lu_with_info _linalg_det linalg_det det": lu,
+    "_linalg_slogdet linalg_slogdet slogdet logdet": lu,
+    # LU, and n right-hand sides of which n^3 / 3 multiply-adds meet zeros (GVL 3.4)
+    "linalg_inv_ex linalg_inv inverse": lambda p, q: 2 * p**3,
+    "cholesky_inverse": lambda p, q: 2 * p**3 // 3,  # LAPACK Working Note 41, potri
+    "geqrf linalg_householder_product orgqr": householder,
+    # factor, and form the p columns of Q by as many FLOPs again (GVL 5.2.2, 5.1.6)
+    "linalg_qr qr": lambda p, q: 2 * householder(p, q),
+    "linalg_eigh": symmetric_eigenvectors,
+    "linalg_eigvalsh": symmetric_eigenvalues,
+    "linalg_eig": lambda p, q: 25 * p**3,  # GVL 7.5.6
+    "linalg_eigvals _linalg_eigvals": lambda p, q: 10 * p**3,  # GVL 7.5.6
+    "linalg_svdvals": singular_values,
 }
-"""How many FLOPs a matrix takes, and the operators that take them."""
+"""Operators, and how many FLOPs a matrix takes."""
 
-for counted, names in COUNTS.items():
-    rule(*aten(names), kind=Kind.LINEAR_ALGEBRA)(partial(factorization, counted))
+for names, count in COUNTS.items():
+    rule(*aten(names), kind=Kind.LINEAR_ALGEBRA)(partial(factorization, count))
 
 
 @rule("aten._linalg_eigh", kind=Kind.LINEAR_ALGEBRA)

@@ -87,21 +87,14 @@ def tensordot(call: Call) -> Cost:
     return one_pass(call, flops=terms_flops(call, result(call).elements * K))
 
 
-@rule(*aten("linear_backward mkldnn_linear_backward"), kind=Kind.PRODUCT)
-def linear_backward(call: Call) -> Cost:
-    """One forward product for each of grad_input and grad_weight that is wanted."""
+@rule(*aten("linear_backward mkldnn_linear_backward matmul_backward"), kind=Kind.PRODUCT)
+def product_backward(call: Call) -> Cost:
+    """One forward product for each gradient wanted, of the input and of the weight."""
+    is_linear = "linear" in call.name
     K = call.tensor("self").shape[-1]
-    products = sum(mask(call, "output_mask", 3)[:2])
-    grad = call.tensor("grad_output")
-    return one_pass(call, flops=products * grad.elements * K * multiply_add_flops(grad))
-
-
-@rule("aten.matmul_backward", kind=Kind.PRODUCT)
-def matmul_backward(call: Call) -> Cost:
-    K = call.tensor("self").shape[-1]
-    grad = call.tensor("grad")
-    flops = sum(mask(call, "mask", 2)) * grad.elements * K * multiply_add_flops(grad)
-    return one_pass(call, flops=flops)
+    grad = call.tensor("grad_output" if is_linear else "grad")
+    wanted = mask(call, "output_mask", 3)[:2] if is_linear else mask(call, "mask", 2)
+    return one_pass(call, flops=sum(wanted) * grad.elements * K * multiply_add_flops(grad))
 
 
 @rule(

@@ -3,7 +3,7 @@
 from torchtally.memory.allocator.block import Block
 from torchtally.memory.allocator.caching import CachingAllocator
 from torchtally.memory.allocator.out_of_memory import OutOfMemoryError
-from torchtally.memory.allocator.replay import Replayed, replay
+from torchtally.memory.allocator.replay import replay
 from torchtally.memory.allocator.settings import AllocatorSettings
 
 __all__ = [
@@ -11,6 +11,5 @@ __all__ = [
     "Block",
     "CachingAllocator",
     "OutOfMemoryError",
-    "Replayed",
     "replay",
 ]

@@ -1,6 +1,6 @@
 """Device memory that no tensor of the script holds: what libraries keep and operators use up."""
 
-from torchtally.memory.workspace.kind import KINDS, Trust, Workspace, WorkspaceKind
+from torchtally.memory.workspace.kind import KINDS, Trust, Workspace
 from torchtally.memory.workspace.libraries import (
     adds_bias,
     blas_lt_workspace,
@@ -14,7 +14,6 @@ __all__ = [
     "KINDS",
     "Trust",
     "Workspace",
-    "WorkspaceKind",
     "adds_bias",
     "blas_lt_workspace",
     "blas_workspace",

@@ -9,6 +9,7 @@ choices are followed one by one.
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from torchtally.chips import Chip
 from torchtally.trace import Call, TensorSpec
@@ -91,9 +92,7 @@ def reduction_of(source: TensorSpec, dims: tuple[int, ...]) -> Reduction | None:
     kept = join_dimensions([pair for at, pair in enumerate(pairs) if at not in dims])
     if not reduced:
         return None
-    inputs = 1
-    for size, _ in reduced:
-        inputs *= size
+    inputs = prod(size for size, _ in reduced)
     return Reduction(
         inputs=inputs,
         outputs=source.elements // inputs,
