@@ -17,7 +17,7 @@ from math import prod
 from torchtally.trace import Call
 from torchtally.work.arithmetic import multiply_add_flops
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, integer, one_pass, rule
+from torchtally.work.rule import Kind, integer, one_pass, rule
 
 
 def forward_flops(points: int, key_dim: int, value_dim: int) -> int:
@@ -29,13 +29,13 @@ def backward_flops(points: int, key_dim: int, value_dim: int) -> int:
     return 2 * points * (3 * key_dim + 2 * value_dim)
 
 
-FORWARD = aten(
+FORWARD = (
     "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention"
     " _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu"
     " _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math"
     " _scaled_dot_product_attention_math_for_mps scaled_dot_product_attention"
 )
-BACKWARD = aten(
+BACKWARD = (
     "_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward"
     " _scaled_dot_product_cudnn_attention_backward"
     " _scaled_dot_product_flash_attention_for_cpu_backward"
@@ -84,23 +84,17 @@ def fused(points: Callable[[Call], int], flops: Callable[[int, int, int], int], 
 KERNELS = {
     heads_first_points: (FORWARD, BACKWARD),
     heads_second_points: (
-        [
-            *aten("_flash_attention_forward _flash_attention_forward_no_dropout_inplace"),
-            *("aten._efficient_attention_forward", "torch_attn._varlen_attn"),
-            "torch_attn._varlen_attn_out",
-        ],
-        [
-            *aten("_flash_attention_backward _efficient_attention_backward"),
-            "torch_attn._varlen_attn_backward",
-        ],
+        "_flash_attention_forward _flash_attention_forward_no_dropout_inplace"
+        " _efficient_attention_forward torch_attn._varlen_attn torch_attn._varlen_attn_out",
+        "_flash_attention_backward _efficient_attention_backward torch_attn._varlen_attn_backward",
     ),
-    cudnn_points: (aten("_cudnn_attention_forward"), aten("_cudnn_attention_backward")),
+    cudnn_points: ("_cudnn_attention_forward", "_cudnn_attention_backward"),
 }
 """How queries and keys lie: operators of the forward pass, and of the backward pass."""
 
 for points, (forward, backward) in KERNELS.items():
-    rule(*forward, kind=Kind.ATTENTION)(partial(fused, points, forward_flops))
-    rule(*backward, kind=Kind.ATTENTION)(partial(fused, points, backward_flops))
+    rule(forward, kind=Kind.ATTENTION)(partial(fused, points, forward_flops))
+    rule(backward, kind=Kind.ATTENTION)(partial(fused, points, backward_flops))
 
 
 def projections_flops(call: Call, tokens: int, weights: tuple[str, ...]) -> int:
@@ -109,7 +103,7 @@ def projections_flops(call: Call, tokens: int, weights: tuple[str, ...]) -> int:
     return sum(spec.elements * tokens * multiply_add_flops(spec) for spec in specs)
 
 
-@rule("aten._native_multi_head_attention", kind=Kind.ATTENTION)
+@rule("_native_multi_head_attention", kind=Kind.ATTENTION)
 def multi_head_attention(call: Call) -> Cost:
     """Four projections around attention: `nn.MultiheadAttention`'s inference path."""
     B, S, E = call.tensor("query").shape
@@ -118,7 +112,7 @@ def multi_head_attention(call: Call) -> Cost:
     return one_pass(call, flops=projected + forward_flops(B * S * T, E, E))
 
 
-@rule("aten._transformer_encoder_layer_fwd", kind=Kind.ATTENTION)
+@rule("_transformer_encoder_layer_fwd", kind=Kind.ATTENTION)
 def encoder_layer(call: Call) -> Cost:
     """`nn.TransformerEncoderLayer`'s inference path: attention and feed-forward products only."""
     B, S, E = call.tensor("src").shape

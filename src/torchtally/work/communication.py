@@ -39,17 +39,10 @@ def tensors_named(call: Call, names: tuple[str, ...]) -> list[TensorSpec]:
 
 
 @rule(
-    "c10d._allgather_base_",
-    "c10d.allgather_",
-    "c10d.allgather_coalesced_",
-    "c10d.allgather_into_tensor_coalesced_",
-    "c10d._reduce_scatter_base_",
-    "c10d.reduce_scatter_",
-    "c10d.reduce_scatter_tensor_coalesced_",
-    "c10d.alltoall_",
-    "c10d.alltoall_base_",
-    "c10d.gather_",
-    "c10d.scatter_",
+    "c10d._allgather_base_ c10d.allgather_ c10d.allgather_coalesced_"
+    " c10d.allgather_into_tensor_coalesced_ c10d._reduce_scatter_base_ c10d.reduce_scatter_"
+    " c10d.reduce_scatter_tensor_coalesced_ c10d.alltoall_ c10d.alltoall_base_ c10d.gather_"
+    " c10d.scatter_",
     kind=Kind.COMMUNICATION,
 )
 def into_outputs(call: Call) -> Cost:
@@ -58,10 +51,7 @@ def into_outputs(call: Call) -> Cost:
 
 
 @rule(
-    "c10d.allreduce_",
-    "c10d.allreduce_coalesced_",
-    "c10d.reduce_",
-    "c10d.broadcast_",
+    "c10d.allreduce_ c10d.allreduce_coalesced_ c10d.reduce_ c10d.broadcast_",
     kind=Kind.COMMUNICATION,
 )
 def in_place(call: Call) -> Cost:
@@ -70,12 +60,12 @@ def in_place(call: Call) -> Cost:
     return transfer(tensors, tensors)
 
 
-@rule("c10d.send", "_c10d_functional.isend", kind=Kind.COMMUNICATION)
+@rule("c10d.send _c10d_functional.isend", kind=Kind.COMMUNICATION)
 def send(call: Call) -> Cost:
     return transfer(call.inputs, ())
 
 
-@rule("c10d.recv_", "c10d.recv_any_source_", "_c10d_functional.irecv", kind=Kind.COMMUNICATION)
+@rule("c10d.recv_ c10d.recv_any_source_ _c10d_functional.irecv", kind=Kind.COMMUNICATION)
 def receive(call: Call) -> Cost:
     return transfer((), call.inputs)
 
@@ -91,29 +81,19 @@ def exchange(call: Call) -> Cost:
     return transfer(read, ()) + transfer((), written)
 
 
-@rule("c10d.barrier", "c10d.monitored_barrier_", "c10d.check_for_nan", kind=Kind.COMMUNICATION)
+@rule("c10d.barrier c10d.monitored_barrier_ c10d.check_for_nan", kind=Kind.COMMUNICATION)
 def barrier(call: Call) -> Cost:
     """A handful of bytes: none counted."""
     return Cost()
 
 
-FUNCTIONAL = (
-    "all_gather_into_tensor",
-    "all_gather_into_tensor_coalesced",
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_to_all_single",
-    "broadcast",
-    "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced",
-)
-AUTOGRAD = ("all_gather_into_tensor", "all_to_all_single", "reduce_scatter_tensor")
-
-
 @rule(
-    *(f"_c10d_functional.{name}" for name in FUNCTIONAL),
-    *(f"_c10d_functional_autograd.{name}" for name in AUTOGRAD),
-    "_dtensor.shard_dim_alltoall",
+    "_c10d_functional.all_gather_into_tensor _c10d_functional.all_gather_into_tensor_coalesced"
+    " _c10d_functional.all_reduce _c10d_functional.all_reduce_coalesced"
+    " _c10d_functional.all_to_all_single _c10d_functional.broadcast"
+    " _c10d_functional.reduce_scatter_tensor _c10d_functional.reduce_scatter_tensor_coalesced"
+    " _c10d_functional_autograd.all_gather_into_tensor _c10d_functional_autograd.all_to_all_single"
+    " _c10d_functional_autograd.reduce_scatter_tensor _dtensor.shard_dim_alltoall",
     kind=Kind.COMMUNICATION,
 )
 def functional(call: Call) -> Cost:
@@ -122,14 +102,8 @@ def functional(call: Call) -> Cost:
 
 
 @rule(
-    "_c10d_functional.all_gather_into_tensor_out",
-    "_c10d_functional.reduce_scatter_tensor_out",
+    "_c10d_functional.all_gather_into_tensor_out _c10d_functional.reduce_scatter_tensor_out",
     kind=Kind.COMMUNICATION,
 )
 def functional_out(call: Call) -> Cost:
     return transfer(call.tensors("input"), call.tensors("out"))
-
-
-@rule("_c10d_functional.wait_tensor", kind=Kind.METADATA)
-def wait(call: Call) -> Cost:
-    return Cost()

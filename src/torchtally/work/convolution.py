@@ -13,16 +13,16 @@ from math import prod
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.arithmetic import multiply_add_flops
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, is_set, mask, one_pass, result, rule
+from torchtally.work.rule import Kind, is_set, mask, one_pass, result, rule
 
-PLAIN = aten(
+PLAIN = (
     "conv1d conv2d conv3d _convolution_mode cudnn_convolution cudnn_convolution_relu"
     " cudnn_convolution_add_relu miopen_convolution miopen_convolution_relu"
     " miopen_convolution_add_relu miopen_depthwise_convolution mkldnn_convolution"
     " _nnpack_spatial_convolution _slow_conv2d_forward thnn_conv2d slow_conv3d slow_conv3d_forward"
     " slow_conv_dilated2d slow_conv_dilated3d _conv_depthwise2d conv_depthwise3d"
 )
-TRANSPOSED = aten(
+TRANSPOSED = (
     "conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose"
     " miopen_convolution_transpose slow_conv_transpose2d slow_conv_transpose3d"
 )
@@ -33,23 +33,23 @@ def terms_flops(weight: TensorSpec, elements: int) -> int:
     return elements * prod(weight.shape[1:]) * multiply_add_flops(weight)
 
 
-@rule(*PLAIN, kind=Kind.CONVOLUTION)
+@rule(PLAIN, kind=Kind.CONVOLUTION)
 def plain(call: Call) -> Cost:
     return one_pass(call, flops=terms_flops(call.tensor("weight"), result(call).elements))
 
 
-@rule(*TRANSPOSED, kind=Kind.CONVOLUTION)
+@rule(TRANSPOSED, kind=Kind.CONVOLUTION)
 def transposed_convolution(call: Call) -> Cost:
     return one_pass(call, flops=terms_flops(call.tensor("weight"), call.inputs[0].elements))
 
 
-@rule(*aten("convolution _convolution convolution_overrideable"), kind=Kind.CONVOLUTION)
+@rule("convolution _convolution convolution_overrideable", kind=Kind.CONVOLUTION)
 def convolution(call: Call) -> Cost:
     return transposed_convolution(call) if is_set(call, "transposed") else plain(call)
 
 
 @rule(
-    *aten("convolution_backward convolution_backward_overrideable _slow_conv2d_backward"),
+    "convolution_backward convolution_backward_overrideable _slow_conv2d_backward",
     kind=Kind.CONVOLUTION,
 )
 def convolution_backward(call: Call) -> Cost:
@@ -61,7 +61,7 @@ def convolution_backward(call: Call) -> Cost:
     return one_pass(call, flops=forward * gradients)
 
 
-@rule("aten.conv_tbc", kind=Kind.CONVOLUTION)
+@rule("conv_tbc", kind=Kind.CONVOLUTION)
 def conv_tbc(call: Call) -> Cost:
     """Time, batch, channels: the weight is (k, I, O)."""
     k, I, _ = call.tensor("weight").shape  # noqa: E741

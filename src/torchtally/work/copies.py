@@ -5,9 +5,9 @@ Between host and device only the device's side is counted.
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, PerElement, aten, one_pass, result, rule, rules
+from torchtally.work.rule import Kind, PerElement, one_pass, result, rule, rules
 
-COPIES = aten(
+COPIES = (
     "clone _to_copy to type_as contiguous _reshape_copy reshape reshape_as flatten ravel unflatten"
     " chalf _lazy_clone _foreach_clone _to_cpu to_dense _copy_from _copy_from_and_resize"
     " resolve_conj resolve_neg complex"
@@ -26,12 +26,13 @@ COPIES = aten(
     " pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle"
     " slice_backward select_backward diagonal_backward trace_backward"
     " _cudnn_rnn_flatten_weight _convert_weight_to_int4pack"
+    " fsdp.chunk_cat fsdp.split_with_sizes_copy"
     " lu_unpack fft_fftshift fft_ifftshift upsample_nearest1d upsample_nearest2d upsample_nearest3d"
     " _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d"
 )
 
 
-@rule(*COPIES, "fsdp.chunk_cat", "fsdp.split_with_sizes_copy", kind=Kind.COPY)
+@rule(COPIES, kind=Kind.COPY)
 def copy(call: Call) -> Cost:
     """Each input element read once, each output element written once."""
     return one_pass(call)
@@ -74,10 +75,7 @@ rules(
 )
 
 
-@rule(
-    *aten("slice_scatter select_scatter diagonal_scatter as_strided_scatter"),
-    kind=Kind.COPY,
-)
+@rule("slice_scatter select_scatter diagonal_scatter as_strided_scatter", kind=Kind.COPY)
 def scatter(call: Call) -> Cost:
     """Every element of the result is read from one of the two inputs."""
     rest = one_pass(call, unread=("self", "src"))

@@ -19,7 +19,7 @@ from torchtally.work.arithmetic import (
     is_complex,
 )
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, PerElement, aten, one_pass, result, rule, rules
+from torchtally.work.rule import Kind, PerElement, one_pass, result, rule, rules
 
 ONE_TENSOR = """
 abs absolute acos arccos acosh arccosh angle asin arcsin asinh arcsinh atan arctan atanh arctanh
@@ -128,12 +128,12 @@ sigmoid sign sin sinh sqrt sub tan tanh trunc
 
 
 for operator in FLOPS_PER_ELEMENT:
-    rule(f"aten.{operator}", kind=Kind.ELEMENTWISE)(partial(per_element, operator))
+    rule(operator, kind=Kind.ELEMENTWISE)(partial(per_element, operator))
 for operator in FOREACH.split():
-    rule(f"aten._foreach_{operator}", kind=Kind.ELEMENTWISE)(partial(per_listed_element, operator))
+    rule(f"_foreach_{operator}", kind=Kind.ELEMENTWISE)(partial(per_listed_element, operator))
 
 
-@rule(*aten("isin"), kind=Kind.ELEMENTWISE)
+@rule("isin", kind=Kind.ELEMENTWISE)
 def isin(call: Call) -> Cost:
     """A binary search of each element in the tested ones: log2 compares."""
     tested = call.tensors("test_elements")

@@ -12,7 +12,7 @@ from math import log2, prod
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.arithmetic import is_complex
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, integer, integers, one_pass, result, rule
+from torchtally.work.rule import Kind, integer, integers, one_pass, result, rule
 
 FLOPS_PER_POINT = 5
 DEFAULT_DIMS = {"fft2": (-2, -1), "fftn": ()}
@@ -30,22 +30,22 @@ def transform_flops(call: Call, domain: TensorSpec) -> int:
 # The `fft_` names are composites, seen under inference mode.
 
 
-@rule(*aten("_fft_c2c fft_fft fft_fft2 fft_fftn fft_ifft fft_ifft2 fft_ifftn"), kind=Kind.FFT)
+@rule("_fft_c2c fft_fft fft_fft2 fft_fftn fft_ifft fft_ifft2 fft_ifftn", kind=Kind.FFT)
 def complex_to_complex(call: Call) -> Cost:
     return one_pass(call, flops=transform_flops(call, result(call)))
 
 
-@rule(*aten("_fft_r2c fft_rfft fft_rfft2 fft_rfftn fft_ihfft fft_ihfft2 fft_ihfftn"), kind=Kind.FFT)
+@rule("_fft_r2c fft_rfft fft_rfft2 fft_rfftn fft_ihfft fft_ihfft2 fft_ihfftn", kind=Kind.FFT)
 def real_to_complex(call: Call) -> Cost:
     return one_pass(call, flops=transform_flops(call, call.tensor("self")) // 2)
 
 
-@rule(*aten("_fft_c2r fft_irfft fft_irfft2 fft_irfftn fft_hfft fft_hfft2 fft_hfftn"), kind=Kind.FFT)
+@rule("_fft_c2r fft_irfft fft_irfft2 fft_irfftn fft_hfft fft_hfft2 fft_hfftn", kind=Kind.FFT)
 def complex_to_real(call: Call) -> Cost:
     return one_pass(call, flops=transform_flops(call, result(call)) // 2)
 
 
-@rule("aten.stft", kind=Kind.FFT)
+@rule("stft", kind=Kind.FFT)
 def short_time(call: Call) -> Cost:
     """Frames of n_fft points: 2.5 * N * log2(N) each, and a window's N."""
     N, spectrum = integer(call, "n_fft", 1), result(call)

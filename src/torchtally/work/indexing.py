@@ -17,7 +17,6 @@ from torchtally.work.rule import (
     FIRST,
     Kind,
     PerElement,
-    aten,
     is_set,
     one_pass,
     result,
@@ -52,27 +51,27 @@ def store(call: Call, *, elements: int, adds: bool = False, source: str = "sourc
     return rest + Cost(bytes_read=source_bytes + in_table * adds, bytes_written=in_table)
 
 
-@rule(*aten("embedding"), kind=Kind.INDEXING)
+@rule("embedding", kind=Kind.INDEXING)
 def embedding(call: Call) -> Cost:
     """One row for each index, at most the whole table once."""
     return touch(call, table="weight", elements=result(call).elements)
 
 
-@rule(*aten("_embedding_bag _embedding_bag_forward_only embedding_bag"), kind=Kind.INDEXING)
+@rule("_embedding_bag _embedding_bag_forward_only embedding_bag", kind=Kind.INDEXING)
 def embedding_bag(call: Call) -> Cost:
     """One row for each index, added up bag by bag."""
     n = call.tensor("indices").elements * call.tensor("weight").shape[-1]
     return touch(call, table="weight", elements=n, flops=n)
 
 
-@rule(*aten("_embedding_bag_dense_backward _embedding_bag_backward"), kind=Kind.INDEXING)
+@rule("_embedding_bag_dense_backward _embedding_bag_backward", kind=Kind.INDEXING)
 def embedding_bag_backward(call: Call) -> Cost:
     """The gradient of a bag is added to the row of each of its indices."""
     n = call.tensor("indices").elements * call.tensor("grad").shape[-1]
     return one_pass(call, flops=n)
 
 
-@rule("aten._embedding_bag_per_sample_weights_backward", kind=Kind.INDEXING)
+@rule("_embedding_bag_per_sample_weights_backward", kind=Kind.INDEXING)
 def embedding_bag_weights_backward(call: Call) -> Cost:
     """A dot product of a row and its bag's gradient, for each index: 2n."""
     n = call.tensor("indices").elements * call.tensor("weight").shape[-1]
@@ -80,10 +79,8 @@ def embedding_bag_weights_backward(call: Call) -> Cost:
 
 
 @rule(
-    *aten(
-        "index index_select gather take take_along_dim _unsafe_index _unsafe_masked_index"
-        " masked_select"
-    ),
+    "index index_select gather take take_along_dim _unsafe_index _unsafe_masked_index"
+    " masked_select",
     kind=Kind.INDEXING,
 )
 def pick(call: Call) -> Cost:
@@ -91,7 +88,7 @@ def pick(call: Call) -> Cost:
     return touch(call, table="self", elements=result(call).elements)
 
 
-@rule(*aten("scatter scatter_add scatter_reduce"), kind=Kind.INDEXING)
+@rule("scatter scatter_add scatter_reduce", kind=Kind.INDEXING)
 def scatter(call: Call) -> Cost:
     """One element for each index, of the source too."""
     always = call.name.startswith(("aten.scatter_add", "aten.scatter_reduce"))
@@ -100,18 +97,18 @@ def scatter(call: Call) -> Cost:
     return store(call, elements=n, adds=adds, source="src")
 
 
-@rule(*aten("index_add index_reduce index_copy"), kind=Kind.INDEXING)
+@rule("index_add index_reduce index_copy", kind=Kind.INDEXING)
 def index_add(call: Call) -> Cost:
     adds = "index_copy" not in call.name
     return store(call, elements=call.tensor("source").elements, adds=adds)
 
 
-@rule("aten.put", kind=Kind.INDEXING)
+@rule("put", kind=Kind.INDEXING)
 def put(call: Call) -> Cost:
     return store(call, elements=call.tensor("index").elements, adds=is_set(call, "accumulate"))
 
 
-@rule("aten.index_fill", kind=Kind.INDEXING)
+@rule("index_fill", kind=Kind.INDEXING)
 def index_fill(call: Call) -> Cost:
     """A slice for each index. The value given may be a tensor."""
     table, dim = call.tensor("self").shape, call.literal("dim")
@@ -121,7 +118,7 @@ def index_fill(call: Call) -> Cost:
 
 
 @rule(
-    *aten("index_put _index_put_impl _unsafe_index_put _unsafe_masked_index_put_accumulate"),
+    "index_put _index_put_impl _unsafe_index_put _unsafe_masked_index_put_accumulate",
     kind=Kind.INDEXING,
 )
 def index_put(call: Call) -> Cost:
@@ -143,7 +140,7 @@ def put_elements(call: Call) -> int:
     return max(values.elements, rows * prod(table.shape[len(indices) :]))
 
 
-@rule(*aten("masked_scatter"), kind=Kind.INDEXING)
+@rule("masked_scatter", kind=Kind.INDEXING)
 def masked_scatter(call: Call) -> Cost:
     return store(call, elements=call.tensor("self").elements)
 

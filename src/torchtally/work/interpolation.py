@@ -13,7 +13,6 @@ from torchtally.work.cost import Cost
 from torchtally.work.rule import (
     Kind,
     PerElement,
-    aten,
     integer,
     mask,
     one_pass,
@@ -66,7 +65,7 @@ def antialias(support: int, is_backward: bool, call: Call) -> Cost:
 for name, support in ANTIALIASED_SUPPORT.items():
     for suffix, is_backward in (("", False), ("_backward", True)):
         formula = partial(antialias, support, is_backward)
-        rule(f"aten.{name}{suffix}", kind=Kind.ELEMENTWISE)(formula)
+        rule(f"{name}{suffix}", kind=Kind.ELEMENTWISE)(formula)
 
 
 INTERPOLATION_TAPS = {0: 2, 1: 1, 2: 4}
@@ -80,10 +79,7 @@ def sampled_taps(call: Call) -> int:
 
 
 @rule(
-    *aten(
-        "grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback"
-        " cudnn_grid_sampler"
-    ),
+    "grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback cudnn_grid_sampler",
     kind=Kind.INDEXING,
 )
 def grid_sample(call: Call) -> Cost:
@@ -91,10 +87,8 @@ def grid_sample(call: Call) -> Cost:
 
 
 @rule(
-    *aten(
-        "grid_sampler_2d_backward grid_sampler_3d_backward _grid_sampler_2d_cpu_fallback_backward"
-        " cudnn_grid_sampler_backward"
-    ),
+    "grid_sampler_2d_backward grid_sampler_3d_backward _grid_sampler_2d_cpu_fallback_backward"
+    " cudnn_grid_sampler_backward",
     kind=Kind.INDEXING,
 )
 def grid_sample_backward(call: Call) -> Cost:
@@ -104,17 +98,14 @@ def grid_sample_backward(call: Call) -> Cost:
     return one_pass(call, flops=2 * gradients * sampled_taps(call) * n)
 
 
-@rule(*aten("affine_grid_generator cudnn_affine_grid_generator"), kind=Kind.ELEMENTWISE)
+@rule("affine_grid_generator cudnn_affine_grid_generator", kind=Kind.ELEMENTWISE)
 def affine_grid(call: Call) -> Cost:
     """Each of d coordinates is a row of d + 1 numbers times (x, 1): 2 * (d + 1)."""
     terms = call.tensor("theta").shape[-1]
     return one_pass(call, flops=2 * terms * result(call).elements)
 
 
-@rule(
-    *aten("affine_grid_generator_backward cudnn_affine_grid_generator_backward"),
-    kind=Kind.ELEMENTWISE,
-)
+@rule("affine_grid_generator_backward cudnn_affine_grid_generator_backward", kind=Kind.ELEMENTWISE)
 def affine_grid_backward(call: Call) -> Cost:
     terms = call.tensor("grad").shape[-1] + 1
     return one_pass(call, flops=2 * terms * call.tensor("grad").elements)

@@ -14,7 +14,7 @@ from functools import partial
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.arithmetic import multiply_add_flops
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, one_pass, rule
+from torchtally.work.rule import Kind, one_pass, rule
 
 Count = Callable[[int, int], int]
 """FLOPs of one matrix from p and q."""
@@ -86,16 +86,16 @@ COUNTS: dict[str, Count] = {
 """Operators, and how many FLOPs a matrix takes."""
 
 for names, count in COUNTS.items():
-    rule(*aten(names), kind=Kind.LINEAR_ALGEBRA)(partial(factorization, count))
+    rule(names, kind=Kind.LINEAR_ALGEBRA)(partial(factorization, count))
 
 
-@rule("aten._linalg_eigh", kind=Kind.LINEAR_ALGEBRA)
+@rule("_linalg_eigh", kind=Kind.LINEAR_ALGEBRA)
 def eigh(call: Call) -> Cost:
     only_values = call.literal("compute_v", True) is False
     return factorization(symmetric_eigenvalues if only_values else symmetric_eigenvectors, call)
 
 
-@rule(*aten("_linalg_svd linalg_svd svd"), kind=Kind.LINEAR_ALGEBRA)
+@rule("_linalg_svd linalg_svd svd", kind=Kind.LINEAR_ALGEBRA)
 def svd(call: Call) -> Cost:
     """Full matrices by default in `linalg_svd` alone."""
     if call.literal("compute_uv", True) is False:
@@ -109,10 +109,7 @@ def right_sides_flops(right: TensorSpec, n: int, per_term: int) -> int:
     return per_term * n * right.elements * multiply_add_flops(right) // 2
 
 
-@rule(
-    *aten("_linalg_solve_ex linalg_solve_ex linalg_solve"),
-    kind=Kind.LINEAR_ALGEBRA,
-)
+@rule("_linalg_solve_ex linalg_solve_ex linalg_solve", kind=Kind.LINEAR_ALGEBRA)
 def solve(call: Call) -> Cost:
     """LU and two triangular solves: 2 n^3 / 3 + 2 n^2 k (GVL 3.2)."""
     A, right = call.tensor("A"), call.tensor("B")
@@ -120,7 +117,7 @@ def solve(call: Call) -> Cost:
     return one_pass(call, flops=matrices_flops(A, lu) + solving)
 
 
-@rule(*aten("linalg_solve_triangular triangular_solve"), kind=Kind.LINEAR_ALGEBRA)
+@rule("linalg_solve_triangular triangular_solve", kind=Kind.LINEAR_ALGEBRA)
 def solve_triangular(call: Call) -> Cost:
     """n^2 k: half the matrix, a multiply and an add each (GVL 3.1)."""
     matrix, right = call.tensor("self"), call.tensors("B")
@@ -130,7 +127,7 @@ def solve_triangular(call: Call) -> Cost:
 
 
 @rule(
-    *aten("linalg_lu_solve linalg_ldl_solve lu_solve cholesky_solve _cholesky_solve_helper"),
+    "linalg_lu_solve linalg_ldl_solve lu_solve cholesky_solve _cholesky_solve_helper",
     kind=Kind.LINEAR_ALGEBRA,
 )
 def solve_factored(call: Call) -> Cost:
@@ -141,7 +138,7 @@ def solve_factored(call: Call) -> Cost:
     return one_pass(call, flops=right_sides_flops(right[0], n, 2))
 
 
-@rule("aten.linalg_lstsq", kind=Kind.LINEAR_ALGEBRA)
+@rule("linalg_lstsq", kind=Kind.LINEAR_ALGEBRA)
 def least_squares(call: Call) -> Cost:
     """Householder QR, applied to the right side and solved: 4 m p k + p^2 k (GVL 5.3.2)."""
     A, right = call.tensor("self"), call.tensor("b")
@@ -150,7 +147,7 @@ def least_squares(call: Call) -> Cost:
     return one_pass(call, flops=matrices_flops(A, householder) + solving)
 
 
-@rule("aten.ormqr", kind=Kind.LINEAR_ALGEBRA)
+@rule("ormqr", kind=Kind.LINEAR_ALGEBRA)
 def multiply_by_q(call: Call) -> Cost:
     """Each of p reflections takes 4 FLOPs for every element it meets (GVL 5.1.4)."""
     p = call.tensor("input2").shape[-1]

@@ -14,7 +14,6 @@ from torchtally.work.rule import (
     FIRST,
     Kind,
     PerElement,
-    aten,
     integer,
     one_pass,
     result,
@@ -47,7 +46,7 @@ POINTWISE = {
 """Operators to FLOPs for each element, before its weight and the reduction."""
 
 for operators, count in POINTWISE.items():
-    rule(*aten(operators), kind=Kind.LOSS)(partial(pointwise_loss, count))
+    rule(operators, kind=Kind.LOSS)(partial(pointwise_loss, count))
 
 rules(
     Kind.LOSS,
@@ -61,13 +60,13 @@ rules(
 )
 
 
-@rule("aten.binary_cross_entropy_backward", kind=Kind.LOSS)
+@rule("binary_cross_entropy_backward", kind=Kind.LOSS)
 def binary_cross_entropy_backward(call: Call) -> Cost:
     """`grad * (x - t) / ((1 - x) * x)`: 5n, and 1 with a weight."""
     return one_pass(call, flops=(5 + len(call.tensors("weight"))) * result(call).elements)
 
 
-@rule("aten.binary_cross_entropy_with_logits", kind=Kind.LOSS)
+@rule("binary_cross_entropy_with_logits", kind=Kind.LOSS)
 def binary_cross_entropy_with_logits(call: Call) -> Cost:
     """`(1 - t) * x + max(-x, 0) + log(1 + exp(-abs(x)))`: 10n, and 3 with a weight of positives."""
     return pointwise_loss(10 + 3 * len(call.tensors("pos_weight")), call)
@@ -78,19 +77,19 @@ def targets(call: Call) -> int:
     return call.tensor("target").elements
 
 
-@rule(*aten("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd"), kind=Kind.LOSS)
+@rule("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd", kind=Kind.LOSS)
 def nll_loss(call: Call) -> Cost:
     """`-x[target]`, added up: 2T. Reads one of C log-probabilities for each target."""
     return touch(call, table="self", elements=targets(call), flops=2 * targets(call))
 
 
-@rule(*aten("nll_loss_backward nll_loss2d_backward"), kind=Kind.LOSS)
+@rule("nll_loss_backward nll_loss2d_backward", kind=Kind.LOSS)
 def nll_loss_backward(call: Call) -> Cost:
     """Zeros, and one gradient for each target. The prediction's values are not read."""
     return one_pass(call, flops=targets(call), unread=("self",))
 
 
-@rule("aten.cross_entropy_loss", kind=Kind.LOSS)
+@rule("cross_entropy_loss", kind=Kind.LOSS)
 def cross_entropy(call: Call) -> Cost:
     """Log-softmax, 5n, and 2T; with class probabilities for targets, as many more as there are."""
     return one_pass(call, flops=5 * call.tensor("self").elements + 2 * targets(call))
@@ -100,7 +99,7 @@ CTC_STEP_FLOPS = 12
 """`log(exp(a - m) + exp(b - m) + exp(c - m)) + m + x`, m = max(a, b, c): 2 + 3 + 3 + 2 + 1 + 1."""
 
 
-@rule(*aten("_ctc_loss _cudnn_ctc_loss miopen_ctc_loss ctc_loss"), kind=Kind.LOSS)
+@rule("_ctc_loss _cudnn_ctc_loss miopen_ctc_loss ctc_loss", kind=Kind.LOSS)
 def ctc_loss(call: Call) -> Cost:
     """One step of the recursion for every state of every frame (Graves et al. 2006).
 
@@ -111,7 +110,7 @@ def ctc_loss(call: Call) -> Cost:
     return one_pass(call, flops=CTC_STEP_FLOPS * states.elements)
 
 
-@rule("aten._ctc_loss_backward", kind=Kind.LOSS)
+@rule("_ctc_loss_backward", kind=Kind.LOSS)
 def ctc_loss_backward(call: Call) -> Cost:
     """The recursion backwards, and 3 for each log-probability: subtract, exp, scale."""
     states = call.tensor("log_alpha").elements

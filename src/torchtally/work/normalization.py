@@ -11,7 +11,7 @@ from functools import partial
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, PerElement, aten, is_set, mask, one_pass, rule, rules
+from torchtally.work.rule import Kind, PerElement, is_set, mask, one_pass, rule, rules
 
 
 def affine_flops(call: Call) -> int:
@@ -51,7 +51,7 @@ AFFINE = {
 """Operators to FLOPs for each element, before w and b."""
 
 for operators, count in AFFINE.items():
-    rule(*aten(operators), kind=Kind.NORMALIZATION)(partial(affine_norm, count))
+    rule(operators, kind=Kind.NORMALIZATION)(partial(affine_norm, count))
 
 
 def centered_backward(call: Call, flags: tuple[bool, ...]) -> int:
@@ -67,17 +67,14 @@ def centered_backward(call: Call, flags: tuple[bool, ...]) -> int:
     return xhat + (7 + has_weight) * of_input + 2 * of_weight + of_bias
 
 
-@rule(
-    *aten("native_layer_norm_backward native_group_norm_backward"),
-    kind=Kind.NORMALIZATION,
-)
+@rule("native_layer_norm_backward native_group_norm_backward", kind=Kind.NORMALIZATION)
 def layer_norm_backward(call: Call) -> Cost:
     n = call.tensor("input").elements
     flops = centered_backward(call, mask(call, "output_mask", 3)) * n
     return one_pass(call, flops=flops, unread=("bias",))
 
 
-@rule("aten._fused_rms_norm_backward", kind=Kind.NORMALIZATION)
+@rule("_fused_rms_norm_backward", kind=Kind.NORMALIZATION)
 def rms_norm_backward(call: Call) -> Cost:
     """FLOPs per element of the gradients wanted.
 
@@ -104,31 +101,25 @@ def batch_norm_cost(call: Call, flops: int, *, is_training: bool) -> Cost:
     return rest + Cost(bytes_read=statistics, bytes_written=statistics * is_training)
 
 
-TRAINS_ALWAYS = aten("_batch_norm_with_update")
-TRAINS_IF_SET = aten(
+@rule(
     "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit batch_norm"
-    " _batch_norm_impl_index"
+    " _batch_norm_impl_index _native_batch_norm_legit_no_training _batch_norm_no_update"
+    " _batch_norm_with_update _native_batch_norm_legit_functional"
+    " _batch_norm_with_update_functional",
+    kind=Kind.NORMALIZATION,
 )
-FUNCTIONAL = aten("_native_batch_norm_legit_functional _batch_norm_with_update_functional")
-NEVER_TRAINS = aten("_native_batch_norm_legit_no_training _batch_norm_no_update")
-
-
-@rule(*TRAINS_ALWAYS, *TRAINS_IF_SET, *FUNCTIONAL, *NEVER_TRAINS, kind=Kind.NORMALIZATION)
 def batch_norm(call: Call) -> Cost:
     """Training as layer_norm, 5n and w and b; else by the running statistics, 2n and w and b."""
-    always = call.name in TRAINS_ALWAYS or call.name.endswith("with_update_functional")
-    is_training = always or is_set(call, "training")
+    is_training = "with_update" in call.name or is_set(call, "training")
     per_element = (5 if is_training else 2) + affine_flops(call)
-    updates = is_training and call.name not in FUNCTIONAL
+    updates = is_training and not call.name.endswith("_functional")
     flops = per_element * call.tensor("input").elements
     return batch_norm_cost(call, flops, is_training=updates)
 
 
 @rule(
-    *aten(
-        "native_batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward"
-        " batch_norm_backward"
-    ),
+    "native_batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward"
+    " batch_norm_backward",
     kind=Kind.NORMALIZATION,
 )
 def batch_norm_backward(call: Call) -> Cost:
@@ -141,17 +132,14 @@ def batch_norm_backward(call: Call) -> Cost:
 # Batch normalisation across devices (nn.SyncBatchNorm) runs in pieces.
 
 
-@rule(*aten("batch_norm_stats batch_norm_update_stats"), kind=Kind.NORMALIZATION)
+@rule("batch_norm_stats batch_norm_update_stats", kind=Kind.NORMALIZATION)
 def batch_norm_stats(call: Call) -> Cost:
     """Mean and spread: add; subtract, square, add: 4n."""
     flops = 4 * call.tensor("input").elements
     return batch_norm_cost(call, flops, is_training=call.name.endswith("update_stats"))
 
 
-@rule(
-    *aten("batch_norm_gather_stats batch_norm_gather_stats_with_counts"),
-    kind=Kind.NORMALIZATION,
-)
+@rule("batch_norm_gather_stats batch_norm_gather_stats_with_counts", kind=Kind.NORMALIZATION)
 def batch_norm_gather_stats(call: Call) -> Cost:
     """Merging the devices' means and spreads: about 6 for each. The input gives a dtype only."""
     flops = 6 * call.tensor("mean").elements

@@ -37,24 +37,24 @@ def step(call: Call, per_element: int) -> Cost:
     return one_pass(call, flops=per_element * n, unwritten=unwritten)
 
 
-@rule("aten._fused_adam", kind=Kind.OPTIMIZER)
+@rule("_fused_adam", kind=Kind.OPTIMIZER)
 def adam(call: Call) -> Cost:
     """13n; 14n with amsgrad, which compares for a maximum."""
     return step(call, ADAM_FLOPS + is_set(call, "amsgrad"))
 
 
-@rule("aten._fused_adamw", kind=Kind.OPTIMIZER)
+@rule("_fused_adamw", kind=Kind.OPTIMIZER)
 def adamw(call: Call) -> Cost:
     """15n; 16n with amsgrad."""
     return step(call, ADAM_FLOPS + DECAY_FLOPS + is_set(call, "amsgrad"))
 
 
-@rule("aten._fused_adagrad", kind=Kind.OPTIMIZER)
+@rule("_fused_adagrad", kind=Kind.OPTIMIZER)
 def adagrad(call: Call) -> Cost:
     return step(call, ADAGRAD_FLOPS)
 
 
-@rule("aten._fused_sgd", kind=Kind.OPTIMIZER)
+@rule("_fused_sgd", kind=Kind.OPTIMIZER)
 def sgd(call: Call) -> Cost:
     """2n; 5n with momentum, 7n with Nesterov's."""
     has_momentum = bool(call.tensors("momentum_buffer_list"))
@@ -68,14 +68,14 @@ def sgd(call: Call) -> Cost:
     return cost + Cost(bytes_read=-unread)
 
 
-@rule("aten._amp_foreach_non_finite_check_and_unscale", kind=Kind.OPTIMIZER)
+@rule("_amp_foreach_non_finite_check_and_unscale", kind=Kind.OPTIMIZER)
 def unscale(call: Call) -> Cost:
     """Look for an infinity, multiply: 2n."""
     n = sum(spec.elements for spec in call.tensors("self"))
     return one_pass(call, flops=2 * n)
 
 
-@rule("aten._amp_update_scale", kind=Kind.OPTIMIZER)
+@rule("_amp_update_scale", kind=Kind.OPTIMIZER)
 def update_scale(call: Call) -> Cost:
     """Three numbers: a compare and a multiply."""
     return one_pass(call, flops=2)

@@ -12,7 +12,7 @@ from math import prod
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.arithmetic import multiply_add_flops
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, aten, integers, is_set, mask, one_pass, result, rule
+from torchtally.work.rule import Kind, integers, is_set, mask, one_pass, result, rule
 
 
 def depth(spec: TensorSpec) -> int:
@@ -25,7 +25,7 @@ def terms_flops(call: Call, terms: int) -> int:
     return terms * multiply_add_flops(result(call))
 
 
-FIRST_TIMES_SECOND = aten(
+FIRST_TIMES_SECOND = (
     "mm bmm mv dot vdot inner linear matmul linalg_matmul linalg_vecdot mkldnn_linear"
     " _scaled_mm _scaled_mm_v2 _int_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu"
     " _weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm _mixed_dtypes_linear"
@@ -33,41 +33,38 @@ FIRST_TIMES_SECOND = aten(
 )
 
 
-@rule(*FIRST_TIMES_SECOND, kind=Kind.PRODUCT)
+@rule(FIRST_TIMES_SECOND, kind=Kind.PRODUCT)
 def product(call: Call) -> Cost:
     """2 * B*M*N * K: each result element is a sum over the first operand's last dimension."""
     return one_pass(call, flops=terms_flops(call, result(call).elements * depth(call.inputs[0])))
 
 
-@rule(*aten("addmm baddbmm addmv _addmm_activation"), kind=Kind.PRODUCT)
+@rule("addmm baddbmm addmv _addmm_activation", kind=Kind.PRODUCT)
 def product_with_sum(call: Call) -> Cost:
     """2 * B*M*N * K, the first operand of the product being the second argument."""
     return one_pass(call, flops=terms_flops(call, result(call).elements * depth(call.inputs[1])))
 
 
-@rule("aten.addbmm", kind=Kind.PRODUCT)
+@rule("addbmm", kind=Kind.PRODUCT)
 def addbmm(call: Call) -> Cost:
     B, M, K = call.tensor("batch1").shape
     N = call.tensor("batch2").shape[-1]
     return one_pass(call, flops=terms_flops(call, B * M * K * N))
 
 
-@rule(*aten("addr outer ger"), kind=Kind.PRODUCT)
+@rule("addr outer ger", kind=Kind.PRODUCT)
 def outer(call: Call) -> Cost:
     """An (M, 1) @ (1, N) product."""
     return one_pass(call, flops=terms_flops(call, result(call).elements))
 
 
-@rule("aten._foreach_mm", kind=Kind.PRODUCT)
+@rule("_foreach_mm", kind=Kind.PRODUCT)
 def foreach_mm(call: Call) -> Cost:
     pairs = zip(call.tensors("self"), call.outputs, strict=True)
     return one_pass(call, flops=terms_flops(call, sum(depth(a) * c.elements for a, c in pairs)))
 
 
-@rule(
-    *aten("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2"),
-    kind=Kind.PRODUCT,
-)
+@rule("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2", kind=Kind.PRODUCT)
 def grouped_mm(call: Call) -> Cost:
     """2 * M*K*N, the groups splitting M, N or K of a 2-d operand; 2 * G*M*K*N when both are 3-d.
 
@@ -80,14 +77,14 @@ def grouped_mm(call: Call) -> Cost:
     return one_pass(call, flops=terms_flops(call, G * M * K * N))
 
 
-@rule("aten.tensordot", kind=Kind.PRODUCT)
+@rule("tensordot", kind=Kind.PRODUCT)
 def tensordot(call: Call) -> Cost:
     left = call.tensor("self").shape
     K = prod(left[dim] for dim in integers(call, "dims_self"))
     return one_pass(call, flops=terms_flops(call, result(call).elements * K))
 
 
-@rule(*aten("linear_backward mkldnn_linear_backward matmul_backward"), kind=Kind.PRODUCT)
+@rule("linear_backward mkldnn_linear_backward matmul_backward", kind=Kind.PRODUCT)
 def product_backward(call: Call) -> Cost:
     """One forward product for each gradient wanted, of the input and of the weight."""
     is_linear = "linear" in call.name
@@ -98,8 +95,8 @@ def product_backward(call: Call) -> Cost:
 
 
 @rule(
-    "torch_nn._linear_cross_entropy_batch_chunked",
-    "torch_nn._linear_cross_entropy_batch_chunked_no_reduction",
+    "torch_nn._linear_cross_entropy_batch_chunked"
+    " torch_nn._linear_cross_entropy_batch_chunked_no_reduction",
     kind=Kind.PRODUCT,
 )
 def linear_cross_entropy(call: Call) -> Cost:
@@ -113,7 +110,7 @@ def linear_cross_entropy(call: Call) -> Cost:
     return one_pass(call, flops=terms_flops(call, M * K * N) * (1 + gradients))
 
 
-@rule("aten.bilinear", kind=Kind.PRODUCT)
+@rule("bilinear", kind=Kind.PRODUCT)
 def bilinear(call: Call) -> Cost:
     """y[b, n] = x1[b] W[n] x2[b]: a product over M for every (b, n, k), then one over K."""
     N, M, K = call.tensor("weight").shape
@@ -121,7 +118,7 @@ def bilinear(call: Call) -> Cost:
     return one_pass(call, flops=terms_flops(call, B * N * K * (M + 1)))
 
 
-@rule("aten._trilinear", kind=Kind.PRODUCT)
+@rule("_trilinear", kind=Kind.PRODUCT)
 def trilinear(call: Call) -> Cost:
     """sum(i1 * i2 * i3): two multiplies and an add for each point of the broadcast of the three."""
     factors = [(call.tensor(f"i{n}"), integers(call, f"expand{n}")) for n in (1, 2, 3)]
@@ -136,7 +133,7 @@ def unsqueeze(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if dim in dims else next(rest) for dim in range(len(shape) + len(dims)))
 
 
-@rule("aten.einsum", kind=Kind.PRODUCT)
+@rule("einsum", kind=Kind.PRODUCT)
 def einsum(call: Call) -> Cost:
     """A multiply and an add for every point of the index space of each pair, left to right.
 

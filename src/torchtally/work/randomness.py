@@ -36,7 +36,7 @@ rules(
 )
 
 
-@rule("aten.multinomial", kind=Kind.RANDOM)
+@rule("multinomial", kind=Kind.RANDOM)
 def multinomial(call: Call) -> Cost:
     """The running sum of the weights, and a draw and its search for each sample."""
     weights, samples = call.tensor("self"), result(call).elements

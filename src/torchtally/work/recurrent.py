@@ -12,7 +12,7 @@ from math import prod
 
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, PerElement, aten, is_set, mask, one_pass, rule, rules
+from torchtally.work.rule import Kind, PerElement, is_set, mask, one_pass, rule, rules
 
 
 def gates_flops(tokens: int, weights: tuple[TensorSpec, ...]) -> int:
@@ -33,15 +33,12 @@ PACKED_COPY = ("weight_buf",)
 """cuDNN's one buffer of all weights, of which the list holds views."""
 
 
-@rule(
-    *aten("_cudnn_rnn miopen_rnn lstm gru rnn_tanh rnn_relu _lstm_mps"),
-    kind=Kind.RECURRENT,
-)
+@rule("_cudnn_rnn miopen_rnn lstm gru rnn_tanh rnn_relu _lstm_mps", kind=Kind.RECURRENT)
 def network(call: Call) -> Cost:
     return one_pass(call, flops=gates_flops(tokens_of(call), weights_of(call)), unread=PACKED_COPY)
 
 
-@rule(*aten("_cudnn_rnn_backward miopen_rnn_backward"), kind=Kind.RECURRENT)
+@rule("_cudnn_rnn_backward miopen_rnn_backward", kind=Kind.RECURRENT)
 def network_backward(call: Call) -> Cost:
     """As many FLOPs as forward for the inputs' gradients, and again for the weights' if wanted."""
     forward = gates_flops(tokens_of(call), weights_of(call))
@@ -52,7 +49,7 @@ def network_backward(call: Call) -> Cost:
 CELL_WEIGHTS = ("w_ih", "w_hh")
 
 
-@rule(*aten("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"), kind=Kind.RECURRENT)
+@rule("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell", kind=Kind.RECURRENT)
 def cell(call: Call) -> Cost:
     weights = tuple(spec for name in CELL_WEIGHTS for spec in call.tensors(name))
     return one_pass(call, flops=gates_flops(tokens_of(call), weights))
@@ -70,12 +67,12 @@ def layer_cost(call: Call, matrices: tuple[str, str], biases: tuple[str, str], t
     return one_pass(call, flops=times * gates_flops(tokens_of(call), weights), unread=unread)
 
 
-@rule("aten.mkldnn_rnn_layer", kind=Kind.RECURRENT)
+@rule("mkldnn_rnn_layer", kind=Kind.RECURRENT)
 def layer(call: Call) -> Cost:
     return layer_cost(call, ("weight0", "weight1"), ("weight2", "weight3"), 1)
 
 
-@rule("aten.mkldnn_rnn_layer_backward", kind=Kind.RECURRENT)
+@rule("mkldnn_rnn_layer_backward", kind=Kind.RECURRENT)
 def layer_backward(call: Call) -> Cost:
     """The inputs' gradients and the weights', whether or not anybody wants them."""
     return layer_cost(call, ("weight1", "weight2"), ("weight3", "weight4"), 2)

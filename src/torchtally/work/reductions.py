@@ -12,7 +12,7 @@ from torchtally.trace import Call
 from torchtally.work.arithmetic import COMPLEX_MULTIPLY, add_flops, is_complex
 from torchtally.work.cost import Cost
 from torchtally.work.indexing import touch
-from torchtally.work.rule import Kind, PerElement, aten, integers, one_pass, result, rule, rules
+from torchtally.work.rule import Kind, PerElement, integers, one_pass, result, rule, rules
 
 
 def reduction(per_input: int, per_result: int, call: Call) -> Cost:
@@ -45,41 +45,41 @@ FLOPS_PER_INPUT_AND_RESULT = {
 """Operators to FLOPs for each element that comes in and for each of the result."""
 
 for operators, counts in FLOPS_PER_INPUT_AND_RESULT.items():
-    rule(*aten(operators), kind=Kind.REDUCTION)(partial(reduction, *counts))
+    rule(operators, kind=Kind.REDUCTION)(partial(reduction, *counts))
 
 
-@rule(*aten("max min"), kind=Kind.REDUCTION)
+@rule("max min", kind=Kind.REDUCTION)
 def extremum(call: Call) -> Cost:
     """A compare for each element; with a second tensor, elementwise, for each of the result."""
     n = max(call.inputs[0].elements, result(call).elements)
     return one_pass(call, flops=n)
 
 
-@rule(*aten("prod cumprod"), kind=Kind.REDUCTION)
+@rule("prod cumprod", kind=Kind.REDUCTION)
 def product(call: Call) -> Cost:
     n = call.inputs[0]
     return one_pass(call, flops=n.elements * (COMPLEX_MULTIPLY if is_complex(n) else 1))
 
 
-@rule("aten.trace", kind=Kind.REDUCTION)
+@rule("trace", kind=Kind.REDUCTION)
 def trace(call: Call) -> Cost:
     """The diagonal read and added up."""
     n = min(call.tensor("self").shape)
     return touch(call, table="self", elements=n, flops=n)
 
 
-@rule(*aten("_foreach_norm _foreach_powsum"), kind=Kind.REDUCTION)
+@rule("_foreach_norm _foreach_powsum", kind=Kind.REDUCTION)
 def foreach_norm(call: Call) -> Cost:
     n = sum(spec.elements for spec in call.tensors("self"))
     return one_pass(call, flops=2 * n + len(call.outputs))
 
 
-@rule("aten._foreach_max", kind=Kind.REDUCTION)
+@rule("_foreach_max", kind=Kind.REDUCTION)
 def foreach_max(call: Call) -> Cost:
     return one_pass(call, flops=sum(spec.elements for spec in call.tensors("self")))
 
 
-@rule(*aten("_cdist_forward cdist _euclidean_dist"), kind=Kind.REDUCTION)
+@rule("_cdist_forward cdist _euclidean_dist", kind=Kind.REDUCTION)
 def pairwise_distances(call: Call) -> Cost:
     """3 * r * M + r: for each pair, over M coordinates: subtract, a power, add; a root."""
     M = call.tensor("x1").shape[-1]
@@ -87,14 +87,14 @@ def pairwise_distances(call: Call) -> Cost:
     return one_pass(call, flops=3 * r * M + r)
 
 
-@rule("aten._cdist_backward", kind=Kind.REDUCTION)
+@rule("_cdist_backward", kind=Kind.REDUCTION)
 def pairwise_distances_backward(call: Call) -> Cost:
     """4 * pairs * M: subtract, scale by the pair's slope, by its gradient, add."""
     pairs, M = call.tensor("grad").elements, call.tensor("x1").shape[-1]
     return one_pass(call, flops=4 * pairs * M)
 
 
-@rule(*aten("_pdist_forward pdist"), kind=Kind.REDUCTION)
+@rule("_pdist_forward pdist", kind=Kind.REDUCTION)
 def self_distances(call: Call) -> Cost:
     M = call.tensor("self").shape[-1]
     return one_pass(call, flops=(3 * M + 1) * result(call).elements)
@@ -111,11 +111,9 @@ def window(call: Call) -> int:
 
 
 @rule(
-    *aten(
-        "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices"
-        " max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d fractional_max_pool2d"
-        " fractional_max_pool3d mkldnn_max_pool2d mkldnn_max_pool3d"
-    ),
+    "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices"
+    " max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d fractional_max_pool2d"
+    " fractional_max_pool3d mkldnn_max_pool2d mkldnn_max_pool3d",
     kind=Kind.REDUCTION,
 )
 def pool(call: Call) -> Cost:
@@ -123,7 +121,7 @@ def pool(call: Call) -> Cost:
     return one_pass(call, flops=result(call).elements * window(call))
 
 
-@rule(*aten("avg_pool2d_backward avg_pool3d_backward"), kind=Kind.REDUCTION)
+@rule("avg_pool2d_backward avg_pool3d_backward", kind=Kind.REDUCTION)
 def avg_pool_backward(call: Call) -> Cost:
     """Each gradient is added to its k inputs. Their values are not read, only their shape."""
     flops = call.tensor("grad_output").elements * window(call)
@@ -131,11 +129,9 @@ def avg_pool_backward(call: Call) -> Cost:
 
 
 @rule(
-    *aten(
-        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d"
-        " _adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"
-        " mkldnn_adaptive_avg_pool2d"
-    ),
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d"
+    " _adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"
+    " mkldnn_adaptive_avg_pool2d",
     kind=Kind.REDUCTION,
 )
 def adaptive_pool(call: Call) -> Cost:
@@ -144,10 +140,8 @@ def adaptive_pool(call: Call) -> Cost:
 
 
 @rule(
-    *aten(
-        "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward"
-        " mkldnn_adaptive_avg_pool2d_backward"
-    ),
+    "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward"
+    " mkldnn_adaptive_avg_pool2d_backward",
     kind=Kind.REDUCTION,
 )
 def adaptive_avg_pool_backward(call: Call) -> Cost:

@@ -1,4 +1,4 @@
-"""The table of rules: one function per operator, from a call to its cost.
+"""The table of rules: a function, or a row of a table, per operator, from a call to its cost.
 
 A rule's file opens with the legend of its shape letters. Conventions that hold for all of them:
 
@@ -65,11 +65,14 @@ RULES: dict[str, Rule] = {}
 """Operator name ("aten.mm") to its rule. Filled by the imports in `work/__init__.py`."""
 
 
-def rule(*names: str, kind: Kind) -> Callable[[Formula], Formula]:
-    """Register a formula for operators. Raises ValueError when one has a rule already."""
+def rule(operators: str, *, kind: Kind) -> Callable[[Formula], Formula]:
+    """Register a formula for operators, as `full_names` reads them.
+
+    Raises ValueError when one has a rule already.
+    """
 
     def register(formula: Formula) -> Formula:
-        for name in names:
+        for name in full_names(operators):
             if name in RULES:
                 raise ValueError(f"{name} has two rules")
             RULES[name] = Rule(kind, formula)
@@ -78,9 +81,9 @@ def rule(*names: str, kind: Kind) -> Callable[[Formula], Formula]:
     return register
 
 
-def aten(names: str) -> list[str]:
-    """Full names of operators listed in a string: "mm bmm" gives "aten.mm", "aten.bmm"."""
-    return [f"aten.{name}" for name in names.split()]
+def full_names(operators: str) -> list[str]:
+    """Those without a namespace are of aten: "mm c10d.send" gives "aten.mm" and "c10d.send"."""
+    return [name if "." in name else f"aten.{name}" for name in operators.split()]
 
 
 RESULT, FIRST = "result", "first"
@@ -106,7 +109,7 @@ class PerElement(NamedTuple):
 def rules(kind: Kind, *rows: PerElement) -> None:
     """Register a rule for the operators of each row. Raises ValueError as `rule` does."""
     for row in rows:
-        rule(*aten(row.operators), kind=kind)(row.cost)
+        rule(row.operators, kind=kind)(row.cost)
 
 
 def one_pass(

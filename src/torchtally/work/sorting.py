@@ -9,7 +9,7 @@ n * log2(k), a heap of k. Logarithms are rounded up.
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, PerElement, aten, integer, one_pass, result, rule, rules
+from torchtally.work.rule import Kind, PerElement, integer, one_pass, result, rule, rules
 
 
 def log2_up(n: int) -> int:
@@ -23,35 +23,35 @@ def row(call: Call, default_dim: int = -1) -> int:
     return shape[integer(call, "dim", default_dim)] if shape else 1
 
 
-@rule(*aten("sort argsort mode msort"), kind=Kind.SORTING)
+@rule("sort argsort mode msort", kind=Kind.SORTING)
 def sort(call: Call) -> Cost:
     """log2(n) compares for each element; msort's rows are its columns."""
     n = row(call, default_dim=0 if call.name == "aten.msort" else -1)
     return one_pass(call, flops=call.tensor("self").elements * log2_up(n))
 
 
-@rule("aten.topk", kind=Kind.SORTING)
+@rule("topk", kind=Kind.SORTING)
 def topk(call: Call) -> Cost:
     """log2(k) compares for each element."""
     k = integer(call, "k", 1)
     return one_pass(call, flops=call.tensor("self").elements * log2_up(k))
 
 
-@rule(*aten("quantile nanquantile"), kind=Kind.SORTING)
+@rule("quantile nanquantile", kind=Kind.SORTING)
 def quantile(call: Call) -> Cost:
     """The input sorted as one row, and a lerp for each result."""
     n = call.tensor("self").elements
     return one_pass(call, flops=n * log2_up(n) + 3 * result(call).elements)
 
 
-@rule(*aten("_unique _unique2 unique_dim"), kind=Kind.SORTING)
+@rule("_unique _unique2 unique_dim", kind=Kind.SORTING)
 def unique(call: Call) -> Cost:
     """Sort, then compare neighbours."""
     n = call.tensor("self").elements
     return one_pass(call, flops=n * log2_up(n) + n)
 
 
-@rule(*aten("searchsorted bucketize"), kind=Kind.SORTING)
+@rule("searchsorted bucketize", kind=Kind.SORTING)
 def search(call: Call) -> Cost:
     """A binary search for each result: log2(b) compares."""
     table = call.tensors("sorted_sequence") or call.tensors("boundaries")
