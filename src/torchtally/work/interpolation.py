@@ -10,16 +10,7 @@ from functools import partial
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import (
-    Kind,
-    PerElement,
-    integer,
-    mask,
-    one_pass,
-    result,
-    rule,
-    rules,
-)
+from torchtally.work.rule import Kind, PerElement, integer, mask, one_pass, result, rule, rules
 
 TAPS = {
     "upsample_linear1d": 2,
@@ -54,12 +45,12 @@ for name, taps in TAPS.items():
 
 def antialias(support: int, is_backward: bool, call: Call) -> Cost:
     """One dimension after the other, each with a filter of `support` * shrink taps."""
-    small, large = call.inputs[0], result(call)
-    if not is_backward:
-        small, large = large, small
-    sides = zip(large.shape[2:], small.shape[2:], strict=True)
+    source, target = call.inputs[0], result(call)
+    if is_backward:  # the gradient is of the resized image
+        source, target = target, source
+    sides = zip(source.shape[2:], target.shape[2:], strict=True)
     taps = [support * max(1, -(-s // t)) for s, t in sides if t]
-    return one_pass(call, flops=2 * small.elements * sum(taps))
+    return one_pass(call, flops=2 * target.elements * sum(taps))
 
 
 for name, support in ANTIALIASED_SUPPORT.items():

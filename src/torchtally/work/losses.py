@@ -10,16 +10,7 @@ from functools import partial
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
 from torchtally.work.indexing import touch
-from torchtally.work.rule import (
-    FIRST,
-    Kind,
-    PerElement,
-    integer,
-    one_pass,
-    result,
-    rule,
-    rules,
-)
+from torchtally.work.rule import FIRST, Kind, PerElement, integer, one_pass, result, rule, rules
 
 NOT_REDUCED = 0
 """at::Reduction::None; 1 is the mean, the default, 2 the sum."""
