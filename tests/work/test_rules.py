@@ -8,6 +8,7 @@ import torch.distributed.fsdp  # registers the fsdp operators
 import torch.nn.attention.varlen  # registers the torch_attn operators
 
 from tests.work.calls import call, cost, given, spec
+from torchtally.trace import Call
 from torchtally.work import RULES, Cost, Kind, cost_of
 from torchtally.work.rule import one_pass, rule
 
@@ -163,3 +164,9 @@ FREE = [
 @pytest.mark.parametrize("one", FREE, ids=lambda one: one.name)
 def test_metadata_is_free(one: object) -> None:
     assert cost_of(one) == (Kind.METADATA, Cost())  # type: ignore[arg-type]
+
+
+def test_an_operator_on_no_tensors_costs_nothing() -> None:
+    """`torch._foreach_zero_([])` has neither inputs nor outputs."""
+    empty_list = Call("aten._foreach_zero_", "", inputs=(), outputs=())
+    assert cost_of(empty_list) == (Kind.COPY, Cost())

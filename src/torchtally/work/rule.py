@@ -99,11 +99,13 @@ class PerElement(NamedTuple):
     unread: tuple[str, ...] = ()
 
     def cost(self, call: Call) -> Cost:
+        flops = self.flops and self.flops * self.counted(call).elements
+        return one_pass(call, flops=flops, unread=self.unread)
+
+    def counted(self, call: Call) -> TensorSpec:
         if self.of == RESULT:
-            counted = result(call)
-        else:
-            counted = call.inputs[0] if self.of == FIRST else call.tensor(self.of)
-        return one_pass(call, flops=self.flops * counted.elements, unread=self.unread)
+            return result(call)
+        return call.inputs[0] if self.of == FIRST else call.tensor(self.of)
 
 
 def rules(kind: Kind, *rows: PerElement) -> None:
