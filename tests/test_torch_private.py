@@ -351,6 +351,11 @@ def test_torch_has_every_name_that_is_replaced():
         private.GROUP_TENSORS, private.GET_ACCELERATOR, private.DUMP_SNAPSHOT,
     ):  # fmt: skip
         assert callable(getattr(owner, name))
+    for file in private.NATIVE_FILES:
+        assert isinstance(file, private.NativeFile)
+        assert callable(getattr(file.owner, file.name)), file
+    for owner in private.MAPPED_FILES:
+        assert callable(owner.from_file)
     for name in (private.LAZY_INIT, private.INITIALIZED, private.LAZY_CALL, private.SLEEP):
         assert hasattr(torch.cuda, name), name
     assert hasattr(torch.nn.parallel.scatter_gather, "Scatter")

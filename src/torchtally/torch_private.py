@@ -46,6 +46,28 @@ DEVICE_CONSTRUCTORS = PrivateName(torch.utils._device, "_device_constructors")
 BUILTIN_TABLE = PrivateName(jit_builtins, "_builtin_table")
 DUMP_SNAPSHOT = PrivateName(torch.cuda.memory, "_dump_snapshot")
 
+
+class NativeFile(NamedTuple):
+    """A function or class of torch's C++ that opens a file by its path."""
+
+    owner: Any
+    name: str
+    place: int
+    """Of the path among its arguments; `self` counts."""
+    keyword: str
+    is_written: bool
+
+
+NATIVE_FILES = (
+    NativeFile(torch._C, "PyTorchFileWriter", 0, "file_name", True),
+    NativeFile(torch._C, "PyTorchFileReader", 0, "file_name", False),
+    NativeFile(torch._C.ScriptModule, "save", 1, "filename", True),
+    NativeFile(torch._C, "import_ir_module", 1, "filename", False),
+    NativeFile(torch._C._autograd._ProfilerResult, "save", 1, "path", True),
+)
+MAPPED_FILES = (torch.UntypedStorage, torch)
+"""What has a function `from_file`, which maps a file into memory."""
+
 LAZY_INIT, INITIALIZED, LAZY_CALL, SLEEP = "_lazy_init", "_initialized", "_lazy_call", "_sleep"
 """Names of `torch.cuda`."""
 

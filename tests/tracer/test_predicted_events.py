@@ -1,26 +1,35 @@
 """The script's own events while it is traced: predicted from the trace so far."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
 from torchtally.errors import UnsupportedError
 from torchtally.ledger import account
 from torchtally.runs.function import run
+from torchtally.timing.schedule import DeviceQueue
 from torchtally.timing.targets import roofline
-from torchtally.trace import Trace
-from torchtally.tracer.recorder import Recorder
+from torchtally.trace import Op
 from torchtally.tracer.session import recording
 
 
 class Predicting:
-    """Every operator takes a millisecond; remembers the traces it was given."""
+    """Every operator takes a millisecond; remembers what it was told."""
 
     def __init__(self) -> None:
-        self.given: list[Trace] = []
+        self.told: list[tuple[int, tuple[int, ...]]] = []
+        self.host_s = 0.0
 
-    def __call__(self, so_far: Trace, first: int, end: int) -> float:
-        self.given.append(so_far)
-        return 1e-3 * sum(first <= op.clock < end for op in so_far.ops)
+    def advance(self, calls: object, ops: Sequence[Op], waits: Sequence[int], tick: int) -> None:
+        self.told.append((len(ops), tuple(waits)))
+        self.ops = ops
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError(f"nobody sleeps {seconds} s")
+
+    def between(self, first: int, end: int) -> float:
+        return 1e-3 * sum(first <= op.clock < end for op in self.ops)
 
 
 def timed_steps() -> list[float]:
@@ -41,36 +50,20 @@ def timed_steps() -> list[float]:
 
 def test_events_show_what_is_predicted():
     predicting, found = Predicting(), []
-    whole = run(lambda: found.extend(timed_steps()), gpu="H100-SXM", elapsed=predicting)
+    whole = run(lambda: found.extend(timed_steps()), gpu="H100-SXM", prediction=predicting)
     assert found == pytest.approx([1.0, 2.0, 3.0])
-    assert [len(trace.ops) for trace in predicting.given] == [2, 2, 4, 4, 7, 7]
-    for so_far in predicting.given:
-        assert so_far.ending.kind == "running"
-        assert so_far.ops == whole.ops[: len(so_far.ops)]
-        assert so_far.waits == whole.waits[: len(so_far.waits)]
+    assert [operators for operators, _ in predicting.told] == [2, 2, 4, 4, 7, 7]
+    assert predicting.told[-1] == (len(whole.ops), whole.waits)
     assert whole.waits == (2, 4, 7)
 
 
-def test_the_trace_so_far_is_made_once_for_one_moment():
-    predicting = Predicting()
-    run(timed_steps, gpu="H100-SXM", elapsed=predicting)
-    assert len({id(trace) for trace in predicting.given}) == 3
-
-
-def test_no_trace_is_made_unless_somebody_asks(monkeypatch: pytest.MonkeyPatch):
-    made = []
-    native = Recorder.trace
-    monkeypatch.setattr(
-        Recorder,
-        "trace",
-        lambda *args, **kwargs: made.append(1) or native(*args, **kwargs),
-    )
-
-    def script() -> None:
-        torch.cuda.Event(enable_timing=True).record()
-
-    run(script, gpu="H100-SXM", elapsed=Predicting())
-    assert len(made) == 1
+def test_each_operator_is_placed_once(monkeypatch: pytest.MonkeyPatch):
+    """Asking again and again costs no more than the operators in between."""
+    placed = []
+    native = DeviceQueue.issue
+    monkeypatch.setattr(DeviceQueue, "issue", lambda *args: placed.append(1) or native(*args))
+    whole = run(timed_steps, gpu="H100-SXM")
+    assert len(placed) == len(whole.ops)
 
 
 def time_nothing() -> float:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import torchtally
 from tests.traces import traced
 from torchtally.errors import UnsupportedError
+from torchtally.trace import EffectKind
 
 MIB = 1024**2
 
@@ -50,9 +51,9 @@ def test_the_bytes_are_reported(tmp_path: Path):
     def script() -> None:
         torch.save({"w": torch.randn(1024, 1024, device="cuda")}, tmp_path / "w.pt")
 
-    (note,) = traced(script).notes
-    assert str(4 * MIB) in note.text
-    assert "saved" in note.text
+    (file,) = traced(script).effects
+    assert (file.kind, file.placeholder_bytes) == (EffectKind.WRITTEN, 4 * MIB)
+    assert 4 * MIB < file.bytes < 4 * MIB + 2048
 
 
 def test_shared_storages_are_loaded_as_one(tmp_path: Path):
@@ -272,3 +273,29 @@ def test_a_model_with_a_big_host_copy_saves(tmp_path: Path):
         assert loaded["weight"].device.type == "cpu"
         assert isinstance(loaded["weight"], Tensor)
     assert os.path.getsize(tmp_path / "ema.pt") < 64 * 1024
+
+
+def test_files_of_safetensors_are_opened_tensor_by_tensor(tmp_path: Path):
+    """As transformers reads a checkpoint that the same run has saved."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "model.safetensors"
+    with torchtally.virtual_gpu("H100-SXM"):
+        from safetensors import safe_open as opened_inside
+
+        weights = {"b": torch.randn(8, 4, device="cuda"), "a": torch.zeros(3).cuda().bfloat16()}
+        save_file(weights, path, metadata={"format": "pt"})
+        with opened_inside(path, framework="pt", device="cuda") as file:
+            assert file.keys() == ["a", "b"]
+            assert file.offset_keys() == ["b", "a"]
+            assert file.metadata() == {"format": "pt"}
+            assert file.get_tensor("b").shape == (8, 4)
+            part = file.get_slice("b")
+            assert (part.get_shape(), part.get_dtype()) == ([8, 4], "F32")
+            assert part[2:4].shape == (2, 4)
+            assert file.get_slice("a").get_dtype() == "BF16"
+        assert set(load_file(path)) == {"a", "b"}
+    save_file({"x": torch.ones(2)}, path)
+    with torchtally.virtual_gpu("H100-SXM"), safe_open(path, "pt") as real:
+        assert real.get_tensor("x").tolist() == [1, 1]

@@ -174,6 +174,18 @@ def check_script(args: argparse.Namespace, example: str) -> None:
         raise ScriptError(f"{args.script}: no such file.\nGive the path of the training script.")
 
 
+def add_isolation(parser: argparse.ArgumentParser, place: str) -> None:
+    """Add --writes. `place` says where the files of an isolated run are."""
+    parser.add_argument(
+        "--writes",
+        choices=("isolated", "real"),
+        default="isolated",
+        metavar="HOW",
+        help=f"isolated (default): what the script writes goes to {place}, and what existed "
+        "before is not changed; real: the script writes as it would alone",
+    )
+
+
 # Numbers -----------------------------------------------------------------------------------------
 
 

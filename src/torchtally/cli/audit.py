@@ -5,7 +5,13 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import RunParser, check_script, fraction, positive_count
+from torchtally.cli.arguments import (
+    RunParser,
+    add_isolation,
+    check_script,
+    fraction,
+    positive_count,
+)
 from torchtally.cli.output import add_format, place_of
 from torchtally.errors import UsageError
 
@@ -32,8 +38,8 @@ examples:
 The script is really executed, twice, one run after the other: on the GPU and on a simulated one.
 The same program measures both, by what torch.cuda says: the allocator's counts at the end of each
 step and its history in between. It sees one GPU, the first one; it has no stdin. What the real run
-prints goes to stderr; what the simulated one prints is shown only when it fails. It writes what
-it writes, checkpoints too, in both.
+prints goes to stderr; what the simulated one prints is shown only when it fails. The real run
+writes its checkpoints; what the simulated one writes is dropped, and changes nothing.
 
 Backward operators are one row among the lines: on a GPU, autograd allocates in a thread of its
 own, below no line of Python.
@@ -64,6 +70,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         help="how far off peak allocated may be (default 1%%)")  # fmt: skip
     add("--reserved-tolerance", type=fraction, default=0.05, metavar="T",
         help="how far off peak reserved may be (default 5%%)")  # fmt: skip
+    add_isolation(parser, "a folder that is dropped, in the simulated run")
     add("--top", type=positive_count, default=DEFAULT_TOP, metavar="N",
         help=f"how many lines (default {DEFAULT_TOP})")  # fmt: skip
     add_format(parser)
@@ -88,6 +95,7 @@ def command(args: argparse.Namespace) -> int:
         arguments=tuple(args.script_arguments),
         is_module=args.module is not None,
         steps=args.steps,
+        writes=args.writes,
     )
     with Measurements() as runs:
         chip = chip_of(args.gpu, runs.device())

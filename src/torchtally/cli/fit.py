@@ -5,7 +5,14 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import RunParser, check_script, fraction, positive_count, seconds
+from torchtally.cli.arguments import (
+    RunParser,
+    add_isolation,
+    check_script,
+    fraction,
+    positive_count,
+    seconds,
+)
 from torchtally.cli.output import add_format, write_report
 
 if TYPE_CHECKING:
@@ -26,9 +33,9 @@ examples:
   tally fit -m mypackage.train --vary "--layers={}" --margin 2GiB --gpu H200
 
 The script is really executed, once for each value that is tried and several at
-a time: it reads its files and writes its logs and checkpoints. It has no stdin,
-and its output is shown only when it fails. Memory is assumed to grow with the
-value.
+a time: it reads its files, and what it writes is dropped (--writes real keeps
+it, and lets it change what exists). It has no stdin, and its output is shown
+only when it fails. Memory is assumed to grow with the value.
 
 For one GPU the answer is verified: that value was run and fits, and the next
 one was run and does not fit. For several GPUs it is computed, from two runs at
@@ -97,6 +104,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
     add("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
         help="as for `tally run`")  # fmt: skip
+    add_isolation(parser, "a folder that is dropped")
     add("--no-folding", action="store_true",
         help="run every pass of the model, also those like the ones before")  # fmt: skip
     add("--verify", action="store_true",
@@ -132,6 +140,7 @@ def command(args: argparse.Namespace) -> int:
         max_seconds=args.max_seconds,
         nonzero_fraction=args.nonzero_fraction,
         folds=not args.no_folding,
+        writes=args.writes,
     )
     fleet = Fleet(searches, argument, ours)
     progress = FitProgress(fleet, is_quiet=args.quiet)

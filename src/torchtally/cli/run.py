@@ -7,7 +7,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from torchtally.cli.arguments import RunParser, Subparsers, fraction, positive_count, seconds
+from torchtally.cli.arguments import (
+    RunParser,
+    Subparsers,
+    add_isolation,
+    fraction,
+    positive_count,
+    seconds,
+)
 from torchtally.cli.output import add_columns, check_columns, place_of
 from torchtally.errors import TallyError, UsageError
 from torchtally.report.formats import format_names
@@ -35,10 +42,11 @@ examples:
   tally run train.py --gpu H200 --json report.json 2> report.txt
   tally run train.py --gpu RTX-4090 --what-if checkpoint=Block --what-if optimizer=fused
 
-The script is really executed: it reads its files, prints its output (stdout is all its own) and
-may write checkpoints. Only its GPU is simulated. The report goes to stderr, the exit code is the
-script's: 0 when the steps were done, 1 when it raised; 130 on Ctrl-C, 143 on SIGTERM, 124 when
---max-seconds were over. The report is printed in every case.
+The script is really executed: it reads its files and prints its output (stdout is all its own).
+Only its GPU is simulated, and what it writes goes to a folder beside the trace (run.tally.files):
+no file that existed before is changed. The report goes to stderr, the exit code is the script's: 0
+when the steps were done, 1 when it raised; 130 on Ctrl-C, 143 on SIGTERM, 124 when --max-seconds
+were over. The report is printed in every case.
 """
 
 
@@ -72,6 +80,10 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
                         help="share of a mask assumed to be true where a shape depends on unknown "
                         "values (default 1: the upper bound)")  # fmt: skip
+    parser.add_argument("--host-clock", action="store_true",
+                        help="the script's own clocks (time.time, perf_counter, ...) are the "
+                        "host's; without it they answer predicted time")  # fmt: skip
+    add_isolation(parser, "FILE.files (beside -o FILE)")
     parser.add_argument("--what-if", action="append", default=[], metavar="CHANGE",
                         help="run the script as if it were changed: checkpoint=CLASS, "
                         "autocast=bfloat16, optimizer=fused (can be repeated)")  # fmt: skip
@@ -111,6 +123,7 @@ def command(args: argparse.Namespace) -> int:
 def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> int:
     """Run the script on the target and report, however it ends. Returns the exit code."""
     from torchtally.fit.advisor import Advisor
+    from torchtally.isolation.run import SUFFIX, folder_beside, isolation
     from torchtally.report.run_progress import RunProgress
     from torchtally.timing.prediction import Prediction
     from torchtally.timing.targets import roofline
@@ -131,19 +144,24 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     def leaving(outcome: ScriptOutcome) -> int:
         recording_session.recorder.is_stopped = True
         progress.stop()
-        os.chdir(started_in)
-        try:
-            trace = recording_session.trace(outcome.ending)
-            advisor = Advisor(script, target, steps=args.steps, run_s=time.monotonic() - started_s)
-            report(trace, args, stderr, advisor)
-        except TallyError as error:
-            print(f"tally: error: {error}", file=stderr, flush=True)
-            return error.exit_code
+        with isolated.suspended():
+            os.chdir(started_in)
+            try:
+                trace = recording_session.trace(outcome.ending)
+                isolated.tidy()
+                run_s = time.monotonic() - started_s
+                advisor = Advisor(script, target, steps=args.steps, run_s=run_s, writes=args.writes)
+                report(trace, args, stderr, advisor)
+            except TallyError as error:
+                print(f"tally: error: {error}", file=stderr, flush=True)
+                return error.exit_code
         return outcome.exit_code
 
+    folder = folder_beside(args.trace_place)
     stopper = Stopper(leaving, max_seconds=args.max_seconds)
     with (
         progress.moving(),
+        isolation(args.writes, folder, shown=args.output + SUFFIX) as isolated,
         recording(
             target,
             script=str(script),
@@ -152,7 +170,10 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
             nonzero_fraction=args.nonzero_fraction,
             memory_is_limited=not args.no_oom,
             what_ifs=tuple(args.what_if),
-            elapsed=Prediction(roofline(target.name)),
+            prediction=Prediction(roofline(target.name)),
+            host_clock=args.host_clock,
+            written=isolated.written,
+            facts=isolated.facts,
         ) as recording_session,
     ):
         progress.operators = lambda: recording_session.recorder.clock

@@ -11,6 +11,7 @@ from torchtally.runs.protocol import ProbeRequest, ProbeResult
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
+    from torchtally.isolation import Writes
     from torchtally.ledger import Ledger
     from torchtally.tracer.script import Script
 
@@ -24,10 +25,19 @@ LEAST_S = 60.0
 class Advisor:
     """Tries changes to a run, several at a time, and keeps what they showed."""
 
-    def __init__(self, script: "Script", chip: "Chip", *, steps: int, run_s: float) -> None:
+    def __init__(
+        self,
+        script: "Script",
+        chip: "Chip",
+        *,
+        steps: int,
+        run_s: float,
+        writes: "Writes" = "isolated",
+    ) -> None:
         self.script = script
         self.chip = chip
         self.steps = steps
+        self.writes = writes
         self.max_s = max(LEAST_S, TIMES_AS_LONG * run_s)
         self.capacity_bytes = chip.total_memory_bytes - context_bytes(chip.compute_capability)
         self.settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
@@ -105,6 +115,7 @@ class Advisor:
             steps=self.steps,
             max_seconds=self.max_s,
             what_ifs=change.what_ifs,
+            writes=self.writes,
             allocator_settings=change.settings or None,
             capacities=((self.capacity_bytes, self.chip.total_memory_bytes),),
         )

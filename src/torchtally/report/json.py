@@ -26,6 +26,7 @@ from torchtally.ledger import (
 from torchtally.memory import Category, parameters
 from torchtally.memory.workspace import KINDS, Trust
 from torchtally.report.document import Document, columns_of, in_words, pick, picks, rows_of
+from torchtally.report.effects import effect_document
 from torchtally.table import Table
 from torchtally.trace import Frame
 from torchtally.views.bottlenecks import dominant_bounds
@@ -77,6 +78,7 @@ def ledger_document(ledger: Ledger) -> Document:
             for placeholder in trace.placeholders
         ],
         "notes": picks(trace.notes, "text", "count"),
+        "effects": [effect_document(effect) for effect in trace.effects],
         "facts": trace.facts,
     }
 

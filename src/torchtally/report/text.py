@@ -11,6 +11,7 @@ from rich.text import Text
 
 from torchtally.ledger import Uncounted, Untimed
 from torchtally.progress import printable
+from torchtally.report.effects import sections
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import joined
@@ -58,6 +59,7 @@ def _summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
         yield from _untimed(summary.time, width)
     yield from _placeholders(summary, width)
     yield from _notes(summary, width)
+    yield from _effects(summary, width)
     if summary.total.count:
         yield from _next(summary, file)
 
@@ -301,6 +303,13 @@ def _notes(summary: Summary, width: int) -> Iterator[Text]:
         times = f" ({_times(note.count)})" if note.count > 1 else ""
         yield from map(Text, wrapped(f"{note.text[:400]}{times}", width))
     yield from _more(len(summary.notes))
+
+
+def _effects(summary: Summary, width: int) -> Iterator[Text]:
+    for sentence, lines in sections(summary.surroundings, summary.own_root):
+        yield from _prose(sentence, width)
+        for line in lines:
+            yield from map(Text, wrapped(printable(line), width))
 
 
 def _times(count: int) -> str:

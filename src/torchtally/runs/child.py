@@ -54,11 +54,11 @@ def perform(folder: Path) -> None:
     elif isinstance(request, ProbeRequest):
         from torchtally.runs.probe.main import probe
 
-        probe(request, lambda record: write(answer, record))
+        probe(request, folder, lambda record: write(answer, record))
     elif isinstance(request, MeasureRequest):
         from torchtally.runs.measure.main import measure
 
-        measure(request, lambda record: write(answer, record))
+        measure(request, folder, lambda record: write(answer, record))
     else:
         assert isinstance(request, DeviceRequest)
         from torchtally.runs.measure.meter import device

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 from torchtally.chips import Chip
+from torchtally.isolation import Writes
+from torchtally.isolation.run import isolation
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.targets import roofline
 from torchtally.trace import Ending, Trace
-from torchtally.tracer.session import Elapsed, recording
+from torchtally.tracer.session import Predictor, recording
 from torchtally.tracer.steps import StepsDone
 
 
@@ -18,7 +20,10 @@ def run(
     steps: int | None = None,
     nonzero_fraction: float = 1.0,
     memory_is_limited: bool = True,
-    elapsed: Elapsed | None = None,
+    writes: Writes = "isolated",
+    files: str | None = None,
+    host_clock: bool = False,
+    prediction: Predictor | None = None,
 ) -> Trace:
     """The trace of `function` on a virtual GPU.
 
@@ -31,24 +36,38 @@ def run(
             unknown to the simulation.
         memory_is_limited: beyond the chip's memory `function` gets torch.OutOfMemoryError; else
             memory is unlimited.
-        elapsed: predicts the seconds between two ticks of the trace so far, which is what
-            `torch.cuda.Event.elapsed_time` answers inside; None: by the chip's roofline.
+        writes: "isolated": what `function` writes does not change any file that exists, since it
+            would write placeholders; "real": it writes as it would alone. Threads that run already
+            write for real.
+        files: the folder that isolated files are kept in, for the caller to look at; None: they
+            are dropped afterwards. The trace lists them in either case.
+        host_clock: clocks that `function` reads are the host's, not the predicted one.
+        prediction: the schedule that clocks and `torch.cuda.Event`s answer from; None: by the
+            chip's roofline.
 
     Whatever `function` raises is raised here. Raises UnknownChipError for an unknown GPU.
     """
     name = getattr(function, "__qualname__", repr(function))
     roofline_of_chip = Roofline(gpu) if isinstance(gpu, Chip) else roofline(gpu)
-    with recording(
-        roofline_of_chip.chip,
-        script=name,
-        steps=steps,
-        nonzero_fraction=nonzero_fraction,
-        memory_is_limited=memory_is_limited,
-        elapsed=elapsed or Prediction(roofline_of_chip),
-    ) as recording_:
+    with (
+        isolation(writes, files) as isolated,
+        recording(
+            roofline_of_chip.chip,
+            script=name,
+            steps=steps,
+            nonzero_fraction=nonzero_fraction,
+            memory_is_limited=memory_is_limited,
+            prediction=prediction or Prediction(roofline_of_chip),
+            host_clock=host_clock,
+            written=isolated.written,
+            facts=isolated.facts,
+        ) as recording_,
+    ):
         ending = Ending("exit")
         try:
             function()
         except StepsDone:
             ending = Ending("steps")
-        return recording_.trace(ending)
+        trace = recording_.trace(ending)
+        isolated.tidy()
+        return trace

@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import msgspec
 
+from torchtally.isolation import Writes
 from torchtally.runs.allocations import Allocations
 
-REQUEST, ANSWER, OUTPUT = "request", "answer", "output"
+REQUEST, ANSWER, OUTPUT, WRITTEN = "request", "answer", "output", "written"
 """Files in a run's folder."""
 
 Capability = tuple[int, int]
@@ -33,6 +34,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     """Changes to try, in the syntax of `tally run --what-if`."""
     allocator_settings: str | None = None
     """For PYTORCH_CUDA_ALLOC_CONF; None leaves it unchanged."""
+    writes: Writes = "isolated"
     capabilities: tuple[Capability, ...] = ()
     """Of other chips whose operators are compared with this run's."""
     capacities: tuple[tuple[int, int], ...] = ()
@@ -48,6 +50,8 @@ class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
     steps: int
     gpu: str | None = None
     """The chip to simulate; None: this machine's GPU."""
+    writes: Writes = "isolated"
+    """Of a simulated run; one on this machine's GPU writes for real."""
 
 
 class DeviceRequest(msgspec.Struct, frozen=True, tag="device"):

@@ -1,35 +1,83 @@
-"""Predicted time between two moments of a run: what `torch.cuda.Event` answers in a script."""
+"""Where host and device are in a run that goes on: what a script's clocks and events answer."""
 
-from dataclasses import dataclass
-from math import fsum
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from torchtally.errors import UsageError
 from torchtally.timing.roofline import Roofline
-from torchtally.timing.schedule import CallTime, call_time, no_time, schedule
-from torchtally.trace import Call, Trace
+from torchtally.timing.schedule import CallTime, DeviceQueue, call_time, issue_by_phase, no_time
+from torchtally.trace import Call, Op
 from torchtally.work import Kind, cost_of
 
 
-@dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds between two ticks of a trace, on the chip of a roofline."""
+    """The schedule of a run so far, on the chip of a roofline. It goes on with the run.
 
-    roofline: Roofline
+    Each operator is placed once, so that asking often costs little. Not modelled: what
+    `timing/schedule.py` says.
+    """
 
-    def __call__(self, trace: Trace, first_tick: int, end_tick: int) -> float:
-        """Of the operators at first_tick <= t < end_tick, with the device's idle time for them."""
-        times = [self._time(call) for call in trace.calls]
-        slots = schedule(trace.ops, times, trace.waits, trace.step_ends, self.roofline)
-        return fsum(
-            slot.seconds
-            for op, slot in zip(trace.ops, slots, strict=True)
-            if first_tick <= op.clock < end_tick
-        )
+    def __init__(self, roofline: Roofline) -> None:
+        self._roofline = roofline
+        self._queue = DeviceQueue()
+        self._issue_s: list[dict[int, float]] = []
+        """By the call's number."""
+        self._kernel_s: list[float] = []
+        self._waits = 0
+        """How many of the run's waits are passed."""
+        self._ticks = array("q")
+        self._done_s = array("d")
+        """When the device has done each operator."""
+
+    @property
+    def host_s(self) -> float:
+        """Since the beginning of the run, for the host."""
+        return self._queue.host_s
+
+    def advance(
+        self, calls: Sequence[Call], ops: Sequence[Op], waits: Sequence[int], tick: int
+    ) -> None:
+        """Place what has run since the last time, of all that has run so far.
+
+        `waits` are the ticks before which the host waited, `tick` is the next operator's.
+        """
+        for call in calls[len(self._kernel_s) :]:
+            time = self._time(call)
+            self._issue_s.append(issue_by_phase(self._roofline.issue, time))
+            self._kernel_s.append(time.kernel.seconds)
+        queue, is_host = self._queue, self._roofline.is_host
+        for op in ops[len(self._ticks) :]:
+            self._pass_waits(waits, op.clock)
+            run = queue.compute if is_host else queue.issue
+            run(self._issue_s[op.call][id(op.phase)], self._kernel_s[op.call])
+            self._ticks.append(op.clock)
+            self._done_s.append(queue.device_s)
+        self._pass_waits(waits, tick)
+
+    def _pass_waits(self, waits: Sequence[int], tick: int) -> None:
+        while self._waits < len(waits) and waits[self._waits] <= tick:
+            self._queue.wait()
+            self._waits += 1
+
+    def sleep(self, seconds: float) -> None:
+        """The host does nothing for a while; the device goes on."""
+        self._queue.host_s += seconds
+
+    def between(self, first_tick: int, end_tick: int) -> float:
+        """The device's seconds for operators at first_tick <= t < end_tick, and its idle time
+        before them.
+        """
+        return self._done_before(end_tick) - self._done_before(first_tick)
+
+    def _done_before(self, tick: int) -> float:
+        place = bisect_left(self._ticks, tick)
+        return self._done_s[place - 1] if place else 0.0
 
     def _time(self, call: Call) -> CallTime:
         """A call without a time counts as zero here; the report of the run lists it."""
         try:
             kind, cost = cost_of(call)
-            return call_time(call, kind, cost, self.roofline)
+            return call_time(call, kind, cost, self._roofline)
         except UsageError:
             return no_time(Kind.UNCOUNTED)

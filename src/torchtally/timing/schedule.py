@@ -51,6 +51,33 @@ def no_time(kind: Kind) -> CallTime:
     return CallTime(Kernel(0.0, Bound.OVERHEAD), kind, 0)
 
 
+class DeviceQueue:
+    """How far the host and the device are, in seconds since they began."""
+
+    __slots__ = ("device_s", "host_s")
+
+    def __init__(self) -> None:
+        self.host_s = self.device_s = 0.0
+
+    def wait(self) -> None:
+        """The host waits until the device has done all that it was given."""
+        self.host_s = max(self.host_s, self.device_s)
+
+    def issue(self, issue_s: float, kernel_s: float) -> float:
+        """The host issues an operator and the device runs it; how long the device idled for it."""
+        self.host_s += issue_s
+        if kernel_s <= 0:
+            return 0.0
+        idle_s = self.host_s - self.device_s if self.host_s > self.device_s else 0.0
+        self.device_s += idle_s + kernel_s
+        return idle_s
+
+    def compute(self, issue_s: float, kernel_s: float) -> None:
+        """The same for a CPU, which issues an operator and then computes it."""
+        self.host_s += issue_s + kernel_s
+        self.device_s = self.host_s
+
+
 NOTHING = Slot(0.0, 0.0, Bound.OVERHEAD, False)
 """Of a view, before it is charged for idle time. One object for all: views are most of a trace."""
 
@@ -89,26 +116,24 @@ def slots_beside(
     ends: Iterator[int],
 ) -> list[Slot]:
     """A GPU computes while the host goes on."""
-    host_s = device_s = 0.0
+    queue = DeviceQueue()
     slots: list[Slot] = []
     since_launch: list[tuple[int, float]] = []
     wait, end = next(waits, NEVER), next(ends, NEVER)
     for place, (op, issue_s, kernel) in enumerate(zip(ops, issued, kernels, strict=True)):
         tick = op.clock
         while wait <= tick:
-            host_s = max(host_s, device_s)
+            queue.wait()
             wait = next(waits, NEVER)
         while end <= tick:
             since_launch.clear()  # idle time is not charged to operators of the step before
             end = next(ends, NEVER)
-        host_s += issue_s
         kernel_s = kernel.seconds
+        idle_s = queue.issue(issue_s, kernel_s)
         if kernel_s <= 0:
             since_launch.append((place, issue_s))
             slots.append(NOTHING)
             continue
-        idle_s = host_s - device_s if host_s > device_s else 0.0
-        device_s += idle_s + kernel_s
         if since_launch:
             idle_s = share_idle(idle_s, issue_s, since_launch, slots)
             since_launch.clear()

@@ -1,5 +1,6 @@
 """What happened, as facts: no formula, no torch. See ``trace.py`` for the whole."""
 
+from torchtally.trace.effect import Effect, EffectKind, FileId, StubFile
 from torchtally.trace.op import Call, Frame, Literal, Op, Phase, Site, TensorSpec
 from torchtally.trace.storage import Role, Storage
 from torchtally.trace.trace import (
@@ -15,7 +16,10 @@ from torchtally.trace.trace import (
 __all__ = [
     "CacheEmptied",
     "Call",
+    "Effect",
+    "EffectKind",
     "Ending",
+    "FileId",
     "Frame",
     "Literal",
     "Note",
@@ -27,6 +31,7 @@ __all__ = [
     "Role",
     "Site",
     "Storage",
+    "StubFile",
     "TensorSpec",
     "Trace",
 ]

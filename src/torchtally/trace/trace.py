@@ -17,6 +17,7 @@ from torchtally.trace.checks import (
     check_storages,
     check_waits,
 )
+from torchtally.trace.effect import Effect
 from torchtally.trace.file import (
     Path,
     collection_paused,
@@ -129,7 +130,9 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host_ops: Count = 0
     """Operators that ran on the host only: not accounted, but counted."""
     facts: dict[str, str] = {}
-    """Free-form provenance: python, platform, date."""
+    """Free-form provenance: python, platform, date; `cwd`, the directory it was run in; `files`,
+    the folder of an isolated run's files."""
+    effects: tuple[Effect, ...] = ()
 
     @property
     def end(self) -> int:

@@ -5,10 +5,11 @@ later from the trace; recorded here is only what the script itself determines: p
 gradients, optimizer state.
 """
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,11 @@ from torchtally import torch_private as private
 from torchtally.memory.allocator import Block, OutOfMemoryError
 from torchtally.trace import (
     CacheEmptied,
+    Call,
+    Effect,
+    EffectKind,
     Ending,
+    FileId,
     Frame,
     Note,
     Op,
@@ -28,6 +33,7 @@ from torchtally.trace import (
     Role,
     Site,
     Storage,
+    StubFile,
     Trace,
 )
 from torchtally.trace.storage import allocated_bytes
@@ -36,6 +42,16 @@ from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.source import Stacks, Walk, own_frame
 from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage, virtual_of
+
+
+class Timekeeper(Protocol):
+    """What is told of a run while it goes on."""
+
+    def advance(
+        self, calls: Sequence[Call], ops: Sequence[Op], waits: Sequence[int], tick: int
+    ) -> None:
+        """All that has run up to a tick, what was told before included."""
+
 
 FIRST_CALLER = 3
 """Frames of ours between a reader of the stack here and the operator's caller."""
@@ -73,6 +89,8 @@ class Recorder:
         self._names: dict[int, str] = {}
         self._placeholders: dict[tuple[Frame | None, str, str], int] = {}
         self._notes: dict[str, int] = {}
+        self._effects: dict[tuple[EffectKind, str, Frame | None], int] = {}
+        self.saved: dict[FileId, StubFile] = {}
         self._roots_seen: set[tuple[int, int]] = set()
 
     # Storages.
@@ -291,12 +309,30 @@ class Recorder:
     def note(self, text: str) -> None:
         self._notes[text] = self._notes.get(text, 0) + 1
 
+    def file_saved(self, file: Any, placeholder_bytes: int) -> None:
+        """A path, or an open file; what has neither, as a buffer, is no file."""
+        name = getattr(file, "name", file)
+        if hasattr(file, "fileno"):
+            try:
+                file = file.fileno()
+            except OSError:  # io.BytesIO: UnsupportedOperation
+                return
+        if isinstance(file, (str, bytes, os.PathLike, int)):
+            found = os.stat(file)
+            path = "" if isinstance(name, int) else os.path.abspath(os.fsdecode(name))
+            self.saved[found.st_dev, found.st_ino] = StubFile(path, placeholder_bytes)
+
+    def effect(self, kind: EffectKind, name: str, caller: FrameType | None) -> None:
+        """Something that the script did outside of its GPU, from a frame of its stack."""
+        if not self.is_stopped:
+            key = (kind, name, own_frame(self._stacks, caller))
+            self._effects[key] = self._effects.get(key, 0) + 1
+
     # The whole.
 
-    @property
-    def moment(self) -> tuple[int, int]:
-        """Changes whenever an operator has run or the host has waited."""
-        return self.clock, len(self._waits)
+    def advance(self, schedule: Timekeeper) -> None:
+        """Tell a schedule of all that has run so far."""
+        schedule.advance(self._calls.calls, self._ops, self._waits, self.clock)
 
     def trace(
         self,
@@ -306,6 +342,7 @@ class Recorder:
         ending: Ending,
         facts: dict[str, str],
         allocator_settings: str = "",
+        effects: Iterable[Effect] = (),
     ) -> Trace:
         """Everything so far as a `Trace`."""
         return Trace(
@@ -337,6 +374,13 @@ class Recorder:
             notes=tuple(Note(text, count) for text, count in self._notes.items()),
             host_ops=self.host_operators,
             facts=facts,
+            effects=(
+                *effects,
+                *(
+                    Effect(kind, name, frame, count)
+                    for (kind, name, frame), count in self._effects.items()
+                ),
+            ),
         )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Run a user's script as Python itself would, and know how it ended.
 
 The script is `__main__` with its own argv and path, may spawn and pickle, and meets its own
-exceptions, exits and signals. Tracing executes the script: the virtual GPU is no sandbox.
+exceptions, exits and signals. Tracing executes the script; `isolation` keeps its writes apart.
 """
 
 import atexit

@@ -1,41 +1,75 @@
 """Tracing: a virtual GPU, its recorder, and the count of training steps."""
 
+import os
 import platform
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from torchtally.chips import Chip, chip
-from torchtally.trace import Ending, Trace
-from torchtally.tracer.recorder import Recorder
+from torchtally.isolation.uploads import unpublished
+from torchtally.trace import Effect, EffectKind, Ending, FileId, StubFile, Trace
+from torchtally.tracer.clock import script_clock
+from torchtally.tracer.recorder import Recorder, Timekeeper
 from torchtally.tracer.steps import Steps
 from torchtally.tracer.what_if import stand_ins, unused_changes
 from torchtally.virtual.kernels import Dispatch
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import apply
 
-Elapsed = Callable[[Trace, int, int], float]
-"""Predicted seconds between two ticks of a trace, the later one last."""
+
+class Predictor(Timekeeper, Protocol):
+    """The schedule of a run so far."""
+
+    @property
+    def host_s(self) -> float: ...
+    def sleep(self, seconds: float) -> None: ...
+    def between(self, first_tick: int, end_tick: int) -> float: ...
 
 
-@dataclass(slots=True)
-class Predictions:
-    """The stopwatch of a run: seconds between two ticks, predicted from the trace so far."""
+Written = Callable[[Mapping[FileId, StubFile]], Iterable[Effect]]
+"""What the script has written, removed and started, given the files with virtual tensors."""
 
-    elapsed: Elapsed
-    trace_so_far: Callable[[], Trace]
+
+def saved_for_real(saved: Mapping[FileId, StubFile]) -> Iterator[Effect]:
+    """Of a run that is not isolated: the files that have placeholders in them."""
+    for path, placeholder_bytes in saved.values():
+        size = os.path.getsize(path) if os.path.exists(path) else 0
+        yield Effect(
+            EffectKind.WRITTEN,
+            path,
+            bytes=size + placeholder_bytes,
+            placeholder_bytes=placeholder_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSchedule:
+    """What the script's clocks and events answer from: the run's schedule up to now."""
+
+    prediction: Predictor
     recorder: Recorder
-    _latest: tuple[tuple[int, int], Trace] | None = field(default=None, init=False)
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def __call__(self, first_tick: int, end_tick: int) -> float:
-        """The trace so far is built here, once for as long as nothing more runs."""
-        now = self.recorder.moment
-        if self._latest is None or self._latest[0] != now:
-            self._latest = None  # freed before the new one is built
-            self._latest = (now, self.trace_so_far())
-        return self.elapsed(self._latest[1], first_tick, end_tick)
+    def host_s(self) -> float:
+        with self.lock:
+            self.recorder.advance(self.prediction)
+            return self.prediction.host_s
+
+    def sleep(self, seconds: float) -> None:
+        with self.lock:
+            self.recorder.advance(self.prediction)
+            self.prediction.sleep(seconds)
+
+    def between(self, first_tick: int, end_tick: int) -> float:
+        """Predicted seconds of the device between two ticks."""
+        with self.lock:
+            self.recorder.advance(self.prediction)
+            return self.prediction.between(first_tick, end_tick)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +80,18 @@ class Recording:
     recorder: Recorder
     script: str
     what_ifs: tuple[str, ...] = ()
+    written: Written | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     def trace(self, ending: Ending) -> Trace:
         """The whole, at the end of the run."""
         for what_if in unused_changes(self.what_ifs):
             self.recorder.note(f"{what_if} changed nothing: the script has nothing of that kind")
-        return self._trace(ending)
-
-    def trace_so_far(self) -> Trace:
-        return self._trace(Ending("running"))
-
-    def _trace(self, ending: Ending) -> Trace:
         facts = {
             "python": platform.python_version(),
             "platform": sys.platform,
             "date": time.strftime("%Y-%m-%d"),
+            **self.facts,
         }
         return self.recorder.trace(
             script=self.script,
@@ -68,6 +99,7 @@ class Recording:
             ending=ending,
             facts=facts,
             allocator_settings=self.gpu.mode.gpus[0].allocator.settings.text,
+            effects=(self.written or saved_for_real)(self.recorder.saved),
         )
 
 
@@ -86,19 +118,24 @@ def recording(
     memory_is_limited: bool = True,
     what_ifs: tuple[str, ...] = (),
     dispatch: Dispatch = "cuda",
-    elapsed: Elapsed | None = None,
+    prediction: Predictor | None = None,
+    host_clock: bool = False,
+    written: Written | None = None,
+    facts: Mapping[str, str] | None = None,
 ) -> Iterator[Recording]:
     """A virtual GPU that records. `on_step` is called with the number of each completed step.
 
-    `what_ifs` are changes to try, as `what_if.py` spells them. `elapsed` predicts times from the
-    trace so far, for the script's own `torch.cuda.Event`s; without it those raise.
+    `what_ifs` are changes to try, as `what_if.py` spells them. `prediction` is what
+    the script's clocks and `torch.cuda.Event`s answer from; without it those raise, and clocks are
+    the host's, as with `host_clock`. `written` lists
+    the script's effects on files; `facts` are more of the run's.
     """
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     recorder = Recorder()
-
-    def trace_so_far() -> Trace:
-        return record.trace_so_far()
-
+    schedule = None if prediction is None else LiveSchedule(prediction, recorder)
+    clock: AbstractContextManager[Any] = (
+        nullcontext() if schedule is None or host_clock else script_clock(schedule, recorder.effect)
+    )
     for what_if in what_ifs:
         recorder.note(f"the script was run as if changed: {what_if}")
     with (
@@ -108,12 +145,16 @@ def recording(
             nonzero_fraction=nonzero_fraction,
             memory_is_limited=memory_is_limited,
             dispatch=dispatch,
-            stopwatch=None if elapsed is None else Predictions(elapsed, trace_so_far, recorder),
+            stopwatch=None if schedule is None else schedule.between,
         ) as device,
         apply(stand_ins(what_ifs)),
         watch(Steps(recorder, steps, on_step)),
+        clock,
+        unpublished(recorder.effect),
     ):
-        record = Recording(device, recorder, script, what_ifs)
+        record = Recording(
+            device, recorder, script, what_ifs, written, {"cwd": os.getcwd(), **(facts or {})}
+        )
         yield record
 
 

@@ -11,7 +11,7 @@ from torchtally.memory import parameters
 from torchtally.memory.allocator import replay
 from torchtally.memory.workspace import context_bytes
 from torchtally.table import Table
-from torchtally.trace import Ending, Note, Placeholder
+from torchtally.trace import Effect, Ending, Note, Placeholder, Trace
 from torchtally.views.bounds import COLUMNS as BOUND_COLUMNS
 from torchtally.views.categories import COLUMNS as CATEGORY_COLUMNS
 from torchtally.views.categories import categories
@@ -69,6 +69,17 @@ def column_names() -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the script did outside of its GPU."""
+
+    effects: tuple[Effect, ...]
+    cwd: str
+    """The directory that it was run in."""
+    files: str
+    """The folder of an isolated run, "dropped" or "real"."""
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """All that the one-page report says, in the order it says it."""
 
@@ -97,6 +108,7 @@ class Summary:
     own_root: str
     """The directory of the user's own code: places are shown from there."""
     notes: tuple[Note, ...]
+    surroundings: Surroundings
     ending: Ending
     steps: int
 
@@ -141,9 +153,14 @@ def summarise(ledger: Ledger) -> Summary:
         placeholders=trace.placeholders,
         own_root=root_of(ledger.by_line()),
         notes=trace.notes,
+        surroundings=surroundings_of(trace),
         ending=trace.ending,
         steps=len(trace.step_ends),
     )
+
+
+def surroundings_of(trace: Trace) -> Surroundings:
+    return Surroundings(trace.effects, trace.facts.get("cwd", ""), trace.facts.get("files", ""))
 
 
 def judge(ledger: Ledger) -> Verdict:

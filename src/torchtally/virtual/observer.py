@@ -24,6 +24,11 @@ class Observer(MemoryObserver, Protocol):
 
     def note(self, text: str) -> None: ...
 
+    def file_saved(self, file: Any, placeholder_bytes: int) -> None:
+        """A path or an open file has virtual tensors now, which a real run would give so many
+        bytes.
+        """
+
 
 class NullObserver:
     """Counts operators and ignores everything else."""
@@ -48,3 +53,4 @@ class NullObserver:
     def host_operator_ran(self) -> None: ...
     def placeholder_given(self, operator: str, value: str) -> None: ...
     def note(self, text: str) -> None: ...
+    def file_saved(self, file: Any, placeholder_bytes: int) -> None: ...

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
-from torchtally.virtual import values
+from torchtally.virtual import safetensors_files, values
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.invocation import META
 from torchtally.virtual.stand_ins import StandIn
@@ -132,7 +132,8 @@ class Saving:
         self.native_save = torch.save
         self.native_load = torch.load
         self.native_rebuild: Any = private.rebuild_tensor
-        self.saved_bytes = 0
+        self._saved: dict[int, int] = {}
+        """Bytes of the virtual storages in the file that is being saved, by their identity."""
 
     def stand_ins(self) -> list[StandIn]:
         methods = self
@@ -142,7 +143,7 @@ class Saving:
             if virtual is None:
                 return methods.native_reduce(tensor, protocol)
             methods.mode.host_reads(virtual)
-            methods.saved_bytes += tensor.numel() * tensor.element_size()
+            methods._saved[id(virtual)] = virtual.requested_bytes
             return reduce_tensor(tensor)
 
         return [
@@ -157,7 +158,7 @@ class Saving:
                 "cuda",
                 lambda storage, device=None, non_blocking=False: methods.move(storage, device),
             ),
-            *self.safetensors(),
+            *safetensors_files.stand_ins(self.save, self.load),
         ]
 
     def rebuild_tensor(
@@ -174,15 +175,10 @@ class Saving:
         return tensor.set_(untyped, offset, shape, stride)
 
     def save(self, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        self.saved_bytes = 0
+        self._saved.clear()
         self.native_save(obj, f, *args, **kwargs)
-        self.say_saved()
-
-    def say_saved(self) -> None:
-        if self.saved_bytes:
-            self.mode.observer.note(
-                f"a checkpoint of {self.saved_bytes} bytes was saved: shapes only, no values"
-            )
+        if self._saved:
+            self.mode.observer.file_saved(f, sum(self._saved.values()))
 
     def load(self, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Virtual tensors come back as they were saved, real ones where they belong."""
@@ -211,42 +207,6 @@ class Saving:
         if storage.nbytes() <= values.INTEGER_VALUE_BYTES:
             virtual.value = storage.clone()
         return flat.untyped_storage()
-
-    def safetensors(self) -> list[StandIn]:
-        """`safetensors.torch` reads raw memory, which virtual tensors lack."""
-        try:
-            import safetensors.torch as module
-        except ImportError:
-            return []
-        native_save_file, native_save = module.save_file, module.save
-        native_load_file = module.load_file
-        saving = self
-
-        def save_file(tensors: dict[str, Tensor], filename: Any, metadata: Any = None) -> None:
-            if not any(shown_virtual(t) for t in tensors.values()):
-                native_save_file(tensors, filename, metadata)
-                return
-            saving.save(dict(tensors), filename)
-
-        def save(tensors: dict[str, Tensor], metadata: Any = None) -> bytes:
-            if any(shown_virtual(t) for t in tensors.values()):
-                raise UnsupportedError(
-                    "safetensors.torch.save needs bytes, which virtual tensors do not have.\n"
-                    "Use safetensors.torch.save_file: the simulated run keeps shapes only."
-                )
-            result: bytes = native_save(tensors, metadata)
-            return result
-
-        def load_file(filename: Any, device: Any = "cpu", **options: Any) -> Any:
-            if zipfile.is_zipfile(filename):
-                return saving.load(filename, device)
-            return native_load_file(filename, device, **options)
-
-        return [
-            StandIn(module, "save_file", save_file),
-            StandIn(module, "save", save),
-            StandIn(module, "load_file", load_file),
-        ]
 
 
 @contextmanager

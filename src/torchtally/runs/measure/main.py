@@ -3,10 +3,13 @@
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 from torchtally.chips import chip
+from torchtally.isolation.run import isolation
+from torchtally.isolation.uploads import unpublished
 from torchtally.runs.measure.meter import Meter
-from torchtally.runs.protocol import MeasureRequest
+from torchtally.runs.protocol import WRITTEN, MeasureRequest
 from torchtally.trace.measurement import Measurement
 from torchtally.tracer.script import Script, run
 from torchtally.tracer.steps import Steps
@@ -15,8 +18,8 @@ from torchtally.virtual.session import virtual_gpu
 from torchtally.virtual.stand_ins import apply
 
 
-def measure(request: MeasureRequest, reply: Callable[[Measurement], None]) -> None:
-    """Run the script, reply, and end the process."""
+def measure(request: MeasureRequest, folder: Path, reply: Callable[[Measurement], None]) -> None:
+    """Run the script, reply, and end the process. `folder` keeps what a simulated run writes."""
     script = Script(request.script, request.arguments, is_module=request.is_module)
     meter = Meter()
 
@@ -27,13 +30,17 @@ def measure(request: MeasureRequest, reply: Callable[[Measurement], None]) -> No
             stopper.steps_are_done()
 
     def leaving(outcome: ScriptOutcome) -> int:
-        reply(meter.measurement(outcome))
+        with isolated.suspended():
+            reply(meter.measurement(outcome))
         return 0
 
     stopper = Stopper(leaving)
     steps = Steps(meter.roles, request.steps, step_done)
+    writes = "real" if request.gpu is None else request.writes
     with ExitStack() as stack:
+        isolated = stack.enter_context(isolation(writes, str(folder / WRITTEN)))
         if request.gpu is not None:
+            stack.enter_context(unpublished(meter.roles.effect))
             stack.enter_context(virtual_gpu(chip(request.gpu)))
         stack.enter_context(apply(steps.stand_ins()))
         stack.enter_context(steps.watch())

@@ -5,10 +5,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import torch
 
 from torchtally.chips import chip
+from torchtally.isolation.run import isolation
+from torchtally.isolation.uploads import unpublished
 from torchtally.memory.allocator import replay
 from torchtally.memory.allocator.replay import BORN, events
 from torchtally.memory.workspace.kind import BLAS, SCRATCH
@@ -16,7 +19,7 @@ from torchtally.runs.allocations import Allocations
 from torchtally.runs.probe.allocations import AllocationRecorder
 from torchtally.runs.probe.differences import Differences
 from torchtally.runs.probe.folding import Folding
-from torchtally.runs.protocol import CapacityVerdict, ProbeRequest, ProbeResult
+from torchtally.runs.protocol import WRITTEN, CapacityVerdict, ProbeRequest, ProbeResult
 from torchtally.trace import Ending, Storage, Trace
 from torchtally.tracer.script import Script, run
 from torchtally.tracer.steps import Steps
@@ -26,8 +29,8 @@ from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import apply
 
 
-def probe(request: ProbeRequest, reply: Callable[[ProbeResult], None]) -> None:
-    """Run the script, reply, and end the process."""
+def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], None]) -> None:
+    """Run the script, reply, and end the process. `folder` keeps what it writes."""
     if request.allocator_settings is not None:
         # Only the simulated allocator reads them, when the session begins: torch's is not used.
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = request.allocator_settings
@@ -45,12 +48,15 @@ def probe(request: ProbeRequest, reply: Callable[[ProbeResult], None]) -> None:
     def leaving(outcome: ScriptOutcome) -> int:
         recorder.is_stopped = True
         gc.disable()  # much is allocated here that stays, and then the process ends
-        reply(result(outcome.ending, recorder, folding, gpu, differences, request.capacities))
+        with isolated.suspended():
+            reply(result(outcome.ending, recorder, folding, gpu, differences, request.capacities))
         return 0
 
     stopper = Stopper(leaving, max_seconds=request.max_seconds)
     steps = Steps(recorder, request.steps, step_done)
     with ExitStack() as stack:
+        isolated = stack.enter_context(isolation(request.writes, str(folder / WRITTEN)))
+        stack.enter_context(unpublished(recorder.effect))
         gpu = stack.enter_context(
             virtual_gpu(
                 chip(request.gpu),

@@ -1,0 +1,16 @@
+"""What a simulated run does outside of its GPU, kept from doing harm.
+
+overlay     the user's files as the script sees them: what exists, under what the run has written
+files       Python's functions on files, led through the overlay
+guard       refuses writes that bypass it
+writers     compiled libraries that open files by themselves, given the overlay's paths
+uploads     trackers, hubs and buckets, which would publish placeholders
+clock       the clock a script reads: predicted time
+session     all of that put in place
+run         one run, isolated or not
+"""
+
+from typing import Literal
+
+Writes = Literal["isolated", "real"]
+"""Where a script's files go: to a folder of the run, or where the script says."""

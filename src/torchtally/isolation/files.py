@@ -1,0 +1,226 @@
+"""Opening files during a run: they are read in both trees, and written in the upper one.
+
+They take what the native ones take and raise what those raise, about the path as the script gave
+it. Other threads than the run's, and our own code, have the native ones.
+"""
+
+import errno
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import CodeType
+from typing import Any
+
+from torchtally.isolation import guard
+from torchtally.isolation.naming import (
+    error_of,
+    is_exclusive,
+    is_unnamed,
+    is_writing,
+    naming,
+    real_path_of,
+)
+from torchtally.isolation.natives import OPEN, OS
+from torchtally.isolation.overlay import Overlay
+from torchtally.isolation.places import RealFile, parent_of
+from torchtally.isolation.threads import OtherThreads
+
+DOWNLOADERS = (
+    "/huggingface_hub/file_download.py", "/huggingface_hub/_snapshot_download.py",
+    "/huggingface_hub/utils/_xet.py", "/torch/hub.py", "/torchvision/datasets/utils.py",
+    "/datasets/utils/file_utils.py", "/datasets/download/download_manager.py",
+    "/transformers/dynamic_module_utils.py", "/tiktoken/load.py", "/nltk/downloader.py",
+    "/kagglehub/clients.py", "/gdown/download.py", "/torch/utils/cpp_extension.py",
+)  # fmt: skip
+"""Code whose new files are as good as those of a real run: downloads, and builds of source code.
+
+They stay where they are put, so that the next run need not fetch them again. What existed before
+is not changed by them either.
+"""
+DOWNLOAD_DEPTH = 40
+
+
+class Inside(threading.local):
+    """Whether this thread is within a stand-in or code of ours: then functions are the native."""
+
+    depth = 0
+    temporary = 0
+    """How many calls of tempfile that make something in the system's directory it is within."""
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+class Files:
+    """The stand-ins of one run, above its overlay."""
+
+    def __init__(self, overlay: Overlay, temporary_directory: str) -> None:
+        self.overlay = overlay
+        self.inside = Inside()
+        self.is_over = False
+        """What still has a stand-in of ours after the run has the native function in it."""
+        self.children: dict[str, int] = {}
+        """Programs that were started, and how often."""
+        self._others = OtherThreads()
+        self._temporary_directory = os.path.realpath(temporary_directory)
+        self._downloaders: dict[CodeType, bool] = {}
+
+    @property
+    def is_off(self) -> bool:
+        return self.is_over or bool(self.inside.depth) or self._others.is_current
+
+    # For the guard.
+
+    def owns(self, path: str) -> bool:
+        return self.overlay.is_real(
+            os.path.realpath(os.path.dirname(path)) + "/" + os.path.basename(path)
+        )
+
+    def made(self, path: str) -> None:
+        if not self.overlay.is_real(path):
+            self.overlay.real_roots.add(path)
+
+    def child_started(self, program: str) -> None:
+        self.children[program] = self.children.get(program, 0) + 1
+
+    # Paths.
+
+    def logical(self, path: Any, directory: int | None = None, *, follows_last: bool = True) -> str:
+        """Of a path as the script gave it, in its working directory or an open one."""
+        text = os.fsdecode(path)
+        if not text:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if not text.startswith("/"):
+            base = (
+                self.overlay.logical(OS.getcwd()) if directory is None else self.path_of(directory)
+            )
+            text = f"{base}/{text}"
+        self.overlay.refresh()
+        return self.overlay.resolve(text, follows_last=follows_last)
+
+    def path_of(self, descriptor: int) -> str:
+        """The logical path of an open file or directory."""
+        return self.overlay.logical(real_path_of(descriptor))
+
+    def found(
+        self, path: Any, directory: int | None = None, *, follows_last: bool = True
+    ) -> tuple[str, RealFile]:
+        """Raises FileNotFoundError where the script sees nothing."""
+        logical = self.logical(path, directory, follows_last=follows_last)
+        place = self.overlay.find(logical)
+        if place is None:
+            raise error_of(errno.ENOENT, path)
+        return logical, place
+
+    def exists(self, path: str) -> bool:
+        with self.inside:
+            return self.overlay.find(self.logical(path)) is not None
+
+    def real_path(self, path: Any, *, writes: bool = False, has_content: bool = True) -> str:
+        """The path to hand to a library that opens the file by itself."""
+        if self.is_off:
+            return os.fsdecode(path)
+        with self.inside, naming(path):
+            logical = self.logical(path)
+            place = self.overlay.find(logical)
+            if writes:
+                if place is None and self.is_kept(logical):
+                    return logical
+                return self.overlay.target(logical, has_content=has_content)
+            return place.path if place is not None else self.overlay.upper(logical)
+
+    # Opening.
+
+    def open_descriptor(
+        self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+    ) -> int:
+        writes = flags & guard.WRITING
+        if self.is_off or (self.overlay.is_clean and not writes):
+            return int(OS.open(path, flags, mode, dir_fd=dir_fd))
+        with self.inside, naming(path):
+            follows = not flags & os.O_NOFOLLOW and not is_exclusive(flags)
+            logical = self.logical(path, dir_fd, follows_last=follows)
+            place = self.overlay.find(logical)
+            if writes and not is_unnamed(flags):
+                real = self._writable(logical, place, flags)
+            else:
+                real = place.path if place is not None else self.overlay.upper(logical)
+            return int(OS.open(real, flags, mode))
+
+    def _writable(self, path: str, place: RealFile | None, flags: int) -> str:
+        if self.overlay.is_real(path):
+            return path
+        if place is None:
+            if not flags & os.O_CREAT:
+                raise error_of(errno.ENOENT, path)
+            return path if self.is_kept(path) else self.overlay.target(path)
+        if is_exclusive(flags):
+            raise error_of(errno.EEXIST, path)
+        if place.is_directory:
+            raise error_of(errno.EISDIR, path)
+        if not stat.S_ISREG(place.stat.st_mode):
+            return place.path
+        return self.overlay.target(path, has_content=not flags & os.O_TRUNC)
+
+    def is_kept(self, path: str) -> bool:
+        """Whether a new file is made for real: a temporary one, or by a download."""
+        parent = parent_of(path)
+        is_temporary = self.inside.temporary and parent == self._temporary_directory
+        if not is_temporary and not self._is_download():
+            return False
+        place = self.overlay.find(parent)
+        is_kept = place is not None and place.path == parent
+        if is_kept:
+            self.overlay.real_roots.add(path)
+        return is_kept
+
+    def _is_download(self) -> bool:
+        frame = sys._getframe(1)
+        for _ in range(DOWNLOAD_DEPTH):
+            code = frame.f_code
+            if code not in self._downloaders:
+                name = code.co_filename.replace(os.sep, "/")
+                self._downloaders[code] = name.endswith(DOWNLOADERS)
+            if self._downloaders[code]:
+                return True
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        return False
+
+    def open(
+        self, file: Any, mode: str = "r", buffering: int = -1, encoding: str | None = None,
+        errors: str | None = None, newline: str | None = None, closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:  # fmt: skip
+        """`builtins.open`, whose file keeps the name that it was opened by."""
+        options = (mode, buffering, encoding, errors, newline, closefd)
+        reads = self.overlay.is_clean and not is_writing(mode)
+        if self.is_off or reads or isinstance(file, int):
+            return OPEN(file, *options, opener)
+        # The native `open` announces the path before it calls the opener, which leads it elsewhere.
+        opener = self.opener(opener)
+        with self.inside:
+            return OPEN(file, *options, opener)
+
+    def opener(self, own: Any) -> Callable[..., Any]:
+        """What opens a file for Python's file objects: the script's own function, or ours."""
+        return self._outside_again(own or partial(self.open_descriptor, mode=0o666))
+
+    def _outside_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Calls a function of the script, from within a stand-in."""
+
+        def call(*args: Any) -> Any:
+            depth, self.inside.depth = self.inside.depth, 0
+            try:
+                return function(*args)
+            finally:
+                self.inside.depth = depth
+
+        return call

@@ -1,0 +1,103 @@
+"""What is replaced in modules that the script may import later, or has imported already."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from torchtally.isolation.aliases import replacing
+from torchtally.isolation.overlay import Overlay
+from torchtally.virtual.stand_ins import StandIn, apply
+
+Replacements = Callable[[ModuleType], list[StandIn]]
+"""What to replace once a module is loaded."""
+
+
+class Patches:
+    """A finder that lets others find a module, and replaces its functions once it is loaded."""
+
+    def __init__(self, patches: Sequence[tuple[str, Replacements]], stack: ExitStack) -> None:
+        self._patches = patches
+        self._stack = stack
+        self._names = {name for name, _ in patches}
+        self._busy: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in self._names or name in self._busy:
+            return None
+        self._busy.add(name)
+        try:
+            finders = (finder for finder in sys.meta_path if finder is not self)
+            specs = (finder.find_spec(name, path, target) for finder in finders)
+            spec = next((spec for spec in specs if spec is not None), None)
+        finally:
+            self._busy.discard(name)
+        execute: Any = getattr(spec and spec.loader, "exec_module", None)
+        if spec is not None and execute is not None:
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self.patch(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[union-attr,method-assign]
+        return spec
+
+    def patch(self, module: ModuleType, *, is_loaded: bool = False) -> None:
+        """`is_loaded`: since before; others may have imported its functions by name."""
+        for name, replacements in self._patches:
+            if name != module.__name__:
+                continue
+            stand_ins = replacements(module)
+            natives = {
+                getattr(module, each.name): each.value for each in stand_ins if each.owner is module
+            }
+            self._stack.enter_context(apply(stand_ins))
+            if is_loaded and natives:
+                self._stack.enter_context(replacing(natives))
+
+
+@contextmanager
+def patching(patches: Sequence[tuple[str, Replacements]]) -> Iterator[None]:
+    """Within, each named module has its replacements, from its import on."""
+    with ExitStack() as stack:
+        finder = Patches(patches, stack)
+        for name in dict.fromkeys(name for name, _ in patches):
+            module = sys.modules.get(name)
+            if module is not None:
+                finder.patch(module, is_loaded=True)
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(finder)
+
+
+class WrittenModules:
+    """Finds modules that the script has written in this run."""
+
+    def __init__(self, overlay: Overlay) -> None:
+        self._overlay = overlay
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if self._overlay.is_clean:
+            return None
+        places = [
+            self._overlay.upper(self._overlay.resolve(place or self._overlay.start))
+            for place in (sys.path if path is None else path)
+            if not place or place.startswith("/")
+        ]
+        PathFinder.invalidate_caches()
+        return PathFinder.find_spec(name, places)
+
+
+@contextmanager
+def importing_written(overlay: Overlay) -> Iterator[None]:
+    """Within, the script can import modules that it has written."""
+    finder = WrittenModules(overlay)
+    sys.meta_path.append(finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)

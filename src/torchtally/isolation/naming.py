@@ -1,0 +1,51 @@
+"""Errors about paths as the script gave them, and what flags and descriptors say."""
+
+import fcntl
+import os
+import sys
+from typing import Any
+
+from torchtally.isolation.natives import OS
+
+
+class naming:  # noqa: N801 (a context, made without a generator since it is entered often)
+    """Errors raised within are about these paths, as the script gave them."""
+
+    __slots__ = ("paths",)
+
+    def __init__(self, *paths: Any) -> None:
+        self.paths = paths
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, OSError) and error.filename is not None:
+            error.filename = self.paths[0]
+            if len(self.paths) > 1:
+                error.filename2 = self.paths[1]
+
+
+def error_of(number: int, path: Any) -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+def real_path_of(descriptor: int) -> str:
+    """Where the file system has an open file. Raises OSError for one that it has not."""
+    if sys.platform == "darwin":
+        name = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))  # type: ignore[attr-defined]
+        return os.fsdecode(name.rstrip(b"\0"))
+    return str(OS.readlink(f"/proc/self/fd/{descriptor}"))
+
+
+def is_exclusive(flags: int) -> bool:
+    return bool(flags & os.O_CREAT and flags & os.O_EXCL)
+
+
+def is_unnamed(flags: int) -> bool:
+    """A file without a name in the directory that is opened (O_TMPFILE)."""
+    unnamed = getattr(os, "O_TMPFILE", 0)
+    return bool(unnamed) and flags & unnamed == unnamed
+
+
+def is_writing(mode: str) -> bool:
+    return not set("wax+").isdisjoint(mode)

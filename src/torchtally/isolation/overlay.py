@@ -1,0 +1,363 @@
+"""The user's files as a script sees them: what exists, under what the run has written.
+
+Two trees lie above each other, as in a union mount. The *lower* one is the file system: it is read
+and never changed. The *upper* one is a folder of the run: every file that the script makes, and a
+copy of every file that it opens for writing, is there under its own path. A path that the script
+removes or renames has another lower one from then on, or none (`lowers`).
+
+    logical path     as the script says it, absolute, symbolic links resolved
+    upper path       where its copy is, or would be: FOLDER/x for START/x, FOLDER/@root/y for /y
+    lower path       what lies below: the path itself, where it was renamed from, or nothing
+"""
+
+import errno
+import itertools
+import os
+import shutil
+import threading
+
+from torchtally.isolation.journal import JOURNAL, Journal, new_folder
+from torchtally.isolation.natives import OS
+from torchtally.isolation.places import RealFile, copy_file, is_directory, parent_of, place_at
+
+ROOT = "@root"
+"""Below the folder: what is not below the directory in which the run started."""
+RESERVED = (ROOT, JOURNAL)
+LINK_LIMIT = 40
+"""As Linux: more symbolic links in one path are an error."""
+SYSTEM = ("/proc/", "/sys/", "/dev/")
+SHARED_MEMORY = "/dev/shm/"
+"""Below a directory of the system, but with files of the user's."""
+
+
+class Overlay:
+    """Both trees of one run. All paths given here are logical ones."""
+
+    def __init__(self, folder: str, start: str) -> None:
+        """`folder` becomes the upper tree; `start` is the directory in which the run starts.
+
+        Where another run is using the folder, one with a number in its name is taken.
+        """
+        folder, self.journal = free_folder(os.path.abspath(folder))
+        self.folder = os.path.realpath(folder)
+        self.start = os.path.realpath(start)
+        self.lowers: dict[str, str | None] = {}
+        """Paths that the run has removed or renamed, and what lies below them now."""
+        self.real_roots: set[str] = set()
+        """What the run has made for real: temporary files and downloads."""
+        self.is_clean = True
+        """Nothing was written yet: the script sees what exists."""
+        self.lock = threading.RLock()
+        self._plain: set[str] = set()
+        """Logical paths that are no links, so that directories need not be looked at again."""
+        self._beside = self.start.rstrip("/") + "/"
+
+    # Paths.
+
+    def upper(self, path: str) -> str:
+        if path == self.start:
+            return self.folder
+        if path.startswith(self._beside):
+            rest = path[len(self._beside) :]
+            if rest.partition("/")[0] not in RESERVED:
+                return f"{self.folder}/{rest}"
+        return f"{self.folder}/{ROOT}{path if path != '/' else ''}"
+
+    def logical(self, real: str) -> str:
+        """The path whose upper one this is; any other path is its own."""
+        if real == self.folder:
+            return self.start
+        if not real.startswith(self.folder + "/"):
+            return real
+        rest = real[len(self.folder) + 1 :]
+        if rest == ROOT or rest.startswith(ROOT + "/"):
+            return rest[len(ROOT) :] or "/"
+        return self._beside + rest
+
+    def lower(self, path: str) -> str | None:
+        """What lies below a path; None where the run has taken it away."""
+        lowers = self.lowers
+        above = path
+        while lowers:
+            if above in lowers:
+                lower = lowers[above]
+                return None if lower is None else lower + path[len(above) :]
+            if above == "/":
+                break
+            above = parent_of(above)
+        return path
+
+    def is_real(self, path: str) -> bool:
+        """Whether writes there reach the file system: devices, temporary files, the run's own."""
+        if path.startswith(SYSTEM) and not path.startswith(SHARED_MEMORY):
+            return True
+        is_own = path == self.folder or path.startswith(self.folder + "/")
+        return is_own or self._is_in_real_root(path)
+
+    def _is_in_real_root(self, path: str) -> bool:
+        roots = self.real_roots
+        while roots and path not in roots:
+            if path == "/":
+                return False
+            path = parent_of(path)
+        return bool(roots)
+
+    def resolve(self, path: str, *, follows_last: bool = True) -> str:
+        """The logical path of an absolute one. Raises OSError for a loop of links."""
+        head, _, last = path.rpartition("/")
+        is_plain = head in self._plain and last not in ("", ".", "..")
+        if is_plain and (not follows_last or self._link(path) is None):
+            return path
+        resolved = self._resolve(path, follows_last=follows_last)
+        self._plain.add(parent_of(resolved))
+        return resolved
+
+    def _resolve(self, path: str, *, follows_last: bool) -> str:
+        pending = path.split("/")[::-1]
+        resolved, links = "", 0
+        while pending:
+            part = pending.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                resolved = resolved.rpartition("/")[0]
+                continue
+            candidate = f"{resolved}/{part}"
+            target = self._link(candidate) if follows_last or any(pending) else None
+            if target is None:
+                resolved = candidate
+                continue
+            links += 1
+            if links > LINK_LIMIT:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            if target.startswith("/"):
+                resolved = ""
+            pending.extend(target.split("/")[::-1])
+        return resolved or "/"
+
+    def forget_links(self) -> None:
+        """Something may be a link now that was none before."""
+        self._plain.clear()
+
+    def _link(self, path: str) -> str | None:
+        """The text of a symbolic link; None where there is none."""
+        try:
+            return str(OS.readlink(self.upper(path)))
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+        lower = self.lower(path)
+        if lower is None:
+            return None
+        try:
+            return str(OS.readlink(lower))
+        except OSError:
+            return None
+
+    # What is there.
+
+    def refresh(self) -> None:
+        """Learn what processes that the run has forked have removed and renamed."""
+        if self.journal.has_news:
+            with self.lock:
+                for path, lower in self.journal.news():
+                    self._place(path, lower)
+
+    def find(self, path: str) -> RealFile | None:
+        """Where a path is, not following a link at its end; None where nothing is.
+
+        A directory that is in both trees is found in the lower one.
+        """
+        if self.is_real(path):
+            return place_at(path)
+        upper, lower = place_at(self.upper(path)), self.lower(path)
+        if upper is not None and not upper.is_directory:
+            return upper
+        below = None if lower is None else place_at(lower)
+        if upper is None or (below is not None and below.is_directory):
+            return below
+        return upper
+
+    def names(self, path: str) -> list[str]:
+        """What is in a directory. The run's own folder is not shown."""
+        found: dict[str, None] = {}
+        lower = self.lower(path)
+        if lower is not None and is_directory(lower):
+            found |= dict.fromkeys(OS.listdir(lower))
+        if not self.is_real(path):
+            prefix = path.rstrip("/") + "/"
+            for moved, below in list(self.lowers.items()):
+                name = moved[len(prefix) :]
+                if not moved.startswith(prefix) or "/" in name:
+                    continue
+                found.pop(name, None)
+                if below is not None and place_at(below) is not None:
+                    found[name] = None
+            upper = self.upper(path)
+            if is_directory(upper):
+                hidden = RESERVED if upper == self.folder else ()
+                names = (name for name in OS.listdir(upper) if name not in hidden)
+                found |= dict.fromkeys(names)
+        if path == parent_of(self.folder):
+            found.pop(os.path.basename(self.folder), None)
+        return list(found)
+
+    # Changes.
+
+    def target(self, path: str, *, has_content: bool = True) -> str:
+        """The path to write to: an existing file's copy, or where a new one goes.
+
+        `has_content`: the copy begins with what the file holds. Raises FileNotFoundError or
+        NotADirectoryError where the directory is not there.
+        """
+        if self.is_real(path):
+            return path
+        with self.lock:
+            self.is_clean = False
+            upper, place = self.upper(path), self.find(path)
+            if place is None:
+                self.make_parent(path)
+            elif place.path != upper:
+                if place.is_directory:
+                    self._shadow(path)
+                else:
+                    self._shadow(parent_of(path))
+                    copy_file(place, upper, has_content=has_content)
+            return upper
+
+    def make_parent(self, path: str) -> None:
+        """Have the directory of a new file in the upper tree."""
+        parent = parent_of(path)
+        place = self.find(parent)
+        if place is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if not place.is_directory:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        self._shadow(parent)
+
+    def _shadow(self, directory: str) -> None:
+        """A directory in the upper tree for one that is in the lower."""
+        self.is_clean = False
+        upper = self.upper(directory)
+        if is_directory(upper):
+            return
+        if directory != "/":
+            self._shadow(parent_of(directory))
+        OS.mkdir(upper)
+
+    def remove(self, path: str) -> None:
+        """Take a file, a link or an empty directory away."""
+        with self.lock:
+            self.is_clean = False
+            self.forget_links()
+            upper = self.upper(path)
+            place = place_at(upper)
+            if place is not None and place.is_directory:
+                shutil.rmtree(upper)  # an empty one may have directories whose files are hidden
+            elif place is not None:
+                OS.unlink(upper)
+            self._take_away(path)
+
+    def _take_away(self, path: str) -> None:
+        lower = self.lower(path)
+        if lower is not None and place_at(lower) is not None:
+            self._record(path, None)
+
+    def _record(self, path: str, lower: str | None) -> None:
+        self.journal.append(path, lower)
+        self.refresh()
+
+    def _place(self, path: str, lower: str | None) -> None:
+        """A path has another lower one, and so has all below it."""
+        prefix = path + "/"
+        for below in [known for known in self.lowers if known.startswith(prefix)]:
+            del self.lowers[below]
+        self.lowers[path] = lower
+        self.is_clean = False
+        self.forget_links()
+
+    def rename(self, source: str, target: str) -> None:
+        """As `os.replace`, between any of the two trees and the real files of the run."""
+        with self.lock:
+            place = self.find(source)
+            assert place is not None
+            self.forget_links()
+            if self.is_real(source) and self.is_real(target):
+                OS.replace(source, target)
+            elif self.is_real(source) or self.is_real(target):
+                self._carry(place, source, target)
+            else:
+                self._rename(source, target)
+
+    def _carry(self, place: RealFile, source: str, target: str) -> None:
+        """Between what is real and what is not: a file is moved or copied."""
+        goal = target
+        if not self.is_real(target):
+            self.make_parent(target)
+            goal = self.upper(target)
+        before = self.find(target)
+        if before is not None and not self.is_real(target):
+            self.remove(target)
+        elif before is not None and before.is_directory:
+            OS.rmdir(target)
+        if self.is_real(source):
+            shutil.move(place.path, goal)
+        else:
+            self._copy(source, goal)
+            self.remove(source)
+
+    def _copy(self, path: str, goal: str) -> None:
+        """A file, or a directory with all that the script sees in it."""
+        place = self.find(path)
+        if place is not None and place.is_directory:
+            OS.mkdir(goal)
+            for name in self.names(path):
+                self._copy(f"{path}/{name}", f"{goal}/{name}")
+        elif place is not None:
+            copy_file(place, goal)
+
+    def _rename(self, source: str, target: str) -> None:
+        self.make_parent(target)
+        lower = self.lower(source)
+        if lower is not None and place_at(lower) is None:
+            lower = None
+        inner = self._moved_below(source, target)
+        if self.find(target) is not None:
+            self.remove(target)
+        upper = self.upper(source)
+        is_written = place_at(upper) is not None
+        if is_written:
+            OS.rename(upper, self.upper(target))
+        hides = self.lower(target) is not None and place_at(self.lower(target) or "") is not None
+        if lower is not None or hides or inner:
+            self._record(target, lower)
+            for below, lower_below in inner:
+                self._record(below, lower_below)
+        self._take_away(source)
+
+    def _moved_below(self, source: str, target: str) -> list[tuple[str, str | None]]:
+        """What was taken away or renamed below a directory, by its new path."""
+        prefix = source + "/"
+        return [
+            (target + path[len(source) :], lower)
+            for path, lower in list(self.lowers.items())
+            if path.startswith(prefix)
+        ]
+
+    def enter_child(self) -> None:
+        """In a forked process: what other threads held at the fork is free."""
+        self.lock = threading.RLock()
+        self.journal.reopen()
+
+    def close(self) -> None:
+        self.journal.close()
+
+
+def free_folder(folder: str) -> tuple[str, Journal]:
+    """The folder, or the first with a number behind its name that no run is using."""
+    for number in itertools.count(1):
+        name = folder if number == 1 else f"{folder}.{number}"
+        journal = new_folder(name)
+        if journal is not None:
+            return name, journal
+    raise AssertionError("there are always more numbers")

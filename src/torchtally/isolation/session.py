@@ -1,0 +1,183 @@
+"""Isolate a run's files: put every stand-in in place, and take it away again."""
+
+import builtins
+import io
+import multiprocessing.util
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torchtally.isolation import guard
+from torchtally.isolation.aliases import replacing
+from torchtally.isolation.changing import Changing
+from torchtally.isolation.files import Files
+from torchtally.isolation.imports import importing_written, patching
+from torchtally.isolation.looking import Looking
+from torchtally.isolation.natives import FILE_IO, OS
+from torchtally.isolation.overlay import Overlay
+from torchtally.isolation.temporary import system_directory, temporary_files
+from torchtally.isolation.writers import sqlite, torch_writers, writers
+from torchtally.virtual.stand_ins import StandIn, apply, as_function
+
+
+@contextmanager
+def isolated_files(folder: str) -> Iterator[Files]:
+    """Within, what the script writes goes to a folder, and what existed before stays unchanged.
+
+    The folder is emptied first when an earlier run has left it. Raises UsageError where it is
+    something else, or cannot be made.
+    """
+    temporary = system_directory()
+    overlay = Overlay(folder, os.getcwd())
+    files = Files(overlay, temporary)
+    stand_ins = [*os_functions(files), *opening(files)]
+    functions = {
+        getattr(each.owner, each.name): each.value for each in stand_ins if callable(each.value)
+    }
+    with ExitStack() as stack:
+        stack.callback(overlay.close)
+        stack.enter_context(apply([*stand_ins, *temporary_files(files), *torch_writers(files)]))
+        stack.enter_context(replacing(functions))
+        stack.enter_context(supporting(stand_ins))
+        stack.enter_context(patching(writers(files)))
+        stack.enter_context(importing_written(overlay))
+        stack.callback(setattr, files, "is_over", True)
+        stack.callback(Active.leave, files)
+        Active.enter(files)
+        yield files
+
+
+def opening(files: Files) -> list[StandIn]:
+    """Functions that open files by path, other than those of `os`."""
+    opened, connect = as_function(files.open), sqlite(files, sqlite3.connect)
+    return [
+        StandIn(builtins, "open", opened),
+        StandIn(io, "open", opened),
+        StandIn(io, "FileIO", file_io(files)),
+        StandIn(sqlite3, "connect", connect),
+        StandIn(sqlite3.dbapi2, "connect", connect),
+        StandIn(multiprocessing.util, "spawnv_passfds", spawning(files)),
+        # Its other way opens every directory on the way and works below the open one.
+        StandIn(shutil, "_use_fd_functions", False),
+    ]
+
+
+def spawning(files: Files) -> Any:
+    """Processes that multiprocessing does not fork are announced by no audit event."""
+    native = multiprocessing.util.spawnv_passfds
+
+    def spawnv_passfds(path: Any, args: Any, passfds: Any) -> int:
+        files.child_started("python (multiprocessing)")
+        return native(path, args, passfds)
+
+    return spawnv_passfds
+
+
+def file_io(files: Files) -> type:
+    """`io.FileIO`: a class that opens; what the native one has opened is an instance of it, too."""
+
+    class Meta(type(FILE_IO)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, FILE_IO)
+
+    class FileIO(FILE_IO, metaclass=Meta):
+        def __init__(
+            self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None
+        ) -> None:
+            if files.is_off or isinstance(file, int) or opener is not None:
+                super().__init__(file, mode, closefd, opener)
+                return
+            opener = files.opener(None)
+            with files.inside:
+                super().__init__(file, mode, closefd, opener)
+
+    return FileIO
+
+
+def os_functions(files: Files) -> list[StandIn]:
+    """All functions of `os` that take a path, as far as this system has them."""
+    looking, changing = Looking(files), Changing(files)
+    table: dict[str, Any] = {
+        "open": files.open_descriptor, "stat": looking.stat, "lstat": looking.lstat,
+        "readlink": looking.readlink, "listdir": looking.listdir, "scandir": looking.scandir,
+        "chdir": looking.chdir, "getcwd": looking.getcwd, "getcwdb": looking.getcwdb,
+        "mkdir": changing.mkdir, "rmdir": changing.rmdir, "remove": changing.unlink,
+        "unlink": changing.unlink, "rename": changing.rename, "replace": changing.rename,
+        "link": changing.link, "symlink": changing.symlink,
+    }  # fmt: skip
+    made_of = {
+        looking.looking: ("access", "statvfs", "pathconf", "getxattr", "listxattr"),
+        changing.making: ("mkfifo", "mknod"),
+        changing.changing: CHANGING,
+    }
+    functions = {
+        **{name: as_function(value) for name, value in table.items()},
+        **{
+            name: make(getattr(OS, name))
+            for make, names in made_of.items()
+            for name in names
+            if name in OS
+        },
+    }
+    for name, by_path in (("fchmod", "chmod"), ("fchown", "chown")):
+        if name in OS:
+            functions[name] = changing.changing_open(getattr(OS, name), functions[by_path])
+    return [StandIn(os, name, value) for name, value in functions.items() if name in OS]
+
+
+CHANGING = (
+    "chmod", "lchmod", "chown", "lchown", "utime", "truncate", "setxattr", "removexattr",
+    "chflags", "lchflags",
+)  # fmt: skip
+
+
+@contextmanager
+def supporting(stand_ins: list[StandIn]) -> Iterator[None]:
+    """Within, `os.utime in os.supports_follow_symlinks` is as true as before, and its like."""
+    tables: tuple[set[Any], ...] = (
+        os.supports_dir_fd, os.supports_follow_symlinks, os.supports_fd, os.supports_effective_ids,
+    )  # fmt: skip
+    added: list[tuple[set[Any], Any]] = []
+    for table in tables:
+        for stand_in in stand_ins:
+            if stand_in.owner is os and getattr(OS, stand_in.name) in table:
+                new = getattr(os, stand_in.name)
+                table.add(new)
+                added.append((table, new))
+    try:
+        yield
+    finally:
+        for table, new in added:
+            table.discard(new)
+
+
+class Active:
+    """The isolated runs of the process: one at most, but a test may have one in another."""
+
+    files: list[Files] = []  # noqa: RUF012
+
+    @classmethod
+    def enter(cls, files: Files) -> None:
+        cls.files.append(files)
+        guard.watch(files)
+
+    @classmethod
+    def leave(cls, files: Files) -> None:
+        cls.files.remove(files)
+        guard.watch(cls.files[-1] if cls.files else None)
+
+
+def _before_fork() -> None:
+    for files in Active.files:
+        files.overlay.is_clean = False  # what the child removes, this process learns
+
+
+def _after_fork_in_child() -> None:
+    for files in Active.files:
+        files.overlay.enter_child()
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

@@ -1,0 +1,123 @@
+"""What the script did outside of its GPU, as lines of a report."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torchtally.report.plain import cut_left, cut_right
+from torchtally.trace import Effect, EffectKind, Frame
+from torchtally.units import format_bytes
+from torchtally.views.lines import short_path
+from torchtally.views.summary import Surroundings
+
+MOST_LISTED = 3
+"""Of each kind; the rest are numbered."""
+NAME_WIDTH = 48
+
+SOURCE_WIDTH = 40
+
+Section = tuple[str, list[str]]
+"""A sentence, and what it is about, one line each."""
+
+
+def sections(surroundings: Surroundings, own_root: str) -> Iterator[Section]:
+    """Nothing of a kind that did not happen."""
+    by_kind = {
+        kind: [effect for effect in surroundings.effects if effect.kind is kind]
+        for kind in EffectKind
+    }
+    yield from written(by_kind[EffectKind.WRITTEN], surroundings)
+    gone = [*by_kind[EffectKind.REMOVED], *by_kind[EffectKind.RENAMED]]
+    if gone:
+        names = [_path(effect.name, surroundings.cwd) for effect in gone]
+        yield (
+            "Removed or renamed in the script's eyes alone, and still where it was:",
+            shortened(names),
+        )
+    processes = by_kind[EffectKind.PROCESS]
+    if processes:
+        names = [f"{effect.name[:NAME_WIDTH]} ({_times(effect.count)})" for effect in processes]
+        yield "Programs that the script started; what they write is real:", shortened(names)
+    for kind, sentence in SENTENCES.items():
+        lines = list(_at_lines(by_kind[kind], own_root))
+        if lines:
+            yield sentence, shortened(lines)
+
+
+SENTENCES = {
+    EffectKind.WITHHELD: "Withheld, since a simulated run would publish placeholders:",
+    EffectKind.CLOCK: "Clocks that answered predicted time (--host-clock: the host's):",
+}
+
+
+def written(effects: Sequence[Effect], surroundings: Surroundings) -> Iterator[Section]:
+    if not effects:
+        return
+    total_bytes = sum(effect.bytes for effect in effects)
+    count = f"{len(effects)} file{'s' * (len(effects) > 1)}"
+    largest = sorted(effects, key=lambda effect: -effect.bytes)
+    lines = [_file(effect, surroundings.cwd) for effect in largest]
+    if surroundings.files == "real":
+        yield f"Written for real, with placeholders in place of values: {count}", shortened(lines)
+        return
+    place = f"in {surroundings.files}"
+    if surroundings.files in ("", "dropped"):
+        place = "dropped after the run"
+    yield (
+        f"Written: {count}, {format_bytes(total_bytes)} in a real run; {place}, "
+        "and no file that existed before was changed",
+        shortened(lines),
+    )
+
+
+def _file(effect: Effect, cwd: str) -> str:
+    text = f"{_path(effect.name, cwd)}  {format_bytes(effect.bytes)}"
+    if effect.placeholder_bytes:
+        text += " (shapes only: the values are placeholders)"
+    return text
+
+
+def _path(name: str, cwd: str) -> str:
+    """From the directory that the script was run in."""
+    prefix = f"{cwd.rstrip('/')}/"
+    return " -> ".join(
+        cut_left(part.removeprefix(prefix) if cwd else part, NAME_WIDTH)
+        for part in name.split(" -> ")
+    )
+
+
+def _at_lines(effects: Sequence[Effect], own_root: str) -> Iterator[str]:
+    """One line of text for each line of code, with all that was called there."""
+    by_frame: dict[Frame | None, list[Effect]] = {}
+    for effect in effects:
+        by_frame.setdefault(effect.frame, []).append(effect)
+    for frame, calls in by_frame.items():
+        names = ", ".join(call.name[:80] for call in calls)
+        what = f"{names}, {_times(max(call.count for call in calls))}"
+        if frame is None:
+            yield what
+            continue
+        place = cut_left(f"{short_path(frame.file, own_root)}:{frame.line}", NAME_WIDTH)
+        yield f"{place}  {cut_right(frame.text, SOURCE_WIDTH)}  ({what})"
+
+
+def shortened(lines: list[str]) -> list[str]:
+    if len(lines) <= MOST_LISTED:
+        return lines
+    return [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more: --json lists all"]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def effect_document(effect: Effect) -> dict[str, Any]:
+    return {
+        "kind": str(effect.kind),
+        "name": effect.name,
+        "file": effect.frame.file if effect.frame else None,
+        "line": effect.frame.line if effect.frame else None,
+        "source": effect.frame.text if effect.frame else None,
+        "count": effect.count,
+        "bytes": effect.bytes,
+        "placeholder_bytes": effect.placeholder_bytes,
+    }

@@ -1,0 +1,117 @@
+"""safetensors in a simulated run: its files of virtual tensors hold shapes, and are read back.
+
+The library reads raw memory, which virtual tensors lack. A file with any of them is saved as
+`torch.save` would; files of real tensors stay the library's.
+"""
+
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from torchtally.errors import UnsupportedError
+from torchtally.virtual.stand_ins import StandIn
+from torchtally.virtual.tensors import shown_virtual
+
+METADATA = "__metadata__"
+"""The name under which the format itself keeps what is no tensor."""
+
+Save = Callable[[dict[str, Any], Any], None]
+Load = Callable[[Any, Any], dict[str, Any]]
+
+
+def stand_ins(save: Save, load: Load) -> list[StandIn]:
+    """What is replaced where the library is installed; `save` and `load` are those of torch."""
+    try:
+        import safetensors
+        import safetensors.torch as module
+    except ImportError:
+        return []
+    native_save_file, native_save, native_load_file, native_open = (
+        module.save_file, module.save, module.load_file, safetensors.safe_open,
+    )  # fmt: skip
+
+    def save_file(tensors: dict[str, Tensor], filename: Any, metadata: Any = None) -> None:
+        if any(shown_virtual(tensor) for tensor in tensors.values()):
+            save({METADATA: metadata, **tensors}, filename)
+        else:
+            native_save_file(tensors, filename, metadata)
+
+    def save_bytes(tensors: dict[str, Tensor], metadata: Any = None) -> bytes:
+        if any(shown_virtual(tensor) for tensor in tensors.values()):
+            raise UnsupportedError(
+                "safetensors.torch.save needs bytes, which virtual tensors do not have.\n"
+                "Use safetensors.torch.save_file: the simulated run keeps shapes only."
+            )
+        result: bytes = native_save(tensors, metadata)
+        return result
+
+    def load_file(filename: Any, device: Any = "cpu", **options: Any) -> Any:
+        if not zipfile.is_zipfile(filename):
+            return native_load_file(filename, device, **options)
+        tensors = load(filename, device)
+        tensors.pop(METADATA, None)
+        return tensors
+
+    def safe_open(filename: Any, *args: Any, **options: Any) -> Any:
+        if not zipfile.is_zipfile(filename):
+            return native_open(filename, *args, **options)
+        device = options.get("device", args[1] if len(args) > 1 else "cpu")
+        names = {dtype: name for name, dtype in module._TYPES.items()}
+        return ShapesFile(load(filename, device), names)
+
+    return [
+        StandIn(module, "save_file", save_file),
+        StandIn(module, "save", save_bytes),
+        StandIn(module, "load_file", load_file),
+        StandIn(module, "safe_open", safe_open),
+        StandIn(safetensors, "safe_open", safe_open),
+    ]
+
+
+class ShapesFile:
+    """Stands for `safetensors.safe_open`, of a file that holds virtual tensors."""
+
+    def __init__(self, tensors: dict[str, Any], dtype_names: dict[Any, str]) -> None:
+        self._metadata: dict[str, str] | None = tensors.pop(METADATA, None)
+        self._tensors: dict[str, Tensor] = tensors
+        self._dtype_names = dtype_names
+
+    def __enter__(self) -> "ShapesFile":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def keys(self) -> list[str]:
+        return sorted(self._tensors)
+
+    def offset_keys(self) -> list[str]:
+        """In the order of the file."""
+        return list(self._tensors)
+
+    def metadata(self) -> dict[str, str] | None:
+        return self._metadata
+
+    def get_tensor(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def get_slice(self, name: str) -> "ShapesSlice":
+        tensor = self._tensors[name]
+        return ShapesSlice(tensor, self._dtype_names[tensor.dtype])
+
+
+class ShapesSlice:
+    """Stands for what its `get_slice` returns."""
+
+    def __init__(self, tensor: Tensor, dtype_name: str) -> None:
+        self._tensor, self._dtype_name = tensor, dtype_name
+
+    def get_shape(self) -> list[int]:
+        return list(self._tensor.shape)
+
+    def get_dtype(self) -> str:
+        return self._dtype_name
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self._tensor[index]
