@@ -248,7 +248,7 @@ def test_forward_and_backward_of_the_two_layer_model():
 
     ledger = accounted(script)
     products = {
-        phase: sum(entry.cost.flops for entry in ledger.steady
+        phase: sum(entry.cost.flops for entry in ledger.reported
                    if entry.op.phase is phase and entry.call.name == "aten.mm")
         for phase in (Phase.FORWARD, Phase.BACKWARD)
     }  # fmt: skip

@@ -78,7 +78,7 @@ def test_totals_are_those_of_the_last_step(ledger: Ledger) -> None:
 
 def test_entries_are_those_of_the_whole_run(ledger: Ledger) -> None:
     assert [entry.op.clock for entry in ledger.entries] == list(range(9))
-    assert [entry.op.clock for entry in ledger.steady] == [5, 6, 7, 8]
+    assert [entry.op.clock for entry in ledger.reported] == [5, 6, 7, 8]
 
 
 def test_a_run_without_a_step_is_accounted_whole() -> None:
@@ -218,7 +218,7 @@ def test_a_ledger_that_does_not_add_up_is_caught(
 
 def test_a_lost_entry_is_caught_in_every_grouping(ledger: Ledger) -> None:
     with pytest.raises(ConservationError) as caught:
-        replace(ledger, steady=ledger.steady[1:]).check()
+        replace(ledger, steady=ledger.reported[1:]).check()
     for name in GROUPINGS:
         assert f"count by {name} sum to 3, not to the total 4" in str(caught.value)
 

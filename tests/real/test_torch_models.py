@@ -101,13 +101,13 @@ def test_a_residual_conv_net(layout: torch.memory_format, dtype: torch.dtype | N
     norms = 6
     # running mean and variance, and the number of batches: at most 32 channels, 512 bytes each.
     assert training.bytes_at_peak(Category.BUFFERS) == 3 * 512 * norms
-    names = Counter(entry.call.name for entry in training.ledger.steady)
+    names = Counter(entry.call.name for entry in training.ledger.reported)
     # cuDNN's for float32 and float16; bfloat16 input goes to ATen's own kernel.
     batch_norm = "aten.native_batch_norm" if dtype is torch.bfloat16 else "aten.cudnn_batch_norm"
     assert names[batch_norm] == names[f"{batch_norm}_backward"] == norms
     layouts = {
         entry.call.outputs[0].stride[1] == 1
-        for entry in training.ledger.steady
+        for entry in training.ledger.reported
         if entry.call.name == "aten.convolution" and entry.op.phase is Phase.FORWARD
     }
     assert layouts == {layout is torch.channels_last}
@@ -277,7 +277,7 @@ def test_every_expert_gets_its_share_of_the_tokens() -> None:
     assert training.phases(Kind.PRODUCT) == (products, 2 * products, 0)
     rows = Counter(
         entry.call.inputs[0].shape[0]
-        for entry in training.ledger.steady
+        for entry in training.ledger.reported
         if entry.site.module.endswith(".up") and entry.op.phase is Phase.FORWARD
         and entry.kind is Kind.PRODUCT
     )  # fmt: skip

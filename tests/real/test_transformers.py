@@ -234,7 +234,7 @@ def test_training_a_model_costs_its_closed_form(name: str) -> None:
 def test_experts_share_the_tokens_of_a_batch_equally() -> None:
     """Grouped products see T*k rows, whichever expert each goes to."""
     training = trained("mixtral")
-    routed = [entry for entry in training.ledger.steady if entry.call.name == "aten._grouped_mm"]
+    routed = [entry for entry in training.ledger.reported if entry.call.name == "aten._grouped_mm"]
     forward = [entry.cost.flops for entry in routed if entry.op.phase is Phase.FORWARD]
     gate_and_up, down = T * k * 2 * d * 2 * f, T * k * 2 * f * d
     assert forward == L * [gate_and_up, down]
@@ -286,5 +286,5 @@ def test_checkpointing_computes_the_layers_again(use_reentrant: bool) -> None:
 def test_a_checkpointed_layer_saves_nothing_but_its_result(use_reentrant: bool) -> None:
     """The residual stream, float32: what the next layer, or the last norm, starts from."""
     ledger = trained_with_checkpoints(use_reentrant).ledger
-    layers = [entry for entry in ledger.steady if entry.site.module.startswith("model.layers.")]
+    layers = [entry for entry in ledger.reported if entry.site.module.startswith("model.layers.")]
     assert sum(layer.bytes_saved for layer in layers) == L * T * d * 4

@@ -36,7 +36,7 @@ class Training:
         """Of the steady-state step."""
         return sum(
             entry.cost.flops
-            for entry in self.ledger.steady
+            for entry in self.ledger.reported
             if entry.kind is kind and entry.op.phase is phase
         )
 

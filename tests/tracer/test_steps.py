@@ -90,7 +90,7 @@ def test_the_steady_step_is_the_last_one():
     first, end = trace.steady_step
     assert (first, end) == trace.step_ends[1:]
     assert ledger.period == "steady-state step 3"
-    assert {entry.op.clock for entry in ledger.steady} == set(range(first, end))
+    assert {entry.op.clock for entry in ledger.reported} == set(range(first, end))
     assert ledger.total.flops_matmul == 2 * 2 * 1 * 4 * 4
 
 
@@ -139,7 +139,7 @@ def test_several_critic_steps_per_generator_step():
     assert len(trace.step_ends) == 3
     ledger = torchtally.account(trace)
     assert sum(e.call.name == "aten.mm" and e.op.phase is Phase.FORWARD
-               for e in ledger.steady) == 6  # fmt: skip
+               for e in ledger.reported) == 6  # fmt: skip
 
 
 def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever():

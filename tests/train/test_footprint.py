@@ -150,7 +150,7 @@ def test_a_traced_step_holds_the_same(name: str) -> None:
     assert measured["gradients"] == bytes_of(lambda role: role is Role.GRADIENT)
     assert measured["state"] == bytes_of(lambda role: role is Role.OPTIMIZER_STATE)
     assert measured["peak"] == ledger.memory.timeline.peak_bytes
-    first = min(entry.op.clock for entry in ledger.steady if entry.op.phase is Phase.BACKWARD)
+    first = min(entry.op.clock for entry in ledger.reported if entry.op.phase is Phase.BACKWARD)
     traced_kept = sum(
         storage.requested_bytes
         for storage, category in zip(ledger.memory.storages, ledger.memory.categories, strict=True)

@@ -128,7 +128,7 @@ def test_the_plan_is_what_a_trace_of_the_training_holds(key: str, tmp_path: Path
         plan.optimizer.value + counters,  # fused optimizers count steps on the device
     )
     ledger = account(made)
-    assert model_flops(ledger.steady, ledger.convention) == step_flops(config)
+    assert model_flops(ledger.reported, ledger.convention) == step_flops(config)
 
 
 def trainer_parameters(config: TrainConfig) -> Any:

@@ -48,7 +48,7 @@ def test_a_square_product_stands_at_a_third_of_its_side() -> None:
 def test_speed_is_flops_over_the_kernel_not_over_the_idle_time() -> None:
     ledger = account(step(1024), roofline=H100)
     (mark,) = roofline_plot(ledger).marks
-    entry = ledger.steady[0]
+    entry = ledger.reported[0]
     slot = ledger.slot(entry)
     assert mark.y == entry.cost.flops / slot.kernel_s
     assert slot.seconds > slot.kernel_s

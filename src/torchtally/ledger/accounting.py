@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from operator import attrgetter
+from typing import Literal
 
 from torchtally.ledger.groups import is_copy, is_view
 from torchtally.ledger.ledger import Ledger
@@ -12,6 +12,7 @@ from torchtally.ledger.pricing import CallCost, call_cost
 from torchtally.ledger.times import no_times
 from torchtally.ledger.total import Coverage, Entry, Total, Uncounted
 from torchtally.memory import Category, Memory, replay
+from torchtally.steps import Course, Period, course_of
 from torchtally.timing.roofline import Roofline
 from torchtally.trace import Phase, Trace
 from torchtally.trace.file import collection_paused
@@ -19,29 +20,43 @@ from torchtally.trace.storage import allocated_bytes
 from torchtally.work import Cost, Kind
 from torchtally.work.convention import Convention
 
+Selection = int | tuple[int, int] | Literal["all"] | None
+"""A step by its number, the first and last of several, the whole run, or what is best shown."""
+
 
 def account(
-    trace: Trace, *, convention: Convention = Convention.FULL, roofline: Roofline | None = None
+    trace: Trace,
+    *,
+    convention: Convention = Convention.FULL,
+    roofline: Roofline | None = None,
+    step: Selection = None,
 ) -> Ledger:
     """The ledger of a trace: exact FLOPs and bytes by the rules in `work/`, time by a roofline.
 
-    `convention` says whether causal attention counts in full. An operator without a rule, or whose
-    rule fails on the call, is uncounted and listed in `coverage`; one whose time the roofline
-    cannot predict is listed in `untimed`.
+    `step` says what the totals are of: a step by its number, the first and last of several, "all"
+    for the whole run; None for a step that others are like (`Course.default_period`). Evaluation
+    is left out of a single step. `convention` says whether causal attention counts in full.
+
+    An operator without a rule, or whose rule fails on the call, is uncounted and listed in
+    `coverage`; one whose time the roofline cannot predict is listed in `untimed`. Raises UsageError
+    for a step that was not run.
     """
     with collection_paused():
+        course = course_of(trace)
+        trace, period = course.trace, selected(course, step)
         memory = replay(trace)
         costs = tuple(call_cost(call, convention) for call in trace.calls)
         entries = _entries(trace, costs, memory)
-        first, end = _steady_places(trace)
-        steady = entries[first:end]
+        reported = entries_of(entries, period)
         ledger = Ledger(
             trace=trace,
+            course=course,
+            reported_period=period,
             convention=convention,
             entries=entries,
-            steady=steady,
-            total=_total(steady, costs),
-            coverage=_coverage(steady, costs),
+            reported=reported,
+            total=_total(reported, costs),
+            coverage=_coverage(reported, costs),
             memory=memory,
             costs=costs,
             times=no_times(trace),
@@ -85,11 +100,31 @@ def _allocations(trace: Trace, memory: Memory) -> tuple[dict[int, int], dict[int
     return allocated, saved
 
 
-def _steady_places(trace: Trace) -> tuple[int, int]:
-    """Places [first, end) of the steady-state step's operators."""
-    clock = attrgetter("clock")
-    first, end = trace.steady_step
-    return bisect_left(trace.ops, first, key=clock), bisect_left(trace.ops, end, key=clock)
+def selected(course: Course, step: Selection) -> Period:
+    """The period that a selection means. Raises UsageError for a step that was not run."""
+    match step:
+        case None:
+            return course.default_period()
+        case "all":
+            return course.whole()
+        case int():
+            return course.span(step, step)
+    return course.span(*step)
+
+
+def entries_of(entries: Sequence[Entry], period: Period) -> tuple[Entry, ...]:
+    """The operators of a period, evaluation left out where the period is a step."""
+
+    def clock(entry: Entry) -> int:
+        return entry.op.clock
+
+    first, end = (bisect_left(entries, tick, key=clock) for tick in (period.first, period.end))
+    evaluation = Phase.EVALUATION
+    return tuple(
+        entry
+        for entry in entries[first:end]
+        if period.has_evaluation or entry.op.phase is not evaluation
+    )
 
 
 def _total(entries: Sequence[Entry], costs: Sequence[CallCost]) -> Total:
@@ -116,6 +151,7 @@ def _of(cost: Cost, kind: Kind, phase: Phase) -> Total:
         flops_backward=cost.flops if phase is Phase.BACKWARD else 0,
         flops_recompute=cost.flops if phase is Phase.RECOMPUTE else 0,
         flops_optimizer=cost.flops if phase is Phase.OPTIMIZER else 0,
+        flops_evaluation=cost.flops if phase is Phase.EVALUATION else 0,
         flops_matmul=cost.flops if kind.is_matmul else 0,
         bytes_read=cost.bytes_read,
         bytes_written=cost.bytes_written,

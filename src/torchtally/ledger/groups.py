@@ -80,7 +80,7 @@ def sums(
 
 def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
     """One pass over the entries: a view of a large trace takes hundreds of thousands."""
-    forward = backward = recompute = optimizer = matmul = count = views = copies = 0
+    forward = backward = recompute = optimizer = evaluation = matmul = count = views = copies = 0
     read = written = network = allocated = saved = 0
     seconds = kernel_s = 0.0
     for entry in entries:
@@ -96,8 +96,10 @@ def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
             backward += cost.flops
         elif phase is _RECOMPUTE:
             recompute += cost.flops
-        else:
+        elif phase is _OPTIMIZER:
             optimizer += cost.flops
+        else:
+            evaluation += cost.flops
         if id(entry.kind) in _MATMUL_IDS:
             matmul += cost.flops
         read += cost.bytes_read
@@ -114,6 +116,7 @@ def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
         flops_backward=backward,
         flops_recompute=recompute,
         flops_optimizer=optimizer,
+        flops_evaluation=evaluation,
         flops_matmul=matmul,
         bytes_read=read,
         bytes_written=written,
@@ -128,6 +131,7 @@ def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
 
 
 # Looking up an enum's member and hashing it run Python code: too slow once per operator.
-_FORWARD, _BACKWARD, _RECOMPUTE = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE
+_FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
+_RECOMPUTE, _OPTIMIZER = Phase.RECOMPUTE, Phase.OPTIMIZER
 _VIEW, _COPY = Kind.VIEW, Kind.COPY
 _MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)

@@ -21,6 +21,7 @@ from torchtally.ledger.times import Times, predict_times
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Untimed
 from torchtally.memory import Memory
 from torchtally.shown import Shown
+from torchtally.steps import Course, Period
 from torchtally.timing.roofline import Bound, Roofline
 from torchtally.timing.schedule import Slot
 from torchtally.trace import Phase, Trace
@@ -37,15 +38,19 @@ class Ledger(Shown):
     """The account of one run. Immutable; every view of it sums to `total`."""
 
     trace: Trace
+    """With `Phase.EVALUATION` told apart."""
+    course: Course
+    """The run's steps, and which are alike."""
+    reported_period: Period
+    """What the totals are of."""
     convention: Convention
     entries: tuple[Entry, ...]
     """Every operator of the run, in order."""
-    steady: tuple[Entry, ...]
-    """Those of the steady-state step."""
+    reported: tuple[Entry, ...]
+    """Those of the period that is reported: a step, unless another one was selected."""
     total: Total
-    """Of the steady-state step."""
+    """Of the reported period, like all but `memory`."""
     coverage: Coverage
-    """Of the steady-state step."""
     memory: Memory
     """Of the whole run."""
     costs: tuple[CallCost, ...]
@@ -62,16 +67,10 @@ class Ledger(Shown):
 
     def timed(self, roofline: Roofline) -> "Ledger":
         """The same ledger with the times of this chip: nothing else depends on the chip."""
-        first, end = self._places
-        times = predict_times(self.trace, self.costs, roofline, first, end)
-        seconds, kernel_s = times.seconds(first, end), times.kernel_s(first, end)
+        times = predict_times(self.trace, self.costs, roofline, self.reported)
+        seconds, kernel_s = times.seconds(self.reported), times.kernel_s(self.reported)
         total = replace(self.total, seconds=seconds, kernel_s=kernel_s)
         return replace(self, times=times, total=total)
-
-    @property
-    def _places(self) -> tuple[int, int]:
-        """Places [first, end) of the steady-state step's entries."""
-        return (self.steady[0].number, self.steady[-1].number + 1) if self.steady else (0, 0)
 
     def slot(self, entry: Entry) -> Slot:
         """The entry's part of the time. All zero in a ledger without a roofline."""
@@ -84,25 +83,22 @@ class Ledger(Shown):
 
     @property
     def untimed(self) -> tuple[Untimed, ...]:
-        """Of the steady-state step, most frequent first."""
+        """Most frequent first."""
         return self.times.untimed
 
     @property
     def step_s(self) -> float | None:
-        """Predicted seconds of the steady-state step; None without a roofline."""
+        """Predicted seconds of the reported period; None without a roofline."""
         return None if self.roofline is None else self.total.seconds
 
     @property
     def period(self) -> str:
         """The period that the totals cover, as text."""
-        steps = len(self.trace.step_ends)
-        if not steps:
-            return "the whole run (no training step was completed)"
-        return f"steady-state step {steps}" if steps > 1 else "step 1 (with all before it)"
+        return self.reported_period.name
 
     def sums(self, key: Callable[[Entry], Key]) -> dict[Key, Total]:
-        """The steady-state step's totals, grouped, first seen first. They sum to `total`."""
-        return sums(self.steady, self.times.slots, key)
+        """The reported period's totals, grouped, first seen first. They sum to `total`."""
+        return sums(self.reported, self.times.slots, key)
 
     def by_line(self) -> dict[Line | None, Total]:
         """By the innermost line of the user's own code."""

@@ -1,16 +1,16 @@
 """When each operator of a trace runs on a chip: a column beside the entries of a ledger."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum
 
 from torchtally.errors import UsageError
 from torchtally.ledger.pricing import CallCost
-from torchtally.ledger.total import Untimed
+from torchtally.ledger.total import Entry, Untimed
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.schedule import NOTHING, CallTime, Slot, call_time, no_time, schedule
-from torchtally.trace import Call, Trace
+from torchtally.trace import Call, Phase, Trace
 from torchtally.work import Kind
 
 
@@ -23,16 +23,15 @@ class Times:
     slots: tuple[Slot, ...]
     """One per op of the trace."""
     untimed: tuple[Untimed, ...] = ()
-    """Of the steady-state step, most frequent first."""
+    """Of the reported period, most frequent first."""
 
-    def seconds(self, first: int, end: int) -> float:
-        """From the end of the op before `first` to the end of the op before `end`."""
-        before_s = fsum(slot.seconds for slot in self.slots[:first])
-        return fsum(slot.seconds for slot in self.slots[:end]) - before_s
+    def seconds(self, entries: Iterable[Entry]) -> float:
+        """What these take, each from the end of the one before it to its own end."""
+        return fsum(self.slots[entry.number].seconds for entry in entries)
 
-    def kernel_s(self, first: int, end: int) -> float:
+    def kernel_s(self, entries: Iterable[Entry]) -> float:
         """The part in which the device runs kernels."""
-        return fsum(slot.kernel_s for slot in self.slots[first:end])
+        return fsum(self.slots[entry.number].kernel_s for entry in entries)
 
 
 def no_times(trace: Trace) -> Times:
@@ -40,20 +39,36 @@ def no_times(trace: Trace) -> Times:
 
 
 def predict_times(
-    trace: Trace, costs: Sequence[CallCost], roofline: Roofline, first: int, end: int
+    trace: Trace, costs: Sequence[CallCost], roofline: Roofline, reported: Iterable[Entry]
 ) -> Times:
-    """`first` and `end` are the places of the steady-state step's ops."""
+    """`reported` are the entries whose missing times are listed."""
     answers = [_call_time(*pair, roofline) for pair in zip(trace.calls, costs, strict=True)]
     times = [time for time, _ in answers]
-    slots = schedule(trace.ops, times, trace.waits, trace.step_ends, roofline)
     failures = Counter(
-        (trace.calls[op.call].name, failure)
-        for op in trace.ops[first:end]
+        (entry.call.name, failure)
+        for entry in reported
         # an op without a rule has no time either, and is listed as uncounted already
-        if (failure := answers[op.call][1]) and costs[op.call].kind is not Kind.UNCOUNTED
+        if (failure := answers[entry.op.call][1]) and entry.kind is not Kind.UNCOUNTED
     )
     untimed = (Untimed(op, count, reason) for (op, reason), count in failures.most_common())
-    return Times(roofline, tuple(slots), tuple(untimed))
+    return Times(roofline, _slots(trace, times, roofline), tuple(untimed))
+
+
+def _slots(trace: Trace, times: Sequence[CallTime], roofline: Roofline) -> tuple[Slot, ...]:
+    """Training and evaluation each as if the other was not there: neither fills a queue that the
+    other one would find filled.
+    """
+    evaluation = Phase.EVALUATION
+    places: dict[bool, list[int]] = {False: [], True: []}
+    for place, op in enumerate(trace.ops):
+        places[op.phase is evaluation].append(place)
+    slots = [NOTHING] * len(trace.ops)
+    for part in places.values():
+        ops = [trace.ops[place] for place in part]
+        timed = schedule(ops, times, trace.waits, trace.step_ends, roofline)
+        for place, slot in zip(part, timed, strict=True):
+            slots[place] = slot
+    return tuple(slots)
 
 
 def _call_time(call: Call, cost: CallCost, roofline: Roofline) -> tuple[CallTime, str]:

@@ -40,8 +40,10 @@ class Total:
     """Without recomputation, which is counted apart."""
     flops_recompute: int = 0
     flops_optimizer: int = 0
+    flops_evaluation: int = 0
+    """Of forward work that no backward pass follows; 0 in the totals of a single step."""
     flops_matmul: int = 0
-    """The part of all four in products, attention and convolutions."""
+    """The part of all five in products, attention and convolutions."""
     bytes_read: int = 0
     bytes_written: int = 0
     network_bytes: int = 0
@@ -59,7 +61,11 @@ class Total:
     @property
     def flops(self) -> int:
         return (
-            self.flops_forward + self.flops_backward + self.flops_recompute + self.flops_optimizer
+            self.flops_forward
+            + self.flops_backward
+            + self.flops_recompute
+            + self.flops_optimizer
+            + self.flops_evaluation
         )
 
     @property

@@ -210,7 +210,8 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
     that allocates them and the ops that read them. What a forward pass still holds when the run
     ends before a backward pass, or runs out of memory within it, counts as activations.
     """
-    forward, backward = _ops_of(trace, Phase.FORWARD), _ops_of(trace, Phase.BACKWARD)
+    forward = _ops_of(trace, Phase.FORWARD) | _ops_of(trace, Phase.EVALUATION)
+    backward = _ops_of(trace, Phase.BACKWARD)
     recompute = _ops_of(trace, Phase.RECOMPUTE)
     makers = forward | recompute
     read = set(chain.from_iterable(op.inputs for op in trace.ops))

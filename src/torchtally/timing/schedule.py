@@ -174,6 +174,7 @@ def issue_by_phase(issue: Issue, time: CallTime) -> dict[int, float]:
     return {
         id(Phase.FORWARD): issue.forward_s + extra_s,
         id(Phase.RECOMPUTE): issue.forward_s + extra_s,
+        id(Phase.EVALUATION): issue.forward_s + extra_s,
         id(Phase.BACKWARD): issue.backward_s + extra_s,
         id(Phase.OPTIMIZER): issue.optimizer_s + extra_s,
     }

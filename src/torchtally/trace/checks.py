@@ -67,6 +67,6 @@ def check_steps(ends: Sequence[int]) -> None:
         raise InvalidTraceError("the ends of the steps are not in order")
 
 
-def check_waits(ticks: Sequence[int]) -> None:
+def check_ticks(ticks: Sequence[int], what: str) -> None:
     if any(after <= before for before, after in pairwise(ticks)):
-        raise InvalidTraceError("the ticks at which the host waited are not in order")
+        raise InvalidTraceError(f"the ticks {what} are not in order")

@@ -21,6 +21,8 @@ class Phase(StrEnum):
     BACKWARD = "backward"
     RECOMPUTE = "recompute"
     OPTIMIZER = "optimizer"
+    EVALUATION = "evaluation"
+    """Forward work that no backward pass follows. Never recorded: `steps` tells it apart."""
 
 
 class TensorSpec(Record, frozen=True):

@@ -15,7 +15,7 @@ from torchtally.trace.checks import (
     check_ops,
     check_steps,
     check_storages,
-    check_waits,
+    check_ticks,
 )
 from torchtally.trace.effect import Effect
 from torchtally.trace.file import (
@@ -111,6 +111,8 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_ends: tuple[Tick, ...]
     """For each completed training step, the tick before which it ended (one past its last op)."""
     ending: Ending
+    differentiated: tuple[Tick, ...] = ()
+    """Ticks of the operators whose autograd nodes a backward pass has run, in order, each once."""
     placeholders: tuple[Placeholder, ...] = ()
     notes: tuple[Note, ...] = ()
     reserved: tuple[Reserved, ...] = ()
@@ -207,7 +209,8 @@ def unpack(packed: Packed) -> Trace:
     check_ops(trace.ops, trace.calls, len(packed.sites), len(trace.storages))
     check_storages(trace.storages)
     check_steps(trace.step_ends)
-    check_waits(trace.waits)
+    check_ticks(trace.waits, "at which the host waited")
+    check_ticks(trace.differentiated, "whose autograd nodes ran")
     check_numbers([refusal.site for refusal in trace.refusals], len(packed.sites), "site")
     for _, _, numbers in packed.sites:
         check_numbers(numbers, len(frames), "frame")

@@ -73,8 +73,9 @@ class Recorder:
         self.modules = Modules(self._stacks, self._root_called)
         self._sites: list[Site] = []
         self._site_numbers: dict[Any, int] = {}
-        self._forward_sites: dict[int, int] = {}
-        """Where the operator that made an autograd node ran, by the node's sequence number."""
+        self._forward: dict[int, tuple[int, int]] = {}
+        """Site and tick of the operator that made an autograd node, by its sequence number."""
+        self._differentiated: set[int] = set()
         self._ops: list[Op] = []
         self._storages: list[tuple[str, int, int, int, int]] = []
         """(device, requested bytes, born, stream, spare bytes) by storage number."""
@@ -213,6 +214,8 @@ class Recorder:
             recomputes = walk.is_recompute or builds_graph_anew(walk.engine)
             site = self._site(self.modules.place, key)
             self._remember(site)
+            if node is not None:
+                self._origin(node)
             # An optimizer that steps inside a hook (`register_post_accumulate_grad_hook`).
             if self.is_optimizing and not torch.is_grad_enabled():
                 return Phase.OPTIMIZER, site
@@ -258,14 +261,19 @@ class Recorder:
         The dispatch mode runs below autograd, which makes the node before it calls the kernel
         (VariableType, tools/autograd/gen_variable_type.py): the counter is one ahead of it.
         """
-        self._forward_sites.setdefault(private.next_sequence_number() - 1, site)
+        self._forward.setdefault(private.next_sequence_number() - 1, (site, self.clock))
 
     def _backward_site(self, node: Any, walk: Walk) -> int:
-        if node is not None:
-            site = self._forward_sites.get(private.sequence_number(node))
-            if site is not None:
-                return site
-        return self._caller_of_backward(OUTSIDE, walk)
+        site = None if node is None else self._origin(node)
+        return self._caller_of_backward(OUTSIDE, walk) if site is None else site
+
+    def _origin(self, node: Any) -> int | None:
+        """The site of the operator that made a node, which is being run; None where unknown."""
+        origin = self._forward.get(private.sequence_number(node))
+        if origin is None:
+            return None
+        self._differentiated.add(origin[1])
+        return origin[0]
 
     def _caller_of_backward(self, place: Place, walk: Walk) -> int:
         """The site of the call of backward."""
@@ -362,6 +370,7 @@ class Recorder:
             ),
             step_ends=tuple(self.step_ends),
             ending=ending,
+            differentiated=tuple(sorted(self._differentiated)),
             placeholders=tuple(
                 Placeholder(frame, operator, value, count)
                 for (frame, operator, value), count in self._placeholders.items()

@@ -37,7 +37,7 @@ def dominant_bounds(ledger: Ledger, key: Callable[[Entry], Key]) -> dict[Key, Bo
 def seconds_by_bound(ledger: Ledger, key: Callable[[Entry], Key]) -> dict[Key, dict[Bound, float]]:
     """For each group that takes any time, the seconds of each bound in it."""
     groups: dict[Key, dict[Bound, float]] = {}
-    for entry in ledger.steady:
+    for entry in ledger.reported:
         slot = ledger.slot(entry)
         if slot.seconds > 0:
             group = groups.setdefault(key(entry), {})

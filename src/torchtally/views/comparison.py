@@ -97,7 +97,7 @@ class _Step:
 
 
 def _step(ledger: Ledger) -> _Step:
-    return _Step(ledger, model_flops(ledger.steady, ledger.convention), tokens_of_step(ledger))
+    return _Step(ledger, model_flops(ledger.reported, ledger.convention), tokens_of_step(ledger))
 
 
 def dominant_bound(ledger: Ledger) -> str:

@@ -93,7 +93,7 @@ def is_behind_libraries(ledger: Ledger) -> bool:
 
     Then the user's lines (`trainer.train()`) say little, and the libraries' lines more.
     """
-    flops = sum(entry.cost.flops for entry in ledger.steady if _is_in_library(entry))
+    flops = sum(entry.cost.flops for entry in ledger.reported if _is_in_library(entry))
     return 10 * flops > 6 * ledger.total.flops
 
 

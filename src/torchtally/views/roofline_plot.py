@@ -97,7 +97,7 @@ def _groups(ledger: Ledger) -> Iterable[CallGroup]:
     """By call. Most operators share theirs, so few have to be compared."""
     groups: dict[Call, CallGroup] = {}
     known: dict[int, CallGroup] = {}
-    for entry in ledger.steady:
+    for entry in ledger.reported:
         slot = ledger.slot(entry)
         if slot.kernel_s > 0:
             number = entry.op.call

@@ -82,6 +82,6 @@ def calibrated_share(ledger: Ledger) -> float:
     """Of the kernels' time, the part of operators that were measured on such a device."""
     if ledger.roofline is None or ledger.roofline.calibration is None:
         return 0.0
-    slots = map(ledger.slot, ledger.steady)
+    slots = map(ledger.slot, ledger.reported)
     calibrated_s = fsum(slot.kernel_s for slot in slots if slot.is_calibrated)
     return part_of(calibrated_s, ledger.total.kernel_s)

@@ -129,7 +129,7 @@ class Summary:
 def summarise(ledger: Ledger) -> Summary:
     """One page about a run."""
     trace = ledger.trace
-    has_modules = any(module_of(entry) != OUTSIDE for entry in ledger.steady)
+    has_modules = any(module_of(entry) != OUTSIDE for entry in ledger.reported)
     verdict = judge(ledger)
     shortage = shortage_of(ledger)
     is_behind = is_behind_libraries(ledger)

@@ -87,7 +87,7 @@ def _batch(entries: list[Entry], sizes: list[int]) -> Batch | None:
 
 def _forward(ledger: Ledger) -> Iterator[Entry]:
     forward = Phase.FORWARD
-    return (entry for entry in ledger.steady if entry.op.phase is forward)
+    return (entry for entry in ledger.reported if entry.op.phase is forward)
 
 
 def _lookups(ledger: Ledger) -> list[Entry]:

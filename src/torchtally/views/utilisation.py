@@ -96,7 +96,7 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
         return ()
     chip, is_host = ledger.roofline.chip, ledger.roofline.is_host
     step_s = ledger.step_s or 0.0
-    works = works_of(ledger.steady)
+    works = works_of(ledger.reported)
     peak = _peak(works, chip)
 
     def flops(key: str, name: str, convention: str, amount: int) -> Utilisation:
@@ -185,7 +185,7 @@ def model_flops(entries: Iterable[Entry], attention: Convention) -> int:
 
 def peak_of(ledger: Ledger, chip: Chip) -> PeakRate:
     """The dense peak of the dtype in which most matrix FLOPs of the step are computed."""
-    return _peak(works_of(ledger.steady), chip)
+    return _peak(works_of(ledger.reported), chip)
 
 
 def _peak(works: Iterable[Work], chip: Chip) -> PeakRate:
@@ -205,7 +205,7 @@ def embedding_parameters(ledger: Ledger) -> int:
     a product reads as well, is not among them.
     """
     sizes, phase = parameter_bytes(ledger.trace), Phase.FORWARD
-    forward = [entry for entry in ledger.steady if entry.op.phase is phase]
+    forward = [entry for entry in ledger.reported if entry.op.phase is phase]
     elements: dict[int, int] = {}
     for entry in forward:
         if entry.call.name in EMBEDDINGS:

@@ -71,4 +71,4 @@ def test_the_deep_linear_model(
     loss_bytes = Traced(ledger).kept_bytes - batch_bytes - found.activations.value
     assert loss_bytes == how.activation_bytes
     flops = deep_linear_flops(D, L, B)
-    assert flops.total.value == needed_flops(works_of(ledger.steady), Convention.FULL)
+    assert flops.total.value == needed_flops(works_of(ledger.reported), Convention.FULL)

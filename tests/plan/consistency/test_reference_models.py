@@ -66,7 +66,9 @@ def check_flops(
     """Model FLOPs of the steady step: to the last one."""
     tokens = reference.batch * reference.sequence
     per_token = token_flops(model, reference.sequence, attention=attention)
-    assert needed_flops(works_of(traced.ledger.steady), attention) == per_token.model.value * tokens
+    assert (
+        needed_flops(works_of(traced.ledger.reported), attention) == per_token.model.value * tokens
+    )
 
 
 def is_told_causal(reference: Reference, model: Model, recipe: Recipe) -> bool:
@@ -188,7 +190,7 @@ def test_hardware_flops_of_llama_with_checkpoints(use_reentrant: bool) -> None:
     """
     reference, model = REFERENCES["llama"], model_of("llama")
     traced = train(reference, recipe("bf16"), checkpointed=True, use_reentrant=use_reentrant)
-    works = works_of(traced.ledger.steady)
+    works = works_of(traced.ledger.reported)
     again = [work for work in works if work.phase is Phase.RECOMPUTE]
     found = needed_flops(works, Convention.FULL) + executed_flops(again, Convention.FULL)
     per_token = token_flops(model, reference.sequence, recompute=Recompute.FULL)

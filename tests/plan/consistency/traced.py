@@ -82,13 +82,13 @@ class Traced:
 
     def _first_backward_tick(self) -> int:
         return min(
-            entry.op.clock for entry in self.ledger.steady if entry.op.phase is Phase.BACKWARD
+            entry.op.clock for entry in self.ledger.reported if entry.op.phase is Phase.BACKWARD
         )
 
     def _read_in_backward(self) -> set[int]:
         phases = (Phase.BACKWARD, Phase.RECOMPUTE)
         return {
-            n for entry in self.ledger.steady if entry.op.phase in phases for n in entry.op.inputs
+            n for entry in self.ledger.reported if entry.op.phase in phases for n in entry.op.inputs
         }
 
 

@@ -1,0 +1,180 @@
+"""The course of a run: its training steps, which of them are alike, and which share a model."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from torchtally.errors import UsageError
+from torchtally.steps.evaluation import with_evaluation
+from torchtally.steps.flow import Flow
+from torchtally.steps.signature import Signature, agree, difference, signatures
+from torchtally.trace import Phase, Role, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A completed training step: the ticks [first, end). The first one has all before it."""
+
+    number: int
+    """From one."""
+    first: int
+    end: int
+    experiment: int
+    """From one. A step that updates none of the weights of those before begins another."""
+    like: int
+    """The first step of the experiment that runs the same operators; its own number if none."""
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The part of a run that totals are of: the ticks [first, end)."""
+
+    name: str
+    first: int
+    end: int
+    steps: int
+    """Completed training steps in it."""
+    has_evaluation: bool
+    """Evaluation is in the totals; it is not in those of a single step."""
+    step: Step | None = None
+    """Where the period is a single step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The steps of a run. `trace` has its evaluation told apart."""
+
+    trace: Trace
+    steps: tuple[Step, ...]
+
+    @property
+    def experiments(self) -> int:
+        return self.steps[-1].experiment if self.steps else 0
+
+    def alike(self, step: Step) -> tuple[Step, ...]:
+        """The steps that run what this one runs, itself among them."""
+        return tuple(other for other in self.steps if other.like == step.like)
+
+    def is_steady(self, step: Step) -> bool:
+        """Another step before it has run the same."""
+        return step.like < step.number
+
+    @property
+    def representative(self) -> Step | None:
+        """The last step that is steady, else the last one; None without a completed step."""
+        steady = [step for step in self.steps if self.is_steady(step)]
+        return (steady or self.steps or (None,))[-1]
+
+    # Periods.
+
+    def default_period(self) -> Period:
+        """The representative step; the whole run where it has no steps, or came to its end and has
+        several experiments.
+        """
+        step = self.representative
+        if step is None or (self.experiments > 1 and self.trace.ending.kind == "exit"):
+            return self.whole()
+        return self.single(step)
+
+    def single(self, step: Step) -> Period:
+        return Period(self._name(step), step.first, step.end, 1, False, step)
+
+    def _name(self, step: Step) -> str:
+        if self.is_steady(step):
+            return f"steady-state step {step.number}"
+        if step.number == 1:
+            return "step 1 (with all before it)"
+        if self.steps[step.number - 2].experiment != step.experiment:
+            return f"step {step.number} (the first of another model)"
+        return f"step {step.number} (unlike those before it)"
+
+    def whole(self) -> Period:
+        count = len(self.steps)
+        steps = f"{count} training step{'s' * (count > 1)}" if count else ""
+        name = f"the whole run ({steps or 'no training step was completed'})"
+        return Period(name, 0, self.trace.end, count, True)
+
+    def span(self, first: int, last: int) -> Period:
+        """From the first step to the last one. Raises UsageError for steps that were not run."""
+        if last > len(self.steps) or first > last:
+            ran = f"steps 1 to {len(self.steps)}" if self.steps else "no step at all"
+            wanted = f"{first}" if first == last else f"{first}..{last}"
+            raise UsageError(
+                f"--step {wanted}: the run completed {ran}.\nTrace more: `tally run --steps N`."
+            )
+        if first == last:
+            return self.single(self.steps[first - 1])
+        start, end = self.steps[first - 1].first, self.steps[last - 1].end
+        return Period(f"steps {first} to {last}", start, end, last - first + 1, True)
+
+    def difference(self, step: Step, other: Step) -> str:
+        """What the other step runs otherwise, in words."""
+        return difference(self.trace, step.signature, other.signature)
+
+
+def course_of(trace: Trace) -> Course:
+    """The course of a run, from its trace as recorded."""
+    flow = Flow(trace)
+    return Course(with_evaluation(trace, flow), tuple(_steps(flow)))
+
+
+def _steps(flow: Flow) -> Iterator[Step]:
+    trace = flow.trace
+    firsts = (0, *trace.step_ends)
+    experiments = _experiments(trace)
+    all_signatures = signatures(flow)
+    likes = _likes(experiments, all_signatures)
+    for place, end in enumerate(trace.step_ends):
+        yield Step(
+            place + 1, firsts[place], end, experiments[place], likes[place], all_signatures[place]
+        )
+
+
+def _experiments(trace: Trace) -> list[int]:
+    """The experiment of each step: another one where none of the weights so far are updated."""
+    experiments: list[int] = []
+    weights: set[int] = set()
+    first = 0
+    for end in trace.step_ends:
+        updated = _updated(trace, first, end)
+        if not experiments or (updated and weights and weights.isdisjoint(updated)):
+            experiments.append(experiments[-1] + 1 if experiments else 1)
+            weights = updated
+        else:
+            experiments.append(experiments[-1])
+            weights |= updated
+        first = end
+    return experiments
+
+
+def _updated(trace: Trace, first: int, end: int) -> set[int]:
+    """The parameters that the optimizer's phase of a step reads or writes."""
+    clock, optimizer, parameter = attrgetter("clock"), Phase.OPTIMIZER, Role.PARAMETER
+    places = (bisect_left(trace.ops, tick, key=clock) for tick in (first, end))
+    numbers: set[int] = set()
+    for op in trace.ops[slice(*places)]:
+        if op.phase is optimizer:
+            numbers.update(op.inputs, op.outputs)
+    return {n for n in numbers if n >= 0 and trace.storages[n].role is parameter}
+
+
+def _likes(experiments: Sequence[int], all_signatures: Sequence[Signature]) -> list[int]:
+    """For each step the number of the first one of its experiment that runs the same."""
+    likes: list[int] = []
+    latest: dict[int, int] = {}
+    """By the first step of a kind, the last one: it has nothing before it any more."""
+    for number, signature in enumerate(all_signatures, 1):
+        experiment = experiments[number - 1]
+        kinds = [kind for kind in latest if experiments[kind - 1] == experiment]
+        like = number
+        for kind in kinds:
+            known = latest[kind]
+            is_first = known == 1 or experiments[known - 2] != experiment
+            if agree(all_signatures[known - 1], signature, is_first=is_first):
+                like = kind
+                break
+        latest[like] = number
+        likes.append(like)
+    return likes

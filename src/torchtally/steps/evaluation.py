@@ -1,0 +1,135 @@
+"""Evaluation told apart from training: forward work that no backward pass follows.
+
+An operator of the forward pass is *trained* when a backward pass runs its autograd node or reads
+what it wrote, directly or through other operators. What reads the values of training (a metric of
+the batch, a loss that is printed), what sets or averages weights, and what only prepares data
+belongs to the step, too. The rest is evaluation: a validation loop, sampling, a benchmark.
+
+A view has no storage of its own. It belongs with the operator that reads its storage next.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+
+from msgspec.structs import replace
+
+from torchtally.steps.flow import Flow
+from torchtally.trace import Phase, Role, Trace
+
+STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE, Role.GRADIENT})
+
+
+def with_evaluation(trace: Trace, flow: Flow) -> Trace:
+    """The trace with `Phase.EVALUATION` for evaluation between training steps.
+
+    Also for what follows the last step of a script that ran to its end. Without a completed step
+    the trace is returned as it is: a run without training has nothing to be told apart from.
+    """
+    if not trace.step_ends:
+        return trace
+    end = trace.end if trace.ending.kind == "exit" else trace.step_ends[-1]
+    untrained = [place for place in flow.untrained if trace.ops[place].clock < end]
+    evaluation = _evaluation(flow, untrained)
+    if not evaluation:
+        return trace
+    evaluation |= _views(flow, evaluation, end)
+    ops = tuple(
+        replace(op, phase=Phase.EVALUATION) if place in evaluation else op
+        for place, op in enumerate(trace.ops)
+    )
+    return replace(trace, ops=ops)
+
+
+def _evaluation(flow: Flow, untrained: Sequence[int]) -> set[int]:
+    """Those of the untrained that neither read training's values nor prepare anything."""
+    if not untrained:
+        return set()
+    ops, kept = flow.ops, _kept(flow.trace)
+    apart, weighted = _apart(flow, untrained, kept)
+    joined = set(untrained) - apart
+    prepared = set(chain.from_iterable(ops[place].inputs for place in joined)) | kept
+    prepared.discard(-1)
+    for place in reversed(untrained):
+        op = ops[place]
+        is_weightless = place in apart and place not in weighted
+        if is_weightless and not prepared.isdisjoint(flow.written(op)):
+            apart.discard(place)
+            prepared.update(number for number in op.inputs if number >= 0)
+    return apart
+
+
+def _apart(flow: Flow, untrained: Sequence[int], kept: set[int]) -> tuple[set[int], set[int]]:
+    """(those that read nothing of training, those of them that depend on parameters)."""
+    apart: set[int] = set()
+    weighted: set[int] = set()
+    joined: set[int] = set()
+    storages = flow.trace.storages
+    for place in untrained:
+        op = flow.ops[place]
+        numbers = [number for number in op.inputs if number >= 0]
+        roles = [storages[number].role for number in numbers]
+        if _keeps_state(flow, place, numbers, roles, kept):
+            continue
+        makers = [
+            flow.maker(number)
+            for number, role in zip(numbers, roles, strict=True)
+            if role not in STATE
+        ]
+        if Role.GRADIENT in roles or any(
+            maker in joined or flow.is_differentiated(maker) for maker in makers
+        ):
+            joined.add(place)
+            continue
+        apart.add(place)
+        if Role.PARAMETER in roles or any(maker in weighted for maker in makers):
+            weighted.add(place)
+    return apart, weighted
+
+
+def _keeps_state(
+    flow: Flow,
+    place: int,
+    numbers: Sequence[int],
+    roles: Sequence[Role | None],
+    kept: set[int],
+) -> bool:
+    """Sets or averages weights, or keeps statistics: work of the step, whatever it reads."""
+    changed = flow.changed(place)
+    if any(number in kept or flow.trace.storages[number].role in STATE for number in changed):
+        return True
+    is_of_state = bool(numbers) and all(role in STATE for role in roles)
+    return is_of_state and not kept.isdisjoint(flow.written(flow.ops[place]))
+
+
+def _kept(trace: Trace) -> set[int]:
+    """Storages that outlive the step in which they are allocated: prepared for later ones."""
+    kept = set()
+    ends = iter(trace.step_ends)
+    end = next(ends, None)
+    for storage in trace.storages:
+        while end is not None and end <= storage.born:
+            end = next(ends, None)
+        if end is None:
+            break
+        if storage.died is None or storage.died >= end:
+            kept.add(storage.number)
+    return kept
+
+
+def _views(flow: Flow, evaluation: set[int], end: int) -> set[int]:
+    """The forward pass's views that evaluation reads next, or that nothing reads within it."""
+    views: set[int] = set()
+    reader_is_apart: dict[int, bool] = {}
+    is_apart = False
+    forward = Phase.FORWARD
+    for place in range(len(flow.ops) - 1, -1, -1):
+        op = flow.ops[place]
+        if op.phase is forward and flow.is_view[op.call]:
+            number = max(op.inputs, default=-1)
+            if op.clock < end and reader_is_apart.get(number, is_apart):
+                views.add(place)
+            continue
+        is_apart = place in evaluation
+        for number in (*op.inputs, *op.outputs):
+            reader_is_apart[number] = is_apart
+    return views

@@ -1,0 +1,159 @@
+"""Which steps of a run are alike, and what a period covers."""
+
+import pytest
+import torch
+from torch import nn
+
+import torchtally
+from tests.traces import traced
+from torchtally.errors import UsageError
+from torchtally.ledger import Ledger
+from torchtally.steps import Course, course_of
+from torchtally.trace import Phase
+
+D = 16
+
+
+def train(sizes: list[int], *, to_none: bool = True) -> Course:
+    """A step for each batch size."""
+
+    def script() -> None:
+        model = nn.Linear(D, D).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for size in sizes:
+            model(torch.ones(size, D, device="cuda")).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=to_none)
+
+    return course_of(traced(script))
+
+
+def likes(course: Course) -> list[int]:
+    return [step.like for step in course.steps]
+
+
+def test_steps_of_equal_shapes_are_alike() -> None:
+    course = train([4, 4, 4])
+    assert likes(course) == [1, 1, 1]
+    assert course.default_period().name == "steady-state step 3"
+
+
+def test_steps_of_other_shapes_are_not() -> None:
+    course = train([4, 8])
+    assert likes(course) == [1, 2]
+    assert course.default_period().name == "step 2 (unlike those before it)"
+    one, two = course.steps
+    assert "forward with other shapes" in course.difference(two, one)
+
+
+def test_the_last_steady_step_is_reported() -> None:
+    """The last batch of an epoch is smaller."""
+    course = train([4, 4, 2])
+    assert likes(course) == [1, 1, 3]
+    assert course.default_period().name == "steady-state step 2"
+    assert [step.number for step in course.alike(course.steps[1])] == [1, 2]
+
+
+def test_lengths_that_alternate() -> None:
+    assert likes(train([4, 8, 4, 8])) == [1, 2, 1, 2]
+
+
+def test_gradients_that_are_kept_make_the_first_step_another_one() -> None:
+    """From the second step on, gradients are set to zero and added to."""
+    course = train([4, 4, 4], to_none=False)
+    assert likes(course) == [1, 2, 2]
+    one, two, _ = course.steps
+    difference = course.difference(two, one)
+    assert "in optimizer" in difference
+    assert "fewer aten." in difference
+
+
+def test_what_is_printed_now_and_then_makes_no_other_step() -> None:
+    def script() -> None:
+        model = nn.Linear(D, D).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            loss = model(torch.ones(4, D, device="cuda")).square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 2 == 0:
+                print(loss.item())
+
+    assert likes(course_of(traced(script))) == [1, 1, 1, 1]
+
+
+def experiments() -> None:
+    for width in (D, 2 * D):
+        model = nn.Linear(width, width, bias=False).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(4, width, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def accounted(step: object = None) -> Ledger:
+    ledger = torchtally.account(traced(experiments), step=step)  # type: ignore[arg-type]
+    ledger.check()
+    return ledger
+
+
+def test_another_model_is_another_experiment() -> None:
+    course = course_of(traced(experiments))
+    assert [step.experiment for step in course.steps] == [1, 1, 2, 2]
+    assert likes(course) == [1, 1, 3, 3]
+
+
+def test_a_run_of_several_experiments_is_shown_whole() -> None:
+    """A product forward and one for the weight: 4 x 4 x D x D FLOPs a step, then with 2 D."""
+    ledger = accounted()
+    assert ledger.period == "the whole run (4 training steps)"
+    assert ledger.total.flops_matmul == 2 * (4 * 4 * D * D) + 2 * (4 * 4 * 4 * D * D)
+
+
+def test_every_step_can_be_shown() -> None:
+    small, large = 4 * 4 * D * D, 4 * 4 * 4 * D * D
+    flops = [accounted(step).total.flops_matmul for step in (1, 2, 3, 4)]
+    assert flops == [small, small, large, large]
+    assert [accounted(step).period for step in (1, 2, 3, 4)] == [
+        "step 1 (with all before it)", "steady-state step 2",
+        "step 3 (the first of another model)", "steady-state step 4",
+    ]  # fmt: skip
+    assert accounted((2, 3)).total.flops_matmul == small + large
+    assert accounted((2, 3)).period == "steps 2 to 3"
+
+
+def test_steps_make_the_whole_run() -> None:
+    """Nothing ran after the last step, and nothing is evaluation."""
+    parts = [accounted(step).total.flops for step in (1, 2, 3, 4)]
+    assert sum(parts) == accounted("all").total.flops
+
+
+@pytest.mark.parametrize("step", [5, (1, 5), (3, 2)])
+def test_a_step_that_was_not_run_is_an_error(step: object) -> None:
+    with pytest.raises(UsageError, match=r"completed steps 1 to 4"):
+        accounted(step)
+
+
+def test_a_second_optimizer_of_the_same_weights_is_the_same_experiment() -> None:
+    def script() -> None:
+        model = nn.Linear(D, D).cuda()
+        for _ in range(2):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(2):
+                model(torch.ones(4, D, device="cuda")).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert [step.experiment for step in course_of(traced(script)).steps] == [1, 1, 1, 1]
+
+
+def test_without_a_step_the_whole_run_is_the_period() -> None:
+    def script() -> None:
+        nn.Linear(D, D).cuda()(torch.ones(4, D, device="cuda"))
+
+    course = course_of(traced(script))
+    assert course.steps == ()
+    assert course.default_period().name == "the whole run (no training step was completed)"
+    assert {op.phase for op in course.trace.ops} == {Phase.FORWARD}
