@@ -107,6 +107,8 @@ class TraceBuilder:
     step_ends: list[int] = field(default_factory=list)
     reserved: list[Reserved] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
+    differentiated: list[int] = field(default_factory=list)
+    """Ticks of the operators whose autograd nodes a backward pass runs."""
     stream: int = 0
     """The stream on which storages are allocated from now on."""
     chip: str = "H100-SXM"
@@ -186,6 +188,7 @@ class TraceBuilder:
             notes=tuple(notes),
             reserved=tuple(self.reserved),
             waits=tuple(self.waits),
+            differentiated=tuple(self.differentiated),
             facts={"python": "3.11.7"},
         )
 

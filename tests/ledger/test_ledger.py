@@ -203,14 +203,14 @@ def test_every_grouping_sums_to_the_total(trace: Trace) -> None:
     ("change", "said"),
     [
         ({"total": Total(count=4, flops_forward=1)}, "flops_forward by line sum to 48"),
-        ({"steady": ()}, "operators are counted, free or uncounted, not all"),
+        ({"reported": ()}, "operators are counted, free or uncounted, not all"),
     ],
 )
 def test_a_ledger_that_does_not_add_up_is_caught(
     ledger: Ledger, change: dict[str, object], said: str
 ) -> None:
     broken = replace(ledger, **change)  # type: ignore[arg-type]
-    if "steady" in change:
+    if "reported" in change:
         broken = replace(broken, total=Total(count=9))
     with pytest.raises(ConservationError, match=said):
         broken.check()
@@ -218,7 +218,7 @@ def test_a_ledger_that_does_not_add_up_is_caught(
 
 def test_a_lost_entry_is_caught_in_every_grouping(ledger: Ledger) -> None:
     with pytest.raises(ConservationError) as caught:
-        replace(ledger, steady=ledger.reported[1:]).check()
+        replace(ledger, reported=ledger.reported[1:]).check()
     for name in GROUPINGS:
         assert f"count by {name} sum to 3, not to the total 4" in str(caught.value)
 

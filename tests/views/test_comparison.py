@@ -30,6 +30,7 @@ def trace(dtype: str = "bfloat16", gpu: str = "H100-SXM", held_bytes: int = 0) -
     if held_bytes:
         made.allocate(held_bytes)
     for _ in range(2):
+        made.differentiated.append(made.clock)
         for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.RECOMPUTE):
             out = made.run(mm_call(N, N, N, dtype), (-1, -1), phase=phase)
             made.free(out)

@@ -173,7 +173,13 @@ def test_a_module_with_its_inner_ones_costs_no_less_than_alone(trace: Trace) -> 
         assert alone <= whole <= total
 
 
-FLOPS_COLUMNS = ("flops_forward", "flops_backward", "flops_recompute", "flops_optimizer")
+FLOPS_COLUMNS = (
+    "flops_forward",
+    "flops_backward",
+    "flops_recompute",
+    "flops_optimizer",
+    "flops_evaluation",
+)
 
 
 def test_a_new_view_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:

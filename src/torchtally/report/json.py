@@ -37,7 +37,7 @@ from torchtally.views.summary import judge, shortage_of
 from torchtally.views.throughput import Batch, Throughput, throughput
 from torchtally.views.utilisation import Utilisation, utilisations
 
-FLOPS = ("flops_forward", "flops_backward", "flops_recompute", "flops_optimizer")
+FLOPS = ("flops_forward", "flops_backward", "flops_recompute", "flops_optimizer", "flops_evaluation")
 MOVED = ("bytes_read", "bytes_written")
 HELD = ("bytes_saved", "bytes_allocated")
 """Attributes of a total, and their keys."""

@@ -8,6 +8,7 @@ belongs to the step, too. The rest is evaluation: a validation loop, sampling, a
 A view has no storage of its own. It belongs with the operator that reads its storage next.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import chain
 
@@ -22,13 +23,19 @@ STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE, Role.GRADI
 def with_evaluation(trace: Trace, flow: Flow) -> Trace:
     """The trace with `Phase.EVALUATION` for evaluation between training steps.
 
-    Also for what follows the last step of a script that ran to its end. Without a completed step
-    the trace is returned as it is: a run without training has nothing to be told apart from.
+    Also for what follows the last step of a script that ran to its end. A step without a backward
+    pass, or a run without a completed step, has nothing that evaluation could be told apart from.
     """
     if not trace.step_ends:
         return trace
     end = trace.end if trace.ending.kind == "exit" else trace.step_ends[-1]
-    untrained = [place for place in flow.untrained if trace.ops[place].clock < end]
+    differentiated = _steps_differentiated(trace)
+    untrained = [
+        place
+        for place in flow.untrained
+        if (tick := trace.ops[place].clock) < end
+        and differentiated[bisect_right(trace.step_ends, tick)]
+    ]
     evaluation = _evaluation(flow, untrained)
     if not evaluation:
         return trace
@@ -38,6 +45,16 @@ def with_evaluation(trace: Trace, flow: Flow) -> Trace:
         for place, op in enumerate(trace.ops)
     )
     return replace(trace, ops=ops)
+
+
+def _steps_differentiated(trace: Trace) -> list[bool]:
+    """Whether each step has a backward pass; what follows the last one counts as if it had."""
+    ends = trace.step_ends
+    differentiated = [False] * len(ends) + [True]
+    for op in trace.ops:
+        if op.phase is Phase.BACKWARD:
+            differentiated[bisect_right(ends, op.clock)] = True
+    return differentiated
 
 
 def _evaluation(flow: Flow, untrained: Sequence[int]) -> set[int]:

@@ -27,9 +27,11 @@ class Flow:
             op = self.ops[place]
             if op.phase is evaluation or (op.phase is forward and self.is_view[op.call]):
                 continue
-            if op.phase is not forward:
-                needed.update(op.inputs)
-            elif op.clock in differentiated or not needed.isdisjoint(self.written(op)):
+            if (
+                op.phase is not forward
+                or op.clock in differentiated
+                or not needed.isdisjoint(self.written(op))
+            ):
                 needed.update(op.inputs)
             else:
                 untrained.append(place)

@@ -31,6 +31,7 @@ FORWARD = _quantity("flops_forward", "fwd FLOPs", Unit.FLOPS)
 BACKWARD = _quantity("flops_backward", "bwd FLOPs", Unit.FLOPS, rank=1)
 RECOMPUTE = _quantity("flops_recompute", "rec FLOPs", Unit.FLOPS)
 OPTIMIZER = _quantity("flops_optimizer", "opt FLOPs", Unit.FLOPS, rank=6)
+EVALUATION = _quantity("flops_evaluation", "eval FLOPs", Unit.FLOPS)
 READ = _quantity("bytes_read", "read", Unit.BYTES, rank=4)
 WRITTEN = _quantity("bytes_written", "written", Unit.BYTES, rank=4)
 MOVED = Figure(Column("bytes_moved", "moved", Unit.BYTES, rank=3), attrgetter("bytes"))
@@ -63,13 +64,13 @@ def cost_table(
     """A table of totals: most time first where there are times, then most FLOPs, then most bytes
     moved.
 
-    Recomputation and the optimizer get a column only where there is any.
+    Recomputation, the optimizer and evaluation get a column only where there is any.
     """
     total, is_timed = ledger.total, ledger.roofline is not None
     kept = [
         quantity
         for quantity in quantities
-        if (quantity not in (RECOMPUTE, OPTIMIZER) or quantity.of(total))
+        if (quantity not in (RECOMPUTE, OPTIMIZER, EVALUATION) or quantity.of(total))
         and (quantity is not MOVED or is_timed)
     ]
     shares = TIMED_SHARES if is_timed else (SHARE,)

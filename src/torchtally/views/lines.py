@@ -20,6 +20,7 @@ from torchtally.views.columns import (
     ALLOCATED,
     BACKWARD,
     COPIES,
+    EVALUATION,
     FORWARD,
     OPTIMIZER,
     READ,
@@ -32,7 +33,8 @@ from torchtally.views.columns import (
 from torchtally.views.view import view
 
 QUANTITIES = (
-    FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, SAVED, VIEWS, COPIES, READ, WRITTEN, ALLOCATED
+    FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, VIEWS, COPIES, READ, WRITTEN,
+    ALLOCATED,
 )  # fmt: skip
 TEXTS = (Column("place", "line", Unit.PLACE), Column("source", "source", Unit.TEXT))
 NO_LINE: tuple[Cell, Cell] = ("(no line)", "")

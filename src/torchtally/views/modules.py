@@ -9,6 +9,7 @@ from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.columns import (
     BACKWARD,
+    EVALUATION,
     FORWARD,
     OPTIMIZER,
     READ,
@@ -19,7 +20,7 @@ from torchtally.views.columns import (
 )
 from torchtally.views.view import view
 
-QUANTITIES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, SAVED, READ, WRITTEN)
+QUANTITIES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, READ, WRITTEN)
 OUTSIDE = Path("", "")
 WITH_CHILDREN = Column("flops_with_children", "with inner", Unit.FLOPS)
 TIMED_WITH_CHILDREN = (
