@@ -146,7 +146,11 @@ class TraceBuilder:
 
     def allocate(self, size: int, role: Role | None = None, name: str = "") -> int:
         number = len(self.storages)
-        self.storages.append(Storage(number, GPU, size, self.clock, None, role, name, self.stream))
+        is_trained = role is Role.PARAMETER
+        storage = Storage(
+            number, GPU, size, self.clock, None, role, name, self.stream, is_trained=is_trained
+        )
+        self.storages.append(storage)
         return number
 
     def free(self, *numbers: int) -> None:

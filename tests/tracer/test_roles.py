@@ -8,6 +8,7 @@ import torchtally
 from tests.traces import accounted, traced
 from torchtally.memory import Category
 from torchtally.trace import Role, Storage, Trace
+from torchtally.views.parameters import parameters_of
 
 B, D = 64, 128
 WEIGHT = 4 * D * D
@@ -54,14 +55,86 @@ def test_buffers_carry_theirs():
     }  # fmt: skip
 
 
-def test_parameters_outside_of_modules_are_known_by_their_gradients():
+def test_parameters_outside_of_modules_are_known_by_their_updates():
     def script() -> None:
         w = torch.ones(D, device="cuda", requires_grad=True)
         (w * 2).sum().backward()
+        with torch.no_grad():
+            w -= w.grad
 
     trace = traced(script)
     assert [s.requested_bytes for s in of_role(trace, Role.PARAMETER)] == [4 * D]
     assert [s.requested_bytes for s in of_role(trace, Role.GRADIENT)] == [4 * D]
+
+
+def test_a_parameter_that_no_module_has_is_one():
+    def script() -> None:
+        w = nn.Parameter(torch.ones(D, device="cuda"))
+        (w * 2).sum().backward()
+
+    assert [s.requested_bytes for s in of_role(traced(script), Role.PARAMETER)] == [4 * D]
+
+
+def test_an_input_that_requires_grad_is_no_parameter():
+    """Checkpointing wants one: `enable_input_require_grads` of transformers, for LoRA."""
+
+    def script() -> None:
+        model = nn.Linear(D, D, bias=False).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            x = torch.rand(B, D, device="cuda", requires_grad=True)
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    trace = traced(script)
+    assert [s.requested_bytes for s in of_role(trace, Role.PARAMETER)] == [WEIGHT]
+    parameters = parameters_of(torchtally.account(trace))
+    assert parameters is not None
+    assert parameters.elements == D * D
+
+
+def adapted() -> None:
+    """Two frozen layers, and one that is trained between them, as an adapter would be."""
+    first, adapter, last = (nn.Linear(D, D, bias=False).cuda() for _ in range(3))
+    for layer in (first, last):
+        layer.requires_grad_(False)
+    model = nn.Sequential(first, adapter, last)
+    optimizer = torch.optim.SGD(adapter.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.rand(B, D, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["plain", "autocast"])
+def test_frozen_parameters_are_told_from_trained_ones(dtype: torch.dtype | None):
+    """Six FLOPs of a token for the adapter, four above it, two below. As many are done, but for
+    the gradient of the adapter's input: nothing below it is trained.
+    """
+
+    def script() -> None:
+        with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
+            adapted()
+
+    ledger = accounted(script)
+    parameters = parameters_of(ledger)
+    assert parameters is not None
+    assert (parameters.trained, parameters.frozen) == (D * D, 2 * D * D)
+    assert parameters.flops_per_token == (6 + 4 + 2) * D * D
+    assert ledger.total.flops_matmul == B * (parameters.flops_per_token - 2 * D * D)
+
+
+def test_a_gradient_that_is_only_read_makes_no_parameter():
+    """A saliency map."""
+
+    def script() -> None:
+        model = nn.Linear(D, D, bias=False).cuda()
+        x = torch.rand(B, D, device="cuda", requires_grad=True)
+        model(x).sum().backward()
+        x.grad.abs().sum()
+
+    assert [s.requested_bytes for s in of_role(traced(script), Role.PARAMETER)] == [WEIGHT]
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ def test_an_update_by_hand_is_of_the_optimizers_phase():
             w -= 0.1 * w.grad
 
     trace = traced(script)
-    assert trace.step_ends == ()
+    assert trace.step_ends == (trace.end,)
     assert [op.phase for op in ops(trace, "aten.sub_")] == [Phase.OPTIMIZER]
     assert [op.phase for op in ops(trace, "aten.mul")] == [
         Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER,

@@ -17,9 +17,10 @@ from torchtally.timing.roofline import Bound, Kernel, Roofline
 from torchtally.timing.targets import host_chip
 from torchtally.trace import Call, Phase, Role, Trace
 from torchtally.views import by
+from torchtally.views.parameters import parameters_of
 from torchtally.views.utilisation import (
     Utilisation,
-    embedding_parameters,
+    looked_up,
     model_utilisation,
     peak_of,
     utilisations,
@@ -255,7 +256,10 @@ def test_the_conventions_of_a_gpt_are_related_as_papers_say(is_tied: bool) -> No
     assert found["mfu_palm"].amount == (6 * N + attention) * tokens
     assert found["mfu_full"].amount == (6 * multiplied + attention) * tokens
     assert found["mfu_causal"].amount == (6 * multiplied + attention // 2) * tokens
-    assert embedding_parameters(ledger) == N - multiplied
+    found_parameters = parameters_of(ledger)
+    assert found_parameters is not None
+    assert found_parameters.elements == found_parameters.trained == N
+    assert found_parameters.without(looked_up(ledger)).elements == multiplied
     assert {figure.of for key, figure in found.items() if key != "mbu"} == {
         "promised dense bfloat16"
     }

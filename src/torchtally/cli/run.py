@@ -25,11 +25,16 @@ if TYPE_CHECKING:
     from torchtally.ledger import Ledger
     from torchtally.trace import Trace
     from torchtally.tracer.script import Script
+    from torchtally.tracer.steps import StepLimit
 
 NAME = "run"
 SUMMARY = "run a training script on a simulated GPU, and account for it line by line"
 
 DEFAULT_OUTPUT = "run.tally"
+STEPS_OF_ONE_MODEL = 2
+"""Unless told: the second is the steady state, with optimizer state in memory."""
+PROBED_STEPS = 2
+"""At least, where changes are tried after a run that ran out of memory."""
 
 EPILOG = """\
 Options that tally does not have go to the script, and everything after -- does:
@@ -50,6 +55,19 @@ were over. The report is printed in every case.
 """
 
 
+def step_count(text: str) -> "int | str":
+    return "all" if text == "all" else positive_count(text)
+
+
+def limit_of(steps: "int | str | None") -> "StepLimit":
+    """When the script is stopped, by --steps."""
+    from torchtally.tracer.steps import StepLimit
+
+    if steps is None:
+        return StepLimit(steps_of_one_model=STEPS_OF_ONE_MODEL)
+    return StepLimit(steps if isinstance(steps, int) else None)
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser(
@@ -63,8 +81,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.__class__ = RunParser
     parser.add_argument("--gpu", metavar="NAME", required=True,
                         help="the chip to simulate; `tally gpus` lists them")  # fmt: skip
-    parser.add_argument("--steps", type=positive_count, default=2, metavar="N",
-                        help="stop after N optimizer steps (default 2: the last one is the steady "
+    parser.add_argument("--steps", type=step_count, metavar="N|all",
+                        help="stop after N training steps in all; 'all' runs the script to its end "
+                        "(default: after 2 steps of the same model; the second one is the steady "
                         "state, with optimizer state in memory)")  # fmt: skip
     parser.add_argument("-o", "--output", default=DEFAULT_OUTPUT, metavar="FILE",
                         help=f"where the trace goes (default {DEFAULT_OUTPUT}), "
@@ -132,14 +151,13 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     from torchtally.tracer.stopper import ScriptOutcome, Stopper
 
     stderr = sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (2>&- closed it)
-    progress = RunProgress(steps=args.steps, is_quiet=args.quiet)
+    expected = args.steps if isinstance(args.steps, int) else None
+    progress = RunProgress(steps=expected, is_quiet=args.quiet)
     started_s, started_in = time.monotonic(), os.getcwd()
 
     def complete_step(step: int) -> None:
         if not stopper.is_in_child:
             progress.complete_step(step)
-        if step >= args.steps:
-            stopper.steps_are_done()
 
     def leaving(outcome: ScriptOutcome) -> int:
         recording_session.recorder.is_stopped = True
@@ -150,7 +168,9 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
                 trace = recording_session.trace(outcome.ending)
                 isolated.tidy()
                 run_s = time.monotonic() - started_s
-                advisor = Advisor(script, target, steps=args.steps, run_s=run_s, writes=args.writes)
+                # Those that it took, and the one that it could not complete.
+                steps = max(PROBED_STEPS, len(trace.step_ends) + 1)
+                advisor = Advisor(script, target, steps=steps, run_s=run_s, writes=args.writes)
                 report(trace, args, stderr, advisor)
             except TallyError as error:
                 print(f"tally: error: {error}", file=stderr, flush=True)
@@ -165,8 +185,9 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
         recording(
             target,
             script=str(script),
-            steps=args.steps,
+            limit=limit_of(args.steps),
             on_step=complete_step,
+            on_done=stopper.steps_are_done,
             nonzero_fraction=args.nonzero_fraction,
             memory_is_limited=not args.no_oom,
             what_ifs=tuple(args.what_if),

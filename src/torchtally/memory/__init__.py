@@ -9,7 +9,6 @@ from torchtally.memory.occupancy import (
     Category,
     Memory,
     is_alive,
-    parameters,
     replay,
     timeline,
 )
@@ -18,7 +17,6 @@ __all__ = [
     "Category",
     "Memory",
     "is_alive",
-    "parameters",
     "replay",
     "timeline",
 ]

@@ -182,27 +182,6 @@ def timeline(storages: Iterable[Storage]) -> Timeline:
     return Timeline(tuple(ticks), tuple(accumulate(map(change.__getitem__, ticks))))
 
 
-def parameters(trace: Trace) -> int | None:
-    """Elements of all parameters; None where a parameter's dtype was never seen."""
-    sizes = {
-        storage.number: storage.requested_bytes
-        for storage in trace.storages
-        if storage.role is Role.PARAMETER
-    }
-    itemsize_bytes: dict[int, int] = {}
-    for op in trace.ops:
-        if len(itemsize_bytes) == len(sizes):
-            break
-        call = trace.calls[op.call]
-        specs = chain(call.inputs, call.outputs)
-        for spec, number in zip(specs, chain(op.inputs, op.outputs), strict=True):
-            if number in sizes and number not in itemsize_bytes:
-                itemsize_bytes[number] = spec.itemsize_bytes
-    if len(itemsize_bytes) < len(sizes):
-        return None
-    return sum(size // itemsize_bytes[number] for number, size in sizes.items())
-
-
 def categorise(trace: Trace) -> tuple[Category, ...]:
     """The category of each storage, by its number.
 

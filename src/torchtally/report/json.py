@@ -23,7 +23,7 @@ from torchtally.ledger import (
     once_per_site,
     op_of,
 )
-from torchtally.memory import Category, parameters
+from torchtally.memory import Category
 from torchtally.memory.workspace import KINDS, Trust
 from torchtally.report.document import Document, columns_of, in_words, pick, picks, rows_of
 from torchtally.report.effects import effect_document
@@ -32,6 +32,7 @@ from torchtally.trace import Frame
 from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.columns import largest_first
 from torchtally.views.modules import with_children
+from torchtally.views.parameters import Parameters, parameters_of
 from torchtally.views.step_time import calibrated_share
 from torchtally.views.summary import judge, shortage_of
 from torchtally.views.throughput import Batch, Throughput, throughput
@@ -59,7 +60,7 @@ def ledger_document(ledger: Ledger) -> Document:
         "steps": len(trace.step_ends),
         **_period(ledger),
         "ending": pick(trace.ending, "kind", "message"),
-        "parameters": parameters(trace),
+        **_parameters(parameters_of(ledger)),
         "flops": _flops(ledger.total),
         "bytes": pick(ledger.total, *MOVED),
         "memory": _memory(ledger),
@@ -148,6 +149,14 @@ def changes_document(results: Sequence[ChangeResult]) -> list[Document]:
 def _largest_first(totals: dict[Key, Total]) -> list[tuple[Key, Total]]:
     """By time where there is any, FLOPs, bytes."""
     return sorted(totals.items(), key=lambda pair: largest_first((pair[1], (str(pair[0]),))))
+
+
+def _parameters(parameters: Parameters | None) -> Document:
+    """Null for a period of several models."""
+    return {
+        "parameters": None if parameters is None else parameters.elements,
+        "trained_parameters": None if parameters is None else parameters.trained,
+    }
 
 
 def _flops(total: Total) -> Document:

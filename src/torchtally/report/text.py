@@ -23,6 +23,7 @@ from torchtally.units import (
     format_seconds,
 )
 from torchtally.views.lines import short_path
+from torchtally.views.parameters import Parameters
 from torchtally.views.shortage import Shortage
 from torchtally.views.step_time import StepTime
 from torchtally.views.summary import Summary, Verdict
@@ -251,10 +252,22 @@ def _heading(summary: Summary, width: int) -> Iterator[Text]:
     yield Text(cut_right(summary.script, width), style="bold")
     parts = [
         f"per {summary.period}",
-        f"{format_count(summary.parameters)} parameters" if summary.parameters else "",
+        _parameters(summary.parameters),
         summary.convention,
     ]
     yield from _prose(", ".join(part for part in parts if part), width)
+
+
+def _parameters(parameters: Parameters | None) -> str:
+    """Of a model, how many are trained where some are frozen."""
+    if parameters is None or not parameters.elements:
+        return ""
+    count = f"{format_count(parameters.elements)} parameters"
+    if not parameters.frozen:
+        return count
+    if not parameters.trained:
+        return f"{count} (all frozen)"
+    return f"{count} ({format_count(parameters.trained)} of them trained)"
 
 
 def _coverage(summary: Summary, width: int) -> Iterator[Text]:

@@ -10,7 +10,7 @@ from torchtally.timing.roofline import Roofline
 from torchtally.timing.targets import roofline
 from torchtally.trace import Ending, Trace
 from torchtally.tracer.session import Predictor, recording
-from torchtally.tracer.steps import StepsDone
+from torchtally.tracer.steps import StepLimit, StepsDone
 
 
 def run(
@@ -54,7 +54,7 @@ def run(
         recording(
             roofline_of_chip.chip,
             script=name,
-            steps=steps,
+            limit=StepLimit(steps),
             nonzero_fraction=nonzero_fraction,
             memory_is_limited=memory_is_limited,
             prediction=prediction or Prediction(roofline_of_chip),

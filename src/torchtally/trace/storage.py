@@ -42,6 +42,9 @@ class Storage(Record, frozen=True):
     spare_bytes: Count = 0
     """What its block has beyond the request rounded up to 512: rests too small to split off."""
 
+    is_trained: bool = False
+    """A parameter that requires grad, or that is updated by hand; the others are frozen."""
+
     @property
     def bytes(self) -> int:
         """Bytes as the allocator counts them in `torch.cuda.memory_allocated()`."""

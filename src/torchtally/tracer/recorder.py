@@ -37,6 +37,7 @@ from torchtally.trace import (
     Trace,
 )
 from torchtally.trace.storage import allocated_bytes
+from torchtally.tracer.by_hand import HandUpdates
 from torchtally.tracer.calls import Calls
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.source import Stacks, Walk, own_frame
@@ -93,6 +94,12 @@ class Recorder:
         self._effects: dict[tuple[EffectKind, str, Frame | None], int] = {}
         self.saved: dict[FileId, StubFile] = {}
         self._roots_seen: set[tuple[int, int]] = set()
+        self._trained: set[int] = set()
+        """Numbers of the parameters that get gradients."""
+        self.by_hand = HandUpdates(
+            self._roles, self._trained, lambda number: self._storages[number][2]
+        )
+        """Finds updates of weights, as long as there is no torch optimizer, whose steps count."""
 
     # Storages.
 
@@ -108,8 +115,10 @@ class Recorder:
         self._storages.append((device, storage.requested_bytes, self.clock, stream, spare_bytes))
 
     def storage_died(self, storage: VirtualStorage) -> None:
-        if not self.is_stopped:
-            self._deaths[storage.number] = self.clock
+        if self.is_stopped:
+            return
+        self._deaths[storage.number] = self.clock
+        self.by_hand.storage_died(storage.number)
 
     def workspace_taken(self, device: torch.device, block: Block, name: str) -> None:
         if not self.is_stopped:
@@ -176,6 +185,13 @@ class Recorder:
         if self._roles.setdefault(virtual.number, role) is role and name:
             self._names.setdefault(virtual.number, name)
 
+    def mark_trained(self, parameter: Tensor) -> None:
+        """A parameter that requires grad."""
+        self.mark(parameter, Role.PARAMETER)
+        virtual = virtual_of(parameter)
+        if virtual is not None:
+            self._trained.add(virtual.number)
+
     def _root_called(self, module: nn.Module) -> None:
         """An outermost module runs: mark its parameters and buffers, by name."""
         root = (id(module), len(self.step_ends))
@@ -184,6 +200,8 @@ class Recorder:
         self._roots_seen.add(root)
         for name, tensor, is_parameter in named_tensors(module):
             self.mark(tensor, Role.PARAMETER if is_parameter else Role.BUFFER, name)
+            if is_parameter and tensor.requires_grad:
+                self.mark_trained(tensor)
 
     # Operators.
 
@@ -191,11 +209,13 @@ class Recorder:
         if self.is_stopped:
             return
         call, came_in, went_out = self._calls.of(invocation, outputs)
-        phase, site = self._place(invocation, outputs)
+        phase, site = self._place(invocation, outputs, went_out)
         self._ops.append(Op(self.clock, call, site, phase, came_in, went_out))
         self.clock += 1
 
-    def _place(self, invocation: Invocation, outputs: Sequence[Tensor]) -> tuple[Phase, int]:
+    def _place(
+        self, invocation: Invocation, outputs: Sequence[Tensor], went_out: Sequence[int]
+    ) -> tuple[Phase, int]:
         """The phase an operator ran in, and the number of its site.
 
         A backward operator has the site of the forward operator that made its autograd node; one
@@ -206,7 +226,8 @@ class Recorder:
         if walk.engine is None:
             site = self._site(self.modules.place, key)
             self._remember(site)
-            return self._phase_outside_backward(walk, invocation), site
+            return self._phase_outside_backward(walk, invocation, went_out), site
+        self.by_hand.backward_ran(went_out, self.clock)
         node = private.current_autograd_node()
         # Python below the engine: hooks, `autograd.Function.backward`, and checkpointing, of which
         # torch's is known by its code, and any other by building a graph without `create_graph`.
@@ -229,7 +250,9 @@ class Recorder:
             self._remember(site)
         return Phase.BACKWARD, site
 
-    def _phase_outside_backward(self, walk: Walk, invocation: Invocation) -> Phase:
+    def _phase_outside_backward(
+        self, walk: Walk, invocation: Invocation, went_out: Sequence[int]
+    ) -> Phase:
         if walk.is_gradients:
             return Phase.OPTIMIZER
         if walk.is_backward:
@@ -237,8 +260,12 @@ class Recorder:
         if self.is_optimizing:
             return Phase.FORWARD if self._is_of_model(invocation) else Phase.OPTIMIZER
         if not torch.is_grad_enabled() and self._is_update(invocation):
-            return Phase.OPTIMIZER
-        return Phase.FORWARD
+            phase = Phase.OPTIMIZER
+        else:
+            phase = Phase.FORWARD
+        is_in_module = self.modules.outer is not None
+        by_hand = self.by_hand.phase(invocation, went_out, self.clock, is_in_module=is_in_module)
+        return by_hand if phase is Phase.FORWARD else phase
 
     def _is_of_model(self, invocation: Invocation) -> bool:
         """Within an optimizer's step: a closure that runs the model again, and builds a graph."""
@@ -284,10 +311,13 @@ class Recorder:
         self, node: Any, walk: Walk, inputs: list[Tensor], outputs: Sequence[Tensor]
     ) -> int:
         """The site of a gradient's accumulation: its leaf's module. Marks leaf and gradient."""
-        # Re-entrant checkpointing runs a backward whose leaves are detached activations: those are
-        # no parameters, unless they are `nn.Parameter`s.
-        if isinstance(node.variable, nn.Parameter) or not is_nested(walk.engine):
-            self.mark(node.variable, Role.PARAMETER)
+        # Any other leaf may be an input that requires grad (checkpointing wants one) and is a
+        # parameter only where it is updated. Re-entrant checkpointing runs a backward whose leaves
+        # are detached activations: their gradients are activations, too.
+        is_parameter = isinstance(node.variable, nn.Parameter)
+        if is_parameter:
+            self.mark_trained(node.variable)
+        if is_parameter or not is_nested(walk.engine):
             for tensor in (*inputs[:1], *outputs):
                 self.mark(tensor, Role.GRADIENT)
         virtual = virtual_of(node.variable)
@@ -364,6 +394,7 @@ class Recorder:
                 Storage(
                     number, device, requested, born, self._deaths.get(number),
                     self._roles.get(number), self._names.get(number, ""), stream, spare,
+                    number in self._trained,
                 )
                 for number, (device, requested, born, stream, spare)
                 in enumerate(self._storages)

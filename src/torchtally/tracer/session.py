@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from torchtally.isolation.uploads import unpublished
 from torchtally.trace import Effect, EffectKind, Ending, FileId, StubFile, Trace
 from torchtally.tracer.clock import script_clock
 from torchtally.tracer.recorder import Recorder, Timekeeper
-from torchtally.tracer.steps import Steps
+from torchtally.tracer.steps import StepLimit, Steps, StepsDone, ignore
 from torchtally.tracer.what_if import stand_ins, unused_changes
 from torchtally.virtual.kernels import Dispatch
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
@@ -85,6 +85,8 @@ class Recording:
 
     def trace(self, ending: Ending) -> Trace:
         """The whole, at the end of the run."""
+        with suppress(StepsDone):
+            self.recorder.by_hand.finish()
         for what_if in unused_changes(self.what_ifs):
             self.recorder.note(f"{what_if} changed nothing: the script has nothing of that kind")
         facts = {
@@ -112,8 +114,9 @@ def recording(
     gpu: str | Chip,
     *,
     script: str,
-    steps: int | None = None,
+    limit: StepLimit = StepLimit(),  # noqa: B008 (frozen)
     on_step: Callable[[int], None] = ignore_step,
+    on_done: Callable[[], None] = ignore,
     nonzero_fraction: float = 1.0,
     memory_is_limited: bool = True,
     what_ifs: tuple[str, ...] = (),
@@ -123,7 +126,8 @@ def recording(
     written: Written | None = None,
     facts: Mapping[str, str] | None = None,
 ) -> Iterator[Recording]:
-    """A virtual GPU that records. `on_step` is called with the number of each completed step.
+    """A virtual GPU that records. `on_step` is called with the number of each completed step, and
+    `on_done` when the limit is reached.
 
     `what_ifs` are changes to try, as `what_if.py` spells them. `prediction` is what
     the script's clocks and `torch.cuda.Event`s answer from; without it those raise, and clocks are
@@ -148,7 +152,7 @@ def recording(
             stopwatch=None if schedule is None else schedule.between,
         ) as device,
         apply(stand_ins(what_ifs)),
-        watch(Steps(recorder, steps, on_step)),
+        watch(Steps(recorder, limit, on_step, on_done)),
         clock,
         unpublished(recorder.effect),
     ):

@@ -2,12 +2,14 @@
 
 A training step ends with the optimizer's step; with several optimizers, when each of them has
 stepped. One that was constructed but never steps is waited for during `PATIENCE_STEPS` steps.
+Where no optimizer exists it ends with the last update by hand (`by_hand.py`).
 """
 
 import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,22 +36,55 @@ class StepsDone(BaseException):
     """
 
 
+@dataclass(frozen=True, slots=True)
+class StepLimit:
+    """When a script has taken enough training steps. Without numbers: never."""
+
+    steps: int | None = None
+    """So many in all."""
+    steps_of_one_model: int | None = None
+    """So many that update the same weights: a script may train several models, one after another.
+    """
+
+    def is_reached(self, steps: int, steps_of_one_model: int) -> bool:
+        return (self.steps is not None and steps >= self.steps) or (
+            self.steps_of_one_model is not None and steps_of_one_model >= self.steps_of_one_model
+        )
+
+
+def ignore() -> None:
+    """Nothing is to be done when the steps are done."""
+
+
 class Steps:
     """Watches optimizers: marks their tensors, ends steps, and stops the script."""
 
     def __init__(
-        self, recorder: Recorder, wanted_steps: int | None, on_step: Callable[[int], None]
+        self,
+        recorder: Recorder,
+        limit: StepLimit,
+        on_step: Callable[[int], None],
+        on_done: Callable[[], None] = ignore,
     ) -> None:
         self.recorder = recorder
-        self.wanted_steps = wanted_steps
+        self.limit = limit
         self.on_step = on_step
         """Called with the number of each completed step."""
+        self.on_done = on_done
+        """Called before `StepsDone` is raised, each time."""
         self._process = os.getpid()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._excused: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """No longer waited for, until they step."""
         self._steps_taken: list[tuple[Optimizer, int]] = []
         """Steps of optimizers since the last training step ended: who, and the tick of its end."""
+        self._steps_of_one_model = 0
+        self._weights: dict[int, weakref.ref[Tensor]] = {}
+        """Those that this model's steps have updated, by id."""
+        self._updated: list[Tensor] = []
+        """Weights updated since the last training step ended."""
+        recorder.by_hand.is_active = lambda: not len(self._optimizers)
+        recorder.by_hand.end_step = self._end_by_hand
 
     def stand_ins(self) -> list[StandIn]:
         native_init = Optimizer.__init__
@@ -76,6 +111,9 @@ class Steps:
             return  # a forked process, which inherits torch's global hooks
         self.recorder.is_optimizing += 1
         for parameter in parameters(optimizer):
+            self._updated.append(parameter)
+            if parameter.requires_grad:
+                self.recorder.mark_trained(parameter)
             self.recorder.mark(parameter, Role.PARAMETER)
             if parameter.grad is not None:
                 self.recorder.mark(parameter.grad, Role.GRADIENT)
@@ -92,11 +130,32 @@ class Steps:
         self._steps_taken.append((optimizer, self.recorder.clock))
         ends = self._ends()
         if ends:
-            self.recorder.step_ends += ends
-            completed = len(self.recorder.step_ends)
-            self.on_step(completed)
-            if self.wanted_steps is not None and completed >= self.wanted_steps:
-                raise StepsDone
+            self._count_model(len(ends))
+            self._end(ends)
+
+    def _end(self, ends: list[int]) -> None:
+        self.recorder.step_ends += ends
+        completed = len(self.recorder.step_ends)
+        self.on_step(completed)
+        if self.limit.is_reached(completed, self._steps_of_one_model):
+            self.on_done()
+            raise StepsDone
+
+    def _end_by_hand(self, tick: int) -> None:
+        self._steps_of_one_model += 1
+        self._end([tick])
+
+    def _count_model(self, steps: int) -> None:
+        """A step that updates none of the weights of those before is the first of another model."""
+        updated, self._updated = self._updated, []
+        is_same = any(
+            (weight := self._weights.get(id(parameter))) is not None and weight() is parameter
+            for parameter in updated
+        )
+        if not is_same:
+            self._weights, self._steps_of_one_model = {}, 0
+        self._weights.update((id(parameter), weakref.ref(parameter)) for parameter in updated)
+        self._steps_of_one_model += steps
 
     def _ends(self) -> list[int]:
         """Ticks at which training steps ended; called when an optimizer has stepped.

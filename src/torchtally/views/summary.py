@@ -7,7 +7,6 @@ from typing import Any
 
 from torchtally.chips import Chip, find_chip
 from torchtally.ledger import Coverage, Ledger, Total, module_of
-from torchtally.memory import parameters
 from torchtally.memory.allocator import replay
 from torchtally.memory.workspace import context_bytes
 from torchtally.table import Table
@@ -25,6 +24,7 @@ from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.moments import moment_at, step_of
 from torchtally.views.operators import PHASE_QUANTITIES as PHASE_FIGURES
 from torchtally.views.operators import phases
+from torchtally.views.parameters import Parameters, parameters_of
 from torchtally.views.peak import peak_lines
 from torchtally.views.shortage import COLUMNS as HOLDER_COLUMNS
 from torchtally.views.shortage import Shortage, holders
@@ -90,7 +90,7 @@ class Summary:
     """Why there is no time; "" where there is."""
     period: str
     """What the totals are of: "steady-state step 2"."""
-    parameters: int | None
+    parameters: Parameters | None
     convention: str
     total: Total
     phases: Table
@@ -139,7 +139,7 @@ def summarise(ledger: Ledger) -> Summary:
         time=step_time(ledger),
         no_time=why_no_time(ledger),
         period=ledger.period,
-        parameters=parameters(trace) or None,
+        parameters=parameters_of(ledger),
         convention=ledger.convention.description,
         total=ledger.total,
         phases=phases(ledger),

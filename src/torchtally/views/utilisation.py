@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from torchtally.chips import Chip
 from torchtally.errors import UsageError
 from torchtally.ledger import Entry, Ledger
-from torchtally.memory import parameters
 from torchtally.table import Cell, Column, Table
-from torchtally.trace import Phase, Role, Trace
+from torchtally.trace import Phase, Role
 from torchtally.units import Unit
 from torchtally.views.bounds import NO_TIMES
 from torchtally.views.matrix_work import (
@@ -31,6 +30,7 @@ from torchtally.views.matrix_work import (
     needed_flops,
     works_of,
 )
+from torchtally.views.parameters import parameters_of
 from torchtally.views.throughput import tokens_of
 from torchtally.views.view import view
 from torchtally.work.convention import Convention
@@ -154,24 +154,27 @@ def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, s
 
 
 def _by_parameters(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, str, int]]:
-    tokens, weights = tokens_of(ledger), parameters(ledger.trace)
-    if tokens is None or weights is None or not ledger.total.flops_backward:
+    tokens, parameters = tokens_of(ledger), parameters_of(ledger)
+    if tokens is None or parameters is None or not ledger.total.flops_backward:
         return
-    inner = weights - embedding_parameters(ledger)
-    yield ("mfu_6n", "MFU, 6N", "6 FLOPs a parameter and token", 6 * weights * tokens.size)
+    per_token_flops = parameters.flops_per_token
+    inner = parameters.without(looked_up(ledger))
+    frozen = " (frozen ones 4, or 2 where no gradient passes)" if parameters.frozen else ""
+    rule = f"6 FLOPs a parameter and token{frozen}"
+    yield ("mfu_6n", "MFU, 6N", rule, per_token_flops * tokens.size)
     yield (
         "mfu_6n_inner",
         "MFU, 6N, no embedding",
         "the same, parameters that are only looked up left out",
-        6 * inner * tokens.size,
+        inner.flops_per_token * tokens.size,
     )
     attention = attention_flops(works)
     if attention:
         yield (
             "mfu_palm",
             "MFU, 6N + 12LHQT",
-            "PaLM's: 6 FLOPs a parameter and token, and attention in full",
-            6 * weights * tokens.size + attention,
+            f"PaLM's: {rule}, and attention in full",
+            per_token_flops * tokens.size + attention,
         )
 
 
@@ -200,25 +203,27 @@ def _peak(works: Iterable[Work], chip: Chip) -> PeakRate:
 # Parameters ------------------------------------------------------------------------------------
 
 
-def embedding_parameters(ledger: Ledger) -> int:
-    """Elements of the parameters that the step's forward pass only looks up. A tied weight, which
+def looked_up(ledger: Ledger) -> set[int]:
+    """Storages of the parameters that the step's forward pass only looks up. A tied weight, which
     a product reads as well, is not among them.
     """
-    sizes, phase = parameter_bytes(ledger.trace), Phase.FORWARD
+    phase, storages = Phase.FORWARD, ledger.trace.storages
+    parameters = {storage.number for storage in storages if storage.role is Role.PARAMETER}
     forward = [entry for entry in ledger.reported if entry.op.phase is phase]
-    elements: dict[int, int] = {}
-    for entry in forward:
-        if entry.call.name in EMBEDDINGS:
-            for spec, number in zip(entry.call.inputs, entry.op.inputs, strict=True):
-                if number in sizes:
-                    elements[number] = sizes[number] // spec.itemsize_bytes
+    tables = {
+        number
+        for entry in forward
+        if entry.call.name in EMBEDDINGS
+        for number in entry.op.inputs
+        if number in parameters
+    }
     others = {
         number
         for entry in forward
-        if entry.call.name not in EMBEDDINGS and not elements.keys().isdisjoint(entry.op.inputs)
+        if entry.call.name not in EMBEDDINGS and not tables.isdisjoint(entry.op.inputs)
         for number in _read_by(entry)
     }
-    return sum(size for number, size in elements.items() if number not in others)
+    return tables - others
 
 
 def _read_by(entry: Entry) -> Iterator[int]:
@@ -226,15 +231,6 @@ def _read_by(entry: Entry) -> Iterator[int]:
     if not entry.kind.is_free:
         inputs = zip(entry.call.inputs, entry.op.inputs, strict=True)
         yield from (number for spec, number in inputs if not spec.is_written)
-
-
-def parameter_bytes(trace: Trace) -> dict[int, int]:
-    """Size of every parameter's storage, by its number."""
-    return {
-        storage.number: storage.requested_bytes
-        for storage in trace.storages
-        if storage.role is Role.PARAMETER
-    }
 
 
 # The view --------------------------------------------------------------------------------------
@@ -255,8 +251,9 @@ COLUMNS = (
 DEFINITIONS = {
     "mfu_full": "MFU: products of the forward and backward pass, attention's backward as twice its "
     "forward.",
-    "mfu_6n": "6N: six FLOPs for each parameter and token; 'no embedding' leaves out parameters "
-    "that are only looked up.",
+    "mfu_6n": "6N: six FLOPs for each trained parameter and token, four for a frozen one that "
+    "gradients pass through, two for any other; 'no embedding' leaves out parameters that are only "
+    "looked up.",
     "mfu_palm": "12LHQT adds attention in full, as PaLM does.",
     "hfu_full": "HFU: all products that are done, also those done again.",
     "mbu": "MBU: bytes read and written, of the memory's bandwidth.",

@@ -13,7 +13,7 @@ from torchtally.runs.measure.meter import Meter
 from torchtally.runs.measurements import Measurements
 from torchtally.runs.protocol import MeasureRequest
 from torchtally.trace.measurement import BACKWARD, Held, Measurement
-from torchtally.tracer.steps import Steps, StepsDone
+from torchtally.tracer.steps import StepLimit, Steps, StepsDone
 from torchtally.tracer.stopper import DONE
 from torchtally.virtual.stand_ins import apply
 
@@ -27,7 +27,7 @@ def measured(function: Callable[[], object], steps: int = 2) -> Measurement:
     """What the meter says of a function that trains."""
     with torchtally.virtual_gpu(GPU):
         meter = Meter()
-        counting = Steps(meter.roles, steps, meter.step_completed)
+        counting = Steps(meter.roles, StepLimit(steps), meter.step_completed)
         with apply(counting.stand_ins()), counting.watch():
             meter.start()
             with suppress(StepsDone):

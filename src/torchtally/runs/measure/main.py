@@ -12,7 +12,7 @@ from torchtally.runs.measure.meter import Meter
 from torchtally.runs.protocol import WRITTEN, MeasureRequest
 from torchtally.trace.measurement import Measurement
 from torchtally.tracer.script import Script, run
-from torchtally.tracer.steps import Steps
+from torchtally.tracer.steps import StepLimit, Steps
 from torchtally.tracer.stopper import ScriptOutcome, Stopper, flush_outputs
 from torchtally.virtual.session import virtual_gpu
 from torchtally.virtual.stand_ins import apply
@@ -26,8 +26,6 @@ def measure(request: MeasureRequest, folder: Path, reply: Callable[[Measurement]
     def step_done(step: int) -> None:
         if not stopper.is_in_child:
             meter.step_completed(step)
-        if step >= request.steps:
-            stopper.steps_are_done()
 
     def leaving(outcome: ScriptOutcome) -> int:
         with isolated.suspended():
@@ -35,7 +33,7 @@ def measure(request: MeasureRequest, folder: Path, reply: Callable[[Measurement]
         return 0
 
     stopper = Stopper(leaving)
-    steps = Steps(meter.roles, request.steps, step_done)
+    steps = Steps(meter.roles, StepLimit(request.steps), step_done, stopper.steps_are_done)
     writes = "real" if request.gpu is None else request.writes
     with ExitStack() as stack:
         isolated = stack.enter_context(isolation(writes, str(folder / WRITTEN)))

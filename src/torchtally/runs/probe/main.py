@@ -22,7 +22,8 @@ from torchtally.runs.probe.folding import Folding
 from torchtally.runs.protocol import WRITTEN, CapacityVerdict, ProbeRequest, ProbeResult
 from torchtally.trace import Ending, Storage, Trace
 from torchtally.tracer.script import Script, run
-from torchtally.tracer.steps import Steps
+from torchtally.tracer.session import ignore_step
+from torchtally.tracer.steps import StepLimit, Steps
 from torchtally.tracer.stopper import ScriptOutcome, Stopper, flush_outputs
 from torchtally.tracer.what_if import stand_ins
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
@@ -41,10 +42,6 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
     script = Script(request.script, request.arguments, is_module=request.is_module)
     recorder = AllocationRecorder()
 
-    def step_done(step: int) -> None:
-        if step >= request.steps:
-            stopper.steps_are_done()
-
     def leaving(outcome: ScriptOutcome) -> int:
         recorder.is_stopped = True
         gc.disable()  # much is allocated here that stays, and then the process ends
@@ -53,7 +50,8 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
         return 0
 
     stopper = Stopper(leaving, max_seconds=request.max_seconds)
-    steps = Steps(recorder, request.steps, step_done)
+    limit = StepLimit(request.steps)
+    steps = Steps(recorder, limit, ignore_step, stopper.steps_are_done)
     with ExitStack() as stack:
         isolated = stack.enter_context(isolation(request.writes, str(folder / WRITTEN)))
         stack.enter_context(unpublished(recorder.effect))

@@ -1,0 +1,134 @@
+"""The parameters of a model: which are trained, which are frozen, and what a token costs in them.
+
+The rule of six: a trained parameter costs a token two FLOPs in the forward pass, two for the
+gradient of its input and two for its own. A frozen one has no gradient of its own: four. Where no
+gradient goes further back than it (below the first trained layer) the forward pass is all: two.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from torchtally.ledger import Entry, Ledger
+from torchtally.memory import is_alive
+from torchtally.trace import Phase, Role, Storage
+
+TRAINED_FLOPS = 6
+FROZEN_FLOPS = 4
+FORWARD_FLOPS = 2
+"""A frozen parameter that no backward operator reads: no gradient goes through it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A storage of parameters."""
+
+    number: int
+    elements: int
+    is_trained: bool
+    flops_per_token: int
+    """Of each of its elements, by the rule of six."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Of one model."""
+
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def elements(self) -> int:
+        return sum(parameter.elements for parameter in self.parameters)
+
+    @property
+    def trained(self) -> int:
+        return sum(p.elements for p in self.parameters if p.is_trained)
+
+    @property
+    def frozen(self) -> int:
+        return self.elements - self.trained
+
+    @property
+    def flops_per_token(self) -> int:
+        return sum(p.elements * p.flops_per_token for p in self.parameters)
+
+    def without(self, numbers: set[int]) -> "Parameters":
+        return Parameters(tuple(p for p in self.parameters if p.number not in numbers))
+
+
+def parameters_of(ledger: Ledger) -> Parameters | None:
+    """Those held when the reported period's last backward pass ended (its last operator, where it
+    has none): a script that replaces its weights has those of two steps for a moment after it.
+
+    None for a period of several models, and where a parameter's dtype was never seen.
+    """
+    if ledger.reported_period.step is None and ledger.course.experiments > 1:
+        return None
+    held = {storage.number: storage for storage in _held(ledger)}
+    itemsize_bytes = _itemsizes(ledger, held)
+    if len(itemsize_bytes) < len(held):
+        return None
+    passed = _passed(ledger, held)
+
+    def flops(storage: Storage) -> int:
+        if storage.is_trained:
+            return TRAINED_FLOPS
+        return FROZEN_FLOPS if storage.number in passed else FORWARD_FLOPS
+
+    return Parameters(
+        tuple(
+            Parameter(
+                number,
+                storage.requested_bytes // itemsize_bytes[number],
+                storage.is_trained,
+                flops(storage),
+            )
+            for number, storage in held.items()
+        )
+    )
+
+
+def _held(ledger: Ledger) -> Iterator[Storage]:
+    if not ledger.reported:
+        return
+    backward = Phase.BACKWARD
+    ticks = (entry.op.clock for entry in reversed(ledger.reported) if entry.op.phase is backward)
+    tick = next(ticks, ledger.reported[-1].op.clock)
+    for storage in ledger.trace.storages:
+        if storage.role is Role.PARAMETER and is_alive(storage, tick):
+            yield storage
+
+
+def _itemsizes(ledger: Ledger, held: dict[int, Storage]) -> dict[int, int]:
+    """Bytes of an element, by storage, as some operator saw it."""
+    itemsize_bytes: dict[int, int] = {}
+    for op in ledger.trace.ops:
+        if len(itemsize_bytes) == len(held):
+            break
+        call = ledger.trace.calls[op.call]
+        specs = chain(call.inputs, call.outputs)
+        for spec, number in zip(specs, chain(op.inputs, op.outputs), strict=True):
+            if number in held and number not in itemsize_bytes:
+                itemsize_bytes[number] = spec.itemsize_bytes
+    return itemsize_bytes
+
+
+def _passed(ledger: Ledger, held: dict[int, Storage]) -> set[int]:
+    """The parameters through which gradients pass: a backward operator reads them, or a copy of
+    them alone, as autocast makes it.
+    """
+    copied: dict[int, int] = {}
+    passed: set[int] = set()
+    forward, backward = (Phase.FORWARD, Phase.RECOMPUTE), Phase.BACKWARD
+    for entry in ledger.reported:
+        if entry.op.phase is backward:
+            passed.update(copied.get(number, number) for number in _read(entry))
+        elif entry.op.phase in forward and not entry.kind.is_free:
+            numbers = set(entry.op.inputs) - {-1}
+            if len(numbers) == 1 and (source := numbers.pop()) in held:
+                copied.update(dict.fromkeys(entry.op.outputs, source))
+    return passed
+
+
+def _read(entry: Entry) -> tuple[int, ...]:
+    return () if entry.kind.is_free else entry.op.inputs
