@@ -28,6 +28,8 @@ examples:
   tally show run.tally --by line --top 20
   tally show run.tally --by line --sort bytes_saved
   tally show run.tally --by timeline
+  tally show run.tally --by step                every step of the run, and evaluation
+  tally show run.tally --step all               the whole run; --step 3, --step 2..5
   tally show run.tally --roofline --html page.html
   tally show run.tally --allocator expandable_segments:True
   tally show run.tally --by op --json | jq '.rows[0]'
@@ -44,6 +46,14 @@ TITLES = {
     "time": "views of time, which those above show too",
     "memory": "views of memory",
 }
+
+
+def step_selection(text: str) -> "int | tuple[int, int] | str":
+    """A step, the first and last of several, or "all". Raises ArgumentTypeError otherwise."""
+    if text == "all":
+        return text
+    first, dots, last = text.partition("..")
+    return (positive_count(first), positive_count(last)) if dots else positive_count(first)
 
 
 def view_names() -> "Iterable[str]":
@@ -82,6 +92,13 @@ def add_parser(subparsers: Subparsers) -> None:
         type=one_of(view_names),
         metavar="VIEW",
         help="one view in full (see below), instead of the page",
+    )
+    parser.add_argument(
+        "--step",
+        type=step_selection,
+        metavar="N",
+        help="totals of step N, of FIRST..LAST, or of the whole run ('all'); without it of a step "
+        "that others are like. A single step is without evaluation",
     )
     parser.add_argument(
         "--allocator",
@@ -156,7 +173,9 @@ def command(args: argparse.Namespace) -> int:
     trace = Trace.load(args.file)
     is_of_one = args.by is not None or is_drawn(args)
     timed_on = chips[0] if is_of_one and chips else known_roofline(trace.chip)
-    ledger = account(trace, convention=Convention(args.convention), roofline=timed_on)
+    ledger = account(
+        trace, convention=Convention(args.convention), roofline=timed_on, step=args.step
+    )
     write_report(_report(ledger, chips, args), args, is_beside_files=args.roofline)
     return 0
 
@@ -180,6 +199,8 @@ def _report(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namesp
 def check(args: argparse.Namespace) -> None:
     """Raises UsageError for options that ask for two things at once, or for nothing."""
     is_money = args.until is not None or bool(args.price)
+    if is_money and isinstance(args.step, tuple | str):
+        raise UsageError("--until and --price multiply a single step: give --step one number.")
     if is_drawn(args) and (args.by or args.allocator or is_money or args.json is not None):
         raise UsageError("--roofline and --html are a separate view: give one at a time.")
     if is_drawn(args) and len(args.gpu) > 1:

@@ -32,13 +32,19 @@ from torchtally.trace import Frame
 from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.columns import largest_first
 from torchtally.views.modules import with_children
-from torchtally.views.parameters import Parameters, parameters_of
+from torchtally.views.parameters import ModelParameters, parameters_of
 from torchtally.views.step_time import calibrated_share
 from torchtally.views.summary import judge, shortage_of
 from torchtally.views.throughput import Batch, Throughput, throughput
 from torchtally.views.utilisation import Utilisation, utilisations
 
-FLOPS = ("flops_forward", "flops_backward", "flops_recompute", "flops_optimizer", "flops_evaluation")
+FLOPS = (
+    "flops_forward",
+    "flops_backward",
+    "flops_recompute",
+    "flops_optimizer",
+    "flops_evaluation",
+)
 MOVED = ("bytes_read", "bytes_written")
 HELD = ("bytes_saved", "bytes_allocated")
 """Attributes of a total, and their keys."""
@@ -151,7 +157,7 @@ def _largest_first(totals: dict[Key, Total]) -> list[tuple[Key, Total]]:
     return sorted(totals.items(), key=lambda pair: largest_first((pair[1], (str(pair[0]),))))
 
 
-def _parameters(parameters: Parameters | None) -> Document:
+def _parameters(parameters: ModelParameters | None) -> Document:
     """Null for a period of several models."""
     return {
         "parameters": None if parameters is None else parameters.elements,

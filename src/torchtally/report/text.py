@@ -15,17 +15,20 @@ from torchtally.report.effects import sections
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import joined
+from torchtally.steps import Period
 from torchtally.units import (
     format_bytes,
     format_count,
     format_flop_per_s,
+    format_flops,
     format_fraction,
     format_seconds,
 )
 from torchtally.views.lines import short_path
-from torchtally.views.parameters import Parameters
+from torchtally.views.parameters import ModelParameters
 from torchtally.views.shortage import Shortage
 from torchtally.views.step_time import StepTime
+from torchtally.views.steps import RunShare
 from torchtally.views.summary import Summary, Verdict
 from torchtally.views.throughput import Batch, Throughput
 from torchtally.views.utilisation import Utilisation
@@ -68,6 +71,7 @@ def _summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
 def _tables(summary: Summary, width: int) -> Iterator[Text]:
     yield from table_lines(summary.phases, width, is_brief=True)
     rest = (
+        summary.run_steps,
         summary.categories,
         summary.peak_lines,
         summary.lines,
@@ -127,7 +131,7 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
     if step_time is None:
         yield from _prose(summary.no_time, width)
         return
-    what = {0: "Whole run", 1: "Step 1, with all before it"}.get(summary.steps, "Step")
+    what = _name(summary.period)
     shares = ", ".join(f"{format_fraction(share)} {bound}" for bound, share in step_time.shares)
     text = f"{what}: {format_seconds(step_time.step_s)} {_trust(step_time)}"
     yield from _prose(f"{text}: {shares}" if shares else text, width)
@@ -137,6 +141,13 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
         _overhead(step_time) if step_time.is_overhead_bound else "",
     )
     yield from map(Text, wrapped(" ".join(figure for figure in figures if figure), width))
+
+
+def _name(period: Period) -> str:
+    """The period at the beginning of a line."""
+    if period.step is None:
+        return f"Steps {period.name.removeprefix('steps ')}" if period.first else "Whole run"
+    return "Step 1, with all before it" if period.step.number == 1 else "Step"
 
 
 def _trust(step_time: StepTime) -> str:
@@ -251,14 +262,46 @@ def _ending(summary: Summary, width: int) -> Iterator[Text]:
 def _heading(summary: Summary, width: int) -> Iterator[Text]:
     yield Text(cut_right(summary.script, width), style="bold")
     parts = [
-        f"per {summary.period}",
+        f"per {summary.period.name}",
         _parameters(summary.parameters),
         summary.convention,
     ]
     yield from _prose(", ".join(part for part in parts if part), width)
+    if summary.unlike:
+        yield from _prose(summary.unlike, width, "yellow")
+    if summary.run.steps:
+        yield from map(Text, wrapped(_run(summary), width))
 
 
-def _parameters(parameters: Parameters | None) -> str:
+def _run(summary: Summary) -> str:
+    """What share of all that was run is reported, and where it ended."""
+    run = summary.run
+    models = f" of {run.models} models" if run.models > 1 else ""
+    parts = [
+        f"{run.steps} step{'s' * (run.steps > 1)}{models}",
+        f"{format_flops(run.total.flops)}",
+        *([] if run.reported.seconds is None else [format_seconds(run.total.seconds)]),
+    ]
+    text = f"The run: {', '.join(parts)}."
+    if summary.period.step is not None and run.total.count > summary.total.count:
+        text += f" This step is {_share(run.reported)}."
+    if run.evaluation.flops or run.evaluation.seconds:
+        text += f" Evaluation, in no step, is {_share(run.evaluation)}."
+    if run.was_stopped:
+        text += " The script was stopped there; --steps all runs it to its end."
+    return text
+
+
+def _share(share: RunShare) -> str:
+    flops = f"{format_fraction(share.flops)} of the FLOPs"
+    return (
+        flops
+        if share.seconds is None
+        else f"{flops} and {format_fraction(share.seconds)} of the time"
+    )
+
+
+def _parameters(parameters: ModelParameters | None) -> str:
     """Of a model, how many are trained where some are frozen."""
     if parameters is None or not parameters.elements:
         return ""

@@ -3,6 +3,6 @@
 Interpretation of a trace without a formula: nothing here knows what an operator costs.
 """
 
-from torchtally.steps.course import Course, Period, Step, course_of
+from torchtally.steps.course import Course, Period, TrainingStep, course_of
 
-__all__ = ["Course", "Period", "Step", "course_of"]
+__all__ = ["Course", "Period", "TrainingStep", "course_of"]

@@ -13,7 +13,7 @@ from torchtally.trace import Phase, Role, Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """A completed training step: the ticks [first, end). The first one has all before it."""
 
     number: int
@@ -38,7 +38,7 @@ class Period:
     """Completed training steps in it."""
     has_evaluation: bool
     """Evaluation is in the totals; it is not in those of a single step."""
-    step: Step | None = None
+    step: TrainingStep | None = None
     """Where the period is a single step."""
 
 
@@ -47,22 +47,22 @@ class Course:
     """The steps of a run. `trace` has its evaluation told apart."""
 
     trace: Trace
-    steps: tuple[Step, ...]
+    steps: tuple[TrainingStep, ...]
 
     @property
     def experiments(self) -> int:
         return self.steps[-1].experiment if self.steps else 0
 
-    def alike(self, step: Step) -> tuple[Step, ...]:
+    def alike(self, step: TrainingStep) -> tuple[TrainingStep, ...]:
         """The steps that run what this one runs, itself among them."""
         return tuple(other for other in self.steps if other.like == step.like)
 
-    def is_steady(self, step: Step) -> bool:
+    def is_steady(self, step: TrainingStep) -> bool:
         """Another step before it has run the same."""
         return step.like < step.number
 
     @property
-    def representative(self) -> Step | None:
+    def representative(self) -> TrainingStep | None:
         """The last step that is steady, else the last one; None without a completed step."""
         steady = [step for step in self.steps if self.is_steady(step)]
         return (steady or self.steps or (None,))[-1]
@@ -78,10 +78,10 @@ class Course:
             return self.whole()
         return self.single(step)
 
-    def single(self, step: Step) -> Period:
+    def single(self, step: TrainingStep) -> Period:
         return Period(self._name(step), step.first, step.end, 1, False, step)
 
-    def _name(self, step: Step) -> str:
+    def _name(self, step: TrainingStep) -> str:
         if self.is_steady(step):
             return f"steady-state step {step.number}"
         if step.number == 1:
@@ -109,7 +109,7 @@ class Course:
         start, end = self.steps[first - 1].first, self.steps[last - 1].end
         return Period(f"steps {first} to {last}", start, end, last - first + 1, True)
 
-    def difference(self, step: Step, other: Step) -> str:
+    def difference(self, step: TrainingStep, other: TrainingStep) -> str:
         """What the other step runs otherwise, in words."""
         return difference(self.trace, step.signature, other.signature)
 
@@ -120,14 +120,14 @@ def course_of(trace: Trace) -> Course:
     return Course(with_evaluation(trace, flow), tuple(_steps(flow)))
 
 
-def _steps(flow: Flow) -> Iterator[Step]:
+def _steps(flow: Flow) -> Iterator[TrainingStep]:
     trace = flow.trace
     firsts = (0, *trace.step_ends)
     experiments = _experiments(trace)
     all_signatures = signatures(flow)
     likes = _likes(experiments, all_signatures)
     for place, end in enumerate(trace.step_ends):
-        yield Step(
+        yield TrainingStep(
             place + 1, firsts[place], end, experiments[place], likes[place], all_signatures[place]
         )
 

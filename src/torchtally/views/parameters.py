@@ -20,7 +20,7 @@ FORWARD_FLOPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class WeightStorage:
     """A storage of parameters."""
 
     number: int
@@ -31,10 +31,10 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
-    """Of one model."""
+class ModelParameters:
+    """Those of one model."""
 
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[WeightStorage, ...]
 
     @property
     def elements(self) -> int:
@@ -52,11 +52,11 @@ class Parameters:
     def flops_per_token(self) -> int:
         return sum(p.elements * p.flops_per_token for p in self.parameters)
 
-    def without(self, numbers: set[int]) -> "Parameters":
-        return Parameters(tuple(p for p in self.parameters if p.number not in numbers))
+    def without(self, numbers: set[int]) -> "ModelParameters":
+        return ModelParameters(tuple(p for p in self.parameters if p.number not in numbers))
 
 
-def parameters_of(ledger: Ledger) -> Parameters | None:
+def parameters_of(ledger: Ledger) -> ModelParameters | None:
     """Those held when the reported period's last backward pass ended (its last operator, where it
     has none): a script that replaces its weights has those of two steps for a moment after it.
 
@@ -75,9 +75,9 @@ def parameters_of(ledger: Ledger) -> Parameters | None:
             return TRAINED_FLOPS
         return FROZEN_FLOPS if storage.number in passed else FORWARD_FLOPS
 
-    return Parameters(
+    return ModelParameters(
         tuple(
-            Parameter(
+            WeightStorage(
                 number,
                 storage.requested_bytes // itemsize_bytes[number],
                 storage.is_trained,

@@ -9,6 +9,7 @@ from torchtally.chips import Chip, find_chip
 from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory.allocator import replay
 from torchtally.memory.workspace import context_bytes
+from torchtally.steps import Period
 from torchtally.table import Table
 from torchtally.trace import Effect, Ending, Note, Placeholder, Trace
 from torchtally.views.bounds import COLUMNS as BOUND_COLUMNS
@@ -24,17 +25,19 @@ from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.moments import moment_at, step_of
 from torchtally.views.operators import PHASE_QUANTITIES as PHASE_FIGURES
 from torchtally.views.operators import phases
-from torchtally.views.parameters import Parameters, parameters_of
+from torchtally.views.parameters import ModelParameters, parameters_of
 from torchtally.views.peak import peak_lines
 from torchtally.views.shortage import COLUMNS as HOLDER_COLUMNS
 from torchtally.views.shortage import Shortage, holders
 from torchtally.views.step_time import StepTime, step_time
+from torchtally.views.steps import RunShares, run_shares, steps, unlike
 
 TOP_LINES = 8
 TOP_OWN_LINES = 4
 """Where libraries' lines follow."""
 TOP_MODULES = 6
 TOP_HOLDERS = 5
+TOP_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,15 @@ class Summary:
     time: StepTime | None
     no_time: str
     """Why there is no time; "" where there is."""
-    period: str
-    """What the totals are of: "steady-state step 2"."""
-    parameters: Parameters | None
+    period: Period
+    """What the totals are of."""
+    run: RunShares
+    """What share of the run they are."""
+    unlike: str
+    """How the steps differ, in words; "" where they do not."""
+    run_steps: Table | None
+    """Every step, of a run that trains several models."""
+    parameters: ModelParameters | None
     convention: str
     total: Total
     phases: Table
@@ -138,7 +147,10 @@ def summarise(ledger: Ledger) -> Summary:
         verdict=verdict,
         time=step_time(ledger),
         no_time=why_no_time(ledger),
-        period=ledger.period,
+        period=ledger.reported_period,
+        run=run_shares(ledger),
+        unlike=unlike(ledger),
+        run_steps=steps(ledger).top(TOP_STEPS) if ledger.course.experiments > 1 else None,
         parameters=parameters_of(ledger),
         convention=ledger.convention.description,
         total=ledger.total,

@@ -1,0 +1,214 @@
+"""The steps of a run: what each takes, which are alike, and what share of the run is reported."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torchtally.ledger import Entry, Ledger, Total, sums
+from torchtally.steps import TrainingStep
+from torchtally.table import Cell, Column, Table
+from torchtally.trace import Phase
+from torchtally.units import Unit
+from torchtally.views.columns import part_of
+from torchtally.views.view import view
+
+NOTHING = Total()
+AFTER = "after the last"
+WHOLE = "(no step)"
+
+
+@dataclass(frozen=True, slots=True)
+class RunShare:
+    """What a part of the run is of all that was run."""
+
+    flops: float
+    seconds: float | None
+    """None without times."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunShares:
+    """The run around the period that is reported."""
+
+    total: Total
+    """Of the whole run."""
+    steps: int
+    models: int
+    reported: RunShare
+    evaluation: RunShare
+    was_stopped: bool
+    """After the steps asked for: the rest of the script was not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeSteps:
+    """Steps that follow each other and are alike."""
+
+    first: TrainingStep
+    last: TrainingStep
+
+    @property
+    def name(self) -> str:
+        first, last = self.first.number, self.last.number
+        return f"{first}" if first == last else f"{first} to {last}"
+
+
+def run_shares(ledger: Ledger) -> RunShares:
+    """What share of the run the reported period is, and evaluation."""
+    parts = sums(ledger.entries, ledger.times.slots, _is_evaluation)
+    evaluation = parts.get(True, NOTHING)
+    whole = parts.get(False, NOTHING) + evaluation
+
+    def share(part: Total) -> RunShare:
+        seconds = None if ledger.roofline is None else part_of(part.seconds, whole.seconds)
+        return RunShare(part_of(part.flops, whole.flops), seconds)
+
+    return RunShares(
+        total=whole,
+        steps=len(ledger.course.steps),
+        models=ledger.course.experiments,
+        reported=share(ledger.total),
+        evaluation=share(evaluation),
+        was_stopped=ledger.trace.ending.kind == "steps",
+    )
+
+
+def _is_evaluation(entry: Entry) -> bool:
+    return entry.op.phase is Phase.EVALUATION
+
+
+def unlike(ledger: Ledger) -> str:
+    """How the steps of the reported step's model differ, in words; "" where they do not."""
+    step = ledger.reported_period.step
+    if step is None:
+        return ""
+    course = ledger.course
+    others = [
+        other
+        for other in course.steps
+        if other.experiment == step.experiment and other.like != step.like
+    ]
+    if not others:
+        return ""
+    alike = _numbers([other.number for other in course.alike(step)])
+    claim = (
+        f"Step {alike} is unlike" if len(course.alike(step)) == 1 else f"Steps {alike} differ from"
+    )
+    other = others[-1]
+    difference = course.difference(step, other)
+    hint = "" if course.is_steady(step) else " Trace more to find steps that are alike: --steps 4."
+    return (
+        f"{claim} {_numbers([other.number for other in others])}: "
+        f"step {other.number} has {difference}.{hint}"
+    )
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """1, 3 to 5"""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(
+        f"{part[0]}" if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts
+    )
+
+
+# The view --------------------------------------------------------------------------------------
+
+
+@view("step", "the training steps: which are alike, and what each takes")
+def steps(ledger: Ledger) -> Table:
+    """Every step of the whole run, those that follow each other and are alike in one row.
+
+    Evaluation is in columns of its own, beside the step it came before or in.
+    """
+    course, is_timed = ledger.course, ledger.roofline is not None
+    blocks = list(_blocks(course.steps))
+    ends = [block.last.end for block in blocks]
+    parts = sums(
+        ledger.entries,
+        ledger.times.slots,
+        lambda entry: (bisect_right(ends, entry.op.clock), _is_evaluation(entry)),
+    )
+    whole = sum(parts.values(), start=NOTHING)
+
+    def row(place: int, texts: Sequence[Cell]) -> tuple[Cell, ...]:
+        work, evaluation = (parts.get((place, key), NOTHING) for key in (False, True))
+        both = work + evaluation
+        times = (work.seconds, evaluation.seconds) if is_timed else ()
+        share = (
+            part_of(both.seconds, whole.seconds) if is_timed else part_of(both.flops, whole.flops)
+        )
+        flops = (work.flops, evaluation.flops)
+        return (*texts[:1], work.count, *times, share, *flops, *texts[1:])
+
+    rows = [row(place, (block.name, *_texts(ledger, block))) for place, block in enumerate(blocks)]
+    if (len(blocks), False) in parts or (len(blocks), True) in parts:
+        rows.append(row(len(blocks), (AFTER if blocks else WHOLE, "", "")))
+    columns = _columns(is_timed=is_timed)
+    return Table(
+        title="The run, step by step",
+        columns=columns,
+        rows=tuple(rows),
+        totals=tuple(
+            None if column.unit.is_text else sum(cell or 0 for cell in cells)
+            for column, cells in zip(columns, zip(*rows, strict=True), strict=True)
+        )
+        if rows
+        else (None,) * len(columns),
+        note="Of the whole run. Evaluation is forward work that no backward pass follows; it is in "
+        "no step's totals.",
+    )
+
+
+def _columns(*, is_timed: bool) -> tuple[Column, ...]:
+    times = (
+        Column("seconds", "time", Unit.SECONDS),
+        Column("evaluation_seconds", "evaluation", Unit.SECONDS),
+    )
+    return (
+        Column("steps", "step", Unit.NAME),
+        Column("count", "ops", Unit.COUNT, rank=2),
+        *(times if is_timed else ()),
+        Column("share", "of run", Unit.FRACTION),
+        Column("flops", "FLOPs", Unit.FLOPS),
+        Column("flops_evaluation", "eval FLOPs", Unit.FLOPS, rank=1),
+        Column("like", "kind", Unit.NAME, rank=3),
+        Column("remark", "", Unit.TEXT, rank=4),
+    )
+
+
+def _blocks(steps: Sequence[TrainingStep]) -> Iterator[AlikeSteps]:
+    first: TrainingStep | None = None
+    last: TrainingStep | None = None
+    for step in steps:
+        # A model's first step has all before it, and stands alone.
+        is_after_first = last is not None and last is first and _is_first(steps, last)
+        if last is None or step.like != last.like or is_after_first:
+            if first is not None and last is not None:
+                yield AlikeSteps(first, last)
+            first = step
+        last = step
+    if first is not None and last is not None:
+        yield AlikeSteps(first, last)
+
+
+def _is_first(steps: Sequence[TrainingStep], step: TrainingStep) -> bool:
+    """Of its model."""
+    return step.number == 1 or steps[step.number - 2].experiment != step.experiment
+
+
+def _texts(ledger: Ledger, block: AlikeSteps) -> tuple[str, str]:
+    """(which kind of step it is, what is special about it)."""
+    step, steps = block.first, ledger.course.steps
+    kind = f"like {step.like}" if step.like != step.number else ""
+    if _is_first(steps, step):
+        return kind, f"model {step.experiment}, with all before it"
+    if kind:
+        return kind, ""
+    return kind, f"unlike step {step.number - 1}: " + ledger.course.difference(
+        steps[step.number - 2], step
+    )
