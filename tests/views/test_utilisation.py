@@ -20,6 +20,7 @@ from torchtally.views import by
 from torchtally.views.parameters import parameters_of
 from torchtally.views.utilisation import (
     Utilisation,
+    laws_broken,
     looked_up,
     model_utilisation,
     peak_of,
@@ -97,6 +98,80 @@ def test_the_dtype_of_most_flops_wins_not_that_of_most_products() -> None:
     small = [(mm_call(8, 8, 8, "float32"), Phase.FORWARD)] * 9
     trace = one_step(*small, (mm_call(M, M, M, "float16"), Phase.FORWARD))
     assert peak_of(account(trace), H100).dtype == "float16"
+
+
+def one_of_each(first: str, second: str, size: int = M) -> Trace:
+    """A product in each dtype, of M and of another size."""
+    return one_step(
+        (mm_call(M, M, M, first), Phase.FORWARD),
+        (mm_call(size, size, size, second), Phase.FORWARD),
+    )
+
+
+def test_each_dtype_is_held_against_its_own_peak() -> None:
+    """Two equal products, each at the chip's peak: the chip is fully used, not at 138 %."""
+    at_peak = {
+        dtype: PRODUCT_FLOPS / H100.peaks[dtype].flop_per_s for dtype in ("float32", "bfloat16")
+    }
+    ledger = account(one_of_each("float32", "bfloat16"), roofline=stopwatch())
+    total = replace(ledger.total, seconds=sum(at_peak.values()))
+    mfu = figures(replace(ledger, total=total))["mfu_full"]
+    assert mfu.amount == 2 * PRODUCT_FLOPS
+    assert mfu.fraction == pytest.approx(1)
+    assert mfu.of == "promised dense float32 for 50.0 % and bfloat16 for 50.0 % of the FLOPs"
+    note = " ".join(by(ledger, "utilisation").note.split())
+    assert "FLOPs of each dtype are held against its own peak" in note
+
+
+def test_a_head_in_another_dtype_does_not_change_the_peak_of_the_trunk() -> None:
+    """A tenth of the FLOPs in float32 takes 1.6 times the time of the rest, at the peak."""
+    trunk = (mm_call(M, M, M, "bfloat16"), Phase.FORWARD)
+    head = (mm_call(M, M, M, "float32"), Phase.FORWARD)
+    few, many = (
+        figures(account(one_step(*[trunk] * n, head), roofline=Roofline(H100)))["mfu_full"]
+        for n in (9, 10)
+    )
+    assert few.fraction == pytest.approx(many.fraction, rel=0.1)
+    bf16, fp32 = (H100.peaks[dtype].flop_per_s for dtype in ("bfloat16", "float32"))
+    assert few.peak_per_s == pytest.approx(10 / (9 / bf16 + 1 / fp32))
+
+
+def test_a_dtype_of_less_than_a_hundredth_is_not_named() -> None:
+    ledger = account(one_of_each("bfloat16", "float32", 128), roofline=stopwatch())
+    assert figures(ledger)["mfu_full"].of == "promised dense bfloat16"
+
+
+def test_products_without_a_peak_are_in_no_figure_and_said_so() -> None:
+    ledger = account(
+        one_of_each("bfloat16", "float16", 512), roofline=stopwatch(without_peak("float16"))
+    )
+    mfu = figures(ledger)["mfu_full"]
+    assert mfu.amount == PRODUCT_FLOPS
+    assert mfu.peak_per_s == H100.peaks["bfloat16"].flop_per_s
+    note = " ".join(by(ledger, "utilisation").note.split())
+    assert "In no figure: products in float16, for which Half has no peak." in note
+
+
+def test_attention_in_full_that_would_exceed_the_chip_is_left_out() -> None:
+    """A causal kernel computes half of what counts in full."""
+    ledger = account(attention(is_causal=True), roofline=stopwatch())
+    found = figures(ledger)
+    seconds = 0.75 * found["mfu_full"].amount / (found["mfu_full"].peak_per_s or 1)
+    fast = replace(ledger, total=replace(ledger.total, seconds=seconds))
+    assert list(figures(fast)) == ["mfu_causal", "hfu_causal", "mbu"]
+    assert figures(fast)["mfu_causal"].fraction == pytest.approx(0.5 / 0.75)
+    shown = model_utilisation(fast)
+    assert shown is not None
+    assert shown.key == "mfu_causal"
+    note = " ".join(by(fast, "utilisation").note.split())
+    assert "would exceed the peak: MFU, attention in full, HFU, attention in full." in note
+
+
+def test_what_exceeds_the_chip_is_a_broken_law() -> None:
+    ledger = account(products(), roofline=stopwatch())
+    assert laws_broken(ledger) == []
+    at_once = replace(ledger, total=replace(ledger.total, seconds=1e-9))
+    assert [law.split(" is ")[0] for law in laws_broken(at_once)] == ["MFU", "HFU", "MBU"]
 
 
 def test_a_chip_without_tf32_computes_in_float32() -> None:

@@ -159,7 +159,7 @@ def _share(flops: int, step_s: float | None, peak: PeakRate | None) -> float | N
     """MFU: of what the chip would do in this time at its peak."""
     if step_s is None or peak is None or peak.flop_per_s is None:
         return None
-    return flops / step_s / peak.flop_per_s
+    return flops * peak.counted_share / step_s / peak.flop_per_s
 
 
 def _why_no_mfu(peak: PeakRate | None, step_s: float | None) -> str:

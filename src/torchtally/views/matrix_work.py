@@ -79,11 +79,6 @@ def needed_flops(works: Iterable[Work], attention: Convention) -> int:
     return sum(work.needed_flops(attention) for work in works if work.phase in phases)
 
 
-def executed_flops(works: Iterable[Work], attention: Convention) -> int:
-    """Of all that is done, in any phase."""
-    return sum(work.executed_flops(attention) for work in works)
-
-
 def attention_flops(works: Iterable[Work]) -> int:
     """Three times the forward pass of attention operators, in full: 12 L H Q T for each token."""
     return 3 * sum(
@@ -93,17 +88,12 @@ def attention_flops(works: Iterable[Work]) -> int:
     )
 
 
-def dominant_dtype(works: Iterable[Work], chip: Chip) -> str:
-    """Whose peak most of this work's FLOPs are held against on a chip; "" without any work."""
-    flops: Counter[str] = Counter()
-    for work in works:
-        dtype, _ = product_dtype(work.call, work.operand)
-        flops[_unit(dtype, chip)] += work.executed_flops(Convention.FULL)
-    return max(flops, key=lambda name: flops[name], default="")
+def unit_of(work: Work, chip: Chip) -> str:
+    """The dtype whose peak on a chip this work is held against.
 
-
-def _unit(dtype: str, chip: Chip) -> str:
-    """Complex numbers are multiplied as real ones; a chip without TF32 knows none."""
+    Complex numbers are multiplied as real ones; a chip without TF32 knows none.
+    """
+    dtype, _ = product_dtype(work.call, work.operand)
     if dtype == "tf32" and "tf32" not in chip.peaks:
         return "float32"
     return REAL_OF_COMPLEX.get(dtype, dtype)

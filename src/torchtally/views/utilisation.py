@@ -12,22 +12,24 @@ How attention counts makes honest MFUs differ, so they stand side by side: in fu
 or by the rule of six FLOPs for each parameter and token, which leaves attention out.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torchtally.chips import Chip
 from torchtally.errors import UsageError
 from torchtally.ledger import Entry, Ledger
 from torchtally.table import Cell, Column, Table
 from torchtally.trace import Phase, Role
-from torchtally.units import Unit
+from torchtally.units import Unit, format_fraction
 from torchtally.views.bounds import NO_TIMES
+from torchtally.views.columns import part_of
 from torchtally.views.matrix_work import (
     Work,
     attention_flops,
-    dominant_dtype,
-    executed_flops,
     needed_flops,
+    unit_of,
     works_of,
 )
 from torchtally.views.parameters import parameters_of
@@ -39,19 +41,65 @@ EMBEDDINGS = ("aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forw
 
 
 @dataclass(frozen=True, slots=True)
-class PeakRate:
-    """The peak that a step's work is compared with."""
+class PeakPart:
+    """The FLOPs of one dtype, and the rate that the chip has for it."""
 
     dtype: str
-    """That most matrix products of the step are computed in; "" where there are none."""
+    flops: int
     flop_per_s: float | None
     """None where the chip has no such number."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeakRate:
+    """The peak that a step's work is compared with: that of each dtype for the FLOPs in it."""
+
+    parts: tuple[PeakPart, ...]
+    """Most FLOPs first; none without matrix products."""
     is_measured: bool
     """The best that was measured, for a CPU; else the dense rate of the data sheet."""
 
     @property
+    def dtype(self) -> str:
+        """That most of the FLOPs are in; "" where there are none."""
+        return self.parts[0].dtype if self.parts else ""
+
+    @property
+    def counted(self) -> tuple[PeakPart, ...]:
+        """Those with a peak; none where most FLOPs have no peak."""
+        if not self.parts or self.parts[0].flop_per_s is None:
+            return ()
+        return tuple(part for part in self.parts if part.flop_per_s)
+
+    @property
+    def counted_share(self) -> float:
+        """Of the FLOPs, those with a peak."""
+        return part_of(
+            sum(part.flops for part in self.counted), sum(part.flops for part in self.parts)
+        )
+
+    @property
+    def flop_per_s(self) -> float | None:
+        """All FLOPs over the sum of the seconds that each dtype's would take at its own peak. None
+        where there is no peak for most of them; those without one are left out.
+        """
+        ideal_s = sum(part.flops / part.flop_per_s for part in self.counted if part.flop_per_s)
+        return sum(part.flops for part in self.counted) / ideal_s if ideal_s else None
+
+    @property
     def description(self) -> str:
-        return f"{'best measured' if self.is_measured else 'promised dense'} {self.dtype}"
+        """As "promised dense bfloat16", with shares where more than one dtype matters."""
+        what = "best measured" if self.is_measured else "promised dense"
+        flops = sum(part.flops for part in self.counted)
+        matter = [part for part in self.counted if part.flops > SMALL_SHARE * flops]
+        if len(matter) < 2:
+            return f"{what} {self.dtype}"
+        shares = (f"{part.dtype} for {format_fraction(part.flops / flops)}" for part in matter)
+        return f"{what} {' and '.join(shares)} of the FLOPs"
+
+
+SMALL_SHARE = 0.01
+"""Of the FLOPs: a dtype below it is not named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +144,18 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
         return ()
     chip, is_host = ledger.roofline.chip, ledger.roofline.is_host
     step_s = ledger.step_s or 0.0
-    works = works_of(ledger.reported)
-    peak = _peak(works, chip)
+    works = works_with_peak(works_of(ledger.reported), chip)
 
-    def flops(key: str, name: str, convention: str, amount: int) -> Utilisation:
+    def flops(key: str, name: str, convention: str, amount: int, count: Count) -> Utilisation:
         per_s = amount / step_s if step_s else None
+        peak = _peak(works, chip, count)
         return Utilisation(key, name, convention, amount, per_s, peak.flop_per_s, peak.description)
 
     def figures() -> Iterator[Utilisation]:
-        yield from (flops(*count) for count in _counts(ledger, works))
+        for count in _counts(ledger, works):
+            figure = flops(*count)
+            if not (is_above_peak(figure) and counts_too_much(figure, works)):
+                yield figure
         moved = ledger.total.bytes
         yield Utilisation(
             "mbu",
@@ -119,18 +170,49 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
     return tuple(figures())
 
 
+IN_FULL = frozenset({"mfu_full", "hfu_full"})
+BY_PARAMETERS = frozenset({"mfu_6n", "mfu_6n_inner", "mfu_palm"})
+ROUNDING = 1e-9
+
+
+def is_above_peak(figure: Utilisation) -> bool:
+    return figure.fraction is not None and figure.fraction > 1 + ROUNDING
+
+
+def counts_too_much(figure: Utilisation, works: Iterable[Work]) -> bool:
+    """Whether it may count what is not computed: the masked half of causal attention, parameters
+    that a token does not meet. Where that is more than the chip can do it is left out, with a note.
+    """
+    is_causal = any(work.is_causal for work in works)
+    return figure.key in BY_PARAMETERS or (is_causal and figure.key in IN_FULL)
+
+
+def laws_broken(ledger: Ledger) -> list[str]:
+    """What claims more than the chip can do, in words: a mistake of ours wherever it happens."""
+    return [
+        f"{figure.name} is {figure.fraction:.4f} of the {figure.of}"
+        for figure in utilisations(ledger)
+        if is_above_peak(figure)
+    ]
+
+
 def model_utilisation(ledger: Ledger) -> Utilisation | None:
-    """MFU by the ledger's own convention of attention; None without matrix products."""
+    """MFU by the ledger's own convention of attention; None without matrix products.
+
+    Causal attention counts by half, too, where in full it would be more than the chip can do.
+    """
     by_key = {utilisation.key: utilisation for utilisation in utilisations(ledger)}
-    is_causal = ledger.convention is Convention.CAUSAL and "mfu_causal" in by_key
-    return by_key.get("mfu_causal" if is_causal else "mfu_full")
+    is_causal = ledger.convention is Convention.CAUSAL or "mfu_full" not in by_key
+    return by_key.get("mfu_causal" if is_causal and "mfu_causal" in by_key else "mfu_full")
 
 
-def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, str, int]]:
-    """(key, name, convention, FLOPs) by every rule that applies."""
+def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, str, int, "Count"]]:
+    """(key, name, convention, FLOPs, by which to weight the peaks) by every rule that applies."""
     if not works:
         return
     full, causal = Convention.FULL, Convention.CAUSAL
+    needed, needed_causal = partial(needed_of, full), partial(needed_of, causal)
+    executed, executed_causal = partial(executed_of, full), partial(executed_of, causal)
     is_causal = any(work.is_causal for work in works)
     how = ", attention in full" if any(work.is_attention for work in works) else ""
     by_half = "the same, causal attention counted by half"
@@ -138,22 +220,28 @@ def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, s
         "mfu_full",
         f"MFU{how}",
         f"products of the forward and backward pass{how}",
-        needed_flops(works, full),
+        sum(map(needed, works)),
+        needed,
     )
     if is_causal:
-        yield ("mfu_causal", "MFU, causal by half", by_half, needed_flops(works, causal))
+        amount = sum(map(needed_causal, works))
+        yield ("mfu_causal", "MFU, causal by half", by_half, amount, needed_causal)
     yield from _by_parameters(ledger, works)
     yield (
         "hfu_full",
         f"HFU{how}",
         f"all products done, recomputed ones too{how}",
-        executed_flops(works, full),
+        sum(map(executed, works)),
+        executed,
     )
     if is_causal:
-        yield ("hfu_causal", "HFU, causal by half", by_half, executed_flops(works, causal))
+        amount = sum(map(executed_causal, works))
+        yield ("hfu_causal", "HFU, causal by half", by_half, amount, executed_causal)
 
 
-def _by_parameters(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, str, int]]:
+def _by_parameters(
+    ledger: Ledger, works: Sequence[Work]
+) -> Iterator[tuple[str, str, str, int, "Count"]]:
     tokens, parameters = tokens_of(ledger), parameters_of(ledger)
     if tokens is None or parameters is None or not ledger.total.flops_backward:
         return
@@ -161,12 +249,14 @@ def _by_parameters(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str,
     inner = parameters.without(looked_up(ledger))
     frozen = " (frozen ones 4, or 2 where no gradient passes)" if parameters.frozen else ""
     rule = f"6 FLOPs a parameter and token{frozen}"
-    yield ("mfu_6n", "MFU, 6N", rule, per_token_flops * tokens.size)
+    needed = partial(needed_of, Convention.FULL)
+    yield ("mfu_6n", "MFU, 6N", rule, per_token_flops * tokens.size, needed)
     yield (
         "mfu_6n_inner",
         "MFU, 6N, no embedding",
         "the same, parameters that are only looked up left out",
         inner.flops_per_token * tokens.size,
+        needed,
     )
     attention = attention_flops(works)
     if attention:
@@ -175,6 +265,7 @@ def _by_parameters(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str,
             "MFU, 6N + 12LHQT",
             f"PaLM's: {rule}, and attention in full",
             per_token_flops * tokens.size + attention,
+            needed,
         )
 
 
@@ -186,18 +277,48 @@ def model_flops(entries: Iterable[Entry], attention: Convention) -> int:
     return needed_flops(works_of(entries), attention)
 
 
+Count = Callable[[Work], int]
+"""FLOPs of a work, by some rule."""
+
+
+def needed_of(attention: Convention, work: Work) -> int:
+    """What MFU counts of it."""
+    return needed_flops((work,), attention)
+
+
+def executed_of(attention: Convention, work: Work) -> int:
+    return work.executed_flops(attention)
+
+
 def peak_of(ledger: Ledger, chip: Chip) -> PeakRate:
-    """The dense peak of the dtype in which most matrix FLOPs of the step are computed."""
-    return _peak(works_of(ledger.reported), chip)
+    """The dense peaks of the dtypes in which the step's products are computed, for its MFU."""
+    return _peak(works_of(ledger.reported), chip, partial(needed_of, ledger.convention))
 
 
-def _peak(works: Iterable[Work], chip: Chip) -> PeakRate:
-    is_measured = chip.vendor == "CPU"
-    dtype = dominant_dtype(works, chip)
+def works_with_peak(works: Sequence[Work], chip: Chip) -> Sequence[Work]:
+    """All works, where most of their FLOPs have no peak; else those that have one: what the chip
+    has no rate for has no time either.
+    """
+    peak = _peak(works, chip, partial(executed_of, Convention.FULL))
+    counted = {part.dtype for part in peak.counted}
+    return [work for work in works if unit_of(work, chip) in counted] if counted else works
+
+
+def _peak(works: Iterable[Work], chip: Chip, count: Count) -> PeakRate:
+    flops: Counter[str] = Counter()
+    for work in works:
+        flops[unit_of(work, chip)] += count(work)
+    if not flops.total():  # nothing but recomputation: the dtype is that of what is there
+        flops = Counter(dict.fromkeys(flops, 1))
+    parts = (PeakPart(dtype, n, _rate(chip, dtype)) for dtype, n in flops.most_common() if n)
+    return PeakRate(tuple(parts), is_measured=chip.vendor == "CPU")
+
+
+def _rate(chip: Chip, dtype: str) -> float | None:
     try:
-        return PeakRate(dtype, chip.peak_flop_per_s(dtype) if dtype else None, is_measured)
+        return chip.peak_flop_per_s(dtype)
     except UsageError:
-        return PeakRate(dtype, None, is_measured)
+        return None
 
 
 # Parameters ------------------------------------------------------------------------------------
@@ -301,7 +422,26 @@ def peak_note(ledger: Ledger, flops: list[Utilisation]) -> str:
     if flops[0].peak_per_s is None:
         dtype = of.rpartition(" ")[2]
         return f"No MFU: most products are in {dtype}, for which the {chip} has no peak."
+    if " and " in of:
+        return f"Peak: the {chip}'s {of}. The FLOPs of each dtype are held against its own peak."
     return f"Peak: the {chip}'s {of}, in which most products are."
+
+
+def _left_out(ledger: Ledger, keys: set[str]) -> Iterator[str]:
+    """Figures that are not shown, and why."""
+    assert ledger.roofline is not None
+    works = works_of(ledger.reported)
+    chip = ledger.roofline.chip
+    counted = works_with_peak(works, chip)
+    above = [name for key, name, *_ in _counts(ledger, counted) if key not in keys]
+    if above:
+        yield (
+            f"Left out, since it counts what is not computed and would exceed the peak: "
+            f"{', '.join(above)}."
+        )
+    without = sorted({unit_of(work, chip) for work in works if work not in counted})
+    if without:
+        yield f"In no figure: products in {', '.join(without)}, for which {chip.name} has no peak."
 
 
 def _note(ledger: Ledger, utilisations: tuple[Utilisation, ...]) -> Iterator[str]:
@@ -309,6 +449,7 @@ def _note(ledger: Ledger, utilisations: tuple[Utilisation, ...]) -> Iterator[str
     flops = [utilisation for utilisation in utilisations if not utilisation.is_bytes]
     keys = {utilisation.key for utilisation in utilisations}
     yield peak_note(ledger, flops)
+    yield from _left_out(ledger, keys)
     yield from (text for key, text in DEFINITIONS.items() if key in keys)
     if (
         any("attention" in utilisation.name for utilisation in utilisations)

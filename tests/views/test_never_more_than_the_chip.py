@@ -1,0 +1,82 @@
+"""No trace uses more of a chip than it has: MFU, HFU and MBU of random traces."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import TraceBuilder, copy_in_call, factory_call, mm_call, spec
+from torchtally.chips import chip, known_chips
+from torchtally.ledger import account
+from torchtally.timing.roofline import Roofline
+from torchtally.trace import Call, Phase, Role, Trace
+from torchtally.views.utilisation import laws_broken, model_utilisation
+
+SIZES = st.sampled_from([1, 7, 64, 100, 512, 1000, 4096, 16384])
+DTYPES = st.sampled_from(["float32", "bfloat16", "float16", "float64", "complex64"])
+CHIPS = st.sampled_from([known.name for known in known_chips()])
+
+
+def product(draw: st.DrawFn) -> Call:
+    m, k, n = (draw(SIZES) for _ in range(3))
+    dtype = draw(DTYPES)
+    return mm_call(m, k, n, dtype, allow_tf32=dtype == "float32" and draw(st.booleans()))
+
+
+def attention(draw: st.DrawFn) -> Call:
+    batch, heads, dim = (draw(st.sampled_from([1, 3, 16, 64, 128])) for _ in range(3))
+    length = draw(st.sampled_from([1, 17, 128, 1024, 8192]))
+    specs = tuple(
+        spec(batch, heads, length, dim, argument=name, dtype="bfloat16", storage=number)
+        for number, name in enumerate(("query", "key", "value"))
+    )
+    name = "aten._scaled_dot_product_flash_attention"
+    if draw(st.booleans()):
+        name += "_backward"
+    literals = (("is_causal", True),) if draw(st.booleans()) else ()
+    out = spec(batch, heads, length, dim, dtype="bfloat16", storage=3)
+    return Call(name, "default", specs, (out,), literals)
+
+
+def elementwise(draw: st.DrawFn) -> Call:
+    shape, dtype = (draw(SIZES), draw(SIZES)), draw(DTYPES)
+    left, right = (
+        spec(*shape, argument=name, dtype=dtype, storage=number)
+        for number, name in enumerate(("self", "other"))
+    )
+    return Call("aten.add", "Tensor", (left, right), (spec(*shape, dtype=dtype, storage=2),))
+
+
+def lookup(draw: st.DrawFn) -> Call:
+    rows, width, tokens = draw(SIZES), draw(SIZES), draw(SIZES)
+    weight = spec(rows, width, argument="weight", storage=0)
+    ids = spec(tokens, 4, argument="indices", dtype="int64", storage=1)
+    return Call("aten.embedding", "default", (weight, ids), (spec(tokens, 4, width, storage=2),))
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """A step of up to twelve operators after one that makes a weight, perhaps with waits."""
+    made = TraceBuilder()
+    weight = made.run(factory_call(64, 64), role=Role.PARAMETER)
+    made.end_step()
+    kinds = st.sampled_from([product, product, attention, elementwise, lookup, None])
+    phases = [Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER]
+    for _ in range(draw(st.integers(1, 12))):
+        kind = draw(kinds)
+        call = copy_in_call(draw(SIZES), 64) if kind is None else kind(draw)
+        phase = draw(st.sampled_from(phases))
+        made.differentiated.append(made.clock)
+        inputs = [weight if spec.is_on_device else -1 for spec in call.inputs]
+        made.run(call, inputs, phase=phase)
+        if draw(st.booleans()):
+            made.wait()
+    made.end_step()
+    return made.build()
+
+
+@given(trace=traces(), name=CHIPS)
+def test_no_trace_uses_more_than_the_chip_has(trace: Trace, name: str) -> None:
+    ledger = account(trace, roofline=Roofline(chip(name)))
+    assert laws_broken(ledger) == []
+    shown = model_utilisation(ledger)
+    if shown is not None and shown.fraction is not None:
+        assert 0 <= shown.fraction <= 1 + 1e-9
