@@ -50,6 +50,7 @@ def test_the_keys_that_programs_rely_on() -> None:
         "backward": F,
         "recompute": 0,
         "optimizer": 0,
+        "evaluation": 0,
         "total": 2 * F,
         "matmul": 2 * F,
     }
@@ -67,7 +68,17 @@ def test_the_keys_that_programs_rely_on() -> None:
     assert memory["peak_allocated_bytes"] == LARGE + 3 * SMALL + 2 * 512
     assert memory["peak_reserved_bytes"] == memory["peak_allocated_bytes"]
     assert (memory["device"], memory["fits"], memory["out_of_memory"]) == ("cuda:0", True, None)
-    assert document["parameters"] == 1024 * 1024
+    assert document["parameters"] == document["trained_parameters"] == 1024 * 1024
+    assert document["run"] == {
+        "steps": 2,
+        "models": 1,
+        "flops": 4 * F,
+        "seconds": None,
+        "reported_share": {"flops": 0.5, "seconds": None},
+        "evaluation_share": {"flops": 0.0, "seconds": None},
+        "was_stopped": False,
+        "steps_differ": "",
+    }
     (line,) = document["lines"]
     assert (line["file"], line["line"]) == ("train.py", 41)
     assert (line["flops_forward"], line["flops_backward"]) == (F, F)

@@ -73,6 +73,17 @@ def traces(draw: st.DrawFn) -> Trace:
     return made.build()
 
 
+def test_a_large_product_uses_most_of_the_chip() -> None:
+    """The law is near enough to be broken."""
+    made = TraceBuilder()
+    made.run(mm_call(16384, 16384, 16384, "bfloat16"), (0, 0))
+    ledger = account(made.build(), roofline=Roofline(chip("H100-SXM")))
+    shown = model_utilisation(ledger)
+    assert shown is not None
+    assert shown.fraction is not None
+    assert 0.6 < shown.fraction < 1
+
+
 @given(trace=traces(), name=CHIPS)
 def test_no_trace_uses_more_than_the_chip_has(trace: Trace, name: str) -> None:
     ledger = account(trace, roofline=Roofline(chip(name)))

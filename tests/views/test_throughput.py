@@ -65,7 +65,7 @@ def test_token_ids_tell_tokens_and_samples(micro_batches: int) -> None:
     assert found.tokens.op == "aten.embedding"
     assert found.tokens.line is not None
     assert "self.words(ids)" in found.tokens.line.text
-    assert found.tokens_per_s == pytest.approx(128 * micro_batches / found.step_s)
+    assert found.tokens_per_s == pytest.approx(128 * micro_batches / found.seconds)
 
 
 def test_what_is_looked_up_again_is_no_new_token() -> None:
@@ -98,7 +98,7 @@ def test_images_tell_samples_and_no_tokens(micro_batches: int) -> None:
     assert found.samples is not None
     assert found.samples.size == 8 * micro_batches
     assert found.samples.op == "aten.convolution"
-    assert found.samples_per_s == pytest.approx(8 * micro_batches / found.step_s)
+    assert found.samples_per_s == pytest.approx(8 * micro_batches / found.seconds)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_rate_is_the_steps_batch_over_its_time() -> None:
     made.end_step()
     found = throughput(account(made.build(), roofline=stopwatch()))
     assert found is not None
-    assert found.step_s == pytest.approx(2 * MS)
+    assert found.seconds == pytest.approx(2 * MS)
     assert found.steps_per_s == pytest.approx(500)
     assert found.tokens_per_s == pytest.approx(20 / 2e-3)
     assert found.samples_per_s == pytest.approx(4 / 2e-3)

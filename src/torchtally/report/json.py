@@ -34,6 +34,7 @@ from torchtally.views.columns import largest_first
 from torchtally.views.modules import with_children
 from torchtally.views.parameters import ModelParameters, parameters_of
 from torchtally.views.step_time import calibrated_share
+from torchtally.views.steps import run_shares, unlike
 from torchtally.views.summary import judge, shortage_of
 from torchtally.views.throughput import Batch, Throughput, throughput
 from torchtally.views.utilisation import Utilisation, utilisations
@@ -66,6 +67,7 @@ def ledger_document(ledger: Ledger) -> Document:
         "steps": len(trace.step_ends),
         **_period(ledger),
         "ending": pick(trace.ending, "kind", "message"),
+        "run": _run(ledger),
         **_parameters(parameters_of(ledger)),
         "flops": _flops(ledger.total),
         "bytes": pick(ledger.total, *MOVED),
@@ -155,6 +157,20 @@ def changes_document(results: Sequence[ChangeResult]) -> list[Document]:
 def _largest_first(totals: dict[Key, Total]) -> list[tuple[Key, Total]]:
     """By time where there is any, FLOPs, bytes."""
     return sorted(totals.items(), key=lambda pair: largest_first((pair[1], (str(pair[0]),))))
+
+
+def _run(ledger: Ledger) -> Document:
+    """All that was run, and what share of it the reported period is."""
+    run = run_shares(ledger)
+    return {
+        **pick(run, "steps", "models"),
+        "flops": run.total.flops,
+        "seconds": None if ledger.roofline is None else run.total.seconds,
+        "reported_share": pick(run.reported, "flops", "seconds"),
+        "evaluation_share": pick(run.evaluation, "flops", "seconds"),
+        "was_stopped": run.was_stopped,
+        "steps_differ": unlike(ledger),
+    }
 
 
 def _parameters(parameters: ModelParameters | None) -> Document:

@@ -23,9 +23,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Of the steady-state step, at its predicted time."""
+    """Of the reported period, at its predicted time."""
 
-    step_s: float
+    seconds: float
+    steps: int
     tokens: Batch | None
     """Indices looked up in the embedding that most are looked up in; micro-batches add up."""
     samples: Batch | None
@@ -33,23 +34,29 @@ class Throughput:
 
     @property
     def steps_per_s(self) -> float:
-        return 1 / self.step_s
+        return self.steps / self.seconds
 
     @property
     def tokens_per_s(self) -> float | None:
-        return None if self.tokens is None else self.tokens.size / self.step_s
+        return None if self.tokens is None else self.tokens.size / self.seconds
 
     @property
     def samples_per_s(self) -> float | None:
-        return None if self.samples is None else self.samples.size / self.step_s
+        return None if self.samples is None else self.samples.size / self.seconds
 
 
 def throughput(ledger: Ledger) -> Throughput | None:
-    """None without times, without a whole step, or where no operator shows the batch's size."""
-    if not ledger.step_s or not ledger.trace.step_ends:
+    """None without times, without a whole step, of several models, or where no operator shows the
+    batch's size.
+    """
+    period = ledger.reported_period
+    is_of_one = period.step is not None or ledger.course.experiments == 1
+    if not ledger.step_s or not period.steps or not is_of_one:
         return None
     tokens, samples = tokens_of(ledger), samples_of(ledger)
-    return Throughput(ledger.step_s, tokens, samples) if tokens or samples else None
+    if tokens is None and samples is None:
+        return None
+    return Throughput(ledger.step_s, period.steps, tokens, samples)
 
 
 def tokens_of(ledger: Ledger) -> Batch | None:
