@@ -23,23 +23,20 @@ def never(tick: int) -> None:
     """No one counts the steps."""
 
 
-def always() -> bool:
-    return True
-
-
 class HandUpdates:
     """Follows gradients from backward passes into weights, by the numbers of storages."""
 
     def __init__(
         self, roles: dict[int, Role], trained: set[int], born: Callable[[int], int]
     ) -> None:
-        self.is_active: Callable[[], bool] = always
+        self.is_active = True
         """Whether the script has no torch optimizer, whose steps count otherwise."""
         self.end_step: Callable[[int], None] = never
         """Called with the tick at which a step has ended, when the next one begins."""
         self._roles = roles
         self._trained = trained
         self._born = born
+        # Numbers are never given twice: what dies while an optimizer exists may stay in these sets.
         self._leaves: set[int] = set()
         """Require grad: inputs, or weights should they be updated."""
         self._gradients: set[int] = set()
@@ -56,7 +53,7 @@ class HandUpdates:
         """A new tensor has taken a weight's place before."""
 
     def backward_ran(self, outputs: Sequence[int], tick: int) -> None:
-        if not self.is_active():
+        if not self.is_active:
             return
         if not self._gradients:
             self._first_gradient = tick
@@ -69,6 +66,8 @@ class HandUpdates:
         )
 
     def storage_died(self, number: int) -> None:
+        if not self.is_active:
+            return
         self._leaves.discard(number)
         self._gradients.discard(number)
         self._derived.discard(number)
@@ -78,7 +77,7 @@ class HandUpdates:
         self, invocation: Invocation, outputs: Sequence[int], tick: int, *, is_in_module: bool
     ) -> Phase:
         """Of an operator outside of backward passes. May end a step before it."""
-        if not self.is_active():
+        if not self.is_active:
             return Phase.FORWARD
         builds_graph = torch.is_grad_enabled() and self._leaves_read(invocation)
         if not (self._gradients or self._derived or self._updated):

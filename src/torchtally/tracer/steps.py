@@ -83,7 +83,8 @@ class Steps:
         """Those that this model's steps have updated, by id."""
         self._updated: list[Tensor] = []
         """Weights updated since the last training step ended."""
-        recorder.by_hand.is_active = lambda: not len(self._optimizers)
+        self._alive = 0
+        """Optimizers that exist: while there is one, updates by hand end no step."""
         recorder.by_hand.end_step = self._end_by_hand
 
     def stand_ins(self) -> list[StandIn]:
@@ -93,8 +94,15 @@ class Steps:
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             native_init(optimizer, *args, **kwargs)
             optimizers.add(optimizer)
+            self._alive += 1
+            self.recorder.by_hand.is_active = False
+            weakref.finalize(optimizer, self._optimizer_died).atexit = False
 
         return [StandIn(Optimizer, "__init__", init)]
+
+    def _optimizer_died(self) -> None:
+        self._alive -= 1
+        self.recorder.by_hand.is_active = not self._alive
 
     @contextmanager
     def watch(self) -> Iterator[None]:
