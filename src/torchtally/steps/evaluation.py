@@ -51,8 +51,9 @@ def _steps_differentiated(trace: Trace) -> list[bool]:
     """Whether each step has a backward pass; what follows the last one counts as if it had."""
     ends = trace.step_ends
     differentiated = [False] * len(ends) + [True]
+    backward = Phase.BACKWARD
     for op in trace.ops:
-        if op.phase is Phase.BACKWARD:
+        if op.phase is backward:
             differentiated[bisect_right(ends, op.clock)] = True
     return differentiated
 

@@ -14,13 +14,13 @@ class Flow:
         self.ops: Sequence[Op] = trace.ops
         self.is_view = [call.is_view for call in trace.calls]
         self._written_places = [_written_places(call) for call in trace.calls]
-        self._differentiated = frozenset(trace.differentiated)
+        self.differentiated = frozenset(trace.differentiated)
 
     @cached_property
     def untrained(self) -> list[int]:
         """Forward operators, views left out, from which no value reaches another phase."""
         forward, evaluation = Phase.FORWARD, Phase.EVALUATION
-        differentiated = self._differentiated
+        differentiated = self.differentiated
         needed: set[int] = set()
         untrained = []
         for place in range(len(self.ops) - 1, -1, -1):
@@ -52,7 +52,7 @@ class Flow:
             return False
         op = self.ops[place]
         is_forward = op.phase in (Phase.FORWARD, Phase.EVALUATION)
-        return not is_forward or op.clock in self._differentiated
+        return not is_forward or op.clock in self.differentiated
 
     def changed(self, place: int) -> list[int]:
         """Storages of its inputs that it writes to."""

@@ -5,12 +5,14 @@ are views, and of the forward pass what no backward pass depends on or what depe
 batches that are loaded, losses that are printed now and then.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from torchtally.steps.evaluation import STATE
 from torchtally.steps.flow import Flow
-from torchtally.trace import Phase, Trace
+from torchtally.trace import Op, Phase, Trace
 
 Signature = Mapping[Phase, tuple[int, ...]]
 """Numbers of calls by phase."""
@@ -21,18 +23,22 @@ MOST_DIFFERENCES = 3
 
 def signatures(flow: Flow) -> list[Signature]:
     """Of every completed step of a trace, in order."""
-    ends = flow.trace.step_ends
-    steps: list[dict[Phase, list[int]]] = [{phase: [] for phase in PHASES} for _ in ends]
-    left_out = _left_out(flow)
-    step = 0
-    for place, op in enumerate(flow.ops):
-        while step < len(ends) and op.clock >= ends[step]:
-            step += 1
-        if step == len(ends):
-            break
-        if op.phase in PHASES and not flow.is_view[op.call] and place not in left_out:
-            steps[step][op.phase].append(op.call)
-    return [{phase: tuple(calls) for phase, calls in step.items()} for step in steps]
+    left_out, is_view = _left_out(flow), flow.is_view
+    places = [bisect_left(flow.ops, end, key=clock) for end in (0, *flow.trace.step_ends)]
+    all_signatures: list[Signature] = []
+    for first, end in pairwise(places):
+        # By the phase's id: looking up an enum's member and hashing it run Python code.
+        calls: dict[int, list[int]] = {id(phase): [] for phase in Phase}
+        for place in range(first, end):
+            op = flow.ops[place]
+            if not is_view[op.call] and place not in left_out:
+                calls[id(op.phase)].append(op.call)
+        all_signatures.append({phase: tuple(calls[id(phase)]) for phase in PHASES})
+    return all_signatures
+
+
+def clock(op: Op) -> int:
+    return op.clock
 
 
 def _left_out(flow: Flow) -> set[int]:
@@ -40,8 +46,9 @@ def _left_out(flow: Flow) -> set[int]:
     storages, forward = flow.trace.storages, Phase.FORWARD
     left_out = set(flow.untrained)
     data: set[int] = {-1}
+    is_view, differentiated = flow.is_view, flow.differentiated
     for place, op in enumerate(flow.ops):
-        if op.phase is not forward or flow.is_view[op.call] or flow.is_differentiated(place):
+        if op.phase is not forward or is_view[op.call] or op.clock in differentiated:
             continue
         if data.issuperset(op.inputs):
             left_out.add(place)
