@@ -157,8 +157,9 @@ def test_a_step_that_there_is_not(
 def test_a_training_is_not_made_of_whole_runs(
     file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["show", file, "--step", "all", "--until", "100"]) == 2
-    assert "multiply a single step" in capsys.readouterr().err
+    for options in (["--step", "all", "--until", "100"], ["--step", "2..4", "--gpu", "A100-SXM"]):
+        assert main(["show", file, *options]) == 2
+        assert "Choose one: --step N" in capsys.readouterr().err
 
 
 def test_steps_that_differ_are_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

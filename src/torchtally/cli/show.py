@@ -199,8 +199,6 @@ def _report(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namesp
 def check(args: argparse.Namespace) -> None:
     """Raises UsageError for options that ask for two things at once, or for nothing."""
     is_money = args.until is not None or bool(args.price)
-    if is_money and isinstance(args.step, tuple | str):
-        raise UsageError("--until and --price multiply a single step: give --step one number.")
     if is_drawn(args) and (args.by or args.allocator or is_money or args.json is not None):
         raise UsageError("--roofline and --html are a separate view: give one at a time.")
     if is_drawn(args) and len(args.gpu) > 1:

@@ -1,7 +1,8 @@
 """The account of a trace: what each operator costs, and the totals of one training step.
 
-Costs are those of the *steady-state step*: the last training step that the run completed (the
-first one also allocates optimizer state), or the whole run when it completed none. Memory is that
+Costs are those of the *reported period*: a training step that others are like, as far as there is
+one (the first one also allocates optimizer state), or the step or steps that were asked for, or the
+whole run. Memory is that
 of the whole run, since a peak may come before or after that step. Time is predicted, by a roofline
 of the chip that the run was traced for or of any other; without a roofline there are no times.
 """

@@ -2,7 +2,7 @@
 
 FLOPs and bytes are whole numbers, seconds are not; unknown values are null. `flops`, `time`,
 `utilisation`, `throughput`, `lines`, `modules`, `ops` and `coverage` are of one period, which `per`
-names ("steady-state step 2"); `memory` is of the whole run.
+names ("steady-state step 2"); `memory` and `run` are of the whole run.
 """
 
 from collections import Counter
@@ -209,7 +209,7 @@ def _timing(ledger: Ledger, key: Callable[[Entry], Key]) -> Timing[Key]:
 
 
 def _time(ledger: Ledger) -> Document | None:
-    """Of the steady-state step; null where the chip's speed is not known."""
+    """Of the reported period; null where the chip's speed is not known."""
     roofline = ledger.roofline
     if roofline is None:
         return None

@@ -81,8 +81,8 @@ class Steps:
         self._steps_of_one_model = 0
         self._weights: dict[int, weakref.ref[Tensor]] = {}
         """Those that this model's steps have updated, by id."""
-        self._updated: list[Tensor] = []
-        """Weights updated since the last training step ended."""
+        self._updated: dict[int, weakref.ref[Tensor]] = {}
+        """Those updated since the last training step ended."""
         self._alive = 0
         """Optimizers that exist: while there is one, updates by hand end no step."""
         recorder.by_hand.end_step = self._end_by_hand
@@ -119,7 +119,7 @@ class Steps:
             return  # a forked process, which inherits torch's global hooks
         self.recorder.is_optimizing += 1
         for parameter in parameters(optimizer):
-            self._updated.append(parameter)
+            self._updated[id(parameter)] = weakref.ref(parameter)
             if parameter.requires_grad:
                 self.recorder.mark_trained(parameter)
             self.recorder.mark(parameter, Role.PARAMETER)
@@ -155,14 +155,15 @@ class Steps:
 
     def _count_model(self, steps: int) -> None:
         """A step that updates none of the weights of those before is the first of another model."""
-        updated, self._updated = self._updated, []
+        updated, self._updated = self._updated, {}
         is_same = any(
-            (weight := self._weights.get(id(parameter))) is not None and weight() is parameter
-            for parameter in updated
+            (known := self._weights.get(number)) is not None and known() is weight()
+            for number, weight in updated.items()
+            if weight() is not None
         )
         if not is_same:
             self._weights, self._steps_of_one_model = {}, 0
-        self._weights.update((id(parameter), weakref.ref(parameter)) for parameter in updated)
+        self._weights |= updated
         self._steps_of_one_model += steps
 
     def _ends(self) -> list[int]:

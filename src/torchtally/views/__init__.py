@@ -17,7 +17,7 @@ VIEWS = all_views()
 
 
 def by(ledger: Ledger, key: str) -> Table:
-    """The ledger's steady-state step (memory: its whole run), grouped. Raises UsageError for a key
+    """The ledger's reported period (memory: its whole run), grouped. Raises UsageError for a key
     that is not in VIEWS.
     """
     view = VIEWS.get(key)

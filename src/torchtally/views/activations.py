@@ -65,8 +65,8 @@ def activation_lines(ledger: Ledger) -> Table:
 
 
 def fullest_tick(ledger: Ledger) -> int:
-    """The first tick of the steady-state step with most bytes of activations."""
-    first, end = ledger.trace.steady_step
+    """The first tick of the reported period with most bytes of activations."""
+    first, end = ledger.reported_period.first, ledger.reported_period.end
     course = ledger.memory.by_category()[Category.ACTIVATIONS]
     return course.peak_tick_between(first, max(end, first + 1))
 
@@ -86,10 +86,9 @@ def _figures(part: list[Holding], saved: list[Holding]) -> tuple[int, float, int
 def _note(ledger: Ledger, tick: int, saved: list[Holding]) -> str:
     if not saved:
         return "No activations: no backward pass read anything that the forward pass made."
-    period = "the steady-state step" if ledger.trace.step_ends else "the run"
     is_peak = tick == ledger.memory.peak_tick
     return (
-        f"At the peak of activations in {period}: {moment_at(ledger, tick)}"
+        f"At the peak of activations in {ledger.period}: {moment_at(ledger, tick)}"
         f"{', the peak of the run' if is_peak else ''}. A tensor that several operators save "
         "is counted once, at the line that made it."
     )

@@ -119,8 +119,13 @@ def bill(
 ) -> Bill:
     """What a training takes on the chip that the ledger was timed for.
 
-    Raises UsageError for tokens where a step's are not known.
+    Raises UsageError for tokens where a step's are not known, and for a period of several steps.
     """
+    if ledger.reported_period.steps > 1:
+        raise UsageError(
+            f"Costs are those of one training step, repeated, and this is {ledger.period}.\n"
+            "Choose one: --step N; `--by step` lists them."
+        )
     chip = None if ledger.roofline is None else ledger.roofline.chip
     price = own_price or (chip.price if chip else None)
     missing = [why_no_time(ledger) or _why_no_steps(ledger, until)]

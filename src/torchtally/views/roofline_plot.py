@@ -58,7 +58,7 @@ class CallGroup:
 
 
 def roofline_plot(ledger: Ledger) -> Plot:
-    """The steady-state step's operators below the roof of the chip that they are timed for.
+    """The reported period's operators below the roof of the chip that they are timed for.
 
     Raises UsageError for a ledger without times.
     """

@@ -16,7 +16,7 @@ MUCH_OVERHEAD = 0.3
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Predicted time of the steady-state step."""
+    """Predicted time of the reported period."""
 
     step_s: float
     kernel_s: float

@@ -384,7 +384,7 @@ DEFINITIONS = {
 
 @view("utilisation", "MFU by each convention, HFU and MBU", "time")
 def utilisation(ledger: Ledger) -> Table:
-    """MFU by every convention, HFU and MBU of the steady-state step at its predicted time."""
+    """MFU by every convention, HFU and MBU of the reported period at its predicted time."""
     figures = utilisations(ledger)
     return Table(
         title="How much of the chip a step uses",
