@@ -207,6 +207,20 @@ def test_a_batch_that_is_loaded_early_is_not_evaluation() -> None:
     assert {op.phase for op in calls(trace, "aten._to_copy")} == {Phase.FORWARD}
 
 
+def test_a_check_of_the_batch_is_not_evaluation() -> None:
+    """transformers looks whether position ids begin anew, and drops the answer."""
+
+    def script() -> None:
+        training = Training()
+        for _ in range(3):
+            x = torch.ones(B, D, device="cuda") * 2
+            (x.diff() != 1).any()
+            training.step(x)
+
+    trace = course_of(traced(script)).trace
+    assert {op.phase for op in calls(trace, "aten.any")} == {Phase.FORWARD}
+
+
 def test_a_checkpointed_forward_is_not_evaluation() -> None:
     """Its first run builds no graph: the backward pass reads its input and runs it again."""
 

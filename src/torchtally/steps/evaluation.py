@@ -81,6 +81,9 @@ def _apart(flow: Flow, untrained: Sequence[int], kept: set[int]) -> tuple[set[in
     apart: set[int] = set()
     weighted: set[int] = set()
     joined: set[int] = set()
+    # Looks at what was loaded for training, and leads nowhere: a check of the batch.
+    of_batch: set[int] = set()
+    candidates = set(untrained)
     storages = flow.trace.storages
     for place in untrained:
         op = flow.ops[place]
@@ -98,10 +101,24 @@ def _apart(flow: Flow, untrained: Sequence[int], kept: set[int]) -> tuple[set[in
         ):
             joined.add(place)
             continue
-        apart.add(place)
         if Role.PARAMETER in roles or any(maker in weighted for maker in makers):
             weighted.add(place)
+        elif any(
+            maker in of_batch or (maker is not None and maker not in candidates)
+            for number, role in zip(numbers, roles, strict=True)
+            if role not in STATE and storages[number].born >= _first_tick(flow.trace, op.clock)
+            for maker in (flow.maker(number),)
+        ):
+            of_batch.add(place)
+            continue
+        apart.add(place)
     return apart, weighted
+
+
+def _first_tick(trace: Trace, tick: int) -> int:
+    """Of the step that a tick lies in."""
+    step = bisect_right(trace.step_ends, tick)
+    return trace.step_ends[step - 1] if step else 0
 
 
 def _keeps_state(
