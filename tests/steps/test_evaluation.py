@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given
 from torch import Tensor, nn
 
 import torchtally
+from tests.strategies import traces
 from tests.traces import traced
 from torchtally.ledger import Ledger
 from torchtally.steps import course_of
@@ -236,6 +238,15 @@ def test_a_checkpointed_forward_is_not_evaluation() -> None:
     ledger = accounted(script)
     assert products(ledger, Phase.FORWARD) == 2 * PRODUCT
     assert products(ledger, Phase.RECOMPUTE) == PRODUCT
+
+
+@given(trace=traces())
+def test_evaluation_that_was_told_apart_stays(trace: Trace) -> None:
+    """Accounting a ledger's own trace again changes nothing, and only forward work changes."""
+    once = course_of(trace).trace
+    assert course_of(once).trace == once
+    for before, after in zip(trace.ops, once.ops, strict=True):
+        assert before.phase is after.phase or before.phase is Phase.FORWARD
 
 
 def test_without_a_step_a_forward_pass_is_one() -> None:

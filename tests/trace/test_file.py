@@ -243,15 +243,18 @@ REFUSAL = Refusal("cuda:0", 0, 1, 0, 0, 0, 0, "")
         ("step_ends", 1, "order"),
         ("waits", 1, "order"),
         ("waits", 1 << 60, "`int` <="),
+        ("differentiated", 2, "order"),
+        ("differentiated", -1, "`int` >= 0"),
     ],
 )
 def test_a_row_that_contradicts_the_others_is_refused(
     tmp_path: Path, table: str, row: object, why: str
 ) -> None:
-    """The last row of a table is replaced; of step ends and waits, (2,) becomes (2, row)."""
-    trace = replace(small_trace(), refusals=(REFUSAL,), step_ends=(2,), waits=(2,))
+    """The last row of a table is replaced; of those of ticks, (2,) becomes (2, row)."""
+    ticks = dict.fromkeys(("step_ends", "waits", "differentiated"), (2,))
+    trace = replace(small_trace(), refusals=(REFUSAL,), **ticks)
     rows = getattr(trace, table)
-    kept = rows if table in ("step_ends", "waits") else rows[:-1]
+    kept = rows if table in ticks else rows[:-1]
     message = sealed_refusal(tmp_path, replace(trace, **{table: (*kept, row)}))
     assert why in message
 
