@@ -221,6 +221,19 @@ def test_an_optimizer_that_is_gone_does_not_hide_updates_by_hand() -> None:
     assert len(traced(script).step_ends) == 1 + STEPS
 
 
+def test_an_optimizer_that_is_made_later_counts_from_then_on() -> None:
+    def script() -> None:
+        in_place()
+        w = weight()
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        loss(w).backward()
+        optimizer.step()
+
+    trace = traced(script)
+    assert len(trace.step_ends) == STEPS + 1
+    assert list(trace.step_ends) == sorted(set(trace.step_ends))
+
+
 def test_an_inner_loop_that_is_differentiated_is_no_step() -> None:
     """MAML: the update of the inner loop is part of the forward pass."""
 

@@ -101,7 +101,9 @@ class HandUpdates:
         return Phase.OPTIMIZER
 
     def finish(self) -> None:
-        """The script is over: its last update ends a step."""
+        """The script is over, or has made an optimizer: its last update ends a step."""
+        if not self.is_active:
+            return
         if self._updated is None and self._is_functional:
             self._updated = self._replaced_until
         if self._updated is not None:
@@ -130,7 +132,7 @@ class HandUpdates:
         shapes = {tensor.shape for tensor, number in pairs if self._is_of_update(number)}
         return any(
             number >= 0
-            and tensor.dim() > 0
+            and tensor.numel() > 1
             and tensor.shape not in shapes
             and not self._is_of_update(number)
             for tensor, number in pairs

@@ -95,6 +95,7 @@ class Steps:
             native_init(optimizer, *args, **kwargs)
             optimizers.add(optimizer)
             self._alive += 1
+            self.recorder.by_hand.finish()
             self.recorder.by_hand.is_active = False
             weakref.finalize(optimizer, self._optimizer_died).atexit = False
 
