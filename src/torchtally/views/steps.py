@@ -15,6 +15,8 @@ from torchtally.views.view import view
 NOTHING = Total()
 AFTER = "after the last"
 WHOLE = "(no step)"
+MOST_NAMED = 4
+"""Of steps, or of those that follow each other, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +106,16 @@ def unlike(ledger: Ledger) -> str:
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """1, 3 to 5"""
+    """As "1, 3 to 5"; of many only the first."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
             parts[-1].append(number)
         else:
             parts.append([number])
-    return ", ".join(
-        f"{part[0]}" if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts
-    )
+    names = [f"{part[0]}" if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts]
+    left_out = len(numbers) - sum(map(len, parts[:MOST_NAMED]))
+    return ", ".join(names[:MOST_NAMED]) + (f" and {left_out} more" if left_out else "")
 
 
 # The view --------------------------------------------------------------------------------------
@@ -171,12 +173,12 @@ def _columns(*, is_timed: bool) -> tuple[Column, ...]:
     )
     return (
         Column("steps", "step", Unit.NAME),
-        Column("count", "ops", Unit.COUNT, rank=2),
+        Column("count", "ops", Unit.COUNT, rank=3),
         *(times if is_timed else ()),
         Column("share", "of run", Unit.FRACTION),
         Column("flops", "FLOPs", Unit.FLOPS),
-        Column("flops_evaluation", "eval FLOPs", Unit.FLOPS, rank=1),
-        Column("like", "kind", Unit.NAME, rank=3),
+        Column("flops_evaluation", "eval FLOPs", Unit.FLOPS, rank=2),
+        Column("like", "kind", Unit.NAME, rank=1),
         Column("remark", "", Unit.TEXT, rank=4),
     )
 
