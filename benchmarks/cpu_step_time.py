@@ -226,9 +226,9 @@ def predicted(workload: Workload) -> dict[str, Any]:
         ledger = account(session.trace(Ending("exit")), roofline=cpu)
     ledger.check()
     kernels: Counter[str] = Counter()
-    for entry in ledger.steady:
+    for entry in ledger.reported:
         kernels[entry.call.name] += ledger.slot(entry).kernel_s
-    slots = map(ledger.slot, ledger.steady)
+    slots = map(ledger.slot, ledger.reported)
     calibrated_s = sum(slot.kernel_s for slot in slots if slot.is_calibrated)
     return {
         "step_s": ledger.step_s,

@@ -13,15 +13,18 @@ from tests.traces import traced
 from tests.views.stopwatch import DATASHEET, H100, MS, stopwatch, without_peak
 from torchtally.ledger import Ledger, account
 from torchtally.report.terminal import table_text
+from torchtally.report.text import summary_text
 from torchtally.timing.roofline import Bound, Kernel, Roofline
 from torchtally.timing.targets import host_chip
 from torchtally.trace import Call, Phase, Role, Trace
 from torchtally.views import by
 from torchtally.views.parameters import parameters_of
+from torchtally.views.summary import summarise
 from torchtally.views.utilisation import (
     Utilisation,
     laws_broken,
     looked_up,
+    model_split,
     model_utilisation,
     peak_of,
     utilisations,
@@ -30,6 +33,10 @@ from torchtally.work.convention import Convention
 
 M = 1024
 PRODUCT_FLOPS = 2 * M**3
+
+
+def page(ledger: Ledger) -> str:
+    return summary_text(summarise(ledger))
 
 
 def figures(ledger: Ledger) -> dict[str, Utilisation]:
@@ -115,10 +122,19 @@ def test_each_dtype_is_held_against_its_own_peak() -> None:
     }
     ledger = account(one_of_each("float32", "bfloat16"), roofline=stopwatch())
     total = replace(ledger.total, seconds=sum(at_peak.values()))
-    mfu = figures(replace(ledger, total=total))["mfu_full"]
-    assert mfu.amount == 2 * PRODUCT_FLOPS
+    found = figures(replace(ledger, total=total))
+    mfu, fp32, bf16 = (found[f"mfu_full{part}"] for part in ("", "_float32", "_bfloat16"))
+    assert mfu.amount == 2 * PRODUCT_FLOPS == fp32.amount + bf16.amount
     assert mfu.fraction == pytest.approx(1)
-    assert mfu.of == "promised dense float32 for 50.0 % and bfloat16 for 50.0 % of the FLOPs"
+    assert fp32.fraction + bf16.fraction == pytest.approx(mfu.fraction)
+    assert mfu.of == "promised dense float32 and bfloat16"
+    assert bf16.of == "promised dense bfloat16"
+    assert model_split(ledger) == tuple(
+        figure for figure in utilisations(ledger) if figure.name.startswith("of it in")
+    )
+    text = " ".join(page(ledger).split())
+    assert "promised dense float32 and bfloat16 (" in text
+    assert "% of it in float32," in text
     note = " ".join(by(ledger, "utilisation").note.split())
     assert "FLOPs of each dtype are held against its own peak" in note
 

@@ -136,7 +136,7 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
     text = f"{what}: {format_seconds(step_time.step_s)} {_trust(step_time)}"
     yield from _prose(f"{text}: {shares}" if shares else text, width)
     figures = (
-        _mfu(step_time.utilisation),
+        _mfu(step_time.utilisation, step_time.split),
         _throughput(step_time.throughput, summary.own_root),
         _overhead(step_time) if step_time.is_overhead_bound else "",
     )
@@ -161,12 +161,20 @@ def _trust(step_time: StepTime) -> str:
     )
 
 
-def _mfu(utilisation: Utilisation | None) -> str:
+def _mfu(utilisation: Utilisation | None, split: Sequence[Utilisation]) -> str:
     """Nothing without matrix products, or where the chip has no peak for them."""
     if utilisation is None or utilisation.fraction is None or utilisation.peak_per_s is None:
         return ""
     peak = f"{format_flop_per_s(utilisation.peak_per_s)} {utilisation.of}"
-    return f"{utilisation.name}: {format_fraction(utilisation.fraction)} of {peak}."
+    parts = ", ".join(
+        f"{format_fraction(part.fraction)} {part.name}"
+        for part in split
+        if part.fraction is not None
+    )
+    return (
+        f"{utilisation.name}: {format_fraction(utilisation.fraction)} of {peak}"
+        f"{f' ({parts})' if parts else ''}."
+    )
 
 
 def _throughput(throughput: Throughput | None, root: str) -> str:

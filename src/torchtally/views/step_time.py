@@ -8,7 +8,7 @@ from torchtally.timing.calibration import Calibration
 from torchtally.timing.roofline import Bound
 from torchtally.views.columns import part_of
 from torchtally.views.throughput import Throughput, throughput
-from torchtally.views.utilisation import Utilisation, model_utilisation
+from torchtally.views.utilisation import Utilisation, model_split, model_utilisation
 
 MUCH_OVERHEAD = 0.3
 """Of a step's time: beyond it, a report says what would help."""
@@ -30,6 +30,8 @@ class StepTime:
     """Of the kernels' time, what operators take that the calibration measured."""
     utilisation: Utilisation | None
     """MFU by the ledger's convention."""
+    split: tuple[Utilisation, ...]
+    """Its parts in each dtype, where several matter."""
     throughput: Throughput | None
     untimed: tuple[Untimed, ...]
 
@@ -73,6 +75,7 @@ def step_time(ledger: Ledger) -> StepTime | None:
         calibration=roofline.calibration,
         calibrated_share=calibrated_share(ledger),
         utilisation=model_utilisation(ledger),
+        split=model_split(ledger),
         throughput=throughput(ledger),
         untimed=ledger.untimed,
     )

@@ -14,7 +14,7 @@ or by the rule of six FLOPs for each parameter and token, which leaves attention
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torchtally.chips import Chip
@@ -22,7 +22,7 @@ from torchtally.errors import UsageError
 from torchtally.ledger import Entry, Ledger
 from torchtally.table import Cell, Column, Table
 from torchtally.trace import Phase, Role
-from torchtally.units import Unit, format_fraction
+from torchtally.units import Unit
 from torchtally.views.bounds import NO_TIMES
 from torchtally.views.columns import part_of
 from torchtally.views.matrix_work import (
@@ -87,15 +87,17 @@ class PeakRate:
         return sum(part.flops for part in self.counted) / ideal_s if ideal_s else None
 
     @property
-    def description(self) -> str:
-        """As "promised dense bfloat16", with shares where more than one dtype matters."""
-        what = "best measured" if self.is_measured else "promised dense"
+    def split(self) -> tuple[PeakPart, ...]:
+        """Most FLOPs first, where more than one dtype matters."""
         flops = sum(part.flops for part in self.counted)
-        matter = [part for part in self.counted if part.flops > SMALL_SHARE * flops]
-        if len(matter) < 2:
-            return f"{what} {self.dtype}"
-        shares = (f"{part.dtype} for {format_fraction(part.flops / flops)}" for part in matter)
-        return f"{what} {' and '.join(shares)} of the FLOPs"
+        matter = tuple(part for part in self.counted if part.flops > SMALL_SHARE * flops)
+        return matter if len(matter) > 1 else ()
+
+    @property
+    def description(self) -> str:
+        """As "promised dense bfloat16", of all dtypes that matter."""
+        what = "best measured" if self.is_measured else "promised dense"
+        return f"{what} {' and '.join(part.dtype for part in self.split) or self.dtype}"
 
 
 SMALL_SHARE = 0.01
@@ -151,11 +153,15 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
         peak = _peak(works, chip, count)
         return Utilisation(key, name, convention, amount, per_s, peak.flop_per_s, peak.description)
 
+    model_key = "mfu_causal" if ledger.convention is Convention.CAUSAL else "mfu_full"
+
     def figures() -> Iterator[Utilisation]:
         for count in _counts(ledger, works):
             figure = flops(*count)
             if not (is_above_peak(figure) and counts_too_much(figure, works)):
                 yield figure
+                if figure.key == model_key:
+                    yield from in_dtypes(figure, _peak(works, chip, count[-1]), step_s)
         moved = ledger.total.bytes
         yield Utilisation(
             "mbu",
@@ -175,6 +181,24 @@ BY_PARAMETERS = frozenset({"mfu_6n", "mfu_6n_inner", "mfu_palm"})
 ROUNDING = 1e-9
 
 
+PART = "of it in "
+
+
+def in_dtypes(figure: Utilisation, peak: PeakRate, step_s: float) -> Iterator[Utilisation]:
+    """Its parts in each dtype, where several matter: their fractions sum to its own."""
+    for part in peak.split:
+        yield replace(
+            figure,
+            key=f"{figure.key}_{part.dtype}",
+            name=f"{PART}{part.dtype}",
+            convention=f"the part of it that is computed in {part.dtype}",
+            amount=part.flops,
+            per_s=part.flops / step_s if step_s else None,
+            peak_per_s=part.flop_per_s,
+            of=PeakRate((part,), peak.is_measured).description,
+        )
+
+
 def is_above_peak(figure: Utilisation) -> bool:
     return figure.fraction is not None and figure.fraction > 1 + ROUNDING
 
@@ -190,7 +214,7 @@ def counts_too_much(figure: Utilisation, works: Iterable[Work]) -> bool:
 def laws_broken(ledger: Ledger) -> list[str]:
     """What claims more than the chip can do, in words: a mistake of ours wherever it happens."""
     return [
-        f"{figure.name} is {figure.fraction:.4f} of the {figure.of}"
+        f"{figure.name} is {figure.fraction} of the {figure.of}"
         for figure in utilisations(ledger)
         if is_above_peak(figure)
     ]
@@ -204,6 +228,14 @@ def model_utilisation(ledger: Ledger) -> Utilisation | None:
     by_key = {utilisation.key: utilisation for utilisation in utilisations(ledger)}
     is_causal = ledger.convention is Convention.CAUSAL or "mfu_full" not in by_key
     return by_key.get("mfu_causal" if is_causal and "mfu_causal" in by_key else "mfu_full")
+
+
+def model_split(ledger: Ledger) -> tuple[Utilisation, ...]:
+    """The parts of that MFU in each dtype, where several matter."""
+    model = model_utilisation(ledger)
+    prefix = "" if model is None else f"{model.key}_"
+    parts = (figure for figure in utilisations(ledger) if figure.key.startswith(prefix))
+    return tuple(part for part in parts if part.name.startswith(PART)) if prefix else ()
 
 
 def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, str, int, "Count"]]:
