@@ -1,6 +1,6 @@
 r"""The file of a trace: one line of text, then a compressed body.
 
-    torchtally trace format=5 packed=48211 body=812345 blake2b=5f1d...\n
+    torchtally trace format=6 packed=48211 body=812345 blake2b=5f1d...\n
     <zlib of the msgpack that `Trace.save` makes>
 
 The line gives the sizes and a digest of the body: a file cut short or changed by a single byte is
@@ -23,7 +23,7 @@ from torchtally.atomic import write_atomically
 from torchtally.errors import TraceFileError
 from torchtally.trace.checks import InvalidTraceError
 
-FORMAT = 5
+FORMAT = 6
 MAGIC = b"torchtally trace "
 HEADER = re.compile(
     rb"torchtally trace format=([0-9]{1,6}) packed=([0-9]{1,12}) body=([0-9]{1,12})"
