@@ -5,6 +5,7 @@
     │   └── UnknownChipError   a GPU name that no row of the table answers (exit 2)
     ├── ScriptError            the user's script cannot be run             (exit 2)
     ├── CheckpointError        cannot be written, or is damaged            (exit 1)
+    ├── OutputError            stdout is closed or full                    (exit 1)
     ├── TraceFileError         not a trace, cut short, or of another version (exit 1)
     └── UnsupportedError       the virtual GPU cannot do this, and says so (exit 1)
 
@@ -36,6 +37,10 @@ class ScriptError(TallyError):
 
 class CheckpointError(TallyError):
     """A checkpoint that cannot be written, or is not as it was written."""
+
+
+class OutputError(TallyError):
+    """A report that cannot be printed: stdout is closed, or its disk is full."""
 
 
 class TraceFileError(TallyError):

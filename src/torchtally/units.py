@@ -3,6 +3,7 @@
 Everywhere else FLOPs and bytes are ints, speeds are FLOP/s and bytes/s, times are seconds.
 
     format_bytes        1.50 GiB        binary, as memory is sold to a program
+    format_label_bytes  80 GB           decimal, as a chip's label has it
     format_byte_per_s   3.35 TB/s       decimal, as bandwidth is printed in datasheets
     format_flops        6.30 TFLOPs     work
     format_flop_per_s   989.40 TFLOP/s  speed
@@ -114,6 +115,11 @@ WATT_HOURS: Sequence[Rung] = [
 def format_bytes(n: int) -> str:
     """Bytes in binary units: "512 B", "1.50 GiB"."""
     return _in_units(n, BYTES)
+
+
+def format_label_bytes(n: int) -> str:
+    """Memory as a chip's label has it, in decimal units: "80 GB"."""
+    return f"{n / 1e9:.3g} GB"
 
 
 def format_byte_per_s(speed: float) -> str:
@@ -301,6 +307,8 @@ NUMBER = re.compile(
 
 MOST = 10**100
 """More than anybody means, and still a float."""
+MOST_CHARACTERS = 200
+"""Of a number: Python refuses to read one of more than 4300 digits."""
 
 PARSED_BYTES: Mapping[str, Fraction] = {
     "": Fraction(1),
@@ -334,6 +342,8 @@ PARSED_FLOP_PER_S: Mapping[str, Fraction] = {
 
 def _parse(text: str, units: Mapping[str, Fraction], kind: str, examples: str) -> Fraction:
     """The exact amount that `text` says. Units are spelled exactly: Gb is an eighth of GB."""
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(f"{text[:20]}... is not {kind}. These work: {examples}.")
     match = NUMBER.fullmatch(text.strip())
     unit = match["unit"].strip() if match else ""
     if match is None or unit not in units:

@@ -10,10 +10,22 @@ from subprocess import run
 
 import pytest
 
+import torchtally
 from torchtally import chips as hardware
-from torchtally.chips import USERS_TABLE, Chip, Peak, chip, cluster, known_chips, load_chips
+from torchtally.chips import (
+    USERS_TABLE,
+    Chip,
+    Peak,
+    chip,
+    cluster,
+    family_variant,
+    find_chip,
+    known_chips,
+    load_chips,
+)
 from torchtally.chips.capabilities import BFLOAT16_SINCE, FLOAT8_SINCE
 from torchtally.chips.capabilities import capability as row_of
+from torchtally.chips.families import DEFAULT, spelled
 from torchtally.cli import main
 from torchtally.errors import UnknownChipError, UnsupportedError, UsageError
 from torchtally.report.chip import chip_text
@@ -421,8 +433,8 @@ def test_driver_names(driver_name, name):
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("H100", ["H100-SXM", "H100-PCIe", "H100-NVL"]),  # three chips; none is the default
-        ("A100", ["A100-PCIe-40GB", "A100-PCIe", "A100-SXM-40GB", "A100-SXM"]),
+        ("NVIDIA H100", ["H100-SXM", "H100-PCIe", "H100-NVL"]),  # said by no driver
+        ("NVIDIA A100", ["A100-PCIe-40GB", "A100-PCIe", "A100-SXM-40GB", "A100-SXM"]),
         ("h100-smx", ["H100-SXM"]),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", ["RTX-4090"]),  # another die
         ("NVIDIA GeForce RTX 4090 D", ["RTX-4090"]),
@@ -447,6 +459,67 @@ def test_an_unknown_name_is_an_error_that_lists_near_ones(name, near):
     assert near or "Did you mean" not in message
 
 
+# Families -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("H100", "H100-SXM"),
+        ("h100", "H100-SXM"),
+        ("A100", "A100-SXM"),
+        ("a100_40gb", "A100-SXM-40GB"),
+        ("V100", "V100-SXM-16GB"),
+        ("H200", "H200-SXM"),
+        ("4090", "RTX-4090"),
+        ("A6000", "RTX-A6000"),
+        ("6000 Ada", "RTX-6000-Ada"),
+        ("MI300", "MI300X"),
+        ("L40", "L40"),  # a chip of its own, beside the L40S
+    ],
+)
+def test_a_family_is_its_commonest_variant(family, name):
+    assert chip(family).name == name
+    assert torchtally.chip(family).name == name
+
+
+def test_a_family_says_which_chips_it_could_be():
+    h100 = family_variant("H100")
+    assert (h100.chip.name, h100.others) == ("H100-SXM", ("H100-PCIe", "H100-NVL"))
+    assert family_variant("a100").others == ("A100-PCIe-40GB", "A100-PCIe", "A100-SXM-40GB")
+    assert family_variant("H200").others == ("H200-NVL",)
+    assert family_variant("4090").others == ()
+    for own in ("H100-SXM", "L40", "NVIDIA H200", "RTX-A6000", "banana"):
+        assert family_variant(own) is None
+
+
+def test_every_family_is_one_chip():
+    names = {spelled(one.name) for one in known_chips()}
+    for one in known_chips():
+        for family in one.families:
+            assert chip(family) is one
+            assert spelled(family) not in names
+    assert chip(DEFAULT).compute_capability is not None  # scripts run on it
+
+
+def test_two_chips_of_a_family_cannot_both_be_its_commonest(tmp_path):
+    one = MINE.replace("[chip.peaks]", 'families = ["Mine"]\n[chip.peaks]')
+    with pytest.raises(UsageError, match=r"Mine-1 and Mine-2 all answer to 'mine'"):
+        load_chips(written(tmp_path, one + one.replace("Mine-1", "Mine-2")))
+
+
+def test_a_driver_never_means_a_family():
+    assert find_chip("A100") is None  # what a trace or a calibration names is one chip
+
+
+def test_a_chip_of_the_users_own_may_have_a_familys_name(tmp_path, monkeypatch):
+    own = MINE.replace("Mine-1", "H100")
+    monkeypatch.setenv(USERS_TABLE, str(written(tmp_path, own)))
+    assert chip("H100").name == "H100"
+    assert family_variant("H100") is None
+    assert chip("A100").name == "A100-SXM"
+
+
 # Clusters -----------------------------------------------------------------------------------------
 
 
@@ -460,8 +533,9 @@ def test_clusters():
             cluster(text)
     with pytest.raises(UsageError, match="4x2xH100-SXM"):
         cluster("0xH100-SXM")
+    assert (cluster("8xH100").count, cluster("8xH100").chip.name) == (8, "H100-SXM")
     with pytest.raises(UnknownChipError, match="H100-SXM"):
-        cluster("8xH100")
+        cluster("8xH100-SXN")
 
 
 @pytest.mark.parametrize(
@@ -730,9 +804,8 @@ def test_tally_gpus_tells_of_one_chip(capsys, tmp_path, monkeypatch):
     page = capsys.readouterr().out
     assert "989.40 TFLOP/s  dense bfloat16 [" in page
     assert "$4.29/h  price [" in page
-    with pytest.raises(SystemExit):
-        main(["gpus", "H100"])
-    assert "Did you mean H100-SXM" in capsys.readouterr().err
+    assert main(["gpus", "H1000"]) == 2
+    assert "No chip is called 'H1000'" in capsys.readouterr().err
     monkeypatch.setenv(USERS_TABLE, str(written(tmp_path, MINE)))
     assert main(["gpus"]) == 0
     assert "Mine-1" in capsys.readouterr().out

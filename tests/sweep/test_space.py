@@ -125,7 +125,7 @@ def test_values_joined_by_commas_are_split_again(values: list[str]) -> None:
         ("model.layers=1.5", "model.layers: expected a whole number"),
         ("on_spike=x", "on_spike: expected note, skip, stop, got 'x'."),
         ("optimizer.betas=0.9", "an array such as [0.9, 0.95], or none"),
-        ("optimizer.betas=[0.9", "is not a TOML value"),
+        ("optimizer.betas=[0.9", "cannot be read as a TOML value"),
         ("seed=1,,2", "a value is empty"),
         ("seed", "has no values"),
         ("seed=", "has no values"),

@@ -86,7 +86,7 @@ def test_a_mistake_is_named(key: str) -> None:
 def test_what_is_no_toml(tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
     path.write_text("steps = = 3")
-    with pytest.raises(UsageError, match=r"broken\.toml: is not valid TOML"):
+    with pytest.raises(UsageError, match=r"broken\.toml: cannot be read as a config in TOML"):
         read_config(path)
     with pytest.raises(UsageError, match=r"nowhere\.toml: cannot be read"):
         read_config(tmp_path / "nowhere.toml")

@@ -2,9 +2,11 @@
 
 The table is `chips.toml`. Two rules hold everywhere. A peak is dense: a
 rate with sparsity is recorded beside it and never used. And an unknown chip, or a number that no
-source gives, is an error: no chip stands in for another.
+source gives, is an error: no chip stands in for another. The name of a family means its commonest
+variant, and the command line says which.
 
     chip("H100-SXM").peak_flop_per_s("bfloat16")    989.4e12
+    chip("H100")                                    a family's commonest variant: H100-SXM
     chip(torch.cuda.get_device_name())              by what the driver calls it
     cluster("1024xH100-SXM").nodes                  128
 
@@ -32,10 +34,18 @@ from torchtally.chips.chip import (
     Price,
 )
 from torchtally.chips.clusters import Cluster, cluster
-from torchtally.chips.lookup import USERS_TABLE, chip, find_chip, known_chips
+from torchtally.chips.families import DEFAULT, Variant
+from torchtally.chips.lookup import (
+    USERS_TABLE,
+    chip,
+    family_variant,
+    find_chip,
+    known_chips,
+)
 from torchtally.chips.table import TABLE, load_chips
 
 __all__ = [
+    "DEFAULT",
     "SAME_RATE",
     "TABLE",
     "USERS_TABLE",
@@ -44,8 +54,10 @@ __all__ = [
     "Link",
     "Peak",
     "Price",
+    "Variant",
     "chip",
     "cluster",
+    "family_variant",
     "find_chip",
     "known_chips",
     "load_chips",

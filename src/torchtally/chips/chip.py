@@ -106,6 +106,8 @@ class Chip:
     sources: Mapping[str, str] = field(hash=False, default_factory=dict)
     """Field name to source, for numbers that come from somewhere else."""
     aliases: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    """Names of whole families, of which it is the commonest variant."""
     driver_names: tuple[str, ...] = ()
     compute_capability: tuple[int, int] | None = None
     multiprocessors: int | None = None
@@ -135,6 +137,11 @@ class Chip:
     def device_name(self) -> str:
         """The full name, as the driver and torch.cuda.get_device_name report it."""
         return self.driver_names[0] if self.driver_names else self.name
+
+    @property
+    def label_bytes(self) -> int:
+        """The memory that people call the chip by."""
+        return self.memory_label_bytes or self.memory_bytes
 
     @property
     def total_memory_bytes(self) -> int:

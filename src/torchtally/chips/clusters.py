@@ -77,12 +77,21 @@ class Cluster:
         return link
 
 
+CLUSTER = re.compile(r"((?:\d+\s*[xX×]\s*){0,2})(.+)")
+
+
+def chip_name(text: str) -> str:
+    """The name alone: "H100-SXM" of "4x2xH100-SXM"."""
+    match = CLUSTER.fullmatch(text.strip())
+    return match[2] if match else text
+
+
 def cluster(text: str, among: Sequence[Chip] | None = None) -> Cluster:
     """The chips that "1024xH100-SXM" names; 4 nodes of 2 for "4x2xA100-PCIe"; one for "T4".
 
     Raises UsageError for a count of zero and UnknownChipError for a chip that is not known.
     """
-    match = re.fullmatch(r"((?:\d+\s*[xX×]\s*){0,2})(.+)", text.strip())
+    match = CLUSTER.fullmatch(text.strip())
     counts = [int(number) for number in re.findall(r"\d+", match[1])] if match else [0]
     if match is None or 0 in counts:
         raise UsageError(

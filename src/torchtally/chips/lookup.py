@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 from torchtally.chips.chip import Chip
+from torchtally.chips.families import Variant, variant
 from torchtally.chips.names import essence, essences, near_matches
 from torchtally.chips.table import TABLE, load_chips
 from torchtally.errors import UnknownChipError
@@ -26,19 +27,30 @@ def known_chips() -> tuple[Chip, ...]:
 
 
 def chip(name: str, among: Sequence[Chip] | None = None) -> Chip:
-    """As `find_chip`. Raises UnknownChipError with the near matches."""
+    """As `find_chip`; the name of a family ("H100") is its commonest variant (`family_variant`).
+
+    Raises UnknownChipError with the near matches.
+    """
     chips = known_chips() if among is None else among
     named = find_chip(name, chips)
+    if named is None and (chosen := variant(name, chips)) is not None:
+        named = chosen.chip
     if named is None:
         raise UnknownChipError(_unknown(name, chips))
     return named
+
+
+def family_variant(name: str) -> Variant | None:
+    """The chip that `chip` takes for a family's name; None where the name is a chip's own."""
+    return variant(name, known_chips())
 
 
 def find_chip(name: str, among: Sequence[Chip] | None = None) -> Chip | None:
     """The chip of this name, alias or driver name; case, spaces, "-" and "_" do not matter.
 
     The whole name must agree: "NVIDIA GeForce RTX 4090 Laptop GPU" is not an RTX 4090, a MIG slice
-    is not an H100, and "A100" alone could be any of four. Of `among`, earlier ones win.
+    is not an H100, and "A100" alone could be any of four (`chip` takes the commonest). Of `among`,
+    earlier ones win.
     None for a name that no chip has.
     """
     chips = known_chips() if among is None else among

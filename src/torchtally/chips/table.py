@@ -1,7 +1,6 @@
 """Reading chips from TOML: every key is checked, and an error says file, chip and key."""
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -12,10 +11,13 @@ from types import MappingProxyType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from torchtally.chips.chip import PEAK_DTYPES, Chip, Node, Peak, Price
+from torchtally.chips.families import families
 from torchtally.chips.names import essences
 from torchtally.errors import UsageError
+from torchtally.reading import parse_toml, read_text
 
 TABLE = Path(__file__).with_name("chips.toml")
+WHAT = "a table of chips"
 
 
 def load_chips(path: str | Path) -> tuple[Chip, ...]:
@@ -24,20 +26,13 @@ def load_chips(path: str | Path) -> tuple[Chip, ...]:
     Raises UsageError naming the file, the chip and the key that is wrong.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as a table of chips: {error}") from error
-    return _chips(path, text)
+    return _chips(path, read_text(path, WHAT))
 
 
 @lru_cache(maxsize=8)
 def _chips(path: Path, text: str) -> tuple[Chip, ...]:
     """Remembered by what the file says, so that asking again costs no more than reading it."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: cannot be read as a table of chips: {error}") from error
+    document = parse_toml(text, str(path), WHAT)
     rows = document.get("chip")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UsageError(f"{path}: holds no chips. Each begins with a line [[chip]].")
@@ -48,10 +43,17 @@ def _chips(path: Path, text: str) -> tuple[Chip, ...]:
 
 def _check_distinct(path: Path, loaded: Sequence[Chip]) -> None:
     """No two chips of one file answer to the same name."""
-    counts = Counter(name for chip in loaded for name in essences(chip))
+    for names in (essences, families):
+        _check_unique(path, loaded, names)
+
+
+def _check_unique(
+    path: Path, loaded: Sequence[Chip], names: Callable[[Chip], frozenset[str]]
+) -> None:
+    counts = Counter(name for chip in loaded for name in names(chip))
     for name, count in counts.items():
         if count > 1:
-            owners = [chip.name for chip in loaded if name in essences(chip)]
+            owners = [chip.name for chip in loaded if name in names(chip)]
             raise UsageError(f"{path}: {' and '.join(owners)} all answer to {name!r}.")
 
 

@@ -12,23 +12,26 @@ and imports torch, rich and msgspec inside functions only, so that `tally --help
 import argparse
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 
 from torchtally.cli.arguments import Parser
-from torchtally.errors import TallyError
+from torchtally.errors import OutputError, TallyError
 
 COMMANDS = ("run", "show", "fit", "plan", "train", "sweep", "data", "audit", "bench", "gpus")
 """In the order of `tally --help`."""
 
+NOTHING_ASKED = 2
+"""`tally` alone prints its help. Nothing was done: a script with an empty variable notices."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """128 and the signal's number, as a shell reports a program that SIGINT or SIGPIPE ended."""
 
 EPILOG = """\
 examples:
-  tally run train.py --gpu H100-SXM             what does each line of a training step cost?
-  tally run train.py --batch_size=32 --gpu A100-SXM-80GB -o big.tally
+  tally run train.py                            what does each line of a training step cost?
+  tally run train.py --batch_size=32 --gpu A100 -o big.tally
   tally show big.tally --by module --top 20     other views of it, without running again
   tally fit train.py --vary "--batch_size={}" --gpu H100-SXM    the largest that fits
   tally plan llama-3-70b --tokens 15T --gpus 1024xH100-SXM      napkin math with its working
@@ -45,20 +48,32 @@ def main(argv: list[str] | None = None) -> int:
     if sys.stderr is None:  # closed by the caller: messages must not land in stdout
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
-        args = parser(argv).parse_args(argv)
+        if not argv:
+            parser(argv).print_help()
+            return NOTHING_ASKED
+        args = _parsed(argv)
         status: int = args.command(args)
-        if sys.stdout is not None and not sys.stdout.closed:
-            sys.stdout.flush()
+        _flush_stdout()
     except TallyError as error:
-        print(f"tally: error: {_printable(str(error))}", file=sys.stderr)
+        if isinstance(error, OutputError):
+            _silence_stdout()
+        _say(f"tally: error: {_printable(str(error))}")
         return error.exit_code
     except KeyboardInterrupt:
-        print("tally: interrupted", file=sys.stderr)
+        _say("tally: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()
         return BROKEN_PIPE
     return status
+
+
+def _parsed(argv: list[str]) -> argparse.Namespace:
+    try:
+        return parser(argv).parse_args(argv)
+    except SystemExit:  # --help and --version have printed
+        _flush_stdout()
+        raise
 
 
 def parser(argv: list[str]) -> argparse.ArgumentParser:
@@ -97,7 +112,22 @@ def _printable(message: str) -> str:
     return "".join(char if char == "\n" or char.isprintable() else "?" for char in message)
 
 
+def _say(message: str) -> None:
+    """On stderr, which may be as full or as closed as stdout: the exit code then says it alone."""
+    with suppress(OSError, ValueError):
+        print(message, file=sys.stderr, flush=True)
+
+
+def _flush_stdout() -> None:
+    from torchtally.cli.output import unwritable_as_error
+
+    if sys.stdout is not None and not sys.stdout.closed:
+        with unwritable_as_error():
+            sys.stdout.flush()
+
+
 def _silence_stdout() -> None:
-    """The reader has gone: keep Python from failing when it flushes stdout at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    """Its reader has gone or its disk is full: keep Python from failing when it flushes at exit."""
+    with suppress(OSError, ValueError, AttributeError):  # a stream without a file, or none at all
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())

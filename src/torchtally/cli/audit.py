@@ -12,6 +12,7 @@ from torchtally.cli.arguments import (
     fraction,
     positive_count,
 )
+from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, place_of
 from torchtally.errors import UsageError
 
@@ -89,6 +90,8 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.runs.protocol import MeasureRequest
 
     check_script(args, "tally audit train.py")
+    if args.gpu is not None:
+        say_variants([args.gpu], is_quiet=args.quiet)
     args.json, output_place = place_of(args.json, "--json"), place_of(args.output, "-o")
     ours = MeasureRequest(
         script=args.module or args.script,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers
+from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, write_report
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
@@ -71,6 +72,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.views.bench import bench_view, estimated_float32
 
     if args.show is not None:
+        say_variants([args.show])
         calibration = stored(args.device, args.show)
     else:
         calibration = _measured(args.device, is_quick=args.quick)

@@ -13,6 +13,7 @@ from torchtally.cli.arguments import (
     positive_count,
     seconds,
 )
+from torchtally.cli.chip_names import gpu_or_default, say_variants
 from torchtally.cli.output import add_format, write_report
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
-        usage='tally fit [options] --vary "--flag={}" --gpu NAME SCRIPT [ARGS ...]',
+        usage='tally fit [options] --vary "--flag={}" SCRIPT [ARGS ...]',
         description="Find the largest value of one of a script's arguments at which a training\n"
         "step fits the memory of a GPU, by running the script on a simulated one.",
         epilog=EPILOG,
@@ -83,8 +84,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     add("--vary", metavar="ARG", required=True,
         help='the argument of the script, with {} for the number: "--batch_size={}"; in place of '
         "the script's own of that name, if there is one")  # fmt: skip
-    add("--gpu", metavar="NAME", required=True, action="append",
-        help="the chip; several, or `all`, for a table (`tally gpus` lists them)")  # fmt: skip
+    add("--gpu", metavar="NAME", action="append", default=[],
+        help="the chip; several, or `all`, for a table (`tally gpus` lists them); default: what "
+        "TALLY_GPU names, else H100-SXM")  # fmt: skip
     add("--from", dest="low", type=positive_count, default=1, metavar="N",
         help="the smallest value (default 1)")  # fmt: skip
     add("--to", dest="high", type=positive_count, default=1 << 20, metavar="N",
@@ -125,11 +127,13 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.runs.probes import Probes
     from torchtally.runs.protocol import ProbeRequest
 
-    check_script(args, 'tally fit train.py --vary "--batch_size={}" --gpu NAME')
+    check_script(args, 'tally fit train.py --vary "--batch_size={}"')
     argument = parse(args.vary)
     margin = parse_margin(args.margin)
     values = Values(args.low, args.high, args.multiple_of)
-    searches = [search_of(chip, values, margin) for chip in chips_named(args.gpu)]
+    names = args.gpu or [gpu_or_default(None, is_quiet=args.quiet)]
+    say_variants(args.gpu, is_quiet=args.quiet)
+    searches = [search_of(chip, values, margin) for chip in chips_named(names)]
     searches.sort(key=lambda search: search.chip.total_memory_bytes)
     ours = ProbeRequest(
         script=args.module or args.script,

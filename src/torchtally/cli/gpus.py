@@ -1,9 +1,9 @@
 """`tally gpus`: the chips that can be simulated, and their data sheets."""
 
 import argparse
-from typing import Any
 
-from torchtally.cli.arguments import Subparsers, parsed
+from torchtally.cli.arguments import Subparsers
+from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, write_report
 
 NAME = "gpus"
@@ -13,6 +13,7 @@ EPILOG = """\
 examples:
   tally gpus
   tally gpus H100-SXM
+  tally gpus H100               a family: its commonest variant, and which others there are
   tally gpus --json | jq -r '.chips[] | select(.memory_bytes > 8e10) | .name'
 
 chips of your own: name their file in the environment variable TALLY_CHIPS.
@@ -51,25 +52,20 @@ def add_parser(subparsers: Subparsers) -> None:
         "chip",
         nargs="?",
         metavar="CHIP",
-        type=parsed(chip_of),
         help="every number of this one, by any of its names",
     )
     add_format(parser)
     parser.set_defaults(command=command)
 
 
-def chip_of(name: str) -> Any:
-    """The chip of this name. Typed loosely, so that `--help` does not load the table."""
-    from torchtally.chips import chip
-
-    return chip(name)
-
-
 def command(args: argparse.Namespace) -> int:
     """Print all chips, or one."""
-    from torchtally.chips import known_chips
+    from torchtally.chips import chip, known_chips
     from torchtally.report.chip import chip_report, chips_report
 
-    one = args.chip
-    write_report(chips_report(known_chips()) if one is None else chip_report(one), args)
+    if args.chip is None:
+        write_report(chips_report(known_chips()), args)
+    else:
+        say_variants([args.chip])
+        write_report(chip_report(chip(args.chip)), args)
     return 0

@@ -5,11 +5,13 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.atomic import write_atomically
 from torchtally.cli.arguments import RunParser
-from torchtally.errors import UsageError, did_you_mean
+from torchtally.errors import OutputError, UsageError, did_you_mean
 from torchtally.report.formats import format_names, render
 
 if TYPE_CHECKING:
@@ -104,10 +106,29 @@ def is_coloured(stream: TextIO) -> bool:
 
 
 def emit(text: str, stream: TextIO | None = None) -> None:
-    """Print a report. Characters that the stream's encoding lacks become question marks."""
+    """Print a report. Characters that the stream's encoding lacks become question marks.
+
+    Raises OutputError where it cannot be written, and BrokenPipeError where its reader has gone.
+    """
     stream = sys.stdout if stream is None else stream
+    if stream is None:
+        raise OutputError("the report cannot be printed: stdout is closed.")
     encoding = stream.encoding or "utf-8"
-    stream.write(text.encode(encoding, "replace").decode(encoding))
+    with unwritable_as_error():
+        stream.write(text.encode(encoding, "replace").decode(encoding))
+        stream.flush()
+
+
+@contextmanager
+def unwritable_as_error() -> Iterator[None]:
+    """Writing to a standard stream: a full disk becomes an OutputError."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise OutputError(f"the output cannot be written ({reason}).") from error
 
 
 def write_or_emit(text: str, place: str) -> None:

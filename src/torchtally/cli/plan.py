@@ -18,6 +18,7 @@ from torchtally.cli.arguments import (
     price,
     usd,
 )
+from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, write_report
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
@@ -255,6 +256,7 @@ def _answered(args: argparse.Namespace, request: "Request") -> "Answer":
     names = [word.strip() for word in args.compare.split(",") if word.strip()]
     if not names:
         raise UsageError("--compare names no chip: --compare A100-SXM,B200")
+    say_variants(names)
     return compare(request, names, question)
 
 
@@ -359,6 +361,7 @@ def _cluster(args: argparse.Namespace) -> "Cluster | None":
     from torchtally.chips import cluster
     from torchtally.plan.recipes import recipe
 
+    say_variants([args.gpus])
     chips = cluster(args.gpus)
     chip = chips.chip
     if args.memory is not None:

@@ -15,6 +15,7 @@ from torchtally.cli.arguments import (
     positive_count,
     seconds,
 )
+from torchtally.cli.chip_names import gpu_or_default
 from torchtally.cli.output import add_columns, check_columns, place_of
 from torchtally.errors import TallyError, UsageError
 from torchtally.report.formats import format_names
@@ -79,8 +80,9 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EPILOG,
     )
     parser.__class__ = RunParser
-    parser.add_argument("--gpu", metavar="NAME", required=True,
-                        help="the chip to simulate; `tally gpus` lists them")  # fmt: skip
+    parser.add_argument("--gpu", metavar="NAME",
+                        help="the chip to simulate; `tally gpus` lists them (default: the one that "
+                        "TALLY_GPU names, else H100-SXM)")  # fmt: skip
     parser.add_argument("--steps", type=step_count, metavar="N|all",
                         help="stop after N training steps in all; 'all' runs the script to its end "
                         "(default: after 2 steps of the same model; the second one is the steady "
@@ -121,8 +123,8 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.timing.targets import target as target_of
 
     if args.script is None and args.module is None:
-        raise UsageError("which script?\nGive one: `tally run train.py --gpu NAME`, or -m MODULE.")
-    target = target_of(args.gpu)
+        raise UsageError("which script?\nGive one: `tally run train.py`, or -m MODULE.")
+    target = target_of(gpu_or_default(args.gpu, is_quiet=args.quiet))
     check_columns(args.columns)
     # Absolute, since the script may change the directory.
     args.trace_place = place_of(args.output, "-o")

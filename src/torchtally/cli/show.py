@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count, price, until
+from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_columns, add_format, check_columns, write_report
 from torchtally.errors import UsageError
 
@@ -168,6 +169,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.trace import Trace
     from torchtally.work.convention import Convention
 
+    say_variants(args.gpu)
     chips = [chip_of(name) for name in args.gpu]
     gc.disable()  # a short life with a million records, none of them garbage
     trace = Trace.load(args.file)

@@ -131,8 +131,10 @@ def _definition(args: argparse.Namespace) -> "Definition | None":
                 "--resume --out DIR alone, to go on with a sweep as it was."
             )
         return None
+    from torchtally.reading import read_text
     from torchtally.sweep.definition import define
     from torchtally.sweep.space import fixed_choice, grid, points, random_choice
+    from torchtally.train.config import WHAT
 
     if bool(args.random) != bool(args.runs):
         raise UsageError(
@@ -140,10 +142,7 @@ def _definition(args: argparse.Namespace) -> "Definition | None":
         )
     if not (args.grid or args.random):
         raise UsageError("what is to be tried? Give --grid KEY=A,B or --random KEY=A..B --runs N.")
-    try:
-        toml = Path(args.config).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{args.config}: cannot be read ({error}).") from error
+    toml = read_text(args.config, WHAT)
     grids = [*map(fixed_choice, args.set), *map(grid, args.grid)]
     drawn = points(
         grids, [random_choice(option) for option in args.random], args.runs or 0, args.seed
@@ -163,7 +162,7 @@ def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
     import shlex
 
     from torchtally.cli.output import emit
-    from torchtally.sweep.definition import read_definition
+    from torchtally.sweep.definition import load_definition
     from torchtally.sweep.folder import DEFINITION
 
     out = _out(args, definition)
@@ -171,7 +170,7 @@ def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
         path = out / DEFINITION
         if not path.is_file():
             raise UsageError(f"{out}: no sweep found to resume.")
-        definition = read_definition(path.read_text(encoding="utf-8"), str(path))
+        definition = load_definition(path)
     lines = [f"{len(definition.points)} runs, in folders of {out}:"]
     for point in definition.points:
         lines.append(f"  {point.name}")

@@ -11,6 +11,7 @@ from itertools import dropwhile, islice, takewhile
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, TrainParser
+from torchtally.cli.chip_names import gpu_or_default, variable_gpu
 from torchtally.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--plan", action="store_true", help="print the plan, and do not train")
     parser.add_argument(
-        "--gpu", metavar="NAME", help="with --plan: on this chip, which need not be there"
+        "--gpu",
+        metavar="NAME",
+        help="with --plan: on this chip, which need not be there (default: what TALLY_GPU names, "
+        "else this machine's device)",
     )
     parser.add_argument(
         "--replace", action="store_true", help="take the place of an earlier run in the folder"
@@ -81,12 +85,15 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the plan, train and print the result; as one of several ranks under torchrun."""
+    from torchtally.cli.output import unwritable_as_error
     from torchtally.train.failing import fail_together
     from torchtally.train.ranks import join_ranks, launched_rank
     from torchtally.train.retry import explain_shortage
     from torchtally.train.trainer import device_of
 
     _check(args)
+    if args.plan and (args.gpu is not None or variable_gpu() is not None):
+        args.gpu = gpu_or_default(args.gpu)
     # A file that shrinks while it is mapped ends the process by a signal: this says where.
     if sys.stderr is sys.__stderr__:
         faulthandler.enable()
@@ -98,7 +105,8 @@ def command(args: argparse.Namespace) -> int:
         if own.is_first:
             planned = _part_of_rank(_resolve(config, args.gpu, roofline), own)
             rows = _prediction(planned, roofline)
-            print(_plan_text(planned, roofline, rows, own), end="", flush=True)
+            with unwritable_as_error():
+                print(_plan_text(planned, roofline, rows, own), end="", flush=True)
         if args.plan:
             return 0
         with join_ranks(device_of(config, own).type) as together:
@@ -262,6 +270,7 @@ def _train(
     rows: "list[PlanRow]",
     args: argparse.Namespace,
 ) -> int:
+    from torchtally.cli.output import unwritable_as_error
     from torchtally.report.training import TrainingDisplay
     from torchtally.train.job import train_in_folder
     from torchtally.train.loop import SilentObserver
@@ -278,7 +287,8 @@ def _train(
         history = train_in_folder(trainer, show, signals, _start(trainer, roofline, rows, args))
         if isinstance(show, TrainingDisplay):
             show.close()
-            print(_closing_text(config, history), end="", flush=True)
+            with unwritable_as_error():
+                print(_closing_text(config, history), end="", flush=True)
         # torchrun ends all ranks as soon as one has ended with an exit code.
         own.wait()
     return EXIT_CODE + history.stopped_by if history.stopped_by else 0

@@ -64,6 +64,8 @@ def _heading(chip: Chip, width: int) -> Iterator[str]:
     names = [*chip.driver_names, *chip.aliases]
     if names:
         yield from wrapped(f"also known as {', '.join(names)}", width)
+    if chip.families:
+        yield from wrapped(f"taken for {', '.join(chip.families)}", width)
 
 
 def _row(fact: Fact, number: int, width: int) -> list[str]:

@@ -51,7 +51,7 @@ HELD = ("bytes_saved", "bytes_allocated")
 """Attributes of a total, and their keys."""
 
 CHIP = (
-    "name", "aliases", "driver_names", "vendor", "architecture", "compute_capability",
+    "name", "aliases", "families", "driver_names", "vendor", "architecture", "compute_capability",
     "multiprocessors", "boost_clock_hz", "tensor_clock_hz", "l2_cache_bytes", "memory_bytes",
     "is_memory_estimated", "memory_label_bytes", "program_memory_bytes", "memory_type",
     "memory_bandwidth_bytes_per_s", "achieved_bandwidth_bytes_per_s",

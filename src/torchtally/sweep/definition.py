@@ -2,21 +2,24 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torchtally.errors import UsageError
+from torchtally.reading import parse_toml, read_text
 from torchtally.sweep.keys import flags, typed_value, value_text
 from torchtally.sweep.space import PointValues
-from torchtally.train.config import TrainConfig, config_of
+from torchtally.train.config import WHAT, TrainConfig, config_of
 from torchtally.train.logs.log import as_json, from_json
 
 FORMAT = "torchtally sweep"
 VERSION = 1
 LONGEST_NAME = 100
 """Characters of a run's folder; file systems end at 255 bytes."""
+MOST_BYTES = 64_000_000
+"""Of a sweep's own file: some hundred thousand runs."""
 MOST_DIFFERENCES = 8
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.+-]+")
 ALONE = "run"
@@ -89,10 +92,7 @@ def define(
 
 def config_at(toml: str, place: str, values: PointValues) -> TrainConfig:
     """The TOML's config with changed values. Raises UsageError naming them."""
-    try:
-        document = tomllib.loads(toml)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{place}: is not valid TOML: {error}.") from error
+    document = parse_toml(toml, place, WHAT)
     for key, value in values:
         *sections, name = key.split(".")
         inner = document
@@ -103,6 +103,11 @@ def config_at(toml: str, place: str, values: PointValues) -> TrainConfig:
         inner[name] = value
     listed = ", ".join(f"{key}={value_text(value)}" for key, value in values)
     return config_of(document, f"{place} with {listed}" if listed else place)
+
+
+def load_definition(path: Path) -> Definition:
+    """A sweep's file. Raises UsageError for anything else."""
+    return read_definition(read_text(path, "a sweep", MOST_BYTES), str(path))
 
 
 def read_definition(text: str, place: str) -> Definition:
@@ -210,7 +215,7 @@ def _asked(definition: Definition) -> str:
 
 
 def _config_lines(there: str, here: str) -> Iterator[str]:
-    a, b = (dict(_flat(tomllib.loads(text))) for text in (there, here))
+    a, b = (dict(_flat(parse_toml(text, "the sweep's config", WHAT))) for text in (there, here))
     for key in dict.fromkeys((*a, *b)):
         if a.get(key) != b.get(key):
             texts = (repr(record[key]) if key in record else "not set" for record in (a, b))

@@ -21,7 +21,7 @@ from typing import Any
 
 from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
-from torchtally.sweep.definition import Definition, SweepPoint, difference, read_definition
+from torchtally.sweep.definition import Definition, SweepPoint, difference, load_definition
 
 DEFINITION = "sweep.json"
 CONFIG = "config.toml"
@@ -111,13 +111,9 @@ def open_folder(
 
 
 def _read_kept(there: Path) -> Definition | None:
-    try:
-        text = there.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    if not there.exists():
         return None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{there}: is damaged ({error}). Move it away.") from error
-    return read_definition(text, str(there))
+    return load_definition(there)
 
 
 def _check(

@@ -1,6 +1,5 @@
 """Fields of a training config by dotted names: `optimizer.lr`, `model.layers`, `seed`."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -11,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from torchtally.errors import UsageError
+from torchtally.reading import parse_toml
 from torchtally.train.config import TrainConfig
 
 OURS = ("log.folder",)
@@ -83,10 +83,7 @@ def read_value(key: str, text: str) -> Any:
         return None
     value: Any = text
     if text[:1] in ("[", '"', "'"):
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{key}: {text} is not a TOML value: {error}.") from error
+        value = parse_toml(f"value = {text}", f"{key}: {text[:200]}", "a TOML value")["value"]
     try:
         return msgspec.convert(value, hint, strict=False)
     except msgspec.ValidationError as error:

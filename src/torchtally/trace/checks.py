@@ -54,6 +54,9 @@ def _check_arity(column: list[tuple[int, ...]], arities: list[int]) -> None:
 def check_storages(storages: Sequence[Storage]) -> None:
     if any(storage.number != number for number, storage in enumerate(storages)):
         raise InvalidTraceError("the storages are not numbered in order")
+    for storage in storages:
+        if storage.died is not None and storage.died < storage.born:
+            raise InvalidTraceError(f"storage {storage.number} dies before it is born")
 
 
 def check_numbers(numbers: Sequence[int], rows: int, what: str) -> None:

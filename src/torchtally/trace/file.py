@@ -5,8 +5,9 @@ r"""The file of a trace: one line of text, then a compressed body.
 
 The line gives the sizes and a digest of the body: a file cut short or changed by a single byte is
 refused, never half read. A file from elsewhere is not trusted: sizes are bounded before memory is
-given to them, types and bounds are checked by msgspec, every number that refers to a table is
-checked to lie in it (`checks.py`), and nothing read is ever imported or run.
+given to them, and so is what the body takes once decoded (`decoding.py`); types and bounds are
+checked by msgspec, every number that refers to a table is checked to lie in it (`checks.py`), and
+nothing read is ever imported or run.
 """
 
 import gc
@@ -21,7 +22,9 @@ import msgspec
 
 from torchtally.atomic import write_atomically
 from torchtally.errors import TraceFileError
+from torchtally.reading import open_at_once
 from torchtally.trace.checks import InvalidTraceError
+from torchtally.trace.decoding import WORD, allowed_bytes, decoded_bytes_at_most, machine_bytes
 
 FORMAT = 6
 MAGIC = b"torchtally trace "
@@ -49,6 +52,8 @@ def write_body(body: bytes, path: Path) -> None:
             "Trace fewer steps: --steps 2."
         )
     packed = zlib.compress(body, 1)
+    if _is_too_dense(body, len(packed)):
+        packed = zlib.compress(body, 0)  # of a size that a reader believes
     header = _header(FORMAT, len(packed), len(body), _digest(packed))
     try:
         write_atomically(name, header, packed)
@@ -72,7 +77,7 @@ def read_body(path: Path) -> bytes:
     """The body of a file. Raises TraceFileError unless the file is a whole trace."""
     name = os.fspath(path)
     try:
-        with open(name, "rb") as stream:
+        with open(name, "rb", opener=open_at_once) as stream:
             header = stream.readline(HEADER_LIMIT_BYTES)
             packed_bytes, body_bytes, digest = _parse_header(name, header)
             packed = stream.read(packed_bytes + 1)
@@ -89,7 +94,29 @@ def read_body(path: Path) -> bytes:
         raise _corrupted(name, "it is longer than its first line says")
     if _digest(packed) != digest:
         raise _corrupted(name, "its checksum does not match")
-    return _decompress(name, packed, body_bytes)
+    body = _decompress(name, packed, body_bytes)
+    _check_cost(name, body, packed_bytes)
+    return body
+
+
+def _too_dense(packed_bytes: int) -> str:
+    return f"its {packed_bytes} bytes would take far more memory than those of a trace"
+
+
+def _is_too_dense(body: bytes, packed_bytes: int) -> bool:
+    return decoded_bytes_at_most(body) > allowed_bytes(packed_bytes)
+
+
+def _check_cost(name: str, body: bytes, packed_bytes: int) -> None:
+    """Raises TraceFileError where decoding could take more memory than the file is worth."""
+    if _is_too_dense(body, packed_bytes):
+        raise _corrupted(name, _too_dense(packed_bytes))
+    needed_bytes, memory_bytes = decoded_bytes_at_most(body), machine_bytes()
+    if needed_bytes > memory_bytes:
+        raise TraceFileError(
+            f"{name}: reading it may take {needed_bytes >> 20} MiB of memory, and this machine has "
+            f"{memory_bytes >> 20} MiB.\nRead it on a larger one, or trace fewer steps: --steps 2."
+        )
 
 
 def _parse_header(name: str, header: bytes) -> tuple[int, int, bytes]:
@@ -114,6 +141,8 @@ def _parse_header(name: str, header: bytes) -> tuple[int, int, bytes]:
         raise _corrupted(name, "its first line is damaged")
     if max(packed_bytes, body_bytes) > BODY_LIMIT_BYTES:
         raise _corrupted(name, f"it claims to hold more than {BODY_LIMIT_BYTES >> 20} MiB")
+    if body_bytes * WORD > allowed_bytes(packed_bytes):
+        raise _corrupted(name, _too_dense(packed_bytes))
     return packed_bytes, body_bytes, match[4]
 
 

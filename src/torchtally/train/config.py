@@ -1,6 +1,5 @@
 """The frozen config of a training: a TOML file plus flags, validated before anything runs."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
@@ -10,6 +9,7 @@ from typing import Any, Literal, get_type_hints
 import msgspec
 
 from torchtally.errors import UsageError
+from torchtally.reading import parse_toml, read_text
 from torchtally.train.models.config import Activation, Norm, Positions, TransformerConfig
 from torchtally.train.models.presets import preset
 from torchtally.train.optimizers.config import OptimizerConfig
@@ -281,14 +281,12 @@ class TrainConfig:
         return asdict(self)
 
 
+WHAT = "a config in TOML"
+
+
 def read_config(path: Path | str) -> TrainConfig:
     """The config of a TOML file. Raises UsageError that names file and key."""
-    try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}).") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: is not valid TOML: {error}.") from error
+    values = parse_toml(read_text(path, WHAT), str(path), WHAT)
     return config_of(values, str(path))
 
 

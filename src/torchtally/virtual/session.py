@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -66,7 +66,33 @@ class VirtualGPU:
 _active = threading.Lock()
 
 
-@contextmanager
+class Session(AbstractContextManager[VirtualGPU]):
+    """A session that is left in the thread that entered it.
+
+    Dispatch modes and included keys are thread-local in torch (c10/core/impl/LocalDispatchKeySet):
+    no other thread can take them from the one that has them.
+    """
+
+    def __init__(self, session: AbstractContextManager[VirtualGPU]) -> None:
+        self._session = session
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> VirtualGPU:
+        self._thread = threading.current_thread()
+        return self._session.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        """Raises UsageError in another thread; the session stays, to be left in its own."""
+        if self._thread is not threading.current_thread():
+            name = "no thread" if self._thread is None else repr(self._thread.name)
+            raise UsageError(
+                f"the virtual GPU was entered in the thread {name} and is being left in "
+                f"{threading.current_thread().name!r}: leave it where it was entered, by a `with` "
+                "block in one function"
+            )
+        return self._session.__exit__(*error)
+
+
 def virtual_gpu(
     gpu: str | Chip,
     *,
@@ -75,7 +101,7 @@ def virtual_gpu(
     memory_is_limited: bool = True,
     dispatch: kernels.Dispatch = "cuda",
     stopwatch: Stopwatch | None = None,
-) -> Iterator[VirtualGPU]:
+) -> AbstractContextManager[VirtualGPU]:
     """Within, "cuda" is a simulated chip: `torch.cuda.is_available()` and all that follows.
 
     Args:
@@ -93,8 +119,31 @@ def virtual_gpu(
 
     PYTORCH_CUDA_ALLOC_CONF sets up the allocator's model as it sets up torch's.
 
-    Raises UnknownChipError for an unknown name, UsageError when a session is active already.
+    Raises UnknownChipError for an unknown name, UsageError when a session is active already, and
+    UsageError when it is left in another thread than it was entered in.
     """
+    return Session(
+        _session(
+            gpu,
+            observer or NullObserver(),
+            nonzero_fraction=nonzero_fraction,
+            memory_is_limited=memory_is_limited,
+            dispatch=dispatch,
+            stopwatch=stopwatch,
+        )
+    )
+
+
+@contextmanager
+def _session(
+    gpu: str | Chip,
+    listener: Observer,
+    *,
+    nonzero_fraction: float,
+    memory_is_limited: bool,
+    dispatch: kernels.Dispatch,
+    stopwatch: Stopwatch | None,
+) -> Iterator[VirtualGPU]:
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     is_host = target.vendor == CPU
     if target.compute_capability is None and not is_host:
@@ -110,7 +159,6 @@ def virtual_gpu(
         raise UsageError("a virtual GPU is active already: leave that session first")
     try:
         with ExitStack() as stack:
-            listener: Observer = observer or NullObserver()
             memory = _memory(target, listener, is_limited=memory_is_limited)
             mode = VirtualDispatch([memory], HostMemory(), listener)
             mode.nonzero_fraction = nonzero_fraction

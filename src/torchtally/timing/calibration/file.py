@@ -8,9 +8,12 @@ import msgspec
 from msgspec import structs
 
 from torchtally.atomic import write_atomically
+from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.errors import UsageError
+from torchtally.reading import read_bytes
 from torchtally.timing.calibration.calibration import FORMAT, Calibration
 from torchtally.timing.calibration.sample import Sample
+from torchtally.trace.checks import InvalidTraceError, check_calls
 
 
 def text(calibration: Calibration) -> str:
@@ -67,12 +70,14 @@ T = TypeVar("T", Title, _Version, Calibration)
 
 def _decoded(path: Path, form: type[T]) -> T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=form)
+        return msgspec.json.decode(read_bytes(path, MOST_BYTES), type=form)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a calibration: {error}\n{REMEDY}") from error
 
 
 REMEDY = "`tally bench` makes a new one."
+MOST_BYTES = 32_000_000
+"""Of a calibration: one of a thousand samples has half a megabyte."""
 
 
 def implausible(calibration: Calibration) -> str:
@@ -82,9 +87,20 @@ def implausible(calibration: Calibration) -> str:
     for dtype, rate in calibration.peak_flop_per_s.items():
         if not 0 < rate < 1e20:
             return f"peak_flop_per_s: {dtype}: {rate} FLOP/s is implausible"
+    if not 0 < calibration.memory_bytes < 1e18:
+        return f"memory_bytes: {calibration.memory_bytes} is implausible"
+    if calibration.threads is not None and not 0 < calibration.threads < 1e6:
+        return f"threads: {calibration.threads} is implausible"
     if not 0 < calibration.bandwidth_bytes_per_s < 1e16:
         return f"bandwidth_bytes_per_s: {calibration.bandwidth_bytes_per_s} is implausible"
+    try:
+        check_calls(sample.call for sample in calibration.samples)
+    except InvalidTraceError as error:
+        return f"samples: {error}"
     for number, sample in enumerate(calibration.samples, 1):
+        for spec in (*sample.call.inputs, *sample.call.outputs):
+            if spec.dtype not in DTYPE_BYTES:
+                return f"samples: {number} ({sample.call.name}): unknown dtype {spec.dtype[:40]!r}"
         if not 0 < sample.seconds < 1e5:
             return f"samples: {number} ({sample.call.name}): took {sample.seconds} s"
     costs = [calibration.first_touch_s_per_byte, *structs.astuple(calibration.issue)]
