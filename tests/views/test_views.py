@@ -7,8 +7,9 @@ from tests.builders import NOWHERE, TraceBuilder, factory_call, frame, mm_call, 
 from tests.strategies import traces
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
+from torchtally.report.text import summary_text
 from torchtally.table import Table
-from torchtally.trace import Phase, Role, Trace
+from torchtally.trace import Frame, Phase, Role, Trace
 from torchtally.units import Unit
 from torchtally.views import VIEWS, by
 from torchtally.views.lines import is_behind_libraries, own_root, short_path
@@ -48,6 +49,66 @@ def test_lines_are_the_users_own() -> None:
 def test_library_lines_are_the_innermost() -> None:
     table = by(model(), "library-line")
     assert table.column("place") == ("modeling.py:77", "(no line)", "train.py:5")
+
+
+TRAIN = Frame("/home/me/train.py", 9, "main", "trainer.train()", is_own=True)
+LOOP = Frame("/x/site-packages/transformers/trainer.py", 2, "Trainer.train", "step()", is_own=False)
+LAYER = Frame("/x/site-packages/transformers/llama.py", 3, "Layer.forward", "up(x)", is_own=False)
+ROTARY = Frame("/x/site-packages/transformers/llama.py", 4, "rotary", "q * cos", is_own=False)
+KERNEL = Frame("/x/site-packages/transformers/sdpa.py", 5, "sdpa", "attention(q)", is_own=False)
+OWN_LAYER = Frame("/home/me/model.py", 6, "Adapter.forward", "self.down(x)", is_own=True)
+
+
+def trained(*inner: tuple[Frame, ...], own: int = 0) -> Ledger:
+    """A product below `trainer.train()` for each of these frames, and so many of the script's."""
+    made = TraceBuilder()
+    weight = made.run(factory_call(3, 4), role=Role.PARAMETER)
+    made.end_step()
+    for frames in inner:
+        made.run(PRODUCT, (weight, weight), site=site(*frames, LOOP, TRAIN, module="h"))
+    for _ in range(own):
+        made.run(PRODUCT, (weight, weight), site=site(frame("/home/me/train.py", 5)))
+    made.end_step()
+    return account(made.build())
+
+
+def test_below_a_librarys_training_loop_lines_are_the_models() -> None:
+    """Functions of the model's file have their lines; those of other files their caller's."""
+    ledger = trained((LAYER,), (ROTARY, LAYER), (KERNEL, LAYER))
+    table = by(ledger, "line")
+    assert table.column("place") == ("transformers/llama.py:3", "transformers/llama.py:4")
+    assert table.column("flops_forward") == (2 * F, F)
+    assert table.title == "By line of the model, all below train.py:9 trainer.train()"
+    assert "--by own-line" in str(table.note)
+    assert by(ledger, "own-line").column("place") == ("train.py:9",)
+    ledger.check()
+
+
+def test_the_users_own_module_comes_before_the_librarys_around_it() -> None:
+    ledger = trained(*10 * [(LAYER,)], (OWN_LAYER, LAYER))
+    assert ledger.delegate is not None
+    assert "model.py:6" in by(ledger, "line").column("place")
+
+
+def test_what_the_loop_does_itself_stays_on_the_users_line() -> None:
+    """The optimizer's operators run in no module's forward."""
+    ledger = trained(*20 * [(LAYER,)], ())
+    assert by(ledger, "line").column("place") == ("transformers/llama.py:3", "train.py:9")
+
+
+def test_own_lines_stay_where_they_do_a_tenth_of_the_step() -> None:
+    ledger = trained(*9 * [(LAYER,)], own=1)
+    assert ledger.delegate is None
+    assert by(ledger, "line").column("place") == ("train.py:9", "train.py:5")
+
+
+def test_the_page_of_a_training_loop_shows_the_models_lines_first() -> None:
+    summary = summarise(trained((LAYER,), (KERNEL, LAYER)))
+    assert summary.lines.column("place") == ("transformers/llama.py:3",)
+    assert summary.library_lines is None
+    page = summary_text(summary, file="run.tally")
+    assert "all below train.py:9 trainer.train()" in " ".join(page.split())
+    assert "tally show run.tally --by line " in page
 
 
 def test_work_behind_a_librarys_lines_is_noticed() -> None:

@@ -15,6 +15,7 @@ from torchtally.ledger.groups import (
     module_of,
     once_per_site,
     op_of,
+    own_line_of,
     sums,
 )
 from torchtally.ledger.ledger import GROUPINGS, ConservationError, Ledger
@@ -38,5 +39,6 @@ __all__ = [
     "module_of",
     "once_per_site",
     "op_of",
+    "own_line_of",
     "sums",
 ]

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from torchtally.ledger.delegation import delegating_line, line_by
 from torchtally.ledger.groups import is_copy, is_view
 from torchtally.ledger.ledger import Ledger
 from torchtally.ledger.pricing import CallCost, call_cost
 from torchtally.ledger.times import no_times
-from torchtally.ledger.total import Coverage, Entry, Total, Uncounted
+from torchtally.ledger.total import Coverage, Entry, Line, Total, Uncounted
 from torchtally.memory import Category, Memory, replay
 from torchtally.steps import Course, Period, course_of
 from torchtally.timing.roofline import Roofline
-from torchtally.trace import Phase, Trace
+from torchtally.trace import Phase, Site, Trace
 from torchtally.trace.file import collection_paused
 from torchtally.trace.storage import allocated_bytes
 from torchtally.work import Cost, Kind
@@ -46,7 +47,8 @@ def account(
         trace, period = course.trace, selected(course, step)
         memory = replay(trace)
         costs = tuple(call_cost(call, convention) for call in trace.calls)
-        entries = _entries(trace, costs, memory)
+        delegate = delegating_line(_flops_of_sites(trace, costs, period))
+        entries = _entries(trace, costs, memory, delegate)
         reported = entries_of(entries, period)
         ledger = Ledger(
             trace=trace,
@@ -60,15 +62,30 @@ def account(
             memory=memory,
             costs=costs,
             times=no_times(trace),
+            delegate=delegate,
         )
         return ledger if roofline is None else ledger.timed(roofline)
 
 
-def _entries(trace: Trace, costs: Sequence[CallCost], memory: Memory) -> tuple[Entry, ...]:
+def _flops_of_sites(
+    trace: Trace, costs: Sequence[CallCost], period: Period
+) -> list[tuple[Site, int]]:
+    """Of a period, evaluation included."""
+    flops: Counter[int] = Counter()
+    pairs = Counter((op.site, op.call) for op in trace.ops if period.first <= op.clock < period.end)
+    for (site, call), count in pairs.items():
+        flops[site] += count * costs[call].cost.flops
+    return [(trace.sites[site], site_flops) for site, site_flops in flops.items()]
+
+
+def _entries(
+    trace: Trace, costs: Sequence[CallCost], memory: Memory, delegate: Line | None
+) -> tuple[Entry, ...]:
     allocated, saved = _allocations(trace, memory)
     ops = trace.ops
     calls, sites = [op.call for op in ops], [op.site for op in ops]
     clocks = [op.clock for op in ops]
+    lines = list(map(line_by(delegate), trace.sites))
     kinds, exact = [cost.kind for cost in costs], [cost.cost for cost in costs]
     return tuple(
         map(
@@ -81,6 +98,7 @@ def _entries(trace: Trace, costs: Sequence[CallCost], memory: Memory) -> tuple[E
             map(exact.__getitem__, calls),
             (allocated.get(clock, 0) for clock in clocks),
             (saved.get(clock, 0) for clock in clocks),
+            map(lines.__getitem__, sites),
         )
     )
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
+from torchtally.ledger.delegation import line, own_line
 from torchtally.ledger.total import Entry, Line, Path, Total
 from torchtally.timing.schedule import Slot
-from torchtally.trace import Frame, Phase
+from torchtally.trace import Phase
 from torchtally.work import Kind
 
 Key = TypeVar("Key", bound=Hashable)
@@ -22,18 +23,19 @@ def is_copy(entry: Entry) -> bool:
 
 
 def line_of(entry: Entry) -> Line | None:
+    """The innermost line of the user's own code; of the model's where one line delegates to it."""
+    return entry.line
+
+
+def own_line_of(entry: Entry) -> Line | None:
     """The innermost line of the user's own code, else the innermost known one."""
-    return _line(entry.site.line)
+    return own_line(entry.site)
 
 
 def library_line_of(entry: Entry) -> Line | None:
     """The innermost line, of the user's code or a library's."""
     frames = entry.site.frames
-    return _line(frames[0] if frames else None)
-
-
-def _line(frame: Frame | None) -> Line | None:
-    return None if frame is None else Line(frame.file, frame.line, frame.text, frame.is_own)
+    return line(frames[0] if frames else None)
 
 
 def module_of(entry: Entry) -> Path:

@@ -13,6 +13,7 @@ from torchtally.ledger.groups import (
     module_of,
     once_per_site,
     op_of,
+    own_line_of,
     phase_of,
     sums,
 )
@@ -57,6 +58,11 @@ class Ledger(Shown):
     """Of each of the trace's calls, by its number."""
     times: Times
     """Of each entry, by its number."""
+    delegate: Line | None = None
+    """The user's line that does nearly all of the step by a library's modules: `trainer.train()`.
+
+    Lines are the model's then, here and in every view.
+    """
 
     def __repr__(self) -> str:
         took = "not timed" if self.step_s is None else f"{self.step_s:.6g} s"
@@ -101,8 +107,12 @@ class Ledger(Shown):
         return sums(self.reported, self.times.slots, key)
 
     def by_line(self) -> dict[Line | None, Total]:
-        """By the innermost line of the user's own code."""
+        """By the innermost line of the user's own code; of the model's where one line delegates."""
         return self.sums(once_per_site(line_of))
+
+    def by_own_line(self) -> dict[Line | None, Total]:
+        """By the innermost line of the user's own code."""
+        return self.sums(once_per_site(own_line_of))
 
     def by_library_line(self) -> dict[Line | None, Total]:
         """By the innermost line, of the user's code or a library's."""
@@ -139,6 +149,7 @@ class Ledger(Shown):
 
 GROUPINGS: dict[str, Callable[[Ledger], Mapping[Any, Total]]] = {
     "line": Ledger.by_line,
+    "own-line": Ledger.by_own_line,
     "library-line": Ledger.by_library_line,
     "module": Ledger.by_module,
     "op": Ledger.by_op,

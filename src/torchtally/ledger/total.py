@@ -9,6 +9,15 @@ from torchtally.trace import Call, Op, Site
 from torchtally.work import Cost, Kind
 
 
+class Line(NamedTuple):
+    """A line of source code, by which operators are grouped."""
+
+    file: str
+    line: int
+    text: str
+    is_own: bool
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One operator and what it costs. When it runs is in the ledger's `times`."""
 
@@ -26,6 +35,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     What a checkpointed region recomputes in the backward pass is allocated, not saved: it does
     not have to be held from the forward pass on.
+    """
+    line: Line | None
+    """That it is charged to: of the user's own code, or where `Ledger.delegate` is a line, of the
+    model's.
     """
 
 
@@ -77,15 +90,6 @@ class Total:
         return Total(
             *(getattr(self, field.name) + getattr(other, field.name) for field in fields(Total)),
         )
-
-
-class Line(NamedTuple):
-    """A line of source code, by which operators are grouped."""
-
-    file: str
-    line: int
-    text: str
-    is_own: bool
 
 
 class Path(NamedTuple):

@@ -3,6 +3,7 @@
 import posixpath
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from torchtally.ledger import (
     Entry,
@@ -12,6 +13,7 @@ from torchtally.ledger import (
     library_line_of,
     line_of,
     once_per_site,
+    own_line_of,
 )
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
@@ -40,10 +42,32 @@ TEXTS = (Column("place", "line", Unit.PLACE), Column("source", "source", Unit.TE
 NO_LINE: tuple[Cell, Cell] = ("(no line)", "")
 
 
-@view("line", "the lines of your own code; a backward operator is on its forward line")
+@view("line", "your own lines, or the model's below trainer.train(); backward on its forward line")
 def lines(ledger: Ledger) -> Table:
+    """By the innermost line of the user's own code. A backward operator is on its forward line.
+
+    Where one of those lines does nearly all of the step by a library's modules, by the innermost
+    line of the model's own code.
+    """
+    if ledger.delegate is None:
+        return own_lines(ledger)
+    title = f"By line of the model, all below {_place(ledger.delegate)} {ledger.delegate.text}"
+    table = _table(title.strip(), ledger, ledger.by_line(), line_of)
+    return replace(
+        table,
+        note="That line of yours only calls a library, so these are the lines of your own code or "
+        "the library's model that run below it. --by own-line has yours alone.",
+    )
+
+
+@view("own-line", "the lines of your own code, whatever they call")
+def own_lines(ledger: Ledger) -> Table:
     """By the innermost line of the user's own code. A backward operator is on its forward line."""
-    return _table("By line of your code", ledger, ledger.by_line(), line_of)
+    return _table("By line of your code", ledger, ledger.by_own_line(), own_line_of)
+
+
+def _place(line: Line) -> str:
+    return f"{posixpath.basename(line.file)}:{line.line}"
 
 
 @view("library-line", "the innermost line, whoever wrote it (transformers' model code, for one)")

@@ -110,7 +110,7 @@ class Summary:
     """Where the run ended because it did not fit."""
     lines: Table
     library_lines: Table | None
-    """Where most of the work is in library code that the user's own lines merely call."""
+    """Where most of the work is in library code that several of the user's own lines call."""
     modules: Table | None
     coverage: Coverage
     placeholders: tuple[Placeholder, ...]
@@ -141,7 +141,7 @@ def summarise(ledger: Ledger) -> Summary:
     has_modules = any(module_of(entry) != OUTSIDE for entry in ledger.reported)
     verdict = judge(ledger)
     shortage = shortage_of(ledger)
-    is_behind = is_behind_libraries(ledger)
+    is_behind = ledger.delegate is None and is_behind_libraries(ledger)
     return Summary(
         script=trace.script,
         verdict=verdict,
