@@ -73,7 +73,7 @@ class StatusLine:
         self._stream: TextStream = sys.stderr if stream is None else stream
         # A bound method: a script that shares the terminal may have its stream's `write` wrapped.
         self._write = self._stream.write
-        self._clock, self._is_quiet = clock, is_quiet
+        self._clock, self.is_quiet = clock, is_quiet
         self.is_redrawn = not is_quiet and is_terminal(self._stream)
         sparse_s = SPARSE_S if sparse_s is None else sparse_s
         self._interval_s = INTERVAL_S if self.is_redrawn else sparse_s
@@ -94,7 +94,7 @@ class StatusLine:
 
     def is_due(self) -> bool:
         """Whether enough time has passed since the last line."""
-        return not self._is_quiet and self._clock() - self._shown_s >= self._interval_s
+        return not self.is_quiet and self._clock() - self._shown_s >= self._interval_s
 
     def show(self, text: str, *, share: float | None = None, at_once: bool = False) -> None:
         """Where the work is, with the time elapsed; with `share` done of it, the time remaining.
@@ -109,7 +109,7 @@ class StatusLine:
 
     def draw(self, line: str) -> None:
         """The line as it is, now: in the place of the last one on a terminal."""
-        if self._is_quiet:
+        if self.is_quiet:
             return
         self._shown_s = self._clock()
         line = printable(line)
@@ -122,7 +122,7 @@ class StatusLine:
 
     def say(self, text: str) -> None:
         """Lines that stay, above the one that is redrawn."""
-        if self._is_quiet:
+        if self.is_quiet:
             return
         with self._lock:
             self.erase()

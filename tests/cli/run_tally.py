@@ -18,6 +18,7 @@ END = "sys.exit(main())"
 SHORT_GRACE = "import torchtally.tracer.stopper as stopper; stopper.GRACE_S = 0.2\n"
 GPU = ("--gpu", "H100-SXM")
 TIMEOUT_S = 120
+PROGRESS = ("tally: step ", "tally: before step ")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Run:
         """stderr before the report, less what says how far the run is."""
         lines = self.stderr.splitlines(keepends=True)
         before = lines[: next((at for at, line in enumerate(lines) if is_verdict(line)), None)]
-        return "".join(line for line in before if not line.startswith("tally: step "))
+        return "".join(line for line in before if not line.startswith(PROGRESS))
 
 
 def is_verdict(line: str) -> bool:

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run_tally import (
+    END,
     GPU,
     SCRIPTS,
     SHORT_GRACE,
+    TALLY,
     TIMEOUT_S,
     Run,
     command,
@@ -28,6 +30,7 @@ from tests.cli.run_tally import (
     start,
     tally_run,
 )
+from tests.warm import warm
 from torchtally.cli import main, parser
 from torchtally.trace import Ending, Trace
 
@@ -337,6 +340,79 @@ def everything(terminal: int) -> str:
             return written.decode()
 
 
+OFTEN = """\
+import torchtally.progress as progress, torchtally.report.run_progress as run_progress
+progress.SPARSE_S = run_progress.INTERVAL_S = 0.01
+"""
+BUILDING = """\
+import time, torch
+layers = []
+for _ in range(20):
+    layers.append(torch.nn.Linear(4096, 4095))
+    time.sleep(0.01)
+print("built")
+"""
+
+
+def test_a_model_is_seen_being_built(tmp_path: Path) -> None:
+    """On the host: each layer is a weight of 4096 x 4095 floats, 64 MiB less 16 KiB."""
+    (tmp_path / "train.py").write_text(BUILDING)
+    run = tally_run("train.py", cwd=tmp_path, setup=OFTEN)
+    assert run.stdout == "built\n"
+    seen = re.findall(r"^tally: before step 1/2, (\d+) operators, (.* [MG]iB), ", run.stderr, re.M)
+    assert len(seen) > 1
+    assert int(seen[-1][0]) > int(seen[0][0])
+    assert any(size in ("639.84 MiB", "1.25 GiB") for _, size in seen)
+
+
+def test_nobody_sees_it_who_asked_for_quiet(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BUILDING)
+    run = tally_run("--quiet", "train.py", cwd=tmp_path, setup=OFTEN)
+    assert (run.stdout, run.stderr) == ("built\n", "")
+
+
+# The chip ----------------------------------------------------------------------------------------
+
+
+STEP = "import torch\ntorch.ones(2, device='cuda').add_(1)\nprint(torch.cuda.get_device_name())\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "said", "chip"),
+    [
+        ([], "", "tally: no --gpu: H100-SXM (80 GB); another by --gpu NAME or TALLY_GPU=NAME\n",
+         "NVIDIA H100 80GB HBM3"),
+        ([], "RTX-4090", "tally: no --gpu: RTX-4090, by TALLY_GPU\n", "NVIDIA GeForce RTX 4090"),
+        ([], "4090", "tally: no --gpu: 4090, by TALLY_GPU\n"
+         "tally: 4090: taken as RTX-4090 (24 GB)\n", "NVIDIA GeForce RTX 4090"),
+        (["--gpu", "A100"], "RTX-4090", "tally: A100: taken as A100-SXM (80 GB); others: "
+         "A100-PCIe-40GB, A100-PCIe, A100-SXM-40GB\n", "NVIDIA A100-SXM4-80GB"),
+        (["--gpu", "T4"], "RTX-4090", "", "Tesla T4"),
+    ],
+)  # fmt: skip
+def test_the_chip_that_is_simulated_is_said_unless_named(
+    arguments: list[str], variable: str, said: str, chip: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(STEP)
+    done = subprocess.run(
+        warm(TALLY + END, "run", *arguments, "train.py"), cwd=tmp_path, capture_output=True,
+        text=True, env=environment() | {"TALLY_GPU": variable}, timeout=TIMEOUT_S, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == chip
+    notes = [line for line in done.stderr.splitlines(keepends=True) if ": taken as" in line
+             or ": no --gpu" in line]  # fmt: skip
+    assert "".join(notes) == said
+
+
+def test_quiet_runs_take_the_default_chip_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STEP)
+    done = subprocess.run(
+        warm(TALLY + END, "run", "--quiet", "train.py"), cwd=tmp_path, capture_output=True,
+        text=True, env=environment(), timeout=TIMEOUT_S, check=True,
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr) == ("NVIDIA H100 80GB HBM3", "")
+
+
 # Mistakes ----------------------------------------------------------------------------------------
 
 
@@ -357,7 +433,6 @@ def status(*arguments: str) -> int:
         (["-m", "email", *GPU], "email is a package without a __main__"),
         (["train.py", "--gpu", "H10"], "H100-SXM"),
         (["train.py", "--gpu", "MI300X"], "MI300X is not a CUDA device"),
-        (["train.py"], "--gpu"),
         (["train.py", "--gpu"], "--gpu: expected one argument"),
         ([*GPU], "which script?"),
         ([*GPU, "--"], "which script?"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -261,7 +262,7 @@ def test_no_prices(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--gpu", "H100"], "Did you mean"),
+        (["--gpu", "H100-SXN"], "Did you mean"),
         (["--gpu", "8xH100-SXM"], "For one of them: --gpu H100-SXM."),
         (["--gpu", "0xH100-SXM"], "names no chips"),
         (["--gpu", "8xH1000-SXM"], "No chip is called"),
@@ -381,3 +382,94 @@ def test_help_of_tally_loads_no_view_and_no_torch() -> None:
     loaded = done.stdout.splitlines()[-1].split()
     assert "torchtally.cli.show" in loaded
     assert not {"torch", "rich", "msgspec", "numpy", "torchtally.views"}.intersection(loaded)
+
+
+# First contact ------------------------------------------------------------------------------------
+
+
+def test_tally_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """As argparse does for a missing command, the exit code says that nothing was done."""
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("usage: tally")
+    assert "tally run train.py" in out
+    assert not err
+
+
+A100 = "A100: taken as A100-SXM (80 GB); others: A100-PCIe-40GB, A100-PCIe, A100-SXM-40GB"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "FILE", "--gpu", "A100"],
+        ["show", "FILE", "--by", "line", "--gpu", "A100"],
+        ["gpus", "A100"],
+        ["plan", "7B", "--gpus", "8xA100"],
+        ["plan", "7B", "--tokens", "1T", "--mfu", "0.4", "--gpus", "T4", "--compare", "A100"],
+    ],
+    ids=" ".join,
+)
+def test_a_familys_name_is_taken_and_said_once(
+    arguments: list[str], file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([file if word == "FILE" else word for word in arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == f"tally: {A100}\n"
+    assert "A100-SXM" in out
+    assert "taken as" not in out
+
+
+def test_a_chips_own_name_is_taken_without_a_word(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", file, "--gpu", "A100-SXM"]) == 0
+    assert not capsys.readouterr().err
+
+
+# Streams that cannot be written -------------------------------------------------------------------
+
+
+def shell(line: str, file: str) -> "subprocess.CompletedProcess[str]":
+    """A command line of a shell, in which `tally` and FILE are ours."""
+    tally = shlex.join(TALLY)
+    script = f'tally() {{ {tally} "$@"; }}; FILE={shlex.quote(file)}; {line}'
+    return subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("tally show $FILE >&-", 1, "the report cannot be printed: stdout is closed."),
+        ("tally show $FILE >/dev/full", 1, "cannot be written (No space left on device)."),
+        ("tally gpus --json >/dev/full", 1, "cannot be written (No space left on device)."),
+        ("tally --help >/dev/full", 1, "cannot be written (No space left on device)."),
+        ("tally --version >/dev/full", 1, "cannot be written (No space left on device)."),
+        ("tally >/dev/full", 1, "cannot be written (No space left on device)."),
+    ],
+)
+def test_a_stdout_that_takes_nothing_is_an_error(
+    line: str, code: int, said: str, file: str
+) -> None:
+    done = shell(line, file)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("tally: error: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_leaves_early_ends_the_command_in_silence(file: str) -> None:
+    done = shell('tally show $FILE --by op --json | head -1; exit "${PIPESTATUS[0]}"', file)
+    assert (done.stdout, done.stderr) == ("{\n", "")
+    assert done.returncode in (0, 141)  # 0 where all was written before it left
+
+
+def test_an_error_without_a_stderr_still_has_its_exit_code(file: str) -> None:
+    for line in ("tally show none 2>&-", "tally show none 2>/dev/full"):
+        assert shell(line, file).returncode == 1

@@ -200,6 +200,8 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
         ) as recording_session,
     ):
         progress.operators = lambda: recording_session.recorder.clock
+        progress.host_operators = lambda: recording_session.recorder.host_operators
+        progress.host_bytes = lambda: recording_session.gpu.host_bytes
         progress.peak_bytes = lambda: recording_session.gpu.peak_allocated_bytes
         code = leaving(run(script, stopper))
         leave_threads_behind(code)

@@ -14,7 +14,8 @@ INTERVAL_S = 0.2
 
 
 class RunProgress:
-    """Counts as they are now, printed as a moving line on a terminal and per step elsewhere.
+    """Counts as they are now, on stderr: a moving line on a terminal; elsewhere a line for each step,
+    and one for every ten seconds without.
 
     The script shares the terminal. What it prints there takes the line's place first, and no line
     is drawn behind text that has not ended: a prompt, or a progress bar of the script's own.
@@ -24,10 +25,13 @@ class RunProgress:
         self.steps_expected = steps
         self.steps = 0
         self.operators: Callable[[], int] = int
+        self.host_operators: Callable[[], int] = int
+        self.host_bytes: Callable[[], int] = int
         self.peak_bytes: Callable[[], int] = int
         self._status = StatusLine(is_quiet=is_quiet)
         self._process = os.getpid()
         self._over = threading.Event()
+        self._thread = threading.Thread(target=self._draw, name="tally-progress", daemon=True)
         self._lock = threading.RLock()
         self._is_line_over = True
         """Whether what the script printed last ended its line."""
@@ -39,8 +43,17 @@ class RunProgress:
             self._status.draw(f"tally: {self.line()}")
 
     def line(self) -> str:
-        """What there is so far: step 1/2, 3512 operators, peak 3.20 GiB, 4.10 s."""
+        """What there is so far: step 1/2, 3512 operators, peak 3.20 GiB, 4.10 s.
+
+        Before the first step a model is built, on the host as a rule: what there is of it.
+        """
         expected = f"/{self.steps_expected}" if self.steps_expected is not None else ""
+        if not self.steps:
+            held_bytes = self.host_bytes() + self.peak_bytes()
+            return (
+                f"before step 1{expected}, {self.host_operators() + self.operators()} operators, "
+                f"{format_bytes(held_bytes)}, {format_seconds(self._status.elapsed_s)}"
+            )
         return (
             f"step {self.steps}{expected}, {self.operators()} operators, "
             f"peak {format_bytes(self.peak_bytes())}, {format_seconds(self._status.elapsed_s)}"
@@ -48,14 +61,15 @@ class RunProgress:
 
     @contextmanager
     def moving(self) -> Iterator[None]:
-        """Redraw the line on a terminal until `stop`, or until the block is left."""
+        """Draw the line until `stop`, or until the block is left."""
         with ExitStack() as stack:
             if self._status.is_redrawn:
                 for stream in (sys.stdout, sys.stderr):
                     stack.enter_context(self._giving_way(stream))
-                # Started before the simulation: the script's own threads get its GPU, not this one.
-                threading.Thread(target=self._draw, name="tally-progress", daemon=True).start()
             stack.callback(self.stop)
+            if not self._status.is_quiet:
+                # Started before the simulation: the script's own threads get its GPU, not this one.
+                self._thread.start()
             yield
 
     def stop(self) -> None:
@@ -63,6 +77,8 @@ class RunProgress:
         with self._lock:
             self._over.set()
             self._status.erase()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10 * INTERVAL_S)  # no thread of the script's is left running
 
     @contextmanager
     def _giving_way(self, stream: TextIO) -> Iterator[None]:
@@ -90,5 +106,6 @@ class RunProgress:
     def _draw(self) -> None:
         while not self._over.wait(INTERVAL_S):
             with self._lock:
-                if self._is_line_over and not self._over.is_set():
+                is_due = self._status.is_redrawn or self._status.is_due()
+                if is_due and self._is_line_over and not self._over.is_set():
                     self._status.draw(f"tally: {self.line()}")

@@ -47,6 +47,11 @@ class VirtualGPU:
         self.mode = mode
 
     @property
+    def host_bytes(self) -> int:
+        """Of tensors on the host that have no values: of a model built there, its weights."""
+        return self.mode.host.held_bytes
+
+    @property
     def allocated_bytes(self) -> int:
         return self.mode.gpus[0].allocated_bytes
 
