@@ -405,8 +405,8 @@ A100 = "A100: taken as A100-SXM (80 GB); others: A100-PCIe-40GB, A100-PCIe, A100
         ["show", "FILE", "--gpu", "A100"],
         ["show", "FILE", "--by", "line", "--gpu", "A100"],
         ["gpus", "A100"],
-        ["plan", "7B", "--gpus", "8xA100"],
-        ["plan", "7B", "--tokens", "1T", "--mfu", "0.4", "--gpus", "T4", "--compare", "A100"],
+        ["plan", "7B", "--tokens", "1T", "--mfu", "0.4", "--gpus", "8xA100"],
+        ["plan", "7B", "--tokens", "1T", "--mfu", "0.4", "--gpus", "B200", "--compare", "A100"],
     ],
     ids=" ".join,
 )

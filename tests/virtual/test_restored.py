@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchtally
 from tests.virtual.untouched import changes, snapshot
+from torchtally.errors import UsageError
 
 
 class ScriptError(Exception):
@@ -247,3 +249,20 @@ def test_a_thread_that_outlives_the_session_does_no_harm():
     thread.join()
     assert found == [[1, 1]]
     assert torch.zeros(2).sum().item() == 0
+
+
+def test_a_session_is_left_in_the_thread_that_entered_it() -> None:
+    """Elsewhere is an error that leaves it as it was, so that it can still be left."""
+    session = torchtally.virtual_gpu("T4")
+    session.__enter__()
+    with ThreadPoolExecutor(1) as pool:
+        leaving = pool.submit(session.__exit__, None, None, None)
+        with pytest.raises(
+            UsageError, match="entered in the thread 'MainThread' and is being left"
+        ):
+            leaving.result()
+    assert torch.ones(2, device="cuda").is_cuda
+    session.__exit__(None, None, None)
+    assert not torch.cuda.is_available()
+    with torchtally.virtual_gpu("T4"):
+        assert torch.cuda.is_available()

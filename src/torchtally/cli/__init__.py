@@ -17,6 +17,7 @@ from importlib import import_module
 from types import ModuleType
 
 from torchtally.cli.arguments import Parser
+from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import OutputError, TallyError
 
 COMMANDS = ("run", "show", "fit", "plan", "train", "sweep", "data", "audit", "bench", "gpus")
@@ -103,7 +104,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
 
-        print(f"tally {version('torchtally')}")
+        with unwritable_as_error():
+            print(f"tally {version('torchtally')}", flush=True)
         parser.exit()
 
 
@@ -119,8 +121,6 @@ def _say(message: str) -> None:
 
 
 def _flush_stdout() -> None:
-    from torchtally.cli.output import unwritable_as_error
-
     if sys.stdout is not None and not sys.stdout.closed:
         with unwritable_as_error():
             sys.stdout.flush()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import ScriptError, TallyError, UsageError, did_you_mean
 from torchtally.units import (
     parse_count,
@@ -63,6 +64,15 @@ class Parser(argparse.ArgumentParser):
         """One line and its remedy, as for every other error."""
         remedy = "" if "\n" in message else f"\n`{self.prog} --help` lists what there is."
         self.exit(2, f"tally: error: {message}{remedy}\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Help that cannot be printed is an error. argparse is silent about it."""
+        if file is None or file is not sys.stdout:
+            super()._print_message(message, file)
+            return
+        with unwritable_as_error():
+            file.write(message)
+            file.flush()
 
     def _options(self) -> list[str]:
         return [option for option in self._option_string_actions if option.startswith("--")]

@@ -2,7 +2,7 @@
 
 import argparse
 
-from torchtally.cli.arguments import Subparsers
+from torchtally.cli.arguments import Subparsers, parsed
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, write_report
 
@@ -52,10 +52,19 @@ def add_parser(subparsers: Subparsers) -> None:
         "chip",
         nargs="?",
         metavar="CHIP",
+        type=parsed(known_name),
         help="every number of this one, by any of its names",
     )
     add_format(parser)
     parser.set_defaults(command=command)
+
+
+def known_name(name: str) -> str:
+    """The name, if it is that of a chip. The table is not loaded for `--help`."""
+    from torchtally.chips import chip
+
+    chip(name)
+    return name
 
 
 def command(args: argparse.Namespace) -> int:

@@ -5,12 +5,11 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.atomic import write_atomically
 from torchtally.cli.arguments import RunParser
+from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import OutputError, UsageError, did_you_mean
 from torchtally.report.formats import format_names, render
 
@@ -87,11 +86,12 @@ def write_report(
         emit(render(report, args.format, look(sys.stdout)))
 
 
-def look(stream: TextIO) -> "Look":
-    """How a report is drawn on this stream."""
+def look(stream: TextIO | None) -> "Look":
+    """How a report is drawn on this stream; plainly where it is closed."""
     from torchtally.report.report import Look, is_ascii
 
-    return Look(width=width(), is_coloured=is_coloured(stream), is_ascii=is_ascii(stream.encoding))
+    encoding = None if stream is None else stream.encoding
+    return Look(width=width(), is_coloured=is_coloured(stream), is_ascii=is_ascii(encoding))
 
 
 def width() -> int:
@@ -99,10 +99,10 @@ def width() -> int:
     return max(shutil.get_terminal_size((PIPE_WIDTH, 24)).columns, LEAST_WIDTH)
 
 
-def is_coloured(stream: TextIO) -> bool:
+def is_coloured(stream: TextIO | None) -> bool:
     """A terminal with colours, and a user who has not declined them (no-color.org)."""
     declined = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return not declined and stream.isatty()
+    return stream is not None and not declined and stream.isatty()
 
 
 def emit(text: str, stream: TextIO | None = None) -> None:
@@ -117,18 +117,6 @@ def emit(text: str, stream: TextIO | None = None) -> None:
     with unwritable_as_error():
         stream.write(text.encode(encoding, "replace").decode(encoding))
         stream.flush()
-
-
-@contextmanager
-def unwritable_as_error() -> Iterator[None]:
-    """Writing to a standard stream: a full disk becomes an OutputError."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        reason = error.strerror or error
-        raise OutputError(f"the output cannot be written ({reason}).") from error
 
 
 def write_or_emit(text: str, place: str) -> None:

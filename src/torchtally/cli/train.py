@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, TrainParser
 from torchtally.cli.chip_names import gpu_or_default, variable_gpu
+from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the plan, train and print the result; as one of several ranks under torchrun."""
-    from torchtally.cli.output import unwritable_as_error
     from torchtally.train.failing import fail_together
     from torchtally.train.ranks import join_ranks, launched_rank
     from torchtally.train.retry import explain_shortage
@@ -270,7 +270,6 @@ def _train(
     rows: "list[PlanRow]",
     args: argparse.Namespace,
 ) -> int:
-    from torchtally.cli.output import unwritable_as_error
     from torchtally.report.training import TrainingDisplay
     from torchtally.train.job import train_in_folder
     from torchtally.train.loop import SilentObserver

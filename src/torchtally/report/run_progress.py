@@ -14,8 +14,9 @@ INTERVAL_S = 0.2
 
 
 class RunProgress:
-    """Counts as they are now, on stderr: a moving line on a terminal; elsewhere a line for each step,
-    and one for every ten seconds without.
+    """Counts as they are now, on stderr: a line that moves on a terminal, else one for each step.
+
+    Where ten seconds pass without a step, a line says how far it is.
 
     The script shares the terminal. What it prints there takes the line's place first, and no line
     is drawn behind text that has not ended: a prompt, or a progress bar of the script's own.
