@@ -41,8 +41,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "sweep": ("atomic", "errors", "progress", "reading", "runs", "table", "train", "units"),
     "cli": ("atomic", "bench", "chips", "errors", "fit", "isolation", "ledger", "memory", "plan",
             "progress", "reading", "report", "runs", "sweep", "table", "timing", "trace", "tracer",
-            "train",
-            "units", "views", "work"),
+            "train", "units", "views", "work"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 
