@@ -556,6 +556,16 @@ def test_higher_order_operators_reach_modes_while_asked_to():
     assert while_loop_op.non_fallthrough_keys == before
 
 
+def test_names_of_a_cuda_build():
+    declared = (Path(torch.__file__).parent / "_C" / "__init__.pyi").read_text()
+    for library, name in (("cuda", "getDevice"), ("nccl", "version")):
+        call = private.call_of_build(library, name)
+        assert call.owner is torch._C
+        assert f"def {call.name}(" in declared
+    module = private.distributed_module()
+    assert module.init_process_group is torch.distributed.init_process_group
+
+
 def test_every_private_call_has_its_test():
     public = {
         name

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed
 import torch.jit._builtins as jit_builtins
 import torch.overrides
 import torch.utils._device
@@ -91,6 +92,20 @@ MEMORY_CALLS = {
     }.items()
 }
 """What torch's Python asks its C++ about a GPU's memory. A build for CPUs lacks those of CUDA."""
+
+
+def call_of_build(library: str, name: str) -> PrivateName:
+    """A function of torch's C++ that only a build with this library has: "cuda", "nccl", "cudnn".
+
+    See the tables in torch/csrc/cuda/Module.cpp.
+    """
+    return PrivateName(torch._C, f"_{library}_{name}")
+
+
+def distributed_module() -> ModuleType:
+    """Where `torch.distributed` has its functions from."""
+    return torch.distributed.distributed_c10d
+
 
 DYNAMO, DYNAMO_FRAMES = "torch._dynamo", "torch._dynamo.eval_frame"
 """Modules of the compiler: looked up among the loaded ones, never imported here (1.3 s)."""

@@ -326,7 +326,7 @@ def test_nvtx_and_profiler_ranges_do_nothing():
 def test_what_has_no_answer_says_so():
     with torchtally.virtual_gpu("H100-SXM"):
         for call in (torch.cuda.utilization, torch.cuda.temperature, torch.cuda.power_draw):
-            with pytest.raises(UnsupportedError, match="no answer on a simulated GPU"):
+            with pytest.raises(UnsupportedError, match="no answer on tally's simulated GPU"):
                 call()
         with pytest.raises(UnsupportedError, match="CUDAGraph"):
             torch.cuda.CUDAGraph()

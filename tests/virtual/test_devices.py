@@ -1,5 +1,8 @@
 """What Python sees of a tensor on the virtual GPU, wherever Python looks from."""
 
+import copy
+import io
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -292,3 +295,44 @@ def test_set_data_of_the_same_device_only_changes_the_data():
     assert x.tolist() == [5, 5, 5]
     assert x.data_ptr() == y.data_ptr()
     assert x.requires_grad
+
+
+def test_a_number_is_a_cuda_device():
+    """As Hugging Face's `device_map` loads: `torch.device(0)`."""
+    assert torch.device(0) == CUDA
+    assert torch.device(device=0) == CUDA
+    assert is_on_cuda(torch.zeros(2, device=torch.device(0)))
+    assert is_on_cuda(torch.zeros(2).to(torch.device(0)))
+    with torch.device(0):
+        assert is_on_cuda(torch.zeros(2))
+    with pytest.raises(RuntimeError, match="index must not be negative"):
+        torch.device(-1)
+
+
+def test_devices_are_what_they_were():
+    for device in (torch.device("cuda:0"), torch.device("cuda", 0), torch.device(type="cuda")):
+        assert isinstance(device, torch.device)
+        assert type(device) == torch.device  # noqa: E721 (as libraries ask)
+        assert pickle.loads(pickle.dumps(device)) == copy.deepcopy(device) == device
+    match CUDA:
+        case torch.device():
+            pass
+        case _:
+            pytest.fail("not matched by its class")
+    assert isinstance(CUDA, torch.device | None)
+
+
+def test_a_checkpoint_with_a_device_in_it_loads_safely():
+    buffer = io.BytesIO()
+    torch.save({"device": CUDA}, buffer)
+    buffer.seek(0)
+    assert torch.load(buffer, weights_only=True) == {"device": CUDA}
+
+
+def test_devices_annotate_operators():
+    @torch.library.custom_op("tally_tests::on", mutates_args=())
+    def on(x: Tensor, device: torch.device) -> Tensor:
+        return x.clone()
+
+    on.register_fake(lambda x, device: torch.empty_like(x))
+    assert is_on_cuda(on(torch.zeros(2, device="cuda"), CUDA))

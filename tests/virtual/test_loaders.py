@@ -124,3 +124,14 @@ def test_a_forked_child_sees_the_host_only():
         assert queue.get(timeout=60) == [1, 1]
         process.join(timeout=60)
         assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("is_inferring", [True, False])
+def test_evaluation_loaders_pin(is_inferring: bool):
+    """Under inference mode the composition `pin_memory` reaches the device whole."""
+    with torchtally.virtual_gpu("H100-SXM"), torch.inference_mode(is_inferring):
+        pinned = torch.arange(4).pin_memory()
+        assert pinned.is_pinned()
+        assert pinned.pin_memory() is pinned
+        assert pinned.cuda(non_blocking=True).tolist() == [0, 1, 2, 3]
+        assert seen(DataLoader(Squares(), batch_size=4, pin_memory=True)) == EXPECTED

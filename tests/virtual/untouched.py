@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.cuda.nvtx
+import torch.distributed
 import torch.jit._builtins
 import torch.utils._device
 import torch.utils._foreach_utils
@@ -37,6 +38,8 @@ OWNERS: dict[str, Any] = {
     "torch.amp": torch.amp,
     "torch.random": torch.random,
     "torch.version": torch.version,
+    "torch.distributed": torch.distributed,
+    "torch.distributed.distributed_c10d": torch.distributed.distributed_c10d,
     "torch.autograd": torch.autograd,
     "torch.autograd.graph": torch.autograd.graph,
     "torch.backends.cudnn": torch.backends.cudnn,

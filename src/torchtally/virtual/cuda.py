@@ -13,6 +13,7 @@ from torchtally.chips import Chip
 from torchtally.chips.capabilities import BFLOAT16_SINCE
 from torchtally.errors import UnsupportedError
 from torchtally.virtual import legacy_types
+from torchtally.virtual.cuda_calls import CudaCalls, refusal, refuse
 from torchtally.virtual.cuda_memory import CudaMemory
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.profiling import Profiling, do_nothing
@@ -25,6 +26,7 @@ from torchtally.virtual.streams import (
     StreamContext,
 )
 from torchtally.virtual.tensors import as_device, device_index
+from torchtally.virtual.values import RandomState
 
 CUDNN_VERSION = 91900
 """The cuDNN of torch 2.13's CUDA wheels, as `torch.backends.cudnn.version()` prints it."""
@@ -188,6 +190,9 @@ class CudaModule:
             "is_bf16_supported": self.is_bf16_supported,
             "is_tf32_supported": lambda: self.is_at_least(BFLOAT16_SINCE),
             "ipc_collect": nothing,
+            "default_generators": tuple(
+                DefaultGenerator(state, number) for number, state in enumerate(self.mode.random)
+            ),
             **self.memory.answers(),
             "manual_seed": self.manual_seed,
             "manual_seed_all": self.manual_seed_all,
@@ -207,16 +212,16 @@ class CudaModule:
             "default_stream": lambda device=None: Stream(device, stream_id=0),
             "set_stream": self.set_stream,
             "is_current_stream_capturing": lambda: False,
-            "utilization": lambda device=None: refuse("torch.cuda.utilization"),
-            "temperature": lambda device=None: refuse("torch.cuda.temperature"),
-            "power_draw": lambda device=None: refuse("torch.cuda.power_draw"),
-            "clock_rate": lambda device=None: refuse("torch.cuda.clock_rate"),
+            "utilization": refusal("torch.cuda.utilization"),
+            "temperature": refusal("torch.cuda.temperature"),
+            "power_draw": refusal("torch.cuda.power_draw"),
+            "clock_rate": refusal("torch.cuda.clock_rate"),
             "CUDAGraph": CUDAGraph,
         }
 
     def stand_ins(self) -> list[StandIn]:
         answers = self.answers()
-        table: list[StandIn] = []
+        table = CudaCalls(self.mode, answers).stand_ins()
         for owner in (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams):
             table += stand_ins_for(owner, answers)
         table += stand_ins_for(torch.accelerator, self.accelerator_answers())
@@ -273,16 +278,35 @@ class Scatter:
         return (tensor.to(devices[0]),)
 
 
+class DefaultGenerator:
+    """One of `torch.cuda.default_generators`: a device's random state."""
+
+    def __init__(self, random: RandomState, number: int) -> None:
+        self.random = random
+        self.device = torch.device("cuda", number)
+
+    def manual_seed(self, seed: int) -> "DefaultGenerator":
+        self.random.manual_seed(int(seed))
+        return self
+
+    def seed(self) -> int:
+        seed = torch.seed()
+        self.random.manual_seed(seed)
+        return seed
+
+    def initial_seed(self) -> int:
+        return self.random.initial_seed
+
+    def get_state(self) -> Tensor:
+        return self.random.state
+
+    def set_state(self, state: Tensor) -> None:
+        self.random.state = state
+
+
 def is_no_device(device: Any) -> bool:
     """None or a negative number: torch then leaves the current device as it is."""
     return device is None or (isinstance(device, int) and device < 0)
-
-
-def refuse(name: str) -> Any:
-    raise UnsupportedError(
-        f"{name} has no answer on a simulated GPU.\n"
-        "Guard the call, or leave it out of the simulated run."
-    )
 
 
 def stand_ins_for(owner: ModuleType, answers: dict[str, Callable[..., Any]]) -> list[StandIn]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from torchtally import torch_private as private
+from torchtally.virtual.device_type import Device
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.generators import generator_type
 from torchtally.virtual.stand_ins import StandIn, as_function
@@ -53,7 +54,9 @@ class Factories:
         table = dict(private.builtin_table())
         for name, function in functions.items():
             table[id(function)] = table.get(id(getattr(torch, name)), f"aten::{name}")
+        table[id(Device)] = table[id(torch.device)]
         return [
+            StandIn(torch, "device", Device),
             StandIn(torch, "Generator", generator_type(torch.Generator, self.complete_device)),
             *(StandIn(torch, name, function) for name, function in functions.items()),
             # Device contexts know factories by identity (`DeviceContext.__torch_function__`), and

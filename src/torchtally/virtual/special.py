@@ -17,7 +17,7 @@ from torchtally.virtual import kernels, values
 from torchtally.virtual.device_checks import check_same_device
 from torchtally.virtual.dispatch import SPECIAL, Handler, VirtualDispatch
 from torchtally.virtual.invocation import META, Invocation, tensors_in
-from torchtally.virtual.storage import pin, virtual_of
+from torchtally.virtual.storage import is_pinned, pin, virtual_of
 from torchtally.virtual.value_keeper import give_values, has_value, may_have_value
 
 aten = torch.ops.aten
@@ -356,9 +356,19 @@ def copy(mode: VirtualDispatch, call: Invocation) -> Any:
     return target
 
 
-@special(aten._pin_memory.default)
+@special(aten.is_pinned.default)
+def read_pinned(mode: VirtualDispatch, call: Invocation) -> bool:
+    return is_pinned(call.args[0])
+
+
+@special(aten.pin_memory.default, aten._pin_memory.default)
 def pin_memory(mode: VirtualDispatch, call: Invocation) -> Any:
-    """Pinned host memory: a copy whose `is_pinned` is true."""
+    """Pinned host memory: a copy whose `is_pinned` is true, or what is pinned already.
+
+    Under inference mode the composition `pin_memory` arrives whole.
+    """
+    if is_pinned(call.args[0]):
+        return call.args[0]
     pinned = mode.call(aten.clone.default, call.args[0])
     pin(pinned)
     return pinned
