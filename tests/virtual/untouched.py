@@ -1,9 +1,12 @@
 """Everything of torch's that a session may change, as a snapshot to compare."""
 
+import _thread
 import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -65,6 +68,9 @@ OWNERS: dict[str, Any] = {
     "torch._C._nn": torch._C._nn,
     "torch._C._autograd": torch._C._autograd,
     "Thread": threading.Thread,
+    "ThreadPool": ThreadPool,
+    "ThreadPoolExecutor": ThreadPoolExecutor,
+    "_thread": _thread,
     "os": os,
     "ForkingPickler": ForkingPickler,
     "ForkingPickler._extra_reducers": ForkingPickler._extra_reducers,  # type: ignore[attr-defined]

@@ -52,6 +52,13 @@ class OperatorDepth(threading.local):
 
 INSIDE = OperatorDepth()
 
+
+class Presence(threading.local):
+    """How often this thread has entered a mode."""
+
+    depth = 0
+
+
 Handler = Callable[["VirtualDispatch", Invocation], Any]
 SPECIAL: dict[OpOverload, Handler] = {}
 """Operators that need more than a shape function; filled by `special.py`."""
@@ -69,6 +76,7 @@ class VirtualDispatch(TorchDispatchMode):
         self.current_device = 0
         self.values = ValueKeeper(host, observer, lambda: self.random[self.current_device])
         self.is_active = True
+        self._presence = Presence()
         self.target: Chip | None = None
         """The chip simulated."""
         self.nonzero_fraction = 1.0
@@ -84,6 +92,28 @@ class VirtualDispatch(TorchDispatchMode):
         self._node = -1
         """Sequence number of the autograd node that last allocated; ids of its storages below."""
         self._made_by_node: set[int] = set()
+
+    def __enter__(self) -> Any:
+        self._presence.depth += 1
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *exc: Any) -> None:
+        self._presence.depth -= 1
+        super().__exit__(*exc)  # type: ignore[no-untyped-call]
+
+    @property
+    def is_here(self) -> bool:
+        """Operators of this thread arrive here."""
+        return self._presence.depth > 0
+
+    def check_thread(self) -> None:
+        """Raise UnsupportedError in a thread whose operators would not be seen."""
+        if self.is_active and not self.is_here:
+            raise UnsupportedError(
+                f"the thread {threading.current_thread().name!r} was started before the virtual "
+                "GPU: tally would not see its operators.\n"
+                "Start the thread inside, or give its work to a pool."
+            )
 
     supports_higher_order_operators = True
     """Else torch raises an error of its own for them, about this class (torch/_ops.py)."""

@@ -45,7 +45,7 @@ class Factories:
 
     def stand_ins(self) -> list[StandIn]:
         constructors = private.device_constructors()
-        functions = {name: by_number(getattr(torch, name)) for name in NAMES.split()}
+        functions = {name: self.by_number(getattr(torch, name)) for name in NAMES.split()}
         functions |= {
             "tensor": as_function(self.tensor),
             "as_tensor": as_function(self.as_tensor),
@@ -72,6 +72,19 @@ class Factories:
                 classmethod(Tensor.__torch_function__.__func__),  # type: ignore[attr-defined]
             ),
         ]
+
+    def by_number(self, native: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """A factory that takes a device's number for that CUDA device."""
+
+        @wraps(native)
+        def factory(*args: Any, **kwargs: Any) -> Tensor:
+            if (device := kwargs.get("device")) is not None:
+                target = kwargs["device"] = as_device(device)
+                if target is not None and target.type == "cuda":
+                    self.mode.check_thread()
+            return native(*args, **kwargs)
+
+        return factory
 
     def complete_device(self, device: Any) -> torch.device:
         """A device as its user wrote it, with the number of the current one if it has none."""
@@ -122,18 +135,6 @@ class Factories:
             )
         tensor = self.native_asarray(as_numbers(obj), dtype=dtype, device=HOST).to(target)
         return tensor.requires_grad_(requires_grad)
-
-
-def by_number(native: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A factory that takes a device's number for that CUDA device."""
-
-    @wraps(native)
-    def factory(*args: Any, **kwargs: Any) -> Tensor:
-        if isinstance(kwargs.get("device"), int):
-            kwargs["device"] = as_device(kwargs["device"])
-        return native(*args, **kwargs)
-
-    return factory
 
 
 def as_numbers(data: Any) -> Any:

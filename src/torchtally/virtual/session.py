@@ -32,6 +32,7 @@ from torchtally.virtual.stand_ins import StandIn, apply
 from torchtally.virtual.storage import HostMemory
 from torchtally.virtual.streams import Event, EventClock, Stopwatch, current_stream_number
 from torchtally.virtual.tensors import TensorMethods
+from torchtally.virtual.threads import Threads
 
 CPU = "CPU"
 """The vendor of a `Chip` that is the host itself."""
@@ -221,7 +222,6 @@ def _activate(
 def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[StandIn]:
     """Everything that is replaced in torch during the session."""
     native_clear, native_group = torch.clear_autocast_cache, private.group_tensors
-    native_run = threading.Thread.run
 
     def clear_autocast_cache() -> None:
         native_clear()
@@ -235,14 +235,6 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
             for key, (lists, indices) in groups.items()
         }
 
-    def run(thread: threading.Thread) -> None:
-        """Dispatch modes and included keys are thread-local: set both in the script's threads."""
-        if not mode.is_active:
-            native_run(thread)
-            return
-        with private.include_autocast_key(), mode:
-            native_run(thread)
-
     return [
         *TensorMethods(mode).stand_ins(),
         *Factories(mode).stand_ins(),
@@ -252,7 +244,7 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
         *(host_defaults() if target.vendor == CPU else ()),
         StandIn(torch, "clear_autocast_cache", clear_autocast_cache),
         StandIn(*private.GROUP_TENSORS, group_tensors),
-        StandIn(threading.Thread, "run", run),
+        *Threads(mode).stand_ins(),
     ]
 
 

@@ -191,6 +191,8 @@ class TensorMethods:
         layout: torch.memory_format | None = None,
     ) -> Tensor:
         here = tensor.device
+        if "cuda" in (here.type, None if target is None else target.type):
+            self.mode.check_thread()
         # `torch.device("cuda")` has no index and equals no tensor's device.
         if target is not None and target.type == "cuda" and target.index is None:
             target = torch.device("cuda", self.mode.current_device)
