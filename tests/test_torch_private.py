@@ -343,7 +343,7 @@ def test_torch_has_every_name_written_there():
 
 def test_torch_has_every_name_that_is_replaced():
     places = [place for place in vars(private).values() if isinstance(place, private.PrivateName)]
-    assert len(places) == 8
+    assert len(places) == 9
     for owner, name in places:
         assert hasattr(owner, name), f"{owner.__name__}.{name}"
     for owner, name in (
@@ -554,6 +554,42 @@ def test_higher_order_operators_reach_modes_while_asked_to():
     with private.let_higher_order_operators_reach_modes():
         assert passes()
     assert while_loop_op.non_fallthrough_keys == before
+
+
+class Held(Tensor):
+    """Holds a tensor under the name `inside`."""
+
+    @staticmethod
+    def __new__(cls, inside):
+        return private.make_wrapper(cls, inside.shape, device=inside.device)
+
+    def __init__(self, inside):
+        self.inside = inside
+
+    def __tensor_flatten__(self):
+        return ["inside"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, meta, size, stride):
+        return Held(inner["inside"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise NotImplementedError
+
+
+def test_tensors_inside_of_wrappers():
+    x = torch.zeros(2, 3)
+    wrapper = Held(Held(x))
+    assert (Tensor, "_make_wrapper_subclass") == private.MAKE_WRAPPER
+    assert wrapper.shape == (2, 3)
+    assert private.tensors_inside(wrapper) == [x]
+    assert private.tensors_inside(x) == [x]
+    assert {type(x), torch.nn.Parameter} == private.PLAIN_TENSORS
+
+
+def test_where_jagged_attention_asks_for_kernels():
+    assert private.jagged_attention().can_use_flash_attention
 
 
 def test_names_of_a_cuda_build():

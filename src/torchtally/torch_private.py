@@ -22,7 +22,7 @@ from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import TreeSpec as TreeSpec
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
@@ -46,6 +46,7 @@ GET_ACCELERATOR = PrivateName(torch._C, "_get_accelerator")
 DEVICE_CONSTRUCTORS = PrivateName(torch.utils._device, "_device_constructors")
 BUILTIN_TABLE = PrivateName(jit_builtins, "_builtin_table")
 DUMP_SNAPSHOT = PrivateName(torch.cuda.memory, "_dump_snapshot")
+MAKE_WRAPPER = PrivateName(torch.Tensor, "_make_wrapper_subclass")
 
 
 class NativeFile(NamedTuple):
@@ -105,6 +106,13 @@ def call_of_build(library: str, name: str) -> PrivateName:
 def distributed_module() -> ModuleType:
     """Where `torch.distributed` has its functions from."""
     return torch.distributed.distributed_c10d
+
+
+def jagged_attention() -> ModuleType:
+    """Where `scaled_dot_product_attention` of jagged nested tensors chooses a kernel."""
+    import torch.nested._internal.sdpa as module
+
+    return module
 
 
 DYNAMO, DYNAMO_FRAMES = "torch._dynamo", "torch._dynamo.eval_frame"
@@ -188,6 +196,21 @@ def lift_cpu_tensors_only() -> Iterator[None]:
         yield
     finally:
         torch._C._set_only_lift_cpu_tensors(was)
+
+
+PLAIN_TENSORS = frozenset([torch.Tensor, torch.nn.Parameter])
+"""Classes whose tensors hold data and no other tensors."""
+
+make_wrapper: Callable[..., torch.Tensor] = torch.Tensor._make_wrapper_subclass
+"""A tensor of a subclass that has shape and device, and holds other tensors instead of data."""
+
+
+def tensors_inside(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors that a wrapper subclass holds, at any depth; a plain tensor itself."""
+    if type(tensor) in PLAIN_TENSORS or not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+    return [plain for held in inner for plain in tensors_inside(held)]
 
 
 def unwrap(tensor: torch.Tensor) -> torch.Tensor:

@@ -178,12 +178,16 @@ class Recorder:
         self.clock += 1  # frees during unwinding come after this moment
 
     def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
-        """Give a tensor's storage a role and a name; the first of each stays."""
-        virtual = virtual_of(tensor)
-        if virtual is None or virtual.number < 0:
-            return
-        if self._roles.setdefault(virtual.number, role) is role and name:
-            self._names.setdefault(virtual.number, name)
+        """Give a tensor's storages a role and a name; the first of each stays.
+
+        There is one, or those of the tensors that a wrapper subclass holds.
+        """
+        for plain in private.tensors_inside(tensor):
+            virtual = virtual_of(plain)
+            if virtual is None or virtual.number < 0:
+                continue
+            if self._roles.setdefault(virtual.number, role) is role and name:
+                self._names.setdefault(virtual.number, name)
 
     def mark_trained(self, parameter: Tensor) -> None:
         """A parameter that requires grad."""

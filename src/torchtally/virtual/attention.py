@@ -9,6 +9,7 @@ are read from torch itself.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch.backends import cuda as cuda_backends
 
 from torchtally import torch_private as private
 from torchtally.chips import Chip
+from torchtally.virtual.stand_ins import StandIn
 
 
 class Backend(StrEnum):
@@ -185,3 +187,33 @@ CAN_USE: dict[Backend, Callable[[Chip, Query], bool]] = {
     Backend.EFFICIENT: can_use_efficient,
     Backend.MATH: lambda chip, call: cuda_backends.math_sdp_enabled(),
 }
+
+
+def stand_ins(chip: Chip) -> list[StandIn]:
+    """Answers to those who ask torch which kernels can run: nested tensors, and scripts."""
+    answers = {
+        "can_use_flash_attention": can_use_flash,
+        "can_use_efficient_attention": can_use_efficient,
+        "can_use_cudnn_attention": can_use_cudnn,
+    }
+    owners = (cuda_backends, private.jagged_attention())
+    return [
+        StandIn(owner, name, answer_for(chip, can_use))
+        for owner in owners
+        for name, can_use in answers.items()
+    ]
+
+
+def answer_for(chip: Chip, can_use: Callable[[Chip, Query], bool]) -> Callable[..., bool]:
+    """As torch calls it: with its own `SDPAParams`."""
+
+    def answer(params: Any, debug: bool = False) -> bool:
+        return can_use(
+            chip,
+            Query(
+                params.query, params.key, params.value, params.attn_mask, params.dropout,
+                params.is_causal, params.enable_gqa,
+            ),
+        )  # fmt: skip
+
+    return answer

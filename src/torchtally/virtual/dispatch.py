@@ -126,6 +126,10 @@ class VirtualDispatch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        # Subclasses among the arguments dispatch themselves, and what they do inside arrives here
+        # (`dispatch_on_mode` and `dispatch_on_subclass`, torch/csrc/utils/python_arg_parser.cpp).
+        if types and any(kind is not Tensor for kind in types):
+            return NotImplemented
         if isinstance(func, HigherOrderOperator):
             raise UnsupportedError(
                 f"{private.higher_order_name(func)} is a higher-order operator, which the virtual "

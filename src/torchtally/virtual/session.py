@@ -14,7 +14,7 @@ from torchtally.chips import Chip, chip
 from torchtally.errors import UsageError
 from torchtally.memory.allocator import AllocatorSettings, CachingAllocator
 from torchtally.memory.workspace import context_bytes
-from torchtally.virtual import kernels, special
+from torchtally.virtual import attention, kernels, nested, special
 from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import Compiling
 from torchtally.virtual.cuda import CudaModule
@@ -241,10 +241,12 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
         *CudaModule(mode, target).stand_ins(),
         *Saving(mode).stand_ins(),
         *Compiling(mode).stand_ins(),
+        *(attention.stand_ins(target) if mode.target is not None else ()),
         *(host_defaults() if target.vendor == CPU else ()),
         StandIn(torch, "clear_autocast_cache", clear_autocast_cache),
         StandIn(*private.GROUP_TENSORS, group_tensors),
         *Threads(mode).stand_ins(),
+        *nested.stand_ins(),
     ]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
-from torchtally.virtual import values
+from torchtally.virtual import nested, values
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import INSIDE, VirtualDispatch
 from torchtally.virtual.invocation import META
@@ -22,6 +22,10 @@ from torchtally.virtual.storage import VirtualStorage, is_pinned, virtual_of
 
 REAL_ARRAY_BYTES = 64 * 1024 * 1024
 """Larger placeholder arrays are one broadcast element: read-only, but they cost nothing."""
+
+
+WRAPPED_ON = "_wrapped_on"
+"""The attribute of a wrapper subclass's tensor with the device that it was made for."""
 
 
 def shown_virtual(tensor: Tensor) -> VirtualStorage | None:
@@ -33,10 +37,13 @@ def shown_virtual(tensor: Tensor) -> VirtualStorage | None:
 
 def device(tensor: Tensor) -> torch.device:
     virtual = shown_virtual(tensor)
-    device_shown: torch.device = (
-        private.true_device(tensor) if virtual is None else virtual.home.device
-    )
-    return device_shown
+    if virtual is not None:
+        return virtual.home.device
+    if type(tensor) not in private.PLAIN_TENSORS and not INSIDE.depth:
+        wrapped_on: torch.device | None = vars(tensor).get(WRAPPED_ON)
+        if wrapped_on is not None:
+            return wrapped_on
+    return private.true_device(tensor)
 
 
 def is_cuda(tensor: Tensor) -> bool:
@@ -48,7 +55,7 @@ def is_cpu(tensor: Tensor) -> bool:
 
 
 def is_meta(tensor: Tensor) -> bool:
-    return bool(private.is_meta(tensor)) and shown_virtual(tensor) is None
+    return device(tensor).type == "meta"
 
 
 def device_index(tensor: Tensor) -> int:
@@ -141,6 +148,7 @@ class TensorMethods:
             StandIn(torch.UntypedStorage, "data_ptr", method(storage_data_ptr)),
             StandIn(torch.UntypedStorage, "resize_", method(self.resize_storage)),
             StandIn(*private.PARSE_TO, self.parse_to),
+            StandIn(*private.MAKE_WRAPPER, staticmethod(self.make_wrapper)),
             StandIn(*private.HAS_COMPATIBLE_TYPE, self.has_compatible_type),
         ]
         return table
@@ -180,6 +188,31 @@ class TensorMethods:
             kwargs = {**kwargs, "device": torch.device("cuda", kwargs["device"])}
         return private.parse_to(*args, **kwargs)
 
+    def make_wrapper(
+        self, kind: type[Tensor], size: Any, strides: Any = None, storage_offset: Any = None,
+        memory_format: Any = None, dtype: Any = None, layout: Any = torch.strided,
+        device: Any = None, *args: Any, **kwargs: Any,
+    ) -> Tensor:  # fmt: skip
+        """A wrapper for the GPU has the meta device below, as all that it holds.
+
+        Autograd asks the device of each of its results for a guard, which a build without CUDA
+        does not have (`InputMetadata`, torch/csrc/autograd/input_metadata.cpp).
+        """
+        shown = as_device(device)
+        is_virtual = shown is not None and shown.type == "cuda"
+        place = META if is_virtual else device
+        positional = (size, strides, storage_offset, memory_format, dtype, layout, place, *args)
+        wrapper = private.make_wrapper(kind, *positional, **kwargs)
+        if is_virtual:
+            setattr(wrapper, WRAPPED_ON, self.on_current(shown))
+        return wrapper
+
+    def on_current(self, device: torch.device | None) -> torch.device | None:
+        """`torch.device("cuda")` has no index and equals no tensor's device: the current one's."""
+        if device is not None and device.type == "cuda" and device.index is None:
+            return torch.device("cuda", self.mode.current_device)
+        return device
+
     def move(
         self,
         tensor: Tensor,
@@ -193,9 +226,9 @@ class TensorMethods:
         here = tensor.device
         if "cuda" in (here.type, None if target is None else target.type):
             self.mode.check_thread()
-        # `torch.device("cuda")` has no index and equals no tensor's device.
-        if target is not None and target.type == "cuda" and target.index is None:
-            target = torch.device("cuda", self.mode.current_device)
+        target = self.on_current(target)
+        if tensor.is_nested and target is not None and target.type == "cuda":
+            nested.check_layout(tensor.layout)
         if here.type == "meta" and target is not None and target.type != "meta":
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         if target is not None and target.type == "meta" and here.type != "meta":
