@@ -155,3 +155,17 @@ def test_strided_nested_tensors_are_refused_with_the_way_out():
         with pytest.raises(UnsupportedError, match=r"tally does not simulate .*\n.*torch\.jagged"):
             make()
     assert torch.nested.nested_tensor([torch.randn(3, 2)])[0].shape == (3, 2)
+
+
+class Quantised(nn.Parameter):
+    """A subclass that dispatches nothing itself, as bitsandbytes' `Params4bit`."""
+
+    def __new__(cls, data: Tensor) -> "Quantised":
+        return Tensor._make_subclass(cls, data, False)  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_parameter_of_a_class_of_its_own_is_plain():
+    for weight in (Quantised(torch.ones(2, device="cuda")), nn.Parameter(torch.ones(2).cuda())):
+        assert weight.data.detach().device == CUDA
+        assert (weight + 1).tolist() == [2, 2]

@@ -148,6 +148,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     from torchtally.report.run_progress import RunProgress
     from torchtally.timing.prediction import Prediction
     from torchtally.timing.targets import roofline
+    from torchtally.tracer.idle import IDLE_EXIT, complaint
     from torchtally.tracer.script import run
     from torchtally.tracer.session import recording
     from torchtally.tracer.stopper import ScriptOutcome, Stopper
@@ -177,6 +178,9 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
             except TallyError as error:
                 print(f"tally: error: {error}", file=stderr, flush=True)
                 return error.exit_code
+        if outcome.exit_code == 0 and (reason := complaint(recording_session)):
+            print(f"tally: error: {reason}", file=stderr, flush=True)
+            return IDLE_EXIT
         return outcome.exit_code
 
     folder = folder_beside(args.trace_place)

@@ -65,6 +65,7 @@ class CudaModule:
     # Devices.
 
     def device_count(self) -> int:
+        self.mode.is_counted = True
         return len(self.mode.gpus)
 
     def set_device(self, device: Any) -> None:

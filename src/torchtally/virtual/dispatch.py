@@ -43,6 +43,15 @@ from torchtally.virtual.templates import ResultTemplate, template_of
 from torchtally.virtual.value_keeper import ValueKeeper, inside_backward
 from torchtally.virtual.waits import HostWait, host_wait, pins_result
 
+FORKED = (
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must "
+    "use the 'spawn' start method"
+)
+"""torch's own words (torch/cuda/__init__.py)."""
+
+PLAIN: Any = Tensor.__torch_dispatch__
+"""Of classes whose tensors do not dispatch themselves; some of their tensors are listed anyway."""
+
 
 class OperatorDepth(threading.local):
     """How deep this thread is inside an operator, where tensors report their real device, meta."""
@@ -77,6 +86,8 @@ class VirtualDispatch(TorchDispatchMode):
         self.values = ValueKeeper(host, observer, lambda: self.random[self.current_device])
         self.is_active = True
         self._presence = Presence()
+        self.is_counted = False
+        """The script has asked how many GPUs there are."""
         self.target: Chip | None = None
         """The chip simulated."""
         self.nonzero_fraction = 1.0
@@ -106,9 +117,11 @@ class VirtualDispatch(TorchDispatchMode):
         """Operators of this thread arrive here."""
         return self._presence.depth > 0
 
-    def check_thread(self) -> None:
-        """Raise UnsupportedError in a thread whose operators would not be seen."""
-        if self.is_active and not self.is_here:
+    def check_place(self) -> None:
+        """Raise in a forked process, as torch does, and in a thread that would not be seen."""
+        if not self.is_active:
+            raise RuntimeError(FORKED)
+        if not self.is_here:
             raise UnsupportedError(
                 f"the thread {threading.current_thread().name!r} was started before the virtual "
                 "GPU: tally would not see its operators.\n"
@@ -128,7 +141,7 @@ class VirtualDispatch(TorchDispatchMode):
     ) -> Any:
         # Subclasses among the arguments dispatch themselves, and what they do inside arrives here
         # (`dispatch_on_mode` and `dispatch_on_subclass`, torch/csrc/utils/python_arg_parser.cpp).
-        if types and any(kind is not Tensor for kind in types):
+        if types and any(kind.__torch_dispatch__ is not PLAIN for kind in types):
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
             raise UnsupportedError(

@@ -81,7 +81,7 @@ class Factories:
             if (device := kwargs.get("device")) is not None:
                 target = kwargs["device"] = as_device(device)
                 if target is not None and target.type == "cuda":
-                    self.mode.check_thread()
+                    self.mode.check_place()
             return native(*args, **kwargs)
 
         return factory

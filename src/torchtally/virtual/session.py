@@ -22,6 +22,7 @@ from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.observer import NullObserver, Observer
+from torchtally.virtual.processes import Processes
 from torchtally.virtual.saving import (
     Loading,
     Saving,
@@ -43,9 +44,11 @@ assert SPECIAL, f"{special.__name__} registers its handlers when it is imported"
 class VirtualGPU:
     """A session's handle: the chip it simulates and the memory of its tensors."""
 
-    def __init__(self, chip: Chip, mode: VirtualDispatch) -> None:
+    def __init__(self, chip: Chip, mode: VirtualDispatch, processes: Processes) -> None:
         self.chip = chip
         self.mode = mode
+        self.processes = processes
+        """Those that the script has started."""
 
     @property
     def host_bytes(self) -> int:
@@ -206,7 +209,8 @@ def _activate(
     stack.enter_context(torch.serialization.safe_globals([rebuild_virtual_tensor]))
     stack.enter_context(send_zeros_to_processes())
     stack.enter_context(private.lift_cpu_tensors_only())
-    stack.enter_context(apply(_table(mode, target, autocast)))
+    processes = Processes()
+    stack.enter_context(apply([*_table(mode, target, autocast), *processes.stand_ins()]))
     _clear_device_constructors()
     stack.callback(_clear_device_constructors)
     stack.enter_context(private.autocast_on_backend())
@@ -216,7 +220,7 @@ def _activate(
     stack.enter_context(private.keep_default_device())
     stack.enter_context(private.include_autocast_key())
     stack.enter_context(mode)
-    return VirtualGPU(target, mode)
+    return VirtualGPU(target, mode, processes)
 
 
 def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[StandIn]:

@@ -225,7 +225,7 @@ class TensorMethods:
     ) -> Tensor:
         here = tensor.device
         if "cuda" in (here.type, None if target is None else target.type):
-            self.mode.check_thread()
+            self.mode.check_place()
         target = self.on_current(target)
         if tensor.is_nested and target is not None and target.type == "cuda":
             nested.check_layout(tensor.layout)
