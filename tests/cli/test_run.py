@@ -45,7 +45,7 @@ def test_stdout_is_that_of_python_to_the_last_byte(tmp_path: Path) -> None:
     shutil.copy(SCRIPTS / "facts.py", home / "träin.py")
     (away / "link.py").symlink_to(home / "träin.py")
     theirs = [sys.executable, "link.py", "--device=cpu", "wörd", "--", "--quiet", "--steps"]
-    ours = command("-oout.tally", "link.py", "--device=cpu", "--steps=9", "--json", "out.json",
+    ours = command("-oout.tally", "--steps=9", "link.py", "--device=cpu", "--json", "out.json",
                    "wörd", "--quiet", "--", "--", "--quiet", "--steps")  # fmt: skip
     by_python, by_tally = (
         subprocess.run(

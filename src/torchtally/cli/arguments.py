@@ -119,13 +119,39 @@ class TrainParser(Parser):
         return [*own, *config, *changes]
 
 
+STARTS = ("-m", "-c")
+"""Options after which a script's own arguments come, as behind a script."""
+
+
+def is_chip(name: str) -> bool:
+    """The name is one that --gpu takes: a script's own --gpu takes numbers."""
+    from torchtally.chips import chip
+
+    try:
+        chip(name)
+    except TallyError:
+        return name.lower() == "cpu"
+    return True
+
+
+def is_option_of(script: str, option: str) -> bool:
+    """The script itself has an option of ours: its text has the name as a string."""
+    try:
+        with open(script, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:  # stdin, a directory, or a mistake that is reported later
+        return False
+    return any(f"{quote}{option}{quote}" in text for quote in ("'", '"'))
+
+
 class RunParser(Parser):
     """Takes its own options from among the script's; what is left is the script's."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         ours, theirs = self.split(list(args if args is not None else sys.argv[1:]))
         namespace, _ = argparse.ArgumentParser.parse_known_args(self, ours, namespace)
-        namespace.script = theirs.pop(0) if theirs and namespace.module is None else None
+        is_named = namespace.module is not None or getattr(namespace, "code", None) is not None
+        namespace.script = theirs.pop(0) if theirs and not is_named else None
         namespace.script_arguments = theirs
         return namespace, []
 
@@ -136,10 +162,20 @@ class RunParser(Parser):
         given: set[str] = set()
         rest = iter(args)
         for arg in rest:
-            has_started = bool(theirs) or "-m" in given
+            has_started = bool(theirs) or not given.isdisjoint(STARTS)
             option = self.own_option(arg, has_started)
             if arg == "--":
                 theirs += rest
+            elif option is not None and theirs and is_option_of(theirs[0], option):
+                words = [arg]
+                if option == "--gpu" and arg == option:
+                    words += islice(rest, 1)
+                if option == "--gpu" and is_chip(words[-1].rpartition("=")[2]):
+                    self.check_once(option, given)
+                    ours += words
+                else:
+                    self.say_shared(option, theirs[0])
+                    theirs += words
             elif option is not None:
                 if not isinstance(self._option_string_actions[option], argparse._AppendAction):
                     self.check_once(option, given)
@@ -164,7 +200,14 @@ class RunParser(Parser):
         name = arg.split("=", 1)[0] if arg.startswith("--") or has_started else arg[:2]
         if name not in self._option_string_actions:
             return None
-        return None if has_started and name in ("-h", "--help", "-m") else name
+        return None if has_started and name in ("-h", "--help", *STARTS) else name
+
+    def say_shared(self, option: str, script: str) -> None:
+        print(
+            f"tally: note: {option} goes to {script}, which has an option of this name. tally's "
+            f"own goes before the script: {self.prog} {option} ... {script}",
+            file=sys.stderr,
+        )
 
     def check_once(self, option: str, given: set[str]) -> None:
         """The second time is probably meant for the script, and must not undo the first."""

@@ -38,7 +38,8 @@ PROBED_STEPS = 2
 """At least, where changes are tried after a run that ran out of memory."""
 
 EPILOG = """\
-Options that tally does not have go to the script, and everything after -- does:
+Options that tally does not have go to the script, as do those behind it that the script itself
+has under the same name, and everything after --:
 
 examples:
   tally run train.py --gpu H100-SXM
@@ -74,7 +75,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
-        usage="tally run [options] SCRIPT [ARGS ...] | tally run [options] -m MODULE [ARGS ...]",
+        usage="tally run [options] SCRIPT [ARGS ...] | -m MODULE [ARGS ...] | -c CODE [ARGS ...] "
+        "| - [ARGS ...]",
         description="Run an unmodified training script on a simulated GPU and report what each "
         "line, module and operator of a training step costs.",
         epilog=EPILOG,
@@ -96,6 +98,9 @@ def add_parser(subparsers: Subparsers) -> None:
     add_columns(parser)
     parser.add_argument("-m", dest="module", metavar="MODULE",
                         help="run a module, as `python -m` does")  # fmt: skip
+    parser.add_argument("-c", dest="code", metavar="CODE",
+                        help="run this code, as `python -c` does; - runs what comes on stdin, "
+                        "and a notebook (.ipynb) its cells")  # fmt: skip
     parser.add_argument("--max-seconds", type=seconds, metavar="S",
                         help="stop a script that takes longer, and report")  # fmt: skip
     parser.add_argument("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
@@ -122,8 +127,8 @@ def command(args: argparse.Namespace) -> int:
     """Run the script and report; the exit code is the script's."""
     from torchtally.timing.targets import target as target_of
 
-    if args.script is None and args.module is None:
-        raise UsageError("which script?\nGive one: `tally run train.py`, or -m MODULE.")
+    if args.script is None and args.module is None and args.code is None:
+        raise UsageError("which script?\nGive one: `tally run train.py`, -m MODULE or -c CODE.")
     target = target_of(gpu_or_default(args.gpu, is_quiet=args.quiet))
     check_columns(args.columns)
     # Absolute, since the script may change the directory.
@@ -132,8 +137,10 @@ def command(args: argparse.Namespace) -> int:
 
     from torchtally.tracer.script import Script, check
 
-    script = Script(args.module or args.script, tuple(args.script_arguments),
-                    is_module=args.module is not None)  # fmt: skip
+    text = sys.stdin.read() if args.script == "-" else args.code
+    target_name = args.module or args.script or "-c"
+    script = Script(target_name, tuple(args.script_arguments),
+                    is_module=args.module is not None, text=text)  # fmt: skip
     check(script)
     code = trace_script(script, target, args)
     if sys.stdout is None or sys.stdout.closed:

@@ -111,6 +111,7 @@ class Advisor:
             script=script.target,
             arguments=arguments,
             is_module=script.is_module,
+            text=script.text,
             gpu=self.chip.name,
             steps=self.steps,
             max_seconds=self.max_s,

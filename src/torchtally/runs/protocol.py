@@ -27,6 +27,8 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     is_module: bool
     gpu: str
     steps: int
+    text: str | None = None
+    """The source itself, of a script without a file."""
     max_seconds: float | None = None
     nonzero_fraction: float = 1.0
     folds: bool = True

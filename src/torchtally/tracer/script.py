@@ -13,15 +13,22 @@ import sys
 import threading
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import (
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from types import CodeType, ModuleType
+from typing import cast
 
 from torchtally.errors import ScriptError
 from torchtally.trace import Ending
 from torchtally.tracer import tracebacks
+from torchtally.tracer.notebook import cells, sources
 from torchtally.tracer.steps import StepsDone
 from torchtally.tracer.stopper import (
     DONE,
@@ -32,6 +39,10 @@ from torchtally.tracer.stopper import (
     flush_outputs,
     is_broken_stdout,
 )
+from torchtally.tracer.texts import compiled
+
+TEXT_NAMES = {"-": "stdin", "-c": "-c"}
+"""What lines of a script that has no file are reported under, by its target."""
 
 BROKEN_PIPE_EXIT = 141
 """As a shell reports a program that SIGPIPE ended."""
@@ -39,26 +50,39 @@ BROKEN_PIPE_EXIT = 141
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What to run: a file, or with `is_module` a module's dotted name; and its own arguments."""
+    """What to run, and its own arguments.
+
+    A file: Python source, compiled code, a notebook, or an application; with `is_module` a module's
+    dotted name; with `text` that source, whose target is "-c" or "-" (stdin).
+    """
 
     target: str
     arguments: tuple[str, ...] = ()
     is_module: bool = False
+    text: str | None = None
 
     def __str__(self) -> str:
-        """As a person would type it after `python`."""
+        """As a person would type it after `python`, without the text."""
         return shlex.join([*(["-m"] if self.is_module else []), self.target, *self.arguments])
+
+    @property
+    def is_file(self) -> bool:
+        return not self.is_module and self.text is None
 
     @property
     def is_application(self) -> bool:
         """A directory or zip file, with a `__main__.py` in it."""
-        return not self.is_module and (
-            os.path.isdir(self.target) or zipfile.is_zipfile(self.target)
-        )
+        return self.is_file and (os.path.isdir(self.target) or zipfile.is_zipfile(self.target))
+
+    @property
+    def is_notebook(self) -> bool:
+        return self.is_file and self.target.endswith(".ipynb")
 
     @property
     def path_entry(self) -> str:
         """What Python puts first on `sys.path`."""
+        if self.text is not None:
+            return ""
         if self.is_module:
             return os.getcwd()
         if self.is_application:
@@ -72,6 +96,8 @@ class Script:
 def check(script: Script) -> None:
     """Raise ScriptError when there is nothing to run, before anything else is done."""
     target = script.target
+    if script.text is not None:
+        return
     if script.is_module:
         with path_of(script):
             check_module(target)
@@ -88,6 +114,8 @@ def check(script: Script) -> None:
         )
     elif not os.access(target, os.R_OK):
         raise ScriptError(f"{target}: no permission to read it.")
+    elif script.is_notebook:
+        sources(target)
 
 
 def check_module(name: str) -> None:
@@ -197,15 +225,29 @@ def execute(script: Script) -> None:
     main = ModuleType("__main__")
     main.__builtins__ = builtins  # type: ignore[attr-defined]
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
-    exec(load(script, main), vars(main))
+    for code in codes(script, main):
+        exec(code, vars(main))
+
+
+def codes(script: Script, main: ModuleType) -> Iterable[CodeType]:
+    """What to run, part by part: a notebook has several. `main` learns where it is from."""
+    if script.is_notebook:
+        main.__file__ = os.path.abspath(script.target)
+        return cells(script.target)
+    if script.text is not None:
+        return [compiled(script.text, TEXT_NAMES[script.target])]
+    return [load(script, main)]
 
 
 def load(script: Script, main: ModuleType) -> CodeType:
-    """The code to run; `main` learns where it is from."""
-    if not script.is_module and not script.is_application:
+    """The code of a file or a module."""
+    if script.is_file and not script.is_application:
         main.__file__ = os.path.abspath(script.target)
-        main.__loader__ = SourceFileLoader("__main__", main.__file__)
         main.__dict__["__cached__"] = None
+        if script.target.endswith(".pyc"):
+            loader = main.__loader__ = SourcelessFileLoader("__main__", main.__file__)
+            return cast(CodeType, loader.get_code("__main__"))
+        main.__loader__ = SourceFileLoader("__main__", main.__file__)
         with open(script.target, "rb") as file:
             return compile(file.read(), main.__file__, "exec", dont_inherit=True)
     spec = spec_of(script)

@@ -39,7 +39,9 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
     # A probe runs on each core, and threads of OpenMP spin while they wait for work (libgomp's
     # GOMP_SPINCOUNT): with more than one, probes side by side took twice the CPU time.
     torch.set_num_threads(1)
-    script = Script(request.script, request.arguments, is_module=request.is_module)
+    script = Script(
+        request.script, request.arguments, is_module=request.is_module, text=request.text
+    )
     recorder = AllocationRecorder()
 
     def leaving(outcome: ScriptOutcome) -> int:

@@ -1,0 +1,212 @@
+"""Every form of script that Python starts, its own options, and no exit code 0 for nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.run_tally import TIMEOUT_S, Run, command, environment, tally_run
+from torchtally.trace import Ending
+
+STEP = """\
+import sys, torch
+model = torch.nn.Linear(4, 4, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(2, 4, device="cuda")).sum().backward()
+optimizer.step()
+print(sys.argv, __name__, sys.path[0] == "", "__file__" in globals())
+"""
+"""One training step; the forward pass in line 4."""
+
+
+def lines_of(run: Run) -> set[str]:
+    """Where the operators of a run come from: "train.py:4"."""
+    trace = run.trace
+    frames = (trace.sites[op.site].line for op in trace.ops)
+    return {f"{Path(frame.file).name}:{frame.line}" for frame in frames if frame is not None}
+
+
+def run_script(text: str, *arguments: str, cwd: Path) -> Run:
+    (cwd / "train.py").write_text(text)
+    return tally_run("train.py", *arguments, cwd=cwd)
+
+
+# Forms -------------------------------------------------------------------------------------------
+
+
+def test_code_of_the_command_line(tmp_path: Path) -> None:
+    run = tally_run("-c", STEP, "-c", "x", cwd=tmp_path)
+    assert run.code == 0, run.stderr
+    assert run.stdout == "['-c', '-c', 'x'] __main__ True False\n"
+    assert "-c:4" in lines_of(run)
+    assert run.trace.script == "-c -c x"
+
+
+def test_code_on_stdin(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("-", "x"), input=STEP, capture_output=True, text=True, cwd=tmp_path,
+        env=environment(), timeout=TIMEOUT_S, check=True,
+    )  # fmt: skip
+    run = Run(done.returncode, done.stdout, done.stderr, tmp_path / "run.tally")
+    assert run.stdout == "['-', 'x'] __main__ True False\n"
+    assert "stdin:4" in lines_of(run)
+
+
+def test_compiled_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STEP)
+    compiler = "import py_compile; py_compile.compile('train.py', cfile='train.pyc')"
+    subprocess.run([sys.executable, "-c", compiler], cwd=tmp_path, check=True)
+    run = tally_run("train.pyc", cwd=tmp_path)
+    assert run.stdout == "['train.pyc'] __main__ False True\n"
+    assert "train.py:4" in lines_of(run)
+
+
+def notebook(*cells: str) -> str:
+    """A notebook with a text and these cells of code."""
+    kinds: list[dict[str, Any]] = [{"cell_type": "markdown", "source": ["# Text"]}]
+    kinds += [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in cells]
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": kinds})
+
+
+def test_a_notebook_runs_its_cells(tmp_path: Path) -> None:
+    (tmp_path / "train.ipynb").write_text(
+        notebook(
+            "%matplotlib inline\n!pip install \\\n  torch\nimport torch",
+            "%%time\nremainder = (17\n  % 5)\nif True:\n    !nvidia-smi",
+            "%%bash\nexit 1",
+            f"{STEP}print(remainder)",
+        )
+    )
+    run = tally_run("train.ipynb", cwd=tmp_path)
+    assert run.code == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "2"
+    assert "cell 4:4" in lines_of(run)
+    left_out = [line for line in run.stderr.splitlines() if "only IPython runs it" in line]
+    assert [line.partition(" was")[0].removeprefix("tally: note: ") for line in left_out] == [
+        "cell 1, line 1", "cell 1, line 2", "cell 2, line 1", "cell 2, line 5", "cell 3, line 1",
+    ]  # fmt: skip
+
+
+def test_an_error_in_a_cell_names_cell_and_line(tmp_path: Path) -> None:
+    (tmp_path / "train.ipynb").write_text(notebook("x = 1", "\nx.y"))
+    run = tally_run("train.ipynb", cwd=tmp_path)
+    assert run.code == 1
+    assert 'File "cell 2", line 2' in run.stderr
+    (tmp_path / "train.ipynb").write_text(notebook("x = !ls"))
+    assert 'File "cell 1", line 1' in tally_run("train.ipynb", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("text", ["not JSON", "{}", '{"cells": [{"cell_type": "code"}]}'])
+def test_a_file_that_is_no_notebook(text: str, tmp_path: Path) -> None:
+    (tmp_path / "train.ipynb").write_text(text)
+    run = tally_run("train.ipynb", cwd=tmp_path)
+    assert run.code == 2
+    assert run.stderr.startswith("tally: error: train.ipynb: not a Jupyter notebook of format 4")
+
+
+# Options of the same name ------------------------------------------------------------------------
+
+OWN_OPTIONS = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+parser.add_argument('--gpu', type=int, default=-1)
+args = parser.parse_args()
+print(args.steps, args.gpu)
+"""
+
+
+def test_an_option_that_the_script_has_too_is_the_scripts(tmp_path: Path) -> None:
+    run = run_script(OWN_OPTIONS, "--steps", "7", "--gpu=0", cwd=tmp_path)
+    assert run.stdout == "7 0\n"
+    assert [line for line in run.stderr.splitlines() if "note" in line] == [
+        f"tally: note: {option} goes to train.py, which has an option of this name. tally's own "
+        f"goes before the script: tally run {option} ... train.py"
+        for option in ("--steps", "--gpu")
+    ]
+
+
+def test_a_chip_is_ours_also_behind_a_script_with_a_gpu_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(OWN_OPTIONS)
+    ours = command("train.py", "--gpu", "T4", "--gpu", "1")
+    first = ours.index("--gpu")  # the one that every test gives
+    done = subprocess.run(
+        ours[:first] + ours[first + 2 :], cwd=tmp_path, env=environment(), capture_output=True,
+        text=True, timeout=TIMEOUT_S, check=True,
+    )  # fmt: skip
+    assert done.stdout == "None 1\n"
+    assert "nothing was allocated on the T4" in done.stderr
+
+
+def test_options_that_only_we_have_are_ours_behind_the_script(tmp_path: Path) -> None:
+    run = run_script(STEP, "--steps", "1", "--lr", "2", cwd=tmp_path)
+    assert run.trace.ending == Ending("steps")
+    assert "note" not in run.stderr
+
+
+# Processes ---------------------------------------------------------------------------------------
+
+SPAWN = f"""\
+import torch.multiprocessing as mp
+def train(rank, world_size):
+{"".join(f"    {line}" for line in STEP.splitlines(keepends=True))}
+if __name__ == "__main__":
+    mp.spawn(train, args=(1,), nprocs=mp.cpu_count() and 1)
+    mp.start_processes(train, args=(1,), nprocs=1, join=False).join()
+"""
+
+
+def test_spawning_one_process_is_seen(tmp_path: Path) -> None:
+    run = run_script(SPAWN, "--steps", "3", cwd=tmp_path)
+    assert run.code == 0, run.stderr
+    assert len(run.trace.step_ends) == 2
+    assert "train.py:6" in lines_of(run)
+
+
+def test_spawning_several_processes_says_who_refuses_it(tmp_path: Path) -> None:
+    run = run_script(SPAWN.replace("nprocs=1", "nprocs=2"), cwd=tmp_path)
+    assert run.code == 1
+    assert "tally does not simulate torch.multiprocessing.spawn of 2 processes" in run.stderr
+
+
+CHILD = """\
+import multiprocessing as mp, torch
+def work():
+    torch.zeros(1).cuda()
+if __name__ == "__main__":
+    child = mp.get_context("METHOD").Process(target=work, name="trainer")
+    child.start()
+    child.join()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_children_that_failed_in_place_of_a_training(method: str, tmp_path: Path) -> None:
+    run = run_script(CHILD.replace("METHOD", method), cwd=tmp_path)
+    assert run.code == 1
+    assert "child processes failed: trainer with exit code 1" in run.stderr
+    assert ("Cannot re-initialize CUDA in forked subprocess" in run.stderr) == (method == "fork")
+
+
+def test_a_program_that_failed_in_place_of_a_training(tmp_path: Path) -> None:
+    launch = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'raise SystemExit(3)'])"
+    run = run_script(launch, cwd=tmp_path)
+    assert run.code == 1
+    assert "with exit code 3" in run.stderr
+    # Beside a training it is the script's own affair.
+    assert run_script(f"{launch}\n{STEP}", cwd=tmp_path).code == 0
+
+
+def test_a_script_that_finds_too_few_gpus_has_not_trained(tmp_path: Path) -> None:
+    text = "import torch\nif torch.cuda.device_count() < 2: print('not enough GPUs')"
+    run = run_script(text, cwd=tmp_path)
+    assert (run.code, run.stdout) == (1, "not enough GPUs\n")
+    assert "asked how many GPUs there are (1 simulated) and ran nothing on it" in run.stderr
+    assert run_script(f"{text}\ntorch.zeros(1).cuda()", cwd=tmp_path).code == 0
+
+
+def test_a_script_that_asks_for_no_gpu_ends_as_it_ends(tmp_path: Path) -> None:
+    assert run_script("print('hello')", cwd=tmp_path).code == 0
