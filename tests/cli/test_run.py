@@ -282,7 +282,7 @@ def test_no_time_left(name: str, tmp_path: Path) -> None:
 
 def test_nobody_reads_stdout(tmp_path: Path) -> None:
     """`tally run script.py | head -1`, and the report is there all the same."""
-    process = start(str(SCRIPTS / "facts.py"), "--steps", "9", cwd=tmp_path)
+    process = start("--steps", "9", str(SCRIPTS / "facts.py"), cwd=tmp_path)
     assert process.stdout
     process.stdout.readline()
     process.stdout.close()

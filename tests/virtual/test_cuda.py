@@ -329,7 +329,7 @@ def test_what_has_no_answer_says_so():
             with pytest.raises(UnsupportedError, match="no answer on tally's simulated GPU"):
                 call()
         with pytest.raises(UnsupportedError, match="CUDAGraph"):
-            torch.cuda.CUDAGraph()
+            torch.cuda.CUDAGraph().raw_cuda_graph()
 
 
 def test_backends_may_be_asked_and_set():

@@ -75,10 +75,10 @@ def _call_time(call: Call, cost: CallCost, roofline: Roofline) -> tuple[CallTime
     """(the time of a call, why it is unknown)."""
     kind = cost.kind
     if kind.is_free or cost.failure:
-        return no_time(kind), cost.failure
+        return no_time(call, kind), cost.failure
     try:
         return call_time(call, kind, cost.exact, roofline), ""
     except UsageError as error:
-        return no_time(kind), str(error)
+        return no_time(call, kind), str(error)
     except Exception as error:  # a call whose shapes no model foresaw
-        return no_time(kind), f"its time: {type(error).__name__}: {error}"
+        return no_time(call, kind), f"its time: {type(error).__name__}: {error}"

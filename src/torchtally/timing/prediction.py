@@ -80,4 +80,4 @@ class Prediction:
             kind, cost = cost_of(call)
             return call_time(call, kind, cost, self._roofline)
         except UsageError:
-            return no_time(Kind.UNCOUNTED)
+            return no_time(call, Kind.UNCOUNTED)

@@ -37,18 +37,24 @@ class CallTime(NamedTuple):
     kind: Kind
     extra_launches: int
     """Kernels beyond the first."""
+    is_in_graph: bool = False
+    """A CUDA graph issues it with the others that it has captured: ("in_graph", True)."""
 
 
 def call_time(call: Call, kind: Kind, cost: Cost, roofline: Roofline) -> CallTime:
     """Raises UsageError where the chip lacks a number that the time depends on."""
     kernel = roofline.kernel(call, kind, cost)
     extra = 0 if roofline.is_host else max(0, launches_of(call, kind, cost) - 1)
-    return CallTime(kernel, kind, extra)
+    return CallTime(kernel, kind, extra, is_in_graph(call))
 
 
-def no_time(kind: Kind) -> CallTime:
+def no_time(call: Call, kind: Kind) -> CallTime:
     """Of a call that runs no kernel, or of which no time is known."""
-    return CallTime(Kernel(0.0, Bound.OVERHEAD), kind, 0)
+    return CallTime(Kernel(0.0, Bound.OVERHEAD), kind, 0, is_in_graph(call))
+
+
+def is_in_graph(call: Call) -> bool:
+    return call.literal("in_graph") is True
 
 
 class DeviceQueue:
@@ -168,6 +174,8 @@ def issue_by_phase(issue: Issue, time: CallTime) -> dict[int, float]:
 
     By id, since an enum's `__hash__` runs Python code, too slow once per operator.
     """
+    if time.is_in_graph:
+        return dict.fromkeys(map(id, Phase), 0.0)
     if time.kind.is_free:
         return {id(phase): issue.view_s for phase in Phase}
     extra_s = time.extra_launches * issue.launch_s

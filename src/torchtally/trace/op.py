@@ -79,7 +79,8 @@ class Call(Record, frozen=True):
     """By name, as the script gave them: an argument left at its default is not among them.
 
     ("allow_tf32", True) is not an argument but PyTorch's setting at that moment: CUDA's libraries
-    may compute this float32 product, convolution or recurrent network in TF32.
+    may compute this float32 product, convolution or recurrent network in TF32. Nor is
+    ("in_graph", True): a CUDA graph that is replayed issues the call with its others.
     """
     is_mutating: bool = False
     """The operator writes to at least one argument (`add_`, `out=`)."""

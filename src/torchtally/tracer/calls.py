@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from torch import Tensor
 
-from torchtally.trace import Call
+from torchtally.trace import Call, Literal
 from torchtally.virtual.description import describe, strides
 from torchtally.virtual.invocation import HOST_NUMBER, PINNED, Invocation
 from torchtally.virtual.storage import is_pinned, virtual_of
+
+IN_GRAPH: tuple[tuple[str, Literal], ...] = (("in_graph", True),)
+"""Of a call that a CUDA graph issues, together with all others of the graph."""
 
 
 class Calls:
@@ -17,6 +21,8 @@ class Calls:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
+        self._in_graphs: dict[int, int] = {}
+        """Places of calls issued by a graph, by the place of the same call by itself."""
 
     def of(
         self, invocation: Invocation, outputs: Sequence[Tensor]
@@ -38,3 +44,12 @@ class Calls:
             place = self._numbers[signature] = len(self.calls)
             self.calls.append(describe(invocation, outputs))
         return place, invocation.numbers, tuple(numbers)
+
+    def in_graph(self, place: int) -> int:
+        """The place of a call as a CUDA graph issues it."""
+        number = self._in_graphs.get(place)
+        if number is None:
+            number = self._in_graphs[place] = len(self.calls)
+            call = self.calls[place]
+            self.calls.append(msgspec.structs.replace(call, literals=(*call.literals, *IN_GRAPH)))
+        return number

@@ -7,12 +7,14 @@ gradients, optimizer state.
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from torchtally import torch_private as private
 from torchtally.memory.allocator import Block, OutOfMemoryError
@@ -58,6 +60,18 @@ FIRST_CALLER = 3
 """Frames of ours between a reader of the stack here and the operator's caller."""
 
 
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """An operator of a CUDA graph: the number of its call, its phase and its storages' numbers."""
+
+    call: int
+    phase: Phase
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    steps: list[Optimizer] = field(default_factory=list)
+    """Optimizers that had stepped with it."""
+
+
 class Recorder:
     """The facts of one run; `trace()` returns those so far."""
 
@@ -100,6 +114,9 @@ class Recorder:
             self._roles, self._trained, lambda number: self._storages[number][2]
         )
         """Finds updates of weights, as long as there is no torch optimizer, whose steps count."""
+        self._last_captured: Captured | None = None
+        self.step_replayed: Callable[[Optimizer], None] = ignore_step
+        """Called when a CUDA graph has run an optimizer's step."""
 
     # Storages.
 
@@ -216,6 +233,40 @@ class Recorder:
         phase, site = self._place(invocation, outputs, went_out)
         self._ops.append(Op(self.clock, call, site, phase, came_in, went_out))
         self.clock += 1
+
+    def operator_captured(self, invocation: Invocation, outputs: Sequence[Tensor]) -> Captured:
+        """What a CUDA graph will run at each replay, with the phase of its capture."""
+        call, came_in, went_out = self._calls.of(invocation, outputs)
+        phase, _ = self._place(invocation, outputs, went_out)
+        self._last_captured = Captured(call, phase, came_in, went_out)
+        return self._last_captured
+
+    def step_captured(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped within a capture: it will at each replay."""
+        if self._last_captured is not None:
+            self._last_captured.steps.append(optimizer)
+
+    def graph_replayed(self, records: list[Captured]) -> None:
+        """All operators of a graph run at the line that replays it.
+
+        The host issues the first of them, and the rest with it.
+        """
+        if self.is_stopped:
+            return
+        key, walk = self._stacks.read(sys._getframe(1), self.modules.outer)
+        site, node = self._site(self.modules.place, key), private.current_autograd_node()
+        if walk.engine is not None and not walk.is_called_by_engine:
+            site = self._backward_site(node, walk)
+        elif walk.engine is None:
+            self._remember(site)
+        for record in records:
+            is_first = record is records[0]
+            call = record.call if is_first else self._calls.in_graph(record.call)
+            phase = record.phase if walk.engine is None else Phase.BACKWARD
+            self._ops.append(Op(self.clock, call, site, phase, record.inputs, record.outputs))
+            self.clock += 1
+            for optimizer in record.steps:
+                self.step_replayed(optimizer)
 
     def _place(
         self, invocation: Invocation, outputs: Sequence[Tensor], went_out: Sequence[int]
@@ -426,6 +477,10 @@ class Recorder:
                 ),
             ),
         )  # fmt: skip
+
+
+def ignore_step(optimizer: Optimizer) -> None:
+    """Of a recorder that nobody counts steps with."""
 
 
 def is_nested(engine: FrameType | None) -> bool:

@@ -107,6 +107,7 @@ class Steps:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
+        self.recorder.step_replayed = self._step_taken
         before = register_optimizer_step_pre_hook(self._before_step)
         after = register_optimizer_step_post_hook(self._after_step)
         try:
@@ -135,6 +136,12 @@ class Steps:
             for leaf in private.tree_leaves(state):
                 if isinstance(leaf, Tensor):
                     self.recorder.mark(leaf, Role.OPTIMIZER_STATE)
+        if torch.cuda.is_current_stream_capturing():
+            self.recorder.step_captured(optimizer)
+        else:
+            self._step_taken(optimizer)
+
+    def _step_taken(self, optimizer: Optimizer) -> None:
         self._excused.discard(optimizer)
         self._steps_taken.append((optimizer, self.recorder.clock))
         ends = self._ends()

@@ -12,8 +12,8 @@ from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.chips.capabilities import BFLOAT16_SINCE
 from torchtally.errors import UnsupportedError
-from torchtally.virtual import legacy_types
-from torchtally.virtual.cuda_calls import CudaCalls, refusal, refuse
+from torchtally.virtual import graphs, legacy_types
+from torchtally.virtual.cuda_calls import CudaCalls, refusal
 from torchtally.virtual.cuda_memory import CudaMemory
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.profiling import Profiling, do_nothing
@@ -30,13 +30,6 @@ from torchtally.virtual.values import RandomState
 
 CUDNN_VERSION = 91900
 """The cuDNN of torch 2.13's CUDA wheels, as `torch.backends.cudnn.version()` prints it."""
-
-
-class CUDAGraph:
-    """Stands for `torch.cuda.CUDAGraph`, which libraries name in annotations: captures nothing."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        refuse("torch.cuda.CUDAGraph")
 
 
 class CudaModule:
@@ -212,12 +205,11 @@ class CudaModule:
             "current_stream": lambda device=None: CURRENT.stream,
             "default_stream": lambda device=None: Stream(device, stream_id=0),
             "set_stream": self.set_stream,
-            "is_current_stream_capturing": lambda: False,
+            "is_current_stream_capturing": lambda: self.mode.capture is not None,
             "utilization": refusal("torch.cuda.utilization"),
             "temperature": refusal("torch.cuda.temperature"),
             "power_draw": refusal("torch.cuda.power_draw"),
             "clock_rate": refusal("torch.cuda.clock_rate"),
-            "CUDAGraph": CUDAGraph,
         }
 
     def stand_ins(self) -> list[StandIn]:
@@ -227,6 +219,7 @@ class CudaModule:
             table += stand_ins_for(owner, answers)
         table += stand_ins_for(torch.accelerator, self.accelerator_answers())
         table += legacy_types.stand_ins()
+        table += graphs.stand_ins(self.mode)
         table += Profiling(self.mode).stand_ins()
         table += self.memory.stand_ins()
         table += [

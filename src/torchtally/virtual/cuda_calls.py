@@ -160,6 +160,7 @@ class CudaCalls:
                 *private.call_of_build("cudnn", "set_conv_benchmark_empty_cache"),
                 self.set_empties_cache,
             ),
+            StandIn(*private.call_of_build("host", "emptyCache"), do_nothing),
             *nccl_stand_ins(),
         ]
 

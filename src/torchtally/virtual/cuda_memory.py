@@ -71,6 +71,7 @@ class CudaMemory:
             memory.clear_libraries()
 
     def synchronize(self, device: Any = None) -> None:
+        self.mode.check_capture()
         self.of(device).synchronize()
 
     def set_fraction(self, fraction: float, device: Any = None) -> None:

@@ -26,6 +26,7 @@ from torchtally.memory.workspace import (
 )
 from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispatchMode
 from torchtally.virtual import kernels, values
+from torchtally.virtual.capture import FORBIDDEN, Capture
 from torchtally.virtual.description import describe
 from torchtally.virtual.device_checks import check_generator, check_same_device
 from torchtally.virtual.device_memory import DeviceMemory
@@ -88,6 +89,8 @@ class VirtualDispatch(TorchDispatchMode):
         self._presence = Presence()
         self.is_counted = False
         """The script has asked how many GPUs there are."""
+        self.capture: Capture | None = None
+        """The CUDA graph's that is being captured."""
         self.target: Chip | None = None
         """The chip simulated."""
         self.nonzero_fraction = 1.0
@@ -360,11 +363,15 @@ class VirtualDispatch(TorchDispatchMode):
         if home is self.host and all(on_host):
             self.observer.host_operator_ran()
             return
-        self.observer.operator_ran(call, outputs)
+        if self.capture is not None:
+            self.capture.add(self.observer.operator_captured(call, outputs), call, outputs)
+        else:
+            self.observer.operator_ran(call, outputs)
         match host_wait(call, on_host, is_to_host=home is self.host):
             case HostWait.DEVICE:
                 self.host_waits()
             case HostWait.TRANSFER:
+                self.check_capture()
                 self.observer.host_waited()
 
     def take_workspaces(
@@ -410,8 +417,14 @@ class VirtualDispatch(TorchDispatchMode):
 
     def host_waits(self) -> None:
         """The host waits until the device has done everything it was given."""
+        self.check_capture()
         for gpu in self.gpus:
             gpu.synchronize()
+
+    def check_capture(self) -> None:
+        """Raise CUDA's error for what a CUDA graph cannot capture: the host would wait."""
+        if self.capture is not None:
+            raise RuntimeError(FORBIDDEN)
 
     def host_reads(self, virtual: VirtualStorage) -> None:
         """The script reads values: those on the device have to be waited for."""

@@ -18,6 +18,12 @@ class Observer(MemoryObserver, Protocol):
 
     def operator_ran(self, invocation: Invocation, outputs: Any) -> None: ...
 
+    def operator_captured(self, invocation: Invocation, outputs: Any) -> Any:
+        """A CUDA graph captures the operator, which does not run. Returns a record for replays."""
+
+    def graph_replayed(self, records: list[Any]) -> None:
+        """A graph runs all that it captured."""
+
     def host_operator_ran(self) -> None: ...
 
     def placeholder_given(self, operator: str, value: str) -> None: ...
@@ -38,6 +44,11 @@ class NullObserver:
 
     def operator_ran(self, invocation: Invocation, outputs: Any) -> None:
         self.clock += 1
+
+    def operator_captured(self, invocation: Invocation, outputs: Any) -> None: ...
+
+    def graph_replayed(self, records: list[Any]) -> None:
+        self.clock += len(records)
 
     def storage_born(self, storage: VirtualStorage) -> None: ...
     def storage_died(self, storage: VirtualStorage) -> None: ...
