@@ -1,11 +1,14 @@
 """A wide choice of operators, forward and backward, against the host's own."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchtally
+from tests.traces import ops, traced
 
 
 def real(device: str, *shape: int) -> Tensor:
@@ -349,3 +352,29 @@ def on_device() -> dict[str, object]:
 @pytest.mark.parametrize("name", CALLS)
 def test_it_gives_what_the_host_gives(name: str, on_device: dict[str, object]):
     assert on_device[name] == described(CALLS[name], "cpu")
+
+
+def test_lists_of_lists_of_tensors_are_recorded_and_read_back(tmp_path: Path):
+    """An operator of a library's own with `Tensor[][]` and a list of numbers."""
+    library = torch.library.Library("tally_lists", "DEF")
+    library.define("join(Tensor[][] groups, int[] sizes) -> Tensor[]")
+
+    def join(groups: list[list[Tensor]], sizes: list[int]) -> list[Tensor]:
+        return [torch.cat(group) for group in groups]
+
+    library.impl("join", join, "CompositeExplicitAutograd")  # no key comes from such lists
+    operator = torch.ops.tally_lists.join.default
+
+    def script() -> None:
+        a, b = (torch.ones(n, device="cuda") for n in (2, 3))
+        joined = operator([[a, b], [b]], [5, 3])
+        assert [tensor.shape for tensor in joined] == [(5,), (3,)]
+        assert all(tensor.is_cuda for tensor in joined)
+
+    trace = traced(script)
+    (op,) = ops(trace, "tally_lists.join")
+    assert [spec.shape for spec in op.call.tensors("groups")] == [(2,), (3,), (3,)]
+    assert op.call.literals == (("sizes", (5, 3)),)
+    assert [number >= 0 for number in op.inputs + op.outputs] == [True] * 5
+    trace.save(tmp_path / "run.tally")
+    assert torchtally.Trace.load(tmp_path / "run.tally") == trace

@@ -1,7 +1,7 @@
 """What happened, as facts: no formula, no torch. See ``trace.py`` for the whole."""
 
 from torchtally.trace.effect import Effect, EffectKind, FileId, StubFile
-from torchtally.trace.op import Call, Frame, Literal, Op, Phase, Site, TensorSpec
+from torchtally.trace.op import Call, Frame, Literal, Op, Phase, Scalar, Site, TensorSpec
 from torchtally.trace.storage import Role, Storage
 from torchtally.trace.trace import (
     CacheEmptied,
@@ -29,6 +29,7 @@ __all__ = [
     "Refusal",
     "Reserved",
     "Role",
+    "Scalar",
     "Site",
     "Storage",
     "StubFile",

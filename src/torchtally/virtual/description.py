@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from torchtally import torch_private as private
-from torchtally.trace import Call, Literal, TensorSpec
-from torchtally.virtual.invocation import META, Invocation
+from torchtally.trace import Call, Literal, Scalar, TensorSpec
+from torchtally.virtual.invocation import META, Invocation, tensors_within
 from torchtally.virtual.storage import is_pinned, virtual_of
 
 KEPT_LITERALS = (int, bool, str, type(None), torch.dtype)
@@ -21,17 +21,17 @@ def strides(tensor: Tensor) -> tuple[int, ...]:
     return torch.empty(tensor.shape, device=META).stride()
 
 
-def holds_tensors(arg: Sequence[Any]) -> bool:
-    return any(isinstance(item, Tensor) for item in arg)
-
-
 def literal(value: Any) -> Literal:
     """A literal as the record keeps it; floats become None, dtypes their name."""
     if isinstance(value, (list, tuple)):
-        return tuple(literal(item) for item in value)  # type: ignore[misc]
+        return tuple(scalar for item in value for scalar in scalars(literal(item)))
     if isinstance(value, torch.dtype):
         return dtype_name(value)
     return value if isinstance(value, (int, str)) else None
+
+
+def scalars(value: Literal) -> tuple[Scalar, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -45,7 +45,7 @@ def literals(invocation: Invocation) -> Iterator[tuple[str, Literal]]:
     """Arguments other than tensors, as far as they are recorded."""
     for name, value in invocation.named_arguments:
         if isinstance(value, KEPT_LITERALS) or (
-            isinstance(value, (list, tuple)) and not holds_tensors(value)
+            isinstance(value, (list, tuple)) and not tensors_within(value)
         ):
             yield name, literal(value)
 

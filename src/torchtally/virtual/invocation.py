@@ -33,7 +33,7 @@ class Invocation:
             if isinstance(arg, Tensor):
                 inputs.append(arg)
             elif isinstance(arg, (list, tuple)):
-                inputs += [item for item in arg if isinstance(item, Tensor)]
+                inputs += tensors_within(arg)
         self.inputs = inputs
         self.virtuals: list[VirtualStorage | None] = [virtual_of(tensor) for tensor in inputs]
         self.numbers: tuple[int, ...] = ()
@@ -67,7 +67,7 @@ class Invocation:
             if isinstance(arg, Tensor):
                 named_inputs.append((name, arg))
             elif isinstance(arg, (list, tuple)):
-                named_inputs += [(name, item) for item in arg if isinstance(item, Tensor)]
+                named_inputs += [(name, item) for item in tensors_within(arg)]
         return named_inputs
 
     def argument(self, name: str) -> Any:
@@ -117,8 +117,21 @@ class Invocation:
         return tuple(key)
 
 
+def tensors_within(arg: Sequence[Any]) -> list[Tensor]:
+    """The tensors of a list argument, whose items may be lists: `Tensor[][]`."""
+    tensors: list[Tensor] = []
+    if not arg or isinstance(arg[0], (int, float)):
+        return tensors  # a shape, as most lists are
+    for item in arg:
+        if isinstance(item, Tensor):
+            tensors.append(item)
+        elif isinstance(item, (list, tuple)):
+            tensors += tensors_within(item)
+    return tensors
+
+
 def hashable(arg: Any, drops_floats: bool) -> Any:
-    """An argument as part of a signature; of a list of tensors only the length.
+    """An argument as part of a signature; of tensors in lists only that they are there.
 
     Floats of operators that write in place are dropped: results do not depend on them, and a
     changing learning rate would make every step a new signature.
@@ -127,7 +140,9 @@ def hashable(arg: Any, drops_floats: bool) -> Any:
     if kind is list or kind is tuple:
         if arg and isinstance(arg[0], (Tensor, type(None))):
             return len(arg)
-        return tuple(hashable(item, drops_floats) for item in arg)
+        return tuple(
+            Tensor if isinstance(item, Tensor) else hashable(item, drops_floats) for item in arg
+        )
     if kind is float and drops_floats:
         return None
     return arg
@@ -143,15 +158,7 @@ def replace_tensors(arg: Any, replacement: dict[int, Tensor]) -> Any:
 
 
 def tensors_in(result: Any) -> Sequence[Tensor]:
-    """The tensors of an operator's result."""
+    """The tensors of an operator's result; one of its items may be a list, as cuDNN's gradients."""
     if isinstance(result, Tensor):
         return (result,)
-    if isinstance(result, (tuple, list)):
-        tensors: list[Tensor] = []
-        for item in result:
-            if isinstance(item, Tensor):
-                tensors.append(item)
-            elif isinstance(item, (tuple, list)):  # cuDNN's gradients of an RNN's weights
-                tensors += [inner for inner in item if isinstance(inner, Tensor)]
-        return tensors
-    return ()
+    return tensors_within(result) if isinstance(result, (tuple, list)) else ()
