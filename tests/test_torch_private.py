@@ -588,6 +588,14 @@ def test_tensors_inside_of_wrappers():
     assert {type(x), torch.nn.Parameter} == private.PLAIN_TENSORS
 
 
+def test_the_parts_of_sparse_tensors():
+    indices, values = torch.tensor([[0, 1], [2, 0]]), torch.tensor([3.0, 4.0], requires_grad=True)
+    tensor = torch.sparse_coo_tensor(indices, values, (2, 3))
+    assert private.sparse_indices(tensor).equal(indices)
+    assert private.sparse_values(tensor).tolist() == [3, 4]
+    assert private.sparse_values(tensor.to_sparse_csr()).tolist() == [3, 4]
+
+
 def test_where_jagged_attention_asks_for_kernels():
     assert private.jagged_attention().can_use_flash_attention
 

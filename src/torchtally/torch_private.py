@@ -125,6 +125,19 @@ _AUTOCAST_KEYS = DispatchKeySet(AUTOCAST_KEY)
 ACCUMULATE_GRAD_SEQUENCE = 2**64 - 1
 """The sequence number of `AccumulateGrad` nodes: UINT64_MAX (torch/csrc/autograd/functions)."""
 
+
+def sparse_values(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a sparse tensor, coalesced or not. No dispatch mode sees the question."""
+    with _disable_current_modes(), torch.no_grad():
+        return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+
+
+def sparse_indices(tensor: torch.Tensor) -> torch.Tensor:
+    """The indices of a COO tensor, coalesced or not."""
+    with _disable_current_modes(), torch.no_grad():
+        return tensor._indices()
+
+
 true_device: Callable[[torch.Tensor], torch.device] = torch._C.TensorBase.device.__get__
 """The device of the TensorImpl, whatever `Tensor.device` is replaced by."""
 is_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]

@@ -210,3 +210,33 @@ def test_a_script_that_finds_too_few_gpus_has_not_trained(tmp_path: Path) -> Non
 
 def test_a_script_that_asks_for_no_gpu_ends_as_it_ends(tmp_path: Path) -> None:
     assert run_script("print('hello')", cwd=tmp_path).code == 0
+
+
+# What cannot run ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "note"),
+    [
+        ("raise ImportError('libcudart.so.12: cannot open shared object file')",
+         "libcudart.so.12 belongs to CUDA"),
+        ("raise OSError('CUDA_HOME environment variable is not set')", "CUDA_HOME is needed"),
+        ("raise RuntimeError('0 active drivers ([]). There should only be one.')",
+         "a Triton kernel needs a real GPU"),
+        ("import torch; torch.cuda.jiterator._create_jit_fn('template <typename T> T f(T x) "
+         "{ return x; }')(torch.zeros(1).cuda())", "has no answer on tally's simulated GPU"),
+        ("raise AssertionError('Torch not compiled with CUDA enabled')",
+         "went past the simulated GPU"),
+    ],
+)  # fmt: skip
+def test_an_error_that_comes_of_simulating_says_so(
+    statement: str, note: str, tmp_path: Path
+) -> None:
+    run = run_script(statement, cwd=tmp_path)
+    assert run.code == 1
+    assert "tally" in run.stderr
+    assert note in run.stderr
+
+
+def test_other_errors_are_the_scripts_own(tmp_path: Path) -> None:
+    assert "tally: note" not in run_script("raise ValueError('size 3')", cwd=tmp_path).stderr

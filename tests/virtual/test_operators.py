@@ -1,11 +1,13 @@
 """A wide choice of operators, forward and backward, against the host's own."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.ao.quantization import FakeQuantize, FusedMovingAvgObsFakeQuantize
 
 import torchtally
 from tests.traces import ops, traced
@@ -21,6 +23,11 @@ def whole(device: str, limit: int, *shape: int) -> Tensor:
 
 def ones(device: str, *shape: int) -> Tensor:
     return torch.ones(*shape, device=device)
+
+
+def least_squares(device: str, a: tuple[int, ...], b: tuple[int, ...]) -> Any:
+    """By the driver that CUDA has."""
+    return torch.linalg.lstsq(real(device, *a), real(device, *b), driver="gels")
 
 
 def attention(device: str, **options: object) -> Tensor:
@@ -208,6 +215,28 @@ CALLS = {
     "slogdet": lambda device: torch.linalg.slogdet(
         torch.eye(4, device=device) + 0 * real(device, 4, 4)
     )[1],
+    "lstsq": lambda device: least_squares(device, (2, 4, 3), (2, 4, 2)).solution,
+    "lstsq_left": lambda device: least_squares(device, (4, 3), (4, 2)).residuals,
+    "lstsq_wide": lambda device: least_squares(device, (3, 4), (3, 2)).residuals,
+    "lstsq_vector": lambda device: least_squares(device, (4, 3), (4,)).solution,
+    "geqrf": lambda device: torch.geqrf(torch.randn(2, 4, 3, device=device))[0],
+    "reflectors": lambda device: torch.linalg.householder_product(
+        *torch.geqrf(torch.randn(4, 3, device=device))
+    ),
+    "fakeq": lambda device: torch.fake_quantize_per_tensor_affine(
+        real(device, 4, 3), 0.1, 0, -128, 127
+    ),
+    "fakeq_tensor": lambda device: torch.fake_quantize_per_tensor_affine(
+        real(device, 4, 3), ones(device, 1), torch.zeros(1, device=device).int(), 0, 255
+    ),
+    "fakeq_channel": lambda device: torch.fake_quantize_per_channel_affine(
+        real(device, 4, 3), ones(device, 3), torch.zeros(3, device=device).int(), 1, -128, 127
+    ),
+    "fakeq_module": lambda device: FakeQuantize().to(device)(real(device, 4, 3)),
+    "fakeq_fused": lambda device: FusedMovingAvgObsFakeQuantize().to(device)(real(device, 4, 3)),
+    "fakeq_learnt": lambda device: torch._fake_quantize_learnable_per_tensor_affine(  # type: ignore[attr-defined]
+        real(device, 4, 3), real(device, 1), real(device, 1), 0, 255, 1.0
+    ),
     "mexp": lambda device: torch.linalg.matrix_exp(real(device, 4, 4)),
     "mpow": lambda device: torch.linalg.matrix_power(real(device, 4, 4), 3),
     "trisolve": lambda device: torch.linalg.solve_triangular(

@@ -2,11 +2,14 @@
 
 import _thread
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -14,6 +17,8 @@ import torch
 import torch.cuda.nvtx
 import torch.distributed
 import torch.jit._builtins
+import torch.multiprocessing
+import torch.nested._internal.sdpa
 import torch.utils._device
 import torch.utils._foreach_utils
 import torch.utils.checkpoint
@@ -72,6 +77,15 @@ OWNERS: dict[str, Any] = {
     "ThreadPoolExecutor": ThreadPoolExecutor,
     "_thread": _thread,
     "os": os,
+    "shutil": shutil,
+    "subprocess.Popen": subprocess.Popen,
+    "BaseProcess": BaseProcess,
+    "torch.multiprocessing": torch.multiprocessing,
+    "torch.jit": torch.jit,
+    "torch.nested": torch.nested,
+    "torch.nested._internal.sdpa": torch.nested._internal.sdpa,
+    "torch.cuda.graphs": torch.cuda.graphs,
+    "torch.cuda.graph": torch.cuda.graph,
     "ForkingPickler": ForkingPickler,
     "ForkingPickler._extra_reducers": ForkingPickler._extra_reducers,  # type: ignore[attr-defined]
     "optimizer pre-hooks": OPTIMIZERS._global_optimizer_pre_hooks,

@@ -28,6 +28,7 @@ from typing import cast
 from torchtally.errors import ScriptError
 from torchtally.trace import Ending
 from torchtally.tracer import tracebacks
+from torchtally.tracer.hints import hints
 from torchtally.tracer.notebook import cells, sources
 from torchtally.tracer.steps import StepsDone
 from torchtally.tracer.stopper import (
@@ -193,6 +194,8 @@ def failure(error: BaseException) -> ScriptOutcome:
             Ending("exception", f"{message}: the reader of stdout is gone"), BROKEN_PIPE_EXIT
         )
     tracebacks.show(error)
+    for hint in hints(error):
+        print(hint, file=sys.stderr, flush=True)
     return ScriptOutcome(Ending("exception", message), 1)
 
 

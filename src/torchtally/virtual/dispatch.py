@@ -91,6 +91,8 @@ class VirtualDispatch(TorchDispatchMode):
         """The script has asked how many GPUs there are."""
         self.capture: Capture | None = None
         """The CUDA graph's that is being captured."""
+        self.run_sparse: Handler = refuse_sparse
+        """What runs a call with sparse tensors; set by the session."""
         self.target: Chip | None = None
         """The chip simulated."""
         self.nonzero_fraction = 1.0
@@ -148,8 +150,8 @@ class VirtualDispatch(TorchDispatchMode):
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
             raise UnsupportedError(
-                f"{private.higher_order_name(func)} is a higher-order operator, which the virtual "
-                "GPU cannot run yet.\n"
+                f"{private.higher_order_name(func)} is a higher-order operator, which tally's "
+                "simulated GPU cannot run yet.\n"
                 "For flex_attention use torch.nn.functional.scaled_dot_product_attention instead."
             )
         operator = self._operators.get(id(func)) or self.operator(func)
@@ -265,6 +267,8 @@ class VirtualDispatch(TorchDispatchMode):
     def run_virtual(self, call: Invocation, home: Any, mixes: bool) -> Any:
         """Run on meta tensors; results belong to `home`."""
         operator = call.operator
+        if any(tensor.layout is not torch.strided for tensor in call.inputs):
+            return self.run_sparse(self, call)
         # Composite operators decompose at autograd's keys. Under inference mode those keys are
         # excluded (c10/core/InferenceMode.h), so the operator arrives whole. Torch takes this mode
         # off the stack while it runs: `with self` puts it back for the parts.
@@ -319,8 +323,9 @@ class VirtualDispatch(TorchDispatchMode):
             return function(*args, **kwargs)
         except NotImplementedError as error:
             raise UnsupportedError(
-                f"{overload} has no shape function in torch {torch.__version__}, so the virtual "
-                "GPU cannot run it.\nReplace the operator, or run this part on the CPU."
+                f"tally cannot run {overload} on the simulated GPU: torch {torch.__version__} has "
+                "no shape function (meta kernel) for it.\nReplace the operator, register one by "
+                "torch.library.register_fake, or run this part on the CPU."
             ) from error
         finally:
             INSIDE.depth -= 1
@@ -439,6 +444,10 @@ class VirtualDispatch(TorchDispatchMode):
                     virtual.resize(nbytes)
 
     # Values.
+
+
+def refuse_sparse(mode: VirtualDispatch, call: Invocation) -> Any:
+    raise UnsupportedError(f"{call.operator.overload}: sparse tensors are not simulated here.")
 
 
 def allows_tf32(call: Invocation) -> bool:

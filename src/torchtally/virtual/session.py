@@ -14,11 +14,12 @@ from torchtally.chips import Chip, chip
 from torchtally.errors import UsageError
 from torchtally.memory.allocator import AllocatorSettings, CachingAllocator
 from torchtally.memory.workspace import context_bytes
-from torchtally.virtual import attention, kernels, nested, special
+from torchtally.virtual import attention, kernels, nested, sparse, special
 from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import Compiling
 from torchtally.virtual.cuda import CudaModule
 from torchtally.virtual.device_memory import DeviceMemory
+from torchtally.virtual.device_query import DeviceQuery
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.observer import NullObserver, Observer
@@ -29,6 +30,7 @@ from torchtally.virtual.saving import (
     rebuild_virtual_tensor,
     send_zeros_to_processes,
 )
+from torchtally.virtual.scripting import Scripting
 from torchtally.virtual.stand_ins import StandIn, apply
 from torchtally.virtual.storage import HostMemory
 from torchtally.virtual.streams import Event, EventClock, Stopwatch, current_stream_number
@@ -198,6 +200,7 @@ def _activate(
     """Put everything in place; `stack` takes it away again in reverse order."""
     for gpu in mode.gpus:
         stack.callback(setattr, gpu, "observer", None)
+    mode.run_sparse = sparse.run
     mode.target = target if dispatch == "cuda" else None
     autocast = Autocast()
     for library in (*autocast.register(), *kernels.register(dispatch)):
@@ -211,6 +214,10 @@ def _activate(
     stack.enter_context(private.lift_cpu_tensors_only())
     processes = Processes()
     stack.enter_context(apply([*_table(mode, target, autocast), *processes.stand_ins()]))
+    if target.compute_capability is not None:
+        query = DeviceQuery(mode, target)
+        stack.callback(query.remove)
+        stack.enter_context(apply(query.stand_ins()))
     _clear_device_constructors()
     stack.callback(_clear_device_constructors)
     stack.enter_context(private.autocast_on_backend())
@@ -245,6 +252,7 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
         *CudaModule(mode, target).stand_ins(),
         *Saving(mode).stand_ins(),
         *Compiling(mode).stand_ins(),
+        *Scripting(mode).stand_ins(),
         *(attention.stand_ins(target) if mode.target is not None else ()),
         *(host_defaults() if target.vendor == CPU else ()),
         StandIn(torch, "clear_autocast_cache", clear_autocast_cache),

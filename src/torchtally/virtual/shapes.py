@@ -273,3 +273,73 @@ def channels_are_last(tensor: Tensor) -> bool:
             return False
         least = stride[dim] * shape[dim]
     return True
+
+
+# Fake quantisation: the result, and where it was not clamped.
+
+
+def with_mask(x: Tensor, *rest: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+
+
+SHAPES |= dict.fromkeys(
+    (
+        aten.fake_quantize_per_tensor_affine_cachemask.default,
+        aten.fake_quantize_per_channel_affine_cachemask.default,
+        aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
+        aten._fused_moving_avg_obs_fq_helper.default,
+    ),
+    with_mask,
+)
+SHAPES |= dict.fromkeys(
+    (
+        aten._fake_quantize_learnable_per_tensor_affine.default,
+        aten._fake_quantize_learnable_per_channel_affine.default,
+    ),
+    like_argument(0),
+)
+
+
+def learnable_backward(grad: Tensor, x: Tensor, scale: Tensor, zero: Tensor, *rest: Any) -> Any:
+    return torch.empty_like(x), torch.empty_like(scale), torch.empty_like(zero)
+
+
+SHAPES |= dict.fromkeys(
+    (
+        aten._fake_quantize_learnable_per_tensor_affine_backward.default,
+        aten._fake_quantize_learnable_per_channel_affine_backward.default,
+    ),
+    learnable_backward,
+)
+
+
+# Linear algebra. M, N: rows and columns. R: right-hand sides. Batches come before.
+
+
+@shape_of(aten.geqrf.default)
+def geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Reflectors below R, column after column as LAPACK writes them, and their scales."""
+    *batch, M, N = a.shape
+    columns = a.new_empty((*batch, N, M)).mT
+    return columns, a.new_empty((*batch, min(M, N)))
+
+
+@shape_of(aten.linalg_lstsq.default)
+def lstsq(a: Tensor, b: Tensor, rcond: Any = None, *, driver: str | None = None) -> Any:
+    """CUDA has the driver gels alone: it finds residuals of tall systems, no rank and no values.
+
+    As `linalg_lstsq_out` (native/BatchLinearAlgebra.cpp).
+    """
+    if driver not in (None, "gels"):
+        raise RuntimeError(
+            f"torch.linalg.lstsq: parameter `driver` should be one of (gels) but got {driver}"
+        )
+    *batch, M, N = a.shape
+    is_vector = b.dim() == 1 or (a.dim() - 1 == b.dim() and b.shape == a.shape[:-1])
+    sides = () if is_vector else (b.shape[-1],)
+    lead = torch.broadcast_shapes(tuple(batch), b.shape[: -1 if is_vector else -2])
+    # The first N rows of what held the right-hand sides, column after column.
+    solution = a.new_empty((*lead, *sides, max(M, N)))[..., :N]
+    solution = solution if is_vector else solution.mT
+    residuals = a.new_empty((*lead, *sides) if M > N else (0,))
+    return solution, residuals, a.new_empty(0, dtype=torch.int64), a.new_empty(0)

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from torchtally import torch_private as private
+from torchtally.errors import UnsupportedError
 from torchtally.torch_private import OpOverload
-from torchtally.virtual import kernels, values
+from torchtally.virtual import kernels, sparse, values
 from torchtally.virtual.device_checks import check_same_device
 from torchtally.virtual.dispatch import SPECIAL, Handler, VirtualDispatch
 from torchtally.virtual.invocation import META, Invocation, tensors_in
-from torchtally.virtual.storage import is_pinned, pin, virtual_of
+from torchtally.virtual.storage import is_pinned, is_sparse, pin, virtual_of
 from torchtally.virtual.value_keeper import give_values, has_value, may_have_value
 
 aten = torch.ops.aten
@@ -228,6 +229,37 @@ def nonzero(mode: VirtualDispatch, call: Invocation) -> Any:
         return torch.empty((dims, rows), dtype=torch.int64, device=META).t(), assumption
 
     return shaped_by_value(mode, call, bound)
+
+
+@special(
+    aten.quantize_per_tensor.default, aten.quantize_per_channel.default,
+    aten.quantize_per_tensor_dynamic.default,
+)  # fmt: skip
+def refuse_quantized(mode: VirtualDispatch, call: Invocation) -> Any:
+    """Tensors of quantised dtypes have no meta form."""
+    if not call.is_virtual:
+        return mode.run(call)
+    raise UnsupportedError(
+        f"tally does not simulate {call.operator.name} on a GPU: quantised dtypes (torch.qint8) "
+        "run on the CPU alone.\nQuantise with torchao, or train with fake quantisation."
+    )
+
+
+@special(aten._to_sparse.default)
+def to_sparse(mode: VirtualDispatch, call: Invocation) -> Any:
+    """A COO tensor: a value and its indices for each element that is not zero."""
+    dense = call.args[0]
+    if not call.is_virtual or is_sparse(dense):
+        return mode.run(call)
+    real = values.real_of(dense)
+    if real is None:
+        count, assumption = count_selected(mode, dense.numel())
+        mode.observer.placeholder_given(call.operator.name, assumption)
+    else:
+        count = int(real.count_nonzero())
+    parts = empty(dense.dim(), count), empty(count, dtype=dense.dtype)
+    indices, elements = mode.finish(call, parts, call.home)
+    return sparse.coo(indices, elements, dense.shape, is_coalesced=True)
 
 
 @special(aten.masked_select.default)

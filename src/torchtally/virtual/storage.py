@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from torchtally import torch_private as private
 from torchtally.memory.allocator import Block
 
 
@@ -62,13 +63,26 @@ class VirtualStorage:
 
 
 def virtual_of(tensor: torch.Tensor) -> VirtualStorage | None:
-    """The tensor's virtual storage; None for a real tensor, or one the user put on "meta"."""
+    """The tensor's virtual storage; None for a real tensor, or one the user put on "meta".
+
+    Of a sparse tensor it is that of its values.
+    """
     try:
         storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # sparse, or wrapped by torch.func: no storage
-        return None
+        return virtual_of(private.sparse_values(tensor)) if is_sparse(tensor) else None
     virtual: VirtualStorage | None = getattr(storage, "virtual", None)
     return virtual
+
+
+SPARSE = frozenset(
+    [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
+)
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    """Of any of torch's sparse layouts: it consists of tensors of indices and of values."""
+    return tensor.layout in SPARSE
 
 
 def make_virtual(tensor: torch.Tensor, home: Home) -> VirtualStorage:

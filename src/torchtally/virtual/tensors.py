@@ -18,7 +18,7 @@ from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import INSIDE, VirtualDispatch
 from torchtally.virtual.invocation import META
 from torchtally.virtual.stand_ins import StandIn
-from torchtally.virtual.storage import VirtualStorage, is_pinned, virtual_of
+from torchtally.virtual.storage import VirtualStorage, is_pinned, is_sparse, virtual_of
 
 REAL_ARRAY_BYTES = 64 * 1024 * 1024
 """Larger placeholder arrays are one broadcast element: read-only, but they cost nothing."""
@@ -380,6 +380,8 @@ class TensorMethods:
         """The legacy constructor: sizes give an empty tensor, anything else is data."""
         if shown_virtual(tensor) is None:
             return self.native_new(tensor, *args, **kwargs)  # type: ignore[no-any-return]
+        if is_sparse(tensor) and args and isinstance(args[0], Tensor):
+            return torch.sparse_coo_tensor(*args)  # indices, values and size
         if all(isinstance(arg, int) for arg in args) or isinstance(args[0], torch.Size):
             return torch.empty(*args, dtype=tensor.dtype, device=tensor.device)
         return self.new_tensor(tensor, args[0])

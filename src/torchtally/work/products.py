@@ -45,6 +45,18 @@ def product_with_sum(call: Call) -> Cost:
     return one_pass(call, flops=terms_flops(call, result(call).elements * depth(call.inputs[1])))
 
 
+@rule("_sparse_mm _sparse_addmm", kind=Kind.PRODUCT)
+def sparse_product(call: Call) -> Cost:
+    """2 * Z * N: each of Z values times a row of the dense operand, added to a row of the result.
+
+    Values stand for the sparse operand; their indices are read, too.
+    """
+    added = len(call.tensors("self"))
+    values, dense = call.inputs[added], call.inputs[added + 1]
+    columns = dense.shape[-1] if len(dense.shape) > 1 else 1
+    return one_pass(call, flops=2 * values.elements * columns)
+
+
 @rule("addbmm", kind=Kind.PRODUCT)
 def addbmm(call: Call) -> Cost:
     B, M, K = call.tensor("batch1").shape

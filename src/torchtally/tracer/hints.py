@@ -1,0 +1,55 @@
+"""What an error of a script means where it comes from the GPU being simulated, and what now."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torchtally.tracer import tracebacks
+
+
+class Hint(NamedTuple):
+    """A cause that errors of a kind have under `tally run`."""
+
+    pattern: re.Pattern[str]
+    """In the error's message; a group `what` names the thing."""
+    text: str
+
+
+HINTS = (
+    Hint(
+        re.compile(
+            r"(?P<what>lib(?:cuda|cudart|cublas|cudnn|nccl|nvrtc|nvToolsExt)[\w.-]*\.so[\w.]*)"
+        ),
+        "{what} belongs to CUDA, which a simulated run does not need and this machine does not "
+        "have: a compiled extension asks for it. tally simulates torch's operators, and extensions "
+        "registered with a fake implementation; others need a real GPU.",
+    ),
+    Hint(
+        re.compile(r"(?P<what>CUDA_HOME|nvcc)\b"),
+        "{what} is needed to compile a CUDA extension. tally cannot simulate compiled kernels: "
+        "leave the extension out of the simulated run, or use the package's plain torch path.",
+    ),
+    Hint(
+        re.compile(r"(?P<what>0 active drivers|[Tt]riton)"),
+        "a Triton kernel needs a real GPU. tally simulates torch's operators: switch to the "
+        "package's plain torch path for the simulated run.",
+    ),
+    Hint(
+        re.compile(
+            r"(?P<what>Torch not compiled with CUDA enabled|not linked with support for cuda"
+            r"|from the 'CUDA' backend|without ATen_cuda library|Found no NVIDIA driver"
+            r"|No CUDA GPUs are available)"
+        ),
+        "the call above went past the simulated GPU to torch's own CUDA, which is not there. tally "
+        "does not simulate that call: replace it, or run that part on the CPU.",
+    ),
+)
+
+
+def hints(error: BaseException) -> Iterator[str]:
+    """For an uncaught error: at most one of each kind, of the error and what it follows from."""
+    messages = [f"{type(each).__name__}: {each}" for each in tracebacks.error_chain(error)]
+    for hint in HINTS:
+        match = next(filter(None, map(hint.pattern.search, messages)), None)
+        if match is not None:
+            yield f"tally: note: {hint.text.format(what=match['what'])}"
