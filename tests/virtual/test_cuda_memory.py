@@ -51,7 +51,9 @@ VIEWER_OPCODES = frozenset(
 
 def books_broken() -> list[str]:
     """Where statistics and snapshot disagree; empty when all is well."""
+    gc.disable()  # nothing is freed between the two
     stats, segments = torch.cuda.memory_stats(), torch.cuda.memory_snapshot()
+    gc.enable()
     sums = {
         "allocated_bytes.all.current": sum(segment["allocated_size"] for segment in segments),
         "reserved_bytes.all.current": sum(segment["total_size"] for segment in segments),

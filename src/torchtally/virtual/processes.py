@@ -20,7 +20,7 @@ SPAWNING = import_module("torch.multiprocessing.spawn")
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class Started:
     """A process that the script started, and how to ask for its exit code."""
 
     name: str
@@ -39,13 +39,13 @@ class Finished:
         return []
 
 
-class Processes:
+class ScriptProcesses:
     """The children of a session."""
 
     def __init__(self) -> None:
-        self.workers: list[Child] = []
+        self.workers: list[Started] = []
         """Of multiprocessing, which run a part of the script."""
-        self.programs: list[Child] = []
+        self.programs: list[Started] = []
 
     def stand_ins(self) -> list[StandIn]:
         native_start = multiprocessing.process.BaseProcess.start
@@ -54,12 +54,12 @@ class Processes:
 
         def start(process: multiprocessing.process.BaseProcess) -> None:
             native_start(process)
-            self.workers.append(Child(process.name, lambda: exit_code_of(process)))
+            self.workers.append(Started(process.name, lambda: exit_code_of(process)))
 
         def init(process: Any, args: Any, *rest: Any, **options: Any) -> None:
             native_init(process, args, *rest, **options)
             name = args if isinstance(args, (str, bytes)) else args[0]
-            self.programs.append(Child(str(name), process.poll))
+            self.programs.append(Started(str(name), process.poll))
 
         def start_processes(
             fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
@@ -80,7 +80,7 @@ class Processes:
         ]
 
 
-def failed(children: list[Child]) -> Iterator[tuple[str, int]]:
+def failed(children: list[Started]) -> Iterator[tuple[str, int]]:
     """(name, exit code) of those that ended by an error of their own."""
     for child in children:
         code = child.exit_code()

@@ -5,7 +5,9 @@ compiled module holds its parameters there, too, where moving a module cannot ex
 """
 
 import functools
+import sys
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,8 +45,10 @@ class Scripting:
             return native_load(f, map_location, *args, **kwargs)
 
         return [
-            *(StandIn(torch.jit, name, self.as_python) for name in ("script", "trace")),
-            StandIn(torch.jit, "trace_module", self.as_python),
+            *(
+                StandIn(torch.jit, name, self.as_python(getattr(torch.jit, name)))
+                for name in ("script", "trace", "trace_module")
+            ),
             StandIn(torch.jit, "freeze", unless_native(torch.jit.freeze)),
             StandIn(
                 torch.jit, "optimize_for_inference", unless_native(torch.jit.optimize_for_inference)
@@ -53,13 +57,22 @@ class Scripting:
             StandIn(torch.jit, "load", load),
         ]
 
-    def as_python(self, obj: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """The function, class or module itself, as with PYTORCH_JIT=0."""
-        itself = kwargs.get("func", kwargs.get("mod")) if obj is None else obj
-        self.mode.observer.note(NOTE)
-        if isinstance(itself, nn.Module) and not isinstance(itself, torch.jit.ScriptModule):
-            vars(itself).setdefault("save", functools.partial(save, itself))
-        return itself
+    def as_python(self, native: Callable[..., Any]) -> Callable[..., Any]:
+        """A compiler that gives back the function, class or module itself, as PYTORCH_JIT=0.
+
+        torch compiles decompositions of its own (torch/_decomp/decompositions_for_jvp.py).
+        """
+
+        def compiled(obj: Any = None, *args: Any, **kwargs: Any) -> Any:
+            itself = kwargs.get("func", kwargs.get("mod")) if obj is None else obj
+            if sys._getframe(1).f_globals["__name__"].startswith("torch."):
+                return native(itself, *args, **kwargs)
+            self.mode.observer.note(NOTE)
+            if isinstance(itself, nn.Module) and not isinstance(itself, torch.jit.ScriptModule):
+                vars(itself).setdefault("save", functools.partial(save, itself))
+            return itself
+
+        return compiled
 
 
 NATIVE_SAVE = torch.jit.save

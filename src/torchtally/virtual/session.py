@@ -23,7 +23,7 @@ from torchtally.virtual.device_query import DeviceQuery
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.observer import NullObserver, Observer
-from torchtally.virtual.processes import Processes
+from torchtally.virtual.processes import ScriptProcesses
 from torchtally.virtual.saving import (
     Loading,
     Saving,
@@ -46,7 +46,7 @@ assert SPECIAL, f"{special.__name__} registers its handlers when it is imported"
 class VirtualGPU:
     """A session's handle: the chip it simulates and the memory of its tensors."""
 
-    def __init__(self, chip: Chip, mode: VirtualDispatch, processes: Processes) -> None:
+    def __init__(self, chip: Chip, mode: VirtualDispatch, processes: ScriptProcesses) -> None:
         self.chip = chip
         self.mode = mode
         self.processes = processes
@@ -212,7 +212,7 @@ def _activate(
     stack.enter_context(torch.serialization.safe_globals([rebuild_virtual_tensor]))
     stack.enter_context(send_zeros_to_processes())
     stack.enter_context(private.lift_cpu_tensors_only())
-    processes = Processes()
+    processes = ScriptProcesses()
     stack.enter_context(apply([*_table(mode, target, autocast), *processes.stand_ins()]))
     if target.compute_capability is not None:
         query = DeviceQuery(mode, target)
