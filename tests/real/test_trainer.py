@@ -103,5 +103,12 @@ def test_a_trainer_script_in_bf16_with_checkpointing(tmp_path: Path) -> None:
         total = report["flops"][column.removeprefix("flops_")]
         assert sum(line[column] for line in report["lines"]) == total
         assert sum(module[column] for module in report["modules"]) == total
+    lines = {line["source"]: line for line in report["lines"]}
+    (query,) = (line for source, line in lines.items() if "self.q_proj(" in source)
+    assert query["file"].endswith("transformers/models/llama/modeling_llama.py")
+    assert query["flops_forward"] == micro_batches * L * 2 * T * d * H * D
+    assert report["lines_below"]["source"] == "trainer.train()"
+    own = lines["trainer.train()"]["flops_forward"]  # the loss's division, say
+    assert 1000 * own < report["flops"]["forward"]
     assert (tmp_path / "run.tally").stat().st_size > 0
     assert (tmp_path / "out" / "checkpoint-1").is_dir()

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from msgspec.structs import replace
 from tests.builders import TraceBuilder, copy_in_call, frame, mm_call, site, spec
 from tests.strategies import traces
 from torchtally.errors import TraceFileError
-from torchtally.trace import Call, Refusal, Trace
+from torchtally.trace import Call, Refusal, Trace, decoding
 from torchtally.trace import file as trace_file
-from torchtally.trace.trace import encode, pack, unpack
+from torchtally.trace.decoding import decoded_bytes_at_most
+from torchtally.trace.trace import Packed, encode, pack, unpack
 
 RELAXED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -236,6 +238,7 @@ REFUSAL = Refusal("cuda:0", 0, 1, 0, 0, 0, 0, "")
         ("storages", replace(STORAGE, spare_bytes=-1), "`int` >= 0"),
         ("storages", replace(STORAGE, born=1 << 60), "`int` <="),
         ("storages", replace(STORAGE, died=-1), "`int` >= 0"),
+        ("storages", replace(STORAGE, born=2, died=1), "dies before it is born"),
         ("storages", replace(STORAGE, role="toy"), "'toy'"),
         ("storages", replace(STORAGE, number=7), "not numbered in order"),
         ("refusals", replace(REFUSAL, site=1), "a site is referred to"),
@@ -301,6 +304,67 @@ def test_a_small_file_cannot_ask_for_all_memory(tmp_path: Path) -> None:
     header = trace_file._header(trace_file.FORMAT, len(packed), 100, trace_file._digest(packed))
     path.write_bytes(header + packed)
     assert "size is not the one it claims" in refusal(path)
+
+
+def bomb(millions: int) -> bytes:
+    """An array of so many empty arrays: each a byte in the body, and 64 in memory."""
+    number = millions * 10**6
+    return sealed(b"\xdd" + number.to_bytes(4, "big") + number * b"\x90")
+
+
+@pytest.mark.parametrize("millions", [30, 100])
+def test_a_small_file_cannot_ask_for_memory_by_its_rows(tmp_path: Path, millions: int) -> None:
+    """30 million rows would be 2 GB, of 30 KB; 100 million are refused before unpacking."""
+    path = tmp_path / "bomb"
+    path.write_bytes(bomb(millions))
+    assert path.stat().st_size < millions * 1100
+    tracemalloc.start()
+    try:
+        assert "far more memory than those of a trace" in refusal(path)
+        assert tracemalloc.get_traced_memory()[1] < 70 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_bound_is_above_what_decoding_takes() -> None:
+    body = encode(pack(model_trace()))
+    tracemalloc.start()
+    try:
+        decoded = msgspec.msgpack.decode(body, type=Packed)
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(decoded.trace.ops) == 5000
+    assert taken_bytes < decoded_bytes_at_most(body) < 5 * taken_bytes
+
+
+def model_trace() -> Trace:
+    made = TraceBuilder()
+    a, b = made.allocate(24), made.allocate(48)
+    for line in range(5000):
+        made.free(made.run(mm_call(2, 3, 4), (a, b), site=site(frame(line=line % 7))))
+    return made.build()
+
+
+def test_a_trace_that_packs_too_well_is_written_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written is read, however alike its operators are."""
+    path = tmp_path / "run.tally"
+    model_trace().save(path)
+    packed_bytes = path.stat().st_size
+    monkeypatch.setattr(decoding, "ALLOWANCE_BYTES", 0)
+    monkeypatch.setattr(decoding, "MOST_PER_PACKED_BYTE", 60)
+    model_trace().save(path)
+    assert path.stat().st_size > 2 * packed_bytes
+    assert Trace.load(path) == model_trace()
+
+
+def test_a_trace_larger_than_the_machine_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_file, "machine_bytes", lambda: 1 << 10)
+    assert "and this machine has 0 MiB" in refusal(file)
 
 
 # Places ----------------------------------------------------------------------------------------

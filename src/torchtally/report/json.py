@@ -75,6 +75,7 @@ def ledger_document(ledger: Ledger) -> Document:
         "time": _time(ledger),
         "utilisation": [_utilisation(utilisation) for utilisation in utilisations(ledger)],
         "throughput": _throughput(throughput(ledger)),
+        "lines_below": _place(ledger.delegate),
         "lines": _lines(ledger),
         "modules": _modules(ledger),
         "ops": _ops(ledger),
