@@ -44,18 +44,16 @@ class Patches:
             spec.loader.exec_module = exec_module  # type: ignore[union-attr,method-assign]
         return spec
 
-    def patch(self, module: ModuleType, *, is_loaded: bool = False) -> None:
-        """`is_loaded`: since before; others may have imported its functions by name."""
+    def patch(self, module: ModuleType) -> dict[Any, Any]:
+        """Replace what is to be replaced; the module's own functions, and what each is now."""
+        replaced: dict[Any, Any] = {}
         for name, replacements in self._patches:
-            if name != module.__name__:
-                continue
-            stand_ins = replacements(module)
-            natives = {
-                getattr(module, each.name): each.value for each in stand_ins if each.owner is module
-            }
-            self._stack.enter_context(apply(stand_ins))
-            if is_loaded and natives:
-                self._stack.enter_context(replacing(natives))
+            if name == module.__name__:
+                stand_ins = replacements(module)
+                own = [each for each in stand_ins if each.owner is module]
+                replaced |= {getattr(module, each.name): each.value for each in own}
+                self._stack.enter_context(apply(stand_ins))
+        return replaced
 
 
 @contextmanager
@@ -63,10 +61,12 @@ def patching(patches: Sequence[tuple[str, Replacements]]) -> Iterator[None]:
     """Within, each named module has its replacements, from its import on."""
     with ExitStack() as stack:
         finder = Patches(patches, stack)
-        for name in dict.fromkeys(name for name, _ in patches):
-            module = sys.modules.get(name)
-            if module is not None:
-                finder.patch(module, is_loaded=True)
+        loaded = {name: sys.modules[name] for name, _ in patches if name in sys.modules}
+        replaced: dict[Any, Any] = {}
+        for module in loaded.values():
+            replaced |= finder.patch(module)
+        if replaced:  # others may have imported these functions by name
+            stack.enter_context(replacing(replaced))
         sys.meta_path.insert(0, finder)
         try:
             yield
