@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.ao.quantization import FakeQuantize, FusedMovingAvgObsFakeQuantize
 
 import torchtally
-from tests.traces import ops, traced
+from tests.traces import accounted, ops, traced
 
 
 def real(device: str, *shape: int) -> Tensor:
@@ -407,3 +407,17 @@ def test_lists_of_lists_of_tensors_are_recorded_and_read_back(tmp_path: Path):
     assert [number >= 0 for number in op.inputs + op.outputs] == [True] * 5
     trace.save(tmp_path / "run.tally")
     assert torchtally.Trace.load(tmp_path / "run.tally") == trace
+
+
+def test_learnable_fake_quantisation_costs_by_hand():
+    """Forward 6 an element; backward 6 + 1 for dX + 2 for the scale + 2 for the zero point."""
+
+    def script() -> None:
+        x, scale, zero = (torch.ones(n, device="cuda", requires_grad=True) for n in (4, 1, 1))
+        quantise = torch._fake_quantize_learnable_per_tensor_affine  # type: ignore[attr-defined]
+        quantise(x, scale, zero, 0, 255, 1.0).sum().backward()
+
+    ledger = accounted(script)
+    name = "aten._fake_quantize_learnable_per_tensor_affine"
+    flops = {e.call.name: e.cost.flops for e in ledger.entries if e.call.name.startswith(name)}
+    assert flops == {name: 6 * 4, f"{name}_backward": 11 * 4}

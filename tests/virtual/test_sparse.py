@@ -112,3 +112,17 @@ def test_what_is_not_simulated_says_so_by_name():
 def test_host_sparse_tensors_are_real():
     with torchtally.virtual_gpu("H100-SXM"):
         assert torch.sparse.mm(matrix().to_sparse(), torch.ones(K, 1))[0].item() == 10
+
+
+def test_nothing_of_a_sparse_training_is_uncounted():
+    def script() -> None:
+        sparse = matrix().to_sparse().cuda()
+        (sparse + sparse).coalesce()
+        (torch.randn(M, K, device="cuda") + sparse).to_sparse()
+        sparse.to_dense()
+        table = torch.nn.Embedding(10, 4, sparse=True, device="cuda")
+        optimizer = torch.optim.SparseAdam(table.parameters())
+        table(torch.tensor([1, 2], device="cuda")).sum().backward()
+        optimizer.step()
+
+    assert accounted(script).coverage.uncounted == ()

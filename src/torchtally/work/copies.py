@@ -24,7 +24,7 @@ COPIES = (
     " constant_pad_nd pad _pad_enum _pad_circular reflection_pad1d reflection_pad2d"
     " reflection_pad3d replication_pad1d replication_pad2d replication_pad3d"
     " pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle"
-    " slice_backward select_backward diagonal_backward trace_backward"
+    " _to_dense slice_backward select_backward diagonal_backward trace_backward"
     " _cudnn_rnn_flatten_weight _convert_weight_to_int4pack"
     " fsdp.chunk_cat fsdp.split_with_sizes_copy"
     " lu_unpack fft_fftshift fft_ifftshift upsample_nearest1d upsample_nearest2d upsample_nearest3d"

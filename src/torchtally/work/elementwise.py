@@ -156,4 +156,23 @@ rules(
         " fake_quantize_per_channel_affine_cachemask_backward",
         flops=1,
     ),
+    # The observer's minimum and maximum before it.
+    PerElement("_fused_moving_avg_obs_fq_helper", flops=8),
+)
+
+
+@rule(
+    "_fake_quantize_learnable_per_tensor_affine_backward"
+    " _fake_quantize_learnable_per_channel_affine_backward",
+    kind=Kind.ELEMENTWISE,
+)
+def learnable_fake_quantize_backward(call: Call) -> Cost:
+    """Quantised once more (6); a product for dX, a product and a sum each for scale and zero."""
+    return one_pass(call, flops=11 * call.tensor("self").elements)
+
+
+rules(
+    Kind.ELEMENTWISE,
+    # A comparison with zero.
+    PerElement("_to_sparse", flops=1),
 )

@@ -51,6 +51,14 @@ def unique(call: Call) -> Cost:
     return one_pass(call, flops=n * log2_up(n) + n)
 
 
+@rule("_coalesce", kind=Kind.SORTING)
+def coalesce(call: Call) -> Cost:
+    """The indices of the values sorted, then a value added to its neighbour."""
+    values = call.tensor("self")
+    n = values.shape[0]
+    return one_pass(call, flops=n * log2_up(n) + values.elements)
+
+
 @rule("searchsorted bucketize", kind=Kind.SORTING)
 def search(call: Call) -> Cost:
     """A binary search for each result: log2(b) compares."""
