@@ -386,7 +386,7 @@ def scaled_dot_product_attention(
         )[0]
     if backend is Backend.EFFICIENT:
         if mask is not None:
-            mask = align(mask.expand(*query.shape[:3], key.shape[2]))
+            mask = align(mask).expand(*query.shape[:3], key.shape[2])
         return aten._scaled_dot_product_efficient_attention.default(  # type: ignore[no-any-return]
             query, key, value, mask, query_set.needs_grad, dropout_p, is_causal, scale=scale
         )[0]
@@ -448,9 +448,19 @@ def additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.where(mask, kept, torch.scalar_tensor(-torch.inf, dtype=dtype, device="cuda"))
 
 
+BIAS_ALIGNMENT = 8
+"""Elements that the efficient kernel reads of a bias at a time."""
+
+
 def align(bias: Tensor) -> Tensor:
-    """The efficient kernel reads bias rows of a multiple of 16 elements: pad, then cut a view."""
+    """A bias whose rows begin at multiples of 8 elements: itself, or a view into a padded copy.
+
+    It is padded in its own shape and expanded afterwards (`preprocess_mask` and `pad_bias` of
+    native/transformers/attention.cpp), so a mask that all heads share is copied once.
+    """
+    *strides, last = bias.stride()
+    if last == 1 and all(stride % BIAS_ALIGNMENT == 0 for stride in strides):
+        return bias
     keys = bias.shape[-1]
-    if padding := -keys % 16:
-        return torch.nn.functional.pad(bias, (0, padding))[..., :keys]
-    return bias
+    padding = BIAS_ALIGNMENT - keys % BIAS_ALIGNMENT
+    return torch.nn.functional.pad(bias, (0, padding))[..., :keys]
