@@ -610,6 +610,29 @@ def test_names_of_a_cuda_build():
     assert module.init_process_group is torch.distributed.init_process_group
 
 
+def test_the_device_that_the_engine_expects_of_a_gradient():
+    """A Python function's gradients: of a real leaf, of one on meta, and of neither's shape."""
+    found: list[str | None] = []
+
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, host, meta):
+            return host * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            for shape in ((2,), (3,), (4,)):
+                device = private.device_of_gradient(torch.Size(shape))
+                found.append(device and device.type)
+            return grad, torch.zeros(3, device="meta")
+
+    host = torch.ones(2, requires_grad=True)
+    meta = torch.ones(3, device="meta", requires_grad=True)
+    Both.apply(host, meta).sum().backward()
+    assert found == ["cpu", "meta", None]
+    assert private.device_of_gradient(torch.Size((2,))) is None
+
+
 def test_every_private_call_has_its_test():
     public = {
         name

@@ -371,6 +371,20 @@ def untyped_storage(storage: Any) -> torch.UntypedStorage:
     return storage_bytes
 
 
+def device_of_gradient(shape: torch.Size) -> torch.device | None:
+    """The true device that the engine expects of a gradient of the node being evaluated.
+
+    That of the first forward input of this shape; None where no input has it.
+    """
+    node = current_autograd_node()
+    for next_node, number in () if node is None else node.next_functions:
+        if next_node is not None:
+            metadata = next_node._input_metadata[number]
+            if tuple(metadata.shape) == tuple(shape):
+                return metadata.device  # type: ignore[no-any-return]
+    return None
+
+
 def sequence_number(node: Any) -> int:
     """The number of an autograd node, in the order in which this thread's forward made them."""
     return int(node._sequence_nr())

@@ -123,14 +123,12 @@ class Case:
     attention: int
     convolutions: tuple[int, int] = (0, 0)
     """Forward, backward: the first layer has no gradient of its input."""
-    placeholders: frozenset[tuple[str, str]] = frozenset()
 
 
 def model(kind: str, config: str, **sizes: object) -> Callable[[], nn.Module]:
     return lambda: getattr(hf, kind)(getattr(hf, config)(**sizes))
 
 
-BALANCED = frozenset({("aten.topk", "balanced indices")})
 SELF_ATTENTION = L * scores(S, S)
 DECODER = L * (grouped_query() + gated()) + head()
 
@@ -158,7 +156,6 @@ CASES = {
         on_text,
         L * (grouped_query() + experts(f)) + head(),
         SELF_ATTENTION,
-        placeholders=BALANCED,
     ),
     "qwen3-moe": Case(
         model("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **WIDE_HEADS, num_experts=E,
@@ -166,7 +163,6 @@ CASES = {
         on_text,
         L * (grouped_query() + experts(f // 4)) + head(),
         SELF_ATTENTION,
-        placeholders=BALANCED,
     ),
     "bert": Case(
         model("BertForMaskedLM", "BertConfig", **SIZES),
@@ -228,7 +224,7 @@ def test_training_a_model_costs_its_closed_form(name: str) -> None:
     assert training.phases(Kind.PRODUCT) == (products, 2 * products, 0)
     assert training.phases(Kind.ATTENTION) == (attention, 5 * attention // 2, 0)
     assert training.phases(Kind.CONVOLUTION) == (*case.convolutions, 0)
-    assert training.placeholders == case.placeholders
+    assert not training.placeholders
 
 
 def test_experts_share_the_tokens_of_a_batch_equally() -> None:
@@ -239,6 +235,9 @@ def test_experts_share_the_tokens_of_a_batch_equally() -> None:
     gate_and_up, down = T * k * 2 * d * 2 * f, T * k * 2 * f * d
     assert forward == L * [gate_and_up, down]
     assert sum(entry.cost.flops for entry in routed) == 3 * L * (gate_and_up + down)
+
+
+BALANCED = "assumed: balanced routing"
 
 
 @pytest.mark.parametrize("way", ["eager", "batched_mm"])
@@ -254,7 +253,8 @@ def test_experts_cost_the_same_in_a_loop_grouped_and_batched(way: str) -> None:
     training = train(make, case.loss)
     check(training)
     assert training.phases(Kind.PRODUCT) == (case.products, 2 * case.products, 0)
-    assert training.placeholders == BALANCED
+    readers = {"eager": {"aten.nonzero", "aten._local_scalar_dense"}, "batched_mm": set()}[way]
+    assert training.placeholders == {(reader, BALANCED) for reader in readers}
 
 
 @cache

@@ -15,6 +15,7 @@ import torchtally
 from tests.traces import traced
 from torchtally.errors import UsageError
 from torchtally.trace import Placeholder
+from torchtally.virtual.storage import virtual_of
 
 BIG = 4096
 """Elements of a float tensor too big to have values (16 KiB)."""
@@ -333,6 +334,21 @@ def test_values_are_lost_once_something_unknown_is_written():
     assert [p.op for p in placeholders(script)] == ["aten._local_scalar_dense", "aten.tolist"]
 
 
+@pytest.mark.parametrize("channels", [64, 4096])
+def test_running_statistics_are_lost_in_training_and_kept_in_evaluation(channels: int):
+    def script() -> None:
+        norm = nn.BatchNorm2d(channels, device="cuda").eval()
+        images = unknown(2, channels, 8, 8)
+        norm(images)
+        assert norm.running_mean is not None
+        assert norm.running_mean.abs().max().item() == 0
+        norm.train()(images)
+        assert norm.running_mean.abs().max().item() == 1
+
+    (found,) = placeholders(script)
+    assert found.given == "1.0"
+
+
 def test_unknown_floats_pass_checks_for_nan_and_infinity():
     def script() -> None:
         x = unknown()
@@ -438,7 +454,7 @@ def test_a_router_is_balanced():
     def script() -> None:
         logits = unknown(64, 8)
         logits = logits @ unknown(8, 8)
-        logits = logits + unknown(64, 64)[:, :8] * 0
+        logits = logits + unknown(64, 64)[:, :8]
         chosen = logits.topk(2).indices
         assert chosen.shape == (64, 2)
         assert torch.bincount(chosen.flatten(), minlength=8).tolist() == [16] * 8
@@ -448,7 +464,8 @@ def test_a_router_is_balanced():
             assert tokens.shape == (16,)
 
     found = placeholders(script)
-    assert {p.given for p in found} == {"balanced indices"}
+    assert {p.given for p in found} == {"assumed: balanced routing"}
+    assert {p.op for p in found} == {"aten.tolist", "aten.bincount", "aten.nonzero"}
 
 
 def test_sampling_gives_valid_tokens():
@@ -460,7 +477,7 @@ def test_sampling_gives_valid_tokens():
         argmax = probabilities.argmax(-1)
         assert argmax.shape == (4,)
 
-    assert {p.given for p in placeholders(script)} == {"balanced indices"}
+    assert {p.given for p in placeholders(script)} == {"assumed: balanced routing"}
 
 
 def test_an_embedding_of_unknown_indices_is_no_problem():
@@ -491,3 +508,70 @@ with torchtally.virtual_gpu("H100-SXM"):
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.startswith("flex_attention is a higher-order operator")
+
+
+# The host's memory: tensors that are real, and those that are not.
+
+
+def test_an_initialised_weight_of_2_mib_is_real():
+    """What scripts print of their initialisation, 16384 x 32, is what they drew."""
+
+    def script() -> None:
+        weight = torch.empty(16384, 32)
+        nn.init.normal_(weight, std=0.02)
+        assert weight.std().item() == pytest.approx(0.02, rel=0.01)
+        assert nn.Linear(32, 16384).weight.abs().max().item() == pytest.approx(32**-0.5, rel=0.01)
+
+    assert placeholders(script) == ()
+
+
+def is_real(tensor: Tensor) -> bool:
+    return virtual_of(tensor) is None
+
+
+MIB = 1024 * 1024
+
+
+def test_tensors_between_1_and_4_mib_are_real_up_to_64_mib_at_a_time():
+    with torchtally.virtual_gpu("H100-SXM"):
+        held = [torch.zeros(MIB) for _ in range(16)]  # 4 MiB each
+        assert all(map(is_real, held))
+        assert not is_real(torch.zeros(MIB // 2))
+        assert is_real(torch.zeros(MIB // 4))  # 1 MiB is always real
+        assert not is_real(torch.zeros(MIB + 1))
+        view = held.pop()[:10]
+        assert not is_real(torch.zeros(MIB))  # a view holds it
+        del view
+        assert is_real(torch.zeros(MIB))
+        assert is_real(torch.zeros(MIB, dtype=torch.int64))  # integers are, whatever their size
+
+
+def test_a_virtual_tensor_of_the_host_has_facts():
+    def script() -> None:
+        weight = torch.ones(10_000, 10_000)
+        assert weight.sum().item() == 1e8
+        nn.init.uniform_(weight, -0.5, 0.5)
+        assert (weight.abs() <= 0.5).all()
+        weight.normal_(std=0.02).clamp_(-0.04, 0.04)
+        assert weight.to("cuda").abs().max() <= 0.04
+
+    assert placeholders(script) == ()
+
+
+def test_gradients_of_host_leaves_are_real_where_the_leaves_are():
+    """Both of 2 MiB: one was made within the budget, one beyond it."""
+
+    def script() -> None:
+        real = torch.zeros(MIB // 2, requires_grad=True)
+        filler = [torch.zeros(MIB // 2) for _ in range(32)]
+        virtual = torch.zeros(MIB // 2, requires_grad=True)
+        assert is_real(real)
+        assert not is_real(virtual)
+        assert filler
+        for leaf in (real, virtual):
+            (leaf.to("cuda") * 2).sum().backward()
+            assert leaf.grad is not None
+            assert leaf.grad.device.type == "cpu"
+            assert is_real(leaf.grad) is is_real(leaf)
+
+    assert {found.given for found in placeholders(script)} <= {"a gradient of zeros on the host"}

@@ -30,6 +30,7 @@ from torchtally.virtual.capture import FORBIDDEN, Capture
 from torchtally.virtual.description import describe
 from torchtally.virtual.device_checks import check_generator, check_same_device
 from torchtally.virtual.device_memory import DeviceMemory
+from torchtally.virtual.facts import is_uninformed, rule_of
 from torchtally.virtual.invocation import META, Invocation, replace_tensors, tensors_in
 from torchtally.virtual.observer import NullObserver, Observer
 from torchtally.virtual.operators import Operator, learn
@@ -41,7 +42,11 @@ from torchtally.virtual.storage import (
     pin,
 )
 from torchtally.virtual.templates import ResultTemplate, template_of
-from torchtally.virtual.value_keeper import ValueKeeper, inside_backward
+from torchtally.virtual.value_keeper import (
+    ValueKeeper,
+    give_derived,
+    inside_backward,
+)
 from torchtally.virtual.waits import HostWait, host_wait, pins_result
 
 FORKED = (
@@ -85,6 +90,7 @@ class VirtualDispatch(TorchDispatchMode):
         self.random = [values.RandomState() for _ in gpus]
         self.current_device = 0
         self.values = ValueKeeper(host, observer, lambda: self.random[self.current_device])
+        self.budget = values.HostBudget()
         self.is_active = True
         self._presence = Presence()
         self.is_counted = False
@@ -181,7 +187,13 @@ class VirtualDispatch(TorchDispatchMode):
         """Facts of an overload, looked up in its schema the first time."""
         operator = self._operators.get(id(overload))
         if operator is None:
-            operator = self._operators[id(overload)] = learn(overload, SPECIAL.get(overload))
+            name = overload.name().split(".")[0].replace("::", ".")
+            operator = self._operators[id(overload)] = learn(
+                overload,
+                SPECIAL.get(overload),
+                rule_of(name),
+                needs_facts=not is_uninformed(name),
+            )
         return operator
 
     def call(self, overload: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -244,23 +256,25 @@ class VirtualDispatch(TorchDispatchMode):
         pinned = kwargs.get("pin_memory")
         if pinned:
             kwargs = {**kwargs, "pin_memory": False}  # torch pins by the CUDA driver
-        if call.operator.is_factory and self.is_big(call):
-            meta = self.execute(call.operator.overload, call.args, without_device(kwargs, META))
-            make_virtual(meta, self.host)
-            result = meta
+        if call.operator.is_factory and (nbytes := float_bytes(call)):
+            if not self.budget.has_room(nbytes):
+                meta = self.execute(call.operator.overload, call.args, without_device(kwargs, META))
+                return self.on_host_without_values(call, meta, is_pinned=bool(pinned))
+            result = call.operator.overload(*call.args, **kwargs)
+            self.budget.hold(result)
         else:
             result = call.operator.overload(*call.args, **kwargs)
         if pinned and isinstance(result, Tensor):
             pin(result)
         return result
 
-    def is_big(self, call: Invocation) -> bool:
-        """A CPU factory of so many floats that their values are not kept."""
-        shape = call.args[0] if call.args else None
-        dtype = call.kwargs.get("dtype") or torch.get_default_dtype()
-        if not isinstance(shape, (list, tuple)) or not values.is_approximate(dtype):
-            return False
-        return torch.Size(shape).numel() * dtype.itemsize > values.REAL_HOST_BYTES
+    def on_host_without_values(self, call: Invocation, meta: Tensor, *, is_pinned: bool) -> Tensor:
+        """A big tensor of the host's, of which only facts are kept."""
+        make_virtual(meta, self.host)
+        give_derived([meta], call)
+        if is_pinned:
+            pin(meta)
+        return meta
 
     # On a virtual device.
 
@@ -448,6 +462,15 @@ class VirtualDispatch(TorchDispatchMode):
 
 def refuse_sparse(mode: VirtualDispatch, call: Invocation) -> Any:
     raise UnsupportedError(f"{call.operator.overload}: sparse tensors are not simulated here.")
+
+
+def float_bytes(call: Invocation) -> int:
+    """Bytes of the floats that a factory of a shape makes; 0 for integers and other factories."""
+    shape = call.args[0] if call.args else None
+    dtype = call.kwargs.get("dtype") or torch.get_default_dtype()
+    if not isinstance(shape, (list, tuple)) or not values.is_approximate(dtype):
+        return 0
+    return torch.Size(shape).numel() * dtype.itemsize
 
 
 def allows_tf32(call: Invocation) -> bool:

@@ -19,6 +19,10 @@ ALLOCATION_ORDER = {
 }
 """Measured on PyTorch's CUDA build: the mask before the result, the seeds before the result."""
 
+STATISTICS = frozenset(["running_mean", "running_var"])
+UPDATED = dict.fromkeys(("aten.native_batch_norm", "aten.cudnn_batch_norm"), STATISTICS)
+"""Arguments written to in training, of which the operator's schema does not say so."""
+
 Product = Literal["matmul", "conv", "rnn"]
 """Kinds of products with a TF32 setting each."""
 
@@ -78,6 +82,8 @@ class Operator:
     """Names of all arguments, positional ones first, in schema order."""
     written: frozenset[str]
     """Arguments the schema lets it write to."""
+    updated: frozenset[str]
+    """Arguments it writes to while it trains, though its schema does not say so."""
     is_mutating: bool
     is_inplace: bool
     """Writes values to its first argument, whose shape and storage stay what they are."""
@@ -100,9 +106,32 @@ class Operator:
     """Why the host may wait for the device when it has issued it."""
     is_plain_on_host: bool
     """Takes tensors, and with host tensors alone it runs as in plain torch."""
+    fact_rule: Callable[..., Any] | None
+    """What is known of its result where not all values are (`facts/rules.py`)."""
+    needs_facts: bool
+    """Nothing is known of its result if nothing is of its arguments."""
+    is_elementwise: bool
+    """Each element of its one result depends on one element of each argument."""
+    may_give_facts: bool
 
 
-def learn(overload: OpOverload, handler: Callable[..., Any] | None = None) -> Operator:
+def is_elementwise(overload: OpOverload) -> bool:
+    results = private.schema(overload).returns
+    return (
+        torch.Tag.pointwise in overload.tags
+        and torch.Tag.nondeterministic_seeded not in overload.tags
+        and len(results) == 1
+        and str(results[0].type) == "Tensor"
+    )
+
+
+def learn(
+    overload: OpOverload,
+    handler: Callable[..., Any] | None = None,
+    fact_rule: Callable[..., Any] | None = None,
+    *,
+    needs_facts: bool = True,
+) -> Operator:
     schema = private.schema(overload)
     takes_tensor = any("Tensor" in str(argument.type) for argument in schema.arguments)
     makes_tensor = any("Tensor" in str(result.type) for result in schema.returns)
@@ -116,6 +145,7 @@ def learn(overload: OpOverload, handler: Callable[..., Any] | None = None) -> Op
             for argument in schema.arguments
             if argument.alias_info is not None and argument.alias_info.is_write
         ),
+        updated=UPDATED.get(name, frozenset()),
         is_mutating=schema.is_mutable,
         is_inplace=schema.is_mutable
         and name.endswith("_")
@@ -131,4 +161,8 @@ def learn(overload: OpOverload, handler: Callable[..., Any] | None = None) -> Op
         product=PRODUCTS.get(name),
         waits=WAITS.get(name),
         is_plain_on_host=takes_tensor and (handler is None or name in PLAIN_ON_HOST),
+        fact_rule=fact_rule,
+        needs_facts=needs_facts,
+        is_elementwise=is_elementwise(overload),
+        may_give_facts=fact_rule is not None or is_elementwise(overload),
     )

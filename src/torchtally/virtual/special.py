@@ -17,6 +17,18 @@ from torchtally.torch_private import OpOverload
 from torchtally.virtual import kernels, sparse, values
 from torchtally.virtual.device_checks import check_same_device
 from torchtally.virtual.dispatch import SPECIAL, Handler, VirtualDispatch
+from torchtally.virtual.facts import (
+    BALANCED,
+    Facts,
+    assumption_of,
+    balanced_indices,
+    facts_of,
+    facts_or_range,
+    keep_facts,
+    readable,
+    spread_of,
+    substitute,
+)
 from torchtally.virtual.invocation import META, Invocation, tensors_in
 from torchtally.virtual.storage import is_pinned, is_sparse, pin, virtual_of
 from torchtally.virtual.value_keeper import give_values, has_value, may_have_value
@@ -98,12 +110,13 @@ def read_scalar(mode: VirtualDispatch, call: Invocation) -> Any:
     virtual = virtual_of(tensor)
     if virtual is not None:
         mode.host_reads(virtual)
-    real = values.real_of(tensor)
+    real = readable(tensor)
     if real is not None:
+        mode.values.note_read(call, assumption_of(call.virtuals))
         return call.operator.overload(real)
     if virtual is None:
         return call.operator.overload(tensor)  # the user's own meta tensor: torch's own error
-    value = values.placeholder(tensor.dtype)
+    value = substitute(tensor)
     mode.observer.placeholder_given(call.operator.name, str(value))
     return value
 
@@ -113,39 +126,45 @@ def read_equal(mode: VirtualDispatch, call: Invocation) -> Any:
     check_same_device(call)
     for virtual in filter(None, call.virtuals[:1]):
         mode.host_reads(virtual)
+    answer = are_equal(mode, call)
+    if answer is None:
+        answer = values.PLACEHOLDER_BOOL
+        mode.observer.placeholder_given(call.operator.name, str(answer))
+    else:
+        mode.values.note_read(call, assumption_of(call.virtuals))
+    return answer
+
+
+def are_equal(mode: VirtualDispatch, call: Invocation) -> bool | None:
+    """By values where they are kept, else by facts; a tensor of finite elements equals itself."""
     arguments = values.real_arguments(call.args, call.kwargs)
     if arguments is not None:
-        return call.operator.overload(*arguments[0], **arguments[1])
-    mode.observer.placeholder_given(call.operator.name, str(values.PLACEHOLDER_BOOL))
-    return values.PLACEHOLDER_BOOL
+        answer: bool = call.operator.overload(*arguments[0], **arguments[1])
+        return answer
+    one, other = call.args[:2]
+    if one.shape != other.shape:
+        return False
+    if is_same(one, other) and facts_or_range(one).is_finite:
+        return True
+    elements = [readable(tensor) for tensor in (one, other)]
+    if None not in elements and one.numel():
+        return bool(call.operator.overload(*elements, *call.args[2:], **call.kwargs))
+    each = facts_or_range(one), facts_or_range(other)
+    is_apart = each[0].upper < each[1].lower or each[1].upper < each[0].lower
+    return False if is_apart and call.operator.name == "aten.equal" else None
 
 
-# Unknown floats are finite: checks for NaN and infinity pass.
-
-
-@special(aten.isnan.default, aten.isinf.default, aten.isposinf.default, aten.isneginf.default)
-def assume_finite(mode: VirtualDispatch, call: Invocation) -> Any:
-    return run_assuming(mode, call, answer=False)
-
-
-@special(aten.eq.Scalar, aten.ne.Scalar, aten.eq.Tensor, aten.ne.Tensor)
-def compare_finite(mode: VirtualDispatch, call: Invocation) -> Any:
-    """`x == x` and `x != inf` are how torch itself spells isnan and isfinite."""
-    is_equal = call.operator.name == "aten.eq"
-    if call.args[0] is call.args[1]:
-        return run_assuming(mode, call, answer=is_equal)
-    if values.is_infinite(call.args[1]):
-        return run_assuming(mode, call, answer=not is_equal)
-    return mode.run(call)
-
-
-def run_assuming(mode: VirtualDispatch, call: Invocation, *, answer: bool) -> Any:
-    """Run, and let a small result without a value be `answer` throughout."""
-    result = mode.run(call)
-    virtual = virtual_of(result)
-    if virtual is not None and virtual.value is None and may_have_value(result):
-        values.give_value(result, torch.full(result.shape, answer))
-    return result
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """Two tensors show the same elements of one storage."""
+    virtual = virtual_of(one)
+    return (
+        virtual is not None
+        and virtual is virtual_of(other)
+        and (
+            (one.storage_offset(), one.stride(), one.dtype)
+            == (other.storage_offset(), other.stride(), other.dtype)
+        )
+    )
 
 
 @special(aten._amp_foreach_non_finite_check_and_unscale_.default)
@@ -160,27 +179,56 @@ def unscale_finite(mode: VirtualDispatch, call: Invocation) -> Any:
         values.give_value(found_inf, kept)
 
 
-# Choices a router makes are taken to be balanced.
+# Choices that unknown scores make are taken to be balanced.
 
 
-@special(aten.topk.default, aten.multinomial.default)
+@special(
+    aten.topk.default, aten.multinomial.default, aten.argmax.default, aten.argmin.default,
+    aten.max.dim, aten.min.dim,
+)  # fmt: skip
 def choose_balanced(mode: VirtualDispatch, call: Invocation) -> Any:
     """Unknown indices: every candidate is assumed to be chosen equally often.
 
-    Each expert of a mixture then gets an equal share of the tokens.
+    Each expert of a mixture then gets an equal share of the tokens. It is said where a script
+    reads what follows from them.
     """
     result = mode.run(call)
     indices = result if isinstance(result, Tensor) else result[1]
     virtual = virtual_of(indices)
-    if virtual is None or virtual.value is not None or not may_have_value(indices):
+    if virtual is None or virtual.value is not None or not indices.numel():
         return result
-    dim = call.args[2] if len(call.args) > 2 and call.operator.name == "aten.topk" else -1
-    candidates = call.args[0].shape[dim]
-    if candidates and indices.numel():
-        chosen = (torch.arange(indices.numel()) % candidates).view(indices.shape)
-        values.give_value(indices, chosen)
-        mode.observer.placeholder_given(call.operator.name, "balanced indices")
+    scores, dim = call.args[0], chosen_dim(call)
+    candidates = scores.numel() if dim is None or not scores.dim() else scores.shape[dim]
+    if may_have_value(indices):
+        along = dim if call.operator.name in SEVERAL_CHOICES else None
+        values.give_value(indices, balanced_indices(indices.shape, candidates, along))
+    keep_facts(indices, Facts(0, candidates - 1, is_even=True), BALANCED)
     return result
+
+
+@special(aten.histc.default)
+def histc(mode: VirtualDispatch, call: Invocation) -> Any:
+    """Of integers, too: the host's kernel takes floats only."""
+    result = mode.run(call)
+    numbers = values.real_of(call.args[0])
+    virtual = virtual_of(result)
+    if virtual is not None and numbers is not None and not numbers.is_floating_point():
+        counts = call.operator.overload(numbers.double(), *call.args[1:], **call.kwargs)
+        values.give_value(result, counts)
+        virtual.assumption = assumption_of(call.virtuals)
+    return result
+
+
+SEVERAL_CHOICES = ("aten.topk", "aten.multinomial")
+
+
+def chosen_dim(call: Invocation) -> int | None:
+    """The dimension of the candidates; None for all elements."""
+    name = call.operator.name
+    if name == "aten.multinomial":
+        return -1
+    dim: int | None = call.argument("dim")
+    return -1 if dim is None and name == "aten.topk" else dim
 
 
 # Shapes made of values.
@@ -189,20 +237,26 @@ def choose_balanced(mode: VirtualDispatch, call: Invocation) -> Any:
 def shaped_by_value(
     mode: VirtualDispatch,
     call: Invocation,
-    bound: Callable[[], tuple[Any, str]],
+    bound: Callable[[], tuple[Any, str | None]],
 ) -> Any:
-    """The real result where values are known, else meta tensors of the declared bound."""
+    """The real result where values are known, else meta tensors of the declared bound.
+
+    `bound` gives the tensors, and what was assumed for them; None where facts decide.
+    """
     if not call.is_virtual:
         return mode.run(call)
     real = mode.values.compute(call) if all(map(has_value, call.inputs)) else None
     if real is None:
         result, assumption = bound()
-        mode.observer.placeholder_given(call.operator.name, assumption)
+        if assumption is not None:
+            mode.observer.placeholder_given(call.operator.name, assumption)
     else:
+        assumption = assumption_of(call.virtuals)
+        mode.values.note_read(call, assumption)
         result = private.tree_map_only(Tensor, meta_like, real)
     result = mode.finish(call, result, call.home)
     if real is not None:
-        give_values(tensors_in(result), tensors_in(real))
+        give_values(tensors_in(result), tensors_in(real), assumption)
     return result
 
 
@@ -214,19 +268,26 @@ def empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=META)
 
 
-def count_selected(mode: VirtualDispatch, elements: int) -> tuple[int, str]:
-    """How many of so many elements a mask selects, by the declared fraction."""
+def count_selected(mode: VirtualDispatch, mask: Tensor, elements: int) -> tuple[int, str | None]:
+    """How many of so many elements a mask selects: as facts say, else by the declared fraction."""
+    facts, storages = facts_of(mask), [virtual_of(mask)]
+    if facts is not None and (facts.lower > 0 or facts.upper < 0):
+        return elements, assumption_of(storages)
+    if facts is not None and facts.is_constant:
+        return 0, assumption_of(storages)
+    if facts is not None and facts.share is not None:
+        return round(elements * facts.share), spread_of(storages)
     count = round(elements * mode.nonzero_fraction)
     return count, f"{count} of {elements} elements selected"
 
 
 @special(aten.nonzero.default)
 def nonzero(mode: VirtualDispatch, call: Invocation) -> Any:
-    def bound() -> tuple[Tensor, str]:
-        rows, assumption = count_selected(mode, call.args[0].numel())
-        dims = call.args[0].dim()
+    def bound() -> tuple[Tensor, str | None]:
+        mask = call.args[0]
+        rows, assumption = count_selected(mode, mask, mask.numel())
         # CUDA's kernel writes one row per dimension and returns the transpose.
-        return torch.empty((dims, rows), dtype=torch.int64, device=META).t(), assumption
+        return torch.empty((mask.dim(), rows), dtype=torch.int64, device=META).t(), assumption
 
     return shaped_by_value(mode, call, bound)
 
@@ -264,10 +325,10 @@ def to_sparse(mode: VirtualDispatch, call: Invocation) -> Any:
 
 @special(aten.masked_select.default)
 def masked_select(mode: VirtualDispatch, call: Invocation) -> Any:
-    def bound() -> tuple[Tensor, str]:
+    def bound() -> tuple[Tensor, str | None]:
         tensor, mask = call.args
         elements = torch.broadcast_shapes(tensor.shape, mask.shape).numel()
-        count, assumption = count_selected(mode, elements)
+        count, assumption = count_selected(mode, mask, elements)
         return empty(count, dtype=tensor.dtype), assumption
 
     return shaped_by_value(mode, call, bound)
@@ -278,40 +339,60 @@ def masked_select(mode: VirtualDispatch, call: Invocation) -> Any:
     aten.unique_consecutive.default, aten.unique_dim_consecutive.default,
 )  # fmt: skip
 def unique(mode: VirtualDispatch, call: Invocation) -> Any:
-    """At most as many as there are: all different."""
+    """At most as many as there are: all different, or as many as integers within the bounds."""
 
-    def bound() -> tuple[tuple[Tensor, ...], str]:
+    def bound() -> tuple[tuple[Tensor, ...], str | None]:
         tensor = call.args[0]
         has_dim = (
             "dim" in call.operator.arguments
             and len(call.args) > 1
             and isinstance(call.args[1], int)
         )
-        shape = tuple(tensor.shape) if has_dim else (tensor.numel(),)
+        facts = None if has_dim else facts_of(tensor)
         count = tensor.shape[call.args[1]] if has_dim else tensor.numel()
+        assumption: str | None = f"all {count} different"
+        if facts is not None and facts.is_permutation:
+            assumption = None
+        elif facts is not None and not values.is_approximate(tensor.dtype):
+            count = min(count, facts.size)
+            assumption = f"{count} different ones"
+        shape = tuple(tensor.shape) if has_dim else (count,)
         inverse = empty(count) if has_dim else empty(*tensor.shape)
         results = (empty(*shape, dtype=tensor.dtype), inverse, empty(count))
-        return results[
-            : len(private.schema(call.operator.overload).returns)
-        ], f"all {count} different"
+        return results[: len(private.schema(call.operator.overload).returns)], assumption
 
     return shaped_by_value(mode, call, bound)
 
 
 @special(aten.repeat_interleave.Tensor)
 def repeat_interleave(mode: VirtualDispatch, call: Invocation) -> Any:
-    def bound() -> tuple[Tensor, str]:
-        count = call.kwargs.get("output_size") or call.args[0].numel()
-        return empty(count, dtype=call.args[0].dtype), f"{count} elements, each repeated once"
+    def bound() -> tuple[Tensor, str | None]:
+        repeats = call.args[0]
+        facts = facts_of(repeats)
+        if given := call.kwargs.get("output_size"):
+            return empty(given), None
+        if facts is not None and (facts.is_constant or facts.total is not None):
+            count = facts.total if facts.total is not None else int(facts.lower) * repeats.numel()
+            return empty(count), assumption_of(call.virtuals)
+        count = repeats.numel()
+        return empty(count), f"{count} elements, each repeated once"
 
     return shaped_by_value(mode, call, bound)
 
 
 @special(aten.bincount.default)
 def bincount(mode: VirtualDispatch, call: Invocation) -> Any:
-    def bound() -> tuple[Tensor, str]:
-        bins = max(1, call.kwargs.get("minlength", call.args[2] if len(call.args) > 2 else 0))
-        return empty(bins), f"{bins} bins"
+    """Bins for all integers within the bounds; counts that sum to the elements."""
+
+    def bound() -> tuple[Tensor, str | None]:
+        facts = facts_of(call.args[0])
+        least = max(1, call.argument("minlength") or 0)
+        weights = call.argument("weights")
+        dtype = torch.int64 if weights is None else torch.float64
+        if facts is not None and facts.upper < least:
+            return empty(least, dtype=dtype), assumption_of(call.virtuals)
+        bins = least if facts is None else int(facts.upper) + 1
+        return empty(bins, dtype=dtype), f"{bins} bins"
 
     return shaped_by_value(mode, call, bound)
 
@@ -377,8 +458,9 @@ def copy(mode: VirtualDispatch, call: Invocation) -> Any:
     target, source = call.args[0], call.args[1]
     if private.is_meta(target) or virtual_of(source) is None:
         return mode.run(call)
-    real = values.real_of(source)
+    real = readable(source)
     if real is not None:
+        mode.values.note_read(call, assumption_of(call.virtuals))
         call.operator.overload(target, real)
     else:
         mode.observer.placeholder_given(

@@ -6,12 +6,15 @@ Python (PyObject preservation, torch/csrc/Storage.cpp): every view finds the sam
 deleted with the last of them.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from torchtally import torch_private as private
 from torchtally.memory.allocator import Block
+
+if TYPE_CHECKING:
+    from torchtally.virtual.facts import Facts
 
 
 class Home(Protocol):
@@ -31,7 +34,10 @@ class VirtualStorage:
 
     __slots__ = (
         "__weakref__",
+        "assumption",
         "block",
+        "facts",
+        "facts_dtype",
         "home",
         "number",
         "requested_bytes",
@@ -46,6 +52,11 @@ class VirtualStorage:
         """Its place in the device's memory; None on the host, and for no bytes at all."""
         self.value: torch.UntypedStorage | None = None
         """The real bytes, on the host, where `values.py` keeps them."""
+        self.facts: Facts | None = None
+        """What is known of the elements without `value`, read as `facts_dtype`."""
+        self.facts_dtype: torch.dtype | None = None
+        self.assumption: str | None = None
+        """What was assumed for value or facts, to be said where they are read."""
         self.home = home
         home.allocate(self)
 
@@ -55,8 +66,12 @@ class VirtualStorage:
 
     def resize(self, requested_bytes: int) -> None:
         """The storage was resized in place: a new allocation, and the old one is freed."""
-        self.value = None
+        self.forget()
         self.home.resize(self, requested_bytes)
+
+    def forget(self) -> None:
+        """Nothing is known of the elements any more."""
+        self.value = self.facts = self.assumption = None
 
     def __del__(self) -> None:
         self.home.free(self)

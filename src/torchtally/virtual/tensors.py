@@ -13,9 +13,10 @@ from torch import Tensor
 
 from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
-from torchtally.virtual import nested, values
+from torchtally.virtual import nested
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import INSIDE, VirtualDispatch
+from torchtally.virtual.facts import assumption_of, readable, substitute
 from torchtally.virtual.invocation import META
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import VirtualStorage, is_pinned, is_sparse, virtual_of
@@ -347,10 +348,11 @@ class TensorMethods:
                 "Can't call numpy() on Tensor that requires grad. Use "
                 "tensor.detach().numpy() instead."
             )
-        real = values.real_of(tensor)
+        real = readable(tensor)
         if real is not None:
+            self.say_assumed("aten.numpy", virtual)
             return self.native_numpy(real, force=force)
-        value = values.placeholder(tensor.dtype)
+        value = substitute(tensor)
         self.mode.observer.placeholder_given("aten.numpy", f"{value} in every element")
         element = self.native_numpy(torch.full((), value, dtype=tensor.dtype))
         array = np.broadcast_to(element, tuple(tensor.shape))
@@ -361,14 +363,21 @@ class TensorMethods:
         if virtual is None:
             return self.native_tolist(tensor)
         self.mode.host_reads(virtual)
-        real = values.real_of(tensor)
-        if real is not None:
-            return self.native_tolist(real)
         if tensor.dim() == 0:
             return tensor.item()
-        value = values.placeholder(tensor.dtype)
+        real = readable(tensor)
+        if real is not None:
+            self.say_assumed("aten.tolist", virtual)
+            return self.native_tolist(real)
+        value = substitute(tensor)
         self.mode.observer.placeholder_given("aten.tolist", f"{value} in every element")
         return np.full(tuple(tensor.shape), value).tolist()
+
+    def say_assumed(self, reader: str, virtual: VirtualStorage) -> None:
+        """Notify the observer that the values read were assumed."""
+        assumption = assumption_of([virtual])
+        if assumption is not None:
+            self.mode.observer.assumption_read(reader, assumption)
 
     def data_ptr(self, tensor: Tensor) -> int:
         virtual = shown_virtual(tensor)
@@ -407,7 +416,9 @@ class TensorMethods:
         if virtual is None:
             return str(self.native_repr(tensor, tensor_contents=tensor_contents))
         self.mode.host_reads(virtual)
-        real = values.real_of(tensor)
+        real = readable(tensor)
+        if real is not None:
+            self.say_assumed("aten.repr", virtual)
         where = "" if tensor.is_cpu else f", device='{virtual.home.device}'"
         suffix = ", requires_grad=True" if tensor.requires_grad and tensor.is_leaf else ""
         if tensor.grad_fn is not None:

@@ -1,4 +1,7 @@
-"""Values of small tensors: computed on the host beside the shapes while all inputs have one."""
+"""Values of small tensors: computed on the host beside the shapes while all inputs have one.
+
+Where an input has none, facts of the result are derived instead.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,9 +11,21 @@ from torch import Tensor
 
 from torchtally import torch_private as private
 from torchtally.virtual import values
-from torchtally.virtual.invocation import Invocation, tensors_in
+from torchtally.virtual.facts import (
+    Derived,
+    Facts,
+    assumption_of,
+    constant,
+    facts_of,
+    is_any_informed,
+    is_informed,
+    is_whole,
+    keep_facts,
+    settled,
+)
+from torchtally.virtual.invocation import Invocation, replace_tensors, tensors_in
 from torchtally.virtual.observer import Observer
-from torchtally.virtual.storage import HostMemory, virtual_of
+from torchtally.virtual.storage import HostMemory, VirtualStorage, virtual_of
 
 OVERWRITES = frozenset(["aten.copy_", "aten.fill_", "aten.zero_", "aten.normal_", "aten.uniform_"])
 """In-place operators whose result does not depend on what was there before."""
@@ -40,7 +55,11 @@ class ValueKeeper:
             real = self.compute(call)
         if real is None:
             if is_mutating:
-                drop_written(call)
+                overwrite(call)
+            elif call.operator.may_give_facts:
+                give_derived(outputs, call)
+            if call.operator.updated and call.argument("training"):
+                forget(call, call.operator.updated)
             # A host leaf's gradient has to be on the CPU: the engine compares devices
             # (`validate_outputs`, torch/csrc/autograd/engine.cpp).
             if home is self.host and inside_backward():
@@ -48,15 +67,25 @@ class ValueKeeper:
             return result
         # `compute` ran in place on a tensor that shares the kept value's memory.
         if is_mutating:
+            update_assumption(call)
             return result
+        assumption = assumption_of(call.virtuals)
         if home is self.host:
+            self.note_read(call, assumption)
             return real
-        give_values(outputs, tensors_in(real))
+        give_values(outputs, tensors_in(real), assumption)
+        if assumption is not None:  # how the values are spread holds for more than has values
+            give_derived(outputs, call)
         return result
 
+    def note_read(self, call: Invocation, assumption: str | None) -> None:
+        """Notify the observer that the script reads what was assumed."""
+        if assumption is not None:
+            self.observer.assumption_read(call.operator.name, assumption)
+
     def as_real_gradient(self, result: Any) -> Any:
-        """Real zeros for a small gradient of a host tensor."""
-        if not isinstance(result, Tensor) or result.nbytes > values.REAL_HOST_BYTES:
+        """Real zeros for the gradient of a real tensor."""
+        if not isinstance(result, Tensor) or not is_real_expected(result):
             return result
         self.observer.placeholder_given("aten._to_copy", "a gradient of zeros on the host")
         return torch.zeros(result.shape, dtype=result.dtype)
@@ -92,21 +121,108 @@ def may_have_value(tensor: Tensor) -> bool:
     )
 
 
-def give_values(outputs: Sequence[Tensor], reals: Sequence[Tensor]) -> None:
+def give_values(
+    outputs: Sequence[Tensor], reals: Sequence[Tensor], assumption: str | None = None
+) -> None:
     """Keep the values of results, unless host and device differ in shape."""
     if [tensor.shape for tensor in outputs] != [real.shape for real in reals]:
         return
     for tensor, real in zip(outputs, reals, strict=True):
         if may_have_value(tensor) and not has_value(tensor):
             values.give_value(tensor, real)
+            virtual_of(tensor).assumption = assumption  # type: ignore[union-attr]
 
 
-def drop_written(call: Invocation) -> None:
-    """Forget values that were overwritten by unknown ones."""
-    if any(virtual is not None and virtual.value is not None for virtual in call.virtuals):
-        for name, tensor in call.named_inputs:
-            if name in call.operator.written:
-                values.drop_value(tensor)
+def derive(call: Invocation) -> Derived:
+    """What is known of the results of a call of which not all values are known."""
+    operator = call.operator
+    if operator.needs_facts and not is_any_informed(call.virtuals):
+        return None
+    if operator.is_elementwise and all(map(is_informed, call.virtuals)):
+        folded = fold(call)
+        if folded is not None:
+            return folded
+    return None if operator.fact_rule is None else operator.fact_rule(call)
+
+
+def fold(call: Invocation) -> Facts | None:
+    """An operator that works element by element, on constants: done once, on one element."""
+    elements: dict[int, Tensor] = {}
+    for tensor in call.inputs:
+        facts = facts_of(tensor)
+        if facts is None or not facts.is_constant:
+            return None
+        shape = (1,) * tensor.dim()  # a tensor of no dimension has no say in the dtype
+        elements[id(tensor)] = torch.full(shape, facts.lower, dtype=tensor.dtype)
+    if not elements:
+        return None
+    try:
+        result = call.operator.overload(
+            *replace_tensors(call.args, elements),
+            **{name: replace_tensors(arg, elements) for name, arg in call.kwargs.items()},
+        )
+    except (RuntimeError, NotImplementedError):  # no kernel on the host
+        return None
+    return None if result.is_complex() else constant(result.item())
+
+
+def give_derived(outputs: Sequence[Tensor], call: Invocation) -> None:
+    """Keep what follows for the results of a call, each of which has a storage of its own."""
+    derived = derive(call)
+    if derived is None:
+        return
+    each = [derived] if isinstance(derived, Facts) else derived
+    for tensor, facts in zip(outputs, each, strict=False):
+        if facts is not None:
+            keep_facts(tensor, *settled(facts, call.virtuals))
+
+
+def overwrite(call: Invocation) -> None:
+    """Forget what was known of the tensors written to, but for what holds afterwards, too."""
+    is_known = any(v is not None and (v.value is not None or v.facts is not None)
+                   for v in call.virtuals)  # fmt: skip
+    if not is_known and call.operator.needs_facts:
+        return
+    after = facts_after(call) if call.operator.returns_self else None
+    forget(call, call.operator.written)
+    if after is not None:
+        keep_facts(*after)
+
+
+def forget(call: Invocation, names: frozenset[str]) -> None:
+    """Nothing is known any more of the tensors in these arguments."""
+    for name, tensor in call.named_inputs:
+        if name in names:
+            values.drop_value(tensor)
+
+
+def facts_after(call: Invocation) -> tuple[Tensor, Facts, str | None] | None:
+    """All elements of the storage written to, what is known of them, and on what it rests."""
+    target, virtual, derived = call.inputs[0], call.virtuals[0], derive(call)
+    if virtual is None or not isinstance(derived, Facts):
+        return None
+    if is_whole(target, virtual):
+        return target, *settled(derived, sources_of(call))
+    count = virtual.requested_bytes // target.element_size()
+    storage = target.detach().as_strided((count,), (1,), 0)
+    before = facts_of(storage)
+    return None if before is None else (storage, *settled(before | derived, call.virtuals))
+
+
+def sources_of(call: Invocation) -> Sequence[VirtualStorage | None]:
+    """The storages that the elements written follow from: not the one overwritten as a whole."""
+    target, virtual = call.inputs[0], call.virtuals[0]
+    if call.operator.name in OVERWRITES and virtual is not None and is_whole(target, virtual):
+        return call.virtuals[1:]
+    return call.virtuals
+
+
+def update_assumption(call: Invocation) -> None:
+    """After values were written: on what they rest, and facts of those before are gone."""
+    assumption = assumption_of(sources_of(call))
+    for (name, _), virtual in zip(call.named_inputs, call.virtuals, strict=True):
+        if virtual is not None and name in call.operator.written:
+            virtual.facts, virtual.assumption = None, assumption
 
 
 def revive(tensor: Tensor) -> None:
@@ -118,7 +234,16 @@ def revive(tensor: Tensor) -> None:
         and values.keeps_value(tensor.dtype, virtual.requested_bytes)
         and tensor.numel() * tensor.element_size() == virtual.requested_bytes
     ):
+        virtual.forget()
         virtual.value = torch.UntypedStorage(virtual.requested_bytes)
+
+
+def is_real_expected(gradient: Tensor) -> bool:
+    """The engine wants a real tensor: so was the forward input; of a part, by its size."""
+    expected = private.device_of_gradient(gradient.shape)
+    if expected is None:
+        return gradient.nbytes <= values.SMALL_HOST_BYTES
+    return expected.type != "meta"
 
 
 def inside_backward() -> bool:

@@ -5,7 +5,6 @@ step counters, loss scales, token ids, masks, a toy model as a whole. Any other 
 script reads (`.item()`, `if t > 0`) is a placeholder, of which the observer is notified.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,8 +21,14 @@ FLOAT_VALUE_BYTES = 8 * 1024
 INTEGER_VALUE_BYTES = 8 * 1024 * 1024
 """Integer and bool storages up to this size keep values: token ids, positions, attention masks."""
 
-REAL_HOST_BYTES = 1024 * 1024
+SMALL_HOST_BYTES = 1024 * 1024
+"""CPU factories of floats up to this size make real tensors, however many there are."""
+
+REAL_HOST_BYTES = 4 * 1024 * 1024
 """CPU factories of floats above this size make virtual CPU tensors: a 70B model costs no memory."""
+
+REAL_HOST_TOTAL_BYTES = 64 * 1024 * 1024
+"""Of sizes in between, so many bytes are real at a time; those made beyond that are virtual."""
 
 PLACEHOLDER_FLOAT = 1.0
 PLACEHOLDER_INTEGER = 0
@@ -62,6 +67,7 @@ def give_value(tensor: Tensor, real: Tensor) -> None:
     """Let a virtual tensor that owns its whole storage have the value of a real one."""
     virtual = virtual_of(tensor)
     assert virtual is not None
+    virtual.facts = None
     virtual.value = torch.UntypedStorage(virtual.requested_bytes)
     if tensor.numel():
         kept = real_of(tensor)
@@ -72,7 +78,7 @@ def give_value(tensor: Tensor, real: Tensor) -> None:
 def drop_value(tensor: Tensor) -> None:
     virtual = virtual_of(tensor)
     if virtual is not None:
-        virtual.value = None
+        virtual.forget()
 
 
 def placeholder(dtype: torch.dtype) -> float | int | bool | complex:
@@ -84,6 +90,38 @@ def placeholder(dtype: torch.dtype) -> float | int | bool | complex:
     if dtype.is_floating_point:
         return PLACEHOLDER_FLOAT
     return PLACEHOLDER_INTEGER
+
+
+class HostBudget:
+    """Bytes of the host's memory for real tensors that could be virtual as well."""
+
+    def __init__(self, total_bytes: int = REAL_HOST_TOTAL_BYTES) -> None:
+        self.free_bytes = total_bytes
+
+    def has_room(self, nbytes: int) -> bool:
+        """A float tensor of this size is made real."""
+        if nbytes <= SMALL_HOST_BYTES:
+            return True
+        return nbytes <= REAL_HOST_BYTES and nbytes <= self.free_bytes
+
+    def hold(self, tensor: Tensor) -> None:
+        """Take a real tensor's bytes until its storage is deleted."""
+        storage = tensor.untyped_storage()
+        if storage.nbytes() > SMALL_HOST_BYTES:
+            storage.held = HeldBytes(self, storage.nbytes())  # type: ignore[attr-defined]
+
+
+class HeldBytes:
+    """A storage's part of the budget, given back when the storage's Python object is deleted."""
+
+    __slots__ = ("budget", "nbytes")
+
+    def __init__(self, budget: HostBudget, nbytes: int) -> None:
+        self.budget, self.nbytes = budget, nbytes
+        budget.free_bytes -= nbytes
+
+    def __del__(self) -> None:
+        self.budget.free_bytes += self.nbytes
 
 
 class RandomState:
@@ -137,7 +175,3 @@ def real_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     result = private.tree_map(real, (args, kwargs))
     return None if unknown else result
-
-
-def is_infinite(number: object) -> bool:
-    return isinstance(number, float) and math.isinf(number)

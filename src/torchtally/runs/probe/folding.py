@@ -30,6 +30,7 @@ from torchtally import torch_private as private
 from torchtally.runs.probe.allocations import AllocationRecorder
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
+from torchtally.virtual.facts import Facts
 from torchtally.virtual.invocation import META, Invocation
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import VirtualStorage, virtual_of
@@ -41,9 +42,8 @@ RECHECK = 50
 aten = torch.ops.aten
 BLIND = frozenset(
     [
-        aten.add.Tensor, aten.copy_.default, aten.eq.Scalar, aten.ne.Scalar, aten.eq.Tensor,
-        aten.ne.Tensor, aten.isnan.default, aten.isinf.default, aten.isposinf.default,
-        aten.isneginf.default,
+        aten.add.Tensor, aten.copy_.default, aten.topk.default, aten.multinomial.default,
+        aten.argmax.default, aten.argmin.default, aten.max.dim, aten.min.dim, aten.histc.default,
     ]
 )  # fmt: skip
 """Operators with a handler of their own that need no values; the other ones may look."""
@@ -60,6 +60,8 @@ class FoldedTensor:
     stride: tuple[int, ...]
     dtype: torch.dtype
     offset: int
+    known: tuple[Facts | None, torch.dtype | None, str | None]
+    """What is known of the elements of its storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,8 @@ class Folding:
                     return None
                 contents.append(
                     FoldedTensor(virtual.number - first, leaf.shape, leaf.stride(), leaf.dtype,
-                           int(leaf.storage_offset()))
+                           int(leaf.storage_offset()),
+                           (virtual.facts, virtual.facts_dtype, virtual.assumption))
                 )  # fmt: skip
             elif isinstance(leaf, PLAIN):
                 contents.append(leaf)
@@ -341,7 +344,9 @@ class Folding:
         storage = storages.get(leaf.storage)
         if storage is None:
             storage = torch.UntypedStorage(pattern.sizes[leaf.storage], device=META)
-            storage.virtual = alive[leaf.storage]  # type: ignore[attr-defined]
+            virtual = alive[leaf.storage]
+            virtual.facts, virtual.facts_dtype, virtual.assumption = leaf.known
+            storage.virtual = virtual  # type: ignore[attr-defined]
             storages[leaf.storage] = storage
         tensor = torch.empty(0, dtype=leaf.dtype, device=META)
         tensor.set_(storage, leaf.offset, leaf.shape, leaf.stride)

@@ -1,0 +1,47 @@
+"""What is known of tensors whose values are not kept: bounds, counts, shares, and how they follow.
+
+`facts.py` is the type, `tensors.py` keeps facts with storages, `rules.py` has the table of rules by
+operator, which the modules named below fill.
+"""
+
+from torchtally.virtual.facts import arithmetic, elements, logic, reductions, sources
+from torchtally.virtual.facts.facts import Facts, constant
+from torchtally.virtual.facts.rules import Derived, is_uninformed, rule_of
+from torchtally.virtual.facts.tensors import (
+    BALANCED,
+    assumption_of,
+    balanced_indices,
+    facts_of,
+    facts_or_range,
+    is_any_informed,
+    is_informed,
+    is_whole,
+    keep_facts,
+    readable,
+    settled,
+    spread_of,
+    substitute,
+)
+
+assert all((arithmetic, elements, logic, reductions, sources)), "imported for the rules they add"
+
+__all__ = [
+    "BALANCED",
+    "Derived",
+    "Facts",
+    "assumption_of",
+    "balanced_indices",
+    "constant",
+    "facts_of",
+    "facts_or_range",
+    "is_any_informed",
+    "is_informed",
+    "is_uninformed",
+    "is_whole",
+    "keep_facts",
+    "readable",
+    "rule_of",
+    "settled",
+    "spread_of",
+    "substitute",
+]

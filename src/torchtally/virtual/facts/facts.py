@@ -1,0 +1,128 @@
+"""What is known of a tensor's elements where their values are not kept.
+
+Facts belong to a storage: what holds for all its elements holds for every view of it. They are
+derived operator by operator (`rules.py`), and an operator that writes something unknown drops
+them. Unknown floats are taken to be finite, as in a run that goes well.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from torchtally.virtual import values
+
+Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Bounds of all elements, NaN apart, and what else is known of them."""
+
+    lower: Number = -math.inf
+    upper: Number = math.inf
+    is_finite: bool = True
+    """No element is infinite or NaN."""
+    share: float | None = None
+    """Of zeros and ones: how many are ones in any part, as a fraction."""
+    total: int | None = None
+    """The sum of all elements: counts, split evenly where they are read."""
+    is_permutation: bool = False
+    """Each of 0 .. n-1 once; the bounds are tight, too."""
+    is_even: bool = False
+    """Integers, each from `lower` to `upper` as often as any other in any part."""
+    is_tight: bool = False
+    """Both bounds are the value of some element."""
+    is_assumed: bool = False
+    """The bounds rest on an assumption; share and evenness always do."""
+
+    @property
+    def is_constant(self) -> bool:
+        return self.lower == self.upper
+
+    @property
+    def size(self) -> int:
+        """How many integers lie within the bounds."""
+        return int(self.upper) - int(self.lower) + 1
+
+    @property
+    def of_part(self) -> "Facts":
+        """What holds for any part of the elements, and for any repetition of them."""
+        if self.total is None and not self.is_tight:
+            return self
+        return replace(self, total=None, is_permutation=False, is_tight=False)
+
+    def is_all(self, number: Number) -> bool:
+        """Every element is this number."""
+        return self.lower == number == self.upper
+
+    def __or__(self, other: "Facts") -> "Facts":
+        """What holds for elements of either kind."""
+        share = self.share if self.share == other.share else None
+        is_even = self.is_even and other.is_even and self.size == other.size
+        return Facts(
+            min(self.lower, other.lower),
+            max(self.upper, other.upper),
+            self.is_finite and other.is_finite,
+            share=share,
+            is_even=is_even,
+            is_assumed=self.is_assumed or other.is_assumed,
+        )
+
+    @property
+    def is_spread(self) -> bool:
+        """Assumed is how the elements are spread within bounds that are certain."""
+        return self.is_even or self.share is not None or self.total is not None
+
+
+ANY = Facts()
+UNIT = Facts(0, 1)
+NON_NEGATIVE = Facts(0)
+MAYBE_INFINITE = Facts(is_finite=False)
+"""Infinity was written to some elements."""
+
+
+def constant(number: Number) -> Facts:
+    """All elements are equal to a number."""
+    if math.isnan(number):
+        return MAYBE_INFINITE
+    return Facts(number, number, is_finite=not math.isinf(number))
+
+
+def range_of(dtype: torch.dtype) -> Facts:
+    """What the dtype alone says."""
+    if dtype is torch.bool:
+        return UNIT
+    if values.is_approximate(dtype):
+        return ANY
+    limits = torch.iinfo(dtype)
+    return Facts(limits.min, limits.max)
+
+
+def in_dtype(facts: Facts, dtype: torch.dtype) -> Facts | None:
+    """Facts of elements once they are stored in a dtype; None where nothing is known of them."""
+    if dtype.is_complex:
+        return None
+    if dtype.is_floating_point and facts.lower < facts.upper:
+        largest = torch.finfo(dtype).max
+        overflows = any(largest < abs(bound) < math.inf for bound in (facts.lower, facts.upper))
+        return None if overflows or facts == ANY else facts
+    if facts.is_constant:
+        stored = torch.tensor(facts.lower).to(dtype).item()
+        facts = replace(constant(stored), total=facts.total, is_assumed=facts.is_assumed)
+    elif dtype is torch.bool:
+        return as_truth(facts)
+    elif not values.is_approximate(dtype):
+        limits = torch.iinfo(dtype)
+        if not (limits.min <= facts.lower and facts.upper <= limits.max):
+            return None
+        facts = replace(facts, lower=int(facts.lower), upper=int(facts.upper))
+    return None if facts == range_of(dtype) else facts
+
+
+def as_truth(facts: Facts) -> Facts | None:
+    """Facts of whether elements are different from zero; they are not all equal."""
+    if facts.lower > 0 or facts.upper < 0:
+        return replace(constant(1), is_assumed=facts.is_assumed)
+    share = 1 - 1 / facts.size if facts.is_even else facts.share
+    return None if share is None else Facts(0, 1, share=share, is_assumed=facts.is_assumed)

@@ -1,0 +1,178 @@
+"""What is known of a tensor: kept with its storage, or learned from its values."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from torchtally import torch_private as private
+from torchtally.virtual import values
+from torchtally.virtual.facts.facts import MAYBE_INFINITE, Facts, in_dtype, range_of
+from torchtally.virtual.storage import VirtualStorage, virtual_of
+
+FEW_ELEMENTS = 4096
+"""Kept values up to so many are looked at for their bounds."""
+
+BALANCED = "assumed: balanced routing"
+"""What is said where a script reads a choice of unknown scores: an expert, a token."""
+EVEN = "assumed: evenly drawn"
+"""What is said where a script reads what random integers or a random mask decide."""
+
+
+def facts_of(tensor: Tensor) -> Facts | None:
+    """What is known of a tensor's elements; None for nothing."""
+    virtual = virtual_of(tensor)
+    if virtual is None:
+        return None if private.is_meta(tensor) else facts_of_values(tensor)
+    if virtual.facts is not None:
+        if tensor.dtype is not virtual.facts_dtype or tensor.is_neg():
+            return None
+        return virtual.facts if is_whole(tensor, virtual) else virtual.facts.of_part
+    if virtual.value is None or tensor.numel() > FEW_ELEMENTS:
+        return None
+    real = values.real_of(tensor)
+    facts = None if real is None else facts_of_values(real)
+    if facts is None or virtual.assumption is None:
+        return facts
+    return replace(facts, is_assumed=True)
+
+
+def facts_or_range(tensor: Tensor) -> Facts:
+    return facts_of(tensor) or range_of(tensor.dtype)
+
+
+def is_whole(tensor: Tensor, virtual: VirtualStorage) -> bool:
+    """A tensor has all elements of its storage."""
+    return tensor.numel() * tensor.element_size() == virtual.requested_bytes
+
+
+def facts_of_values(real: Tensor, limit: int = FEW_ELEMENTS) -> Facts | None:
+    """Bounds of a real tensor's elements, of so many at most."""
+    if not 0 < real.numel() <= limit or real.is_complex() or real.layout is not torch.strided:
+        return None
+    if real.dtype is torch.bool:
+        return Facts(int(real.all()), int(real.any()))
+    if real.element_size() == 1 and values.is_approximate(real.dtype):
+        return None  # 8-bit floats have no such kernels
+    lower, upper = (bound.item() for bound in real.detach().aminmax())
+    if math.isnan(lower):
+        return MAYBE_INFINITE
+    is_finite = math.isfinite(lower) and math.isfinite(upper)
+    return Facts(lower, upper, is_finite, is_tight=lower != upper)
+
+
+FIRST_CHOICE = (math.sqrt(5) - 1) / 2
+"""Where among the candidates choices begin: neither at an end nor, with several beams' candidates
+in one row, at the end of a beam's. Tokens with a meaning, as a text's end, are at the ends.
+"""
+
+
+def balanced_indices(shape: Sequence[int], candidates: int, dim: int | None) -> Tensor:
+    """Indices that choose every candidate equally often, from the middle on.
+
+    Along `dim` lie the choices of one chooser, all different where there are enough candidates.
+    """
+    order = torch.arange(math.prod(shape))
+    chosen = (order + int(candidates * FIRST_CHOICE)) % candidates
+    if dim is None or not shape:
+        return chosen.view(tuple(shape))
+    rest = list(shape)
+    choices = rest.pop(dim)
+    return chosen.view(*rest, choices).movedim(-1, dim)
+
+
+def is_informed(virtual: VirtualStorage | None) -> bool:
+    """Something may be known of a tensor's elements; None is a real tensor's storage."""
+    return virtual is None or virtual.facts is not None or virtual.value is not None
+
+
+def is_any_informed(virtuals: Iterable[VirtualStorage | None]) -> bool:
+    """Something may be known of one of them. A loop, since every operator asks."""
+    for virtual in virtuals:
+        if virtual is None or virtual.value is not None or virtual.facts is not None:
+            return True
+    return False
+
+
+def assumption_of(virtuals: Iterable[VirtualStorage | None]) -> str | None:
+    """What the values of one of them, or the bounds that are known of it, rest on."""
+    for virtual in virtuals:
+        if virtual is None or virtual.assumption is None:
+            continue
+        if virtual.value is not None or (virtual.facts and virtual.facts.is_assumed):
+            return virtual.assumption
+    return None
+
+
+def spread_of(virtuals: Iterable[VirtualStorage | None]) -> str:
+    """What was assumed of how the elements of one of them are spread within their bounds."""
+    assumptions = (virtual.assumption for virtual in virtuals if virtual is not None)
+    return next(filter(None, assumptions), EVEN)
+
+
+def settled(facts: Facts, sources: Sequence[VirtualStorage | None]) -> tuple[Facts, str | None]:
+    """Facts derived from the elements of `sources`, and the assumption that they rest on."""
+    assumption = assumption_of(sources)
+    if assumption is not None:
+        return replace(facts, is_assumed=True), assumption
+    is_spread = facts.is_spread and not facts.is_constant
+    return facts, spread_of(sources) if facts.is_assumed or is_spread else None
+
+
+def keep_facts(tensor: Tensor, facts: Facts, assumption: str | None) -> None:
+    """Of a tensor that has its whole storage. Where they fix its values those are kept."""
+    virtual = virtual_of(tensor)
+    stored = in_dtype(facts, tensor.dtype)
+    if virtual is None or stored is None:
+        return
+    if virtual.value is None and is_small(tensor, virtual) and is_fixed(stored):
+        values.give_value(tensor, values_of(stored, tensor))
+    else:
+        virtual.facts, virtual.facts_dtype = stored, tensor.dtype
+    virtual.assumption = assumption
+
+
+def is_fixed(facts: Facts) -> bool:
+    """Facts that say what every element is."""
+    return facts.is_constant or facts.total is not None
+
+
+def is_small(tensor: Tensor, virtual: VirtualStorage) -> bool:
+    return values.keeps_value(tensor.dtype, virtual.requested_bytes)
+
+
+def values_of(facts: Facts, tensor: Tensor) -> Tensor:
+    """The values that facts fix, in a tensor's shape: a constant, or a total split evenly."""
+    if facts.is_constant or facts.total is None:
+        return torch.full((), facts.lower, dtype=tensor.dtype).expand(tensor.shape)
+    each, rest = divmod(facts.total, tensor.numel())
+    counts = torch.full((tensor.numel(),), each)
+    # From the middle, so that no count is special for being the first.
+    first = (tensor.numel() - rest) // 2
+    counts[first : first + rest] += 1
+    return counts.view(tensor.shape)
+
+
+def readable(tensor: Tensor) -> Tensor | None:
+    """A tensor's values for reading: those kept, or the one that all elements have; else None."""
+    real = values.real_of(tensor)
+    if real is not None:
+        return real
+    facts = facts_of(tensor)
+    return values_of(facts, tensor) if facts is not None and facts.is_constant else None
+
+
+def substitute(tensor: Tensor) -> float | int | bool | complex:
+    """What an unknown element reads as: the dtype's placeholder, or a number within its bounds.
+
+    An integer is from the middle: a length or an index of 0 would be a special case.
+    """
+    given = values.placeholder(tensor.dtype)
+    facts = facts_of(tensor)
+    if facts is None or isinstance(given, (bool, complex)):
+        return given
+    if isinstance(given, float):
+        return float(min(max(given, facts.lower), facts.upper))
+    return (int(facts.lower) + int(facts.upper)) // 2

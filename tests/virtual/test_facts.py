@@ -1,0 +1,412 @@
+"""What is known of tensors whose values are not kept, and that it holds on the host."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import torchtally
+from tests.traces import traced
+from torchtally.trace import Placeholder
+from torchtally.virtual import values
+from torchtally.virtual.facts import Facts, facts_of
+
+N = 4096
+"""Elements: 16 KiB of floats, of which no values are kept."""
+
+
+@pytest.fixture(params=[1024], autouse=True)
+def integer_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Integers beyond 1 KiB have facts alone, as they have beyond 8 MiB."""
+    monkeypatch.setattr(values, "INTEGER_VALUE_BYTES", request.param)
+    return request.param
+
+
+SIZES = pytest.mark.parametrize("integer_bytes", [1024, 40_000, 8 << 20], indirect=True)
+"""Neither the choices of 4096 tokens have values nor masks of them, the choices alone, or both."""
+
+
+def unknown(device: str, *shape: int) -> Tensor:
+    return torch.randn(shape or (N,), device=device)
+
+
+def ids(device: str, *shape: int, below: int = 100) -> Tensor:
+    return torch.randint(0, below, shape or (N,), device=device)
+
+
+def mask(device: str) -> Tensor:
+    return unknown(device) > 0
+
+
+Call = Callable[[str], Tensor]
+
+DECIDED: dict[str, tuple[Call, float]] = {
+    "zeros": (lambda d: torch.zeros(N, device=d), 0),
+    "ones": (lambda d: torch.ones(N, dtype=torch.int64, device=d), 1),
+    "full": (lambda d: torch.full((N,), 0.1, device=d), torch.tensor(0.1).item()),
+    "fill_": (lambda d: unknown(d).fill_(3), 3),
+    "zero_": (lambda d: unknown(d).zero_(), 0),
+    "arithmetic of constants": (lambda d: (torch.ones(N, device=d) * 3 + 1) / 2, 2),
+    "a constant in another dtype": (lambda d: torch.full((N,), 2.7, device=d).long(), 2),
+    "rounded to bfloat16": (lambda d: torch.full((N,), 0.1, device=d).bfloat16(), 0.10009765625),
+    "a view of a constant": (lambda d: torch.ones(N, device=d).view(64, 64).t()[3:5], 1),
+    "zero times an unknown": (lambda d: unknown(d) * 0, 0),
+    "zeros times an unknown": (lambda d: torch.zeros(N, device=d) * unknown(d), 0),
+    "isfinite": (lambda d: torch.isfinite(unknown(d)), 1),
+    "isfinite().all()": (lambda d: torch.isfinite(unknown(d)).all(), 1),
+    "isnan": (lambda d: torch.isnan(unknown(d)).any(), 0),
+    "isinf": (lambda d: torch.isinf(unknown(d)).any(), 0),
+    "x == x": (lambda d: (lambda x: x == x)(unknown(d)), 1),
+    "x != x": (lambda d: (lambda x: x != x)(unknown(d)).any(), 0),
+    "x != inf": (lambda d: unknown(d) != math.inf, 1),
+    "abs(x) < inf": (lambda d: unknown(d).abs() < math.inf, 1),
+    "true | ?": (lambda d: mask(d) | torch.ones(N, dtype=torch.bool, device=d), 1),
+    "false & ?": (lambda d: torch.zeros(N, dtype=torch.bool, device=d) & mask(d), 0),
+    "0 & ? of integers": (lambda d: ids(d) & 0, 0),
+    "logical_and": (lambda d: torch.logical_and(mask(d), torch.tensor(False, device=d)), 0),
+    "~true": (lambda d: ~torch.ones(N, dtype=torch.bool, device=d), 0),
+    "not of a positive": (lambda d: torch.logical_not(unknown(d).abs() + 1), 0),
+    "all of true": (lambda d: (ids(d) >= 0).all(), 1),
+    "any of false": (lambda d: (ids(d) < 0).any(), 0),
+    "any over a dim": (lambda d: (ids(d, 64, 64) >= 0).any(1), 1),
+    "ids below the vocabulary": (lambda d: (ids(d) < 100).all(), 1),
+    "ids after arithmetic": (lambda d: (ids(d) * 2 + 1 < 200).all(), 1),
+    "a remainder": (lambda d: (ids(d, below=10**6) % 7 < 7).all(), 1),
+    "isin": (lambda d: torch.isin(ids(d), torch.tensor([100, 101], device=d)), 0),
+    "isin of one": (lambda d: torch.isin(ids(d), 100), 0),
+    "where(true, a, ?)": (
+        lambda d: torch.where(ids(d) >= 0, torch.full((N,), 7.0, device=d), unknown(d)), 7),
+    "where of one constant": (
+        lambda d: torch.where(mask(d), torch.full((N,), 7.0, device=d), 7.0), 7),
+    "masked_fill with false": (
+        lambda d: torch.ones(N, device=d).masked_fill(ids(d) < 0, -math.inf), 1),
+    "softmax": (lambda d: (unknown(d, 64, 64).softmax(-1) <= 1).all(), 1),
+    "sigmoid": (lambda d: (torch.sigmoid(unknown(d)) >= 0).all(), 1),
+    "rand": (lambda d: (torch.rand(N, device=d) <= 1).all(), 1),
+    "uniform_": (lambda d: (unknown(d).uniform_(2, 3) >= 2).all(), 1),
+    "relu": (lambda d: (torch.relu(unknown(d)) >= 0).all(), 1),
+    "clamp": (lambda d: (unknown(d).clamp(-1, 1).abs() <= 1).all(), 1),
+    "clamp to one number": (lambda d: unknown(d).clamp(2, 2), 2),
+    "the largest of an arange": (lambda d: torch.arange(N, device=d).max(), N - 1),
+    "the largest of a permutation": (lambda d: torch.randperm(N, device=d).max(), N - 1),
+    "the sum of a permutation": (lambda d: torch.randperm(N, device=d).sum(), N * (N - 1) // 2),
+    "the largest index of a sort": (lambda d: unknown(d).argsort().max(), N - 1),
+    "the sum of ones": (lambda d: torch.ones(N, device=d).sum(), N),
+    "the mean of a constant": (lambda d: torch.full((N,), 2.5, device=d).mean(), 2.5),
+    "a copy from the host": (lambda d: torch.arange(5, N + 5).to(d).max(), N + 4),
+    "cat": (lambda d: torch.cat([torch.ones(N, device=d), torch.ones(N, device=d)]), 1),
+    "zeros padded": (lambda d: F.pad(torch.zeros(N, device=d), (1, 1)), 0),
+    "an embedding of zeros": (lambda d: F.embedding(ids(d), torch.zeros(100, 64, device=d)), 0),
+    "a one-hot row": (lambda d: F.one_hot(ids(d), 100).max() <= 1, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_facts_decide_what_they_can(name: str):
+    """Read without a placeholder, and the same on the host."""
+    call, expected = DECIDED[name]
+    on_host = call("cpu").double()
+    assert on_host.min() == on_host.max() == expected
+
+    def script() -> None:
+        result = call("cuda")
+        assert set(torch.unique(torch.tensor(result.tolist()).double()).tolist()) == {expected}
+
+    assert traced(script).placeholders == ()
+
+
+BOUNDED: dict[str, Call] = {
+    "randint": ids,
+    "rand": lambda d: torch.rand(N, device=d),
+    "negated": lambda d: -torch.rand(N, device=d),
+    "a difference": lambda d: torch.rand(N, device=d) - 3 * torch.rand(N, device=d),
+    "a product of signs": lambda d: (torch.rand(N, device=d) - 0.5) * torch.rand(N, device=d),
+    "a quotient": lambda d: ids(d) / 7,
+    "floor division": lambda d: ids(d) // 7,
+    "a remainder": lambda d: ids(d) % 7,
+    "an absolute": lambda d: (torch.rand(N, device=d) - 0.5).abs(),
+    "absolute of a positive": lambda d: (torch.rand(N, device=d) + 1).abs(),
+    "bitwise not": lambda d: ~ids(d),
+    "bitwise and": lambda d: ids(d) & ids(d),
+    "rounded": lambda d: torch.round(5 * torch.rand(N, device=d)),
+    "floor": lambda d: torch.floor(-5 * torch.rand(N, device=d)),
+    "minimum": lambda d: torch.minimum(unknown(d), torch.rand(N, device=d)),
+    "maximum": lambda d: torch.maximum(unknown(d), torch.rand(N, device=d)),
+    "clamp from below": lambda d: unknown(d).clamp(min=0.5),
+    "where": lambda d: torch.where(mask(d), torch.rand(N, device=d), ids(d)),
+    "masked_fill": lambda d: torch.rand(N, device=d).masked_fill(mask(d), -7),
+    "gathered": lambda d: torch.rand(N, device=d)[ids(d)],
+    "tril": lambda d: (torch.rand(64, 64, device=d) + 1).tril(),
+    "cat": lambda d: torch.cat([torch.rand(N, device=d), 5 + torch.rand(N, device=d)]),
+    "stacked": lambda d: torch.stack([torch.rand(N, device=d), torch.zeros(N, device=d)]),
+    "rows of a sum": lambda d: ids(d, 64, 64).sum(1),
+    "rows of a mean": lambda d: torch.rand(64, 256, device=d).mean(1),
+    "rows of a maximum": lambda d: torch.rand(8192, 2, device=d).amax(1),
+    "cumsum": lambda d: ids(d).cumsum(0),
+    "sorted": lambda d: torch.rand(N, device=d).sort().values,
+    "the top": lambda d: torch.rand(64, 64, device=d).topk(40).values,
+    "a permutation": lambda d: torch.randperm(N, device=d),
+    "cast down": lambda d: (300 * torch.rand(N, device=d)).int(),
+    "written in part": lambda d: torch.zeros(N, device=d).index_fill_(0, ids(d), 3.0),
+    "written to a view": lambda d: write(torch.zeros(N, device=d), 7),
+    "overwritten by less": lambda d: write(torch.full((N,), 9.0, device=d), 7),
+    "scattered": lambda d: torch.zeros(N, device=d).scatter_(0, ids(d), 2.0),
+    "put": lambda d: torch.ones(N, device=d).index_put_((ids(d),), torch.rand(N, device=d)),
+    "a mask of minus infinity": lambda d: unknown(d).masked_fill(mask(d), -math.inf),
+    "with infinity added": lambda d: torch.rand(N, device=d) + infinite(d),
+    "a truncated quotient": lambda d: torch.div(ids(d) + 5, 2, rounding_mode="trunc"),
+    "a quotient floored below zero": lambda d: (ids(d) - 50) // 7,
+    "copied in broadcast": lambda d: torch.zeros(2, N, device=d).copy_(torch.randperm(N, device=d)),
+    "an even choice as a bool": lambda d: ids(d, below=8).bool().long() + 1,
+    "in place": lambda d: torch.rand(N, device=d).add_(1).mul_(-2).clamp_(max=-2.5),
+}  # fmt: skip
+
+
+def write(tensor: Tensor, number: float) -> Tensor:
+    tensor[: N // 2].fill_(number)
+    return tensor
+
+
+def infinite(device: str) -> Tensor:
+    return torch.zeros(N, device=device).masked_fill(mask(device), math.inf)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_hold_on_the_host(name: str):
+    call = BOUNDED[name]
+    with torchtally.virtual_gpu("H100-SXM"):
+        facts = facts_of(call("cuda"))
+    assert facts is not None
+    real = call("cpu").double()
+    if facts.is_finite:
+        assert real.isfinite().all()
+    assert facts.lower <= real.min().item() + 1e-6
+    assert real.max().item() <= facts.upper + 1e-6
+    if facts.total is not None:
+        assert real.sum().item() == facts.total
+    if facts.is_permutation:
+        assert torch.equal(real.sort().values, torch.arange(real.numel()).double())
+
+
+UNDECIDED: dict[str, Call] = {
+    "a comparison": mask,
+    "its negation": lambda d: ~mask(d),
+    "true & ?": lambda d: torch.ones(N, dtype=torch.bool, device=d) & mask(d),
+    "false | ?": lambda d: torch.zeros(N, dtype=torch.bool, device=d) | mask(d),
+    "finite, of what may be infinite": lambda d: torch.isfinite(infinite(d)),
+    "zero times what may be infinite": lambda d: infinite(d) * 0 == 0,
+    "what may be NaN equals itself": lambda d: (lambda x: x == x)(infinite(d) - infinite(d)),
+    "a constant written over in part": lambda d: write(torch.zeros(N, device=d), 1) == 0,
+    "a constant with an unknown added": lambda d: torch.zeros(N, device=d).add_(unknown(d)) == 0,
+    "the bytes of a constant": lambda d: torch.ones(N, device=d).view(torch.int32) == 1,
+    "an unknown copied in": lambda d: torch.zeros(N, device=d).copy_(unknown(d)) == 0,
+    "an integer that overflows": lambda d: ids(d, below=2**40).int() >= 0,
+    "put with accumulation": lambda d: (
+        torch.zeros(N, device=d).index_put_((ids(d),), torch.ones(N, device=d), accumulate=True) < 2
+    ),
+    "scattered with a sum": lambda d: (
+        torch.zeros(N, device=d).scatter_(0, ids(d), 1.0, reduce="add") < 2
+    ),
+    "logical and of fractions": lambda d: (
+        torch.logical_and(torch.rand(N, device=d) / 2, torch.rand(N, device=d) / 2) == 1
+    ),
+    "more than float16 holds": lambda d: (torch.rand(N, device=d) * 1e5).half() < 1e6,
+    "rounded to tens": lambda d: torch.round(15 * torch.rand(N, device=d), decimals=-1) <= 15,
+    "inverted isin": lambda d: ~torch.isin(ids(d), 7, invert=True),
+    "updated by a foreach operator": lambda d: foreach(torch.zeros(N, device=d), unknown(d)) == 0,
+}  # fmt: skip
+
+
+def foreach(tensor: Tensor, change: Tensor) -> Tensor:
+    torch._foreach_add_([tensor], [change])
+    return tensor
+
+
+@pytest.mark.parametrize("name", UNDECIDED)
+def test_facts_claim_no_more_than_is_known(name: str):
+    def script() -> None:
+        assert not UNDECIDED[name]("cuda").all()
+
+    (found,) = traced(script).placeholders
+    assert found.given == "False"
+
+
+def test_a_tensor_equals_itself():
+    def script() -> None:
+        x = unknown("cuda")
+        assert torch.equal(x, x)
+        assert torch.allclose(x, x)
+        assert torch.equal(x.view(64, 64), x.view(64, 64))
+        assert not torch.equal(x, x.view(64, 64))
+        assert torch.equal(torch.ones(N, device="cuda"), torch.ones(N, device="cuda"))
+        assert not torch.equal(torch.ones(N, device="cuda"), torch.zeros(N, device="cuda"))
+
+    assert traced(script).placeholders == ()
+
+
+def test_a_permutation_has_as_many_different_numbers_as_elements():
+    def script() -> None:
+        order = torch.randperm(N, device="cuda")
+        assert torch.unique(order).shape == (N,)
+
+    assert traced(script).placeholders == ()
+
+
+# Choices.
+
+
+def given(function: Callable[[], object]) -> set[str]:
+    return {placeholder.given for placeholder in traced(function).placeholders}
+
+
+@SIZES
+def test_a_top_1_router_sends_every_expert_its_share():
+    """8 experts: `argmax`, then a mask or a split of sorted tokens for each."""
+    tokens = N
+
+    def script() -> None:
+        x = unknown("cuda", tokens, 64)
+        chosen = (x @ unknown("cuda", 64, 8)).argmax(-1)
+        counts = torch.bincount(chosen, minlength=8)
+        assert counts.tolist() == [tokens // 8] * 8
+        assert [len(part) for part in x[chosen.argsort()].split(counts.tolist())] == [
+            tokens // 8
+        ] * 8
+        assert torch.histc(chosen.int(), 8, 0, 7).tolist() == [tokens // 8] * 8
+        for expert in range(8):
+            assert x[chosen == expert].shape == (tokens // 8, 64)
+        hot = F.one_hot(chosen, 8)
+        assert hot.sum(0).tolist() == [tokens // 8] * 8
+        assert (hot.sum(0) > 0).nonzero().shape == (8, 1)
+        for expert in range(8):
+            assert torch.where(hot.t()[expert])[0].shape == (tokens // 8,)
+            assert (chosen == expert).any()
+        assert F.one_hot(chosen).shape == (tokens, 8)
+        assert (chosen[:, None] == torch.arange(8, device="cuda")).sum(0).tolist() == [
+            tokens // 8
+        ] * 8
+
+    assert given(script) == {"assumed: balanced routing"}
+
+
+@SIZES
+def test_a_top_2_router_sends_every_expert_its_share():
+    def script() -> None:
+        scores, chosen = unknown("cuda", N, 8).softmax(-1).topk(2)
+        assert (scores <= 1).all()
+        for expert in range(8):
+            rows, _place = torch.where(chosen == expert)
+            assert rows.shape == (N // 4,)
+
+    assert given(script) == {"assumed: balanced routing"}
+
+
+def test_experts_that_choose_tokens_choose_each_equally_often():
+    """16 tokens, 4 experts of 8 places: each token twice, and no expert one token twice."""
+
+    def script() -> None:
+        places = unknown("cuda", 16, 4).expand(16, 4).contiguous()
+        places = (places @ unknown("cuda", 4, 4096))[:, :4].topk(8, dim=0).indices
+        assert torch.bincount(places.flatten()).tolist() == [2] * 16
+        assert all(len(set(column)) == 8 for column in places.t().tolist())
+
+    assert given(script) == {"assumed: balanced routing"}
+
+
+def test_a_single_choice_is_from_the_middle():
+    def script() -> None:
+        logits = unknown("cuda", 1, 50_000)
+        assert logits.argmax(-1).item() == 30_901
+        assert logits.argmax().item() == 30_901
+        assert logits.max(-1).indices.tolist() == [30_901]
+
+    assert given(script) == {"assumed: balanced routing"}
+
+
+def test_known_scores_choose_for_themselves():
+    def script() -> None:
+        scores = torch.tensor([[0.0, 2.0, 1.0]], device="cuda")
+        assert scores.argmax().item() == 1
+        assert scores.topk(2).indices.tolist() == [[1, 2]]
+
+    assert traced(script).placeholders == ()
+
+
+def test_the_assumption_goes_with_all_that_follows_from_a_choice():
+    def script() -> None:
+        chosen = unknown("cuda", 8, 512).argmax(-1)
+        buffer = torch.zeros(8, dtype=torch.long, device="cuda")
+        buffer += chosen
+        (buffer * 2).cpu()
+        buffer.zero_()
+        buffer.cpu()
+
+    (found,) = traced(script).placeholders
+    assert (found.op, found.given, found.count) == (
+        "aten._to_copy", "assumed: balanced routing", 1,
+    )  # fmt: skip
+
+
+def test_one_hot_of_many_ids_is_as_wide_as_their_bounds():
+    def script() -> None:
+        assert F.one_hot(ids("cuda")).shape == (N, 100)
+        assert F.one_hot(ids("cpu", below=50).to("cuda")).shape == (N, 50)
+
+    (found,) = traced(script).placeholders
+    assert found.given == "assumed: evenly drawn"
+
+
+def test_a_mask_of_known_share_selects_that_share():
+    def script() -> None:
+        kept = torch.empty(N, device="cuda").bernoulli_(0.25).bool()
+        assert unknown("cuda")[kept].shape == (N // 4,)
+        assert unknown("cuda")[~kept].shape == (3 * N // 4,)
+
+    assert given(script) == {"assumed: evenly drawn"}
+
+
+def test_a_mask_that_is_known_as_a_whole_needs_no_assumption():
+    def script() -> None:
+        assert unknown("cuda")[ids("cuda") >= 0].shape == (N,)
+        assert unknown("cuda")[ids("cuda") < 0].shape == (0,)
+        assert torch.masked_select(unknown("cuda"), ids("cuda") >= 0).shape == (N,)
+
+    assert traced(script).placeholders == ()
+
+
+def placeholders(function: Callable[[], object]) -> tuple[Placeholder, ...]:
+    return traced(function).placeholders
+
+
+def test_an_unknown_number_within_bounds_reads_as_one_of_them():
+    def script() -> None:
+        x = ids("cuda", below=101)
+        assert x[0].item() == 50
+        assert x[:2].tolist() == [50, 50]
+        assert (unknown("cuda").clamp(2, 3))[0].item() == 2
+        assert torch.rand(N, device="cuda")[0].item() == 1
+
+    assert [found.given for found in placeholders(script)] == [
+        "50", "50 in every element", "2.0", "1.0",
+    ]  # fmt: skip
+
+
+def test_facts_die_with_what_they_are_of():
+    with torchtally.virtual_gpu("H100-SXM"):
+        x = torch.zeros(N, device="cuda")
+        assert facts_of(x) == Facts(0.0, 0.0)
+        x.resize_(2 * N)
+        assert facts_of(x) is None
+
+
+def test_facts_go_with_a_copy_to_the_host_and_back():
+    def script() -> None:
+        x = torch.full((N, 1024), 0.5, device="cuda")
+        assert (x.cpu().cuda() == 0.5).all()
+        assert x.cpu()[3, 4].item() == 0.5
+        assert x.cpu().numpy().sum() == N * 512
+
+    assert traced(script).placeholders == ()
