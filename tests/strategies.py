@@ -11,7 +11,7 @@ from tests.builders import (
     site,
     unknown_call,
 )
-from torchtally.trace import Ending, Note, Phase, Placeholder, Role, Trace
+from torchtally.trace import Ending, Note, Phase, Placeholder, Role, Trace, Use
 
 CALLS = (
     mm_call(2, 3, 4),
@@ -70,4 +70,5 @@ PLACEHOLDERS = st.builds(
     st.just("aten._local_scalar_dense"),
     st.text(),
     st.integers(1, 9),
+    st.sampled_from(Use),
 )

@@ -7,7 +7,8 @@
     ├── CheckpointError        cannot be written, or is damaged            (exit 1)
     ├── OutputError            stdout is closed or full                    (exit 1)
     ├── TraceFileError         not a trace, cut short, or of another version (exit 1)
-    └── UnsupportedError       the virtual GPU cannot do this, and says so (exit 1)
+    ├── UnsupportedError       the virtual GPU cannot do this, and says so (exit 1)
+    └── EndlessLoopError       a loop waits for a value that does not exist (exit 1)
 
 `train` has its own: NaN or inf in a step (exit 4), out of memory, lost ranks (exit 1).
 
@@ -49,6 +50,10 @@ class TraceFileError(TallyError):
 
 class UnsupportedError(TallyError):
     pass
+
+
+class EndlessLoopError(TallyError):
+    """A condition read the same placeholder too often without a training step in between."""
 
 
 def check_choice(what: str, value: object, choices: Collection[str]) -> None:

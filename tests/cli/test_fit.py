@@ -44,6 +44,11 @@ for step in range(5):
     optimizer.zero_grad()
     del x
 """
+WAITING = """\
+error = torch.randn(1 << 20, device="cuda")
+while not error.abs().max() < 1e-3:
+    error = error / 2
+"""
 H100 = ("--gpu", "H100-SXM")
 """79.19 GiB, of which 600 MiB are the context's and 3 % = 2.38 GiB are kept: 76.2 GiB."""
 
@@ -249,6 +254,16 @@ def test_a_run_that_takes_too_long(tmp_path: Path) -> None:
                      "--to", "2")  # fmt: skip
     assert done.returncode == 1
     assert "stopped after 0.5 s" in done.stdout
+
+
+def test_a_run_that_waits_for_a_value(tmp_path: Path, script: Path) -> None:
+    script.write_text(f"import torch\n{WAITING}{SCRIPT}")
+    done = tally_fit(tmp_path, "--vary", "--batch={}", *H100, "--placeholder-limit", "50",
+                     "--to", "2")  # fmt: skip
+    assert done.returncode == 1
+    shown = " ".join(done.stdout.split())
+    assert "EndlessLoopError" in shown
+    assert "asked 50 times" in shown
 
 
 # Arguments ----------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from tests.cli.run_tally import (
 )
 from tests.warm import warm
 from torchtally.cli import main, parser
-from torchtally.trace import Ending, Trace
+from torchtally.trace import Ending, Trace, Use
 
 # As under python ---------------------------------------------------------------------------------
 
@@ -277,6 +277,32 @@ def test_no_time_left(name: str, tmp_path: Path) -> None:
     assert run.said_by_script == ""
 
 
+WAITING = """\
+import torch
+error = torch.randn(1 << 20, device="cuda")
+while not error.abs().max() < 1e-3:
+    error = error / 2
+"""
+
+
+def test_a_loop_that_waits_for_a_value_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "solve.py").write_text(WAITING)
+    run = tally_run("--placeholder-limit", "50", "solve.py", cwd=tmp_path)
+    assert run.code == 1
+    (last, remedy) = run.said_by_script.splitlines()[-2:]
+    assert last == (
+        f"torchtally.errors.EndlessLoopError: {tmp_path}/solve.py:3: "
+        "`while not error.abs().max() < 1e-3:` asked 50 times without a training step in between "
+        "for a value that does not exist on the virtual GPU, and was given False each time: the "
+        "loop may never end."
+    )
+    assert remedy.endswith("or allow more reads: --placeholder-limit N.")
+    (placeholder,) = run.trace.placeholders
+    assert (placeholder.use, placeholder.count) == (Use.BRANCH, 50)
+    assert run.trace.ending.kind == "exception"
+    assert "(branch: aten._local_scalar_dense gave False" in " ".join(run.stderr.split())
+
+
 # Where it is written -----------------------------------------------------------------------------
 
 
@@ -447,6 +473,7 @@ def status(*arguments: str) -> int:
             [*GPU, "train.py", "--nonzero-fraction", "2"],
             "--nonzero-fraction: '2' is not between 0 and 1",
         ),
+        ([*GPU, "train.py", "--placeholder-limit", "0"], "--placeholder-limit: '0' is not above"),
         ([*GPU, "train.py", "-o", "directory"], "directory: cannot be written, it is a directory"),
         ([*GPU, "train.py", "-o", "none/x.tally"], "none/x.tally: cannot be written, there is no"),
         ([*GPU, "train.py", "--json", "directory"], "Choose another with --json"),

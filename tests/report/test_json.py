@@ -107,6 +107,7 @@ def test_the_keys_that_programs_rely_on() -> None:
         "source": "logits = self.lm_head(x)",
         "op": "aten._local_scalar_dense",
         "given": "1.0",
+        "use": "number",
         "count": 7,
     }
 

@@ -21,7 +21,7 @@ from torchtally.report.terminal import table_text
 from torchtally.report.text import summary_text, verdict
 from torchtally.table import Column, Table
 from torchtally.timing.roofline import Bound, Kernel, Roofline
-from torchtally.trace import Ending, Note, Phase, Placeholder, Role, Trace
+from torchtally.trace import Ending, Note, Phase, Placeholder, Role, Trace, Use
 from torchtally.units import Unit
 from torchtally.views import VIEWS, by
 from torchtally.views.chips import chip_table
@@ -95,6 +95,28 @@ def test_the_page_says_all_that_matters() -> None:
         "tally show run.tally --by line",
     ):
         assert said in page, said
+
+
+def test_conditions_on_placeholders_come_first_and_prints_last() -> None:
+    made = TraceBuilder()
+    made.run(factory_call(4), site=site(frame("train.py", 1, "x = ...")))
+    uses = [(1, Use.PRINT, 900), (2, Use.NUMBER, 50), (3, Use.BRANCH, 1), (4, Use.BRANCH, 2)]
+    trace = made.build(
+        placeholders=[
+            Placeholder(frame("train.py", line, "..."), "aten.nonzero", BALANCED, count, use)
+            for line, use, count in uses
+        ]
+    )
+    page = " ".join(summary_text(summarise(account(trace))).split())
+    places = [page.index(f"train.py:{line} ... (") for line in (4, 3, 2)]
+    assert places == sorted(places)
+    assert "train.py:4 ... (branch: aten.nonzero assumed: balanced routing, 2 times)" in page
+    assert "train.py:2 ... (aten.nonzero assumed: balanced routing, 50 times)" in page
+    assert "train.py:1 ... (" not in page
+    assert "and 1 more" in page
+
+
+BALANCED = "assumed: balanced routing"
 
 
 def test_the_page_fits_fifty_lines() -> None:

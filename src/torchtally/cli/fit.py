@@ -106,6 +106,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
     add("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
         help="as for `tally run`")  # fmt: skip
+    add("--placeholder-limit", type=positive_count, default=None, metavar="N",
+        help="as for `tally run`")  # fmt: skip
     add_isolation(parser, "a folder that is dropped")
     add("--no-folding", action="store_true",
         help="run every pass of the model, also those like the ones before")  # fmt: skip
@@ -143,6 +145,7 @@ def command(args: argparse.Namespace) -> int:
         steps=args.steps,
         max_seconds=args.max_seconds,
         nonzero_fraction=args.nonzero_fraction,
+        placeholder_limit=args.placeholder_limit,
         folds=not args.no_folding,
         writes=args.writes,
     )

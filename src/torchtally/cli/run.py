@@ -106,6 +106,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
                         help="share of a mask assumed to be true where a shape depends on unknown "
                         "values (default 1: the upper bound)")  # fmt: skip
+    parser.add_argument("--placeholder-limit", type=positive_count, default=10_000, metavar="N",
+                        help="stop a loop whose condition reads N unknown values without an "
+                        "optimizer step in between (default 10,000)")  # fmt: skip
     parser.add_argument("--host-clock", action="store_true",
                         help="the script's own clocks (time.time, perf_counter, ...) are the "
                         "host's; without it they answer predicted time")  # fmt: skip
@@ -202,6 +205,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
             on_step=complete_step,
             on_done=stopper.steps_are_done,
             nonzero_fraction=args.nonzero_fraction,
+            placeholder_limit=args.placeholder_limit,
             memory_is_limited=not args.no_oom,
             what_ifs=tuple(args.what_if),
             prediction=Prediction(roofline(target.name)),

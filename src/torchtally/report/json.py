@@ -84,7 +84,7 @@ def ledger_document(ledger: Ledger) -> Document:
             "uncounted": picks(ledger.coverage.uncounted, "op", "count", "reason"),
         },
         "placeholders": [
-            {**_place(placeholder.frame), **pick(placeholder, "op", "given", "count")}
+            {**_place(placeholder.frame), **pick(placeholder, "op", "given", "use", "count")}
             for placeholder in trace.placeholders
         ],
         "notes": picks(trace.notes, "text", "count"),

@@ -16,6 +16,7 @@ from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import joined
 from torchtally.steps import Period
+from torchtally.trace import Placeholder, Use
 from torchtally.units import (
     format_bytes,
     format_count,
@@ -339,9 +340,9 @@ def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
     if not placeholders:
         return
     yield from _prose("Placeholders for values that virtual tensors do not have:", width)
-    for placeholder in sorted(placeholders, key=lambda placeholder: -placeholder.count)[
-        :MOST_LISTED
-    ]:
+    uses = list(Use)  # branches first: they may have taken another way than on the device
+    ordered = sorted(placeholders, key=lambda each: (uses.index(each.use), -each.count))
+    for placeholder in ordered[:MOST_LISTED]:
         place = "(no line)"
         if placeholder.frame:
             place = (
@@ -351,12 +352,17 @@ def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
             cut_left(place, NAME_WIDTH),
             placeholder.frame.text[:200] if placeholder.frame else "",
         )
-        text = (
-            f"{place}  {source}  ({placeholder.op[:80]} gave {placeholder.given[:80]}, "
-            f"{_times(placeholder.count)})"
-        )
+        text = f"{place}  {source}  ({_given(placeholder)}, {_times(placeholder.count)})"
         yield from map(Text, wrapped(text, width))
     yield from _more(len(placeholders))
+
+
+def _given(placeholder: Placeholder) -> str:
+    """Which operator gave what, and whether a condition depends on it."""
+    given = placeholder.given[:80]
+    verb = "" if placeholder.is_assumption else "gave "
+    branch = "branch: " if placeholder.use is Use.BRANCH else ""
+    return f"{branch}{placeholder.op[:80]} {verb}{given}"
 
 
 def _notes(summary: Summary, width: int) -> Iterator[Text]:

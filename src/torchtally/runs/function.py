@@ -9,6 +9,7 @@ from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.targets import roofline
 from torchtally.trace import Ending, Trace
+from torchtally.tracer.recorder import PLACEHOLDER_LIMIT
 from torchtally.tracer.session import Predictor, recording
 from torchtally.tracer.steps import StepLimit, StepsDone
 
@@ -20,6 +21,7 @@ def run(
     steps: int | None = None,
     nonzero_fraction: float = 1.0,
     memory_is_limited: bool = True,
+    placeholder_limit: int = PLACEHOLDER_LIMIT,
     writes: Writes = "isolated",
     files: str | None = None,
     host_clock: bool = False,
@@ -36,6 +38,8 @@ def run(
             unknown to the simulation.
         memory_is_limited: beyond the chip's memory `function` gets torch.OutOfMemoryError; else
             memory is unlimited.
+        placeholder_limit: placeholders that one condition may read between two optimizer steps;
+            a loop that waits for more raises EndlessLoopError.
         writes: "isolated": what `function` writes does not change any file that exists, since it
             would write placeholders; "real": it writes as it would alone. Threads that run already
             write for real.
@@ -57,6 +61,7 @@ def run(
             limit=StepLimit(steps),
             nonzero_fraction=nonzero_fraction,
             memory_is_limited=memory_is_limited,
+            placeholder_limit=placeholder_limit,
             prediction=prediction or Prediction(roofline_of_chip),
             host_clock=host_clock,
             written=isolated.written,

@@ -31,6 +31,8 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     """The source itself, of a script without a file."""
     max_seconds: float | None = None
     nonzero_fraction: float = 1.0
+    placeholder_limit: int | None = None
+    """Placeholders that one condition may read between two steps; None: as `tally run` has it."""
     folds: bool = True
     what_ifs: tuple[str, ...] = ()
     """Changes to try, in the syntax of `tally run --what-if`."""

@@ -11,6 +11,7 @@ from torchtally.trace.trace import (
     Refusal,
     Reserved,
     Trace,
+    Use,
 )
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "StubFile",
     "TensorSpec",
     "Trace",
+    "Use",
 ]

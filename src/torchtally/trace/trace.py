@@ -4,6 +4,7 @@ The clock ticks once per operator on the device. Everything else (a storage's bi
 end of a training step) is placed on it, so two facts can always be ordered.
 """
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -30,6 +31,15 @@ from torchtally.trace.record import Count, Index, Record, Tick
 from torchtally.trace.storage import Storage
 
 
+class Use(StrEnum):
+    """What a script does with a value that it reads."""
+
+    BRANCH = "branch"
+    """A condition depends on it, so the run may take another way than on the real device."""
+    NUMBER = "number"
+    PRINT = "print"
+
+
 class Placeholder(Record, frozen=True):
     """A value that the script reads from a virtual tensor, and the substitute it was given."""
 
@@ -37,8 +47,14 @@ class Placeholder(Record, frozen=True):
     op: str
     """The operator that asked ("aten._local_scalar_dense", "aten.nonzero")."""
     given: str
-    """The substitute as text: "1.0", "False", "at most 4096 rows", "balanced indices"."""
+    """As text: "1.0", "False", "4096 of 4096 elements selected", "assumed: balanced routing"."""
     count: Count
+    use: Use = Use.NUMBER
+
+    @property
+    def is_assumption(self) -> bool:
+        """A choice was assumed for the value, in place of a fixed substitute."""
+        return self.given.startswith("assumed:")
 
 
 class Note(Record, frozen=True):

@@ -5,11 +5,12 @@ later from the trace; recorded here is only what the script itself determines: p
 gradients, optimizer state.
 """
 
+import linecache
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtally import torch_private as private
+from torchtally.errors import EndlessLoopError
 from torchtally.memory.allocator import Block, OutOfMemoryError
 from torchtally.trace import (
     CacheEmptied,
@@ -37,14 +39,19 @@ from torchtally.trace import (
     Storage,
     StubFile,
     Trace,
+    Use,
 )
 from torchtally.trace.storage import allocated_bytes
 from torchtally.tracer.by_hand import HandUpdates
 from torchtally.tracer.calls import Calls
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
-from torchtally.tracer.source import Stacks, Walk, own_frame
+from torchtally.tracer.reads import use_of
+from torchtally.tracer.source import Stacks, Walk, line_of, own_frame
 from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage, virtual_of
+
+PLACEHOLDER_LIMIT = 10_000
+"""Placeholders that a condition may read between two training steps."""
 
 
 class Timekeeper(Protocol):
@@ -75,8 +82,9 @@ class Captured:
 class Recorder:
     """The facts of one run; `trace()` returns those so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, placeholder_limit: int = PLACEHOLDER_LIMIT) -> None:
         self.clock = 0
+        self.placeholder_limit = placeholder_limit
         self.host_operators = 0
         self.is_optimizing = 0
         """How many optimizers' `step` this thread is inside of."""
@@ -103,7 +111,11 @@ class Recorder:
         self._deaths: dict[int, int] = {}
         self._roles: dict[int, Role] = {}
         self._names: dict[int, str] = {}
-        self._placeholders: dict[tuple[Frame | None, str, str], int] = {}
+        self._placeholders: dict[tuple[Frame | None, str, str, Use], int] = {}
+        self._reads: dict[tuple[CodeType, int], tuple[Use, int]] = {}
+        """By code and instruction: what the value read there is for, and the line."""
+        self._loop_reads: dict[tuple[CodeType, int], tuple[int, int]] = {}
+        """By code and line: training steps completed, and placeholders read there since then."""
         self._notes: dict[str, int] = {}
         self._effects: dict[tuple[EffectKind, str, Frame | None], int] = {}
         self.saved: dict[FileId, StubFile] = {}
@@ -395,9 +407,42 @@ class Recorder:
     # Differences from a real device.
 
     def placeholder_given(self, operator: str, value: str) -> None:
-        frame = own_frame(self._stacks, sys._getframe(1))
-        key = (frame, operator, value)
+        frame = sys._getframe(1)
+        self.watch_loop(frame, value)
+        self._count_read(frame, operator, value)
+
+    def assumption_read(self, operator: str, assumption: str) -> None:
+        self._count_read(sys._getframe(1), operator, assumption)
+
+    def _count_read(self, frame: FrameType, operator: str, value: str) -> None:
+        reader = self._stacks.reader(frame)
+        use = Use.NUMBER if reader is None else self._read_at(reader)[0]
+        key = (own_frame(self._stacks, frame), operator, value, use)
         self._placeholders[key] = self._placeholders.get(key, 0) + 1
+
+    def _read_at(self, reader: FrameType) -> tuple[Use, int]:
+        """What the value read by a frame is for, and the line that reads."""
+        place = (reader.f_code, reader.f_lasti)
+        read = self._reads.get(place)
+        if read is None:
+            read = self._reads[place] = use_of(*place), line_of(*place)
+        return read
+
+    def watch_loop(self, frame: FrameType, value: str) -> None:
+        """Raise EndlessLoopError when a condition has read placeholders too often in this step."""
+        reader = self._stacks.reader(frame)
+        if reader is None:
+            return
+        use, line = self._read_at(reader)
+        if use is not Use.BRANCH:
+            return
+        # By line: Python compiles the condition of a `while` twice, before the loop and at its end.
+        steps, place = len(self.step_ends), (reader.f_code, line)
+        step, reads = self._loop_reads.get(place, (steps, 0))
+        reads = reads + 1 if step == steps else 1
+        self._loop_reads[place] = steps, reads
+        if reads > self.placeholder_limit:
+            raise endless_loop(reader, own_frame(self._stacks, frame), value, reads - 1)
 
     def note(self, text: str) -> None:
         self._notes[text] = self._notes.get(text, 0) + 1
@@ -458,8 +503,8 @@ class Recorder:
             ending=ending,
             differentiated=tuple(sorted(self._differentiated)),
             placeholders=tuple(
-                Placeholder(frame, operator, value, count)
-                for (frame, operator, value), count in self._placeholders.items()
+                Placeholder(frame, operator, value, count, use)
+                for (frame, operator, value, use), count in self._placeholders.items()
             ),
             reserved=tuple(self._reserved),
             emptied=tuple(self._emptied),
@@ -477,6 +522,25 @@ class Recorder:
                 ),
             ),
         )  # fmt: skip
+
+
+def endless_loop(reader: FrameType, own: Frame | None, value: str, reads: int) -> EndlessLoopError:
+    """The error for a condition that has read so many placeholders."""
+    code = reader.f_code
+    line = line_of(code, reader.f_lasti)
+    source = linecache.getline(code.co_filename, line).strip()
+    place = f"{code.co_filename}:{line}"
+    message = (
+        f"{place}: `{source}` asked {reads:,} times without a training step in between for a value "
+        f"that does not exist on the virtual GPU, and was given {value} each time: the loop may "
+        "never end."
+    )
+    if own is not None and (own.file, own.line) != (code.co_filename, line):
+        message += f" It runs below {own.file}:{own.line}: `{own.text}`."
+    return EndlessLoopError(
+        f"{message}\nLimit the loop by a number of iterations (max_new_tokens, range), or allow "
+        "more reads: --placeholder-limit N."
+    )
 
 
 def ignore_step(optimizer: Optimizer) -> None:

@@ -14,7 +14,7 @@ from torchtally.chips import Chip, chip
 from torchtally.isolation.uploads import unpublished
 from torchtally.trace import Effect, EffectKind, Ending, FileId, StubFile, Trace
 from torchtally.tracer.clock import script_clock
-from torchtally.tracer.recorder import Recorder, Timekeeper
+from torchtally.tracer.recorder import PLACEHOLDER_LIMIT, Recorder, Timekeeper
 from torchtally.tracer.steps import StepLimit, Steps, StepsDone, ignore
 from torchtally.tracer.what_if import stand_ins, unused_changes
 from torchtally.virtual.kernels import Dispatch
@@ -119,6 +119,7 @@ def recording(
     on_done: Callable[[], None] = ignore,
     nonzero_fraction: float = 1.0,
     memory_is_limited: bool = True,
+    placeholder_limit: int = PLACEHOLDER_LIMIT,
     what_ifs: tuple[str, ...] = (),
     dispatch: Dispatch = "cuda",
     prediction: Predictor | None = None,
@@ -129,13 +130,15 @@ def recording(
     """A virtual GPU that records. `on_step` is called with the number of each completed step, and
     `on_done` when the limit is reached.
 
+    A condition that reads more than `placeholder_limit` placeholders between two steps ends the
+    run by EndlessLoopError.
     `what_ifs` are changes to try, as `what_if.py` spells them. `prediction` is what
     the script's clocks and `torch.cuda.Event`s answer from; without it those raise, and clocks are
     the host's, as with `host_clock`. `written` lists
     the script's effects on files; `facts` are more of the run's.
     """
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
-    recorder = Recorder()
+    recorder = Recorder(placeholder_limit=placeholder_limit)
     schedule = None if prediction is None else LiveSchedule(prediction, recorder)
     clock: AbstractContextManager[Any] = (
         nullcontext() if schedule is None or host_clock else script_clock(schedule, recorder.effect)

@@ -144,6 +144,18 @@ class Stacks:
             frame = frame.f_back
         return tuple(key), walk
 
+    def reader(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame of a user's or a library's code; None where there is none."""
+        while frame is not None:
+            code = frame.f_code
+            kind = self._kinds.get(id(code))
+            if kind is None:
+                kind = self._learn(code)
+            if kind in (Code.OWN, Code.LIBRARY):
+                return frame
+            frame = frame.f_back
+        return None
+
     def enter(self, frame: FrameType | None, outer: "Outer | None") -> "Outer":
         """The stack above a module that is about to run."""
         key, walk = self.read(frame, outer)

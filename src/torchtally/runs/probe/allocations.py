@@ -1,5 +1,6 @@
 """The observer that keeps allocations and frees, and nothing else of a run."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from torchtally.memory.allocator import Block, OutOfMemoryError
 from torchtally.memory.workspace import has_scratch
 from torchtally.trace import Call, Role
-from torchtally.tracer.recorder import Recorder
+from torchtally.tracer.recorder import PLACEHOLDER_LIMIT, Recorder
 from torchtally.virtual.description import describe
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.invocation import Invocation
@@ -22,8 +23,8 @@ class AllocationRecorder(Recorder):
     Its storages are those of a whole recording, in the same order on the same clock.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, placeholder_limit: int = PLACEHOLDER_LIMIT) -> None:
+        super().__init__(placeholder_limit=placeholder_limit)
         self.refused = ""
         """The first request that was refused: a limit that the script set for itself."""
         self.listeners: list[Callable[[Invocation, Sequence[Tensor]], None]] = []
@@ -84,7 +85,11 @@ class AllocationRecorder(Recorder):
     def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
         """What a storage is for does not matter here."""
 
-    def placeholder_given(self, operator: str, name: str) -> None:
+    def placeholder_given(self, operator: str, value: str) -> None:
+        self.values_read += 1
+        self.watch_loop(sys._getframe(1), value)
+
+    def assumption_read(self, operator: str, assumption: str) -> None:
         self.values_read += 1
 
     def memory_refused(

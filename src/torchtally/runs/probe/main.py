@@ -21,6 +21,7 @@ from torchtally.runs.probe.differences import Differences
 from torchtally.runs.probe.folding import Folding
 from torchtally.runs.protocol import WRITTEN, CapacityVerdict, ProbeRequest, ProbeResult
 from torchtally.trace import Ending, Storage, Trace
+from torchtally.tracer.recorder import PLACEHOLDER_LIMIT
 from torchtally.tracer.script import Script, run
 from torchtally.tracer.session import ignore_step
 from torchtally.tracer.steps import StepLimit, Steps
@@ -42,7 +43,7 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
     script = Script(
         request.script, request.arguments, is_module=request.is_module, text=request.text
     )
-    recorder = AllocationRecorder()
+    recorder = AllocationRecorder(placeholder_limit=request.placeholder_limit or PLACEHOLDER_LIMIT)
 
     def leaving(outcome: ScriptOutcome) -> int:
         recorder.is_stopped = True

@@ -1,0 +1,171 @@
+"""What becomes of a value that a script reads: a condition, a printed line, or a number.
+
+Told from the source of the line that reads: the expression at the instruction (its position is in
+the code object), what stands around it, and the uses of a name that it is assigned to. Known
+limitation: a value that a function returns, or that goes into an attribute, is a number.
+"""
+
+import ast
+import linecache
+from functools import lru_cache
+from itertools import islice
+from types import CodeType
+
+from torchtally.trace import Use
+
+PRINTERS = frozenset([
+    "print", "format", "str", "repr", "write", "echo", "log", "info", "debug", "warning", "warn",
+    "error", "critical", "set_postfix", "set_postfix_str", "set_description", "add_scalar",
+])  # fmt: skip
+"""Names of functions and methods that show what they are given."""
+ARITHMETIC = frozenset([
+    "float", "int", "bool", "round", "abs", "min", "max", "sum", "len", "sqrt", "exp", "pow",
+    "divmod", "isnan", "isinf", "isfinite",
+])  # fmt: skip
+"""Functions whose result goes on being the value."""
+MATHEMATICS = frozenset(["math", "np", "numpy", "torch"])
+"""Modules whose functions do."""
+NO_MORE_THAN = 20
+"""Assignments that are followed from one read."""
+
+Position = tuple[int | None, int | None, int | None, int | None]
+
+
+def use_of(code: CodeType, instruction: int) -> Use:
+    """What the value is for that the code reads at an instruction."""
+    position = next(islice(code.co_positions(), instruction // 2, None), None)
+    source = parsed(code.co_filename)
+    if position is None or source is None:
+        return Use.NUMBER
+    node = source.at(position)
+    return Use.NUMBER if node is None else Consumers(source).of(node)
+
+
+@lru_cache(maxsize=4)
+def parsed(file: str) -> "SyntaxTree | None":
+    """The syntax tree of a file; None where there is no source that parses."""
+    text = "".join(linecache.getlines(file))
+    try:
+        return SyntaxTree(ast.parse(text)) if text else None
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+class SyntaxTree:
+    """A file's syntax tree, with the parent of each node and the expression at each position."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self._expressions: dict[Position, ast.expr] = {}
+        for node in ast.walk(tree):  # outer nodes first, so that the innermost stays
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+            if isinstance(node, ast.expr):
+                place = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+                self._expressions[place] = node
+
+    def at(self, position: Position) -> ast.expr | None:
+        return self._expressions.get(position)
+
+    def scope(self, node: ast.AST) -> ast.AST:
+        """The function around a node, or the module."""
+        while node in self.parents and not isinstance(
+            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+        ):
+            node = self.parents[node]
+        return node
+
+
+class Consumers:
+    """Follows one value through the expressions and names that it goes into."""
+
+    def __init__(self, source: SyntaxTree) -> None:
+        self.source = source
+        self._names: set[tuple[ast.AST, str]] = set()
+
+    def of(self, node: ast.expr) -> Use:
+        """What the value of an expression is for."""
+        child: ast.AST = node
+        if is_printing(node):
+            return Use.PRINT
+        while (parent := self.source.parents.get(child)) is not None:
+            use = use_within(child, parent)
+            if use is not None:
+                return use
+            if isinstance(parent, ast.stmt):
+                return self.of_targets(parent)
+            if isinstance(parent, ast.NamedExpr):
+                return max(self.of_name(parent.target), self.of(parent), key=URGENCY.index)
+            child = parent
+        return Use.NUMBER
+
+    def of_targets(self, statement: ast.stmt) -> Use:
+        """What the names are for that a statement assigns to."""
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
+            targets = [statement.target]
+        else:
+            return Use.NUMBER
+        names = [node for target in targets for node in ast.walk(target)
+                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]  # fmt: skip
+        return max(map(self.of_name, names), key=URGENCY.index, default=Use.NUMBER)
+
+    def of_name(self, name: ast.Name) -> Use:
+        """The most that any use of a name comes to, in its function."""
+        scope = self.source.scope(name)
+        if (scope, name.id) in self._names or len(self._names) == NO_MORE_THAN:
+            return Use.PRINT  # looked at already
+        self._names.add((scope, name.id))
+        uses = [
+            self.of(node)
+            for node in ast.walk(scope)
+            if isinstance(node, ast.Name) and node.id == name.id and isinstance(node.ctx, ast.Load)
+        ]
+        return max(uses, key=URGENCY.index, default=Use.NUMBER)
+
+
+URGENCY = (Use.PRINT, Use.NUMBER, Use.BRANCH)
+
+
+def use_within(child: ast.AST, parent: ast.AST) -> Use | None:
+    """What a value is for in the node around it; None where it goes on into the next one."""
+    match parent:
+        case (
+            ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.Assert(test=test)
+        ):
+            return Use.BRANCH if child is test else None
+        case ast.comprehension(ifs=conditions):
+            return Use.BRANCH if child in conditions else Use.NUMBER
+        case ast.Match():
+            return Use.BRANCH
+        case ast.BoolOp(values=values):
+            return Use.BRANCH if child is not values[-1] else None
+        case ast.FormattedValue() | ast.JoinedStr():
+            return Use.PRINT
+        case ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod()):
+            return Use.PRINT
+        case ast.Call(func=function):
+            return None if child is function else use_of_argument(parent)
+        case _:
+            return None
+
+
+def use_of_argument(call: ast.Call) -> Use | None:
+    """What a function does with its argument; None where its result is the value again."""
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if isinstance(function, ast.Attribute) and getattr(function.value, "id", "") in MATHEMATICS:
+        return None
+    if name == "range":
+        return Use.BRANCH
+    if name in PRINTERS:
+        return Use.PRINT
+    return None if name in ARITHMETIC else Use.NUMBER
+
+
+def is_printing(node: ast.expr) -> bool:
+    """An expression that reads by printing: `print(t)` calls the tensor's `__repr__`."""
+    if isinstance(node, (ast.FormattedValue, ast.JoinedStr)):
+        return True
+    return isinstance(node, ast.Call) and use_of_argument(node) is Use.PRINT
