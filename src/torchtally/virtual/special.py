@@ -314,8 +314,9 @@ def to_sparse(mode: VirtualDispatch, call: Invocation) -> Any:
         return mode.run(call)
     real = values.real_of(dense)
     if real is None:
-        count, assumption = count_selected(mode, dense.numel())
-        mode.observer.placeholder_given(call.operator.name, assumption)
+        count, assumption = count_selected(mode, dense, dense.numel())
+        if assumption is not None:
+            mode.observer.placeholder_given(call.operator.name, assumption)
     else:
         count = int(real.count_nonzero())
     parts = empty(dense.dim(), count), empty(count, dtype=dense.dtype)

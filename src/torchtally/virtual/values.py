@@ -106,6 +106,8 @@ class HostBudget:
 
     def hold(self, tensor: Tensor) -> None:
         """Take a real tensor's bytes until its storage is deleted."""
+        if tensor.layout is not torch.strided:
+            return  # it has no storage of its own
         storage = tensor.untyped_storage()
         if storage.nbytes() > SMALL_HOST_BYTES:
             storage.held = HeldBytes(self, storage.nbytes())  # type: ignore[attr-defined]
