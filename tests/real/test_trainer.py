@@ -111,4 +111,5 @@ def test_a_trainer_script_in_bf16_with_checkpointing(tmp_path: Path) -> None:
     own = lines["trainer.train()"]["flops_forward"]  # the loss's division, say
     assert 1000 * own < report["flops"]["forward"]
     assert (tmp_path / "run.tally").stat().st_size > 0
-    assert (tmp_path / "out" / "checkpoint-1").is_dir()
+    assert (tmp_path / "run.tally.files" / "out" / "checkpoint-1").is_dir()
+    assert not (tmp_path / "out").exists()
