@@ -229,7 +229,7 @@ def test_ctrl_c_ends_the_run_too(tmp_path: Path) -> None:
         "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(100)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", STAND_IN, "audit", "train.py"],
+        [sys.executable, "-c", STAND_IN, "audit", "--writes", "real", "train.py"],
         cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     pid = tmp_path / "pid"

@@ -8,6 +8,7 @@ B: batch.  S: sequence.  T = B*S tokens.  d: width.  V: vocabulary.  L: layers. 
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +85,20 @@ def test_a_step_of_gpt2_costs_its_closed_form(
     assert ran_eagerly == ("--compile=False" not in arguments)
     products = [line for line in report["lines"] if line["source"].startswith("x = self.c_fc(x)")]
     assert [product["flops_forward"] for product in products] == [A * L * 2 * T * 4 * d * d]
+
+
+def test_the_bench_prints_what_the_report_says(tmp_path: Path) -> None:
+    """By its own clock, and by its own formula for MFU, which takes an A100."""
+    out = tmp_path / "report.json"
+    done = subprocess.run(
+        [TALLY, "run", "bench.py", "--gpu", "A100-SXM-40GB", "--steps", "50", "--quiet",
+         "-o", str(tmp_path / "run.tally"), "--json", str(out), "--compile=False",
+         "--real_data=False"],
+        cwd=CHECKOUT, capture_output=True, text=True, timeout=600, check=True,
+    )  # fmt: skip
+    printed = re.search(r"time per iteration: ([\d.]+)ms, MFU: ([\d.]+)%", done.stdout)
+    assert printed is not None
+    report = json.loads(out.read_text())
+    assert float(printed[1]) == pytest.approx(1e3 * report["time"]["step_s"], rel=1e-3)
+    mfu = next(each for each in report["utilisation"] if each["name"].startswith("MFU"))
+    assert float(printed[2]) == pytest.approx(100 * mfu["fraction"], rel=0.01)
