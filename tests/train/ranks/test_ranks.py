@@ -1,6 +1,7 @@
 """What ranks tell each other."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ def talk() -> dict[str, Any]:
             "added": own.sum((0.1 * 10**own.rank,)),
             "told": own.broadcast(TOLD if own.is_first else None),
             "done": own.run_on_first(lambda: own.rank + 1, "count"),
-            "saving": own.saving.gather([own.rank]),
+            "saving": replace(own, group=own.saving_group).gather([own.rank]),
         }
         own.wait()
         return found
