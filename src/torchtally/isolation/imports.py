@@ -61,10 +61,11 @@ def patching(patches: Sequence[tuple[str, Replacements]]) -> Iterator[None]:
     """Within, each named module has its replacements, from its import on."""
     with ExitStack() as stack:
         finder = Patches(patches, stack)
-        loaded = {name: sys.modules[name] for name, _ in patches if name in sys.modules}
         replaced: dict[Any, Any] = {}
-        for module in loaded.values():
-            replaced |= finder.patch(module)
+        for name in dict.fromkeys(name for name, _ in patches):
+            module = sys.modules.get(name)  # None where a program has blocked the import
+            if module is not None:
+                replaced |= finder.patch(module)
         if replaced:  # others may have imported these functions by name
             stack.enter_context(replacing(replaced))
         sys.meta_path.insert(0, finder)
