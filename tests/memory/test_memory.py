@@ -13,7 +13,7 @@ from tests.builders import (
     unknown_call,
 )
 from tests.strategies import traces
-from torchtally.memory import Category, parameters, replay, timeline
+from torchtally.memory import Category, replay, timeline
 from torchtally.memory.occupancy import categorise
 from torchtally.trace import Ending, Phase, Role, Storage, Trace
 
@@ -155,19 +155,6 @@ def test_an_empty_trace_holds_nothing() -> None:
     memory = replay(TraceBuilder().build())
     assert (memory.device, memory.peak_bytes, memory.peak_tick) == ("", 0, 0)
     assert list(memory.laws_broken()) == []
-
-
-def test_parameters_are_counted_in_elements() -> None:
-    made = TraceBuilder()
-    made.run(factory_call(10, 10, dtype="bfloat16"), role=Role.PARAMETER)
-    made.run(factory_call(7), role=Role.PARAMETER)
-    assert parameters(made.build()) == 107
-
-
-def test_a_parameter_no_operator_touched_makes_the_number_unknown() -> None:
-    made = TraceBuilder()
-    made.allocate(KIB, Role.PARAMETER)
-    assert parameters(made.build()) is None
 
 
 def test_a_storage_that_dies_unborn_breaks_a_law() -> None:

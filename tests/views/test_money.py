@@ -170,6 +170,21 @@ def test_a_run_without_a_step_costs_by_the_hour_only() -> None:
     assert found.missing == ("no cost of steps: no training step was completed",)
 
 
+def test_several_steps_cost_by_the_hour_only() -> None:
+    ledger = step()
+    period = replace(ledger.reported_period, name="steps 1 to 3", steps=3, step=None)
+    several = replace(ledger, reported_period=period)
+    by_time = bill(several, Until(HOUR, Extent.SECONDS), own_price(2.0), None)
+    assert by_time.cost_usd == 2.0
+    assert by_time.training is not None
+    assert by_time.training.steps is None
+    by_steps = bill(several, Until(10, Extent.STEPS), own_price(2.0), None)
+    assert by_steps.cost_usd is None
+    assert by_steps.missing == (
+        "no cost of steps: this is steps 1 to 3; --step N chooses one, --by step lists them",
+    )
+
+
 def test_one_step_is_no_steady_state() -> None:
     ledger = step()
     whole = replace(ledger, trace=structs.replace(ledger.trace, step_ends=(2,)))

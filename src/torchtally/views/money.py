@@ -109,9 +109,15 @@ def tokens_of_step(ledger: Ledger) -> int | None:
 
 def _why_no_steps(ledger: Ledger, until: Until) -> str:
     """A run without a training step has a cost of time, not of steps."""
-    if ledger.trace.step_ends or until.extent is Extent.SECONDS:
+    if _is_of_one_step(ledger) or until.extent is Extent.SECONDS:
         return ""
-    return "no cost of steps: no training step was completed"
+    if not ledger.trace.step_ends:
+        return "no cost of steps: no training step was completed"
+    return f"no cost of steps: this is {ledger.period}; --step N chooses one, --by step lists them"
+
+
+def _is_of_one_step(ledger: Ledger) -> bool:
+    return bool(ledger.trace.step_ends) and ledger.reported_period.steps <= 1
 
 
 def bill(
@@ -119,13 +125,10 @@ def bill(
 ) -> Bill:
     """What a training takes on the chip that the ledger was timed for.
 
-    Raises UsageError for tokens where a step's are not known, and for a period of several steps.
+    Of a period of several steps costs are known by the time alone, not by steps or tokens.
+
+    Raises UsageError for tokens where a step's are not known.
     """
-    if ledger.reported_period.steps > 1:
-        raise UsageError(
-            f"Costs are those of one training step, repeated, and this is {ledger.period}.\n"
-            "Choose one: --step N; `--by step` lists them."
-        )
     chip = None if ledger.roofline is None else ledger.roofline.chip
     price = own_price or (chip.price if chip else None)
     missing = [why_no_time(ledger) or _why_no_steps(ledger, until)]
@@ -135,7 +138,7 @@ def bill(
     if tdp_watts is None:
         missing.append("no energy: no source gives its power")
     lasting = None if missing[0] else training(until, ledger.total.seconds, tokens_per_step)
-    if lasting and not ledger.trace.step_ends:
+    if lasting and not _is_of_one_step(ledger):
         lasting = replace(lasting, steps=None)
     return Bill(
         training=lasting,

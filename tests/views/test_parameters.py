@@ -1,0 +1,25 @@
+"""How many parameters a trace shows."""
+
+from tests.builders import TraceBuilder, factory_call, mm_call
+from torchtally.ledger import account
+from torchtally.trace import Phase, Role
+from torchtally.views.parameters import parameters_of
+
+
+def test_parameters_are_counted_in_elements() -> None:
+    made = TraceBuilder()
+    weight = made.run(factory_call(10, 10, dtype="bfloat16"), role=Role.PARAMETER)
+    made.run(factory_call(7), role=Role.PARAMETER)
+    made.run(mm_call(10, 10, 10), (weight, weight), phase=Phase.BACKWARD)
+    made.end_step()
+    counted = parameters_of(account(made.build()))
+    assert counted is not None
+    assert counted.elements == 107
+
+
+def test_a_parameter_no_operator_touched_makes_the_number_unknown() -> None:
+    made = TraceBuilder()
+    made.allocate(1024, Role.PARAMETER)
+    made.run(factory_call(7), role=Role.PARAMETER)
+    made.end_step()
+    assert parameters_of(account(made.build())) is None
