@@ -1,6 +1,7 @@
 """Replace functions that loaded modules have imported by name (`from os import remove`)."""
 
 import sys
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -19,32 +20,68 @@ def replacing(values: Mapping[Any, Any]) -> Iterator[None]:
 
     Afterwards it is the old one, also in modules that were loaded within.
     """
-    replace({id(old): new for old, new in values.items()})
+    replace(values)
     try:
         yield
     finally:
-        replace({id(new): old for old, new in values.items()})
+        replace({new: old for old, new in values.items()})
 
 
-def replace(values: Mapping[int, Any]) -> None:
-    """Replace objects by their ids, in all modules."""
-    for name, module in list(sys.modules.items()):
-        package = name.partition(".")[0]
-        if package in LEFT_ALONE or not isinstance(module, ModuleType):
-            continue
-        # Thousands of modules with a hundred names each: looked through without a loop in Python.
-        if not values.keys().isdisjoint(map(id, list(vars(module).values()))):
-            replace_in(module, values)
-        if package in CLASSES:
+def replace(values: Mapping[Any, Any]) -> None:
+    """Replace objects in all modules."""
+    _names.read_modules()
+    for old, new in values.items():
+        _names.replace(old, new)
+
+
+class Names:
+    """Under which names loaded modules have callables, by the ids of these.
+
+    Programs load thousands of modules, and a process may trace thousands of functions: each module
+    is read once, and again when its number of names has changed. A name that was given another
+    value meanwhile is not found; what the script then does by it, the guard sees.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[int, tuple[weakref.ref[ModuleType], int]] = {}
+        """By a module's id: the module, and how many names it had."""
+        self._places: dict[int, list[tuple[weakref.ref[Any], str]]] = {}
+
+    def read_modules(self) -> None:
+        """Read those that are new, or have other names."""
+        for name, module in list(sys.modules.items()):
+            if not isinstance(module, ModuleType) or name.partition(".")[0] in LEFT_ALONE:
+                continue
+            count = len(vars(module))
+            known = self._read.get(id(module))
+            if known is None or known[1] != count or known[0]() is not module:
+                self._read[id(module)] = weakref.ref(module), count
+                self._read_module(name, module)
+
+    def _read_module(self, name: str, module: ModuleType) -> None:
+        self._read_owner(module)
+        if name.partition(".")[0] in CLASSES:
             for owner in list(vars(module).values()):
                 if isinstance(owner, type) and owner.__module__ == name:
-                    replace_in(owner, values)
+                    self._read_owner(owner)
+
+    def _read_owner(self, owner: Any) -> None:
+        reference, places = weakref.ref(owner), self._places
+        for attribute, value in list(vars(owner).items()):
+            if type(value) is staticmethod:
+                value = value.__func__  # noqa: PLW2901
+            if callable(value):
+                places.setdefault(id(value), []).append((reference, attribute))
+
+    def replace(self, old: Any, new: Any) -> None:
+        """Give every name that has the one object the other."""
+        for reference, attribute in self._places.pop(id(old), ()):
+            owner = reference()
+            value = None if owner is None else vars(owner).get(attribute)
+            is_static = type(value) is staticmethod
+            if owner is not None and (value.__func__ if is_static else value) is old:
+                setattr(owner, attribute, staticmethod(new) if is_static else new)
+                self._places.setdefault(id(new), []).append((reference, attribute))
 
 
-def replace_in(owner: Any, values: Mapping[int, Any]) -> None:
-    """Replace in a module or a class."""
-    for attribute, value in list(vars(owner).items()):
-        is_static = type(value) is staticmethod
-        new = values.get(id(value.__func__ if is_static else value))
-        if new is not None:
-            setattr(owner, attribute, staticmethod(new) if is_static else new)
+_names = Names()
