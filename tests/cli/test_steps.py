@@ -157,9 +157,18 @@ def test_a_step_that_there_is_not(
 def test_a_training_is_not_made_of_whole_runs(
     file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for options in (["--step", "all", "--until", "100"], ["--step", "2..4", "--gpu", "A100-SXM"]):
-        assert main(["show", file, *options]) == 2
+    for options in ([], ["--gpu", "A100-SXM"]):
+        assert main(["show", file, "--step", "2..4", "--until", "100", *options]) == 2
         assert "Choose one: --step N" in capsys.readouterr().err
+
+
+def test_several_steps_are_compared_by_their_time(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", file, "--step", "2..4", "--gpu", "A100-SXM"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "A100-SXM" in text
+    assert "no cost of steps: this is steps 2 to 4" in text
 
 
 def test_steps_that_differ_are_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from torchtally.views.money import (
     Extent,
     Until,
     bill,
+    check_length,
     dated,
     own_price_of,
     tokens_of_step,
@@ -62,8 +63,11 @@ def comparison(
         until: what cost and energy are of; by default of 1000 steps.
         own_prices: the user's, in USD per hour, by chip.
 
-    Raises UsageError for `until` in tokens where a step's are not known.
+    Raises UsageError for `until` in tokens where a step's are not known, and in steps or tokens
+    where the ledger is of several steps.
     """
+    if until is not None:
+        check_length(ledger, until)
     length, prices = until or THOUSAND_STEPS, own_prices or {}
     others = {
         roofline.chip.name: roofline

@@ -116,6 +116,15 @@ def _why_no_steps(ledger: Ledger, until: Until) -> str:
     return f"no cost of steps: this is {ledger.period}; --step N chooses one, --by step lists them"
 
 
+def check_length(ledger: Ledger, until: Until) -> None:
+    """Raise UsageError for a training that is to be made of several steps that differ."""
+    if ledger.reported_period.steps > 1 and until.extent is not Extent.SECONDS:
+        raise UsageError(
+            f"Costs are those of one training step, repeated, and this is {ledger.period}.\n"
+            "Choose one: --step N; `--by step` lists them."
+        )
+
+
 def _is_of_one_step(ledger: Ledger) -> bool:
     return bool(ledger.trace.step_ends) and ledger.reported_period.steps <= 1
 
@@ -189,8 +198,10 @@ def money(
 ) -> Table:
     """What a training as long as `until` takes on the chip that the ledger was timed for.
 
-    Raises UsageError for tokens where a step's are not known.
+    Raises UsageError for tokens where a step's are not known, and for a number of steps or tokens
+    where the ledger is of several steps.
     """
+    check_length(ledger, until)
     tokens_per_step = tokens_of_step(ledger)
     charge = bill(ledger, until, own_price, tokens_per_step)
     lasting, price = charge.training, charge.price
