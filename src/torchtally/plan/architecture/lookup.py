@@ -54,7 +54,7 @@ def _is_path(text: str) -> bool:
 
 def _has_weights(path: Path) -> bool:
     """It is a checkpoint, an index of one, or a folder with either."""
-    if path.is_dir():
+    if os.path.isdir(path):  # a name too long for the system is none, where Path.is_dir raises
         return holds_checkpoint(path)
     return path.suffix == ".safetensors" or path.name == INDEX
 
