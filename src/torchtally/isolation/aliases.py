@@ -69,7 +69,7 @@ class Names:
         reference, places = weakref.ref(owner), self._places
         for attribute, value in list(vars(owner).items()):
             if type(value) is staticmethod:
-                value = value.__func__  # noqa: PLW2901
+                value = value.__func__
             if callable(value):
                 places.setdefault(id(value), []).append((reference, attribute))
 
