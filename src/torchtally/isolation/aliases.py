@@ -29,13 +29,13 @@ def replacing(values: Mapping[Any, Any]) -> Iterator[None]:
 
 def replace(values: Mapping[Any, Any]) -> None:
     """Replace objects in all modules."""
-    _names.read_modules()
+    _imported.read_modules()
     for old, new in values.items():
-        _names.replace(old, new)
+        _imported.replace(old, new)
 
 
-class Names:
-    """Under which names loaded modules have callables, by the ids of these.
+class ImportedFunctions:
+    """Callables that loaded modules have, by name: where each stands, by its id.
 
     Programs load thousands of modules, and a process may trace thousands of functions: each module
     is read once, and again when its number of names has changed. A name that was given another
@@ -84,4 +84,4 @@ class Names:
                 self._places.setdefault(id(new), []).append((reference, attribute))
 
 
-_names = Names()
+_imported = ImportedFunctions()
