@@ -68,20 +68,22 @@ class ImportedFunctions:
     def _read_owner(self, owner: Any) -> None:
         reference, places = weakref.ref(owner), self._places
         for attribute, value in list(vars(owner).items()):
-            if type(value) is staticmethod:
-                value = value.__func__
-            if callable(value):
-                places.setdefault(id(value), []).append((reference, attribute))
+            function = value.__func__ if isinstance(value, staticmethod) else value
+            if callable(function):
+                places.setdefault(id(function), []).append((reference, attribute))
 
     def replace(self, old: Any, new: Any) -> None:
         """Give every name that has the one object the other."""
         for reference, attribute in self._places.pop(id(old), ()):
             owner = reference()
-            value = None if owner is None else vars(owner).get(attribute)
-            is_static = type(value) is staticmethod
-            if owner is not None and (value.__func__ if is_static else value) is old:
-                setattr(owner, attribute, staticmethod(new) if is_static else new)
-                self._places.setdefault(id(new), []).append((reference, attribute))
+            value = vars(owner).get(attribute) if owner is not None else None
+            if value is old:
+                setattr(owner, attribute, new)
+            elif isinstance(value, staticmethod) and value.__func__ is old:
+                setattr(owner, attribute, staticmethod(new))
+            else:
+                continue
+            self._places.setdefault(id(new), []).append((reference, attribute))
 
 
 _imported = ImportedFunctions()
