@@ -102,6 +102,28 @@ def test_sparse_gradients_of_an_embedding():
 
 
 @pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_sparse_gradients_of_an_embedding_bag(mode: str, is_weighted: bool):
+    """A row of the gradient for every id of every bag, as on the host: here six, in two bags."""
+    if is_weighted and mode == "mean":
+        pytest.skip("torch has weights for sums alone")
+    grads = []
+    for device in ("cpu", "cuda"):
+        table = torch.nn.EmbeddingBag(10, 4, mode=mode, sparse=True, device=device)
+        ids = torch.tensor([1, 2, 4, 5, 4, 3], device=device)
+        weights = torch.ones(6, device=device) if is_weighted else None
+        bags = table(ids, torch.tensor([0, 4], device=device), per_sample_weights=weights)
+        bags.sum().backward()
+        grad = table.weight.grad
+        assert grad is not None
+        assert grad.device == table.weight.device
+        grads.append((grad.shape, grad._nnz(), grad._indices().tolist(), grad._values().shape))
+        torch.optim.SparseAdam(table.parameters(), lr=0.1).step()
+    assert grads == [((10, 4), 6, [[1, 2, 4, 5, 4, 3]], (6, 4))] * 2
+
+
+@pytest.mark.usefixtures("gpu")
 def test_what_is_not_simulated_says_so_by_name():
     sparse = matrix().to_sparse().cuda()
     for call in (lambda: torch.sparse.softmax(sparse, 1), lambda: sparse @ sparse.t()):

@@ -100,6 +100,23 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
+@special(aten._embedding_bag_backward.default)
+def embedding_bag_backward(mode: VirtualDispatch, call: Invocation) -> Any:
+    """A sparse gradient's parts are made by a composition, which CUDA runs (EmbeddingBag.cpp)."""
+    if not (call.is_virtual and call.args[EMBEDDING_BAG_IS_SPARSE]):
+        return mode.run(call)
+    grad, indices, offsets, bags, sizes, _, *rest = call.args
+    with mode:
+        return private.run_composite_kernel(
+            aten._embedding_bag_sparse_backward.default,
+            *(grad, indices, offsets, bags, sizes, *rest[:3], *rest[4:]),
+        )
+
+
+EMBEDDING_BAG_IS_SPARSE = 9
+"""The place of `sparse` among the arguments of `_embedding_bag_backward`."""
+
+
 # Values read back.
 
 
