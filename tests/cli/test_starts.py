@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,62 @@ def test_a_file_that_is_no_notebook(text: str, tmp_path: Path) -> None:
     run = tally_run("train.ipynb", cwd=tmp_path)
     assert run.code == 2
     assert run.stderr.startswith("tally: error: train.ipynb: not a Jupyter notebook of format 4")
+
+
+def zeros(place: Path) -> str:
+    with place.open("wb") as file:
+        file.truncate(10**12)
+    return str(place)
+
+
+def checkpoint(place: Path) -> str:
+    with zipfile.ZipFile(place, "w") as archive:
+        archive.writestr("archive/data.pkl", "")
+    return str(place)
+
+
+@pytest.mark.parametrize(
+    ("place_of", "reason"),
+    [
+        (lambda folder: "/dev/zero", "/dev/zero is a device, not a script."),
+        (lambda folder: zeros(folder / "train.py"), "holds more than 64 MB, too much for a script"),
+        (lambda folder: zeros(folder / "a.ipynb"), "holds more than 64 MB, too much for a script"),
+        (lambda folder: zeros(folder / "a.pyc"), "holds more than 64 MB, too much for a script"),
+        (lambda folder: checkpoint(folder / "ckpt.pt"), "is a zip file without a __main__.py"),
+    ],
+)
+def test_what_cannot_be_a_script_is_refused_unread(
+    place_of: Callable[[Path], str], reason: str, tmp_path: Path
+) -> None:
+    place = place_of(tmp_path)
+    for arguments in ([place], [place, "--steps", "1"]):
+        run = tally_run(*arguments, cwd=tmp_path)
+        assert run.code == 2
+        assert run.stderr.startswith("tally: error: ")
+        assert reason in run.stderr.splitlines()[0]
+        assert len(run.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("script", ["-", "/dev/stdin"])
+def test_code_without_an_end_is_refused(script: str, tmp_path: Path) -> None:
+    with Path("/dev/zero").open("rb") as zero:
+        piped = subprocess.Popen(["cat"], stdin=zero, stdout=subprocess.PIPE)
+    with piped:
+        done = subprocess.run(
+            command(script), stdin=piped.stdout, capture_output=True, text=True, cwd=tmp_path,
+            env=environment(), timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        piped.kill()
+    assert done.returncode != 0
+    assert "holds more than 64 MB, too much for a script" in done.stderr
+
+
+def test_a_script_in_a_pipe_is_read_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("/dev/stdin", "--steps", "all"), input=STEP, capture_output=True, text=True,
+        cwd=tmp_path, env=environment(), timeout=TIMEOUT_S, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("['/dev/stdin'] __main__")
 
 
 # Options of the same name ------------------------------------------------------------------------

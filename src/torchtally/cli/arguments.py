@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import ScriptError, TallyError, UsageError, did_you_mean
+from torchtally.reading import read_bytes
 from torchtally.units import (
     parse_count,
     parse_fraction,
@@ -136,10 +137,11 @@ def is_chip(name: str) -> bool:
 
 def is_option_of(script: str, option: str) -> bool:
     """The script itself has an option of ours: its text has the name as a string."""
+    if not os.path.isfile(script):  # stdin, a pipe, a directory, or a mistake reported later
+        return False
     try:
-        with open(script, encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except OSError:  # stdin, a directory, or a mistake that is reported later
+        text = read_bytes(script).decode(errors="replace")
+    except OSError:  # not to be read, or too long for a script that a person has written
         return False
     return any(f"{quote}{option}{quote}" in text for quote in ("'", '"'))
 

@@ -139,8 +139,9 @@ def command(args: argparse.Namespace) -> int:
     args.json_place = place_of(args.json, "--json")
 
     from torchtally.tracer.script import Script, check
+    from torchtally.tracer.script_file import read_stdin
 
-    text = sys.stdin.read() if args.script == "-" else args.code
+    text = read_stdin() if args.script == "-" else args.code
     target_name = args.module or args.script or "-c"
     script = Script(target_name, tuple(args.script_arguments),
                     is_module=args.module is not None, text=text)  # fmt: skip

@@ -7,6 +7,7 @@ from types import CodeType
 from typing import Any
 
 from torchtally.errors import ScriptError
+from torchtally.tracer.script_file import read_script
 from torchtally.tracer.texts import compiled
 
 MAGICS = ("%", "!")
@@ -28,8 +29,7 @@ def cells(path: str) -> Iterator[CodeType]:
 
 def sources(path: str) -> list[str]:
     try:
-        with open(path, encoding="utf-8") as file:
-            notebook = json.load(file)
+        notebook = json.loads(read_script(path))
         return ["".join(cell["source"]) for cell in cells_in(notebook)]
     except (ValueError, KeyError, TypeError) as error:
         raise ScriptError(

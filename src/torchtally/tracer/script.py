@@ -12,7 +12,6 @@ import shlex
 import sys
 import threading
 import traceback
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from torchtally.trace import Ending
 from torchtally.tracer import tracebacks
 from torchtally.tracer.hints import hints
 from torchtally.tracer.notebook import cells, sources
+from torchtally.tracer.script_file import check_file, is_zip, read_script
 from torchtally.tracer.steps import StepsDone
 from torchtally.tracer.stopper import (
     DONE,
@@ -73,7 +73,7 @@ class Script:
     @property
     def is_application(self) -> bool:
         """A directory or zip file, with a `__main__.py` in it."""
-        return self.is_file and (os.path.isdir(self.target) or zipfile.is_zipfile(self.target))
+        return self.is_file and (os.path.isdir(self.target) or is_zip(self.target))
 
     @property
     def is_notebook(self) -> bool:
@@ -102,21 +102,10 @@ def check(script: Script) -> None:
     if script.is_module:
         with path_of(script):
             check_module(target)
-    elif os.path.isdir(target):
-        if not os.path.isfile(os.path.join(target, "__main__.py")):
-            raise ScriptError(
-                f"{target} is a directory without a __main__.py.\n"
-                "Give the script in it that should be run."
-            )
-    elif not os.path.exists(target):
-        raise ScriptError(
-            f"{target}: no such file.\nGive the path of the training script: "
-            "`tally run path/to/train.py --gpu NAME`."
-        )
-    elif not os.access(target, os.R_OK):
-        raise ScriptError(f"{target}: no permission to read it.")
-    elif script.is_notebook:
-        sources(target)
+    else:
+        check_file(target)
+        if script.is_notebook:
+            sources(target)
 
 
 def check_module(name: str) -> None:
@@ -251,8 +240,7 @@ def load(script: Script, main: ModuleType) -> CodeType:
             loader = main.__loader__ = SourcelessFileLoader("__main__", main.__file__)
             return cast(CodeType, loader.get_code("__main__"))
         main.__loader__ = SourceFileLoader("__main__", main.__file__)
-        with open(script.target, "rb") as file:
-            return compile(file.read(), main.__file__, "exec", dont_inherit=True)
+        return compile(read_script(script.target), main.__file__, "exec", dont_inherit=True)
     spec = spec_of(script)
     if script.is_module:
         sys.argv[0] = str(spec.origin)
