@@ -3,7 +3,9 @@
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; \
 	done)
-VENV := .venv
+# With TORCH=..., the environment is one of its own for this PyTorch and this Python.
+VENV := $(if $(TORCH),.venv-torch-$(TORCH)-$(shell "$(PYTHON)" -c 'import sys; print("py%d.%d" % sys.version_info[:2])'),.venv)
+CONSTRAINTS := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
 BIN := $(VENV)/bin
 WORKERS ?= 2
 # Of each worker: more threads than cores wait for each other longer than they compute.
@@ -21,12 +23,14 @@ NOT_CORE := train sweep plan cli/test_train.py cli/test_data.py cli/test_sweep.p
 	test_benchmarks.py test_docs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-core lint format docs bench clean
+.PHONY: help run test test-core test-torch core lint format docs bench clean
 
 help:
 	@echo "make run        tally run $(SCRIPT) --gpu $(GPU); others with SCRIPT=... GPU=..."
 	@echo "make test       everything that must hold: formatting, lint, types, tests, documented commands"
 	@echo "make test-core  the same without training, sweeps, plans and the documents"
+	@echo "make test-torch TORCH=2.15.0 [PYTHON=python3.13]"
+	@echo "                the tests of test-core with another PyTorch or Python"
 	@echo "make lint       formatting, lint and types alone"
 	@echo "make format     format the code, and fix what lint can fix"
 	@echo "make docs       bring the output and pictures in the documents up to date"
@@ -39,8 +43,14 @@ run: $(VENV)/installed
 test: lint
 	$(PYTEST)
 
-test-core: lint
+test-core: lint core
+
+core: $(VENV)/installed-dev
 	$(PYTEST) $(addprefix --ignore=tests/,$(NOT_CORE))
+
+test-torch:
+	@test -n "$(TORCH)" || { echo "which PyTorch? make test-torch TORCH=2.15.0" >&2; exit 1; }
+	$(MAKE) core
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check
@@ -70,10 +80,13 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "torchtally needs Python 3.11 or newer: install it, or make PYTHON=/path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+$(VENV)/constraints.txt: $(BIN)/python constraints.txt
+	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $@
+
+$(VENV)/installed: $(BIN)/python pyproject.toml $(CONSTRAINTS)
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e .
 	touch $@
 
-$(VENV)/installed-dev: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+$(VENV)/installed-dev: $(BIN)/python pyproject.toml $(CONSTRAINTS)
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e ".[dev]"
 	touch $@ $(VENV)/installed
