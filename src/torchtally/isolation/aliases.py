@@ -68,7 +68,7 @@ class ImportedFunctions:
     def _read_owner(self, owner: Any) -> None:
         reference, places = weakref.ref(owner), self._places
         for attribute, value in list(vars(owner).items()):
-            function = value.__func__ if isinstance(value, staticmethod) else value
+            function = function_of(value)
             if callable(function):
                 places.setdefault(id(function), []).append((reference, attribute))
 
@@ -77,13 +77,14 @@ class ImportedFunctions:
         for reference, attribute in self._places.pop(id(old), ()):
             owner = reference()
             value = vars(owner).get(attribute) if owner is not None else None
-            if value is old:
-                setattr(owner, attribute, new)
-            elif isinstance(value, staticmethod) and value.__func__ is old:
-                setattr(owner, attribute, staticmethod(new))
-            else:
-                continue
-            self._places.setdefault(id(new), []).append((reference, attribute))
+            if owner is not None and function_of(value) is old:
+                setattr(owner, attribute, staticmethod(new) if value is not old else new)
+                self._places.setdefault(id(new), []).append((reference, attribute))
+
+
+def function_of(value: Any) -> Any:
+    """A static method's function. By the type alone: objects may warn of being asked anything."""
+    return value.__func__ if type(value) is staticmethod else value
 
 
 _imported = ImportedFunctions()
