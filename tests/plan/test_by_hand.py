@@ -42,6 +42,7 @@ from torchtally.plan.questions.request import flops_per_token
 from torchtally.plan.questions.tokens_within import tokens_within
 from torchtally.plan.questions.training_time import training_time
 from torchtally.plan.recipes import recipe
+from torchtally.timing.network import RankGroup
 from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.units import Unit
@@ -272,26 +273,22 @@ def test_bubbles_that_weight_gradients_fill() -> None:
 
 
 def test_collectives() -> None:
-    """NVLink reaches 0.82 of 450 GB/s, the network 0.94 of 50 GB/s."""
-    net = communication.network(cluster("64xH100-SXM"))
-    inside = communication.RankGroup(8, 8)
-    hops = 8.4e-6 + 7 * 3.4e-6
-    same(communication.all_to_all(8e9, inside, net).seconds, hops + 7e9 / (0.82 * 450e9))
-    two_a_node = communication.all_gather(16e9, communication.RankGroup(16, 2), net)
-    hops = 8.4e-6 + (15 - 7) * 3.4e-6 + 7 * 9.6e-6
-    same(two_a_node.seconds, hops + 15e9 / (2 * 0.94 * 50e9))
-    old = communication.network(cluster("64xA100-SXM"))
-    assert old.between_nodes is not None
-    ring = communication.all_gather(16e9, communication.RankGroup(16, 8), old).seconds
-    hops = 8.4e-6 + (15 - 1) * 3.4e-6 + 9.6e-6
-    same(ring, hops + 15e9 / (8 * old.between_nodes.value))
-    tree = communication.all_reduce(100_000, communication.RankGroup(64, 1), net)
-    assert "tree" in tree.seconds.note
-    same(tree.sent, 2 * 100_000)
-    nothing = communication.all_reduce(5, communication.RankGroup(1, 1), net)
+    """Of 8 ranks 7 pieces, and for both halves of an all-reduce 14; then latency and bytes."""
+    net, inside = cluster("64xH100-SXM"), RankGroup(8)
+    gather = communication.all_gather(16e9, inside, net)
+    same(gather.sent, 7 * 2e9)
+    same(gather.seconds, 8.4e-6 + 7 * 3.4e-6 + 7 * 2e9 / 360e9)
+    same(communication.all_to_all(8e9, inside, net).sent, 7e9)
+    hop = communication.send(48e9, crosses_nodes=True, cluster=net)
+    same(hop.seconds, 8.4e-6 + 14e-6 + 1.0)
+    same(hop.sent, 48e9)
+    nothing = communication.all_reduce(5, RankGroup(1), net)
     assert (nothing.sent.value, nothing.seconds.value) == (0, 0)
+    tree = communication.all_reduce(1024, RankGroup(64, 8), net)
+    assert tree.seconds.note == "tree LL"
+    same(tree.sent, 2 * 63 * 1024 / 64)
     thrice = communication.repeat("x", tree, of(3, Unit.COUNT))
-    same(thrice.sent, 3 * 2 * 100_000)
+    same(thrice.sent, 3 * 2 * 63 * 1024 / 64)
     same(thrice.seconds, 3 * tree.seconds.value)
 
 

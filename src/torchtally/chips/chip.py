@@ -53,6 +53,10 @@ class Link:
     bytes_per_s_per_direction: float | None = None
     chips: int | None = None
     """How many chips it joins at most, as 2 for a bridge. None: all those of a node."""
+    has_multicast: bool = False
+    """Its switch sends to many and adds up on the way (NVLink SHARP), so NCCL can use NVLS."""
+    latency_s: float | None = None
+    """What it takes longer than InfiniBand or RoCE within one data centre. None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,10 @@ class Node:
     source: str
     network: Link | None = None
     """From one of its chips to another node: each chip's own share, in each direction."""
+    network_cards: int | None = None
+    """Cards (NICs) that carry that network. None: one for each chip."""
+    cpu: str = ""
+    """The vendor of its CPUs: "Intel", "AMD" or "Arm"; "" where no source gives it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,18 @@ class Cluster:
         return self._with_speed(node.network if node else None, f"nodes of {self.chip.name}")
 
     @property
+    def cards_per_chip(self) -> float:
+        """Network cards of a node for each of its chips: one, unless its row says otherwise."""
+        node = self.chip.node
+        return node.network_cards / node.gpus if node and node.network_cards else 1.0
+
+    @property
+    def has_multicast(self) -> bool:
+        """The switch of its nodes sends to many chips at once and adds up on the way."""
+        link = self.chip.link
+        return link is not None and link.has_multicast and self.link_in_node is link
+
+    @property
     def link(self) -> Link:
         """The slower of the wires between any two of its chips. Raises UsageError as they do."""
         return self.link_in_node if self.is_one_node else self.link_between_nodes

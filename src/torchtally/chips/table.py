@@ -107,6 +107,8 @@ class _Row:
         elif hint == tuple[str, ...]:
             is_right = isinstance(value, list) and all(isinstance(item, str) for item in value)
             expected = "a list of texts"
+        elif hint is bool:
+            is_right, expected = isinstance(value, bool), "true or false"
         elif hint is str:
             is_right, expected = isinstance(value, str) and bool(value or may_be_empty), "a text"
         else:

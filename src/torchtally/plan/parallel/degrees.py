@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torchtally.chips import Cluster
 from torchtally.plan.architecture.model import Experts, FeedForward, Model, SelfAttention
 from torchtally.plan.flops import Recompute
-from torchtally.plan.parallel.communication import Transfer
+from torchtally.plan.parallel.communication import Traffic
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.traffic import (
     context_traffic,
@@ -51,11 +51,11 @@ class Degree:
     meshes: Callable[[Layout, Model, int], Iterator[Layout]] = _no_choice
     """The layouts that a search tries: each takes its chips out of `data`. The last argument is how
     many chips tensor parallelism may span."""
-    layer_traffic: Callable[..., Transfer] | None = None
+    layer_traffic: Callable[..., Traffic] | None = None
     """What every layer sends forward in each micro-batch; None: sends outside of layers."""
     backward_sends: int = 1
     """Times what the forward pass sends."""
-    ends_traffic: Callable[..., Transfer] | None = None
+    ends_traffic: Callable[..., Traffic] | None = None
     """What the embedding and the head send, forward and backward."""
     is_behind_attention: bool = False
     """Overlaps with attention alone, not with all of the layer's compute."""

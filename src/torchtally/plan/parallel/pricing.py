@@ -6,7 +6,7 @@ layouts cost little more than their parts.
 """
 
 from collections.abc import Callable
-from functools import cached_property, wraps
+from functools import wraps
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -25,7 +25,7 @@ from torchtally.plan.parallel.chip_memory import (
     outside,
     stage_activations,
 )
-from torchtally.plan.parallel.communication import Network, Transfer, network
+from torchtally.plan.parallel.communication import Traffic
 from torchtally.plan.parallel.degrees import DEGREES, IN_LAYERS, Degree
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pipeline import bubble_s
@@ -83,10 +83,6 @@ class Pricing:
         self.workload = workload
         self.values: dict[tuple[Any, ...], Any] = {}
         """Parts by what they depend on."""
-
-    @cached_property
-    def network(self) -> Network:
-        return network(self.workload.cluster)
 
     def step(self, layout: Layout) -> Step:
         """All of it."""
@@ -167,7 +163,7 @@ class Pricing:
     @once(*WORK, "is_accumulating")
     def _works(self, layout: Layout) -> LayerWorks:
         w = self.workload
-        return works(w.model, layout, w.sequence, w.recipe, w.cluster.chip, self.network)
+        return works(w.model, layout, w.sequence, w.recipe, w.cluster)
 
     @once(*LAYER, "is_accumulating")
     def _pieces(self, layout: Layout) -> Pieces:
@@ -228,14 +224,14 @@ class Pricing:
         return int(at_the_end(layout, self._activations(layout, stage)).value)
 
     @once(*WORK, "has_stages", "chips")
-    def _hop(self, layout: Layout) -> Transfer:
+    def _hop(self, layout: Layout) -> Traffic:
         w = self.workload
-        return pipeline_traffic(w.model, layout, w.sequence, w.recipe, self.network)
+        return pipeline_traffic(w.model, layout, w.sequence, w.recipe, w.cluster)
 
     @once(*WEIGHTS, "implementation")
     def _updates(self, layout: Layout) -> Updates:
         w = self.workload
-        return updates(w.model, layout, w.recipe, w.optimizer, w.cluster.chip, self.network)
+        return updates(w.model, layout, w.recipe, w.optimizer, w.cluster)
 
     @once(*LAYER, *WEIGHTS, "micro_batches")
     def _data(self, layout: Layout) -> Quantity:

@@ -6,10 +6,9 @@ p: stages.  F, B, W: forward, backward to the input, backward to the weights.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchtally.chips import Chip
+from torchtally.chips import Cluster
 from torchtally.plan.architecture.model import Layer, Model
 from torchtally.plan.flops import Recompute
-from torchtally.plan.parallel.communication import Network
 from torchtally.plan.parallel.compute import (
     ChipWork,
     embedding_work,
@@ -100,24 +99,24 @@ class LayerWorks:
 
 
 def works(
-    model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip, network: Network
+    model: Model, layout: Layout, sequence: int, recipe: Recipe, cluster: Cluster
 ) -> LayerWorks:
     """One chip's, after every split of a layer."""
     workload = (model, layout, sequence, recipe)
     layers = []
     for kind in model.kinds:
         sends = {
-            degree.name: degree.layer_traffic(kind, *workload, network).seconds
+            degree.name: degree.layer_traffic(kind, *workload, cluster).seconds
             for degree in IN_LAYERS
             if degree.layer_traffic
         }
-        layers.append((kind, layer_work(kind, *workload, chip), sends))
+        layers.append((kind, layer_work(kind, *workload, cluster.chip), sends))
     return LayerWorks(
         tuple(layers),
-        head_work(*workload, chip),
-        embedding_work(*workload, chip),
+        head_work(*workload, cluster.chip),
+        embedding_work(*workload, cluster.chip),
         {
-            degree.name: degree.ends_traffic(*workload, network).seconds
+            degree.name: degree.ends_traffic(*workload, cluster).seconds
             for degree in IN_LAYERS
             if degree.ends_traffic
         },

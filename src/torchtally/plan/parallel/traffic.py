@@ -5,6 +5,7 @@ b: micro-batch.  s: sequence.  d: width.  t, c, e: chips of tensor, context, exp
 
 from dataclasses import dataclass
 
+from torchtally.chips import Cluster
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model
 from torchtally.plan.closed_form import (
@@ -18,14 +19,13 @@ from torchtally.plan.closed_form import (
     closed_form,
 )
 from torchtally.plan.parallel.communication import (
-    Network,
-    RankGroup,
-    Transfer,
+    Traffic,
     add_up,
     all_gather,
     all_reduce,
     all_to_all,
     group,
+    nothing,
     reduce_scatter,
     repeat,
     send,
@@ -33,6 +33,7 @@ from torchtally.plan.parallel.communication import (
 from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.quantity import Amount, Quantity, of
 from torchtally.plan.recipes import Recipe
+from torchtally.timing.network import RankGroup
 from torchtally.units import Unit
 
 SHOEYBI = "Shoeybi et al. 2019, arXiv 1909.08053, section 3"
@@ -58,25 +59,25 @@ class Groups:
     stages_cross_nodes: bool
 
 
-def groups(layout: Layout, network: Network) -> Groups:
+def groups(layout: Layout, cluster: Cluster) -> Groups:
     """By Megatron-LM's order of chips: tensor, context, data, pipeline."""
     t, replicas, shards = layout.tensor, layout.replicas, layout.shards
     e = layout.expert
     return Groups(
-        tensor=group(t, 1, network),
-        context=group(layout.context, t, network),
-        replicas=group(replicas, t, network),
-        shards=group(shards, t, network),
-        copies=group(replicas // shards, t * shards, network),
-        expert=group(e, t, network),
-        expert_shards=group(layout.expert_shards, t * e, network),
-        stages_cross_nodes=layout.chips > network.node_size,
+        tensor=group(t, 1, cluster),
+        context=group(layout.context, t, cluster),
+        replicas=group(replicas, t, cluster),
+        shards=group(shards, t, cluster),
+        copies=group(replicas // shards, t * shards, cluster),
+        expert=group(e, t, cluster),
+        expert_shards=group(layout.expert_shards, t * e, cluster),
+        stages_cross_nodes=layout.chips > cluster.node_size,
     )
 
 
 def tensor_traffic(
-    layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, network: Network
-) -> Transfer:
+    layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
+) -> Traffic:
     """Of one layer and micro-batch, forward: what follows attention, and what the feed-forward.
 
     Two all-reduces, or with sequence parallelism an all-gather and a reduce-scatter for each of
@@ -88,39 +89,39 @@ def tensor_traffic(
     met = block.active + bool(block.shared_width) if isinstance(block, Experts) else 1
     routed = plain if met == 1 else _times(met, plain)
     parts = {
-        "attention": _summing(plain, layout, network),
-        "feed_forward": _summing(routed, layout, network),
+        "attention": _summing(plain, layout, cluster),
+        "feed_forward": _summing(routed, layout, cluster),
     }
     return add_up("tensor parallelism", parts)
 
 
 def outer_tensor_traffic(
-    model: Model, layout: Layout, sequence: Amount, recipe: Recipe, network: Network
-) -> Transfer:
+    model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
+) -> Traffic:
     """Of one micro-batch, forward and backward: embedding and head, each split by vocabulary."""
-    once = _summing(_tokens_bytes(model, layout, sequence, recipe), layout, network)
+    once = _summing(_tokens_bytes(model, layout, sequence, recipe), layout, cluster)
     return repeat("embedding and head", once, of(2, Unit.COUNT), "forward and backward")
 
 
 def context_traffic(
-    layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, network: Network
-) -> Transfer:
+    layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
+) -> Traffic:
     """Of one layer and micro-batch, forward: keys and values go round all chips of the ring.
 
     Backward sends twice as much: with them go their gradients.
     """
     c = layout.context
-    ring = group(c, layout.tensor, network)
+    ring = group(c, layout.tensor, cluster)
     attention = layer.attention
     heads = attention.heads if isinstance(attention, LatentAttention) else attention.kv_heads
     value_dim = (
         attention.value_head_dim if isinstance(attention, LatentAttention) else attention.head_dim
     )
     if c == 1:
-        return all_gather(0, ring, network)
+        return nothing("context parallelism")
     sizes = (heads, attention.head_dim, value_dim, recipe.activation_bytes)
     block = _keys_and_values_bytes(layout.micro_batch, sequence, c, *sizes, layout.tensor)
-    hop = send(block, crosses_nodes=ring.nodes > 1, network=network)
+    hop = send(block, crosses_nodes=ring.nodes > 1, cluster=cluster)
     return repeat("context parallelism", hop, of(c - 1, Unit.COUNT), RING_ATTENTION)
 
 
@@ -133,8 +134,8 @@ def _keys_and_values_bytes(
 
 
 def expert_traffic(
-    layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, network: Network
-) -> Transfer:
+    layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
+) -> Traffic:
     """Of one layer and micro-batch, forward: tokens to their experts, and back.
 
     Experts are taken to be chosen equally often. Chips of tensor parallelism send a part each.
@@ -143,8 +144,8 @@ def expert_traffic(
     active = block.active if isinstance(block, Experts) else 0
     tokens = _tokens_bytes(model, layout, sequence, recipe)
     routed = _routed_bytes(tokens, active, layout.stream_split)
-    among = group(layout.expert, layout.tensor, network)
-    once = all_to_all(routed if active else 0, among, network)
+    among = group(layout.expert, layout.tensor, cluster)
+    once = all_to_all(routed if active else 0, among, cluster)
     return repeat("expert parallelism", once, of(2, Unit.COUNT), "dispatch and combine")
 
 
@@ -154,18 +155,18 @@ def _routed_bytes(tokens: Bytes, active: Count, tensor: Chips) -> str:
 
 
 def pipeline_traffic(
-    model: Model, layout: Layout, sequence: Amount, recipe: Recipe, network: Network
-) -> Transfer:
+    model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
+) -> Traffic:
     """Of one micro-batch, from one stage to the next: what a chunk of layers passes on, forward.
 
     Each chip of tensor parallelism sends its part (Narayanan 2021, section 4.1). Backward sends
     the same, and every chunk of an interleaved schedule does.
     """
     if layout.pipeline == 1:
-        return all_gather(0, RankGroup(1, 1), network)
+        return nothing("pipeline")
     part = _passed_bytes(_tokens_bytes(model, layout, sequence, recipe), layout.tensor)
-    crosses = groups(layout, network).stages_cross_nodes
-    return send(part, crosses_nodes=crosses, network=network)
+    crosses = groups(layout, cluster).stages_cross_nodes
+    return send(part, crosses_nodes=crosses, cluster=cluster)
 
 
 @closed_form("passed on", Unit.BYTES, "Narayanan et al. 2021, arXiv 2104.04473, section 4.1")
@@ -174,31 +175,31 @@ def _passed_bytes(tokens: Bytes, tensor: Chips) -> str:
 
 
 def gradient_traffic(
-    parameters: Amount, layout: Layout, recipe: Recipe, network: Network, *, of_experts: bool
-) -> Transfer:
+    parameters: Amount, layout: Layout, recipe: Recipe, cluster: Cluster, *, of_experts: bool
+) -> Traffic:
     """Of the gradients of so many parameters of one chip, once.
 
     All-reduced; where states are shared, reduce-scattered in the group that shares them, and the
     shares all-reduced across groups.
     """
-    among = groups(layout, network)
+    among = groups(layout, cluster)
     size = _bytes(parameters, recipe.gradient_bytes).with_name("gradients")
     if layout.shard is Sharding.NONE:
         copies = group(
-            layout.replicas // (layout.expert if of_experts else 1), layout.tensor, network
+            layout.replicas // (layout.expert if of_experts else 1), layout.tensor, cluster
         )
-        return all_reduce(size, copies, network)
+        return all_reduce(size, copies, cluster)
     shards = among.expert_shards if of_experts else among.shards
-    parts = {"in_group": reduce_scatter(size, shards, network)}
+    parts = {"in_group": reduce_scatter(size, shards, cluster)}
     if among.copies.ranks > 1:
         share = _share_bytes(size, shards.ranks)
-        parts["across"] = all_reduce(share, among.copies, network)
+        parts["across"] = all_reduce(share, among.copies, cluster)
     return add_up("gradients", parts)
 
 
 def gather_traffic(
-    parameters: Amount, layout: Layout, recipe: Recipe, network: Network, *, of_experts: bool
-) -> Transfer:
+    parameters: Amount, layout: Layout, recipe: Recipe, cluster: Cluster, *, of_experts: bool
+) -> Traffic:
     """Of so many parameters of one chip, gathered once from those that share them.
 
     With parameters shared (ZeRO-3, FSDP) forward and backward need them, in every micro-batch; with
@@ -206,10 +207,10 @@ def gather_traffic(
     operands before any cast to 8 bits.
     """
     if layout.shard is Sharding.NONE:
-        return all_gather(0, RankGroup(1, 1), network)
-    among = groups(layout, network)
+        return nothing("weights")
+    among = groups(layout, cluster)
     size = _bytes(parameters, gathered_itemsize_bytes(recipe))
-    return all_gather(size, among.expert_shards if of_experts else among.shards, network)
+    return all_gather(size, among.expert_shards if of_experts else among.shards, cluster)
 
 
 def gathered_itemsize_bytes(recipe: Recipe) -> int:
@@ -217,14 +218,14 @@ def gathered_itemsize_bytes(recipe: Recipe) -> int:
     return min(recipe.weight_bytes, DTYPE_BYTES[recipe.activations])
 
 
-def _summing(payload: Quantity, layout: Layout, network: Network) -> Transfer:
+def _summing(payload: Quantity, layout: Layout, cluster: Cluster) -> Traffic:
     """The partial sums of tensor parallelism made whole, once."""
-    among = group(layout.tensor, 1, network)
+    among = group(layout.tensor, 1, cluster)
     if not layout.is_sequence_parallel:
-        return all_reduce(payload, among, network)
+        return all_reduce(payload, among, cluster)
     parts = {
-        "gather": all_gather(payload, among, network),
-        "scatter": reduce_scatter(payload, among, network),
+        "gather": all_gather(payload, among, cluster),
+        "scatter": reduce_scatter(payload, among, cluster),
     }
     return add_up("gather and scatter", parts)
 

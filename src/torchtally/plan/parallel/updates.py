@@ -5,12 +5,12 @@ p: stages.  m: micro-batches.
 
 from dataclasses import dataclass
 
-from torchtally.chips import Chip
+from torchtally.chips import Chip, Cluster
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.weights import Group
 from torchtally.plan.closed_form import Count, Number, ParameterCount, Seconds, closed_form
 from torchtally.plan.optimizers import Optimizer
-from torchtally.plan.parallel.communication import Network, Transfer, add_up, repeat
+from torchtally.plan.parallel.communication import Traffic, add_up, repeat
 from torchtally.plan.parallel.compute import optimizer_s
 from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.overlap import Overlap, exposed_by_layers_s
@@ -27,9 +27,9 @@ from torchtally.units import Unit
 class Updates:
     """Of the last stage, whose weights are the head's too."""
 
-    gradients: Transfer
+    gradients: Traffic
     """Once over all of the stage's weights."""
-    gathered: Transfer
+    gathered: Traffic
     """Once; nothing where nothing is shared."""
     units: Quantity
     """Layers, and the head: what is sent at once."""
@@ -41,8 +41,7 @@ def updates(
     layout: Layout,
     recipe: Recipe,
     optimizer: Optimizer,
-    chip: Chip,
-    network: Network,
+    cluster: Cluster,
 ) -> Updates:
     """What is sent for parameters layer by layer, and the optimizer's step."""
     stage = layout.pipeline - 1
@@ -55,13 +54,13 @@ def updates(
             continue
         unit = _a_unit(count, units)
         word = "experts" if of_experts else "others"
-        gradients[word] = gradient_traffic(unit, layout, recipe, network, of_experts=of_experts)
-        gathered[word] = gather_traffic(unit, layout, recipe, network, of_experts=of_experts)
+        gradients[word] = gradient_traffic(unit, layout, recipe, cluster, of_experts=of_experts)
+        gathered[word] = gather_traffic(unit, layout, recipe, cluster, of_experts=of_experts)
     return Updates(
         repeat("gradients", add_up("gradients of a unit", gradients), units),
         repeat("weights", add_up("weights of a unit", gathered), units),
         units,
-        _optimizer_s(model, layout, recipe, optimizer, chip),
+        _optimizer_s(model, layout, recipe, optimizer, cluster.chip),
     )
 
 

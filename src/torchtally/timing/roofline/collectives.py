@@ -1,45 +1,64 @@
-"""Collectives: a latency and the bytes over the link, bound NETWORK (the alpha-beta model).
+"""Collectives: the time of `timing.network`, bound NETWORK.
 
-A cost counts the payload. Of it, a ring moves over each device's link 2 * (n - 1) / n for an
-all-reduce and (n - 1) / n for a gather or scatter of n ranks (NCCL tests, PERFORMANCE.md). A call
-knows n only where the operator takes it; elsewhere the bound for many ranks is taken: 2 and 1.
-The link is the chip's own, within a node: across nodes it is slower, which a layer above knows.
+A call says how many ranks take part only where its operator takes it. Elsewhere a full node of the
+chip is taken, or two chips where no source says what node it is sold in.
 """
 
 from torchtally.chips import Chip, Cluster
+from torchtally.timing.network import CollectiveKind, RankGroup, collective
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import NOTHING, bound_kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call
 from torchtally.work import Cost
 
-LINK_SHARE = 0.82
-"""Of the link's speed, what NCCL reaches: 370 of 450 GB/s of NVLink 4, "protocol overhead (~20 %)",
-NVIDIA/nccl-tests issue 212."""
-
-ALPHA_S = 20e-6
-"""An estimate of the least time of a collective within a node: 13 us for 32 KiB between two
-RTX 2080 Ti over NVLink (NVIDIA/nccl-tests issue 44); more ranks take more hops."""
+KINDS: tuple[tuple[str, CollectiveKind | None], ...] = (
+    ("check_for_nan", None),
+    ("monitored_barrier", None),  # of gloo: on the host
+    ("barrier", "barrier"),
+    ("reduce_scatter", "reduce_scatter"),
+    ("allreduce", "all_reduce"),
+    ("all_reduce", "all_reduce"),
+    ("allgather", "all_gather"),
+    ("all_gather", "all_gather"),
+    ("alltoall", "all_to_all"),
+    ("all_to_all", "all_to_all"),
+    ("broadcast", "broadcast"),
+    ("reduce", "reduce"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+    ("p2p_ops", "send"),
+    ("send", "send"),
+    ("recv", "send"),
+)
+"""What an operator does, by the first of these that its name has."""
 
 
 def collective_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """Raises UsageError where no source gives the speed of the chip's link, nor of its host's."""
-    if cost.network_bytes == 0 and cost.bytes == 0:
+    kind = kind_of(call.name)
+    if kind is None or (kind != "barrier" and not (cost.network_bytes or cost.bytes)):
         return NOTHING
-    link = Cluster(chip, count=2, gpus_per_node=2).link_in_node
-    assert link.bytes_per_s_per_direction is not None
-    speed = LINK_SHARE * link.bytes_per_s_per_direction
+    group, cluster = ranks_of(call, chip)
+    transfer = collective(kind, cost.network_bytes, group, cluster)
     return bound_kernel(
         memory_s=cost.bytes / bandwidth_bytes_per_s(chip),
-        network_s=ALPHA_S + share_on_link(call) * cost.network_bytes / speed,
+        network_s=transfer.seconds,
         overhead_s=0.0,
     )
 
 
-def share_on_link(call: Call) -> float:
-    """Of the payload, what crosses one device's link in one direction."""
-    ranks = call.literal("group_size")
-    is_count = isinstance(ranks, int) and not isinstance(ranks, bool) and ranks > 0
-    part = (ranks - 1) / ranks if is_count and isinstance(ranks, int) else 1.0
-    is_all_reduce = "allreduce" in call.name or "all_reduce" in call.name
-    return (2 if is_all_reduce else 1) * part
+def kind_of(operator: str) -> CollectiveKind | None:
+    """What the ranks do together in this operator; None for what sends nothing between GPUs."""
+    name = operator.partition(".")[2]
+    return next(kind for part, kind in KINDS if part in name)
+
+
+def ranks_of(call: Call, chip: Chip) -> tuple[RankGroup, Cluster]:
+    """Those that the call names, or those of a node, side by side."""
+    room = chip.node.gpus if chip.node else None
+    named = call.literal("group_size")
+    is_count = isinstance(named, int) and not isinstance(named, bool) and named > 0
+    ranks = named if is_count and isinstance(named, int) else room or 2
+    cluster = Cluster(chip, count=ranks, gpus_per_node=room or ranks)
+    return RankGroup(ranks, cluster.nodes), cluster
