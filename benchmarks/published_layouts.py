@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measuring import parser, show, write
-from torchtally.chips.clusters import Cluster, cluster
+from torchtally.chips.clusters import cluster
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
@@ -50,8 +50,6 @@ class Row:
     recipe: str = "mixed"
     overlap: Overlap = field(default_factory=overlap_of)
     note: str = ""
-    memory_bandwidth_bytes_per_s: float | None = None
-    """Where the chips were not the ones of the table, but with this memory, 96 GB of it."""
     is_micro_batch_known: bool = True
     are_chunks_known: bool = True
 
@@ -159,7 +157,7 @@ def llama3() -> Iterator[Row]:
 
 
 def torchtitan() -> Iterator[Row]:
-    """Of H100s with 96 GB, 2.4 TB/s and a limit of 500 W, the power is not modelled.
+    """Of H100s with 96 GB, 2.4 TB/s and a limit of 500 W, whose power is not modelled.
 
     "Selective" there keeps every second product; the nearest here is to keep all.
     """
@@ -171,17 +169,17 @@ def torchtitan() -> Iterator[Row]:
     ):
         for chips, speed in zip((8, 128), speeds, strict=True):
             yield Row(
-                f"Llama 3 8B, {chips} chips, {how}", TITAN, small, f"{chips}xH100-SXM",
+                f"Llama 3 8B, {chips} chips, {how}", TITAN, small, f"{chips}xH100-SXM-96GB",
                 Layout(data=chips, shard=Sharding.ZERO3, micro_batch=2,
                        implementation=implementation),
-                2 * 8192 / speed, 8192, "amp", memory_bandwidth_bytes_per_s=2.4e12, note="500 W",
+                2 * 8192 / speed, 8192, "amp", note="500 W",
             )  # fmt: skip
     yield Row(
         "Llama 3 70B, 256 chips", "pytorch/torchtitan benchmarks/asyncTP_llama3_h100_2025-06",
-        middle, "256xH100-SXM",
+        middle, "256xH100-SXM-96GB",
         Layout(data=32, tensor=8, is_sequence_parallel=True, shard=Sharding.ZERO3, micro_batch=16,
                recompute=Recompute.FULL, implementation=fused),
-        16 * 8192 / (597.3 * 8), 8192, "amp", memory_bandwidth_bytes_per_s=2.4e12, note="500 W",
+        16 * 8192 / (597.3 * 8), 8192, "amp", note="500 W",
     )  # fmt: skip
     for model, speed, batch, sequence, how in (
         ("Llama 3 70B", 331, 1, 8192, Recompute.FULL),
@@ -203,7 +201,7 @@ def predicted(row: Row) -> Step:
     """The fastest of what is not published that fits; if nothing does, the smallest."""
     pricing = Pricing(
         Workload(
-            model=row.model, cluster=chips(row), sequence=row.sequence,
+            model=row.model, cluster=cluster(row.chips), sequence=row.sequence,
             recipe=recipe(row.recipe), optimizer=optimizer("adamw"), overlap=row.overlap,
         )
     )  # fmt: skip
@@ -212,18 +210,6 @@ def predicted(row: Row) -> Step:
     if not fitting:
         return min(steps, key=lambda step: step.memory.total.value)
     return min(fitting, key=lambda step: step.seconds.value)
-
-
-def chips(row: Row) -> Cluster:
-    chips = cluster(row.chips)
-    if row.memory_bandwidth_bytes_per_s is None:
-        return chips
-    chip = replace(
-        chips.chip, memory_bytes=96_000_000_000, program_memory_bytes=None,
-        memory_bandwidth_bytes_per_s=row.memory_bandwidth_bytes_per_s,
-        achieved_bandwidth_bytes_per_s=None,
-    )  # fmt: skip
-    return replace(chips, chip=chip)
 
 
 def layouts(row: Row) -> Iterator[Layout]:

@@ -23,14 +23,14 @@ from torchtally.plan.parallel.pipeline import in_flight
 from torchtally.plan.parallel.states import ChipStates
 from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
+from torchtally.timing.network.buffers import CONNECTION_BYTES
 from torchtally.units import Unit
 
-MIB = 1 << 20
-
 NCCL_CHANNELS = 24
-"""What NCCL says that it uses in a node of H100s ("24 coll channels" in its logs)."""
-NCCL_BUFFER_BYTES = 4 * MIB
-"""NCCL_BUFFSIZE, its default: of one channel and direction."""
+"""What NCCL says that it uses in a node of H100s ("24 coll channels" in its logs).
+
+Memory is asked for where the wires between chips are unknown, too, so they do not decide here.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +176,11 @@ def outside(layout: Layout, chip: Chip) -> Quantity:
 @closed_form(
     "context and buffers",
     Unit.BYTES,
-    "docs.nvidia.com/deeplearning/nccl/user-guide: NCCL_BUFFSIZE",
+    "NVIDIA/nccl 2.30.7, src/init.cc @5067397c: computeBuffSizes",
     "estimated: CUDA's context by its libraries, NCCL's buffers by its defaults",
 )
 def _outside_bytes(
     context: Bytes, groups: Count, channels: Count = NCCL_CHANNELS,
-    buffer: Bytes = NCCL_BUFFER_BYTES,
+    connection: Bytes = CONNECTION_BYTES,
 ) -> str:  # fmt: skip
-    return "context + groups * channels * 2 * buffer"
+    return "context + groups * channels * connection"

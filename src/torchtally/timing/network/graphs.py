@@ -69,8 +69,10 @@ def nvls(wires: Wires) -> Graph | None:
     heads = min(wires.group.per_node, MOST_HEADS)
     if not wires.has_multicast or heads < 2 or wires.link is None:
         return None
-    full = _fastest(wires.generation.grid_in_node, wires.link / (FULL_NODE + 1))
-    in_node = full * (FULL_NODE + 1) / (heads + 1)
+    grid = wires.generation.grid_in_node
+    in_node = _fastest(grid, wires.link / (max(heads, FULL_NODE) + 1))
+    if heads < FULL_NODE:
+        in_node *= (FULL_NODE + 1) / (heads + 1)
     if wires.card is None:
         return Graph(heads, in_node, in_node)
     between = _fastest(wires.generation.grid_between, wires.card * wires.cards / heads)

@@ -98,6 +98,8 @@ class Way:
     channels: int
     """Blocks of its kernel at most."""
     is_corrected: bool = False
+    steps: "Steps | None" = None
+    """Of a switch's pipeline."""
     plateau: float = 1.0
     plateau_bytes: int = 0
 
@@ -116,11 +118,44 @@ class Way:
 
     def bytes_per_s(self, payload_bytes: int) -> float:
         """Of the payload, once it moves."""
-        share = correction(self.protocol, payload_bytes) if self.is_corrected else 1.0
-        return GB * self.gb_per_s * share
+        speed = GB * self.gb_per_s
+        if self.is_corrected:
+            speed *= correction(self.protocol, payload_bytes)
+        if self.steps and payload_bytes:
+            # The first step is copied in before any is reduced, and the last one out after all.
+            speed /= 1 + min(self.steps.step_bytes(payload_bytes) / payload_bytes, 1.0)
+        return speed
 
     def seconds(self, payload_bytes: int) -> float:
         return self.latency_s(payload_bytes) + payload_bytes / self.bytes_per_s(payload_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The pipeline of NVLS: buffers are copied in, reduced by the switch, and copied out.
+
+    NCCL's model has no term for filling and draining it. Both copies are local and taken to last
+    half a step each: an estimate. Chunks shrink with the payload (calcCollChunking in
+    src/enqueue.cc).
+    """
+
+    at_once: int
+    """Chunks of a step: blocks times heads."""
+    largest_bytes: int
+    limits: tuple[tuple[int, int], ...]
+    """(steps, bytes): for fewer steps of the chunk so far, chunks of so many bytes."""
+
+    def step_bytes(self, payload_bytes: int) -> int:
+        chunk_bytes = self.largest_bytes
+        for steps, smaller_bytes in self.limits:
+            if payload_bytes < steps * self.at_once * chunk_bytes:
+                chunk_bytes = min(chunk_bytes, smaller_bytes)
+        return self.at_once * chunk_bytes
+
+
+KIB = 1024
+NVLS_LIMITS = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
+NVLS_TREE_LIMITS = ((4, 64 * KIB), (1, 32 * KIB))
 
 
 def correction(protocol: Protocol, payload_bytes: int) -> float:
@@ -235,7 +270,9 @@ def _nvls(kind: TunedKind, where: Wires) -> Iterator[Way]:
     # An all-reduce does both of its halves at once.
     wire = graph.channels * each * (2.0 if kind == "all_reduce" else (n - 1) / n)
     speed = wire * n / (2 * (n - 1)) if kind == "all_reduce" else wire
-    yield Way("NVLS", "simple", NVLINK_US["NVLS"]["simple"], speed, alike.nvls_channels[0])
+    blocks = alike.nvls_channels[0]
+    steps = Steps(blocks * graph.channels, 128 * KIB, NVLS_LIMITS)
+    yield Way("NVLS", "simple", NVLINK_US["NVLS"]["simple"], speed, blocks, steps=steps)
 
 
 def _nvls_trees(where: Wires) -> Iterator[Way]:
@@ -249,9 +286,13 @@ def _nvls_trees(where: Wires) -> Iterator[Way]:
     wire = graph.channels * min(each, between, alike.nvls_tree[min(nodes, 3) - 1])
     latency_us = NVLINK_US["NVLS"]["simple"]
     latency_us += 2 * int(math.log2(nodes)) * _hop_us("NVLSTree", "simple", where)
+    blocks = alike.nvls_channels[1]
+    # Many nodes wait for each other less with small chunks (ncclNvlsTuning, src/transport/nvls.cc).
+    largest_bytes = 64 * KIB if nodes >= 4 or alike is BLACKWELL else 128 * KIB
     yield Way(
-        "NVLSTree", "simple", latency_us, wire * n / (2 * (n - 1)), alike.nvls_channels[1],
+        "NVLSTree", "simple", latency_us, wire * n / (2 * (n - 1)), blocks,
         is_corrected=alike is BLACKWELL and where.cpu != "Arm",
+        steps=Steps(blocks * graph.channels, largest_bytes, NVLS_TREE_LIMITS),
     )  # fmt: skip
 
 
