@@ -27,7 +27,7 @@ FULL_MEMORY = (
 
 OPTIMISM = (
     "Predicted steps assume kernels at their best and chips at full clock: of 29 published "
-    "trainings the median took 18 % longer than predicted, the worst 86 % "
+    "trainings the median took 18 % longer than predicted, the worst 82 % "
     "(benchmarks/published_layouts.py)."
 )
 

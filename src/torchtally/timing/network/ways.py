@@ -98,7 +98,7 @@ class Way:
     channels: int
     """Blocks of its kernel at most."""
     is_corrected: bool = False
-    steps: "Steps | None" = None
+    steps: "Pipeline | None" = None
     """Of a switch's pipeline."""
     plateau: float = 1.0
     plateau_bytes: int = 0
@@ -131,7 +131,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class Pipeline:
     """The pipeline of NVLS: buffers are copied in, reduced by the switch, and copied out.
 
     NCCL's model has no term for filling and draining it. Both copies are local and taken to last
@@ -271,7 +271,7 @@ def _nvls(kind: TunedKind, where: Wires) -> Iterator[Way]:
     wire = graph.channels * each * (2.0 if kind == "all_reduce" else (n - 1) / n)
     speed = wire * n / (2 * (n - 1)) if kind == "all_reduce" else wire
     blocks = alike.nvls_channels[0]
-    steps = Steps(blocks * graph.channels, 128 * KIB, NVLS_LIMITS)
+    steps = Pipeline(blocks * graph.channels, 128 * KIB, NVLS_LIMITS)
     yield Way("NVLS", "simple", NVLINK_US["NVLS"]["simple"], speed, blocks, steps=steps)
 
 
@@ -292,7 +292,7 @@ def _nvls_trees(where: Wires) -> Iterator[Way]:
     yield Way(
         "NVLSTree", "simple", latency_us, wire * n / (2 * (n - 1)), blocks,
         is_corrected=alike is BLACKWELL and where.cpu != "Arm",
-        steps=Steps(blocks * graph.channels, largest_bytes, NVLS_TREE_LIMITS),
+        steps=Pipeline(blocks * graph.channels, largest_bytes, NVLS_TREE_LIMITS),
     )  # fmt: skip
 
 
