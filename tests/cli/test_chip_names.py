@@ -12,7 +12,10 @@ from tests.warm import warm
 from torchtally.cli import COMMANDS, main
 
 FAMILIES = {
-    "H100": ("H100-SXM (80 GB); others: H100-PCIe, H100-NVL", "NVIDIA H100 80GB HBM3"),
+    "H100": (
+        "H100-SXM (80 GB); others: H100-SXM-96GB, H100-PCIe, H100-NVL",
+        "NVIDIA H100 80GB HBM3",
+    ),
     "A100": (
         "A100-SXM (80 GB); others: A100-PCIe-40GB, A100-PCIe, A100-SXM-40GB",
         "NVIDIA A100-SXM4-80GB",

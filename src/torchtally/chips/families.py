@@ -1,7 +1,7 @@
 """Names that people give to a family of chips, and the variant that each is taken for.
 
 A family's name is an answer to "which chip?" only where it is said which variant was taken:
-`tally run --gpu H100` prints "H100: taken as H100-SXM (80 GB); others: H100-PCIe, H100-NVL".
+`tally run --gpu H100` prints "H100: taken as H100-SXM (80 GB); others: H100-PCIe, ...".
 """
 
 import re
