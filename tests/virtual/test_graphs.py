@@ -8,6 +8,7 @@ from torch.nn import functional as F
 import torchtally
 from tests.traces import accounted, ops, traced
 from torchtally.ledger import Ledger
+from torchtally.steps import course_of
 from torchtally.timing.targets import roofline
 from torchtally.trace import Phase
 
@@ -88,6 +89,27 @@ def test_a_replayed_step_is_a_training_step_of_the_same_flops():
     eager, replayed = accounted(train_eagerly), accounted(train_in_a_graph)
     assert len(replayed.trace.step_ends) == len(eager.trace.step_ends) == 4
     assert flops_by_phase(replayed) == flops_by_phase(eager)
+
+
+def test_replays_are_steps_alike_whatever_was_captured():
+    """The batch is copied in before each replay, at a tick at which the capture began."""
+
+    def script() -> None:
+        model, optimizer = model_and_optimizer()
+        x = torch.randn(16, 64, device="cuda")
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            model(x).sum().backward()
+            optimizer.step()
+        for _ in range(3):
+            x.copy_(torch.randn(16, 64))
+            graph.replay()
+
+    course = course_of(traced(script))
+    assert [step.like for step in course.steps] == [1, 2, 2, 2]
 
 
 def test_the_host_issues_a_graph_at_once():

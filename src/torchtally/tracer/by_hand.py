@@ -77,7 +77,8 @@ class HandUpdates:
         self, invocation: Invocation, outputs: Sequence[int], tick: int, *, is_in_module: bool
     ) -> Phase:
         """Of an operator outside of backward passes. May end a step before it."""
-        if not self.is_active:
+        # `w.data` and `w.detach()` dispatch a detach with gradients enabled: no pass reads w yet.
+        if not self.is_active or invocation.operator.name == "aten.detach":
             return Phase.FORWARD
         builds_graph = torch.is_grad_enabled() and self._leaves_read(invocation)
         if not (self._gradients or self._derived or self._updated):

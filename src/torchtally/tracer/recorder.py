@@ -96,7 +96,7 @@ class Recorder:
         self.modules = Modules(self._stacks, self._root_called)
         self._sites: list[Site] = []
         self._site_numbers: dict[Any, int] = {}
-        self._forward: dict[int, tuple[int, int]] = {}
+        self._forward: dict[int, tuple[int, int | None]] = {}
         """Site and tick of the operator that made an autograd node, by its sequence number."""
         self._differentiated: set[int] = set()
         self._ops: list[Op] = []
@@ -127,6 +127,7 @@ class Recorder:
         )
         """Finds updates of weights, as long as there is no torch optimizer, whose steps count."""
         self._last_captured: Captured | None = None
+        self._is_capturing = False
         self.step_replayed: Callable[[Optimizer], None] = ignore_step
         """Called when a CUDA graph has run an optimizer's step."""
 
@@ -249,7 +250,9 @@ class Recorder:
     def operator_captured(self, invocation: Invocation, outputs: Sequence[Tensor]) -> Captured:
         """What a CUDA graph will run at each replay, with the phase of its capture."""
         call, came_in, went_out = self._calls.of(invocation, outputs)
+        self._is_capturing = True
         phase, _ = self._place(invocation, outputs, went_out)
+        self._is_capturing = False
         self._last_captured = Captured(call, phase, came_in, went_out)
         return self._last_captured
 
@@ -355,7 +358,9 @@ class Recorder:
         The dispatch mode runs below autograd, which makes the node before it calls the kernel
         (VariableType, tools/autograd/gen_variable_type.py): the counter is one ahead of it.
         """
-        self._forward.setdefault(private.next_sequence_number() - 1, (site, self.clock))
+        # What a CUDA graph captures runs at other moments than this.
+        tick = None if self._is_capturing else self.clock
+        self._forward.setdefault(private.next_sequence_number() - 1, (site, tick))
 
     def _backward_site(self, node: Any, walk: Walk) -> int:
         site = None if node is None else self._origin(node)
@@ -366,8 +371,10 @@ class Recorder:
         origin = self._forward.get(private.sequence_number(node))
         if origin is None:
             return None
-        self._differentiated.add(origin[1])
-        return origin[0]
+        site, tick = origin
+        if tick is not None:
+            self._differentiated.add(tick)
+        return site
 
     def _caller_of_backward(self, place: Place, walk: Walk) -> int:
         """The site of the call of backward."""
