@@ -23,6 +23,7 @@ STAS_NCCL = "stas00/ml-engineering network/benchmarks/README.md @0cc3de5: nccl-t
 STAS_TORCH = "stas00/ml-engineering network/benchmarks/README.md @0cc3de5: through PyTorch"
 AZURE = "Azure/AI-benchmarking-guide Azure_Results/{}_results.md: NCCL {}"
 VTRAIN = "VIA-Research/vTrain trace/a100 @f8dda84: nccl-tests, version unknown"
+VTRAIN_V100 = "VIA-Research/vTrain trace/v100 @f8dda84: nccl-tests, version unknown"
 COREWEAVE = "coreweave/nccl-tests pull request 43"
 
 
@@ -59,6 +60,7 @@ def rows() -> Iterator[Measured]:
     yield from h200_by_size()
     yield from azure()
     yield from vtrain()
+    yield from meshes()
     yield from many_nodes()
 
 
@@ -124,6 +126,25 @@ def vtrain() -> Iterator[Measured]:
     for ranks, speeds in VTRAIN_GB_PER_S.items():
         for mebibytes, speed in zip(VTRAIN_MIB, speeds, strict=True):
             yield Measured(VTRAIN, "8xA100-SXM", RankGroup(ranks), mebibytes * MIB, speed)
+
+
+MESH_GB_PER_S: dict[int, tuple[float, float, float]] = {
+    2: (14.95, 22.38, 22.55),
+    3: (18.63, 44.65, 45.14),
+    4: (23.38, 83.74, 85.36),
+    5: (18.46, 36.36, 37.17),
+    6: (17.57, 45.26, 45.74),
+    7: (21.99, 84.24, 87.01),
+    8: (22.96, 128.88, 134.51),
+}
+
+
+def meshes() -> Iterator[Measured]:
+    """The first GPUs of a DGX-1."""
+    for ranks, speeds in MESH_GB_PER_S.items():
+        for mebibytes, speed in zip((1, 64, 1024), speeds, strict=True):
+            size = mebibytes * MIB
+            yield Measured(VTRAIN_V100, "8xV100-SXM-32GB", RankGroup(ranks), size, speed)
 
 
 B200_NODES_GB_PER_S = (

@@ -711,6 +711,16 @@ def test_the_chip_in_the_help_works(tmp_path, capsys):
         ("[chip.peaks]", "compute_capability = 9.0\n[chip.peaks]", "in [9, 0], found 9.0"),
         ("[chip.peaks]", "aliases = 'M1'\n[chip.peaks]", "aliases: expected a list of texts"),
         ("[chip.peaks]", "link = 'NVLink'\n[chip.peaks]", "link: expected a table"),
+        (
+            "[chip.peaks]",
+            "link = { name = 'X', mesh = 'cube' }\n[chip.peaks]",
+            "Mine-1: link: mesh: no such mesh; known are hybrid cube",
+        ),
+        (
+            "[chip.peaks]",
+            "link = { name = 'X', has_multicast = 1 }\n[chip.peaks]",
+            "Mine-1: link: has_multicast: expected true or false, found 1",
+        ),
         ("[chip.peaks]", "price = {}\n[chip.peaks]", "Mine-1: price: usd_per_hour: is missing"),
         (
             "[chip.peaks]",

@@ -55,6 +55,8 @@ class Link:
     """How many chips it joins at most, as 2 for a bridge. None: all those of a node."""
     has_multicast: bool = False
     """Its switch sends to many and adds up on the way (NVLink SHARP), so NCCL can use NVLS."""
+    mesh: str = ""
+    """How links join chips of a node directly, where there is no switch: a name of `MESHES`."""
     latency_s: float | None = None
     """What it takes longer than InfiniBand or RoCE within one data centre. None: nothing."""
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from torchtally.chips.chip import PEAK_DTYPES, Chip, Node, Peak, Price
 from torchtally.chips.families import families
+from torchtally.chips.meshes import MESHES
 from torchtally.chips.names import essences
 from torchtally.errors import UsageError
 from torchtally.reading import parse_toml, read_text
@@ -149,7 +150,7 @@ def _chip(row: _Row) -> Chip:
     if not sizes:
         raise row.wrong("memory_bytes", "is missing (memory_label_bytes would do)")
     rate = "memory_bandwidth_bytes_per_s"
-    return row.read(
+    chip = row.read(
         Chip,
         memory_bytes=row.value(sizes[0], int),
         is_memory_estimated=sizes[0] != "memory_bytes",
@@ -158,6 +159,9 @@ def _chip(row: _Row) -> Chip:
         sources=_sources(row),
         node=row.below("node", source=source).read(Node) if "node" in row.values else None,
     )
+    if chip.link and chip.link.mesh and chip.link.mesh not in MESHES:
+        raise row.below("link").wrong("mesh", f"no such mesh; known are {', '.join(MESHES)}.")
+    return chip
 
 
 def _sources(row: _Row) -> Mapping[str, str]:

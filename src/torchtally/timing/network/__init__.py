@@ -2,6 +2,7 @@
 
 group       how many ranks, on how many nodes
 generation  what NCCL counts on, for each generation of GPUs
+meshes      rings through chips that are joined without a switch
 wires       the links and cards of a cluster that a group uses
 graphs      channels that NCCL's search finds over them, and their speeds
 ways        algorithms and protocols for a collective: latency and bandwidth

@@ -2,7 +2,7 @@
 
 The search tries speeds of a fixed grid and counts channels that fit into links and cards. Its
 answer is computed here for nodes whose chips all reach each other alike (a switch, a bridge, the
-host); direct links of unequal number, as in DGX-1, are taken as a switch.
+host); of a mesh, `wires` gives the links that rings find in it.
 
 Source: ncclTopoCompute and ncclTopoDupChannels in src/graph/search.cc, NVIDIA/nccl @5067397c.
 """

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from torchtally.chips import Cluster
+from torchtally.chips import Cluster, Link
+from torchtally.chips.meshes import MESHES
 from torchtally.timing.network.generation import (
     CARD_SHARE,
     GB,
@@ -13,6 +14,7 @@ from torchtally.timing.network.generation import (
     link_share,
 )
 from torchtally.timing.network.group import RankGroup
+from torchtally.timing.network.meshes import rings
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,25 @@ class Wires:
         return self.card * self.cards / self.group.per_node
 
 
+def _part(link: Link, chips: int) -> float:
+    """Of a chip's links, those that a ring through so many of a node finds: all, by a switch."""
+    mesh = MESHES.get(link.mesh)
+    return rings(mesh, chips) / mesh.links_per_chip if mesh else 1.0
+
+
 @lru_cache(maxsize=1024)
 def wires(group: RankGroup, cluster: Cluster) -> Wires:
     """Raises UsageError where no source gives the speed of a link that is needed."""
     chip, link, is_nvlink = cluster.chip, None, False
     if group.ranks > group.nodes:
         inside = cluster.link_in_node
+        part = _part(inside, -(-group.ranks // group.nodes))
+        if not part and chip.host_link:
+            inside, part = chip.host_link, 1.0
         assert inside.bytes_per_s_per_direction is not None
         is_nvlink = inside is chip.link and "PCIe" not in inside.name
-        link = (link_share(chip) if is_nvlink else PCIE_SHARE) * inside.bytes_per_s_per_direction
+        share = link_share(chip) if is_nvlink else PCIE_SHARE
+        link = share * part * inside.bytes_per_s_per_direction
     card, cards, latency_s = None, 0, None
     if group.nodes > 1:
         network = cluster.link_between_nodes
