@@ -95,7 +95,7 @@ def _seconds(transfer: Transfer, payload: Quantity) -> Quantity:
         Unit.SECONDS,
         "latency_s + payload / payload_bytes_per_s",
         NCCL,
-        transfer.way,
+        transfer.way.removeprefix("pairwise").strip(),
         latency_s=of(transfer.latency_s, Unit.SECONDS, "latency"),
         payload=payload,
         payload_bytes_per_s=of(transfer.payload_bytes_per_s, Unit.BYTE_PER_S, "speed"),

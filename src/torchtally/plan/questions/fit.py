@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.parallel.chip_memory import ChipMemory
+from torchtally.plan.parallel.communication import NCCL
 from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pricing import step as step_of
@@ -158,6 +159,10 @@ def time_table(step: Step) -> Table:
     """Where the step's time goes."""
     parts, whole = step.parts, step.parts.total.value
     words = {degree.name: degree.words.replace("-", " ") for degree in DEGREES}
+    # Of the bubble, which other stages' collectives fill, none is its own.
+    ways = {name: collectives(parts.seconds[name]) for name in words}
+    ways_column = (Column("collectives", "collectives", Unit.TEXT, rank=1),)
+    is_named = any(ways.values())
     rows = sorted(parts.seconds.items(), key=lambda item: -item[1].value)
     return Table(
         title=f"Time of a step, bound by {step.bound}",
@@ -165,12 +170,24 @@ def time_table(step: Step) -> Table:
             Column("part", "part", Unit.NAME),
             Column("seconds", "time", Unit.SECONDS),
             Column("share", "share", Unit.FRACTION),
+            *(ways_column if is_named else ()),
         ),
         rows=tuple(
-            (words.get(name, name), quantity.value, quantity.value / whole if whole else 0.0)
+            (
+                words.get(name, name),
+                quantity.value,
+                quantity.value / whole if whole else 0.0,
+                *((ways.get(name, ""),) if is_named else ()),
+            )
             for name, quantity in rows
             if quantity.value
         ),
-        totals=(None, whole, 1.0),
+        totals=(None, whole, 1.0, *((None,) if is_named else ())),
         note="Network: communication that does not overlap with compute.",
     )
+
+
+def collectives(seconds: Quantity) -> str:
+    """What is sent in this time, and NCCL's way of doing so: "all-reduce NVLS, send LL"."""
+    sent = [step for step in seconds.working() if step.source == NCCL]
+    return ", ".join(dict.fromkeys(f"{step.name} {step.note}".strip() for step in sent))

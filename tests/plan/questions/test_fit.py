@@ -1,0 +1,28 @@
+"""The tables of `tally plan`: where a step's time goes."""
+
+from tests.plan.parallel.builders import llama, workload
+from torchtally.plan.parallel.layout import Layout, Sharding
+from torchtally.plan.parallel.pricing import step
+from torchtally.plan.questions.fit import time_table
+
+
+def named(chips: str, layout: Layout) -> dict[object, object]:
+    """What each part of the step sends, by the table's last column."""
+    table = time_table(step(workload(llama(), chips), layout))
+    assert [column.name for column in table.columns][-1] == "collectives"
+    return {row[0]: row[-1] for row in table.rows}
+
+
+def test_the_time_of_a_step_names_collectives_and_their_ways() -> None:
+    found = named("8xH100-SXM", Layout(data=2, tensor=2, pipeline=2, micro_batches=4))
+    assert str(found["tensor parallel"]).startswith("all-reduce ring")
+    assert found["pipeline"] == "send"
+    assert found["compute"] == found["bubble"] == ""
+    shared = named("8xH100-SXM", Layout(data=8, shard=Sharding.ZERO3))
+    assert "reduce-scatter ring" in str(shared["data parallel"])
+    assert "all-gather ring" in str(shared["data parallel"])
+
+
+def test_one_chip_sends_nothing() -> None:
+    table = time_table(step(workload(llama(), "1xH100-SXM"), Layout()))
+    assert [column.name for column in table.columns] == ["part", "seconds", "share"]
