@@ -110,6 +110,13 @@ def test_published_times(tmp_path: Path) -> None:
     assert found["median_error"] < 0.3
 
 
+def test_published_collectives(tmp_path: Path) -> None:
+    """The network model beside what others measured: within 20 % in the median."""
+    found = figures(tmp_path, "published_collectives")
+    assert len(found["rows"]) > 150
+    assert found["median_error"] < 0.2
+
+
 def test_allocator(tmp_path: Path) -> None:
     """The model takes more than counting alone, and both took something."""
     found = figures(tmp_path, "allocator", "--layers", "1")
