@@ -644,3 +644,31 @@ def test_every_private_call_has_its_test():
     tested = set(re.findall(r"private\.(\w+)", Path(__file__).read_text()))
     assert public - tested == set()
     assert len(public) > 15
+
+
+def test_a_group_without_a_network():
+    """Made by torch over an idle backend, found by its name, and forgotten."""
+    names = private.group_names()
+    module = private.distributed_module()
+    for owner, name in names.values():
+        assert hasattr(owner, name)
+    backend = private.make_idle_backend(1, 4)
+    assert (backend.rank(), backend.size()) == (1, 4)
+    module.init_process_group("fake", store=torch.distributed.HashStore(), rank=0, world_size=2)
+    group = torch.distributed.group.WORLD
+    assert private.process_group(group) is group
+    assert private.process_group(group.group_name) == group
+    assert private.process_group(group.boxed()) == group
+    private.forget_process_groups()
+    assert not torch.distributed.is_initialized()
+    private.forget_process_groups()
+
+
+def test_where_dtensor_finds_shapes_and_draws():
+    collectives = private.functional_collectives()
+    assert hasattr(collectives, private.WRAP_FUNCTIONAL)
+    for owner, name in (private.dtensor_shapes(), private.dtensor_propagation()):
+        assert callable(getattr(owner, name))
+    from torch._prims import rng_prims
+
+    assert private.DTENSOR_RANDOM in Path(rng_prims.__file__).read_text()

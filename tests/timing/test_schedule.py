@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from torchtally.timing.calibration import Issue
 from torchtally.timing.roofline import Bound, Kernel
-from torchtally.timing.schedule import CallTime, Slot, schedule
+from torchtally.timing.schedule import CallTime, schedule
+from torchtally.timing.slots import Slot
 from torchtally.trace import Op, Phase
 from torchtally.work import Kind
 

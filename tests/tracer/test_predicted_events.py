@@ -21,7 +21,11 @@ class Predicting:
         self.told: list[tuple[int, tuple[int, ...]]] = []
         self.host_s = 0.0
 
-    def advance(self, calls: object, ops: Sequence[Op], waits: Sequence[int], tick: int) -> None:
+    def join(self, world: object, groups: object) -> None: ...
+
+    def advance(
+        self, calls: object, ops: Sequence[Op], waits: Sequence[int], tick: int, streams: object
+    ) -> None:
         self.told.append((len(ops), tuple(waits)))
         self.ops = ops
 

@@ -14,7 +14,7 @@ from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
 from torchtally.report.document import in_words
 from torchtally.timing.roofline import Bound, Roofline
-from torchtally.timing.schedule import Slot
+from torchtally.timing.slots import Slot
 from torchtally.views.money import (
     Extent,
     Training,

@@ -85,6 +85,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--gpu", metavar="NAME",
                         help="the chip to simulate; `tally gpus` lists them (default: the one that "
                         "TALLY_GPU names, else H100-SXM)")  # fmt: skip
+    parser.add_argument("--rank", type=int, default=0, metavar="N",
+                        help="of several GPUs (--gpu 8xH100-SXM): the rank to simulate (default "
+                        "0)")  # fmt: skip
     parser.add_argument("--steps", type=step_count, metavar="N|all",
                         help="stop after N training steps in all; 'all' runs the script to its end "
                         "(default: after 2 steps of the same model; the second one is the steady "
@@ -128,11 +131,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Run the script and report; the exit code is the script's."""
-    from torchtally.timing.targets import target as target_of
+    from torchtally.timing.targets import cluster_of
 
     if args.script is None and args.module is None and args.code is None:
         raise UsageError("which script?\nGive one: `tally run train.py`, -m MODULE or -c CODE.")
-    target = target_of(gpu_or_default(args.gpu, is_quiet=args.quiet))
+    args.gpus = cluster_of(gpu_or_default(args.gpu, is_quiet=args.quiet))
+    target = args.gpus.chip
     check_columns(args.columns)
     # Absolute, since the script may change the directory.
     args.trace_place = place_of(args.output, "-o")
@@ -161,7 +165,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     from torchtally.timing.targets import roofline
     from torchtally.tracer.idle import IDLE_EXIT, complaint
     from torchtally.tracer.script import run
-    from torchtally.tracer.session import recording
+    from torchtally.tracer.session import recording, world_of
     from torchtally.tracer.stopper import ScriptOutcome, Stopper
 
     stderr = sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (2>&- closed it)
@@ -213,6 +217,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
             host_clock=args.host_clock,
             written=isolated.written,
             facts=isolated.facts,
+            world=world_of(args.gpus, args.rank),
         ) as recording_session,
     ):
         progress.operators = lambda: recording_session.recorder.clock

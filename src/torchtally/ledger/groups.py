@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from torchtally.ledger.delegation import line, own_line
 from torchtally.ledger.total import Entry, Line, Path, Total
-from torchtally.timing.schedule import Slot
+from torchtally.timing.slots import Slot
 from torchtally.trace import Phase
 from torchtally.work import Kind
 

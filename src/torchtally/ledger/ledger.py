@@ -24,7 +24,7 @@ from torchtally.memory import Memory
 from torchtally.shown import Shown
 from torchtally.steps import Course, Period
 from torchtally.timing.roofline import Bound, Roofline
-from torchtally.timing.schedule import Slot
+from torchtally.timing.slots import Slot
 from torchtally.trace import Phase, Trace
 from torchtally.work import Kind
 from torchtally.work.convention import Convention

@@ -9,7 +9,8 @@ from torchtally.errors import UsageError
 from torchtally.ledger.pricing import CallCost
 from torchtally.ledger.total import Entry, Untimed
 from torchtally.timing.roofline import Roofline
-from torchtally.timing.schedule import NOTHING, CallTime, Slot, call_time, no_time, schedule
+from torchtally.timing.schedule import CallTime, call_time, no_time, schedule
+from torchtally.timing.slots import NOTHING, Slot
 from torchtally.trace import Call, Phase, Trace
 from torchtally.work import Kind
 
@@ -42,6 +43,7 @@ def predict_times(
     trace: Trace, costs: Sequence[CallCost], roofline: Roofline, reported: Iterable[Entry]
 ) -> Times:
     """`reported` are the entries whose missing times are listed."""
+    roofline = roofline.within(trace.world, trace.groups)
     answers = [_call_time(*pair, roofline) for pair in zip(trace.calls, costs, strict=True)]
     times = [time for time, _ in answers]
     failures = Counter(
@@ -65,7 +67,7 @@ def _slots(trace: Trace, times: Sequence[CallTime], roofline: Roofline) -> tuple
     slots = [NOTHING] * len(trace.ops)
     for part in places.values():
         ops = [trace.ops[place] for place in part]
-        timed = schedule(ops, times, trace.waits, trace.step_ends, roofline)
+        timed = schedule(ops, times, trace.waits, trace.step_ends, roofline, trace.stream_waits)
         for place, slot in zip(part, timed, strict=True):
             slots[place] = slot
     return tuple(slots)

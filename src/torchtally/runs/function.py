@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from torchtally.chips import Chip
+from torchtally.chips import Chip, Cluster
 from torchtally.isolation import Writes
 from torchtally.isolation.run import isolation
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline
-from torchtally.timing.targets import roofline
+from torchtally.timing.targets import cluster_of, roofline
 from torchtally.trace import Ending, Trace
 from torchtally.tracer.recorder import PLACEHOLDER_LIMIT
-from torchtally.tracer.session import Predictor, recording
+from torchtally.tracer.session import Predictor, recording, world_of
 from torchtally.tracer.steps import StepLimit, StepsDone
 
 
@@ -18,6 +18,7 @@ def run(
     function: Callable[[], object],
     *,
     gpu: str | Chip,
+    rank: int = 0,
     steps: int | None = None,
     nonzero_fraction: float = 1.0,
     memory_is_limited: bool = True,
@@ -32,7 +33,10 @@ def run(
     Args:
         function: called once, without arguments; it may build its model inside or use one made
             before, moved to "cuda" inside.
-        gpu: the chip to simulate, by any name `tally gpus` lists.
+        gpu: the chip to simulate, by any name `tally gpus` lists; of a cluster with the number of
+            GPUs, or of nodes and of GPUs in each: "8xH100-SXM", "16x8xH100-SXM".
+        rank: of several GPUs, the one that `function` runs as, counted node by node. It finds the
+            environment that torchrun sets.
         steps: stop after so many optimizer steps; None runs to the end.
         nonzero_fraction: share of a mask taken to be true where a shape depends on values
             unknown to the simulation.
@@ -52,7 +56,8 @@ def run(
     Whatever `function` raises is raised here. Raises UnknownChipError for an unknown GPU.
     """
     name = getattr(function, "__qualname__", repr(function))
-    roofline_of_chip = Roofline(gpu) if isinstance(gpu, Chip) else roofline(gpu)
+    gpus = Cluster(gpu) if isinstance(gpu, Chip) else cluster_of(gpu)
+    roofline_of_chip = Roofline(gpu) if isinstance(gpu, Chip) else roofline(gpus.chip.name)
     with (
         isolation(writes, files) as isolated,
         recording(
@@ -66,6 +71,7 @@ def run(
             host_clock=host_clock,
             written=isolated.written,
             facts=isolated.facts,
+            world=world_of(gpus, rank),
         ) as recording_,
     ):
         ending = Ending("exit")

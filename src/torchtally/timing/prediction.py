@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from torchtally.errors import UsageError
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.schedule import CallTime, DeviceQueue, call_time, issue_by_phase, no_time
-from torchtally.trace import Call, Op
+from torchtally.timing.streams import DeviceStreams
+from torchtally.trace import Call, Op, ProcessGroup, StreamWait, World
 from torchtally.work import Kind, cost_of
 
 
@@ -21,6 +22,10 @@ class Prediction:
     def __init__(self, roofline: Roofline) -> None:
         self._roofline = roofline
         self._queue = DeviceQueue()
+        self._streams: DeviceStreams | None = None
+        """In place of the queue, where the run communicates."""
+        self._stream_waits = 0
+        """How many of the run's waits of streams are passed."""
         self._issue_s: list[dict[int, float]] = []
         """By the call's number."""
         self._kernel_s: list[float] = []
@@ -33,10 +38,21 @@ class Prediction:
     @property
     def host_s(self) -> float:
         """Since the beginning of the run, for the host."""
-        return self._queue.host_s
+        return (self._streams or self._queue).host_s
+
+    def join(self, world: World, groups: Sequence[ProcessGroup]) -> None:
+        """The run is one rank of several; groups are those that it has made so far."""
+        if world.size > 1:
+            self._roofline = self._roofline.within(world, groups)
+            self._streams = DeviceStreams()
 
     def advance(
-        self, calls: Sequence[Call], ops: Sequence[Op], waits: Sequence[int], tick: int
+        self,
+        calls: Sequence[Call],
+        ops: Sequence[Op],
+        waits: Sequence[int],
+        tick: int,
+        stream_waits: Sequence[StreamWait] = (),
     ) -> None:
         """Place what has run since the last time, of all that has run so far.
 
@@ -46,6 +62,9 @@ class Prediction:
             time = self._time(call)
             self._issue_s.append(issue_by_phase(self._roofline.issue, time))
             self._kernel_s.append(time.kernel.seconds)
+        if self._streams is not None:
+            self._advance_streams(self._streams, ops, waits, tick, stream_waits)
+            return
         queue, is_host = self._queue, self._roofline.is_host
         for op in ops[len(self._ticks) :]:
             self._pass_waits(waits, op.clock)
@@ -55,14 +74,37 @@ class Prediction:
             self._done_s.append(queue.device_s)
         self._pass_waits(waits, tick)
 
+    def _advance_streams(
+        self,
+        streams: DeviceStreams,
+        ops: Sequence[Op],
+        waits: Sequence[int],
+        tick: int,
+        stream_waits: Sequence[StreamWait],
+    ) -> None:
+        def pass_waits(tick: int) -> None:
+            while self._stream_waits < len(stream_waits):
+                if stream_waits[self._stream_waits].tick > tick:
+                    break
+                streams.wait_for(stream_waits[self._stream_waits])
+                self._stream_waits += 1
+            self._pass_waits(waits, tick)
+
+        for op in ops[len(self._ticks) :]:
+            pass_waits(op.clock)
+            streams.run(op, self._issue_s[op.call][id(op.phase)], self._kernel_s[op.call])
+            self._ticks.append(op.clock)
+            self._done_s.append(streams.device_s)
+        pass_waits(tick)
+
     def _pass_waits(self, waits: Sequence[int], tick: int) -> None:
         while self._waits < len(waits) and waits[self._waits] <= tick:
-            self._queue.wait()
+            (self._streams or self._queue).wait()
             self._waits += 1
 
     def sleep(self, seconds: float) -> None:
         """The host does nothing for a while; the device goes on."""
-        self._queue.host_s += seconds
+        (self._streams or self._queue).host_s += seconds
 
     def between(self, first_tick: int, end_tick: int) -> float:
         """The device's seconds for operators at first_tick <= t < end_tick, and its idle time

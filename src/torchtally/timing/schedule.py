@@ -6,8 +6,9 @@ time the device idled waiting for it. So the times of the operators sum to the t
 
 A CPU is host and device in one: issuing and computing follow each other.
 
-Not modelled: streams beside each other (operators of all streams run in the order they were issued
-in), and the limit of the queue (1024 launches), which a host that far ahead would wait for.
+Where a run has collectives, streams run beside each other: `timing/streams.py`. Elsewhere operators
+of all streams run in the order they were issued in. Not modelled: the limit of the queue (1024
+launches), which a host that far ahead would wait for.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,18 +17,10 @@ from typing import NamedTuple
 from torchtally.timing.calibration import Issue
 from torchtally.timing.roofline import Bound, Kernel, Roofline
 from torchtally.timing.roofline.launches import launches_of
-from torchtally.trace import Call, Op, Phase
+from torchtally.timing.slots import NOTHING, Slot, share_idle
+from torchtally.timing.streams import slots_on_streams
+from torchtally.trace import Call, Op, Phase, StreamWait
 from torchtally.work import Cost, Kind
-
-
-class Slot(NamedTuple):
-    """An operator's part of the time."""
-
-    seconds: float
-    """From the end of the operator before: `kernel_s` and idle time."""
-    kernel_s: float
-    bound: Bound
-    is_calibrated: bool
 
 
 class CallTime(NamedTuple):
@@ -84,27 +77,28 @@ class DeviceQueue:
         self.device_s = self.host_s
 
 
-NOTHING = Slot(0.0, 0.0, Bound.OVERHEAD, False)
-"""Of a view, before it is charged for idle time. One object for all: views are most of a trace."""
-
-
 def schedule(
     ops: Sequence[Op],
     times: Sequence[CallTime],
     waits: Iterable[int],
     ends: Iterable[int],
     roofline: Roofline,
+    stream_waits: Sequence[StreamWait] = (),
 ) -> list[Slot]:
     """When every operator runs, in turn.
 
     `times` are those of the trace's calls, by number; `waits` the ticks before which the host
-    waited for the device; `ends` the ticks at which a training step ends.
+    waited for the device; `ends` the ticks at which a training step ends. Streams run beside each
+    other where the run has a collective.
     """
     issue_s_by_call = [issue_by_phase(roofline.issue, time) for time in times]
     issued = [issue_s_by_call[op.call][id(op.phase)] for op in ops]
     kernels = [times[op.call].kernel for op in ops]
     if roofline.is_host:
         return list(map(slot_in_line, issued, kernels))
+    if any(time.kind is Kind.COMMUNICATION for time in times):
+        is_network = [times[op.call].kind is Kind.COMMUNICATION for op in ops]
+        return slots_on_streams(ops, issued, kernels, is_network, waits, iter(ends), stream_waits)
     return slots_beside(ops, issued, kernels, iter(waits), iter(ends))
 
 
@@ -146,24 +140,6 @@ def slots_beside(
         bound = kernel.bound if kernel_s >= idle_s else Bound.OVERHEAD
         slots.append(Slot(idle_s + kernel_s, kernel_s, bound, kernel.is_calibrated))
     return slots
-
-
-def share_idle(
-    idle_s: float, issue_s: float, since_launch: Sequence[tuple[int, float]], slots: list[Slot]
-) -> float:
-    """Share idle time among the operators that the host issued since the last launch.
-
-    Each is charged in proportion to what issuing it took. Returns what is left for this launch.
-    """
-    if idle_s <= 0:
-        return 0.0
-    all_s = issue_s + sum(seconds for _, seconds in since_launch)
-    left_s = idle_s
-    for place, seconds in since_launch:
-        share_s = idle_s * seconds / all_s
-        slots[place] = slots[place]._replace(seconds=share_s)
-        left_s -= share_s
-    return left_s
 
 
 NEVER = 2**63

@@ -1,6 +1,6 @@
 """What a script is run on, by name: a chip of the table, or "cpu" for this machine as measured."""
 
-from torchtally.chips import Chip, Peak, chip, find_chip
+from torchtally.chips import Chip, Cluster, Peak, chip, cluster, find_chip
 from torchtally.errors import UsageError
 from torchtally.timing.calibration import Calibration
 from torchtally.timing.calibration.library import of_chip, of_host
@@ -12,6 +12,11 @@ CPU = "CPU"
 def target(name: str) -> Chip:
     """The chip of this name. Raises UnknownChipError, or UsageError for an unmeasured CPU."""
     return chip(name) if name.strip().upper() != CPU else host_chip(_measured_host())
+
+
+def cluster_of(name: str) -> Cluster:
+    """The chips that "8xH100-SXM" names; one of "cpu". Raises UnknownChipError and UsageError."""
+    return cluster(name) if name.strip().upper() != CPU else Cluster(target(name))
 
 
 def roofline(name: str) -> Roofline:

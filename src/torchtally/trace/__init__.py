@@ -2,6 +2,7 @@
 
 from torchtally.trace.effect import Effect, EffectKind, FileId, StubFile
 from torchtally.trace.op import Call, Frame, Literal, Op, Phase, Scalar, Site, TensorSpec
+from torchtally.trace.ranks import COMMUNICATORS, HOST, ProcessGroup, StreamWait, World
 from torchtally.trace.storage import Role, Storage
 from torchtally.trace.trace import (
     CacheEmptied,
@@ -15,6 +16,8 @@ from torchtally.trace.trace import (
 )
 
 __all__ = [
+    "COMMUNICATORS",
+    "HOST",
     "CacheEmptied",
     "Call",
     "Effect",
@@ -27,14 +30,17 @@ __all__ = [
     "Op",
     "Phase",
     "Placeholder",
+    "ProcessGroup",
     "Refusal",
     "Reserved",
     "Role",
     "Scalar",
     "Site",
     "Storage",
+    "StreamWait",
     "StubFile",
     "TensorSpec",
     "Trace",
     "Use",
+    "World",
 ]

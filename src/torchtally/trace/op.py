@@ -80,7 +80,8 @@ class Call(Record, frozen=True):
 
     ("allow_tf32", True) is not an argument but PyTorch's setting at that moment: CUDA's libraries
     may compute this float32 product, convolution or recurrent network in TF32. Nor is
-    ("in_graph", True): a CUDA graph that is replayed issues the call with its others.
+    ("in_graph", True): a CUDA graph that is replayed issues the call with its others. Nor is
+    ("group", n): the collective is one of `Trace.groups[n]`.
     """
     is_mutating: bool = False
     """The operator writes to at least one argument (`add_`, `out=`)."""
@@ -159,3 +160,5 @@ class Op(Record, frozen=True):
     """Numbers of the storages of the call's inputs, in that order; -1 for a host tensor."""
     outputs: tuple[int, ...]
     """Numbers of the storages of the call's outputs, in that order; -1 for a host tensor."""
+    stream: int = 0
+    """The stream that it ran on; a communicator has one of its own (`ranks.COMMUNICATORS`)."""

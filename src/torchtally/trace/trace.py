@@ -27,6 +27,7 @@ from torchtally.trace.file import (
     write_body,
 )
 from torchtally.trace.op import Call, Frame, Op, Site
+from torchtally.trace.ranks import ProcessGroup, StreamWait, World
 from torchtally.trace.record import Count, Index, Record, Tick
 from torchtally.trace.storage import Storage
 
@@ -151,6 +152,11 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Free-form provenance: python, platform, date; `cwd`, the directory it was run in; `files`,
     the folder of an isolated run's files."""
     effects: tuple[Effect, ...] = ()
+    world: World = World()
+    groups: tuple[ProcessGroup, ...] = ()
+    """Process groups of the traced rank."""
+    stream_waits: tuple[StreamWait, ...] = ()
+    """In the order in which they were made."""
 
     @property
     def end(self) -> int:

@@ -32,14 +32,17 @@ from torchtally.trace import (
     Op,
     Phase,
     Placeholder,
+    ProcessGroup,
     Refusal,
     Reserved,
     Role,
     Site,
     Storage,
+    StreamWait,
     StubFile,
     Trace,
     Use,
+    World,
 )
 from torchtally.trace.storage import allocated_bytes
 from torchtally.tracer.by_hand import HandUpdates
@@ -49,6 +52,7 @@ from torchtally.tracer.reads import use_of
 from torchtally.tracer.source import Stacks, Walk, line_of, own_frame
 from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage, virtual_of
+from torchtally.virtual.streams import CURRENT
 
 PLACEHOLDER_LIMIT = 10_000
 """Placeholders that a condition may read between two training steps."""
@@ -58,7 +62,12 @@ class Timekeeper(Protocol):
     """What is told of a run while it goes on."""
 
     def advance(
-        self, calls: Sequence[Call], ops: Sequence[Op], waits: Sequence[int], tick: int
+        self,
+        calls: Sequence[Call],
+        ops: Sequence[Op],
+        waits: Sequence[int],
+        tick: int,
+        stream_waits: Sequence[StreamWait],
     ) -> None:
         """All that has run up to a tick, what was told before included."""
 
@@ -106,6 +115,7 @@ class Recorder:
         self._emptied: list[CacheEmptied] = []
         self._refusals: list[Refusal] = []
         self._waits: list[int] = []
+        self._stream_waits: list[StreamWait] = []
         self._workspaces: dict[int, int] = {}
         """Storage numbers of kept workspaces, by address."""
         self._deaths: dict[int, int] = {}
@@ -184,6 +194,10 @@ class Recorder:
         if not self.is_stopped and (not self._waits or self._waits[-1] < self.clock):
             self._waits.append(self.clock)
 
+    def stream_waited(self, stream: int, other: int, until: int) -> None:
+        if not self.is_stopped and stream != other and until > 0:
+            self._stream_waits.append(StreamWait(self.clock, stream, other, until))
+
     def memory_refused(
         self, device: torch.device, requested_bytes: int, error: OutOfMemoryError
     ) -> None:
@@ -222,9 +236,10 @@ class Recorder:
     def mark_trained(self, parameter: Tensor) -> None:
         """A parameter that requires grad."""
         self.mark(parameter, Role.PARAMETER)
-        virtual = virtual_of(parameter)
-        if virtual is not None:
-            self._trained.add(virtual.number)
+        for plain in private.tensors_inside(parameter):
+            virtual = virtual_of(plain)
+            if virtual is not None:
+                self._trained.add(virtual.number)
 
     def _root_called(self, module: nn.Module) -> None:
         """An outermost module runs: mark its parameters and buffers, by name."""
@@ -244,7 +259,10 @@ class Recorder:
             return
         call, came_in, went_out = self._calls.of(invocation, outputs)
         phase, site = self._place(invocation, outputs, went_out)
-        self._ops.append(Op(self.clock, call, site, phase, came_in, went_out))
+        stream = invocation.stream
+        if stream is None:
+            stream = CURRENT.stream.stream_id
+        self._ops.append(Op(self.clock, call, site, phase, came_in, went_out, stream))
         self.clock += 1
 
     def operator_captured(self, invocation: Invocation, outputs: Sequence[Tensor]) -> Captured:
@@ -477,7 +495,7 @@ class Recorder:
 
     def advance(self, schedule: Timekeeper) -> None:
         """Tell a schedule of all that has run so far."""
-        schedule.advance(self._calls.calls, self._ops, self._waits, self.clock)
+        schedule.advance(self._calls.calls, self._ops, self._waits, self.clock, self._stream_waits)
 
     def trace(
         self,
@@ -488,6 +506,8 @@ class Recorder:
         facts: dict[str, str],
         allocator_settings: str = "",
         effects: Iterable[Effect] = (),
+        world: World = World(),  # noqa: B008 (frozen)
+        groups: Sequence[ProcessGroup] = (),
     ) -> Trace:
         """Everything so far as a `Trace`."""
         return Trace(
@@ -520,6 +540,9 @@ class Recorder:
             allocator_settings=allocator_settings,
             notes=tuple(Note(text, count) for text, count in self._notes.items()),
             host_ops=self.host_operators,
+            world=world,
+            groups=tuple(groups),
+            stream_waits=tuple(self._stream_waits),
             facts=facts,
             effects=(
                 *effects,

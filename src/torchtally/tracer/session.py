@@ -5,18 +5,29 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from torchtally.chips import Chip, chip
+from torchtally.chips import Chip, Cluster, chip
+from torchtally.errors import UsageError
 from torchtally.isolation.uploads import unpublished
-from torchtally.trace import Effect, EffectKind, Ending, FileId, StubFile, Trace
+from torchtally.trace import (
+    Effect,
+    EffectKind,
+    Ending,
+    FileId,
+    ProcessGroup,
+    StubFile,
+    Trace,
+    World,
+)
 from torchtally.tracer.clock import script_clock
 from torchtally.tracer.recorder import PLACEHOLDER_LIMIT, Recorder, Timekeeper
 from torchtally.tracer.steps import StepLimit, Steps, StepsDone, ignore
 from torchtally.tracer.what_if import stand_ins, unused_changes
+from torchtally.virtual.distributed import rendezvous
 from torchtally.virtual.kernels import Dispatch
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import apply
@@ -27,6 +38,7 @@ class Predictor(Timekeeper, Protocol):
 
     @property
     def host_s(self) -> float: ...
+    def join(self, world: World, groups: Sequence[ProcessGroup]) -> None: ...
     def sleep(self, seconds: float) -> None: ...
     def between(self, first_tick: int, end_tick: int) -> float: ...
 
@@ -101,12 +113,38 @@ class Recording:
             ending=ending,
             facts=facts,
             allocator_settings=self.gpu.mode.gpus[0].allocator.settings.text,
+            world=self.gpu.mode.groups.world,
+            groups=self.gpu.mode.groups.groups,
             effects=(self.written or saved_for_real)(self.recorder.saved),
         )
 
 
 def ignore_step(step: int) -> None:
     pass
+
+
+def world_of(gpus: Cluster, rank: int = 0) -> World:
+    """The world of one rank for each of these GPUs. Raises UsageError for a rank beyond them."""
+    if not 0 <= rank < gpus.count:
+        raise UsageError(f"--rank {rank}: {gpus.count} GPUs have the ranks 0 to {gpus.count - 1}")
+    gpus_per_node = 1 if gpus.count == 1 else min(gpus.node_size, gpus.count)
+    return World(gpus.count, gpus_per_node, rank)
+
+
+@contextmanager
+def environment(world: World) -> Iterator[None]:
+    """Within, a run of several ranks has the variables that torchrun sets."""
+    variables = rendezvous.environment(world) if world.size > 1 else {}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -126,6 +164,7 @@ def recording(
     host_clock: bool = False,
     written: Written | None = None,
     facts: Mapping[str, str] | None = None,
+    world: World = World(),  # noqa: B008 (frozen)
 ) -> Iterator[Recording]:
     """A virtual GPU that records. `on_step` is called with the number of each completed step, and
     `on_done` when the limit is reached.
@@ -153,12 +192,16 @@ def recording(
             memory_is_limited=memory_is_limited,
             dispatch=dispatch,
             stopwatch=None if schedule is None else schedule.between,
+            world=world,
         ) as device,
+        environment(world),
         apply(stand_ins(what_ifs)),
         watch(Steps(recorder, limit, on_step, on_done)),
         clock,
         unpublished(recorder.effect),
     ):
+        if prediction is not None:
+            prediction.join(world, device.mode.groups.groups)
         record = Recording(
             device, recorder, script, what_ifs, written, {"cwd": os.getcwd(), **(facts or {})}
         )

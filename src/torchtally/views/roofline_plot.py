@@ -14,7 +14,7 @@ from torchtally.ledger import Entry, Ledger, Line, line_of
 from torchtally.timing.calibration.features import is_tf32
 from torchtally.timing.roofline import Bound, Roofline
 from torchtally.timing.roofline.rates import peak_of
-from torchtally.timing.schedule import Slot
+from torchtally.timing.slots import Slot
 from torchtally.trace import Call
 from torchtally.units import Unit
 from torchtally.views.lines import line_texts, root_of

@@ -176,34 +176,8 @@ def nccl_stand_ins() -> list[StandIn]:
     major, minor, patch = NCCL_VERSION
     version = major << NCCL_MAJOR_BITS | minor << NCCL_MINOR_BITS | patch
     calls = {name: refusal(f"torch.cuda.nccl.{name}") for name in REFUSED_NCCL.split()}
-    table = [
+    return [
         StandIn(*private.call_of_build("nccl", "version"), lambda: version),
         StandIn(*private.call_of_build("nccl", "version_suffix"), lambda: b""),
         *(StandIn(*private.call_of_build("nccl", name), call) for name, call in calls.items()),
     ]
-    if not torch.distributed.is_available():
-        return table
-    module = private.distributed_module()
-    init = process_groups(module.init_process_group)
-    return [
-        *table,
-        # Not in the module itself, which would then look for NCCL's classes.
-        StandIn(torch.distributed, "is_nccl_available", lambda: True),
-        StandIn(torch.distributed, "init_process_group", init),
-        StandIn(module, "init_process_group", init),
-    ]
-
-
-def process_groups(native: Callable[..., None]) -> Callable[..., None]:
-    """`init_process_group`, which this build can do without NCCL only."""
-
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
-        if backend is None or "nccl" in str(backend).lower():
-            raise UnsupportedError(
-                f"tally does not simulate torch.distributed with NCCL yet (backend={backend!r}): "
-                "a run has one GPU and no network.\n"
-                "Run the script without a process group: one process, one GPU."
-            )
-        native(backend, *args, **kwargs)
-
-    return init_process_group

@@ -38,9 +38,6 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-ALLOWS_TF32: tuple[tuple[str, Literal], ...] = (("allow_tf32", True),)
-
-
 def literals(invocation: Invocation) -> Iterator[tuple[str, Literal]]:
     """Arguments other than tensors, as far as they are recorded."""
     for name, value in invocation.named_arguments:
@@ -63,7 +60,7 @@ def describe(invocation: Invocation, outputs: Sequence[Tensor]) -> Call:
         overload=private.overload_name(operator.overload),
         inputs=inputs,
         outputs=tuple(spec(tensor, "", places) for tensor in outputs),
-        literals=(*literals(invocation), *(ALLOWS_TF32 if invocation.allows_tf32 else ())),
+        literals=(*literals(invocation), *invocation.settings),
         is_mutating=operator.is_mutating,
     )
 

@@ -25,13 +25,21 @@ from torchtally.memory.workspace import (
     uses_blas,
 )
 from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispatchMode
+from torchtally.trace import World
 from torchtally.virtual import kernels, values
 from torchtally.virtual.capture import FORBIDDEN, Capture
 from torchtally.virtual.description import describe
 from torchtally.virtual.device_checks import check_generator, check_same_device
 from torchtally.virtual.device_memory import DeviceMemory
+from torchtally.virtual.distributed.groups import ProcessGroups
 from torchtally.virtual.facts import is_uninformed, rule_of
-from torchtally.virtual.invocation import META, Invocation, replace_tensors, tensors_in
+from torchtally.virtual.invocation import (
+    META,
+    Invocation,
+    Settings,
+    replace_tensors,
+    tensors_in,
+)
 from torchtally.virtual.observer import NullObserver, Observer
 from torchtally.virtual.operators import Operator, learn
 from torchtally.virtual.shapes import SHAPES
@@ -55,6 +63,9 @@ FORKED = (
 )
 """torch's own words (torch/cuda/__init__.py)."""
 
+RANDOM_OPERATOR = 2
+"""Place of the operator among the arguments of DTensor's higher-order one: behind two offsets."""
+
 PLAIN: Any = Tensor.__torch_dispatch__
 """Of classes whose tensors do not dispatch themselves; some of their tensors are listed anyway."""
 
@@ -75,6 +86,7 @@ class Presence(threading.local):
 
 
 Handler = Callable[["VirtualDispatch", Invocation], Any]
+ALLOWS_TF32: Settings = (("allow_tf32", True),)
 SPECIAL: dict[OpOverload, Handler] = {}
 """Operators that need more than a shape function; filled by `special.py`."""
 
@@ -82,13 +94,20 @@ SPECIAL: dict[OpOverload, Handler] = {}
 class VirtualDispatch(TorchDispatchMode):
     """Executes operators for the virtual GPUs of one session. One object serves all threads."""
 
-    def __init__(self, gpus: list[DeviceMemory], host: HostMemory, observer: Observer) -> None:
+    def __init__(
+        self,
+        gpus: list[DeviceMemory],
+        host: HostMemory,
+        observer: Observer,
+        world: World = World(),  # noqa: B008 (frozen)
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.gpus = gpus
         self.host = host
         self.observer = observer
         self.random = [values.RandomState() for _ in gpus]
         self.current_device = 0
+        self.groups = ProcessGroups(world)
         self.values = ValueKeeper(host, observer, lambda: self.random[self.current_device])
         self.budget = values.HostBudget()
         self.is_active = True
@@ -155,6 +174,9 @@ class VirtualDispatch(TorchDispatchMode):
         if types and any(kind.__torch_dispatch__ is not PLAIN for kind in types):
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
+            if private.higher_order_name(func) == private.DTENSOR_RANDOM:
+                with self:
+                    return args[RANDOM_OPERATOR](*args[RANDOM_OPERATOR + 1 :], **(kwargs or {}))
             raise UnsupportedError(
                 f"{private.higher_order_name(func)} is a higher-order operator, which tally's "
                 "simulated GPU cannot run yet.\n"
@@ -293,7 +315,7 @@ class VirtualDispatch(TorchDispatchMode):
             check_generator(generator, home)
         self.last_home = home
         if operator.product is not None and self.target is not None:
-            call.allows_tf32 = allows_tf32(call)
+            call.settings = ALLOWS_TF32 if allows_tf32(call) else ()
         # Results depend on the signature alone: known ones are built without the meta kernel.
         signature = call.signature
         template = self._templates.get(signature)

@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from torchtally import torch_private as private
+from torchtally.trace import Literal
 from torchtally.virtual.operators import Operator
 from torchtally.virtual.storage import Home, VirtualStorage, is_pinned, virtual_of
 
 META = torch.device("meta")
 HOST_NUMBER = -1
 """The number of a storage that is on no virtual GPU."""
+Settings = tuple[tuple[str, Literal], ...]
+"""Literals of a call that are none of its arguments."""
 PINNED = "pinned"
 """Where a tensor is, in a signature; else True on the device, and False on the host."""
 
@@ -21,7 +24,8 @@ class Invocation:
     """An operator with its arguments; `inputs` are its tensors in order, lists flattened."""
 
     __slots__ = (
-        "_signature", "allows_tf32", "args", "inputs", "kwargs", "numbers", "operator", "virtuals"
+        "_signature", "args", "inputs", "kwargs", "numbers", "operator", "settings", "stream",
+        "virtuals",
     )  # fmt: skip
 
     def __init__(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -38,8 +42,10 @@ class Invocation:
         self.virtuals: list[VirtualStorage | None] = [virtual_of(tensor) for tensor in inputs]
         self.numbers: tuple[int, ...] = ()
         """Storage numbers of the inputs, known once the signature is."""
-        self.allows_tf32 = False
-        """PyTorch's settings allow TF32 for it; set before the signature is read."""
+        self.settings: Settings = ()
+        """What its cost depends on besides its arguments; set before the signature is read."""
+        self.stream: int | None = None
+        """The stream that it runs on; None: the current one."""
         self._signature: tuple[Any, ...] | None = None
 
     @property
@@ -92,7 +98,7 @@ class Invocation:
         return self._signature
 
     def _describe(self) -> tuple[Any, ...]:
-        key: list[Any] = [self.operator, self.allows_tf32]
+        key: list[Any] = [self.operator, self.settings]
         numbers: list[int] = []
         places: dict[int, int] = {}
         for tensor, virtual in zip(self.inputs, self.virtuals, strict=True):
@@ -143,8 +149,8 @@ def hashable(arg: Any, drops_floats: bool) -> Any:
         return tuple(
             Tensor if isinstance(item, Tensor) else hashable(item, drops_floats) for item in arg
         )
-    if kind is float and drops_floats:
-        return None
+    if (kind is float and drops_floats) or kind is torch.ScriptObject:
+        return None  # an object: a process group, a kind of reduction
     return arg
 
 

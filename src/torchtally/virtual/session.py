@@ -14,6 +14,7 @@ from torchtally.chips import Chip, chip
 from torchtally.errors import UsageError
 from torchtally.memory.allocator import AllocatorSettings, CachingAllocator
 from torchtally.memory.workspace import context_bytes
+from torchtally.trace import World
 from torchtally.virtual import attention, kernels, nested, sparse, special
 from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import Compiling
@@ -21,6 +22,7 @@ from torchtally.virtual.cuda import CudaModule
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.device_query import DeviceQuery
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
+from torchtally.virtual.distributed import collectives, dtensor, objects, reductions
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.observer import NullObserver, Observer
 from torchtally.virtual.processes import ScriptProcesses
@@ -112,6 +114,7 @@ def virtual_gpu(
     memory_is_limited: bool = True,
     dispatch: kernels.Dispatch = "cuda",
     stopwatch: Stopwatch | None = None,
+    world: World = World(),  # noqa: B008 (frozen)
 ) -> AbstractContextManager[VirtualGPU]:
     """Within, "cuda" is a simulated chip: `torch.cuda.is_available()` and all that follows.
 
@@ -127,6 +130,7 @@ def virtual_gpu(
             and always used for a `Chip` of the vendor "CPU".
         stopwatch: predicted seconds between two moments, each the number of operators that the
             device was given before; what `torch.cuda.Event.elapsed_time` answers from.
+        world: the rank that the process is, of so many, one for each GPU.
 
     PYTORCH_CUDA_ALLOC_CONF sets up the allocator's model as it sets up torch's.
 
@@ -141,6 +145,7 @@ def virtual_gpu(
             memory_is_limited=memory_is_limited,
             dispatch=dispatch,
             stopwatch=stopwatch,
+            world=world,
         )
     )
 
@@ -154,6 +159,7 @@ def _session(
     memory_is_limited: bool,
     dispatch: kernels.Dispatch,
     stopwatch: Stopwatch | None,
+    world: World,
 ) -> Iterator[VirtualGPU]:
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     is_host = target.vendor == CPU
@@ -170,17 +176,20 @@ def _session(
         raise UsageError("a virtual GPU is active already: leave that session first")
     try:
         with ExitStack() as stack:
-            memory = _memory(target, listener, is_limited=memory_is_limited)
-            mode = VirtualDispatch([memory], HostMemory(), listener)
+            gpus = [
+                _memory(target, number, listener, is_limited=memory_is_limited)
+                for number in range(world.gpus_per_node)
+            ]
+            mode = VirtualDispatch(gpus, HostMemory(), listener, world)
             mode.nonzero_fraction = nonzero_fraction
-            Event.clock = EventClock(lambda: listener.clock, stopwatch)
+            Event.clock = EventClock(lambda: listener.clock, stopwatch, listener.stream_waited)
             stack.callback(setattr, Event, "clock", None)
             yield _activate(stack, target, mode, "cpu" if is_host else dispatch)
     finally:
         _active.release()
 
 
-def _memory(target: Chip, observer: Observer, *, is_limited: bool) -> DeviceMemory:
+def _memory(target: Chip, number: int, observer: Observer, *, is_limited: bool) -> DeviceMemory:
     """The chip's memory, less what the CUDA context takes; all of it on a CPU."""
     total_bytes = capacity_bytes = target.total_memory_bytes
     if target.compute_capability is not None:
@@ -190,7 +199,7 @@ def _memory(target: Chip, observer: Observer, *, is_limited: bool) -> DeviceMemo
         capacity_bytes=capacity_bytes if is_limited else None,
         total_bytes=total_bytes,
     )
-    device = torch.device("cuda", 0)
+    device = torch.device("cuda", number)
     return DeviceMemory(device, allocator, observer, stream=current_stream_number)
 
 
@@ -212,6 +221,7 @@ def _activate(
     stack.enter_context(torch.serialization.safe_globals([rebuild_virtual_tensor]))
     stack.enter_context(send_zeros_to_processes())
     stack.enter_context(private.lift_cpu_tensors_only())
+    mode.groups.prepare = lambda: prepare_groups(stack, mode)
     processes = ScriptProcesses()
     stack.enter_context(apply([*_table(mode, target, autocast), *processes.stand_ins()]))
     if target.compute_capability is not None:
@@ -228,6 +238,17 @@ def _activate(
     stack.enter_context(private.include_autocast_key())
     stack.enter_context(mode)
     return VirtualGPU(target, mode, processes)
+
+
+def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
+    """Put in place what a run needs that has process groups: modules of torch that take a second
+    to import.
+    """
+    collectives.register()
+    stack.callback(private.forget_process_groups)
+    stack.enter_context(
+        apply([*dtensor.stand_ins(mode), *reductions.stand_ins(), *objects.stand_ins()])
+    )
 
 
 def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[StandIn]:
@@ -259,6 +280,7 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
         StandIn(*private.GROUP_TENSORS, group_tensors),
         *Threads(mode).stand_ins(),
         *nested.stand_ins(),
+        *mode.groups.stand_ins(),
     ]
 
 

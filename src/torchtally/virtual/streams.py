@@ -1,8 +1,8 @@
-"""Streams and events of the virtual GPU, where operators complete in the order of issue.
+"""Streams and events of the virtual GPU, where operators of a stream complete in order of issue.
 
-One stream is current per thread and device. An event remembers how many operators were issued
-before it. The time between two events is predicted by the session's stopwatch, if it has one; it is
-never the host's time.
+One stream is current per thread and device. An event remembers its stream, and how many operators
+were issued before it; who waits for it waits for those of that stream. The time
+between two events is predicted by the session's stopwatch, if it has one; it is never the host's.
 """
 
 import itertools
@@ -37,8 +37,11 @@ class Stream:
         self.stream_id = 1 + next(_numbers) % POOL_STREAMS if number is None else number
         self.cuda_stream = self.stream_id
 
-    def wait_event(self, event: "Event") -> None: ...
-    def wait_stream(self, stream: "Stream") -> None: ...
+    def wait_event(self, event: "Event") -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream: "Stream") -> None:
+        self.wait_event(stream.record_event())
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
@@ -105,6 +108,8 @@ class EventClock:
     tick: Callable[[], int]
     """How many operators were issued so far."""
     stopwatch: Stopwatch | None = None
+    wait: Callable[[int, int, int], None] = lambda stream, other, until: None
+    """A stream waits for another's operators of smaller ticks."""
 
     def elapsed_s(self, start: int, end: int) -> float:
         """Negative, as CUDA's own, where the end was recorded before the start."""
@@ -130,12 +135,18 @@ class Event:
         self.cuda_event = next(_event_numbers)
         self._recorded: tuple[EventClock, int] | None = None
         """The clock and its tick: events of two sessions have no time between them."""
+        self._stream = DEFAULT_STREAM_ID
 
     def record(self, stream: Stream | None = None) -> None:
         if Event.clock is not None:
             self._recorded = (Event.clock, Event.clock.tick())
+            self._stream = (stream or CURRENT.stream).stream_id
 
-    def wait(self, stream: Stream | None = None) -> None: ...
+    def wait(self, stream: Stream | None = None) -> None:
+        """Of an event that was never recorded nobody waits (cudaStreamWaitEvent)."""
+        if self._recorded is not None:
+            clock, tick = self._recorded
+            clock.wait((stream or CURRENT.stream).stream_id, self._stream, tick)
 
     def synchronize(self) -> None:
         if self._recorded is not None:

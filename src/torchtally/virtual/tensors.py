@@ -44,6 +44,9 @@ def device(tensor: Tensor) -> torch.device:
         wrapped_on: torch.device | None = vars(tensor).get(WRAPPED_ON)
         if wrapped_on is not None:
             return wrapped_on
+        held = private.tensors_inside(tensor)  # a DTensor is made in C++
+        if held and held[0] is not tensor:
+            return device(held[0])
     return private.true_device(tensor)
 
 

@@ -1,15 +1,19 @@
 """Collectives: the time of `timing.network`, bound NETWORK.
 
-A call says how many ranks take part only where its operator takes it. Elsewhere a full node of the
-chip is taken, or two chips where no source says what node it is sold in.
+In a run of several ranks a call names its group, by the number in the trace. Elsewhere it says how
+many ranks take part only where its operator takes it; else a full node of the chip is taken, or two
+chips where no source says what node it is sold in.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torchtally.chips import Chip, Cluster
 from torchtally.timing.network import CollectiveKind, RankGroup, collective
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import NOTHING, bound_kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
-from torchtally.trace import Call
+from torchtally.trace import Call, ProcessGroup, World
 from torchtally.work import Cost
 
 KINDS: tuple[tuple[str, CollectiveKind | None], ...] = (
@@ -34,12 +38,32 @@ KINDS: tuple[tuple[str, CollectiveKind | None], ...] = (
 """What an operator does, by the first of these that its name has."""
 
 
-def collective_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
+@dataclass(frozen=True, slots=True)
+class Communicators:
+    """Who communicates in a run: all ranks, and the groups of the traced one by number."""
+
+    world: World
+    groups: Sequence[ProcessGroup]
+
+    def group_of(self, call: Call, chip: Chip) -> tuple[RankGroup, Cluster] | None:
+        """Those of the group that the call names, and the GPUs that they are on."""
+        number = call.literal("group")
+        if not isinstance(number, int) or number >= len(self.groups):
+            return None
+        cluster = Cluster(chip, self.world.size, self.world.gpus_per_node)
+        ranks = self.groups[number].ranks
+        return RankGroup.of_ranks(ranks, self.world.gpus_per_node), cluster
+
+
+def collective_kernel(
+    call: Call, cost: Cost, chip: Chip, ranks: Communicators | None = None
+) -> Kernel:
     """Raises UsageError where no source gives the speed of the chip's link, nor of its host's."""
     kind = kind_of(call.name)
     if kind is None or (kind != "barrier" and not (cost.network_bytes or cost.bytes)):
         return NOTHING
-    group, cluster = ranks_of(call, chip)
+    named = None if ranks is None else ranks.group_of(call, chip)
+    group, cluster = ranks_of(call, chip) if named is None else named
     transfer = collective(kind, cost.network_bytes, group, cluster)
     return bound_kernel(
         memory_s=cost.bytes / bandwidth_bytes_per_s(chip),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.attention import attention_kernel
-from torchtally.timing.roofline.collectives import collective_kernel
+from torchtally.timing.roofline.collectives import Communicators, collective_kernel
 from torchtally.timing.roofline.convolutions import convolution_kernel
 from torchtally.timing.roofline.copies import host_copy_kernel, is_host_copy
 from torchtally.timing.roofline.kernel import Kernel
@@ -34,12 +34,13 @@ FAMILIES: dict[Kind, Model] = {
     Kind.ATTENTION: attention_kernel,
     Kind.CONVOLUTION: convolution_kernel,
     Kind.RECURRENT: recurrent_kernel,
-    Kind.COMMUNICATION: collective_kernel,
 }
 """Every other kind is timed by its bytes."""
 
 
-def datasheet_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
+def datasheet_kernel(
+    call: Call, kind: Kind, cost: Cost, chip: Chip, ranks: Communicators | None = None
+) -> Kernel:
     """How long this call takes on the chip by itself, and what bounds it.
 
     Views and metadata take nothing. An uncounted operator takes 0 s as well: it is unknown, and
@@ -50,6 +51,8 @@ def datasheet_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
         return NOTHING
     if kind is Kind.COPY and is_host_copy(call):
         return host_copy_kernel(call, cost, chip)
+    if kind is Kind.COMMUNICATION:
+        return collective_kernel(call, cost, chip, ranks)
     if kind in FAMILIES:
         return FAMILIES[kind](call, cost, chip)
     return streaming_kernel(call, kind, cost, chip)

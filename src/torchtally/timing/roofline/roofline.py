@@ -1,17 +1,19 @@
 """How long operators take on one chip: by its data sheet, and by measurements where there are."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torchtally.chips import Chip
 from torchtally.timing.calibration import Calibration, Issue
 from torchtally.timing.calibration.features import is_tf32
 from torchtally.timing.roofline.calibrated import Corrections
+from torchtally.timing.roofline.collectives import Communicators
 from torchtally.timing.roofline.datasheet import datasheet_kernel
 from torchtally.timing.roofline.host import host_kernel
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.rates import peak_of
-from torchtally.trace import Call
+from torchtally.trace import Call, ProcessGroup, World
 from torchtally.work import Cost, Kind
 
 ESTIMATED_ISSUE = Issue(
@@ -36,10 +38,16 @@ class Roofline:
 
     chip: Chip
     calibration: Calibration | None = None
+    ranks: Communicators | None = None
+    """Who communicates, in a run of several ranks."""
 
     def __repr__(self) -> str:
         basis = "data sheet" if self.calibration is None else "calibrated"
         return f"<Roofline of {self.chip.name}: {basis}>"
+
+    def within(self, world: World, groups: Sequence[ProcessGroup]) -> "Roofline":
+        """The same chip as one of many; itself for a run that communicates with nobody."""
+        return replace(self, ranks=Communicators(world, groups)) if world.size > 1 else self
 
     @property
     def is_host(self) -> bool:
@@ -64,7 +72,7 @@ class Roofline:
 
     def _model(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
         if not self.is_host:
-            return datasheet_kernel(call, kind, cost, self.chip)
+            return datasheet_kernel(call, kind, cost, self.chip, self.ranks)
         assert self.calibration is not None, "a CPU has no data sheet, only a calibration"
         return host_kernel(call, kind, cost, self.calibration)
 

@@ -1,0 +1,38 @@
+"""An operator's part of the time of a step."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torchtally.timing.roofline import Bound
+
+
+class Slot(NamedTuple):
+    """An operator's part of the time."""
+
+    seconds: float
+    """From the end of the operator before: `kernel_s` and idle time."""
+    kernel_s: float
+    bound: Bound
+    is_calibrated: bool
+
+
+NOTHING = Slot(0.0, 0.0, Bound.OVERHEAD, False)
+"""Of a view, before it is charged for idle time. One object for all: views are most of a trace."""
+
+
+def share_idle(
+    idle_s: float, issue_s: float, since_launch: Sequence[tuple[int, float]], slots: list[Slot]
+) -> float:
+    """Share idle time among the operators that the host issued since the last launch.
+
+    Each is charged in proportion to what issuing it took. Returns what is left for this launch.
+    """
+    if idle_s <= 0:
+        return 0.0
+    all_s = issue_s + sum(seconds for _, seconds in since_launch)
+    left_s = idle_s
+    for place, seconds in since_launch:
+        share_s = idle_s * seconds / all_s
+        slots[place] = slots[place]._replace(seconds=share_s)
+        left_s -= share_s
+    return left_s

@@ -1,0 +1,116 @@
+"""Process groups of a world of which one rank is there: torch's own, over backends that do nothing.
+
+torch makes them (`_new_process_group_helper`): names, tags, subgroups and device meshes are its
+own. Only what it calls to make a backend is replaced.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+
+from torchtally import torch_private as private
+from torchtally.trace import ProcessGroup, World
+from torchtally.virtual.distributed.rendezvous import LocalStore, rendezvous
+from torchtally.virtual.stand_ins import StandIn
+
+NCCL_TIMEOUT = timedelta(minutes=10)
+"""torch's default, which a build without NCCL does not know (torch/distributed/constants.py)."""
+
+
+class BackendType(type):
+    """Of the classes below: calling one makes a backend of torch's that does nothing."""
+
+    groups: "ProcessGroups"
+
+    def __init__(cls, *args: Any) -> None:
+        super().__init__(*args)
+        cls.made: list[Any] = []
+
+    def __call__(cls, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> Any:
+        backend = cls.groups.make_backend(rank, size)
+        cls.made.append(backend)  # also so that the Python object stays the one of this backend
+        return backend
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return any(backend is instance for backend in cls.made)
+
+
+class NcclOptions:
+    """Stands for `ProcessGroupNCCL.Options`."""
+
+    class Config:
+        """`ncclConfig_t`: any attribute may be set."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self.config = NcclOptions.Config()
+
+
+class GlooOptions:
+    """Stands for `ProcessGroupGloo._Options`."""
+
+
+def do_nothing() -> None: ...
+
+
+class ProcessGroups:
+    """The groups of one session, in the order in which the traced rank was put in them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.is_prepared = False
+        self.prepare: Callable[[], None] = do_nothing
+        """Called before the first group is made; set by the session."""
+        self.groups: list[ProcessGroup] = []
+        self._numbers: dict[str, int] = {}
+        self.works: list[Any] = []
+        """What collectives returned: C++ calls their methods, and does not keep the objects."""
+        self.pending: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
+        """Storages that a functional collective writes: its stream, and the tick after it."""
+
+    def number(self, group: Any) -> int:
+        """The number of a group in the trace."""
+        name = str(group.group_name)
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self.groups)
+            ranks = tuple(dist.get_process_group_ranks(group))
+            self.groups.append(ProcessGroup(name, str(group.group_desc), ranks))
+        return number
+
+    def make_backend(self, rank: int, size: int) -> Any:
+        if not self.is_prepared:
+            self.is_prepared = True
+            self.prepare()
+        return private.make_idle_backend(rank, size)
+
+    def stand_ins(self) -> list[StandIn]:
+        if not dist.is_available():
+            return []
+        module: Any = private.distributed_module()
+        nccl = BackendType("ProcessGroupNCCL", (), {"Options": NcclOptions})
+        gloo = BackendType("ProcessGroupGloo", (), {"_Options": GlooOptions})
+        nccl.groups = gloo.groups = self
+        names = private.group_names()
+        return [
+            *(
+                StandIn(owner, name, value)
+                for owner in (module, dist)
+                for name, value in (
+                    ("ProcessGroupNCCL", nccl),
+                    ("ProcessGroupGloo", gloo),
+                    ("is_nccl_available", lambda: True),
+                    ("TCPStore", LocalStore),
+                    ("FileStore", LocalStore),
+                    ("rendezvous", rendezvous),
+                    ("default_pg_nccl_timeout", NCCL_TIMEOUT),
+                )
+            ),
+            StandIn(*names["number"], lambda backend: None),
+            StandIn(*names["barrier"], lambda *args, **kwargs: None),
+            # TORCH_DISTRIBUTED_DEBUG=DETAIL checks collectives between ranks.
+            StandIn(*names["wrap_for_debugging"], lambda wrapped_pg, **kwargs: wrapped_pg),
+        ]

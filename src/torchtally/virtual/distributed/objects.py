@@ -1,0 +1,52 @@
+"""Python objects that ranks send each other: what this rank has stands for what it would get.
+
+A receiver learns the size of an object first, which only the sender knows. So this rank takes the
+sender's part: what it has in the list that it gave is what it is told, and the bytes are its own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from torchtally import torch_private as private
+from torchtally.virtual.stand_ins import StandIn
+
+
+def as_sender(native: Callable[..., Any]) -> Callable[..., Any]:
+    """`broadcast_object_list` from whichever rank."""
+
+    def broadcast_object_list(
+        object_list: list[Any], src: int | None = None, group: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        kwargs.pop("group_src", None)
+        return native(object_list, dist.get_rank(), group, *args, **kwargs)
+
+    return broadcast_object_list
+
+
+def scatter_object_list(native: Callable[..., Any]) -> Callable[..., Any]:
+    """Where another rank has the objects, this one gets None."""
+
+    def scatter(
+        output: list[Any], objects: Any = None, src: int | None = None, group: Any = None,
+        *args: Any, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        kwargs.pop("group_src", None)
+        given = objects or [None] * dist.get_world_size(group)
+        return native(output, given, dist.get_rank(), group, *args, **kwargs)
+
+    return scatter
+
+
+def stand_ins() -> list[StandIn]:
+    module: Any = private.distributed_module()
+    functions = {
+        "broadcast_object_list": as_sender(module.broadcast_object_list),
+        "scatter_object_list": scatter_object_list(module.scatter_object_list),
+    }
+    return [
+        StandIn(owner, name, function)
+        for owner in (module, dist)
+        for name, function in functions.items()
+    ]

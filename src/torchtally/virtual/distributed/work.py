@@ -1,0 +1,52 @@
+"""What a collective returns: torch's `Work`, done as far as the host can tell."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import Work
+
+
+class VirtualWork(Work):
+    """A collective under way. Who waits for it is told to `on_wait`.
+
+    Its tensors are held weakly: a real one is done with them when the collective is, while the
+    script may keep the object for as long as it likes.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], on_wait: Callable[[], None]) -> None:
+        super().__init__()
+        self._tensors = [weakref.ref(tensor) for tensor in tensors]
+        self._on_wait = on_wait
+
+    def result(self) -> list[Tensor]:
+        return [tensor for held in self._tensors if (tensor := held()) is not None]
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """The current stream waits; the host does not (ProcessGroupNCCL::WorkNCCL)."""
+        self._on_wait()
+        return True
+
+    def synchronize(self) -> None:
+        self._on_wait()
+
+    def block_current_stream(self) -> None:
+        self._on_wait()
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        return None
+
+    def get_future(self) -> Any:
+        """Done, with the tensors, which DDP's reducer reads (torch/csrc/distributed/c10d)."""
+        future: Any = torch.futures.Future()
+        future.set_result(self.result())
+        return future
