@@ -16,7 +16,7 @@ from torchtally.cli import main
 """
 END = "sys.exit(main())"
 SHORT_GRACE = "import torchtally.tracer.stopper as stopper; stopper.GRACE_S = 0.2\n"
-GPU = ("--gpu", "H100-SXM")
+GPU = "H100-SXM"
 TIMEOUT_S = 120
 PROGRESS = ("tally: step ", "tally: before step ")
 
@@ -51,16 +51,16 @@ def environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k not in own} | {"OMP_NUM_THREADS": "1"}
 
 
-def command(*arguments: str, setup: str = "", is_warm: bool = True) -> list[str]:
+def command(*arguments: str, setup: str = "", is_warm: bool = True, gpu: str = GPU) -> list[str]:
     """A command for `subprocess`. A warm one has the streams of a pipe, whatever they are."""
     python = warm if is_warm else cold
-    return python(TALLY + setup + END, "run", *GPU, *arguments)
+    return python(TALLY + setup + END, "run", "--gpu", gpu, *arguments)
 
 
-def start(*arguments: str, cwd: Path, setup: str = "") -> "subprocess.Popen[str]":
+def start(*arguments: str, cwd: Path, setup: str = "", gpu: str = GPU) -> "subprocess.Popen[str]":
     """A process to talk to; `finish` waits for its end."""
     return subprocess.Popen(
-        command(*arguments, setup=setup),
+        command(*arguments, setup=setup, gpu=gpu),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -78,9 +78,9 @@ def finish(process: "subprocess.Popen[str]", cwd: Path) -> Run:
     return Run(process.returncode, stdout, stderr, cwd / "run.tally")
 
 
-def tally_run(*arguments: str, cwd: Path, setup: str = "") -> Run:
+def tally_run(*arguments: str, cwd: Path, setup: str = "", gpu: str = GPU) -> Run:
     """To its end, in `cwd`, where the trace goes, too."""
-    return finish(start(*arguments, cwd=cwd, setup=setup), cwd)
+    return finish(start(*arguments, cwd=cwd, setup=setup, gpu=gpu), cwd)
 
 
 def ending(name: str, *options: str, cwd: Path, setup: str = "") -> Run:
