@@ -98,6 +98,9 @@ class Recorder:
         self.is_optimizing = 0
         """How many optimizers' `step` this thread is inside of."""
         self.step_ends: list[int] = []
+        self.is_one_of_many = False
+        """The run is one rank of several: a parameter that a backward pass meets first, and no
+        module or optimizer has, is one that was gathered from its shards."""
         self.is_stopped = False
         """The trace has been taken: nothing is recorded any more."""
         self._calls = Calls()
@@ -407,7 +410,7 @@ class Recorder:
         # parameter only where it is updated. Re-entrant checkpointing runs a backward whose leaves
         # are detached activations: their gradients are activations, too.
         is_parameter = isinstance(node.variable, nn.Parameter)
-        if is_parameter:
+        if is_parameter and not self._is_gathered(node.variable):
             self.mark_trained(node.variable)
         if is_parameter or not is_nested(walk.engine):
             for tensor in (*inputs[:1], *outputs):
@@ -416,6 +419,12 @@ class Recorder:
         name = self._names.get(virtual.number, "") if virtual is not None else ""
         place = self.modules.at(name.rpartition(".")[0]) if name else OUTSIDE
         return self._caller_of_backward(place, walk)
+
+    def _is_gathered(self, parameter: Tensor) -> bool:
+        virtual = virtual_of(parameter)
+        if not self.is_one_of_many or virtual is None:
+            return False
+        return self._roles.get(virtual.number) is not Role.PARAMETER
 
     def _site(self, place: Place, key: tuple[int, ...]) -> int:
         """The number of a site, known or new."""
