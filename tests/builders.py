@@ -72,7 +72,10 @@ def copy_in_call(
     return Call("aten._to_copy", "default", (source,), (result,), literals)
 
 
-def attention_call(is_causal: bool, name: str = "aten._test_attention") -> Call:
+FLASH = "aten._scaled_dot_product_flash_attention"
+
+
+def attention_call(is_causal: bool, name: str = FLASH) -> Call:
     q, k, v = (
         spec(1, 1, 4, 8, argument=name_, storage=number)
         for number, name_ in enumerate(("query", "key", "value"))

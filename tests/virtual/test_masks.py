@@ -16,10 +16,6 @@ RECORDED = json.loads((Path(__file__).parents[1] / "truth" / "operators.json").r
 BF16 = torch.bfloat16
 
 
-SEED_BYTES = 8
-"""Philox's seed and offset, which the kernel returns on the host where it takes no dropout."""
-
-
 def requested_by(bias: Any, shape: tuple[int, ...], keys: int) -> list[int]:
     """Bytes requested, in order, by one attention of queries of a shape under a mask."""
     batch, heads, _, head = shape
@@ -34,8 +30,7 @@ def requested_by(bias: Any, shape: tuple[int, ...], keys: int) -> list[int]:
         with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION]):
             F.scaled_dot_product_attention(query, key, key, mask)
 
-    sizes = [storage.requested_bytes for storage in traced(attend).storages][begun:]
-    return [size for size in sizes if size != SEED_BYTES]
+    return [storage.requested_bytes for storage in traced(attend).storages][begun:]
 
 
 MASKED_ROWS = [

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.work.calls import Recording, call, cost, given
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Kind, cost_of
+from torchtally.work.attention import attended_share
 
 aten = torch.ops.aten
 B, H, S, T, D, E = 2, 4, 8, 16, 32, 24
@@ -167,3 +168,59 @@ def test_efficient_equals_torchs_counter() -> None:
             out, q, k, v, bias, out, lse, seed, offset, 0.0, mask
         )
     assert recording.total.flops == counter.get_total_flops()
+
+
+# Windows: keys before and after a query's own ----------------------------------------------------
+
+
+def windowed(name: str, **literals: int | bool | tuple[int, int]) -> Call:
+    inputs = [given(each, B, 64, H, D) for each in ("query", "key", "value")]
+    return call(name, inputs, (B, 64, H, D), **literals)
+
+
+@pytest.mark.parametrize(
+    ("name", "literals", "keys"),
+    [
+        ("aten._flash_attention_forward", {"window_size_left": 7, "is_causal": True}, 8),
+        ("aten._flash_attention_forward", {"window_size_left": 7, "window_size_right": 2}, 10),
+        ("aten._flash_attention_forward", {"window_size_left": -1, "window_size_right": -1}, 64),
+        ("aten._flash_attention_forward", {"window_size_left": 100, "is_causal": True}, 64),
+        ("aten._efficient_attention_forward", {"window_size": 8, "custom_mask_type": 1}, 8),
+        ("torch_attn._varlen_attn", {"window_size": (7, 0)}, 8),
+    ],
+)
+def test_a_window_is_counted_by_its_width(
+    name: str, literals: dict[str, int | bool | tuple[int, int]], keys: int
+) -> None:
+    assert cost(windowed(name, **literals)).flops == 2 * B * H * 64 * keys * (D + D)
+
+
+@pytest.mark.parametrize(
+    ("literals", "keys"),
+    [
+        ({"is_causal": True}, 64 / 2),
+        ({"is_causal": True, "window_size_left": 7}, 8 - 8 * 8 / (2 * 64)),
+        ({}, 64),
+    ],
+)
+def test_what_a_kernel_masks_by_itself(literals: dict[str, int | bool], keys: float) -> None:
+    one = windowed("aten._flash_attention_forward", **literals)
+    share = attended_share(one)
+    assert cost(one).flops * share == 2 * B * H * 64 * keys * (D + D)
+
+
+def test_a_mask_that_is_a_tensor_leaves_out_nothing() -> None:
+    inputs = [*heads_first(), given("attn_bias", B, H, S, T)]
+    one = call("aten._scaled_dot_product_cudnn_attention", inputs, (B, H, S, E), is_causal=False)
+    assert cost(one).flops == FORWARD
+    assert attended_share(one) == 1
+
+
+def test_packed_sequences_of_known_lengths_are_exact() -> None:
+    one = packed([8, 5, 5, 2], 8)
+    known = Call(
+        one.name, one.overload, one.inputs, one.outputs,
+        (*one.literals, ("lengths_q", (8, 5, 5, 2)), ("lengths_k", (8, 5, 5, 2))),
+    )  # fmt: skip
+    assert cost(known).flops == 2 * H * (8 * 8 + 2 * 5 * 5 + 2 * 2) * (D + D)
+    assert cost(known).flops < cost(one).flops

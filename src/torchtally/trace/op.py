@@ -82,6 +82,11 @@ class Call(Record, frozen=True):
     may compute this float32 product, convolution or recurrent network in TF32. Nor is
     ("in_graph", True): a CUDA graph that is replayed issues the call with its others. Nor is
     ("group", n): the collective is one of `Trace.groups[n]`.
+
+    Of attention, values are among them where they are known, since its work depends on them:
+    "lengths_q" and "lengths_k" of packed sequences, and of a mask "attended", two counts of the
+    scores' elements: with every query taken to attend to as many keys as the one that attends to
+    most, and those that the mask leaves.
     """
     is_mutating: bool = False
     """The operator writes to at least one argument (`add_`, `out=`)."""

@@ -11,7 +11,7 @@ from torchtally.timing.roofline.products import product_dtype
 from torchtally.timing.roofline.rates import REAL_OF_COMPLEX
 from torchtally.trace import Call, Phase, TensorSpec
 from torchtally.work import Kind, cost_of
-from torchtally.work.convention import Convention, apply_convention
+from torchtally.work.convention import Convention, apply_convention, needed_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,11 @@ class Work:
 
     @property
     def is_causal(self) -> bool:
-        """A mask that is a tensor is not known to be causal."""
-        return self.is_attention and self.call.literal("is_causal") is True
+        """A part that attention in full counts is masked."""
+        if not self.is_attention:
+            return False
+        full, causal = (needed_share(self.call, convention) for convention in Convention)
+        return causal < full
 
     def executed_flops(self, attention: Convention) -> int:
         """Of all these calls, under a convention of attention."""
@@ -39,13 +42,17 @@ class Work:
         return self.times * apply_convention(cost, self.call, self.kind, attention).flops
 
     def needed_flops(self, attention: Convention) -> int:
-        """As executed, but a fused attention's backward without making the scores again.
+        """As executed, but of attention what its mask leaves, and a fused backward without making
+        the scores again.
 
         Of its products, 3 D + 2 E FLOPs for every point (D, E: head dims of keys and values),
         those of the forward pass twice are 2 D + 2 E.
         """
-        flops = self.executed_flops(attention)
-        if not (self.is_attention and self.call.name.endswith("backward")):
+        flops = self.executed_flops(Convention.FULL)
+        if not self.is_attention:
+            return flops
+        flops = int(flops * needed_share(self.call, attention))
+        if not self.call.name.endswith("backward"):
             return flops
         D, E = self.call.tensor("query").shape[-1], self.call.tensor("value").shape[-1]
         return flops * (2 * D + 2 * E) // (3 * D + 2 * E) if D or E else flops
@@ -82,7 +89,7 @@ def needed_flops(works: Iterable[Work], attention: Convention) -> int:
 def attention_flops(works: Iterable[Work]) -> int:
     """Three times the forward pass of attention operators, in full: 12 L H Q T for each token."""
     return 3 * sum(
-        work.executed_flops(Convention.FULL)
+        work.needed_flops(Convention.FULL)
         for work in works
         if work.is_attention and work.phase is Phase.FORWARD
     )

@@ -27,6 +27,7 @@ from torchtally.memory.workspace import (
 from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispatchMode
 from torchtally.trace import World
 from torchtally.virtual import kernels, values
+from torchtally.virtual.attended import literals_of
 from torchtally.virtual.capture import FORBIDDEN, Capture
 from torchtally.virtual.description import describe
 from torchtally.virtual.device_checks import check_generator, check_same_device
@@ -316,6 +317,8 @@ class VirtualDispatch(TorchDispatchMode):
         self.last_home = home
         if operator.product is not None and self.target is not None:
             call.settings = ALLOWS_TF32 if allows_tf32(call) else ()
+        if operator.is_attention:
+            call.settings = tuple(literals_of(call.named_inputs))
         # Results depend on the signature alone: known ones are built without the meta kernel.
         signature = call.signature
         template = self._templates.get(signature)
@@ -370,6 +373,9 @@ class VirtualDispatch(TorchDispatchMode):
         """Assign new storages to their device, keep values, and notify the observer."""
         outputs = tensors_in(result)
         is_new = False
+        if call.operator.host_results and self.capture is None:
+            for place in call.operator.host_results:
+                make_virtual(outputs[place], self.host)
         # In the order of the CUDA kernel: the caching allocator's blocks depend on it.
         for tensor in in_order_of_allocation(outputs, call.operator.allocation_order):
             if tensor.layout is not torch.strided:

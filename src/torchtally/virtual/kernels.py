@@ -22,6 +22,7 @@ from torchtally.torch_private import OpOverload
 from torchtally.virtual import attention
 from torchtally.virtual.attention import Backend, Query
 from torchtally.virtual.device_memory import DeviceMemory
+from torchtally.virtual.masks import additive, align, keep_attended
 from torchtally.virtual.storage import virtual_of
 
 aten = torch.ops.aten
@@ -378,15 +379,18 @@ def scaled_dot_product_attention(
     query_set = Query(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     backend = attention.choose(Target.chip, query_set)
     mask = additive(attn_mask, query.dtype)
+    scores = (*query.shape[:-1], key.shape[-2])
     if backend is Backend.FLASH:
         return flash(query, key, value, dropout_p, is_causal, scale)
     if backend is Backend.CUDNN:
+        keep_attended(attn_mask, mask, scores)
         return aten._scaled_dot_product_cudnn_attention.default(  # type: ignore[no-any-return]
             query, key, value, mask, query_set.needs_grad, dropout_p, is_causal, False, scale=scale
         )[0]
     if backend is Backend.EFFICIENT:
         if mask is not None:
-            mask = align(mask).expand(*query.shape[:3], key.shape[2])
+            mask = align(mask).expand(scores)
+            keep_attended(attn_mask, mask, scores)
         return aten._scaled_dot_product_efficient_attention.default(  # type: ignore[no-any-return]
             query, key, value, mask, query_set.needs_grad, dropout_p, is_causal, scale=scale
         )[0]
@@ -438,29 +442,3 @@ def flash(
         query, key, value, dropout_p, is_causal, False, scale=scale
     )[0]
     return out[..., :head] if padding else out
-
-
-def additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A bool mask as 0 where it attends and minus infinity where it does not."""
-    if mask is None or mask.dtype is not torch.bool:
-        return mask
-    kept = torch.scalar_tensor(0.0, dtype=dtype, device="cuda")
-    return torch.where(mask, kept, torch.scalar_tensor(-torch.inf, dtype=dtype, device="cuda"))
-
-
-BIAS_ALIGNMENT = 8
-"""Elements that the efficient kernel reads of a bias at a time."""
-
-
-def align(bias: Tensor) -> Tensor:
-    """A bias whose rows begin at multiples of 8 elements: itself, or a view into a padded copy.
-
-    It is padded in its own shape and expanded afterwards (`preprocess_mask` and `pad_bias` of
-    native/transformers/attention.cpp), so a mask that all heads share is copied once.
-    """
-    *strides, last = bias.stride()
-    if last == 1 and all(stride % BIAS_ALIGNMENT == 0 for stride in strides):
-        return bias
-    keys = bias.shape[-1]
-    padding = BIAS_ALIGNMENT - keys % BIAS_ALIGNMENT
-    return torch.nn.functional.pad(bias, (0, padding))[..., :keys]

@@ -19,6 +19,13 @@ ALLOCATION_ORDER = {
 }
 """Measured on PyTorch's CUDA build: the mask before the result, the seeds before the result."""
 
+HOST_RESULTS = dict.fromkeys(
+    ("aten._scaled_dot_product_efficient_attention", "aten._efficient_attention_forward"), (2, 3)
+)
+"""Measured on PyTorch's CUDA build: seed and offset are no request to the device's allocator, with
+dropout or without. Only a graph's capture wants them there ("Seed and Offset Device" in
+native/transformers/cuda/attention.cu)."""
+
 STATISTICS = frozenset(["running_mean", "running_var"])
 UPDATED = dict.fromkeys(("aten.native_batch_norm", "aten.cudnn_batch_norm"), STATISTICS)
 """Arguments written to in training, of which the operator's schema does not say so."""
@@ -98,6 +105,8 @@ class Operator:
     """Only a composition of other operators: reaches a dispatch mode under inference mode alone."""
     allocation_order: tuple[int, ...] | None
     """The order in which its results are allocated, where it is not that of the results."""
+    host_results: tuple[int, ...]
+    """Places of results that are on the host."""
     handler: Callable[..., Any] | None
     """What runs it, where running it takes more than its shapes."""
     product: Product | None
@@ -110,6 +119,8 @@ class Operator:
     """What is known of its result where not all values are (`facts/rules.py`)."""
     needs_facts: bool
     """Nothing is known of its result if nothing is of its arguments."""
+    is_attention: bool
+    """What it costs depends on the values of masks and offsets, too (`attended.py`)."""
     is_elementwise: bool
     """Each element of its one result depends on one element of each argument."""
     may_give_facts: bool
@@ -157,12 +168,14 @@ def learn(
         takes_workspace=uses_blas(name) or has_scratch(name),
         is_composite=private.has_composite_kernel(overload),
         allocation_order=ALLOCATION_ORDER.get(name),
+        host_results=HOST_RESULTS.get(name, ()),
         handler=handler,
         product=PRODUCTS.get(name),
         waits=WAITS.get(name),
         is_plain_on_host=takes_tensor and (handler is None or name in PLAIN_ON_HOST),
         fact_rule=fact_rule,
         needs_facts=needs_facts,
+        is_attention="attention" in name or "varlen_attn" in name,
         is_elementwise=is_elementwise(overload),
         may_give_facts=fact_rule is not None or is_elementwise(overload),
     )

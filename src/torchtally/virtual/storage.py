@@ -35,6 +35,7 @@ class VirtualStorage:
     __slots__ = (
         "__weakref__",
         "assumption",
+        "attended",
         "block",
         "facts",
         "facts_dtype",
@@ -55,6 +56,8 @@ class VirtualStorage:
         self.facts: Facts | None = None
         """What is known of the elements without `value`, read as `facts_dtype`."""
         self.facts_dtype: torch.dtype | None = None
+        self.attended: tuple[int, int] | None = None
+        """Of a mask that is added to scores: see `attended.py`."""
         self.assumption: str | None = None
         """What was assumed for value or facts, to be said where they are read."""
         self.home = home
@@ -71,7 +74,7 @@ class VirtualStorage:
 
     def forget(self) -> None:
         """Nothing is known of the elements any more."""
-        self.value = self.facts = self.assumption = None
+        self.value = self.facts = self.assumption = self.attended = None
 
     def __del__(self) -> None:
         self.home.free(self)

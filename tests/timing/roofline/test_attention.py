@@ -7,13 +7,13 @@ from tests.work.calls import call, cost, given, spec
 from torchtally.chips import chip
 from torchtally.timing.roofline.attention import (
     AttentionShape,
-    attention_of,
-    computed_share,
     padded_head,
+    shapes_of,
 )
 from torchtally.timing.roofline.kernel import Bound
 from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.trace import Call
+from torchtally.work.geometry import causal
 
 A100, H100 = chip("A100-SXM"), chip("H100-SXM")
 
@@ -103,13 +103,8 @@ def test_one_query_against_many_keys_is_bound_by_reading_them() -> None:
 
 
 def test_the_shape_behind_a_call() -> None:
-    one = attention("flash", 256, heads=6, head=64, causal=True)
-    assert attention_of(one, cost(one)) == AttentionShape(6, 256, 256, 64, 64, True, False)
-
-
-def test_a_single_block_of_a_causal_kernel_computes_everything() -> None:
-    shape = AttentionShape(1, 128, 128, 64, 64, True, False)
-    assert computed_share(shape, 128) == 1.0
+    (shape,) = shapes_of(attention("flash", 256, heads=6, head=64, causal=True))
+    assert shape == AttentionShape(6, 256, 256, 64, 64, causal(256), False)
 
 
 def test_a_few_tokens_take_a_few_microseconds() -> None:
@@ -118,3 +113,50 @@ def test_a_few_tokens_take_a_few_microseconds() -> None:
     assert few == block
     assert KERNEL_S < few.seconds < 20e-6
     assert few.bound is Bound.COMPUTE
+
+
+def flash(tokens: int, window: int | None = None) -> Call:
+    inputs = [
+        given(name, 1, tokens, 16, 128, dtype="bfloat16") for name in ("query", "key", "value")
+    ]
+    literals: dict[str, int | bool] = {"is_causal": True}
+    if window is not None:
+        literals["window_size_left"] = window - 1
+    out = spec(1, tokens, 16, 128, dtype="bfloat16")
+    return call("aten._flash_attention_forward", inputs, out, **literals)
+
+
+def test_a_window_is_as_fast_as_the_blocks_that_it_touches() -> None:
+    """Of 256 blocks: 8 in a window, the one on the diagonal, and one before all of them."""
+    tokens, window = 32768, 1024
+    whole, near = (kernel_of(flash(tokens, reach), A100).seconds for reach in (None, window))
+    assert near / whole == pytest.approx((8 + 1 + 1) / (256 / 2 + 0.5 + 1), rel=0.02)
+
+
+def test_a_mask_as_a_tensor_is_computed_in_full() -> None:
+    one = attention("cudnn", 4096, causal=True)
+    bias = given("attn_bias", 1, 108, 4096, 4096, dtype="bfloat16")
+    given_mask = call(one.name, [*one.inputs, bias], one.outputs[0])
+    plain = attention("cudnn", 4096)
+    assert kernel_of(given_mask, H100).seconds == kernel_of(plain, H100).seconds
+
+
+def test_packed_sequences_take_as_long_as_their_blocks() -> None:
+    """One of 8192 tokens and 64 of 128, of known lengths, beside as many as long as the longest."""
+    lengths = (8192, *[128] * 64)
+    total = sum(lengths)
+    inputs = [given(name, total, 16, 128, dtype="bfloat16") for name in ("query", "key", "value")]
+    offsets = given("cum_seq_q", len(lengths) + 1, dtype="int32")
+    out = spec(total, 16, 128, dtype="bfloat16")
+
+    def seconds(**literals: tuple[int, ...]) -> float:
+        one = call(
+            "aten._flash_attention_forward", [*inputs, offsets], out, max_q=8192, max_k=8192,
+            **literals,
+        )  # fmt: skip
+        return kernel_of(one, A100).seconds
+
+    # rows of 64 + 1 blocks of keys for 64 blocks of queries, and 1 + 1 for 64; else 64 + 1 for all
+    ratio = (64 * 65 + 64 * 2) / (128 * 65)
+    known = seconds(lengths_q=lengths, lengths_k=lengths)
+    assert known / seconds() == pytest.approx(ratio, rel=0.02)

@@ -6,23 +6,27 @@ A fused kernel gives a block of 128 queries of one head to one multiprocessor, w
 keys (backward: a block of keys goes over the queries): B * H * S / 128 blocks in waves. Its rate on
 long sequences is published as a share of the promised peak, by kernel and generation of the chip.
 
-A causal kernel skips blocks that are masked altogether, whatever a convention says of the FLOPs:
-of the square it computes half, and the blocks on the diagonal. The plain products of the math path
-compute everything.
+A kernel skips blocks that its geometry masks altogether, whatever a convention says of the FLOPs:
+of a causal square it computes half, and the blocks on the diagonal (`work/geometry.py`). The plain
+products of the math path compute everything, as every kernel does that is given a mask as a tensor.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from math import ceil
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.launches import attention_launches
+from torchtally.timing.roofline.launches import attention_launches, fused_attention_launches
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import Product, product_dtype, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, peak_of
 from torchtally.trace import Call
 from torchtally.work import Cost
+from torchtally.work.attention import heads_of_call
+from torchtally.work.geometry import Geometry
 
 BLOCK = 128
 """Queries (backward: keys) of one block: FlashAttention-2 takes 64 or 128 by the head dim,
@@ -95,27 +99,39 @@ for a chip in wide use."""
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """B * H heads of S queries and T keys."""
+    """So many heads, each of S queries and T keys."""
 
-    heads: int
+    heads: int | Fraction
     S: int
     T: int
     D: int
     E: int
-    is_causal: bool
+    geometry: Geometry
+    """Of a whole sequence: of its S * T points, a chip that has some of the queries computes the
+    same share."""
     is_backward: bool
 
 
 def attention_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """Fused kernels by blocks; the math path and whole layers as products and passes over bytes."""
-    kernel, shape = fused_of(call), attention_of(call, cost)
-    if kernel is None or shape is None:
+    kernel, shapes = fused_of(call), shapes_of(call)
+    if kernel is None or not shapes:
         return unfused_kernel(call, cost, chip)
-    moved_bytes = cost.bytes + (accumulator_bytes(shape) if shape.is_backward else 0)
+    return fused_kernel(shapes, call.tensor("query").dtype, kernel, cost.bytes, chip)
+
+
+def fused_kernel(
+    shapes: Sequence[AttentionShape], dtype: str, kernel: Fused, operand_bytes: int, chip: Chip
+) -> Kernel:
+    """One pass of a fused kernel, whose operands and results are so many bytes."""
+    moved_bytes = operand_bytes + sum(map(accumulator_bytes, shapes))
+    is_backward = any(shape.is_backward for shape in shapes)
+    is_efficient = kernel is Fused.EFFICIENT
+    launches = fused_attention_launches(dtype, is_backward, is_efficient=is_efficient)
     return bound_kernel(
-        compute_s=fused_s(call, shape, kernel, chip),
+        compute_s=fused_s(shapes, dtype, kernel, chip),
         memory_s=moved_bytes / bandwidth_bytes_per_s(chip),
-        overhead_s=KERNEL_S * attention_launches(call),
+        overhead_s=KERNEL_S * launches,
     )
 
 
@@ -127,38 +143,18 @@ def fused_of(call: Call) -> Fused | None:
     return Fused.CUDNN if "cudnn" in call.name else None
 
 
-def attention_of(call: Call, cost: Cost) -> AttentionShape | None:
-    """The shape behind a call. Heads follow from the FLOPs, which know every layout."""
-    if not (call.tensors("query") and call.tensors("key") and call.tensors("value")):
-        return None
-    query, key = call.tensor("query"), call.tensor("key")
-    D, E = query.shape[-1], call.tensor("value").shape[-1]
-    is_backward = "backward" in call.name
-    per_point = 2 * ((3 * D + 2 * E) if is_backward else (D + E))
-    points = cost.flops // max(1, per_point)
-    S, T = lengths(call, query.shape, key.shape)
-    return AttentionShape(
-        heads=max(1, -(-points // max(1, S * T))),
-        S=S,
-        T=T,
-        D=D,
-        E=E,
-        is_causal=call.literal("is_causal") is True or call.literal("causal") is True,
-        is_backward=is_backward,
+def shapes_of(call: Call) -> tuple[AttentionShape, ...]:
+    """The shapes behind a call: one, but for packed sequences of known lengths."""
+    heads = heads_of_call(call)
+    if heads is None or not all(map(call.tensors, ("query", "key", "value"))):
+        return ()
+    D, E = call.tensor("query").shape[-1], call.tensor("value").shape[-1]
+    return tuple(
+        AttentionShape(
+            times, geometry.queries, geometry.keys, D, E, geometry, "backward" in call.name
+        )
+        for geometry, times in heads.items()
     )
-
-
-def lengths(call: Call, query: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, int]:
-    """(S, T): of packed sequences the longest's, which are literals."""
-    longest = [
-        next((value for name in names if isinstance(value := call.literal(name), int)), 0)
-        for names in (("max_q", "max_seqlen_q"), ("max_k", "max_seqlen_k"))
-    ]
-    is_heads_first = "scaled_dot_product" in call.name or ("cudnn" in call.name and len(query) == 4)
-    place = -2 if is_heads_first else -3
-    S = longest[0] or (query[place] if len(query) >= -place else 1)
-    T = longest[1] or (key[place] if len(key) >= -place else 1)
-    return max(1, S), max(1, T)
 
 
 def shares_of(kernel: Fused, chip: Chip) -> Shares:
@@ -167,13 +163,6 @@ def shares_of(kernel: Fused, chip: Chip) -> Shares:
         flash = SHARES.get((Fused.FLASH, generation), ELSEWHERE)
         return Shares(EFFICIENT_OF_FLASH * flash.forward, EFFICIENT_OF_FLASH * flash.backward)
     return SHARES.get((kernel, generation), ELSEWHERE)
-
-
-def computed_share(shape: AttentionShape, block: int) -> float:
-    """Of the S * T points, those a kernel computes: half and the diagonal's blocks if causal."""
-    if not shape.is_causal:
-        return 1.0
-    return min(1.0, (1 + block / max(shape.S, shape.T)) / 2)
 
 
 def attention_peak_flop_per_s(dtype: str, kernel: Fused, chip: Chip) -> float:
@@ -185,22 +174,31 @@ def attention_peak_flop_per_s(dtype: str, kernel: Fused, chip: Chip) -> float:
     return promised
 
 
-def fused_s(call: Call, shape: AttentionShape, kernel: Fused, chip: Chip) -> float:
+def fused_s(shapes: Sequence[AttentionShape], dtype: str, kernel: Fused, chip: Chip) -> float:
     """Waves of whole blocks, each preceded by the time of one block of the inner loop."""
     shares = shares_of(kernel, chip)
-    share = shares.backward if shape.is_backward else shares.forward
-    rate = share * attention_peak_flop_per_s(call.tensor("query").dtype, kernel, chip)
-    block = EFFICIENT_BLOCK if kernel is Fused.EFFICIENT else BLOCK
-    outer, inner = (shape.T, shape.S) if shape.is_backward else (shape.S, shape.T)
-    inner_padded = (ceil(inner / block) * computed_share(shape, block) + 1) * block
-    D, E = padded_head(shape.D), padded_head(shape.E)
-    point_flops = 2 * ((3 * D + 2 * E) if shape.is_backward else (D + E))
-    block_flops = block * inner_padded * point_flops
-    blocks = shape.heads * ceil(outer / block)
-    if chip.multiprocessors is None:
-        return blocks * block_flops / rate
+    share = shares.backward if any(shape.is_backward for shape in shapes) else shares.forward
+    rate = share * attention_peak_flop_per_s(dtype, kernel, chip)
+    size = EFFICIENT_BLOCK if kernel is Fused.EFFICIENT else BLOCK
+    blocks = sum(blocks_of(shape, size) for shape in shapes)
+    flops = sum(blocks_of(shape, size) * block_flops(shape, size) for shape in shapes)
+    if chip.multiprocessors is None or not blocks:
+        return float(flops) / rate
     waves = ceil(blocks / chip.multiprocessors)
-    return waves * chip.multiprocessors * block_flops / rate
+    return float(waves * chip.multiprocessors * flops / blocks) / rate
+
+
+def blocks_of(shape: AttentionShape, size: int) -> int:
+    """Of queries, each on a multiprocessor; backward of keys."""
+    return ceil(shape.heads * ceil((shape.T if shape.is_backward else shape.S) / size))
+
+
+def block_flops(shape: AttentionShape, size: int) -> float:
+    """Of one of them: it meets as many blocks of the others as are not masked, and one more."""
+    inner = shape.S if shape.is_backward else shape.T
+    met = (ceil(inner / size) * shape.geometry.computed_share(size) + 1) * size
+    D, E = padded_head(shape.D), padded_head(shape.E)
+    return size * met * 2 * ((3 * D + 2 * E) if shape.is_backward else (D + E))
 
 
 def padded_head(size: int) -> int:
@@ -209,7 +207,7 @@ def padded_head(size: int) -> int:
 
 def accumulator_bytes(shape: AttentionShape) -> int:
     """Gradients of the queries in float32: set to zero, added to, and read to be converted."""
-    return 3 * 4 * shape.heads * shape.S * shape.D
+    return ceil(3 * 4 * shape.heads * shape.S * shape.D) if shape.is_backward else 0
 
 
 SCORE_PASSES = 5
@@ -218,20 +216,22 @@ SCORE_PASSES = 5
 
 def unfused_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """Products at a product's rate and the scores moved between them; causal or not."""
-    shape = attention_of(call, cost)
+    shapes = shapes_of(call)
     query = call.inputs[0]
     dtype, itemsize_bytes = product_dtype(call, query)
-    if shape is None or "multi_head" in call.name:
+    if not shapes:
         rows = max(1, query.elements // max(1, query.shape[-1]))
         columns = max(1, query.shape[-1])
         K = max(1, cost.flops // (2 * rows * columns))
         compute_s, _ = product_s(Product(1, rows, columns, K, dtype, itemsize_bytes), chip)
         score_bytes = 0
     else:
-        first = Product(shape.heads, shape.S, shape.T, shape.D, dtype, itemsize_bytes)
-        second = Product(shape.heads, shape.S, shape.E, shape.T, dtype, itemsize_bytes)
+        (shape,) = shapes
+        heads = int(shape.heads)
+        first = Product(heads, shape.S, shape.T, shape.D, dtype, itemsize_bytes)
+        second = Product(heads, shape.S, shape.E, shape.T, dtype, itemsize_bytes)
         compute_s = product_s(first, chip)[0] + product_s(second, chip)[0]
-        score_bytes = SCORE_PASSES * shape.heads * shape.S * shape.T * itemsize_bytes
+        score_bytes = SCORE_PASSES * heads * shape.S * shape.T * itemsize_bytes
     bandwidth = bandwidth_bytes_per_s(chip)
     # The passes over the scores come between the products: they do not overlap.
     return bound_kernel(

@@ -175,18 +175,25 @@ def convolution_gradients(call: Call) -> int:
 
 
 def attention_launches(call: Call) -> int:
-    """Fused: one. Backward of flash: rows of grad * out are added up first, and the gradient of the
+    """Unfused: two products, scale and mask, softmax."""
+    names = ("flash", "varlen", "overrideable", "cudnn", "efficient")
+    if not any(name in call.name for name in names):
+        return 4
+    is_efficient, is_backward = "efficient" in call.name, "backward" in call.name
+    return fused_attention_launches(call.inputs[0].dtype, is_backward, is_efficient=is_efficient)
+
+
+def fused_attention_launches(dtype: str, is_backward: bool, *, is_efficient: bool) -> int:
+    """One. Backward of flash: rows of grad * out are added up first, and the gradient of the
     queries, which all blocks add to in float32, is converted last (flash_bwd_launch_template.h);
     cuDNN's is taken to do the same. Memory-efficient: all in one, but in float32 grad * out, its
-    sum and a copy come first (attention_backward.cu). Unfused: two products, scale and mask,
-    softmax.
+    sum and a copy come first (attention_backward.cu).
     """
-    is_backward = "backward" in call.name
-    if any(kernel in call.name for kernel in ("flash", "varlen", "overrideable", "cudnn")):
-        return 3 if is_backward else 1
-    if "efficient" in call.name:
-        return 4 if is_backward and call.inputs[0].dtype == "float32" else 1
-    return 4
+    if not is_backward:
+        return 1
+    if is_efficient:
+        return 4 if dtype == "float32" else 1
+    return 3
 
 
 def recurrent_launches(call: Call) -> int:

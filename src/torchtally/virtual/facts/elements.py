@@ -9,6 +9,7 @@ from torchtally.virtual.facts.facts import (
     constant,
 )
 from torchtally.virtual.facts.rules import Derived, argument, known, name_of, rule
+from torchtally.virtual.facts.spans import spans_of_triangle
 from torchtally.virtual.facts.tensors import (
     facts_of,
     facts_of_values,
@@ -67,6 +68,12 @@ def either(one: Facts | None, other: Facts | None) -> Derived:
 
 @rule("tril", "triu")
 def triangle(call: Invocation) -> Derived:
+    tensor, facts = call.inputs[0], facts_of(call.args[0])
+    if facts is not None and facts.is_all(1) and tensor.dim() == 2:
+        rows, columns = tensor.shape
+        diagonal = argument(call, "diagonal", 0)
+        spans = spans_of_triangle(name_of(call), rows, columns, diagonal)
+        return Facts(0, 1, spans=spans)
     return either(facts_of(call.args[0]), constant(0))
 
 

@@ -7,10 +7,14 @@ them. Unknown floats are taken to be finite, as in a run that goes well.
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from torchtally.virtual import values
+
+if TYPE_CHECKING:
+    from torchtally.virtual.facts.spans import Spans
 
 Number = int | float
 
@@ -33,6 +37,8 @@ class Facts:
     """Integers, each from `lower` to `upper` as often as any other in any part."""
     is_tight: bool = False
     """Both bounds are the value of some element."""
+    spans: "Spans | None" = None
+    """Of a mask of zeros and ones: where the ones of each row are."""
     is_assumed: bool = False
     """The bounds rest on an assumption; share and evenness always do."""
 
@@ -48,9 +54,9 @@ class Facts:
     @property
     def of_part(self) -> "Facts":
         """What holds for any part of the elements, and for any repetition of them."""
-        if self.total is None and not self.is_tight:
+        if self.total is None and not self.is_tight and self.spans is None:
             return self
-        return replace(self, total=None, is_permutation=False, is_tight=False)
+        return replace(self, total=None, is_permutation=False, is_tight=False, spans=None)
 
     def is_all(self, number: Number) -> bool:
         """Every element is this number."""
@@ -124,5 +130,7 @@ def as_truth(facts: Facts) -> Facts | None:
     """Facts of whether elements are different from zero; they are not all equal."""
     if facts.lower > 0 or facts.upper < 0:
         return replace(constant(1), is_assumed=facts.is_assumed)
+    if facts.spans is not None:
+        return facts
     share = 1 - 1 / facts.size if facts.is_even else facts.share
     return None if share is None else Facts(0, 1, share=share, is_assumed=facts.is_assumed)

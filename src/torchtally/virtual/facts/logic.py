@@ -9,6 +9,7 @@ from torchtally.virtual.facts.facts import (
     constant,
 )
 from torchtally.virtual.facts.rules import Derived, argument, bounds, name_of, rule
+from torchtally.virtual.facts.spans import both, compared
 from torchtally.virtual.invocation import Invocation
 
 
@@ -43,6 +44,8 @@ def compare(call: Invocation) -> Derived:
         return None  # NaN compares as nothing else does
     if call.args[0] is call.args[1]:
         return truth(name in ("eq", "le", "ge"))
+    if len(call.inputs) == 2 and (spans := compared(name, *call.inputs)) is not None:
+        return Facts(0, 1, spans=spans)
     if name in ("gt", "ge"):
         one, other, name = other, one, {"gt": "lt", "ge": "le"}[name]
     if name == "le":
@@ -96,6 +99,8 @@ def conjunction(call: Invocation) -> Derived:
     if one.is_all(0) or other.is_all(0):
         return constant(0)
     is_bool = all(tensor.dtype is torch.bool for tensor in call.inputs)
+    if is_bool and len(call.inputs) == 2 and (spans := both(*call.inputs)) is not None:
+        return Facts(0, 1, spans=spans)
     if min(one.lower, other.lower) < 0 or (name_of(call) == "logical_and" and not is_bool):
         return None
     shares = [facts.share for facts in (one, other) if facts.share is not None]
