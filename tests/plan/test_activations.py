@@ -193,8 +193,8 @@ def test_a_fused_layer_keeps_inputs_alone() -> None:
 
 
 def test_a_mask_for_a_window_is_kept_and_repeats_keys() -> None:
-    """2 S bytes a token, and keys and values of 8 heads instead of 2."""
-    within, beyond = of_layer(llama(window=32), "bf16"), of_layer(llama(window=31), "bf16")
+    """2 S bytes a token, and keys and values of 8 heads instead of 2: from 32 tokens on."""
+    within, beyond = of_layer(llama(window=33), "bf16"), of_layer(llama(window=32), "bf16")
     assert within == of_layer(llama(), "bf16")
     assert beyond - within == 2 * 32 + 2 * 2 * (8 - 2) * 8
 
@@ -239,7 +239,7 @@ def test_an_input_that_is_kept_anyway_is_not_made_again() -> None:
     found = working_activation_bytes(
         setting_of(llama(), 4, 32, recipe("fp32"), recompute=Recompute.FULL)
     )
-    assert found.value == 128 * (of_layer(llama(), "fp32") - 4 * 64) + 16
+    assert found.value == 128 * (of_layer(llama(), "fp32") - 4 * 64)
 
 
 def test_autocast_holds_casts_of_all_layers_until_the_forward_pass_is_over() -> None:
@@ -320,5 +320,5 @@ def test_which_kernel_pytorch_takes() -> None:
     windowed = known_model("Mistral 7B")
     window = windowed.kinds[0].attention.window
     assert window is not None
-    assert usual_kernel(windowed, recipe("fp32"), window, eager) is AttentionKernel.MATH
-    assert usual_kernel(windowed, recipe("fp32"), 2 * window, eager) is AttentionKernel.FLASH
+    assert usual_kernel(windowed, recipe("fp32"), window - 1, eager) is AttentionKernel.MATH
+    assert usual_kernel(windowed, recipe("fp32"), window, eager) is AttentionKernel.FLASH

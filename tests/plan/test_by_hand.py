@@ -47,6 +47,7 @@ from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
+from torchtally.work.geometry import causal
 
 MODEL = llama(width=8, layers=3, heads=2, kv_heads=1, ffn=20, vocabulary=10)
 """Matrices of a layer: 8*8 + 2 * 4*8 + 8*8 + 3 * 20*8 = 672; two norms of 8."""
@@ -119,10 +120,16 @@ def test_flops_of_a_token() -> None:
 
 
 def test_keys_that_a_token_sees() -> None:
-    same(keys_seen(100, 10, FULL), 100)
-    same(keys_seen(100, None, CAUSAL), 100 / 2)
-    same(keys_seen(100, 10, CAUSAL, is_chunked=True), 10 / 2)
-    same(keys_seen(100, 10, CAUSAL), 10 - 10 * 10 / (2 * 100))
+    whole, window, chunks = causal(100), causal(100, 10), causal(100, 30, is_chunked=True)
+    same(keys_seen(whole, FULL), 100)
+    same(keys_seen(window, FULL), 10)
+    same(keys_seen(chunks, FULL), 30)
+    same(keys_seen(whole, CAUSAL), 100 / 2)
+    same(keys_seen(window, CAUSAL), 10 - 10 * 10 / (2 * 100))
+    same(keys_seen(chunks, CAUSAL), (3 * 30 * 30 + 10 * 10) / 2 / 100)
+    for geometry in (whole, window, chunks):
+        attended = geometry.full_pairs * geometry.attended_share
+        assert keys_seen(geometry, CAUSAL).value == pytest.approx(attended / geometry.queries)
 
 
 def test_a_kv_cache() -> None:

@@ -11,12 +11,14 @@ token: PaLM, arXiv 2204.02311, appendix B; Narayanan et al. 2021, arXiv 2104.044
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torchtally.plan.architecture.model import LatentAttention, Layer, Model, SelfAttention
+from torchtally.plan.architecture.geometry import geometry_of
+from torchtally.plan.architecture.model import LatentAttention, Layer, Model
 from torchtally.plan.architecture.weights import OF_THE_VOCABULARY, weights_of
 from torchtally.plan.closed_form import Count, Number, closed_form
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
+from torchtally.work.geometry import Geometry
 
 PER_TOKEN = Unit.FLOPS_PER_TOKEN
 PALM = "PaLM, arXiv 2204.02311, appendix B"
@@ -98,8 +100,8 @@ def attention_flops(
 ) -> Quantity:
     """Forward FLOPs of one token's attention in all layers: scores, and their product with values.
 
-    FULL counts every token with every other, masked or not (PaLM; windows too, as kernels without
-    them would). CAUSAL counts half of that, and within a window what the mask leaves.
+    FULL counts every token with every other, masked or not (PaLM), but in a window or a chunk with
+    as many as it has. CAUSAL counts what the mask leaves: half, or less at a window's edges.
     """
     S = of(sequence, Unit.TOKENS, "sequence")
     parts = {
@@ -113,10 +115,7 @@ def layer_attention_flops(layer: Layer, sequence: Amount, attention: Convention)
     mixer = layer.attention
     S = of(sequence, Unit.TOKENS, "sequence")
     value_dim = mixer.value_head_dim if isinstance(mixer, LatentAttention) else mixer.head_dim
-    window, is_chunked = None, False
-    if isinstance(mixer, SelfAttention):
-        window, is_chunked = mixer.window, mixer.is_chunked
-    keys = keys_seen(S, window, attention, is_chunked=is_chunked)
+    keys = keys_seen(geometry_of(mixer, int(S.value)), attention)
     return _scores_flops(layer.count, mixer.heads, mixer.head_dim, value_dim, keys)
 
 
@@ -127,25 +126,31 @@ def _scores_flops(
     return "2 * layers * heads * (head_dim + value_head_dim) * keys_seen"
 
 
-def keys_seen(
-    sequence: Amount, window: int | None, attention: Convention, *, is_chunked: bool = False
-) -> Quantity:
+def keys_seen(geometry: Geometry, attention: Convention) -> Quantity:
     """With how many tokens one token's attention is counted, on average over a sequence.
 
-    In full: all. Causal: half of them, which leaves out half of the diagonal, as Megatron-LM and
-    FlashAttention count. A window W sees W tokens, but for the first W of a sequence; a chunk C is
-    a sequence by itself, of which a token sees half.
+    In full: all, or as many as a window or a chunk has. Causal: half of them, which leaves out half
+    of the diagonal, as Megatron-LM and FlashAttention count. A window W sees W tokens, but for the
+    first W of a sequence; a chunk C is a sequence by itself, and so is the rest that is left over.
     """
-    S = of(sequence, Unit.TOKENS, "sequence")
     name, unit = "keys seen", Unit.NUMBER
-    if attention is Convention.FULL:
+    S = of(geometry.queries, Unit.TOKENS, "sequence")
+    is_full = attention is Convention.FULL
+    if geometry.chunk is not None:
+        C = of(geometry.chunk, Unit.TOKENS)
+        if is_full:
+            return derive(name, unit, "chunk", chunk=C)
+        rest = of(geometry.queries % geometry.chunk, Unit.TOKENS)
+        formula = "((sequence - rest) * chunk + rest**2) / (2 * sequence)"
+        return derive(name, unit, formula, sequence=S, chunk=C, rest=rest)
+    if geometry.before is not None:
+        W = of(geometry.before + 1, Unit.TOKENS)
+        if is_full:
+            return derive(name, unit, "window", window=W)
+        return derive(name, unit, "window - window**2 / (2 * sequence)", sequence=S, window=W)
+    if is_full:
         return derive(name, unit, "sequence", sequence=S)
-    if window is None or window >= S.value:
-        return derive(name, unit, "sequence / 2", FLASH_ATTENTION_2, sequence=S)
-    W = of(window, Unit.TOKENS)
-    if is_chunked:
-        return derive(name, unit, "chunk / 2", chunk=W)
-    return derive(name, unit, "window - window**2 / (2 * sequence)", sequence=S, window=W)
+    return derive(name, unit, "sequence / 2", FLASH_ATTENTION_2, sequence=S)
 
 
 def recompute_flops(

@@ -1,5 +1,6 @@
 """What a model keeps of a sequence when it writes one: keys and values of every layer."""
 
+from torchtally.plan.architecture.geometry import geometry_of
 from torchtally.plan.architecture.model import LatentAttention, Layer, Model
 from torchtally.plan.closed_form import BytesEach, Count, Tokens, closed_form
 from torchtally.plan.quantity import Amount, Quantity, of, total
@@ -30,8 +31,9 @@ def layer_cache_bytes(
     if isinstance(attention, LatentAttention):
         ranks = (attention.kv_rank, attention.rotary_head_dim)
         return _latent_bytes(kind.count, *ranks, itemsize_bytes, tokens, sequences)
-    if attention.window is not None and attention.window < tokens.value:
-        tokens = _kept_tokens(tokens, attention.window)
+    most_keys = geometry_of(attention, int(tokens.value)).most_keys
+    if most_keys < tokens.value:
+        tokens = _kept_tokens(tokens, most_keys)
     heads = (attention.kv_heads, attention.head_dim)
     return _keys_and_values_bytes(kind.count, *heads, itemsize_bytes, tokens, sequences)
 

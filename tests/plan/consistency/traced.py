@@ -100,6 +100,7 @@ def train(
     use_reentrant: bool = False,
     is_math: bool = False,
     steppers: Steppers = adamw,
+    gpu: str = GPU,
 ) -> Traced:
     """Two steps on random tokens: weights in the recipe's dtype, or under autocast."""
 
@@ -121,7 +122,7 @@ def train(
                 optimizer.step()
             model.zero_grad()
 
-    return Traced(account(run(script, gpu=GPU)))
+    return Traced(account(run(script, gpu=gpu)))
 
 
 def _autocast(recipe: Recipe) -> torch.autocast:

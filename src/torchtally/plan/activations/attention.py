@@ -23,6 +23,7 @@ from torchtally.plan.activations.setting import (
     AttentionKernel,
     Setting,
 )
+from torchtally.plan.architecture.geometry import needs_mask
 from torchtally.plan.architecture.model import LatentAttention, SelfAttention
 from torchtally.plan.flops import Recompute
 
@@ -47,11 +48,8 @@ def attention_saved(
 
 
 def is_masked(at: Setting, attention: SelfAttention | LatentAttention) -> bool:
-    """Transformers gives PyTorch's attention a mask as a tensor, as it must where a window or a
-    chunk is shorter than the sequence. Kernels that know windows need none.
-    """
-    window = None if isinstance(attention, LatentAttention) else attention.window
-    return not at.is_fused and window is not None and window < at.tokens
+    """PyTorch's attention is given a mask as a tensor. Kernels that know windows need none."""
+    return not at.is_fused and needs_mask(attention, at.tokens)
 
 
 def _first_products(attention: SelfAttention | LatentAttention) -> int:
@@ -106,7 +104,10 @@ def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
     if at.kernel is AttentionKernel.FLASH:
         yield at.keep("log-sum-exp", f"{TOKENS} * heads", FLOAT32_BYTES, INNER,
                        "recomputation of scores", heads=attention.heads)  # fmt: skip
-        yield at.keep("random state", "2", INT64_BYTES, Region.WHOLE, "dropout within attention")
+        if at.inner_bytes < FLOAT32_BYTES:  # memory-efficient attention's is on the host
+            yield at.keep(
+                "random state", "2", INT64_BYTES, Region.WHOLE, "dropout within attention"
+            )
         # The result is laid out as queries are; put together from parts, those lie head by head,
         # and the output projection wants token by token. cuDNN's, which half precision takes.
         is_copied = isinstance(attention, LatentAttention) or attention.is_partly_rotary

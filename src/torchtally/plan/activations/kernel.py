@@ -1,6 +1,7 @@
 """Which attention kernel PyTorch takes on a GPU by default."""
 
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
+from torchtally.plan.architecture.geometry import needs_mask
 from torchtally.plan.architecture.model import Model, SelfAttention
 from torchtally.plan.recipes import Recipe
 
@@ -31,9 +32,10 @@ def usual_kernel(
 
 
 def _is_refused(self_attention: SelfAttention, sequence: int) -> bool:
-    is_masked = self_attention.window is not None and self_attention.window < sequence
     stays_grouped = (
         self_attention.kv_heads < self_attention.heads
         and self_attention.head_dim <= GROUPED_MOST_HEAD_DIM
     )
-    return self_attention.head_dim % ALIGNED_ELEMENTS != 0 or (stays_grouped and not is_masked)
+    return self_attention.head_dim % ALIGNED_ELEMENTS != 0 or (
+        stays_grouped and not needs_mask(self_attention, sequence)
+    )

@@ -176,11 +176,18 @@ def _attentions(
     if family.latent is not None:
         return [family.latent(config)] * layers
     plain = _self_attention(config, family, width)
-    chunks = family.is_chunked
-    return [
-        replace(plain, window=window, is_chunked=chunks and window is not None)
-        for window in family.windows(config, layers)
-    ]
+    windows = family.windows(config, layers)
+    if family.is_chunked:
+        return [_chunked(config, plain, chunk) for chunk in windows]
+    return [replace(plain, window=window) for window in windows]
+
+
+def _chunked(config: Config, plain: SelfAttention, chunk: Window) -> SelfAttention:
+    """Llama 4's: positions, and norms of queries and keys, are in its chunked layers alone."""
+    if chunk is None:
+        return replace(plain, is_rotary=False)
+    normed = config.flag("use_qk_norm")
+    return replace(plain, window=chunk, is_chunked=True, has_plain_head_norms=normed)
 
 
 def _self_attention(config: Config, family: Family, width: int) -> SelfAttention:

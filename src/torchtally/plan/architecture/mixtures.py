@@ -93,7 +93,8 @@ def _ernie_experts(config: Config) -> Experts:
 
 def _llama4_experts(config: Config) -> Experts:
     """One shared expert, as wide as the others."""
-    return _experts(config, shared_width=config.size("intermediate_size"))
+    plain = _experts(config, shared_width=config.size("intermediate_size"))
+    return replace(plain, are_all_run=True)
 
 
 def _every_so_many(config: Config, layers: int) -> frozenset[int]:

@@ -25,6 +25,8 @@ class SelfAttention:
     head_norm_sizes: tuple[int, ...] = ()
     """Elements of the norms of queries and keys, one each: (head_dim, head_dim) in Qwen 3."""
     has_head_norm_bias: bool = False
+    has_plain_head_norms: bool = False
+    """Queries and keys are divided by their root mean square, without a weight: Llama 4's."""
     is_fused: bool = False
     """Query, key and value are one matrix, as in GPT-2."""
     is_rotary: bool = True
@@ -99,6 +101,9 @@ class Experts:
     """The router is a product in float32, as in DeepSeek-V2 and V3."""
     is_normalised: bool = False
     """The weights of the chosen experts are divided by their sum: norm_topk_prob."""
+    are_all_run: bool = False
+    """Transformers' module computes every expert for every token, with those that are not chosen
+    given zeros: Llama 4's."""
     has_router_bias: bool = False
     """A trained bias of the router; not DeepSeek-V3's correction, which is a buffer."""
 

@@ -3,79 +3,109 @@
 b: micro-batch.  S: queries of one chip.  T: keys.  D, E: head dims of keys and of values.
 """
 
-from math import ceil
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from torchtally.chips import Chip
+from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
-from torchtally.plan.architecture.model import LatentAttention, Layer, Model
-from torchtally.plan.flops import keys_seen
+from torchtally.plan.architecture.geometry import geometry_of, needs_mask
+from torchtally.plan.architecture.model import LatentAttention, Layer, Model, SelfAttention
 from torchtally.plan.parallel import passes
 from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, Pair, word_of
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.quantity import Quantity, total_s
-from torchtally.timing.roofline.attention import attention_kernel
-from torchtally.trace import Call, TensorSpec
+from torchtally.timing.roofline.attention import AttentionShape, Fused, fused_kernel
 from torchtally.units import Unit
-from torchtally.work import cost_of
-from torchtally.work.convention import Convention
+from torchtally.work.geometry import Geometry
 
 
 def attention_s(
     kind: Layer, model: Model, sequence: int, layout: Layout, work: KernelTimes
 ) -> Pair:
-    """Scores and their products with values, forward and backward, causal.
+    """Scores and their products with values, forward and backward.
 
     Chips of context parallelism have pieces of the front and of the back, so each does an equal
-    part. A window is as many keys as a token sees on average.
+    part of what the layer's geometry leaves. A kernel that is given a mask does all.
     """
-    attention = kind.attention
+    attention, b = kind.attention, layout.micro_batch
+    is_masked = is_given_mask(attention, sequence, layout)
     heads = attention.heads // layout.inner_split
+    D, E = attention.head_dim, attention.head_dim
+    kv_heads = heads
     if isinstance(attention, LatentAttention):
-        kv_heads, value_dim, window = heads, attention.value_head_dim, None
-    else:
-        kv_heads, value_dim, window = (
-            attention.kv_heads // layout.inner_split,
-            attention.head_dim,
-            attention.window,
-        )
-    # A causal kernel over T keys does half of them: T is twice what a token sees.
-    T = ceil(2 * keys_seen(sequence, window, Convention.CAUSAL).value)
-    S, b = layout.tokens(sequence) // layout.micro_batch, layout.micro_batch
+        E = attention.value_head_dim
+    elif not is_masked:
+        kv_heads = attention.kv_heads // layout.inner_split
+    S, T = layout.tokens(sequence) // b, sequence
     if layout.kernel is AttentionKernel.MATH:
         dropped = model.dropout if model.attention_dropout is None else model.attention_dropout
-        return _math_attention(
-            (b * heads, S, sequence, attention.head_dim, value_dim), dropped > 0, layout, work
-        )
-    dtype = work.recipe.activations
-    query, key, value, out, grad = (
-        _spec(name, shape, dtype, storage)
-        for storage, (name, shape) in enumerate(
-            (
-                ("query", (b, heads, S, attention.head_dim)),
-                ("key", (b, kv_heads, T, attention.head_dim)),
-                ("value", (b, kv_heads, T, value_dim)),
-                ("out", (b, heads, S, value_dim)),
-                ("grad_out", (b, heads, S, value_dim)),
-            )
-        )
-    )
-    results = tuple(
-        replace(spec, argument="", storage=spec.storage + 5) for spec in (query, key, value)
-    )
-    note = (
-        f"({b}, {heads}, {S}, {attention.head_dim}) with ({b}, {kv_heads}, "
-        f"{T}, {value_dim}), causal"
-    )
-    name = "aten._scaled_dot_product_cudnn_attention"
-    forward = _call(name, (query, key, value), (out,))
-    backward = _call(f"{name}_backward", (grad, query, key, value, out), results)
-    there_s, back_s = _kernel_s(forward, work.chip), _kernel_s(backward, work.chip)
+        return _math_attention((b * heads, S, T, D, E), dropped > 0, layout, work)
+    geometry = Geometry(queries=T, keys=T) if is_masked else geometry_of(attention, sequence)
+    shape = AttentionShape(b * heads, S, T, D, E, geometry, is_backward=False)
+    dtype, chip = work.recipe.activations, work.chip
+    kernel = kernel_of(chip, dtype, attention, layout, is_masked=is_masked)
+    size = DTYPE_BYTES[dtype]
+    operands = size * b * (heads * S * (D + E) + kv_heads * T * (D + E))
+    beside = 4 * b * heads * S + (size * b * S * T if is_masked else 0)  # log-sum-exp, mask
+    there = fused_kernel((shape,), dtype, kernel, operands + beside, chip)
+    # Again, with gradients as large; the result is read with its own.
+    moved = 2 * operands + size * b * heads * S * E + beside
+    back = fused_kernel((replace(shape, is_backward=True),), dtype, kernel, moved, chip)
+    note = f"({b}, {heads}, {S}, {D}) with ({b}, {kv_heads}, {T}, {E}), {_in_words(geometry)}"
     return (
-        Quantity("attention", there_s, Unit.SECONDS, source=ROOFLINE, note=note),
-        Quantity("attention, backward", back_s, Unit.SECONDS, source=ROOFLINE, note=note),
+        Quantity("attention", there.seconds, Unit.SECONDS, source=ROOFLINE, note=note),
+        Quantity("attention, backward", back.seconds, Unit.SECONDS, source=ROOFLINE, note=note),
     )
+
+
+def is_given_mask(
+    attention: SelfAttention | LatentAttention, sequence: int, layout: Layout
+) -> bool:
+    """A window is a mask to transformers' modules. Kernels made for it skip what it leaves out."""
+    return layout.implementation is Implementation.EAGER and needs_mask(attention, sequence)
+
+
+def kernel_of(
+    chip: Chip,
+    dtype: str,
+    attention: SelfAttention | LatentAttention,
+    layout: Layout,
+    *,
+    is_masked: bool,
+) -> Fused:
+    """Which of PyTorch's kernels runs: by the rules of sdp_utils.cpp, which
+    `virtual/attention.py` has in full. cuDNN is first on Hopper and data-center Blackwell; flash
+    takes no mask; what neither takes, and float32, is left to the memory-efficient one.
+    """
+    if DTYPE_BYTES[dtype] > 2:
+        return Fused.EFFICIENT
+    if layout.implementation is Implementation.FUSED:
+        return Fused.CUDNN
+    D = E = attention.head_dim
+    if isinstance(attention, LatentAttention):
+        E = attention.value_head_dim
+    generation = chip.compute_capability[0] if chip.compute_capability else 0
+    fits_cudnn = max(D, E) <= CUDNN_MOST_HEAD_DIM or (D, E) == DEEPSEEK_HEAD_DIMS
+    if generation in CUDNN_FIRST and fits_cudnn and D % 8 == 0 and E % 8 == 0:
+        return Fused.CUDNN
+    takes_flash = not is_masked and D == E and D <= FLASH_MOST_HEAD_DIM
+    return Fused.FLASH if takes_flash else Fused.EFFICIENT
+
+
+CUDNN_FIRST = (9, 10)
+"""Major compute capabilities on which PyTorch tries cuDNN's kernel first."""
+CUDNN_MOST_HEAD_DIM = 128
+DEEPSEEK_HEAD_DIMS = (192, 128)
+"""Of keys and of values: DeepSeek's, which cuDNN takes as well."""
+FLASH_MOST_HEAD_DIM = 256
+
+
+def _in_words(geometry: Geometry) -> str:
+    if geometry.after is None:
+        return "with a mask"
+    if geometry.chunk is not None:
+        return f"causal, in chunks of {geometry.chunk}"
+    return "causal" if geometry.before is None else f"causal, window {geometry.before + 1}"
 
 
 def _math_attention(
@@ -98,17 +128,3 @@ def _math_attention(
         moved = passes.dropout(Implementation.EAGER, size)
         forward["dropout"], backward["dropout"] = work.stream("dropout", heads * S * T, moved)
     return total_s("attention", **forward), total_s("attention, backward", **backward)
-
-
-def _kernel_s(call: Call, chip: Chip) -> float:
-    _, cost = cost_of(call)
-    return attention_kernel(call, cost, chip).seconds
-
-
-def _spec(argument: str, shape: tuple[int, int, int, int], dtype: str, storage: int) -> TensorSpec:
-    _, h, s, D = shape
-    return TensorSpec(argument, shape, (h * s * D, s * D, D, 1), dtype, "cuda:0", storage)
-
-
-def _call(name: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> Call:
-    return Call(name, "default", inputs, outputs, (("is_causal", True),))

@@ -7,23 +7,29 @@ were split over chips; all the rest goes by bytes (`passes.py`). The host is tak
 the device, and what overlaps on one chip, nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
-from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model
+from torchtally.plan.architecture.model import (
+    Experts,
+    LatentAttention,
+    Layer,
+    Model,
+    SelfAttention,
+)
 from torchtally.plan.architecture.weights import Group, Weight
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel import passes
-from torchtally.plan.parallel.attention import attention_s
+from torchtally.plan.parallel.attention import attention_s, is_given_mask
 from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, Pair, word_of
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.passes import MemoryPasses
-from torchtally.plan.parallel.shards import layer_on_chip, rows_of
+from torchtally.plan.parallel.shards import experts_run, layer_on_chip, rows_of
 from torchtally.plan.quantity import Quantity, derive, of, total_s
 from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
@@ -54,7 +60,7 @@ def layer_work(
     work = KernelTimes(chip, recipe)
     forward, inputs, gradients = _products(weights, kind, tokens, layout, work)
     attention = attention_s(kind, model, sequence, layout, work)
-    moved = _streams(kind, model, weights, tokens, layout, work)
+    moved = _streams(kind, model, weights, sequence, layout, work)
     return _work((forward, inputs, gradients), moved, attention)
 
 
@@ -87,7 +93,7 @@ def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip:
         work.stream(
             "last norm",
             tokens // layout.stream_split * model.width,
-            passes.norm(model.norm, layout.implementation, size),
+            passes.norm(model.norm, layout.implementation, size, is_wide=model.has_wide_norm),
         ),
     ]
     return _work(products, streams)
@@ -173,16 +179,18 @@ def _streams(
     kind: Layer,
     model: Model,
     weights: tuple[Weight, ...],
-    tokens: int,
+    sequence: int,
     layout: Layout,
     work: KernelTimes,
 ) -> list[Pair]:
     """What is neither a product nor attention."""
     recipe, how, size = work.recipe, layout.implementation, work.recipe.activation_bytes
+    tokens = layout.tokens(sequence)
     whole = tokens * model.width
     split = whole // layout.stream_split
+    normed = passes.norm(model.norm, how, size, is_wide=model.has_wide_norm)
     streams = [
-        work.stream("norms", kind.norms * split, passes.norm(model.norm, how, size)),
+        work.stream("norms", kind.norms * split, normed),
         work.stream("residuals", 2 * split, passes.residual(how, size)),
     ]
     if model.dropout:
@@ -196,16 +204,28 @@ def _streams(
     rotated = tokens * heads * attention.head_dim // layout.inner_split
     if isinstance(attention, LatentAttention) or attention.is_rotary:
         streams.append(work.stream("rotation", rotated, passes.rotation(how, size)))
+    if isinstance(attention, SelfAttention) and (
+        attention.head_norm_sizes or attention.has_plain_head_norms
+    ):
+        is_weighed = bool(attention.head_norm_sizes)
+        normed = passes.norm(
+            model.norm, how, size, is_wide=model.has_wide_norm, is_weighed=is_weighed
+        )
+        for name, count in (("queries", attention.heads), ("keys", attention.kv_heads)):
+            elements = tokens * count * attention.head_dim // layout.inner_split
+            streams.append(work.stream(f"norms of {name}", elements, normed))
+    if is_given_mask(attention, sequence, layout):
+        streams += _mask_streams(attention, tokens, sequence, layout, work)
     is_gated = block.is_gated
     forks = (0 if isinstance(attention, LatentAttention) or attention.is_fused else 2) + is_gated
     if forks:
         streams.append(work.stream("branches", forks * whole, passes.branches(how, size)))
     width = block.width
     if isinstance(block, Experts):
-        width = block.active * block.width + block.shared_width
-        # Tokens are sorted by expert and back: a copy each way.
-        routed = MemoryPasses(4 * size, 4 * size, 2, 2)
-        streams.append(work.stream("routing", block.active * whole, routed))
+        chosen = experts_run(block, how)
+        width = chosen * block.width + block.shared_width
+        routed = passes.routing(size, is_masked=chosen > block.active)
+        streams.append(work.stream("routing", chosen * whole, routed))
     inner = tokens * width // layout.inner_split
     streams.append(
         work.stream("activation", inner, passes.activation(block.activation, is_gated, how, size))
@@ -221,6 +241,25 @@ def _streams(
         added = MemoryPasses(0, reads * recipe.gradient_bytes, 0, len(weights))
         streams.append(work.stream("gradients added up", parameters, added))
     return streams
+
+
+def _mask_streams(
+    attention: SelfAttention | LatentAttention,
+    tokens: int,
+    sequence: int,
+    layout: Layout,
+    work: KernelTimes,
+) -> Iterator[Pair]:
+    """What goes over memory for a mask: itself, and keys and values of each head, which PyTorch's
+    kernels do not take grouped with one.
+    """
+    size = work.recipe.activation_bytes
+    if isinstance(attention, SelfAttention) and attention.kv_heads < attention.heads:
+        copies = tokens * (attention.heads + attention.kv_heads) // layout.inner_split
+        for name in ("keys", "values"):
+            elements = copies * attention.head_dim
+            yield work.stream(f"repeated {name}", elements, passes.repeated(size))
+    yield work.stream("mask", tokens * sequence, passes.mask(size))
 
 
 def _work(

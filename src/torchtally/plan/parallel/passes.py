@@ -24,17 +24,26 @@ class MemoryPasses:
     """Rows are summed up: slower than plain copies (`roofline/rates.py`)."""
 
 
-def norm(kind: str, implementation: Implementation, itemsize: int) -> MemoryPasses:
+def norm(
+    kind: str,
+    implementation: Implementation,
+    itemsize: int,
+    *,
+    is_wide: bool = False,
+    is_weighed: bool = True,
+) -> MemoryPasses:
     """Of a norm's input. "rms", "layer" or "plain".
 
     Layer norms have a kernel of their own in PyTorch. An RMS norm of Hugging Face's is a cast to
     float32, a square, a mean, a product and casts back (LlamaRMSNorm); forward in bfloat16
-    6 + 8 + 4 + 8 + 6 + 4 bytes, backward 92.
+    6 + 8 + 4 + 8 + 6 + 4 bytes, backward 92. A wide one multiplies by its weight in float32; one
+    that is not weighed, not at all.
     """
     if implementation is Implementation.FUSED or kind != "rms":
         return MemoryPasses(2 * itemsize, 5 * itemsize, 1, 2, is_normalization=True)
     casts = 2 * (itemsize + 4) if itemsize != 4 else 0
-    return MemoryPasses(20 + 2 * itemsize + casts, 68 + 6 * itemsize + casts, 8, 16)
+    weighed = (4 if is_wide else itemsize) if is_weighed else 0
+    return MemoryPasses(20 + 2 * weighed + casts, 68 + 6 * weighed + casts, 8, 16)
 
 
 def residual(implementation: Implementation, itemsize: int) -> MemoryPasses:
@@ -42,6 +51,30 @@ def residual(implementation: Implementation, itemsize: int) -> MemoryPasses:
     if implementation is Implementation.FUSED:
         return MemoryPasses(2 * itemsize, itemsize, 0, 0)
     return MemoryPasses(3 * itemsize, 3 * itemsize)
+
+
+def repeated(itemsize: int) -> MemoryPasses:
+    """Of keys and values, those of each group and those of each head together: a copy for each
+    head, and the sum of their gradients.
+    """
+    return MemoryPasses(itemsize, itemsize)
+
+
+def routing(itemsize: int, *, is_masked: bool = False) -> MemoryPasses:
+    """Of the tokens of all experts that run: sorted by expert and back, a copy each way.
+
+    Where every expert runs (Llama 4's, `Llama4TextMoe`), tokens are repeated, multiplied by their
+    scores and added up again: 1 + 2 + 1 of their size forward; backward the product is 2 for the
+    tokens, and 4 for the scores, which are sums, and the repetition another.
+    """
+    if is_masked:
+        return MemoryPasses(4 * itemsize, 7 * itemsize, 3, 4)
+    return MemoryPasses(4 * itemsize, 4 * itemsize, 2, 2)
+
+
+def mask(itemsize: int) -> MemoryPasses:
+    """Of a mask that is added to the scores, made of a mask of booleans."""
+    return MemoryPasses(itemsize + 1, 0, 1, 0)
 
 
 def rotation(implementation: Implementation, itemsize: int) -> MemoryPasses:

@@ -5,7 +5,7 @@ takes does not depend on the pipeline, what a chip holds not on the schedule. So
 layouts cost little more than their parts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -36,6 +36,7 @@ from torchtally.plan.parallel.traffic import pipeline_traffic
 from torchtally.plan.parallel.updates import Updates, data_wait, updates
 from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.units import Unit
+from torchtally.work.convention import Convention
 
 T = TypeVar("T")
 Rest = ParamSpec("Rest")
@@ -86,13 +87,29 @@ class Pricing:
 
     def step(self, layout: Layout) -> Step:
         """All of it."""
+        (step,) = self.steps((layout,))
+        return step
+
+    def steps(self, layouts: Iterable[Layout]) -> tuple[Step, ...]:
+        """All of each, with attention counted alike in all of them.
+
+        In full, masked points count, too, which no kernel computes. Where that makes more than the
+        chips can do, attention counts by half, as it does in `views/utilisation.py`.
+        """
+        steps = tuple(self._step(layout, self.workload.attention) for layout in layouts)
+        if all(max(step.mfu.value, step.hfu.value) <= 1 for step in steps):
+            return steps
+        return tuple(self._step(step.layout, Convention.CAUSAL) for step in steps)
+
+    def _step(self, layout: Layout, attention: Convention) -> Step:
         part, parts, memory = self.workload, self.parts(layout), self.memory(layout)
         flops = token_flops(
-            part.model, part.sequence, attention=part.attention, recompute=layout.recompute
+            part.model, part.sequence, attention=attention, recompute=layout.recompute
         )
         tokens = _tokens(layout.global_batch, part.sequence)
         speed = _tokens_per_s(tokens, parts.total)
         peak = part.cluster.chip.peak_flop_per_s(part.recipe.products)
+        how = "" if attention is part.attention else ", causal by half"
         return Step(
             layout,
             parts.total,
@@ -101,8 +118,9 @@ class Pricing:
             self.fits(memory),
             tokens,
             speed,
-            training.mfu(speed, flops.model, layout.chips, peak),
-            training.mfu(speed, flops.hardware, layout.chips, peak).with_name("HFU"),
+            attention,
+            training.mfu(speed, flops.model, layout.chips, peak).with_name(f"MFU{how}"),
+            training.mfu(speed, flops.hardware, layout.chips, peak).with_name(f"HFU{how}"),
             parts.largest,
             part.overlap.assumptions(),
         )

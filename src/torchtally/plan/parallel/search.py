@@ -88,7 +88,7 @@ def search(
         tried = _try_all(pricing, meshes, chosen, global_batch, progress)
         best = _fastest(pricing, tried.fitting, keep)
         return Ranking(
-            tuple(pricing.step(layout) for layout in best),
+            pricing.steps(best),
             tried.count,
             len(tried.fitting),
             invalid,

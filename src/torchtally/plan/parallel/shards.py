@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.architecture.model import Experts, Layer, Model
 from torchtally.plan.architecture.weights import Group, Weight, layer_weights, weights_of
 from torchtally.plan.parallel.layout import Layout
@@ -85,8 +86,15 @@ def rows_of(weight: Weight, kind: Layer, tokens: int, layout: Layout) -> int:
     """
     block = kind.feed_forward
     if weight.group is Group.EXPERTS and isinstance(block, Experts):
-        return max(1, tokens * layout.expert * block.active // block.experts)
+        chosen = experts_run(block, layout.implementation)
+        return max(1, tokens * layout.expert * chosen // block.experts)
     return tokens
+
+
+def experts_run(experts: Experts, implementation: Implementation) -> int:
+    """How many of them compute each token."""
+    is_eager = implementation is Implementation.EAGER
+    return experts.experts if is_eager and experts.are_all_run else experts.active
 
 
 def on_chip(weight: Weight, tensor: int, expert: int) -> Weight:

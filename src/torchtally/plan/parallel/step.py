@@ -31,7 +31,7 @@ class Workload:
     optimizer: Optimizer
     overlap: Overlap = field(default_factory=overlap_of)
     attention: Convention = Convention.FULL
-    """The convention by which MFU counts attention."""
+    """The convention by which MFU counts attention, if that is no more than the chips can do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,9 @@ class Step:
     tokens: Quantity
     tokens_per_s: Quantity
     """Of all chips."""
+    attention: Convention
+    """The convention by which both of these count attention: causal where in full, which counts
+    what is masked, too, would be more than the chips can do."""
     mfu: Quantity
     hfu: Quantity
     bound: str

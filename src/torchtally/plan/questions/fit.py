@@ -57,6 +57,7 @@ def fit(request: Request) -> Answer:
             *run_in_words(layout),
             kernel_in_words(layout),
             *overlap_in_words(step),
+            *convention_in_words(step, request),
             FULL_MEMORY,
             OPTIMISM,
         ),
@@ -66,6 +67,16 @@ def fit(request: Request) -> Answer:
 def overlap_in_words(step: Step) -> tuple[str, ...]:
     """The assumed overlap of communication with compute, in one sentence."""
     return (f"Assumed overlap with compute: {', '.join(step.assumptions)}.",)
+
+
+def convention_in_words(step: Step, request: Request) -> tuple[str, ...]:
+    """How MFU counts attention, where not as was asked."""
+    if step.attention is request.attention:
+        return ()
+    return (
+        f"MFU: {step.attention.description}. In full, with what the mask leaves out, it would be "
+        "more than the chips can do.",
+    )
 
 
 def capacity_of(request: Request) -> Quantity:

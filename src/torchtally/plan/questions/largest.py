@@ -17,6 +17,7 @@ from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.fit import (
     batch_in_words,
     capacity_of,
+    convention_in_words,
     memory_table,
     run_in_words,
 )
@@ -71,6 +72,7 @@ def largest_model(request: Request) -> Answer:
             f"Assumed shape: width = 128 x layers, SwiGLU, a vocabulary of {USUAL_VOCABULARY}.",
             batch_in_words(step.layout),
             *run_in_words(step.layout),
+            *convention_in_words(step, request),
         ),
     )
 
@@ -102,6 +104,7 @@ def largest_batch(request: Request) -> Answer:
         assumptions=(
             *assumptions,
             *run_in_words(step.layout),
+            *convention_in_words(step, request),
         ),
     )
 
@@ -131,6 +134,7 @@ def largest_sequence(request: Request) -> Answer:
             *assumptions,
             batch_in_words(layout),
             *run_in_words(layout),
+            *convention_in_words(step, request),
         ),
         unknown=_beyond(workload, count),
     )

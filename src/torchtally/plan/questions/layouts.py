@@ -14,6 +14,7 @@ from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import (
     FULL_MEMORY,
     OPTIMISM,
+    convention_in_words,
     implementation_in_words,
     kernel_in_words,
     memory_table,
@@ -64,6 +65,7 @@ def layouts(request: Request) -> Answer:
             f"{ranking.tried} layouts were tried, {ranking.fitting} of them fit; "
             f"{ranking.invalid} more combinations of degrees are impossible.",
             *overlap_in_words(best),
+            *convention_in_words(best, request),
             FULL_MEMORY,
             OPTIMISM,
         ),

@@ -1,24 +1,27 @@
 """How long does a training take on these chips, and what does it cost?"""
 
+from dataclasses import replace
+
 from torchtally.plan.closed_form import Count, Tokens, closed_form
 from torchtally.plan.memory import token_data_bytes
 from torchtally.plan.parallel.degrees import layout_text
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, unknown_costs
-from torchtally.plan.questions.fit import OPTIMISM
+from torchtally.plan.questions.fit import OPTIMISM, convention_in_words
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.training import tokens_per_s, training_flops_of, training_s
 from torchtally.units import Unit
+from torchtally.work.convention import Convention
 
 
 def training_time(request: Request) -> Answer:
     """FLOPs over what the chips do in a second, with cost and energy."""
-    per_token, counted = flops_per_token(request)
     cluster, tokens = request.of_cluster, request.of_tokens
     peak = peak_flop_per_s(request, cluster.chip)
-    mfu, reached = reached_mfu(request)
+    mfu, attention, reached = reached_mfu(request)
+    per_token, counted = flops_per_token(replace(request, attention=attention))
     chips = request.of_chips
     flops = training_flops_of(per_token, tokens)
     seconds = training_s(flops, chips, peak, mfu)
@@ -55,21 +58,25 @@ def training_time(request: Request) -> Answer:
     )
 
 
-def reached_mfu(request: Request) -> tuple[Quantity, tuple[str, ...]]:
-    """The MFU that the user expects; else that of the fastest layout, if the shape is known."""
+def reached_mfu(request: Request) -> tuple[Quantity, Convention, tuple[str, ...]]:
+    """The MFU that the user expects, else that of the fastest layout, if the shape is known; and
+    how it counts attention.
+    """
     if request.mfu is not None or request.of_subject.model is None:
-        return request.of_mfu, ()
+        return request.of_mfu, request.attention, ()
     from torchtally.plan.questions.layouts import rank
 
     ranking, _, assumptions = rank(request)
     best = ranking.steps[0]
-    return best.mfu.with_name("predicted MFU"), (
+    reached = (
         *assumptions,
+        *convention_in_words(best, request),
         f"MFU as predicted for the fastest of {ranking.tried} layouts "
         f"({layout_text(best.layout)}), without interruptions: --mfu overrides it, --search shows "
         "the layouts.",
         OPTIMISM,
     )
+    return best.mfu.with_name("predicted MFU"), best.attention, reached
 
 
 def _beside_budget(request: Request, costs: tuple[Quantity, ...]) -> tuple[Part, ...]:
