@@ -37,13 +37,14 @@ def attention_s(
     elif not is_masked:
         kv_heads = attention.kv_heads // layout.inner_split
     S, T = layout.tokens(sequence) // b, sequence
+    dropout = model.dropout if model.attention_dropout is None else model.attention_dropout
+    is_dropped = dropout > 0
     if layout.kernel is AttentionKernel.MATH:
-        dropped = model.dropout if model.attention_dropout is None else model.attention_dropout
-        return _math_attention((b * heads, S, T, D, E), dropped > 0, layout, work)
+        return _math_attention((b * heads, S, T, D, E), is_dropped, layout, work)
     geometry = Geometry(queries=T, keys=T) if is_masked else geometry_of(attention, sequence)
     shape = AttentionShape(b * heads, S, T, D, E, geometry, is_backward=False)
     dtype, chip = work.recipe.activations, work.chip
-    kernel = kernel_of(chip, dtype, attention, layout, is_masked=is_masked)
+    kernel = kernel_of(chip, dtype, attention, layout, is_masked=is_masked, is_dropped=is_dropped)
     size = DTYPE_BYTES[dtype]
     operands = size * b * (heads * S * (D + E) + kv_heads * T * (D + E))
     beside = 4 * b * heads * S + (size * b * S * T if is_masked else 0)  # log-sum-exp, mask
@@ -72,10 +73,12 @@ def kernel_of(
     layout: Layout,
     *,
     is_masked: bool,
+    is_dropped: bool,
 ) -> Fused:
-    """Which of PyTorch's kernels runs: by the rules of sdp_utils.cpp, which
-    `virtual/attention.py` has in full. cuDNN is first on Hopper and data-center Blackwell; flash
-    takes no mask; what neither takes, and float32, is left to the memory-efficient one.
+    """Which of PyTorch's kernels trains: by the rules of sdp_utils.cpp, which
+    `virtual/attention.py` has in full. cuDNN is first on Hopper and data-center Blackwell, and
+    drops sixteenths alone, which nobody takes; flash takes no mask; what neither takes, and
+    float32, is left to the memory-efficient one.
     """
     if DTYPE_BYTES[dtype] > 2:
         return Fused.EFFICIENT
@@ -86,10 +89,13 @@ def kernel_of(
         E = attention.value_head_dim
     generation = chip.compute_capability[0] if chip.compute_capability else 0
     fits_cudnn = max(D, E) <= CUDNN_MOST_HEAD_DIM or (D, E) == DEEPSEEK_HEAD_DIMS
-    if generation in CUDNN_FIRST and fits_cudnn and D % 8 == 0 and E % 8 == 0:
+    is_aligned = D % 8 == 0 and E % 8 == 0
+    if generation in CUDNN_FIRST and fits_cudnn and is_aligned and not is_dropped:
         return Fused.CUDNN
-    takes_flash = not is_masked and D == E and D <= FLASH_MOST_HEAD_DIM
-    return Fused.FLASH if takes_flash else Fused.EFFICIENT
+    fits_flash = D == E and D <= FLASH_MOST_HEAD_DIM
+    if chip.compute_capability in LITTLE_SHARED_MEMORY and D > SMALL_HEAD_DIM:
+        fits_flash &= D > LARGE_HEAD_DIM and not is_dropped
+    return Fused.FLASH if fits_flash and not is_masked else Fused.EFFICIENT
 
 
 CUDNN_FIRST = (9, 10)
@@ -98,6 +104,10 @@ CUDNN_MOST_HEAD_DIM = 128
 DEEPSEEK_HEAD_DIMS = (192, 128)
 """Of keys and of values: DeepSeek's, which cuDNN takes as well."""
 FLASH_MOST_HEAD_DIM = 256
+LITTLE_SHARED_MEMORY = ((8, 6), (8, 9), (12, 0), (12, 1))
+"""Compute capabilities outside of data centers, where flash does not train all head dims between
+these, nor above them with dropout."""
+SMALL_HEAD_DIM, LARGE_HEAD_DIM = 192, 224
 
 
 def _in_words(geometry: Geometry) -> str:
