@@ -104,6 +104,7 @@ def check_flops(planned: Step, name: str, ledger: Ledger) -> None:
     ("name", "recipe_name", "gpu"),
     [
         *((name, "bf16", "H100-SXM") for name in MODELS),
+        *((name, "amp", "H100-SXM") for name in ("llama", "mistral", "gemma3")),
         ("mistral", "bf16", "A100-SXM"),
         ("mistral", "fp32", "A100-SXM"),
         ("gemma3", "bf16", "RTX-4090"),

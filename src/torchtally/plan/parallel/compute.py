@@ -93,7 +93,12 @@ def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip:
         work.stream(
             "last norm",
             tokens // layout.stream_split * model.width,
-            passes.norm(model.norm, layout.implementation, size, is_wide=model.has_wide_norm),
+            passes.norm(
+                model.norm,
+                layout.implementation,
+                stream_bytes(recipe, layout.implementation),
+                is_wide=model.has_wide_norm,
+            ),
         ),
     ]
     return _work(products, streams)
@@ -188,10 +193,11 @@ def _streams(
     tokens = layout.tokens(sequence)
     whole = tokens * model.width
     split = whole // layout.stream_split
-    normed = passes.norm(model.norm, how, size, is_wide=model.has_wide_norm)
+    stream = stream_bytes(recipe, how)
+    normed = passes.norm(model.norm, how, stream, is_wide=model.has_wide_norm)
     streams = [
         work.stream("norms", kind.norms * split, normed),
-        work.stream("residuals", 2 * split, passes.residual(how, size)),
+        work.stream("residuals", 2 * split, passes.residual(how, size, stream)),
     ]
     if model.dropout:
         streams.append(work.stream("dropouts", 2 * whole, passes.dropout(how, size)))
@@ -203,7 +209,7 @@ def _streams(
     )
     rotated = tokens * heads * attention.head_dim // layout.inner_split
     if isinstance(attention, LatentAttention) or attention.is_rotary:
-        streams.append(work.stream("rotation", rotated, passes.rotation(how, size)))
+        streams.append(work.stream("rotation", rotated, passes.rotation(how, size, stream)))
     if isinstance(attention, SelfAttention) and (
         attention.head_norm_sizes or attention.has_plain_head_norms
     ):
@@ -219,7 +225,11 @@ def _streams(
     is_gated = block.is_gated
     forks = (0 if isinstance(attention, LatentAttention) or attention.is_fused else 2) + is_gated
     if forks:
-        streams.append(work.stream("branches", forks * whole, passes.branches(how, size)))
+        streams.append(work.stream("branches", forks * whole, passes.branches(how, stream)))
+    if stream != size:
+        # Norms' results, for each product that is given one: forks and one more of both blocks.
+        casts = (forks + 2) * whole
+        streams.append(work.stream("casts", casts, passes.operand_cast(size, stream)))
     width = block.width
     if isinstance(block, Experts):
         chosen = experts_run(block, how)
@@ -241,6 +251,12 @@ def _streams(
         added = MemoryPasses(0, reads * recipe.gradient_bytes, 0, len(weights))
         streams.append(work.stream("gradients added up", parameters, added))
     return streams
+
+
+def stream_bytes(recipe: Recipe, implementation: Implementation) -> int:
+    """Of one number of the residual stream: under `torch.autocast` it is the weights'."""
+    is_mixed = recipe.is_autocast and implementation is Implementation.EAGER
+    return recipe.weight_bytes if is_mixed else recipe.activation_bytes
 
 
 def _mask_streams(

@@ -46,11 +46,19 @@ def norm(
     return MemoryPasses(20 + 2 * weighed + casts, 68 + 6 * weighed + casts, 8, 16)
 
 
-def residual(implementation: Implementation, itemsize: int) -> MemoryPasses:
-    """Of one residual addition. Fused, the norm behind it reads what is in registers still."""
+def residual(implementation: Implementation, itemsize: int, stream: int) -> MemoryPasses:
+    """Of one residual addition. Fused, the norm behind it reads what is in registers still. Where
+    the residual stream is wider than what is added to it (autocast), gradients are cast back.
+    """
     if implementation is Implementation.FUSED:
         return MemoryPasses(2 * itemsize, itemsize, 0, 0)
-    return MemoryPasses(3 * itemsize, 3 * itemsize)
+    casts = itemsize + stream if stream != itemsize else 0
+    return MemoryPasses(itemsize + 2 * stream, 3 * stream + casts, 1, 1 + bool(casts))
+
+
+def operand_cast(itemsize: int, stream: int) -> MemoryPasses:
+    """Of a product's input, which autocast casts for each product anew, and its gradient back."""
+    return MemoryPasses(itemsize + stream, itemsize + stream)
 
 
 def repeated(itemsize: int) -> MemoryPasses:
@@ -77,13 +85,21 @@ def mask(itemsize: int) -> MemoryPasses:
     return MemoryPasses(itemsize + 1, 0, 1, 0)
 
 
-def rotation(implementation: Implementation, itemsize: int) -> MemoryPasses:
+def rotation(implementation: Implementation, itemsize: int, stream: int) -> MemoryPasses:
     """Of queries or keys: `q * cos + rotate_half(q) * sin` is five operators, their backward nine,
     and a copy for the heads' order.
+
+    Where the residual stream is wider (autocast), so are cosines and sines, hence the two products
+    and their sum, which attention casts back; backward the products' gradients are.
     """
     if implementation is Implementation.FUSED:
         return MemoryPasses(2 * itemsize, 2 * itemsize)
-    return MemoryPasses(10 * itemsize, 16 * itemsize, 5, 9)
+    if stream == itemsize:
+        return MemoryPasses(10 * itemsize, 16 * itemsize, 5, 9)
+    cast = itemsize + stream
+    forward = 3 * itemsize + 2 * cast + 3 * stream + cast
+    backward = 12 * itemsize + 2 * (2 * stream + cast) + cast
+    return MemoryPasses(forward, backward, 6, 12)
 
 
 def dropout(implementation: Implementation, itemsize: int) -> MemoryPasses:
@@ -95,11 +111,11 @@ def dropout(implementation: Implementation, itemsize: int) -> MemoryPasses:
     return MemoryPasses(2 * itemsize + 1, 2 * itemsize + 1)
 
 
-def branches(implementation: Implementation, itemsize: int) -> MemoryPasses:
+def branches(implementation: Implementation, stream: int) -> MemoryPasses:
     """Of the input of several projections: their gradients are added up, one addition each."""
     if implementation is Implementation.FUSED:
         return MemoryPasses(0, 0, 0, 0)
-    return MemoryPasses(0, 3 * itemsize, 0, 1)
+    return MemoryPasses(0, 3 * stream, 0, 1)
 
 
 def activation(
