@@ -227,7 +227,7 @@ def test_spawning_one_process_is_seen(tmp_path: Path) -> None:
 def test_spawning_several_processes_says_who_refuses_it(tmp_path: Path) -> None:
     run = run_script(SPAWN.replace("nprocs=1", "nprocs=2"), cwd=tmp_path)
     assert run.code == 1
-    assert "tally does not simulate torch.multiprocessing.spawn of 2 processes" in run.stderr
+    assert "torch.multiprocessing.spawn of 2 processes" in run.stderr
 
 
 CHILD = """\

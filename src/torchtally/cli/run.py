@@ -47,6 +47,8 @@ examples:
   tally run --gpu A100-SXM --steps 3 train.py -- --steps 500
   tally run --gpu H100-SXM -m mypackage.train --config base.yaml
   tally run train.py --gpu H200 --json report.json 2> report.txt
+  tally run train.py --gpu 8xH100-SXM --rank 3
+  tally run --gpu 2x8xH100-SXM torchrun --nnodes 2 --nproc_per_node 8 train.py
   tally run train.py --gpu RTX-4090 --what-if checkpoint=Block --what-if optimizer=fused
 
 The script is really executed: it reads its files and prints its output (stdout is all its own).
@@ -142,6 +144,7 @@ def command(args: argparse.Namespace) -> int:
     args.trace_place = place_of(args.output, "-o")
     args.json_place = place_of(args.json, "--json")
 
+    from torchtally.tracer.launchers import launch_of
     from torchtally.tracer.script import Script, check
     from torchtally.tracer.script_file import read_stdin
 
@@ -149,6 +152,8 @@ def command(args: argparse.Namespace) -> int:
     target_name = args.module or args.script or "-c"
     script = Script(target_name, tuple(args.script_arguments),
                     is_module=args.module is not None, text=text)  # fmt: skip
+    args.launch = launch_of(script)
+    script = args.launch.script if args.launch else script
     check(script)
     code = trace_script(script, target, args)
     if sys.stdout is None or sys.stdout.closed:
@@ -217,7 +222,8 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
             host_clock=args.host_clock,
             written=isolated.written,
             facts=isolated.facts,
-            world=world_of(args.gpus, args.rank),
+            world=world_of(args.gpus, args.rank, args.launch),
+            variables=args.launch.environment if args.launch else {},
         ) as recording_session,
     ):
         progress.operators = lambda: recording_session.recorder.clock

@@ -24,6 +24,7 @@ from torchtally.trace import (
     World,
 )
 from torchtally.tracer.clock import script_clock
+from torchtally.tracer.launchers import Launch
 from torchtally.tracer.recorder import PLACEHOLDER_LIMIT, Recorder, Timekeeper
 from torchtally.tracer.steps import StepLimit, Steps, StepsDone, ignore
 from torchtally.tracer.what_if import stand_ins, unused_changes
@@ -123,18 +124,33 @@ def ignore_step(step: int) -> None:
     pass
 
 
-def world_of(gpus: Cluster, rank: int = 0) -> World:
-    """The world of one rank for each of these GPUs. Raises UsageError for a rank beyond them."""
-    if not 0 <= rank < gpus.count:
-        raise UsageError(f"--rank {rank}: {gpus.count} GPUs have the ranks 0 to {gpus.count - 1}")
+def world_of(gpus: Cluster, rank: int = 0, launch: Launch | None = None) -> World:
+    """The world of one rank for each of these GPUs, or of those that a launcher would start.
+
+    A single GPU in front of a launcher is the kind of GPU: there are as many as it needs. Raises
+    UsageError for a rank that is not there, and for a launcher that needs more GPUs than there are.
+    """
     gpus_per_node = 1 if gpus.count == 1 else min(gpus.node_size, gpus.count)
-    return World(gpus.count, gpus_per_node, rank)
+    size = gpus.count
+    if launch is not None:
+        per_node = launch.ranks_per_node or gpus_per_node
+        size = launch.nodes * per_node
+        if gpus.count == 1:
+            gpus_per_node = per_node
+        elif per_node > gpus_per_node or launch.nodes > gpus.nodes:
+            raise UsageError(
+                f"the launcher starts {launch.nodes} x {per_node} ranks, and --gpu gives "
+                f"{gpus.nodes} x {gpus_per_node} GPUs: give as many."
+            )
+    if not 0 <= rank < size:
+        raise UsageError(f"--rank {rank}: {size} GPUs have the ranks 0 to {size - 1}")
+    return World(size, gpus_per_node, rank)
 
 
 @contextmanager
-def environment(world: World) -> Iterator[None]:
-    """Within, a run of several ranks has the variables that torchrun sets."""
-    variables = rendezvous.environment(world) if world.size > 1 else {}
+def environment(world: World, more: Mapping[str, str]) -> Iterator[None]:
+    """Within, a run of several ranks has the variables that torchrun sets, and these."""
+    variables = {**(rendezvous.environment(world) if world.size > 1 else {}), **more}
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -165,6 +181,7 @@ def recording(
     written: Written | None = None,
     facts: Mapping[str, str] | None = None,
     world: World = World(),  # noqa: B008 (frozen)
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Recording]:
     """A virtual GPU that records. `on_step` is called with the number of each completed step, and
     `on_done` when the limit is reached.
@@ -195,7 +212,7 @@ def recording(
             stopwatch=None if schedule is None else schedule.between,
             world=world,
         ) as device,
-        environment(world),
+        environment(world, variables or {}),
         apply(stand_ins(what_ifs)),
         watch(Steps(recorder, limit, on_step, on_done)),
         clock,

@@ -13,6 +13,7 @@ from typing import Any
 import torch.multiprocessing
 
 from torchtally.errors import UnsupportedError
+from torchtally.trace import World
 from torchtally.virtual.stand_ins import StandIn
 
 SPAWNING = import_module("torch.multiprocessing.spawn")
@@ -42,7 +43,8 @@ class Finished:
 class ScriptProcesses:
     """The children of a session."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: World) -> None:
+        self.world = world
         self.workers: list[Started] = []
         """Of multiprocessing, which run a part of the script."""
         self.programs: list[Started] = []
@@ -67,7 +69,7 @@ class ScriptProcesses:
         ) -> Any:  # fmt: skip
             if start_method == "fork":  # CUDA does not work in them
                 return native_spawn(fn, args, nprocs, join, daemon, start_method)
-            return spawn(fn, args, nprocs, join)
+            return self.spawn(fn, args, nprocs, join)
 
         return [
             StandIn(multiprocessing.process.BaseProcess, "start", start),
@@ -75,9 +77,24 @@ class ScriptProcesses:
             *(
                 StandIn(owner, name, function)
                 for owner in (torch.multiprocessing, SPAWNING)
-                for name, function in (("spawn", spawn), ("start_processes", start_processes))
+                for name, function in (("spawn", self.spawn), ("start_processes", start_processes))
             ),
         ]
+
+    def spawn(
+        self, fn: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True,
+        *rest: Any, **options: Any,
+    ) -> Finished | None:  # fmt: skip
+        """One process for each GPU of a node: the traced rank's is this one; more are refused."""
+        if nprocs > self.world.gpus_per_node:
+            raise UnsupportedError(
+                f"torch.multiprocessing.spawn of {nprocs} processes: a run has one process for "
+                f"each GPU, and here are {self.world.gpus_per_node} "
+                "(torch.cuda.device_count()).\n"
+                f"Give it as many: --gpu {nprocs}xNAME runs the script as one rank of {nprocs}."
+            )
+        fn(self.world.local_rank if self.world.local_rank < nprocs else 0, *args)
+        return None if join else Finished()
 
 
 def failed(children: list[Started]) -> Iterator[tuple[str, int]]:
@@ -94,18 +111,3 @@ def exit_code_of(process: multiprocessing.process.BaseProcess) -> int | None:
         return process.exitcode
     except ValueError:
         return None
-
-
-def spawn(
-    fn: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, *rest: Any,
-    **options: Any,
-) -> Finished | None:  # fmt: skip
-    """One process for one GPU is this process, where it is seen; more are refused."""
-    if nprocs > 1:
-        raise UnsupportedError(
-            f"tally does not simulate torch.multiprocessing.spawn of {nprocs} processes yet: a run "
-            "has one GPU (torch.cuda.device_count() is 1).\n"
-            "Spawn one process per GPU that there is, or call the function with rank 0."
-        )
-    fn(0, *args)
-    return None if join else Finished()

@@ -222,7 +222,7 @@ def _activate(
     stack.enter_context(send_zeros_to_processes())
     stack.enter_context(private.lift_cpu_tensors_only())
     mode.groups.prepare = lambda: prepare_groups(stack, mode)
-    processes = ScriptProcesses()
+    processes = ScriptProcesses(mode.groups.world)
     stack.enter_context(apply([*_table(mode, target, autocast), *processes.stand_ins()]))
     if target.compute_capability is not None:
         query = DeviceQuery(mode, target)
