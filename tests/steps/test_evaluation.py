@@ -179,6 +179,22 @@ def test_a_frozen_teacher_that_the_loss_reads_is_trained_with() -> None:
     assert products(accounted(script), Phase.FORWARD) == 3 * PRODUCT
 
 
+def test_features_that_a_loss_does_not_take_are_of_the_forward_pass() -> None:
+    """A perceptual loss: both layers see the target, and the loss takes what the first one gives."""
+
+    def script() -> None:
+        training = Training()
+        lower, upper = (nn.Linear(D, D, bias=False).cuda().requires_grad_(False) for _ in "12")
+        for _ in range(3):
+            y, target = lower(training.model(batch())), lower(batch())
+            upper(target)
+            (y - target).square().sum().backward()
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+
+    assert products(accounted(script), Phase.FORWARD) == 5 * PRODUCT
+
+
 def test_an_average_of_the_weights_is_not_evaluation() -> None:
     def script() -> None:
         training = Training()

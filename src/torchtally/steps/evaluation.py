@@ -3,7 +3,9 @@
 An operator of the forward pass is *trained* when a backward pass runs its autograd node or reads
 what it wrote, directly or through other operators. What reads the values of training (a metric of
 the batch, a loss that is printed), what sets or averages weights, and what only prepares data
-belongs to the step, too. The rest is evaluation: a validation loop, sampling, a benchmark.
+belongs to the step, too; so does all that runs between the first and the last trained operator of a
+forward pass, as the deeper half of a network of which a loss takes the upper features. The rest is
+evaluation: a validation loop, sampling, a benchmark.
 
 A view has no storage of its own. It belongs with the operator that reads its storage next.
 """
@@ -30,11 +32,13 @@ def with_evaluation(trace: Trace, flow: Flow) -> Trace:
         return trace
     end = trace.end if trace.ending.kind == "exit" else trace.step_ends[-1]
     differentiated = _steps_differentiated(trace)
+    amid = _amid_training(flow)
     untrained = [
         place
         for place in flow.untrained
         if (tick := trace.ops[place].clock) < end
         and differentiated[bisect_right(trace.step_ends, tick)]
+        and place not in amid
     ]
     evaluation = _evaluation(flow, untrained)
     if not evaluation:
@@ -56,6 +60,27 @@ def _steps_differentiated(trace: Trace) -> list[bool]:
         if op.phase is backward:
             differentiated[bisect_right(ends, op.clock)] = True
     return differentiated
+
+
+def _amid_training(flow: Flow) -> set[int]:
+    """The forward pass's operators with trained ones before and after them, and nothing of another
+    phase in between.
+    """
+    amid: set[int] = set()
+    waiting: list[int] = []
+    is_within = False
+    forward = Phase.FORWARD
+    for place, op in enumerate(flow.ops):
+        if op.phase is not forward:
+            is_within = False
+            waiting.clear()
+        elif op.clock in flow.differentiated:
+            amid.update(waiting)
+            is_within = True
+            waiting.clear()
+        elif is_within:
+            waiting.append(place)
+    return amid
 
 
 def _evaluation(flow: Flow, untrained: Sequence[int]) -> set[int]:
