@@ -180,7 +180,7 @@ def test_a_frozen_teacher_that_the_loss_reads_is_trained_with() -> None:
 
 
 def test_features_that_a_loss_does_not_take_are_of_the_forward_pass() -> None:
-    """A perceptual loss: both layers see the target, and the loss takes what the first one gives."""
+    """A perceptual loss: both layers see the target, the loss takes the first one's."""
 
     def script() -> None:
         training = Training()

@@ -125,6 +125,35 @@ def test_frozen_parameters_are_told_from_trained_ones(dtype: torch.dtype | None)
     assert ledger.total.flops_matmul == B * (parameters.flops_per_token - 2 * D * D)
 
 
+def test_a_reference_model_that_requires_grad_is_not_trained():
+    """As TRL's DPO has one: it runs under no_grad, and no optimizer has its parameters."""
+
+    def script() -> None:
+        model, reference = (nn.Linear(D, D, bias=False).cuda() for _ in "12")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            x = torch.ones(B, D, device="cuda")
+            with torch.no_grad():
+                target = reference(x)
+            (model(x) - target).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    parameters = parameters_of(accounted(script))
+    assert parameters is not None
+    assert (parameters.trained, parameters.frozen) == (D * D, D * D)
+
+
+def test_of_a_run_without_gradients_all_that_require_them_may_be_trained():
+    def script() -> None:
+        with torch.no_grad():
+            nn.Linear(D, D, bias=False).cuda()(torch.ones(B, D, device="cuda"))
+
+    parameters = parameters_of(accounted(script))
+    assert parameters is not None
+    assert (parameters.trained, parameters.frozen) == (D * D, 0)
+
+
 def test_a_gradient_that_is_only_read_makes_no_parameter():
     """A saliency map."""
 

@@ -134,6 +134,9 @@ class Recorder:
         self.saved: dict[FileId, StubFile] = {}
         self._roots_seen: set[tuple[int, int]] = set()
         self._trained: set[int] = set()
+        """Parameters that an optimizer has, that got a gradient, or that a script updates."""
+        self._trainable: set[int] = set()
+        """Parameters that require grad: what is trained, in a run that trains nothing."""
         """Numbers of the parameters that get gradients."""
         self.by_hand = HandUpdates(
             self._roles, self._trained, lambda number: self._storages[number][2]
@@ -252,8 +255,9 @@ class Recorder:
         self._roots_seen.add(root)
         for name, tensor, is_parameter in named_tensors(module):
             self.mark(tensor, Role.PARAMETER if is_parameter else Role.BUFFER, name)
-            if is_parameter and tensor.requires_grad:
-                self.mark_trained(tensor)
+            virtual = virtual_of(tensor)
+            if is_parameter and tensor.requires_grad and virtual is not None:
+                self._trainable.add(virtual.number)
 
     # Operators.
 
@@ -519,6 +523,8 @@ class Recorder:
         groups: Sequence[ProcessGroup] = (),
     ) -> Trace:
         """Everything so far as a `Trace`."""
+        # A frozen reference model often requires grad, and runs under no_grad.
+        trained = self._trained or self._trainable
         return Trace(
             script=script,
             chip=chip,
@@ -530,7 +536,7 @@ class Recorder:
                 Storage(
                     number, device, requested, born, self._deaths.get(number),
                     self._roles.get(number), self._names.get(number, ""), stream, spare,
-                    number in self._trained,
+                    number in trained,
                 )
                 for number, (device, requested, born, stream, spare)
                 in enumerate(self._storages)
