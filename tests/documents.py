@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import peers_table
+from tests.corpus.score import score_line, score_table
 from tests.layers import arrows_line, layers_table
 from tests.operators_page import operators_table
 from tests.warm import commands
@@ -198,6 +199,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "layers": layers_table,
     "arrows": arrows_line,
     "peers": peers_table,
+    "score": score_line,
+    "corpus": score_table,
     "operators": operators_table,
 }
 

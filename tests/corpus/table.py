@@ -1,0 +1,5 @@
+"""All cases."""
+
+from tests.corpus import features, libraries, repositories
+
+CASES = (*repositories.CASES, *libraries.CASES, *features.CASES)
