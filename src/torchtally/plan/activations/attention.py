@@ -59,6 +59,14 @@ def _first_products(attention: SelfAttention | LatentAttention) -> int:
 
 
 def _head_norms_saved(at: Setting, self_attention: SelfAttention) -> Iterator[Saved]:
+    if self_attention.has_plain_head_norms:
+        wide = at.inner_bytes if at.is_fused else FLOAT32_BYTES
+        head_dim = self_attention.head_dim
+        for name, heads in (("queries", self_attention.heads), ("keys", self_attention.kv_heads)):
+            yield at.keep(f"input of {name}' norm", f"{TOKENS} * heads * head_dim", wide, INNER,
+                           "norm", heads=heads, head_dim=head_dim)  # fmt: skip
+            yield at.keep(f"scale of {name}' norm", f"{TOKENS} * heads", FLOAT32_BYTES, INNER,
+                           "norm", heads=heads)  # fmt: skip
     for n, size in enumerate(self_attention.head_norm_sizes):
         heads = self_attention.heads if n == 0 else self_attention.kv_heads
         rows = f"{TOKENS} * norms"

@@ -106,7 +106,11 @@ def _routed_saved(at: Setting, experts: Experts) -> Iterator[Saved]:
     """
     size = at.stream_bytes
     rows, inner = f"{ROUTED} * width", f"{ROUTED} * ffn_width"
-    sizes = {"active": experts.active, "ffn_width": experts.width}
+    is_all = experts.are_all_run and not at.is_fused
+    active = experts.experts if is_all else experts.active
+    sizes = {"active": active, "ffn_width": experts.width}
+    if is_all:
+        yield at.keep("repeated rows", rows, size, Region.STREAM, "times their scores", **sizes)
     yield at.keep("rows for experts", rows, _operand(at), Region.STREAM,
                    "their weights' gradients", **sizes)  # fmt: skip
     times = "2 * " if experts.is_gated else ""
@@ -118,7 +122,7 @@ def _routed_saved(at: Setting, experts: Experts) -> Iterator[Saved]:
                    "its weights' gradient", **sizes)  # fmt: skip
     yield at.keep("weights of rows", ROUTED, FLOAT32_BYTES, Region.STREAM, "product with rows",
                    **sizes)  # fmt: skip
-    if not at.is_fused:
+    if not at.is_fused and not is_all:
         yield at.keep("rows from experts", rows, size, Region.STREAM, "times their weights",
                        **sizes)  # fmt: skip
         yield at.keep("order of rows", f"3 * {ROUTED}", INT64_BYTES, Region.STREAM,
