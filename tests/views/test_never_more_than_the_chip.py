@@ -7,7 +7,7 @@ from tests.builders import TraceBuilder, copy_in_call, factory_call, mm_call, sp
 from torchtally.chips import chip, known_chips
 from torchtally.ledger import account
 from torchtally.timing.roofline import Roofline
-from torchtally.trace import Call, Phase, Role, Trace
+from torchtally.trace import Call, Literal, Phase, Role, Trace
 from torchtally.views.utilisation import laws_broken, model_utilisation
 
 SIZES = st.sampled_from([1, 7, 64, 100, 512, 1000, 4096, 16384])
@@ -36,6 +36,28 @@ def attention(draw: st.DrawFn) -> Call:
     return Call(name, "default", specs, (out,), literals)
 
 
+def local_attention(draw: st.DrawFn) -> Call:
+    """Heads second: a window of flash-attention's, or a mask whose values are known."""
+    batch, heads, dim = (draw(st.sampled_from([1, 3, 16, 64, 128])) for _ in range(3))
+    length, window = draw(st.sampled_from([17, 1024, 8192])), draw(st.sampled_from([0, 7, 1000]))
+    shape = (batch, length, heads, dim)
+    specs = [
+        spec(*shape, argument=name, dtype="bfloat16", storage=number)
+        for number, name in enumerate(("query", "key", "value"))
+    ]
+    literals: tuple[tuple[str, Literal], ...] = (
+        ("window_size_left", window), ("is_causal", draw(st.booleans())),
+    )  # fmt: skip
+    name = "aten._flash_attention_forward"
+    if draw(st.booleans()):
+        name = "aten._efficient_attention_forward"
+        specs.append(spec(length, length, argument="bias", dtype="bfloat16", storage=4))
+        queries, keys = batch * heads * length, min(length, window + 1)
+        literals = (("attended", (queries * keys, queries * keys // 2)),)
+    out = spec(*shape, dtype="bfloat16", storage=3)
+    return Call(name, "default", tuple(specs), (out,), literals)
+
+
 def elementwise(draw: st.DrawFn) -> Call:
     shape, dtype = (draw(SIZES), draw(SIZES)), draw(DTYPES)
     left, right = (
@@ -58,7 +80,9 @@ def traces(draw: st.DrawFn) -> Trace:
     made = TraceBuilder()
     weight = made.run(factory_call(64, 64), role=Role.PARAMETER)
     made.end_step()
-    kinds = st.sampled_from([product, product, attention, elementwise, lookup, None])
+    kinds = st.sampled_from(
+        [product, product, attention, local_attention, elementwise, lookup, None]
+    )
     phases = [Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER]
     for _ in range(draw(st.integers(1, 12))):
         kind = draw(kinds)
