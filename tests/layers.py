@@ -19,7 +19,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "chips": ("errors", "reading"),
     "trace": ("atomic", "chips", "errors", "reading"),
     "steps": ("errors", "trace"),
-    "torch_private": (),
+    "torch_private": ("errors",),
     "work": ("trace",),
     "memory": ("chips", "errors", "trace"),
     "timing": ("atomic", "chips", "errors", "reading", "trace", "work"),

@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torchtally import torch_private as private
+from torchtally.torch_private import names, releases
 from torchtally.virtual import session
-
-SEEN_TO_WORK = ("2.11", "2.12", "2.13")
-"""torch versions whose source has every call below; 2.13 is the one this is developed on."""
 
 
 def test_this_torch_is_one_of_those_the_calls_were_seen_on():
-    version = ".".join(torch.__version__.split(".")[:2])
-    assert version in SEEN_TO_WORK, f"look at every test here on torch {version}, then list it"
+    version = releases.version_of(torch.__version__)
+    assert releases.HERE.version == version, (
+        f"look at every test here on torch {torch.__version__}, then add its release"
+    )
 
 
 def test_the_true_device_whatever_python_is_shown(monkeypatch: pytest.MonkeyPatch):
@@ -106,7 +106,8 @@ def test_the_cpus_choice_of_an_attention_kernel_asked_with_meta_tensors():
     assert private.host_chooses_flash(q, q, q, None, 0.0, True)
     assert private.host_chooses_flash(q, kv, kv, None, 0.0, True, enable_gqa=True)
     assert not private.host_chooses_flash(q, q, q, None, 0.1, True)
-    assert not private.host_chooses_flash(q[0], q[0], q[0], None, 0.0, True)
+    without_batch = private.host_chooses_flash(q[0], q[0], q[0], None, 0.0, True)
+    assert without_batch is releases.HERE.fuses_attention_of_3d
     with sdpa_kernel(SDPBackend.MATH):
         assert not private.host_chooses_flash(q, q, q)
 
@@ -316,7 +317,7 @@ def test_the_storages_own_answers():
 
 def private_chains() -> dict[str, object]:
     """Everything in torch that the file names by a dotted path, with what is there now."""
-    tree = ast.parse(Path(private.__file__).read_text())
+    tree = ast.parse(Path(names.__file__).read_text())
     chains = {
         ast.unparse(node)
         for node in ast.walk(tree)
@@ -636,11 +637,11 @@ def test_the_device_that_the_engine_expects_of_a_gradient():
 def test_every_private_call_has_its_test():
     public = {
         name
-        for name, value in vars(private).items()
-        if not name.startswith("_") and getattr(value, "__module__", "") == private.__name__
+        for name, value in vars(names).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == names.__name__
     }
-    public |= {name for name in vars(private) if name.isupper() and not name.startswith("_")}
-    public |= {name for name in private.__annotations__ if not name.startswith("_")}
+    public |= {name for name in vars(names) if name.isupper() and not name.startswith("_")}
+    public |= {name for name in names.__annotations__ if not name.startswith("_")}
     tested = set(re.findall(r"private\.(\w+)", Path(__file__).read_text()))
     assert public - tested == set()
     assert len(public) > 15

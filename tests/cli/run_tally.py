@@ -18,7 +18,7 @@ END = "sys.exit(main())"
 SHORT_GRACE = "import torchtally.tracer.stopper as stopper; stopper.GRACE_S = 0.2\n"
 GPU = "H100-SXM"
 TIMEOUT_S = 120
-PROGRESS = ("tally: step ", "tally: before step ")
+PROGRESS = ("tally: step ", "tally: before step ", "tally: PyTorch ")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 import torchtally
 from tests.cli.run_tally import environment, tally_run
 from tests.isolation.snapshot import snapshot
+from torchtally.isolation.aliases import function_of
 from torchtally.runs.function import run
 from torchtally.trace import EffectKind, Trace
 
@@ -263,3 +265,15 @@ def test_what_ifs_change_no_file(tmp_path: Path):
     traced = tally_run("train.py", "2000000", cwd=tmp_path)
     assert "OutOfMemoryError" in traced.trace.ending.message
     assert snapshot(tmp_path, without=("run.tally",)) == before
+
+
+def test_reading_a_modules_names_asks_its_objects_nothing() -> None:
+    """`torch.distributed.reduce_op` warns whoever asks it for anything, its class included."""
+
+    class Asked:
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    asked = Asked()
+    assert function_of(asked) is asked
+    assert function_of(staticmethod(len)) is len

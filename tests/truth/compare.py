@@ -6,6 +6,7 @@ python -m tests.truth.compare it.json      of these
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +30,8 @@ from torchtally.virtual.session import virtual_gpu
 MEDIAN_ALLOCATED_LIMIT = 0.01
 ALLOCATED_LIMIT = 0.03
 RESERVED_LIMIT = 0.05
+WIDTH = 100
+"""Of a line of text on the page."""
 """How far from the truth a prediction may be, as a fraction of it."""
 
 
@@ -279,9 +282,12 @@ def section(corpus: Corpus, rows: Sequence[Row]) -> str:
     lines = [
         f"## {corpus.device}{stand_in}",
         "",
-        f"{memory}. Measured on {corpus.date[:10]} with {', '.join(versions)}"
-        + (f", {allocator}" if allocator else "")
-        + (", models scaled down" if corpus.is_small else "")
+        textwrap.fill(
+            f"{memory}. Measured on {corpus.date[:10]} with {', '.join(versions)}"
+            + (f", {allocator}" if allocator else "")
+            + (", models scaled down" if corpus.is_small else ""),
+            WIDTH,
+        )
         + f";\npredicted with torch {torch.__version__.partition('+')[0]}.",
         "",
         *([STAND_IN] if corpus.kind == "stand-in" else []),

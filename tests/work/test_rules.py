@@ -14,6 +14,8 @@ from torchtally.work.rule import one_pass, rule
 
 VERSION_DEPENDENT: frozenset[str] = frozenset(
     {
+        "aten.cholesky",
+        "aten.qr",
         "aten._dyn_quant_matmul_4bit",
         "aten._foreach_mm",
         "aten._foreach_powsum",

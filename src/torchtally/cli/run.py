@@ -15,7 +15,7 @@ from torchtally.cli.arguments import (
     positive_count,
     seconds,
 )
-from torchtally.cli.chip_names import gpu_or_default
+from torchtally.cli.chip_names import gpu_or_default, say
 from torchtally.cli.output import add_columns, check_columns, place_of
 from torchtally.errors import TallyError, UsageError
 from torchtally.report.formats import format_names
@@ -170,10 +170,12 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     from torchtally.timing.targets import roofline
     from torchtally.tracer.idle import IDLE_EXIT, complaint
     from torchtally.tracer.script import run
-    from torchtally.tracer.session import recording, world_of
+    from torchtally.tracer.session import recording, said_at_start, world_of
     from torchtally.tracer.stopper import ScriptOutcome, Stopper
 
     stderr = sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (2>&- closed it)
+    if remark := said_at_start():
+        say(remark, is_quiet=args.quiet)
     expected = args.steps if isinstance(args.steps, int) else None
     progress = RunProgress(steps=expected, is_quiet=args.quiet)
     started_s, started_in = time.monotonic(), os.getcwd()

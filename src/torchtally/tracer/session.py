@@ -10,9 +10,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
+
 from torchtally.chips import Chip, Cluster, chip
 from torchtally.errors import UsageError
 from torchtally.isolation.uploads import unpublished
+from torchtally.torch_private import releases
 from torchtally.trace import (
     Effect,
     EffectKind,
@@ -42,6 +45,11 @@ class Predictor(Timekeeper, Protocol):
     def join(self, world: World, groups: Sequence[ProcessGroup]) -> None: ...
     def sleep(self, seconds: float) -> None: ...
     def between(self, first_tick: int, end_tick: int) -> float: ...
+
+
+def said_at_start() -> str:
+    """What this PyTorch does otherwise than the one in the documents; "" where nothing."""
+    return releases.different(str(torch.__version__))
 
 
 Written = Callable[[Mapping[FileId, StubFile]], Iterable[Effect]]

@@ -4,8 +4,8 @@ Meta tensors carry no autocast key (`getAutocastRelatedKeySetFromBackend`,
 c10/core/DispatchKeySet.h), so the kernels are registered for an unused backend's key, which is
 included on every thread of the session. Each kernel asks `torch.is_autocast_enabled("cuda")`:
 regions, nested or disabled, are torch's. The lists are those of `AT_FORALL_LOWER_PRECISION_FP`,
-`AT_FORALL_FP32`, ... in aten/src/ATen/autocast_mode.h (torch 2.13); a test compares their union
-with what this build registers for CUDA.
+`AT_FORALL_FP32`, ... in aten/src/ATen/autocast_mode.h (torch 2.13 and 2.15); a test compares their
+union with what this build registers for CUDA, and only what it registers is cast.
 """
 
 import weakref
@@ -56,6 +56,7 @@ multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsu
 upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d
 upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
 _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
+linalg_matrix_sqrth
 """
 FP32_RESULT = """
 prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm

@@ -12,6 +12,7 @@ from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.chips.capabilities import BFLOAT16_SINCE
 from torchtally.errors import UnsupportedError
+from torchtally.torch_private import releases
 from torchtally.virtual import graphs, legacy_types
 from torchtally.virtual.cuda_calls import CudaCalls, refusal
 from torchtally.virtual.cuda_memory import CudaMemory
@@ -27,9 +28,6 @@ from torchtally.virtual.streams import (
 )
 from torchtally.virtual.tensors import as_device, device_index
 from torchtally.virtual.values import RandomState
-
-CUDNN_VERSION = 91900
-"""The cuDNN of torch 2.13's CUDA wheels, as `torch.backends.cudnn.version()` prints it."""
 
 
 class CudaModule:
@@ -231,13 +229,13 @@ class CudaModule:
             StandIn(*private.GET_ACCELERATOR, lambda *args: torch.device("cuda")),
             StandIn(scatter_gather, "Scatter", Scatter),
             StandIn(torch.backends.cudnn, "is_available", lambda: True),
-            StandIn(torch.backends.cudnn, "version", lambda: CUDNN_VERSION),
+            StandIn(torch.backends.cudnn, "version", lambda: releases.HERE.cudnn),
             # No flattened RNN weights: one buffer or several, the bytes are the same.
             StandIn(torch.backends.cudnn, "is_acceptable", lambda tensor: False),
             StandIn(torch.backends.cuda, "is_built", lambda: True),
             # The inference-only fused encoder layer has no shape function; the plain path runs.
             StandIn(torch.backends.mha, "get_fastpath_enabled", lambda: False),
-            StandIn(torch.version, "cuda", torch.version.cuda or "13.0"),
+            StandIn(torch.version, "cuda", torch.version.cuda or releases.HERE.cuda),
         ]  # fmt: skip
         return table
 

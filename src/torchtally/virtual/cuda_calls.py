@@ -12,13 +12,12 @@ import torch.distributed
 
 from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
+from torchtally.torch_private import releases
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.profiling import do_nothing
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.streams import CURRENT, DEFAULT_STREAM_ID, Stream
 
-NCCL_VERSION = (2, 29, 7)
-"""The NCCL of torch 2.13's wheels for CUDA 13 (RELEASE.md, Release Compatibility Matrix)."""
 NCCL_MAJOR_BITS, NCCL_MINOR_BITS = 32, 16
 """Where `torch.cuda.nccl.version()` looks for the numbers."""
 
@@ -135,6 +134,9 @@ class CudaCalls:
             "resetPeakMemoryStats": cuda["reset_peak_memory_stats"],
             "resetAccumulatedMemoryStats": cuda["reset_accumulated_memory_stats"],
             "cudaCachingAllocator_is_enabled": lambda: True,
+            "memoryMetadataSupported": lambda: True,
+            "lock_mutex": do_nothing,
+            "unlock_mutex": do_nothing,
             "isHistoryEnabled": lambda: False,
             "get_sync_debug_mode": lambda: self.sync_debug_mode,
             "set_sync_debug_mode": self.set_sync_debug_mode,
@@ -143,13 +145,15 @@ class CudaCalls:
             "get_conv_benchmark_empty_cache": lambda: self.empties_cache,
             "tunableop_is_enabled": lambda: False,
             "tunableop_tuning_is_enabled": lambda: False,
+            "tunableop_wildcard_fallback_is_enabled": lambda: False,
             "record_untuned_is_enabled": lambda: False,
         }
 
     def stand_ins(self) -> list[StandIn]:
-        refused = {
-            name: refusal(str(private.call_of_build("cuda", name).name)) for name in REFUSED.split()
-        }
+        # Of a build for CUDA also those that it has and this file does not know: they would ask
+        # the driver.
+        names = (*REFUSED.split(), *private.calls_of_build("cuda"))
+        refused = {name: refusal(str(private.call_of_build("cuda", name).name)) for name in names}
         calls = {**refused, **self.answers()}
         return [
             *(
@@ -160,6 +164,7 @@ class CudaCalls:
                 *private.call_of_build("cudnn", "set_conv_benchmark_empty_cache"),
                 self.set_empties_cache,
             ),
+            StandIn(*private.call_of_build("cudnn", "clear_dropout_state"), do_nothing),
             StandIn(*private.call_of_build("host", "emptyCache"), do_nothing),
             *nccl_stand_ins(),
         ]
@@ -173,7 +178,7 @@ def compiled_version() -> int:
 
 def nccl_stand_ins() -> list[StandIn]:
     """NCCL's names and its version; a group of processes over it is refused."""
-    major, minor, patch = NCCL_VERSION
+    major, minor, patch = releases.HERE.nccl
     version = major << NCCL_MAJOR_BITS | minor << NCCL_MINOR_BITS | patch
     calls = {name: refusal(f"torch.cuda.nccl.{name}") for name in REFUSED_NCCL.split()}
     return [

@@ -18,7 +18,7 @@ from torch.library import Library
 
 from torchtally import torch_private as private
 from torchtally.chips import Chip
-from torchtally.torch_private import OpOverload
+from torchtally.torch_private import OpOverload, releases
 from torchtally.virtual import attention
 from torchtally.virtual.attention import Backend, Query
 from torchtally.virtual.device_memory import DeviceMemory
@@ -362,7 +362,28 @@ def ctc_loss(
 # Attention.
 
 
+Attention = Callable[..., Tensor]
+
+
+def with_a_batch(attention: Attention) -> Attention:
+    """Three dimensions as a batch of one, in releases of torch that take them so."""
+
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:  # fmt: skip
+        if not releases.HERE.fuses_attention_of_3d or {3} != {t.dim() for t in (query, key, value)}:
+            return attention(query, key, value, attn_mask, *args, **kwargs)
+        while attn_mask is not None and attn_mask.dim() < 4:
+            attn_mask = attn_mask.unsqueeze(0)
+        batches = (tensor.unsqueeze(0) for tensor in (query, key, value))
+        return attention(*batches, attn_mask, *args, **kwargs).squeeze(0)
+
+    return attend
+
+
 @kernel(aten.scaled_dot_product_attention.default)
+@with_a_batch
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -398,6 +419,7 @@ def scaled_dot_product_attention(
 
 
 @kernel(aten.scaled_dot_product_attention.default, HOST_KERNELS)
+@with_a_batch
 def scaled_dot_product_attention_of_host(
     query: Tensor,
     key: Tensor,

@@ -42,8 +42,14 @@ class MemoryHistory:
         compile_context: bool = False,
         global_record_annotations: bool = False,
         skip_actions: Any = (),
+        record_pinned_host_memory: bool = False,
+        record_cuda: bool = True,
     ) -> None:
-        """Start or stop, with the arguments of torch's own function."""
+        """Start or stop, with the arguments of torch's own function.
+
+        Pinned memory of the host is not recorded.
+        """
+        enabled = enabled if record_cuda else None
         self._keeps_events = enabled == "all"
         self._context = context if enabled else None
         self._skipped = frozenset(skip_actions)

@@ -14,6 +14,7 @@ from torchtally.chips import Chip, chip
 from torchtally.errors import UsageError
 from torchtally.memory.allocator import AllocatorSettings, CachingAllocator
 from torchtally.memory.workspace import context_bytes
+from torchtally.torch_private import releases
 from torchtally.trace import World
 from torchtally.virtual import attention, kernels, nested, sparse, special
 from torchtally.virtual.autocast import Autocast
@@ -33,7 +34,7 @@ from torchtally.virtual.saving import (
     send_zeros_to_processes,
 )
 from torchtally.virtual.scripting import Scripting
-from torchtally.virtual.stand_ins import StandIn, apply
+from torchtally.virtual.stand_ins import StandIn, apply, check_owners
 from torchtally.virtual.storage import HostMemory
 from torchtally.virtual.streams import Event, EventClock, Stopwatch, current_stream_number
 from torchtally.virtual.tensors import TensorMethods
@@ -184,6 +185,8 @@ def _session(
             mode.nonzero_fraction = nonzero_fraction
             Event.clock = EventClock(lambda: listener.clock, stopwatch, listener.stream_waited)
             stack.callback(setattr, Event, "clock", None)
+            if remark := releases.untested(torch.__version__):
+                listener.note(remark)
             yield _activate(stack, target, mode, "cpu" if is_host else dispatch)
     finally:
         _active.release()
@@ -223,7 +226,9 @@ def _activate(
     stack.enter_context(private.lift_cpu_tensors_only())
     mode.groups.prepare = lambda: prepare_groups(stack, mode)
     processes = ScriptProcesses(mode.groups.world)
-    stack.enter_context(apply([*_table(mode, target, autocast), *processes.stand_ins()]))
+    stand_ins = [*_table(mode, target, autocast), *processes.stand_ins()]
+    check_owners(stand_ins)
+    stack.enter_context(apply(stand_ins))
     if target.compute_capability is not None:
         query = DeviceQuery(mode, target)
         stack.callback(query.remove)

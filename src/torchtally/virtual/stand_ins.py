@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MethodType
+from types import MethodType, ModuleType
 from typing import Any
+
+from torchtally import torch_private as private
+from torchtally.errors import UnsupportedError
+from torchtally.torch_private.needs import lost_names
 
 _ABSENT = object()
 
@@ -16,6 +20,21 @@ class StandIn:
     owner: Any
     name: str
     value: Any
+
+
+def check_owners(stand_ins: list[StandIn]) -> None:
+    """Raise UnsupportedError for what is no longer there: its stand-in would not be asked.
+
+    A build for CPUs lacks the calls of CUDA's: those come new.
+    """
+    lost = [
+        (f"{stand_in.owner.__name__}.{stand_in.name}", "it is replaced while a GPU is simulated")
+        for stand_in in stand_ins
+        if isinstance(stand_in.owner, (ModuleType, type)) and stand_in.owner is not private.BUILD
+        if not hasattr(stand_in.owner, stand_in.name)
+    ]
+    if lost:
+        raise UnsupportedError(lost_names(lost))
 
 
 @contextmanager

@@ -90,7 +90,8 @@ def pairwise_distances(call: Call) -> Cost:
 @rule("_cdist_backward", kind=Kind.REDUCTION)
 def pairwise_distances_backward(call: Call) -> Cost:
     """4 * pairs * M: subtract, scale by the pair's slope, by its gradient, add."""
-    pairs, M = call.tensor("grad").elements, call.tensor("x1").shape[-1]
+    grad, x1 = call.inputs[:2]  # what the first is called depends on torch's version
+    pairs, M = grad.elements, x1.shape[-1]
     return one_pass(call, flops=4 * pairs * M)
 
 

@@ -1,14 +1,13 @@
-"""torch's private names, all that this package uses: the only file that may write one.
+"""torch's private names, all that this package uses: the only room that may write one.
 
-Written against torch 2.11 and 2.13. `tests/test_torch_private.py` has a test for every name here,
-so an upgrade of torch that moves one fails there, by name, and not in a user's script;
-`tests/layers.py` finds private names anywhere else.
+`tests/test_torch_private.py` has a test for every name here, so an upgrade of torch that changes
+what one does fails there, by name; `tests/layers.py` finds private names anywhere else.
 """
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -95,12 +94,26 @@ MEMORY_CALLS = {
 """What torch's Python asks its C++ about a GPU's memory. A build for CPUs lacks those of CUDA."""
 
 
+BUILD = torch._C
+"""Where functions are that only a build with some library has."""
+
+
 def call_of_build(library: str, name: str) -> PrivateName:
     """A function of torch's C++ that only a build with this library has: "cuda", "nccl", "cudnn".
 
     See the tables in torch/csrc/cuda/Module.cpp.
     """
-    return PrivateName(torch._C, f"_{library}_{name}")
+    return PrivateName(BUILD, f"_{library}_{name}")
+
+
+def calls_of_build(library: str) -> list[str]:
+    """Those functions that this build has; classes are left alone."""
+    prefix = f"_{library}_"
+    return [
+        name.removeprefix(prefix)
+        for name, value in vars(BUILD).items()
+        if name.startswith(prefix) and not isinstance(value, type)
+    ]
 
 
 def distributed_module() -> ModuleType:
@@ -244,9 +257,12 @@ def recompute_codes() -> tuple[Any, ...]:
     """Code under which `torch.utils.checkpoint`, either kind, runs a forward again."""
     import torch.utils.checkpoint as checkpoint
 
+    # Which function it is defined in depends on the version.
     recompute = [
         code
-        for code in checkpoint._checkpoint_without_reentrant_generator.__code__.co_consts
+        for function in vars(checkpoint).values()
+        if isinstance(function, FunctionType)
+        for code in function.__code__.co_consts
         if getattr(code, "co_name", "") == "recompute_fn"
     ]
     return (checkpoint.CheckpointFunction.backward.__code__, *recompute)

@@ -1,0 +1,87 @@
+"""What differs between the releases of PyTorch that the simulation is tested with: one table.
+
+Most of it is torch's own: its Python runs as it is. Here is what torch's C++ decides on a GPU, and
+what only a build for CUDA knows of itself.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Release(NamedTuple):
+    """PyTorch's wheels for CUDA of one minor version."""
+
+    version: tuple[int, int]
+    cuda: str
+    cudnn: int
+    """As `torch.backends.cudnn.version()` prints it."""
+    nccl: tuple[int, int, int]
+    fuses_attention_of_3d: bool
+    """`scaled_dot_product_attention` of three dimensions takes a batch of one."""
+    differences: tuple[str, ...]
+    """From the reference, where the same script has other operators; said at the start of a run."""
+
+    @property
+    def name(self) -> str:
+        return "{}.{}".format(*self.version)
+
+
+REFERENCE = Release((2, 13), "13.0", 92000, (2, 29, 7), False, ())
+"""What tally is developed with, and what the documents show."""
+RELEASES = (
+    Release(
+        (2, 11), "13.0", 91900, (2, 28, 9), False,
+        ("autocast leaves rms_norm in its own dtype",),
+    ),
+    REFERENCE,
+    Release(
+        (2, 15), "13.2", 92600, (2, 30, 7), True,
+        (
+            "attention of three dimensions takes the fused kernels",
+            "x[i] = number fills in place of copying a tensor of it",
+        ),
+    ),
+)  # fmt: skip
+"""In order. The wheels' requirements name CUDA, cuDNN and NCCL."""
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """(2, 13) of "2.13.0+cpu"."""
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
+
+
+def release_of(version: tuple[int, int]) -> Release:
+    """The newest release that is tested and not newer; the oldest for what is older than all."""
+    return next((each for each in reversed(RELEASES) if each.version <= version), RELEASES[0])
+
+
+def untested(text: str) -> str:
+    """A remark on a version of PyTorch that tally is not tested with; "" for the others."""
+    release = release_of(version_of(text))
+    if release.version == version_of(text):
+        return ""
+    return (
+        f"tally is not tested with PyTorch {text}, but with {tested()}; it is taken to work as "
+        f"{release.name} does."
+    )
+
+
+def tested() -> str:
+    *others, last = (release.name for release in RELEASES)
+    return f"{', '.join(others)} and {last}"
+
+
+def different(text: str) -> str:
+    """What a script does otherwise on this version than in the documents; "" on the reference."""
+    release = release_of(version_of(text))
+    if not release.differences:
+        return ""
+    return f"PyTorch {text}, not {REFERENCE.name} as in the documents: " + "; ".join(
+        release.differences
+    )
+
+
+HERE = release_of(version_of(torch.__version__))
+"""What the torch that is installed works as."""
