@@ -605,8 +605,10 @@ def test_names_of_a_cuda_build():
     declared = (Path(torch.__file__).parent / "_C" / "__init__.pyi").read_text()
     for library, name in (("cuda", "getDevice"), ("nccl", "version")):
         call = private.call_of_build(library, name)
-        assert call.owner is torch._C
+        assert call.owner is private.BUILD is torch._C
         assert f"def {call.name}(" in declared
+        has_it = hasattr(torch._C, call.name)
+        assert (name in private.calls_of_build(library)) is has_it
     module = private.distributed_module()
     assert module.init_process_group is torch.distributed.init_process_group
 
