@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -17,7 +18,9 @@ from torchtally.torch_private import needs, releases
 from torchtally.torch_private.needs import check_names, has, missing
 from torchtally.virtual.stand_ins import StandIn, check_owners
 
-NAMED = {name for names in needs.NEEDS.values() for name in names.split()}
+NAMED = {
+    name for names in (*needs.NEEDS.values(), *needs.DISTRIBUTED.values()) for name in names.split()
+}
 
 
 def test_every_private_name_has_its_use() -> None:
@@ -41,6 +44,12 @@ def is_within(chain: str, name: str) -> bool:
 def test_this_torch_has_every_name() -> None:
     assert list(missing()) == []
     check_names()
+
+
+def test_modules_that_come_later_are_files_of_torch() -> None:
+    for module in needs.LATER:
+        assert import_module(module).__file__ == str(needs.file_of(module))
+    assert not needs.file_of("torch.no.such").exists()
 
 
 def test_a_name_that_is_gone_is_said_with_its_use() -> None:

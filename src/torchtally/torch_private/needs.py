@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from importlib.util import find_spec
+from pathlib import Path
 
 import torch
-import torch.nested
+import torch.distributed
 
 from torchtally.errors import UnsupportedError
 from torchtally.torch_private.releases import tested
@@ -71,8 +71,29 @@ NEEDS = {
 """Names by what they are for. Attributes that only an object of torch's has are in no class."""
 
 
-LATER = {"torch.nested._internal.sdpa": "attention of jagged nested tensors"}
-"""Modules that are imported when they are needed."""
+DISTRIBUTED = {
+    "groups of processes": """
+        torch._C._distributed_c10d.FakeProcessGroup._create_internal
+        torch._C._distributed_c10d.FakeProcessGroup._set_sequence_number_for_group
+        torch._C._distributed_c10d._resolve_process_group
+        torch.distributed.distributed_c10d._create_process_group_wrapper
+        torch.distributed.distributed_c10d._store_based_barrier""",
+}
+"""The same in a build that has torch.distributed."""
+
+LATER = {
+    "torch.nested._internal.sdpa": "attention of jagged nested tensors",
+    "torch.distributed._functional_collectives": "collectives that return new tensors",
+    "torch.distributed.tensor._op_schema": "DTensor",
+    "torch.distributed.tensor._sharding_prop": "DTensor",
+    "torch.utils.checkpoint": "recomputation",
+}
+"""Modules that are imported when they are needed: only their files are looked for."""
+
+
+def file_of(module: str) -> Path:
+    """Where a module of torch's is, whether it is there or not."""
+    return Path(torch.__file__).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
 
 
 def has(name: str) -> bool:
@@ -102,7 +123,9 @@ def check_names(needs: Mapping[str, str] = NEEDS) -> None:
         except ModuleNotFoundError:
             continue  # its names are missing
     lost = list(missing(needs))
-    lost += [(name, use) for name, use in LATER.items() if find_spec(name) is None]
+    if needs is NEEDS:
+        lost += missing(DISTRIBUTED) if torch.distributed.is_available() else ()
+        lost += [(name, use) for name, use in LATER.items() if not file_of(name).exists()]
     if lost:
         raise UnsupportedError(lost_names(lost))
 

@@ -97,7 +97,7 @@ class ProcessGroups:
         names = private.group_names()
         return [
             *(
-                StandIn(owner, name, value)
+                StandIn(owner, name, value, is_new=True)  # of NCCL, and of either module
                 for owner in (module, dist)
                 for name, value in (
                     ("ProcessGroupNCCL", nccl),
