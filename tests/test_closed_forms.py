@@ -21,7 +21,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from torchtally import Ledger, account, run
 from torchtally.memory import Category
-from torchtally.torch_private import releases
 from torchtally.trace import Phase
 from torchtally.trace.storage import allocated_bytes
 from torchtally.work import Kind
@@ -272,21 +271,7 @@ def test_torchs_counter_agrees_where_attention_is_written_out(name: str, device:
     assert (recompute > 0) == (name in ("checkpointed", "re-entrant"))
 
 
-COUNTS_GROUPS = pytest.mark.skipif(
-    releases.HERE.version < (2, 13), reason="this torch's counter refuses grouped queries"
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "multi-head",
-        pytest.param("grouped-query", marks=COUNTS_GROUPS),
-        "checkpointed",
-        "gpt2",
-        pytest.param("llama", marks=COUNTS_GROUPS),
-    ],
-)
+@pytest.mark.parametrize("name", ["multi-head", "grouped-query", "checkpointed", "gpt2", "llama"])
 def test_torchs_counter_agrees_on_the_kernels_the_chip_would_run(name: str) -> None:
     """Fused attention, which only CUDA has: torch's counter inside the virtual GPU sees it."""
     make = ORACLE_MODELS[name]

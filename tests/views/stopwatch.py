@@ -52,7 +52,7 @@ def stopwatch(
 ) -> Stopwatch:
     """Kernels by their operators' names without "aten."."""
     named = {f"aten.{name}": kernel for name, kernel in kernels.items()}
-    return Stopwatch(on, calibration, named, host)
+    return Stopwatch(on, calibration, kernels=named, host=host)
 
 
 def without_peak(dtype: str) -> Chip:

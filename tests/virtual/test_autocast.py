@@ -10,7 +10,6 @@ from torch import Tensor, nn
 import torchtally
 from tests.traces import names, ops, traced
 from torchtally import torch_private as private
-from torchtally.torch_private import releases
 from torchtally.trace import Phase
 from torchtally.virtual.autocast import CASTS, FP32_OVERLOAD, REFUSED
 
@@ -150,9 +149,6 @@ def test_products_come_out_in_the_regions_dtype(dtype: torch.dtype):
 def test_sensitive_operators_come_out_in_float32(dtype: torch.dtype):
     with torchtally.virtual_gpu("H100-SXM"), torch.autocast("cuda", dtype=dtype):
         found = {name: call().dtype for name, call in FP32.items()}
-    if releases.HERE.version < (2, 13):
-        assert found.pop("rms_norm") is torch.float16  # as it came
-        found["rms_norm"] = torch.float32
     assert found == dict.fromkeys(FP32, torch.float32)
 
 

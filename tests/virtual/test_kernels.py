@@ -13,7 +13,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 
 import torchtally
 from tests.traces import names, ops, traced
-from torchtally.torch_private import releases
 from torchtally.trace import Phase
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -328,13 +327,7 @@ def test_foreach_may_be_turned_off():
         (lambda p: torch.optim.Adam(p, fused=True), "aten._fused_adam_"),
         (lambda p: torch.optim.AdamW(p, torch.tensor(0.1), fused=True), "aten._fused_adamw_"),
         (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True), "aten._fused_sgd_"),
-        pytest.param(
-            lambda p: torch.optim.Adagrad(p, fused=True),
-            "aten._fused_adagrad_",
-            marks=pytest.mark.skipif(
-                releases.HERE.version < (2, 13), reason="this torch has it on the CPU alone"
-            ),
-        ),
+        (lambda p: torch.optim.Adagrad(p, fused=True), "aten._fused_adagrad_"),
     ],
 )
 def test_fused_optimizers_are_one_kernel_a_step(make, kernel: str):

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.work.calls import Recording, call, cost, given
-from torchtally.torch_private import releases
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Kind, cost_of
 from torchtally.work.attention import attended_share
@@ -147,12 +146,7 @@ def meta(*shape: int) -> torch.Tensor:
     return torch.empty(shape, device="meta", dtype=torch.bfloat16)
 
 
-COUNTS_GROUPS = pytest.mark.skipif(
-    releases.HERE.version < (2, 13), reason="this torch's counter refuses grouped queries"
-)
-
-
-@pytest.mark.parametrize("kv_heads", [4, pytest.param(1, marks=COUNTS_GROUPS)])
+@pytest.mark.parametrize("kv_heads", [4, 1])
 def test_flash_equals_torchs_counter(kv_heads: int) -> None:
     q, k, v = meta(2, 4, 128, 64), meta(2, kv_heads, 256, 64), meta(2, kv_heads, 256, 64)
     with FlopCounterMode(display=False) as counter, Recording() as recording:

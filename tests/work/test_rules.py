@@ -15,9 +15,6 @@ from torchtally.work.rule import one_pass, rule
 VERSION_DEPENDENT: frozenset[str] = frozenset(
     {
         "aten.cholesky",
-        "aten._flash_attention_forward_no_dropout_inplace",
-        "aten._foreach_clone",
-        "c10d.check_for_nan",
         "aten.qr",
         "aten._dyn_quant_matmul_4bit",
         "aten._foreach_mm",

@@ -16,7 +16,7 @@ from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import joined
 from torchtally.steps import Period
-from torchtally.trace import Placeholder, Use
+from torchtally.trace import Placeholder, Use, World
 from torchtally.units import (
     format_bytes,
     format_count,
@@ -136,12 +136,26 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
     shares = ", ".join(f"{format_fraction(share)} {bound}" for bound, share in step_time.shares)
     text = f"{what}: {format_seconds(step_time.step_s)} {_trust(step_time)}"
     yield from _prose(f"{text}: {shares}" if shares else text, width)
+    if step_time.network is not None and summary.world.size > 1:
+        yield from map(Text, wrapped(_network(step_time, summary.world), width))
     figures = (
         _mfu(step_time.utilisation, step_time.split),
         _throughput(step_time.throughput, summary.own_root),
         _overhead(step_time) if step_time.is_overhead_bound else "",
     )
     yield from map(Text, wrapped(" ".join(figure for figure in figures if figure), width))
+
+
+def _network(step_time: StepTime, world: World) -> str:
+    """What the ranks of a run cost each other."""
+    network = step_time.network
+    assert network is not None
+    exposed = format_fraction(network.exposed_s / step_time.step_s) if step_time.step_s else ""
+    return (
+        f"Rank {world.rank} of {world.size}: network {format_seconds(network.busy_s)}, "
+        f"{format_fraction(network.hidden_share)} hidden, "
+        f"{format_seconds(network.exposed_s)} exposed ({exposed} of the step)."
+    )
 
 
 def _name(period: Period) -> str:

@@ -51,7 +51,7 @@ def lines(ledger: Ledger) -> Table:
     """
     if ledger.delegate is None:
         return own_lines(ledger)
-    title = f"By line of the model, all below {_place(ledger.delegate)} {ledger.delegate.text}"
+    title = f"By line of the model, all below {short_place(ledger.delegate)} {ledger.delegate.text}"
     table = _table(title.strip(), ledger, ledger.by_line(), line_of)
     return replace(
         table,
@@ -66,7 +66,7 @@ def own_lines(ledger: Ledger) -> Table:
     return _table("By line of your code", ledger, ledger.by_own_line(), own_line_of)
 
 
-def _place(line: Line) -> str:
+def short_place(line: Line) -> str:
     return f"{posixpath.basename(line.file)}:{line.line}"
 
 

@@ -6,6 +6,7 @@ from math import fsum
 from torchtally.ledger import Ledger, Untimed
 from torchtally.timing.calibration import Calibration
 from torchtally.timing.roofline import Bound
+from torchtally.views.collectives import NetworkTime, network_time
 from torchtally.views.columns import part_of
 from torchtally.views.throughput import Throughput, throughput
 from torchtally.views.utilisation import Utilisation, model_split, model_utilisation
@@ -33,6 +34,8 @@ class StepTime:
     split: tuple[Utilisation, ...]
     """Its parts in each dtype, where several matter."""
     throughput: Throughput | None
+    network: NetworkTime | None
+    """Of a run that communicates."""
     untimed: tuple[Untimed, ...]
 
     @property
@@ -77,6 +80,7 @@ def step_time(ledger: Ledger) -> StepTime | None:
         utilisation=model_utilisation(ledger),
         split=model_split(ledger),
         throughput=throughput(ledger),
+        network=network_time(ledger),
         untimed=ledger.untimed,
     )
 

@@ -11,7 +11,7 @@ from torchtally.memory.allocator import replay
 from torchtally.memory.workspace import context_bytes
 from torchtally.steps import Period
 from torchtally.table import Table
-from torchtally.trace import Effect, Ending, Note, Placeholder, Trace
+from torchtally.trace import Effect, Ending, Note, Placeholder, Trace, World
 from torchtally.views.bounds import COLUMNS as BOUND_COLUMNS
 from torchtally.views.categories import COLUMNS as CATEGORY_COLUMNS
 from torchtally.views.categories import categories
@@ -87,6 +87,7 @@ class Summary:
     """All that the one-page report says, in the order it says it."""
 
     script: str
+    world: World
     verdict: Verdict
     time: StepTime | None
     no_time: str
@@ -144,6 +145,7 @@ def summarise(ledger: Ledger) -> Summary:
     is_behind = ledger.delegate is None and is_behind_libraries(ledger)
     return Summary(
         script=trace.script,
+        world=trace.world,
         verdict=verdict,
         time=step_time(ledger),
         no_time=why_no_time(ledger),

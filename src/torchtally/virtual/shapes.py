@@ -40,12 +40,6 @@ def fused_rms_norm(x: Tensor, normalized_shape: list[int], weight: Any, eps: Any
     return torch.empty_like(x), rstd
 
 
-@shape_of(aten._standard_gamma.default)
-def standard_gamma(concentration: Tensor, generator: Any = None) -> Tensor:
-    """Torch 2.11 has none."""
-    return torch.empty_like(concentration)
-
-
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 """Gate products a step, by cuDNN's mode: ReLU, tanh, LSTM, GRU."""
 

@@ -1,0 +1,137 @@
+"""Collectives of a run of several ranks: what each costs, and how much of it nothing hides."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import fsum
+
+from torchtally.ledger import Entry, Ledger
+from torchtally.ledger.total import Line
+from torchtally.table import Cell, Column, Prose, Table
+from torchtally.timing.network import Transfer, collective
+from torchtally.timing.roofline.collectives import kind_of
+from torchtally.trace import Phase
+from torchtally.units import Unit
+from torchtally.views.lines import short_place
+from torchtally.views.view import view
+from torchtally.work import Kind
+
+COLUMNS = (
+    Column("exposed_s", "exposed", Unit.SECONDS),
+    Column("network_s", "network", Unit.SECONDS),
+    Column("count", "calls", Unit.COUNT),
+    Column("name", "collective", Unit.NAME),
+    Column("group", "group", Unit.NAME, rank=1),
+    Column("ranks", "ranks", Unit.COUNT, rank=2),
+    Column("payload_bytes", "bytes each", Unit.BYTES),
+    Column("bus_bytes_per_s", "busbw", Unit.BYTE_PER_S, rank=3),
+    Column("algorithm", "algorithm", Unit.NAME, rank=4),
+    Column("phase", "phase", Unit.NAME, rank=5),
+    Column("dtype", "dtype", Unit.NAME, rank=6),
+    Column("place", "line", Unit.PLACE),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkTime:
+    """The collectives of the reported period."""
+
+    busy_s: float
+    """How long they run, each by itself."""
+    exposed_s: float
+    """Of the step: while no kernel computes."""
+
+    @property
+    def hidden_share(self) -> float:
+        return 1 - self.exposed_s / self.busy_s if self.busy_s else 0.0
+
+
+def collectives_of(ledger: Ledger) -> list[Entry]:
+    """Those of the reported period on the device."""
+    return [entry for entry in ledger.reported if entry.kind is Kind.COMMUNICATION]
+
+
+def network_time(ledger: Ledger) -> NetworkTime | None:
+    """None where nothing was sent, or no time is known."""
+    entries = collectives_of(ledger)
+    if not entries or ledger.roofline is None:
+        return None
+    slots = [ledger.slot(entry) for entry in entries]
+    return NetworkTime(fsum(slot.kernel_s for slot in slots), fsum(slot.seconds for slot in slots))
+
+
+Key = tuple[str, int | None, int, str, Phase, Line | None]
+
+
+def key_of(entry: Entry) -> Key:
+    """What collectives of one row share."""
+    call, group = entry.call, entry.call.literal("group")
+    dtype = call.inputs[0].dtype if call.inputs else ""
+    number = group if isinstance(group, int) else None
+    payload = entry.cost.network_bytes
+    return call.name, number, payload, dtype, entry.op.phase, entry.line
+
+
+@view("collective", "collectives: group, bytes, algorithm, and what nothing hides", "time")
+def collectives(ledger: Ledger) -> Table:
+    """By operator, group, bytes, dtype, phase and line; the most exposed first."""
+    rows: dict[Key, list[Entry]] = {}
+    for entry in collectives_of(ledger):
+        rows.setdefault(key_of(entry), []).append(entry)
+    cells = [row_of(ledger, key, entries) for key, entries in rows.items()]
+    cells.sort(key=lambda row: tuple(-cell for cell in row[:2] if isinstance(cell, int | float)))
+    sums = (sum_of(cells, place) for place in range(3))
+    world = ledger.trace.world
+    return Table(
+        title=f"Collectives of rank {world.rank} of {world.size}",
+        columns=COLUMNS,
+        rows=tuple(cells),
+        totals=(*sums, *[None] * (len(COLUMNS) - 3)),
+        note=remark(cells),
+    )
+
+
+def row_of(ledger: Ledger, key: Key, entries: list[Entry]) -> tuple[Cell, ...]:
+    name, number, payload_bytes, dtype, phase, line = key
+    groups = ledger.trace.groups
+    group = groups[number] if number is not None and number < len(groups) else None
+    transfer = transfer_of(ledger, entries[0])
+    is_timed = ledger.roofline is not None
+    slots = [ledger.slot(entry) for entry in entries]
+    return (
+        fsum(slot.seconds for slot in slots) if is_timed else None,
+        fsum(slot.kernel_s for slot in slots) if is_timed else None,
+        len(entries),
+        name,
+        "" if group is None else group.description,
+        None if group is None else len(group.ranks),
+        payload_bytes,
+        transfer.bus_bytes_per_s if transfer is not None and transfer.sent_bytes else None,
+        "" if transfer is None else transfer.way,
+        str(phase),
+        dtype,
+        "" if line is None else short_place(line),
+    )
+
+
+def transfer_of(ledger: Ledger, entry: Entry) -> Transfer | None:
+    """The way that NCCL takes; None where the group or the chip is not known."""
+    roofline, kind = ledger.roofline, kind_of(entry.call.name)
+    if roofline is None or roofline.ranks is None or kind is None:
+        return None
+    where = roofline.ranks.group_of(entry.call, roofline.chip)
+    return None if where is None else collective(kind, entry.cost.network_bytes, *where)
+
+
+def sum_of(rows: Iterable[tuple[Cell, ...]], place: int) -> Cell:
+    cells = [row[place] for row in rows]
+    numbers = [cell for cell in cells if isinstance(cell, int | float)]
+    return sum(numbers) if len(numbers) == len(cells) else None
+
+
+def remark(rows: list[tuple[Cell, ...]]) -> Prose:
+    if not rows:
+        return "No collective ran on the device."
+    return (
+        "Exposed is the part of the step in which nothing computes but the collective runs; the "
+        "rest of its time is hidden behind kernels."
+    )

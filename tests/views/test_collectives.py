@@ -1,0 +1,72 @@
+"""Collectives: exposed and hidden time, by group and line."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torchtally
+from torchtally.chips import Cluster, chip
+from torchtally.ledger import Ledger
+from torchtally.timing.network import RankGroup, collective
+from torchtally.timing.roofline import Roofline
+from torchtally.timing.roofline.roofline import ESTIMATED_ISSUE
+from torchtally.views import by
+from torchtally.views.collectives import network_time
+
+MIB = 2**20
+
+
+def step() -> None:
+    """A reduction of 64 MiB behind a product that takes longer, and one that is waited for."""
+    dist.init_process_group("nccl")
+    pair = dist.new_group([0, 1])
+    a = torch.empty(16384, 16384, dtype=torch.bfloat16, device="cuda")
+    gradients = torch.empty(64 * MIB // 4, device="cuda")
+    work = dist.all_reduce(gradients, async_op=True)
+    a @ a
+    work.wait()
+    dist.all_reduce(gradients[: MIB // 4], group=pair)
+    gradients.add_(1)
+
+
+@pytest.fixture(scope="module")
+def ledger() -> Ledger:
+    trace = torchtally.run(step, gpu="8xH100-SXM")
+    ledger = torchtally.account(trace, roofline=Roofline(chip("H100-SXM")))
+    ledger.check()
+    return ledger
+
+
+def test_what_runs_behind_a_product_is_hidden(ledger: Ledger) -> None:
+    """But for its beginning, when the host has not issued the product yet."""
+    table = by(ledger, "collective")
+    names = [column.name for column in table.columns]
+    rows = {row[names.index("ranks")]: dict(zip(names, row, strict=True)) for row in table.rows}
+    cluster = Cluster(chip("H100-SXM"), 8, 8)
+    small = collective("all_reduce", MIB, RankGroup(2), cluster)
+    large = collective("all_reduce", 64 * MIB, RankGroup(8), cluster)
+    for ranks, transfer in ((2, small), (8, large)):
+        assert rows[ranks]["payload_bytes"] == transfer.payload_bytes
+        assert rows[ranks]["network_s"] == pytest.approx(transfer.seconds)
+        assert rows[ranks]["algorithm"] == transfer.way
+        assert rows[ranks]["bus_bytes_per_s"] == pytest.approx(transfer.bus_bytes_per_s)
+        assert str(rows[ranks]["place"]).startswith("test_collectives.py:")
+    assert rows[2]["exposed_s"] == pytest.approx(small.seconds)
+    assert rows[8]["exposed_s"] == pytest.approx(2 * ESTIMATED_ISSUE.forward_s)
+
+
+def test_the_networks_part_of_the_step(ledger: Ledger) -> None:
+    network = network_time(ledger)
+    table = by(ledger, "collective")
+    assert network is not None
+    assert network.busy_s == pytest.approx(table.total("network_s"))
+    assert network.exposed_s == pytest.approx(table.total("exposed_s"))
+    assert 0 < network.hidden_share < 1
+
+
+def test_one_gpu_sends_nothing() -> None:
+    alone = torchtally.account(
+        torchtally.run(lambda: torch.ones(4, device="cuda").add_(1), gpu="H100-SXM")
+    )
+    assert network_time(alone) is None
+    assert by(alone, "collective").rows == ()
