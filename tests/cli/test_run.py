@@ -35,6 +35,8 @@ from torchtally.cli import main, parser
 from torchtally.trace import Ending, Trace, Use
 from torchtally.units import parse_bytes
 
+H100 = ("--gpu", GPU)
+
 # As under python ---------------------------------------------------------------------------------
 
 
@@ -88,7 +90,9 @@ def test_modules_directories_and_archives(tmp_path: Path) -> None:
 
 def test_children_are_processes_of_their_own(tmp_path: Path) -> None:
     run = tally_run(str(SCRIPTS / "processes.py"), cwd=tmp_path)
-    assert run.said_by_script == ""
+    # Python 3.12 warns of a fork in a process with threads, of which torch starts some.
+    said = re.sub(r".*DeprecationWarning: .* use of fork\(\) .*\n.*\n", "", run.said_by_script)
+    assert said == ""
     loaded = "loaded (2, 3) True cuda:0"
     assert sorted(run.stdout.splitlines()) == sorted([
         "child 5 __mp_main__", "child 5 __main__", "child 6 __main__",
@@ -349,6 +353,7 @@ def test_the_line_on_a_terminal_makes_way_for_the_script(tmp_path: Path) -> None
     )  # fmt: skip
     os.close(theirs)
     written = everything(ours).replace("\r\n", "\n")
+    written = re.sub(r"^tally: PyTorch .*\n", "", written, flags=re.M)  # of another release
     assert process.wait(TIMEOUT_S) == 0
     assert re.search(r"\r\x1b\[Ktally: step 1/9, \d+ operators, peak 65.00 MiB, ", written)
     seen = re.sub(r"[^\n]*\r\x1b\[K", "", written).split("\n")
@@ -456,31 +461,31 @@ def status(*arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["none.py", *GPU], "none.py: no such file"),
-        (["directory", *GPU], "directory is a directory without a __main__.py"),
-        (["-m", "nobody.train", *GPU], "no module named 'nobody.train'"),
-        (["-m", "email", *GPU], "email is a package without a __main__"),
+        (["none.py", *H100], "none.py: no such file"),
+        (["directory", *H100], "directory is a directory without a __main__.py"),
+        (["-m", "nobody.train", *H100], "no module named 'nobody.train'"),
+        (["-m", "email", *H100], "email is a package without a __main__"),
         (["train.py", "--gpu", "H10"], "H100-SXM"),
         (["train.py", "--gpu", "MI300X"], "MI300X is not a CUDA device"),
         (["train.py", "--gpu"], "--gpu: expected one argument"),
-        ([*GPU], "which script?"),
-        ([*GPU, "--"], "which script?"),
-        ([*GPU, "--unknown", "train.py"], "unknown option --unknown."),
-        ([*GPU, "-x", "train.py"], "unknown option -x."),
-        ([*GPU, "train.py", "--steps", "0"], "--steps: '0' is not above 0"),
-        ([*GPU, "train.py", "--steps", "abc"], "--steps: 'abc' is not a count"),
-        ([*GPU, "--steps", "2", "train.py", "--steps", "500"], "--steps is given twice"),
-        ([*GPU, "train.py", "--max-seconds", "0"], "--max-seconds: '0s' is not above 0"),
-        ([*GPU, "train.py", "--max-seconds", "x"], "--max-seconds: 'x' is not"),
+        ([*H100], "which script?"),
+        ([*H100, "--"], "which script?"),
+        ([*H100, "--unknown", "train.py"], "unknown option --unknown."),
+        ([*H100, "-x", "train.py"], "unknown option -x."),
+        ([*H100, "train.py", "--steps", "0"], "--steps: '0' is not above 0"),
+        ([*H100, "train.py", "--steps", "abc"], "--steps: 'abc' is not a count"),
+        ([*H100, "--steps", "2", "train.py", "--steps", "500"], "--steps is given twice"),
+        ([*H100, "train.py", "--max-seconds", "0"], "--max-seconds: '0s' is not above 0"),
+        ([*H100, "train.py", "--max-seconds", "x"], "--max-seconds: 'x' is not"),
         (
-            [*GPU, "train.py", "--nonzero-fraction", "2"],
+            [*H100, "train.py", "--nonzero-fraction", "2"],
             "--nonzero-fraction: '2' is not between 0 and 1",
         ),
-        ([*GPU, "train.py", "--placeholder-limit", "0"], "--placeholder-limit: '0' is not above"),
-        ([*GPU, "train.py", "-o", "directory"], "directory: cannot be written, it is a directory"),
-        ([*GPU, "train.py", "-o", "none/x.tally"], "none/x.tally: cannot be written, there is no"),
-        ([*GPU, "train.py", "--json", "directory"], "Choose another with --json"),
-        ([*GPU, "train.py", "-o", "/proc/x.tally"], "/proc/x.tally: cannot be written"),
+        ([*H100, "train.py", "--placeholder-limit", "0"], "--placeholder-limit: '0' is not above"),
+        ([*H100, "train.py", "-o", "directory"], "directory: cannot be written, it is a directory"),
+        ([*H100, "train.py", "-o", "none/x.tally"], "none/x.tally: cannot be written, there is no"),
+        ([*H100, "train.py", "--json", "directory"], "Choose another with --json"),
+        ([*H100, "train.py", "-o", "/proc/x.tally"], "/proc/x.tally: cannot be written"),
     ],
 )
 def test_a_mistake_is_named_and_nothing_is_lost(
@@ -504,7 +509,7 @@ def test_a_mistake_is_named_and_nothing_is_lost(
 
 
 def parsed(*arguments: str) -> tuple[str | None, list[str]]:
-    args = parser(["run"]).parse_args(["run", *GPU, *arguments])
+    args = parser(["run"]).parse_args(["run", "--gpu", GPU, *arguments])
     return args.script, args.script_arguments
 
 

@@ -159,8 +159,21 @@ is_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  #
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 """The node the autograd engine is evaluating on this thread, or None."""
 
-_OWNERS, STORAGE_OWNERS, _REFERENCES = 4, 2, 3
+_OWNERS, STORAGE_OWNERS = 4, 2
 """What a tensor counts in a dispatch mode that only one variable outside holds; see the test."""
+
+
+def _references(thing: object) -> int:
+    return sys.getrefcount(thing)
+
+
+def _references_of_counting() -> int:
+    """What `_references` itself adds: none from Python 3.14 on, which lends arguments."""
+    thing = object()
+    return _references(thing) - 1
+
+
+_COUNTING = _references_of_counting()
 
 
 def storage_owners(tensor: torch.Tensor) -> int:
@@ -173,10 +186,11 @@ def storage_owners(tensor: torch.Tensor) -> int:
 def is_held_once(tensor: torch.Tensor, references: int) -> bool:
     """An operator's argument that one C++ variable holds, and Python only so often, by the caller.
 
+    The caller gives a name that it has for it, and counts it.
     Such a tensor could be overwritten with its storage, unobserved.
     """
     return (
-        sys.getrefcount(tensor) == references + _REFERENCES
+        sys.getrefcount(tensor) == references + 1 + _COUNTING
         and tensor._use_count() == _OWNERS  # type: ignore[attr-defined]
         and storage_owners(tensor) == STORAGE_OWNERS
     )
@@ -538,6 +552,8 @@ def group_names() -> dict[str, PrivateName]:
     module = distributed_module()
     idle_backend = torch._C._distributed_c10d.FakeProcessGroup
     return {
+        "split": PrivateName(idle_backend, "split"),
+        "leave_split": PrivateName(idle_backend, "perform_nocolor_split"),
         "number": PrivateName(idle_backend, "_set_sequence_number_for_group"),
         "barrier": PrivateName(module, "_store_based_barrier"),
         "wrap_for_debugging": PrivateName(module, "_create_process_group_wrapper"),

@@ -95,12 +95,20 @@ class ProcessGroups:
         gloo = BackendType("ProcessGroupGloo", (), {"_Options": GlooOptions})
         nccl.groups = gloo.groups = self
         names = private.group_names()
+
+        def split(backend: Any, store: Any, ranks: list[int], options: Any) -> Any:
+            """The backend of a group of some of a group's ranks, this one among them."""
+            return nccl(store, ranks.index(dist.get_rank()), len(ranks))
+
         return [
             *(
                 StandIn(owner, name, value, is_new=True)  # of NCCL, and of either module
                 for owner in (module, dist)
                 for name, value in (
+                    # From 2.15 on "nccl" means the second; the first is "nccl-legacy".
                     ("ProcessGroupNCCL", nccl),
+                    ("ProcessGroupNCCL2", nccl),
+                    ("ProcessGroupNCCLLazy", nccl),
                     ("ProcessGroupGloo", gloo),
                     ("is_nccl_available", lambda: True),
                     ("TCPStore", LocalStore),
@@ -109,6 +117,9 @@ class ProcessGroups:
                     ("default_pg_nccl_timeout", NCCL_TIMEOUT),
                 )
             ),
+            # From 2.15 on a group of a group's ranks is split from it; ranks outside say so.
+            StandIn(*names["split"], split, is_new=True),
+            StandIn(*names["leave_split"], lambda backend, device: None, is_new=True),
             StandIn(*names["number"], lambda backend: None),
             StandIn(*names["barrier"], lambda *args, **kwargs: None),
             # TORCH_DISTRIBUTED_DEBUG=DETAIL checks collectives between ranks.
