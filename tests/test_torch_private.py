@@ -654,8 +654,8 @@ def test_a_group_without_a_network():
     """Made by torch over an idle backend, found by its name, and forgotten."""
     names = private.group_names()
     module = private.distributed_module()
-    for owner, name in names.values():
-        assert hasattr(owner, name)
+    missing = {use for use, (owner, name) in names.items() if not hasattr(owner, name)}
+    assert missing <= {"split", "leave_split"}  # of newer torch, and of its NCCL alone
     backend = private.make_idle_backend(1, 4)
     assert (backend.rank(), backend.size()) == (1, 4)
     module.init_process_group("fake", store=torch.distributed.HashStore(), rank=0, world_size=2)
