@@ -93,7 +93,6 @@ CASES = (
             flops=trained(linear(3 + 5 + 8, N, N), first=linear(3 + 5 + 8, N, 3 * N))
             + sum(attention(1, S, N, 1) * 7 // 2 for S in (3, 5, 8)),
         ),
-        known_fault="attention over packed sequences is counted as if each were the longest",
     ),
     feature(
         "TorchScript module", "torchscript",
