@@ -4,9 +4,11 @@ They meet by gloo, at a store in the test's own process. Whatever happens, they 
 process, with the time limit, and all of them when one has failed.
 """
 
+import faulthandler
 import multiprocessing
 import os
 import pickle
+import sys
 import threading
 import time
 import traceback
@@ -85,6 +87,8 @@ def _rank(variables: dict[str, str], work: bytes, to_answer: Connection) -> None
     """The process of one rank."""
     os.environ |= variables
     torch.set_num_threads(1)
+    # One that hangs says where, before its time is over and it is killed.
+    faulthandler.dump_traceback_later(TIME_LIMIT_S - 20, file=sys.__stderr__)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         function, args = pickle.loads(work)
