@@ -57,6 +57,8 @@ class Unit(StrEnum):
     BYTES_EACH = "bytes each"
     """Of one number, of one token id."""
     BYTES_PER_TOKEN = "bytes/token"
+    LOSS = "loss"
+    """In nats a token, where it is a cross-entropy."""
     SECONDS = "seconds"
     HOURS = "hours"
     JOULES = "joules"
@@ -192,6 +194,7 @@ FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     Unit.BYTES_PER_PARAMETER: lambda size: f"{size:.6g} B",
     Unit.BYTES_EACH: lambda size: f"{size:.6g} B",
     Unit.BYTES_PER_TOKEN: lambda size: f"{format_bytes(size)}/token",
+    Unit.LOSS: format_loss,
     Unit.SECONDS: format_seconds,
     Unit.HOURS: lambda hours: f"{format_count(hours)} h",
     Unit.JOULES: format_energy,

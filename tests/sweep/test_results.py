@@ -164,10 +164,10 @@ RESULTS = [
 TABLE = """\
 teacher.toml, 4 runs by last validation loss
        lr  batch  validation  final loss  best loss  steps    time  status
-  b  0.01      8  1.125       3.000       0.5000        10  1.50 s  ended, loss rose
-  a  0.01      4  1.250       1.000       1.000         10  1.50 s  ended
-  c   0.1      4  -           20.00       10.00          5  1.50 s  diverged
-      0.1      8  -           -           -              0  1.50 s  out of memory
+  b  0.01      8       1.125       3.000     0.5000     10  1.50 s  ended, loss rose
+  a  0.01      4       1.250       1.000      1.000     10  1.50 s  ended
+  c   0.1      4           -       20.00      10.00      5  1.50 s  diverged
+      0.1      8           -           -          -      0  1.50 s  out of memory
 """
 
 

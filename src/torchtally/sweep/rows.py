@@ -8,7 +8,7 @@ from torchtally.sweep.keys import hint_of, is_number, value_text
 from torchtally.sweep.results import RunResult, is_validated, rank_results
 from torchtally.table import Cell, Column, Table
 from torchtally.train.logs.log import as_json
-from torchtally.units import Unit, format_loss
+from torchtally.units import Unit
 
 KEYS_NEVER_LEFT_OUT = 3
 
@@ -23,9 +23,9 @@ def results_table(
     columns = [
         *([Column("mark", "", Unit.WORD)] if marks else []),
         *(_key_column(n, key, short[key]) for n, key in enumerate(definition.varying_keys)),
-        *([Column("validation", "validation", Unit.WORD)] if _has_validation(results) else []),
-        Column("final", "final loss", Unit.WORD, rank=0 if not by_validation else 2),
-        Column("best", "best loss", Unit.WORD, rank=3),
+        *([Column("validation", "validation", Unit.LOSS)] if _has_validation(results) else []),
+        Column("final", "final loss", Unit.LOSS, rank=0 if not by_validation else 2),
+        Column("best", "best loss", Unit.LOSS, rank=3),
         Column("steps", "steps", Unit.COUNT, rank=1),
         Column("wall_s", "time", Unit.SECONDS, rank=2),
         Column("status", "status", Unit.WORD),
@@ -55,9 +55,9 @@ def _row(
     values = dict(result.point.values)
     cells: dict[str, Cell] = {
         "mark": marks.get(result.point.name, ""),
-        "validation": _loss(result.validation_loss),
-        "final": _loss(result.final_loss),
-        "best": _loss(result.best_loss),
+        "validation": result.validation_loss,
+        "final": result.final_loss,
+        "best": result.best_loss,
         "steps": result.steps,
         "wall_s": result.ending.wall_s,
         "status": result.remark,
@@ -67,10 +67,6 @@ def _row(
         is_shown_as_number = is_number(hint_of(key)) and value is not None
         cells[key] = value if is_shown_as_number else value_text(value)
     return tuple(cells[column.name] for column in columns)
-
-
-def _loss(loss: float | None) -> str:
-    return "-" if loss is None else format_loss(loss)
 
 
 def document(definition: Definition, results: Sequence[RunResult]) -> dict[str, Any]:

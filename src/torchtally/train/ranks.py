@@ -152,6 +152,14 @@ def launched_rank() -> Ranks:
     return ALONE if size == 1 else Ranks(rank, size, local_rank)
 
 
+_GROUPS: list[ProcessGroup | None] = []
+"""Default groups, held until the process ends.
+
+If DDP's reducer were the last to release one, its destructor would wait, holding the GIL, for
+gloo's threads, and they need the GIL to release the tensors of their last collective (torch 2.13).
+"""
+
+
 @contextmanager
 def join_ranks(device_type: str) -> Iterator[Ranks]:
     """The ranks that torchrun started, ready to talk; ALONE without it, or where it starts one.
@@ -166,6 +174,7 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
     if device_type not in BACKENDS:
         raise UsageError(f"device: several ranks need cuda or cpu, not {device_type}.")
     dist.init_process_group(BACKENDS[device_type], rank=own.rank, world_size=own.size)
+    _GROUPS.append(dist.group.WORLD)
     group, saving_group = (dist.new_group(backend="gloo") for _ in range(2))
     yield replace(own, group=group, saving_group=saving_group)
     dist.destroy_process_group()
