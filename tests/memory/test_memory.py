@@ -14,7 +14,6 @@ from tests.builders import (
 )
 from tests.strategies import traces
 from torchtally.memory import Category, replay, timeline
-from torchtally.memory.occupancy import categorise
 from torchtally.trace import Ending, Phase, Role, Storage, Trace
 
 LAYER = site(module="net", module_class="Linear")
@@ -39,8 +38,12 @@ def training_step() -> Trace:
     return made.build()
 
 
+def kinds_of(trace: Trace) -> tuple[Category, ...]:
+    return replay(trace).categories
+
+
 def test_categories_follow_roles_and_data_flow() -> None:
-    assert categorise(training_step()) == (
+    assert kinds_of(training_step()) == (
         Category.PARAMETERS,
         Category.INPUTS,
         Category.ACTIVATIONS,
@@ -53,7 +56,7 @@ def test_categories_follow_roles_and_data_flow() -> None:
 def test_a_buffer_is_one_by_its_role() -> None:
     made = TraceBuilder()
     made.run(factory_call(4), role=Role.BUFFER)
-    assert categorise(made.build()) == (Category.BUFFERS,)
+    assert kinds_of(made.build()) == (Category.BUFFERS,)
 
 
 def test_a_factory_inside_a_module_makes_no_input() -> None:
@@ -61,13 +64,13 @@ def test_a_factory_inside_a_module_makes_no_input() -> None:
     mask = made.run(factory_call(16, 16), site=LAYER)
     made.run(mm_call(16, 16, 16), (mask, mask), site=LAYER)
     made.free(mask)
-    assert categorise(made.build())[0] is Category.TEMPORARIES
+    assert kinds_of(made.build())[0] is Category.TEMPORARIES
 
 
 def test_what_nobody_reads_is_no_input() -> None:
     made = TraceBuilder()
     made.free(made.run(factory_call(16, 16)))
-    assert categorise(made.build()) == (Category.TEMPORARIES,)
+    assert kinds_of(made.build()) == (Category.TEMPORARIES,)
 
 
 def test_what_recomputation_makes_for_the_backward_pass_is_activations() -> None:
@@ -75,7 +78,7 @@ def test_what_recomputation_makes_for_the_backward_pass_is_activations() -> None
     made.allocate(KIB, Role.PARAMETER)
     again = made.run(mm_call(16, 16, 16), (0, 0), site=LAYER, phase=Phase.RECOMPUTE)
     made.run(mm_call(16, 16, 16), (again, 0), site=LAYER, phase=Phase.BACKWARD)
-    assert categorise(made.build())[1] is Category.ACTIVATIONS
+    assert kinds_of(made.build())[1] is Category.ACTIVATIONS
 
 
 def test_what_is_kept_to_make_others_again_is_activations() -> None:
@@ -84,7 +87,7 @@ def test_what_is_kept_to_make_others_again_is_activations() -> None:
     again = made.run(mm_call(16, 16, 16), (kept, kept), site=LAYER, phase=Phase.RECOMPUTE)
     other = made.run(mm_call(16, 16, 16), (again, again), site=LAYER, phase=Phase.RECOMPUTE)
     made.run(mm_call(16, 16, 16), (other, other), site=LAYER, phase=Phase.BACKWARD)
-    kinds = categorise(made.build())
+    kinds = kinds_of(made.build())
     assert kinds[kept] is kinds[other] is Category.ACTIVATIONS
     assert kinds[again] is Category.TEMPORARIES
 
@@ -96,7 +99,7 @@ def test_a_forward_pass_cut_off_holds_activations() -> None:
     gone = made.run(mm_call(16, 16, 16), (weight, out), site=LAYER)
     made.free(gone)
     made.run(mm_call(16, 16, 16), (weight, out), site=LAYER)
-    kinds = categorise(made.build(ending=Ending("exception", "out of memory")))
+    kinds = kinds_of(made.build(ending=Ending("exception", "out of memory")))
     assert kinds[out] is Category.ACTIVATIONS
     assert kinds[gone] is Category.TEMPORARIES
 
@@ -108,11 +111,13 @@ def test_peak_and_its_categories() -> None:
     assert memory.peak_bytes == 4 * KIB
     assert dict(memory.at_peak) == {
         Category.PARAMETERS: KIB,
+        Category.GATHERED_PARAMETERS: 0,
         Category.GRADIENTS: 0,
         Category.OPTIMIZER_STATE: 0,
         Category.ACTIVATIONS: KIB,
         Category.INPUTS: KIB,
         Category.BUFFERS: 0,
+        Category.COMMUNICATION_BUFFERS: 0,
         Category.TEMPORARIES: KIB,
         Category.WORKSPACES: 0,
     }

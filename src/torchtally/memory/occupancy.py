@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, chain
 
+from torchtally.memory.communication import Communication, communication
 from torchtally.trace import Op, Phase, Role, Storage, Trace
 from torchtally.trace.storage import allocated_bytes
 
@@ -19,6 +20,8 @@ class Category(StrEnum):
     """What a storage is held for. Every storage has exactly one."""
 
     PARAMETERS = "parameters"
+    GATHERED_PARAMETERS = "gathered_parameters"
+    """Put together from the shards of several ranks, for as long as a module needs them."""
     GRADIENTS = "gradients"
     OPTIMIZER_STATE = "optimizer_state"
     ACTIVATIONS = "activations"
@@ -27,6 +30,8 @@ class Category(StrEnum):
     INPUTS = "inputs"
     """Made in the forward pass outside any module, from nothing on the device: batches."""
     BUFFERS = "buffers"
+    COMMUNICATION_BUFFERS = "communication_buffers"
+    """Read or written by collectives, and none of the others: DDP's buckets, what FSDP reduces."""
     TEMPORARIES = "temporaries"
     WORKSPACES = "workspaces"
     """Scratch memory of libraries and within operators: no tensor of the script's."""
@@ -86,6 +91,8 @@ class Memory:
     timeline: Timeline
     at_peak: tuple[tuple[Category, int], ...]
     """Bytes at the peak for every category, in the order of the enum. Sums to `peak_bytes`."""
+    communication: Communication
+    """Of a run of several ranks: what they share."""
 
     def __repr__(self) -> str:
         return (
@@ -141,7 +148,8 @@ def replay(trace: Trace, device: str | None = None) -> Memory:
     """The memory of a device, by default of the one with the highest peak."""
     if device is None:
         device = _fullest(trace)
-    categories = categorise(trace)
+    shared = communication(trace)
+    categories = categorise(trace, shared)
     chosen = tuple(storage for storage in trace.storages if storage.device == device)
     kept = tuple(categories[storage.number] for storage in chosen)
     course = timeline(chosen)
@@ -150,7 +158,7 @@ def replay(trace: Trace, device: str | None = None) -> Memory:
     for storage, category in zip(chosen, kept, strict=True):
         if is_alive(storage, tick):
             bytes_by_category[category] += storage.bytes
-    return Memory(device, chosen, kept, course, tuple(bytes_by_category.items()))
+    return Memory(device, chosen, kept, course, tuple(bytes_by_category.items()), shared)
 
 
 def devices(trace: Trace) -> list[str]:
@@ -182,7 +190,7 @@ def timeline(storages: Iterable[Storage]) -> Timeline:
     return Timeline(tuple(ticks), tuple(accumulate(map(change.__getitem__, ticks))))
 
 
-def categorise(trace: Trace) -> tuple[Category, ...]:
+def categorise(trace: Trace, shared: Communication) -> tuple[Category, ...]:
     """The category of each storage, by its number.
 
     Where the script says what a storage is (`Role`), that decides. Others are classified by the op
@@ -209,14 +217,19 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
     }
     # Looking up an enum's member runs Python code; this runs once for every storage.
     activations, inputs, temporaries = Category.ACTIVATIONS, Category.INPUTS, Category.TEMPORARIES
+    gathered_parameters = Category.GATHERED_PARAMETERS
+    gathered, buffers = shared.gathered, shared.buffers
 
     def category(storage: Storage) -> Category:
         if storage.role is not None:
             return CATEGORY_OF_ROLE[storage.role]
         number, born = storage.number, storage.born
+        if number in gathered:
+            return gathered_parameters
+        rest = Category.COMMUNICATION_BUFFERS if number in buffers else temporaries
         op = makers.get(born)
         if op is None:
-            return temporaries
+            return rest
         if number in read and born in forward and op.site in outside and _reads_host_only(op):
             return inputs
         is_kept = (
@@ -224,7 +237,7 @@ def categorise(trace: Trace) -> tuple[Category, ...]:
             or (number in read_again and born in forward)
             or (born >= refused_step and (storage.died is None or storage.died > refused_tick))
         )
-        return activations if is_kept else temporaries
+        return activations if is_kept else rest
 
     return tuple(map(category, trace.storages))
 

@@ -178,6 +178,7 @@ def _parameters(parameters: ModelParameters | None) -> Document:
     """Null for a period of several models."""
     return {
         "parameters": None if parameters is None else parameters.elements,
+        "own_parameters": None if parameters is None else parameters.own_elements,
         "trained_parameters": None if parameters is None else parameters.trained,
     }
 
@@ -253,7 +254,7 @@ def _throughput(rates: Throughput | None) -> Document | None:
     if rates is None:
         return None
     return {
-        **pick(rates, "steps_per_s", "tokens_per_s", "samples_per_s"),
+        **pick(rates, "steps_per_s", "tokens_per_s", "samples_per_s", "data_parallel_ranks"),
         "tokens": _batch(rates.tokens),
         "samples": _batch(rates.samples),
     }

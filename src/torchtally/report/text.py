@@ -139,7 +139,7 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
     if step_time.network is not None and summary.world.size > 1:
         yield from map(Text, wrapped(_network(step_time, summary.world), width))
     figures = (
-        _mfu(step_time.utilisation, step_time.split),
+        _mfu(step_time.utilisation, step_time.split, is_of_many=summary.world.size > 1),
         _throughput(step_time.throughput, summary.own_root),
         _overhead(step_time) if step_time.is_overhead_bound else "",
     )
@@ -176,7 +176,7 @@ def _trust(step_time: StepTime) -> str:
     )
 
 
-def _mfu(utilisation: Utilisation | None, split: Sequence[Utilisation]) -> str:
+def _mfu(utilisation: Utilisation | None, split: Sequence[Utilisation], *, is_of_many: bool) -> str:
     """Nothing without matrix products, or where the chip has no peak for them."""
     if utilisation is None or utilisation.fraction is None or utilisation.peak_per_s is None:
         return ""
@@ -186,8 +186,9 @@ def _mfu(utilisation: Utilisation | None, split: Sequence[Utilisation]) -> str:
         for part in split
         if part.fraction is not None
     )
+    name = f"{utilisation.name} of this GPU" if is_of_many else utilisation.name
     return (
-        f"{utilisation.name}: {format_fraction(utilisation.fraction)} of {peak}"
+        f"{name}: {format_fraction(utilisation.fraction)} of {peak}"
         f"{f' ({parts})' if parts else ''}."
     )
 
@@ -206,7 +207,12 @@ def _throughput(throughput: Throughput | None, root: str) -> str:
     ]
     sources = dict.fromkeys(_source(batch, root) for _, _, batch in rates_told)
     rates = ", ".join(f"{_rate(per_s)} {name}/s" for per_s, name, _ in rates_told)
-    return f"{rates} (by {' and '.join(sources)})."
+    return f"{rates}{_of_ranks(throughput)} (by {' and '.join(sources)})."
+
+
+def _of_ranks(throughput: Throughput) -> str:
+    ranks = throughput.data_parallel_ranks
+    return "" if ranks is None else f" in all, of {ranks} ranks with batches of their own"
 
 
 def _rate(per_s: float) -> str:
@@ -329,6 +335,8 @@ def _parameters(parameters: ModelParameters | None) -> str:
     if parameters is None or not parameters.elements:
         return ""
     count = f"{format_count(parameters.elements)} parameters"
+    if parameters.own_elements != parameters.elements:
+        count += f" ({format_count(parameters.own_elements)} on this rank)"
     if not parameters.frozen:
         return count
     if not parameters.trained:

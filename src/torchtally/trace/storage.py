@@ -44,6 +44,8 @@ class Storage(Record, frozen=True):
 
     is_trained: bool = False
     """A parameter that requires grad, or that is updated by hand; the others are frozen."""
+    whole_elements: Count = 0
+    """Of a rank's shard: elements of the whole parameter; 0 where it is whole."""
 
     @property
     def bytes(self) -> int:

@@ -4,6 +4,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,11 +16,13 @@ from torchtally.virtual.stand_ins import StandIn
 class Place:
     """A module as ops are attributed to it: its path and its class."""
 
-    __slots__ = ("class_name", "path")
+    __slots__ = ("class_name", "outer", "path")
 
     def __init__(self, path: str, class_name: str) -> None:
         self.path = path
         self.class_name = class_name
+        self.outer: Outer | None = None
+        """The stack above the module's latest call."""
 
 
 OUTSIDE = Place("", "")
@@ -45,6 +48,8 @@ class Modules:
         self._running = Running()
         self._root_called = root_called
         self._by_path: dict[str, Place] = {}
+        self.call_code: CodeType | None = None
+        """Of a module's call, once it is replaced."""
 
     @property
     def place(self) -> Place:
@@ -56,6 +61,10 @@ class Modules:
         """The stack above the innermost running module's call."""
         outers = self._running.outers
         return outers[-1] if outers else None
+
+    def place_of(self, module: nn.Module) -> Place | None:
+        """Of a module that has been called, or that is in one."""
+        return self._places.get(module)
 
     def at(self, path: str) -> Place:
         """The module of that path, if it is known."""
@@ -71,6 +80,7 @@ class Modules:
             if place is None or not stack:
                 place = self._enter_root(module, place, is_outermost=not stack)
             outer = enter(sys._getframe(1), outers[-1] if outers else None)
+            place.outer = outer
             stack.append(place)
             outers.append(outer)
             try:
@@ -80,6 +90,7 @@ class Modules:
                 outers.pop()
 
         self._stacks.mark_module_call(call.__code__)
+        self.call_code = call.__code__
         return [StandIn(nn.Module, "__call__", call)]
 
     def _enter_root(

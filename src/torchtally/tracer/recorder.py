@@ -72,6 +72,7 @@ class Timekeeper(Protocol):
         """All that has run up to a tick, what was told before included."""
 
 
+ENGINE = private.engine_code()
 FIRST_CALLER = 3
 """Frames of ours between a reader of the stack here and the operator's caller."""
 
@@ -124,6 +125,7 @@ class Recorder:
         self._deaths: dict[int, int] = {}
         self._roles: dict[int, Role] = {}
         self._names: dict[int, str] = {}
+        self._whole_elements: dict[int, int] = {}
         self._placeholders: dict[tuple[Frame | None, str, str, Use], int] = {}
         self._reads: dict[tuple[CodeType, int], tuple[Use, int]] = {}
         """By code and instruction: what the value read there is for, and the line."""
@@ -142,6 +144,7 @@ class Recorder:
             self._roles, self._trained, lambda number: self._storages[number][2]
         )
         """Finds updates of weights, as long as there is no torch optimizer, whose steps count."""
+        self._served = private.ServedModules()
         self._last_captured: Captured | None = None
         self._is_capturing = False
         self.step_replayed: Callable[[Optimizer], None] = ignore_step
@@ -232,12 +235,15 @@ class Recorder:
 
         There is one, or those of the tensors that a wrapper subclass holds.
         """
+        whole_elements = private.whole_elements(tensor) if self.is_one_of_many else 0
         for plain in private.tensors_inside(tensor):
             virtual = virtual_of(plain)
             if virtual is None or virtual.number < 0:
                 continue
             if self._roles.setdefault(virtual.number, role) is role and name:
                 self._names.setdefault(virtual.number, name)
+            if whole_elements:
+                self._whole_elements[virtual.number] = whole_elements
 
     def mark_trained(self, parameter: Tensor) -> None:
         """A parameter that requires grad."""
@@ -253,6 +259,9 @@ class Recorder:
         if root in self._roots_seen:
             return
         self._roots_seen.add(root)
+        if self.is_one_of_many:
+            for flat in private.flat_parameters(module):
+                self.mark(flat, Role.PARAMETER)
         for name, tensor, is_parameter in named_tensors(module):
             self.mark(tensor, Role.PARAMETER if is_parameter else Role.BUFFER, name)
             virtual = virtual_of(tensor)
@@ -266,6 +275,8 @@ class Recorder:
             return
         call, came_in, went_out = self._calls.of(invocation, outputs)
         phase, site = self._place(invocation, outputs, went_out)
+        if self.is_one_of_many:
+            site = self._site_served(sys._getframe(2), site)
         stream = invocation.stream
         if stream is None:
             stream = CURRENT.stream.stream_id
@@ -424,6 +435,18 @@ class Recorder:
         place = self.modules.at(name.rpartition(".")[0]) if name else OUTSIDE
         return self._caller_of_backward(place, walk)
 
+    def _site_served(self, frame: FrameType, site: int) -> int:
+        """The line that called the module which FSDP gathers or reduces for, if this is its code.
+
+        It works for one module while another one runs: it gathers ahead, and reduces behind.
+        """
+        ends = frozenset(code for code in (self.modules.call_code, ENGINE) if code is not None)
+        module = self._served.module_served(frame, ends)
+        place = None if module is None else self.modules.place_of(module)
+        if place is None or place.outer is None:
+            return site
+        return self._site(place, (place.outer.number,))
+
     def _is_gathered(self, parameter: Tensor) -> bool:
         virtual = virtual_of(parameter)
         if not self.is_one_of_many or virtual is None:
@@ -536,7 +559,7 @@ class Recorder:
                 Storage(
                     number, device, requested, born, self._deaths.get(number),
                     self._roles.get(number), self._names.get(number, ""), stream, spare,
-                    number in trained,
+                    number in trained, self._whole_elements.get(number, 0),
                 )
                 for number, (device, requested, born, stream, spare)
                 in enumerate(self._storages)

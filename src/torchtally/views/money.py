@@ -11,6 +11,7 @@ from torchtally.errors import UsageError
 from torchtally.ledger import Ledger
 from torchtally.table import Cell, Column, Number, Prose, Table, sentences
 from torchtally.units import Unit
+from torchtally.views.ranks import data_parallel_ranks
 from torchtally.views.throughput import tokens_of
 
 SECONDS_PER_HOUR = 3600.0
@@ -42,7 +43,7 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Steps of equal length, one behind the other on one GPU."""
+    """Steps of equal length, one behind the other."""
 
     steps: int | None
     """None where no training step is known."""
@@ -102,9 +103,13 @@ def why_no_time(ledger: Ledger) -> str:
 
 
 def tokens_of_step(ledger: Ledger) -> int | None:
-    """What one training step works on; None where no operator shows it."""
+    """What one training step of all ranks works on; None where nothing shows it."""
     batch = tokens_of(ledger) if ledger.trace.step_ends else None
-    return None if batch is None else batch.size
+    if batch is None:
+        return None
+    ranks = data_parallel_ranks(ledger)
+    is_of_many = ledger.trace.world.size > 1
+    return None if is_of_many and ranks is None else batch.size * (ranks or 1)
 
 
 def _why_no_steps(ledger: Ledger, until: Until) -> str:
@@ -146,15 +151,18 @@ def bill(
     tdp_watts = chip.tdp_watts if chip else None
     if tdp_watts is None:
         missing.append("no energy: no source gives its power")
+    gpus = ledger.trace.world.size
     lasting = None if missing[0] else training(until, ledger.total.seconds, tokens_per_step)
     if lasting and not _is_of_one_step(ledger):
         lasting = replace(lasting, steps=None)
     return Bill(
         training=lasting,
         price=price,
-        cost_usd=cost_usd(lasting.seconds, 1, price.usd_per_hour) if lasting and price else None,
+        cost_usd=(
+            gpus * cost_usd(lasting.seconds, 1, price.usd_per_hour) if lasting and price else None
+        ),
         energy_joules=(
-            energy_joules(lasting.seconds, busy_share(ledger), tdp_watts)
+            gpus * energy_joules(lasting.seconds, busy_share(ledger), tdp_watts)
             if lasting and tdp_watts
             else None
         ),
@@ -204,13 +212,13 @@ def money(
     check_length(ledger, until)
     tokens_per_step = tokens_of_step(ledger)
     charge = bill(ledger, until, own_price, tokens_per_step)
-    lasting, price = charge.training, charge.price
+    lasting, price, gpus = charge.training, charge.price, ledger.trace.world.size
     steps = lasting.steps if lasting else None
     name = ledger.trace.chip if ledger.roofline is None else ledger.roofline.chip.name
     row: tuple[Cell, ...] = (
         name,
         lasting.seconds if lasting else None,
-        lasting.seconds / SECONDS_PER_HOUR if lasting else None,
+        gpus * lasting.seconds / SECONDS_PER_HOUR if lasting else None,
         charge.cost_usd,
         price.usd_per_hour if price else None,
         dated(price),
@@ -248,8 +256,8 @@ def _remarks(ledger: Ledger, bill: Bill, name: str) -> list[Prose]:
     remarks: list[Prose] = [f"{name}: {'; '.join(bill.missing)}."] if bill.missing else []
     if bill.training is not None:
         remarks.append(
-            f"Every step takes what {ledger.period} does by prediction, on one GPU, with nothing "
-            "between them: no evaluation, no checkpoint, no start."
+            f"Every step takes what {ledger.period} does by prediction, on {gpus_text(ledger)}, "
+            "with nothing between them: no evaluation, no checkpoint, no start."
         )
         if len(ledger.trace.step_ends) == 1:
             remarks.append(FIRST_STEP_NOTE)
@@ -258,6 +266,12 @@ def _remarks(ledger: Ledger, bill: Bill, name: str) -> list[Prose]:
     if bill.energy_joules is not None:
         remarks.append(ENERGY_NOTE)
     return remarks
+
+
+def gpus_text(ledger: Ledger) -> str:
+    """As many as the run has ranks."""
+    world = ledger.trace.world
+    return "one GPU" if world.size == 1 else f"{world.size} GPUs that take as long as this one"
 
 
 FIRST_STEP_NOTE = (

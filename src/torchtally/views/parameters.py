@@ -25,6 +25,11 @@ class WeightStorage:
 
     number: int
     elements: int
+    """Of the whole parameter, also where this rank has a shard of it."""
+    own_elements: int
+    """On this rank, with what fills a shard up."""
+    computed_elements: int
+    """That this rank computes with: a shard, or what is gathered from all ranks' shards."""
     is_trained: bool
     flops_per_token: int
     """Of each of its elements, by the rule of six."""
@@ -49,8 +54,14 @@ class ModelParameters:
         return self.elements - self.trained
 
     @property
+    def own_elements(self) -> int:
+        """Those that this rank holds."""
+        return sum(p.own_elements for p in self.parameters)
+
+    @property
     def flops_per_token(self) -> int:
-        return sum(p.elements * p.flops_per_token for p in self.parameters)
+        """Of one rank."""
+        return sum(p.computed_elements * p.flops_per_token for p in self.parameters)
 
     def without(self, numbers: set[int]) -> "ModelParameters":
         return ModelParameters(tuple(p for p in self.parameters if p.number not in numbers))
@@ -75,17 +86,15 @@ def parameters_of(ledger: Ledger) -> ModelParameters | None:
             return TRAINED_FLOPS
         return FROZEN_FLOPS if storage.number in passed else FORWARD_FLOPS
 
-    return ModelParameters(
-        tuple(
-            WeightStorage(
-                number,
-                storage.requested_bytes // itemsize_bytes[number],
-                storage.is_trained,
-                flops(storage),
-            )
-            for number, storage in held.items()
-        )
-    )
+    def weights(number: int, storage: Storage) -> WeightStorage:
+        own = storage.requested_bytes // itemsize_bytes[number]
+        whole = storage.whole_elements or own
+        group = ledger.memory.communication.gather_groups.get(number)
+        ranks = 1 if group is None else len(ledger.trace.groups[group].ranks)
+        computed = min(whole, own * ranks)
+        return WeightStorage(number, whole, own, computed, storage.is_trained, flops(storage))
+
+    return ModelParameters(tuple(weights(*item) for item in held.items()))
 
 
 def _held(ledger: Ledger) -> Iterator[Storage]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torchtally.ledger import Entry, Ledger, Line, line_of
 from torchtally.timing.calibration.features import matrices
 from torchtally.trace import Phase, TensorSpec
+from torchtally.views.ranks import data_parallel_ranks
 from torchtally.work import Kind
 
 LOOKUP = "aten.embedding"
@@ -13,7 +14,7 @@ LOOKUP = "aten.embedding"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How many tokens or samples one step works on, and the operators that tell."""
+    """How many tokens or samples one step of this rank works on, and the operators that tell."""
 
     size: int
     op: str
@@ -27,6 +28,9 @@ class Throughput:
 
     seconds: float
     steps: int
+    data_parallel_ranks: int | None
+    """Each with a batch of its own, like this rank's; None where nothing tells how many there are,
+    and of a run of one rank."""
     tokens: Batch | None
     """Indices looked up in the embedding that most are looked up in; micro-batches add up."""
     samples: Batch | None
@@ -38,11 +42,17 @@ class Throughput:
 
     @property
     def tokens_per_s(self) -> float | None:
-        return None if self.tokens is None else self.tokens.size / self.seconds
+        """Of all ranks."""
+        return self._per_s(self.tokens)
 
     @property
     def samples_per_s(self) -> float | None:
-        return None if self.samples is None else self.samples.size / self.seconds
+        """Of all ranks."""
+        return self._per_s(self.samples)
+
+    def _per_s(self, batch: "Batch | None") -> float | None:
+        ranks = self.data_parallel_ranks or 1
+        return None if batch is None else batch.size * ranks / self.seconds
 
 
 def throughput(ledger: Ledger) -> Throughput | None:
@@ -56,7 +66,7 @@ def throughput(ledger: Ledger) -> Throughput | None:
     tokens, samples = tokens_of(ledger), samples_of(ledger)
     if tokens is None and samples is None:
         return None
-    return Throughput(ledger.step_s, period.steps, tokens, samples)
+    return Throughput(ledger.step_s, period.steps, data_parallel_ranks(ledger), tokens, samples)
 
 
 def tokens_of(ledger: Ledger) -> Batch | None:

@@ -27,9 +27,11 @@ BAR_ORDER = (
     Category.GRADIENTS,
     Category.INPUTS,
     Category.ACTIVATIONS,
+    Category.GATHERED_PARAMETERS,
+    Category.COMMUNICATION_BUFFERS,
     Category.TEMPORARIES,
 )
-"""What stays comes first, so that what moves is seen to. Their initials differ."""
+"""What stays comes first, so that what moves is seen to. Their letters differ."""
 
 
 @view(
@@ -128,7 +130,8 @@ def _equal(first: int, end: int, parts: int) -> Iterator[tuple[int, int]]:
 
 
 def initial(category: Category) -> str:
-    return category[0].upper()
+    """Its letter in a bar; gathered parameters are small ones."""
+    return "p" if category is Category.GATHERED_PARAMETERS else category[0].upper()
 
 
 def bar(at: dict[Category, int], peak_bytes: int) -> str:

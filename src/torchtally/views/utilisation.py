@@ -278,18 +278,19 @@ def _by_parameters(
     if tokens is None or parameters is None or not ledger.total.flops_backward:
         return
     per_token_flops = parameters.flops_per_token
-    inner = parameters.without(looked_up(ledger))
+    inner = None if looks_up_gathered(ledger) else parameters.without(looked_up(ledger))
     frozen = " (frozen ones 4, or 2 where no gradient passes)" if parameters.frozen else ""
     rule = f"6 FLOPs a parameter and token{frozen}"
     needed = partial(needed_of, Convention.FULL)
     yield ("mfu_6n", "MFU, 6N", rule, per_token_flops * tokens.size, needed)
-    yield (
-        "mfu_6n_inner",
-        "MFU, 6N, no embedding",
-        "the same, parameters that are only looked up left out",
-        inner.flops_per_token * tokens.size,
-        needed,
-    )
+    if inner is not None:
+        yield (
+            "mfu_6n_inner",
+            "MFU, 6N, no embedding",
+            "the same, parameters that are only looked up left out",
+            inner.flops_per_token * tokens.size,
+            needed,
+        )
     attention = attention_flops(works)
     if attention:
         yield (
@@ -377,6 +378,15 @@ def looked_up(ledger: Ledger) -> set[int]:
         for number in _read_by(entry)
     }
     return tables - others
+
+
+def looks_up_gathered(ledger: Ledger) -> bool:
+    """Whether a table was gathered from its shards: then which parameters it is, is not known."""
+    gathered = ledger.memory.communication.gathered
+    return any(
+        entry.call.name in EMBEDDINGS and not gathered.isdisjoint(entry.op.inputs)
+        for entry in ledger.reported
+    )
 
 
 def _read_by(entry: Entry) -> Iterator[int]:

@@ -1,0 +1,77 @@
+"""Parameters of which a rank has a part: DTensors, FSDP1's flat parameters, and whose they are."""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from torch import Tensor, nn
+
+WRAPPERS = "torch.distributed.fsdp"
+GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+HANDLES = "torch.distributed.fsdp._runtime_utils"
+
+
+def whole_elements(tensor: Tensor) -> int:
+    """Elements of the parameter that a rank has a part of; 0 of a tensor that is whole."""
+    module = sys.modules.get("torch.distributed.tensor")
+    if module is not None and isinstance(tensor, module.DTensor):
+        return int(tensor.numel())
+    size = getattr(tensor, "_unpadded_unsharded_size", None)
+    return 0 if size is None else int(size.numel())
+
+
+def flat_parameters(module: nn.Module) -> Iterator[Tensor]:
+    """The flat parameters of modules that FSDP1 wraps: `use_orig_params` hides them."""
+    wrapper = sys.modules.get(WRAPPERS)
+    if wrapper is None:
+        return
+    for child in module.modules():
+        if isinstance(child, wrapper.FullyShardedDataParallel):
+            flat = child._flat_param
+            if flat is not None:
+                yield flat
+
+
+class ServedModules:
+    """Knows FSDP's code, which gathers and reduces for one module at a time."""
+
+    def __init__(self) -> None:
+        self._owners: dict[CodeType, str] = {}
+        """By a function's code: its variable that knows the module."""
+        self._is_complete = False
+
+    def _learn(self) -> None:
+        groups, handles = sys.modules.get(GROUPS), sys.modules.get(HANDLES)
+        if groups is not None:
+            for code in codes_of(groups.FSDPParamGroup):
+                self._owners[code] = "self"
+        if handles is not None:
+            for code in codes_of(handles):
+                if "handle" in code.co_varnames[: code.co_argcount]:
+                    self._owners[code] = "handle"
+        self._is_complete = groups is not None and handles is not None
+
+    def module_served(self, frame: FrameType | None, ends: frozenset[CodeType]) -> Any:
+        """The module for which FSDP runs the code at a frame; None for any other code.
+
+        The walk up the stack stops at code in `ends`.
+        """
+        if not self._is_complete:
+            self._learn()
+        while frame is not None and frame.f_code not in ends:
+            name = self._owners.get(frame.f_code)
+            if name is not None:
+                owner = frame.f_locals.get(name)
+                modules = getattr(owner, "modules", None)
+                return modules[0] if modules else getattr(owner, "_fully_sharded_module", None)
+            frame = frame.f_back
+        return None
+
+
+def codes_of(place: Any) -> Iterator[CodeType]:
+    """Of all functions of a class or a module."""
+    for value in vars(place).values():
+        if isinstance(value, FunctionType):
+            yield inspect.unwrap(value).__code__

@@ -1,0 +1,106 @@
+"""What the account of one rank says of all: parameters, batches, gathered weights and lines."""
+
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+import torchtally
+from tests.virtual.distributed import programs
+from tests.virtual.distributed.programs import STEPS, WIDTH, Program
+from torchtally.chips import chip
+from torchtally.ledger import Ledger, line_of
+from torchtally.memory import Category
+from torchtally.timing.roofline import Roofline
+from torchtally.views.parameters import parameters_of
+from torchtally.views.ranks import data_parallel_ranks
+from torchtally.views.throughput import throughput
+
+ELEMENTS = 3 * (2 * WIDTH + (WIDTH + 1) * 2 * WIDTH + (2 * WIDTH + 1) * WIDTH)
+RANKS = 4
+ROOFLINE = Roofline(chip("H100-SXM"))
+
+
+def account(program: Program) -> Ledger:
+    def run() -> None:
+        dist.init_process_group("nccl")
+        program("cuda")
+
+    ledger = torchtally.account(torchtally.run(run, gpu=f"{RANKS}xH100-SXM"), roofline=ROOFLINE)
+    ledger.check()
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("program", "own", "batches"),
+    [
+        (programs.ddp, ELEMENTS, RANKS),
+        (programs.zero, ELEMENTS, RANKS),
+        (programs.fsdp, ELEMENTS // RANKS, RANKS),
+        (programs.hsdp, ELEMENTS // 2, RANKS),
+        # Gradients of norms are reduced, and their ranks work on one batch.
+        (programs.sequence_parallel, None, None),
+    ],
+)
+def test_parameters_and_batches_of_all_ranks(
+    program: Program, own: int | None, batches: int | None
+) -> None:
+    ledger = account(program)
+    parameters = parameters_of(ledger)
+    assert parameters is not None
+    assert parameters.elements == ELEMENTS
+    if own is not None:
+        assert parameters.own_elements == own
+    assert parameters.own_elements < ELEMENTS or own == ELEMENTS
+    assert data_parallel_ranks(ledger) == batches
+
+
+def test_a_rank_alone_has_no_others() -> None:
+    ledger = torchtally.account(torchtally.run(lambda: None, gpu="H100-SXM"))
+    assert data_parallel_ranks(ledger) is None
+
+
+def test_samples_of_all_ranks_count() -> None:
+    rates = throughput(account(programs.ddp))
+    assert rates is not None
+    assert rates.samples is not None
+    assert rates.samples_per_s == pytest.approx(rates.samples.size * RANKS / rates.seconds)
+
+
+def test_what_fsdp_gathers_and_reduces_has_categories_of_its_own() -> None:
+    memory = account(programs.fsdp).memory
+    sizes = {category: part.peak_bytes for category, part in memory.by_category().items()}
+    block_bytes = ELEMENTS // 3 * 4
+    # The buffer of one gather, and the parameters that it is taken apart into.
+    assert sizes[Category.GATHERED_PARAMETERS] >= 2 * block_bytes
+    assert sizes[Category.COMMUNICATION_BUFFERS] >= block_bytes
+    assert sizes[Category.PARAMETERS] < ELEMENTS * 4 / RANKS * 1.5
+
+
+def test_ddps_buckets_are_communication_buffers() -> None:
+    memory = account(programs.ddp).memory
+    buffers = memory.by_category()[Category.COMMUNICATION_BUFFERS]
+    assert buffers.peak_bytes >= ELEMENTS * 4
+
+
+def test_a_gather_belongs_to_the_module_that_it_serves() -> None:
+    """Also one that runs ahead, in the backward pass of the module before."""
+    ledger = account(programs.fsdp)
+    sites = ledger.trace.sites
+    names = [
+        sites[entry.op.site].module
+        for entry in ledger.reported
+        if "allgather" in entry.call.name or "reduce_scatter" in entry.call.name
+    ]
+    blocks = ["0", "1", "2"]
+    # Forward in order; backward gathers go one ahead of the reductions.
+    assert names[:3] == blocks
+    assert sorted(names) == sorted(3 * blocks)
+    lines = {
+        line_of(entry)
+        for entry in ledger.reported
+        if "allgather" in entry.call.name and sites[entry.op.site].module in blocks
+    }
+    assert {Path(line.file).name for line in lines if line is not None} == {"programs.py"}
+    assert len(lines) == 1
+    assert len(ledger.trace.step_ends) == STEPS
