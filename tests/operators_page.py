@@ -5,6 +5,7 @@ fact. Here they stand side by side, and gaps show.
 """
 
 from collections.abc import Iterable
+from importlib import import_module
 
 HEAD = (
     "| operator | kind of work | scratch memory | kernels | CUDA's composition | shape"
@@ -22,6 +23,7 @@ def operators_table() -> str:
     from torchtally.virtual.special import SPECIAL
     from torchtally.work.rule import RULES
 
+    import_module("torchtally.virtual.flex_attention")  # registers its shapes
     columns = [
         {plain(name): rule.kind.value for name, rule in RULES.items()},
         marked(SCRATCH),
@@ -47,11 +49,12 @@ def ruled_alone(kinds: dict[str, str], others: set[str]) -> Iterable[str]:
 
 def plain(name: str) -> str:
     """The name without the namespace aten, without overload and the mark of in-place forms."""
-    name = name.replace("::", ".").removeprefix("aten.")
-    if name.partition(".")[0] in ("c10d", "_c10d_functional", "_c10d_functional_autograd"):
-        return name
-    name = name.partition(".")[0]
-    return name if name.startswith("__") else name.rstrip("_")
+    from torchtally.work.rule import RULES
+
+    namespace, _, rest = name.replace("::", ".").removeprefix("aten.").partition(".")
+    if namespace in {rule.partition(".")[0] for rule in RULES}:
+        return f"{namespace}.{rest.partition('.')[0]}"
+    return namespace if namespace.startswith("__") else namespace.rstrip("_")
 
 
 def marked(names: Iterable[str]) -> dict[str, str]:

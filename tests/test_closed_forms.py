@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from tests.torchs_counter import need_grouped_queries
 from torchtally import Ledger, account, run
 from torchtally.memory import Category
 from torchtally.trace import Phase
@@ -274,6 +275,8 @@ def test_torchs_counter_agrees_where_attention_is_written_out(name: str, device:
 @pytest.mark.parametrize("name", ["multi-head", "grouped-query", "checkpointed", "gpt2", "llama"])
 def test_torchs_counter_agrees_on_the_kernels_the_chip_would_run(name: str) -> None:
     """Fused attention, which only CUDA has: torch's counter inside the virtual GPU sees it."""
+    if name in ("grouped-query", "llama"):
+        need_grouped_queries()
     make = ORACLE_MODELS[name]
     counted: list[int] = []
 

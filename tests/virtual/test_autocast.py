@@ -149,7 +149,8 @@ def test_products_come_out_in_the_regions_dtype(dtype: torch.dtype):
 def test_sensitive_operators_come_out_in_float32(dtype: torch.dtype):
     with torchtally.virtual_gpu("H100-SXM"), torch.autocast("cuda", dtype=dtype):
         found = {name: call().dtype for name, call in FP32.items()}
-    assert found == dict.fromkeys(FP32, torch.float32)
+    uncast = {} if "aten::rms_norm" in private.autocast_operators() else {"rms_norm": torch.float16}
+    assert found == dict.fromkeys(FP32, torch.float32) | uncast
 
 
 def test_the_rest_keeps_the_dtype_it_is_given():

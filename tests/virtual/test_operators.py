@@ -380,7 +380,13 @@ def on_device() -> dict[str, object]:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_it_gives_what_the_host_gives(name: str, on_device: dict[str, object]):
-    assert on_device[name] == described(CALLS[name], "cpu")
+    try:
+        expected = described(CALLS[name], "cpu")
+    except RuntimeError as error:
+        if "is not implemented" not in str(error):
+            raise
+        pytest.skip(f"not in torch {torch.__version__}: {error}")
+    assert on_device[name] == expected
 
 
 def test_lists_of_lists_of_tensors_are_recorded_and_read_back(tmp_path: Path):

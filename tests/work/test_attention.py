@@ -6,6 +6,7 @@ from hypothesis import given as forall
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.torchs_counter import need_grouped_queries
 from tests.work.calls import Recording, call, cost, given
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Kind, cost_of
@@ -148,6 +149,8 @@ def meta(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("kv_heads", [4, 1])
 def test_flash_equals_torchs_counter(kv_heads: int) -> None:
+    if kv_heads != 4:
+        need_grouped_queries()
     q, k, v = meta(2, 4, 128, 64), meta(2, kv_heads, 256, 64), meta(2, kv_heads, 256, 64)
     with FlopCounterMode(display=False) as counter, Recording() as recording:
         results = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)

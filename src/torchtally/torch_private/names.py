@@ -29,13 +29,7 @@ from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
 from torch.utils._pytree import tree_unflatten as tree_unflatten
 
-
-class PrivateName(NamedTuple):
-    """A private name that is replaced while a virtual GPU is active."""
-
-    owner: Any
-    name: str
-
+from torchtally.torch_private.places import PrivateName as PrivateName
 
 PARSE_TO = PrivateName(torch._C._nn, "_parse_to")
 HAS_COMPATIBLE_TYPE = PrivateName(torch, "_has_compatible_shallow_copy_type")

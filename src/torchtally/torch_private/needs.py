@@ -63,6 +63,8 @@ NEEDS = {
         torch._C._autograd._ProfilerResult.save torch._C.import_ir_module
         torch._utils._rebuild_tensor""",
     "sparse tensors": "torch.Tensor._indices torch.Tensor._values",
+    "flex_attention": """
+        torch._higher_order_ops.flex_attention torch._higher_order_ops.flex_attention_backward""",
     "torch.cuda, its memory's history and snapshots": """
         torch.cuda._initialized torch.cuda._lazy_call torch.cuda._lazy_init torch.cuda._sleep
         torch.cuda.memory._dump_snapshot torch.cuda.memory._record_memory_history
@@ -87,6 +89,8 @@ LATER = {
     "torch.distributed.tensor._op_schema": "DTensor",
     "torch.distributed.tensor._sharding_prop": "DTensor",
     "torch.utils.checkpoint": "recomputation",
+    "torch.nn.attention.flex_attention": "flex_attention",
+    "torch._dynamo._trace_wrapped_higher_order_op": "flex_attention",
 }
 """Modules that are imported when they are needed: only their files are looked for."""
 

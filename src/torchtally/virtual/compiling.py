@@ -4,8 +4,11 @@ What torch.compile returns keeps its shape: a module is wrapped, with the origin
 so that state dicts carry the prefix they would carry.
 """
 
+import functools
 import sys
-from collections.abc import Sized
+import threading
+from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -18,6 +21,42 @@ from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn
 
 NOTE = "torch.compile ran eagerly: fusion would move fewer bytes and launch fewer kernels"
+
+
+EAGER = "eager"
+"""The backend that fuses nothing; torch's own operators on functions compile with it."""
+
+
+class CompiledDepth(threading.local):
+    """How deep this thread is inside of code that the script has compiled."""
+
+    depth = 0
+
+
+_INSIDE = CompiledDepth()
+
+
+def is_compiled() -> bool:
+    """What runs now would run as kernels that the compiler has made."""
+    return _INSIDE.depth > 0
+
+
+@contextmanager
+def compiled_code() -> Iterator[None]:
+    _INSIDE.depth += 1
+    try:
+        yield
+    finally:
+        _INSIDE.depth -= 1
+
+
+def as_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with compiled_code():
+            return function(*args, **kwargs)
+
+    return run
 
 
 class EagerModule(nn.Module):
@@ -34,7 +73,8 @@ class EagerModule(nn.Module):
         return EagerModule if frames is None else frames.OptimizedModule
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._orig_mod(*args, **kwargs)
+        with compiled_code():
+            return self._orig_mod(*args, **kwargs)
 
     def __len__(self) -> int:
         if not isinstance(self._orig_mod, Sized):
@@ -77,8 +117,15 @@ class Compiling:
     def compile(self, model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda function: self.compile(function, **options)
+        if is_eager(options.get("backend")):
+            return EagerModule(model) if isinstance(model, nn.Module) else model
         self.mode.observer.note(NOTE)
-        return EagerModule(model) if isinstance(model, nn.Module) else model
+        return EagerModule(model) if isinstance(model, nn.Module) else as_compiled(model)
+
+
+def is_eager(backend: Any) -> bool:
+    """By its name, or the function that the name stands for."""
+    return EAGER in (backend, getattr(backend, "__name__", None))
 
 
 def dynamo_stand_ins() -> list[StandIn]:

@@ -7,7 +7,8 @@ in `SPECIAL` (see `special.py`).
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -78,6 +79,16 @@ class OperatorDepth(threading.local):
 
 
 INSIDE = OperatorDepth()
+
+
+@contextmanager
+def as_meta() -> Iterator[None]:
+    """Within, the properties of `tensors.py` answer "meta"."""
+    INSIDE.depth += 1
+    try:
+        yield
+    finally:
+        INSIDE.depth -= 1
 
 
 class Presence(threading.local):
@@ -180,8 +191,7 @@ class VirtualDispatch(TorchDispatchMode):
                     return args[RANDOM_OPERATOR](*args[RANDOM_OPERATOR + 1 :], **(kwargs or {}))
             raise UnsupportedError(
                 f"{private.higher_order_name(func)} is a higher-order operator, which tally's "
-                "simulated GPU cannot run yet.\n"
-                "For flex_attention use torch.nn.functional.scaled_dot_product_attention instead."
+                "simulated GPU cannot run yet.\nWrite it without, in plain Python."
             )
         operator = self._operators.get(id(func)) or self.operator(func)
         if operator.is_plain_on_host and not kwargs and is_all_on_host(args):
@@ -356,18 +366,16 @@ class VirtualDispatch(TorchDispatchMode):
         """The operator on meta tensors."""
         function = SHAPES.get(overload, overload)
         # torch's meta kernels in Python read `tensor.device` and compare (`check_same_device` in
-        # torch/_prims_common): within, the properties of `tensors.py` must answer "meta".
-        INSIDE.depth += 1
-        try:
-            return function(*args, **kwargs)
-        except NotImplementedError as error:
-            raise UnsupportedError(
-                f"tally cannot run {overload} on the simulated GPU: torch {torch.__version__} has "
-                "no shape function (meta kernel) for it.\nReplace the operator, register one by "
-                "torch.library.register_fake, or run this part on the CPU."
-            ) from error
-        finally:
-            INSIDE.depth -= 1
+        # torch/_prims_common).
+        with as_meta():
+            try:
+                return function(*args, **kwargs)
+            except NotImplementedError as error:
+                raise UnsupportedError(
+                    f"tally cannot run {overload} on the simulated GPU: torch {torch.__version__} "
+                    "has no shape function (meta kernel) for it.\nReplace the operator, register "
+                    "one by torch.library.register_fake, or run this part on the CPU."
+                ) from error
 
     def finish(self, call: Invocation, result: Any, home: Any) -> Any:
         """Assign new storages to their device, keep values, and notify the observer."""

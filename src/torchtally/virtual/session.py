@@ -25,6 +25,7 @@ from torchtally.virtual.device_query import DeviceQuery
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
 from torchtally.virtual.distributed import collectives, dtensor, objects, reductions
 from torchtally.virtual.factories import Factories
+from torchtally.virtual.flex_attention import FlexAttention
 from torchtally.virtual.observer import NullObserver, Observer
 from torchtally.virtual.processes import ScriptProcesses
 from torchtally.virtual.saving import (
@@ -278,6 +279,7 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
         *CudaModule(mode, target).stand_ins(),
         *Saving(mode).stand_ins(),
         *Compiling(mode).stand_ins(),
+        *FlexAttention(mode).stand_ins(),
         *Scripting(mode).stand_ins(),
         *(attention.stand_ins(target) if mode.target is not None else ()),
         *(host_defaults() if target.vendor == CPU else ()),

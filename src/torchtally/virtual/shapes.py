@@ -215,6 +215,7 @@ SHAPES |= {
     aten.fractional_max_pool3d_backward.default: like_argument(1),
     aten._sample_dirichlet.default: like_argument(0),
     aten._dirichlet_grad.default: like_argument(0),
+    aten._standard_gamma.default: like_argument(0),
     aten._standard_gamma_grad.default: like_argument(0),
     aten.binomial.default: like_argument(0),
 }

@@ -6,7 +6,7 @@ Python (PyObject preservation, torch/csrc/Storage.cpp): every view finds the sam
 deleted with the last of them.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -37,6 +37,7 @@ class VirtualStorage:
         "assumption",
         "attended",
         "block",
+        "block_mask",
         "facts",
         "facts_dtype",
         "home",
@@ -58,6 +59,8 @@ class VirtualStorage:
         self.facts_dtype: torch.dtype | None = None
         self.attended: tuple[int, int] | None = None
         """Of a mask that is added to scores: see `attended.py`."""
+        self.block_mask: tuple[Any, ...] | None = None
+        """Of the blocks of a mask for `flex_attention`: see `block_masks.py`."""
         self.assumption: str | None = None
         """What was assumed for value or facts, to be said where they are read."""
         self.home = home
@@ -74,7 +77,8 @@ class VirtualStorage:
 
     def forget(self) -> None:
         """Nothing is known of the elements any more."""
-        self.value = self.facts = self.assumption = self.attended = None
+        self.value = self.facts = self.assumption = None
+        self.attended = self.block_mask = None
 
     def __del__(self) -> None:
         self.home.free(self)

@@ -21,10 +21,10 @@ from math import prod
 from torchtally.trace import Call
 from torchtally.work.arithmetic import multiply_add_flops
 from torchtally.work.cost import Cost
-from torchtally.work.geometry import Geometry
+from torchtally.work.geometry import Counted, Geometry
 from torchtally.work.rule import Kind, full_names, integer, integers, is_set, one_pass, rule
 
-Heads = Mapping[Geometry, int | Fraction]
+Heads = Mapping[Geometry | Counted, int | Fraction]
 """Geometries of a call, and how many heads of how many sequences have each. A fraction where the
 lengths of packed sequences are not known: so many times the longest is what all are at most."""
 
@@ -92,6 +92,24 @@ def cudnn(call: Call) -> Heads:
     return heads_second(call) if is_packed else heads_first(call)
 
 
+def block_masked(call: Call) -> Heads:
+    """`flex_attention`, whose block mask was counted if its values are known: all heads of all
+    sequences together.
+    """
+    *batch, S, _ = call.tensor("query").shape
+    T, heads = call.tensor("key").shape[-2], prod(batch)
+    counts = integers(call, "attended")
+    if not counts or not heads:
+        return {Geometry(queries=S, keys=T): heads}
+    full, attended = (Fraction(pairs, heads) for pairs in counts)
+    computed = Fraction(integer(call, "computed", heads * S * T), heads)
+    return {
+        Counted(
+            queries=S, keys=T, full_pairs=full, attended_pairs=attended, computed_pairs=computed
+        ): heads
+    }
+
+
 BIASES = ("attn_mask", "attn_bias", "bias")
 """What the kernels call a mask that is a tensor."""
 
@@ -152,6 +170,7 @@ KERNELS = {
         "_flash_attention_backward _efficient_attention_backward torch_attn._varlen_attn_backward",
     ),
     cudnn: ("_cudnn_attention_forward", "_cudnn_attention_backward"),
+    block_masked: ("torchtally.flex_attention", "torchtally.flex_attention_backward"),
 }
 """How queries and keys lie: operators of the forward pass, and of the backward pass."""
 

@@ -114,6 +114,30 @@ class Geometry:
         return self.keys - self.queries if self.is_end_aligned else 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Of one head in one sequence where a mask is no band but was counted: on average of all heads
+    that the mask is for.
+    """
+
+    queries: int
+    keys: int
+    full_pairs: Fraction
+    """Every query with as many keys as any query attends to."""
+    attended_pairs: Fraction
+    computed_pairs: Fraction
+
+    @property
+    def attended_share(self) -> Fraction:
+        """Of the full pairs, those that the mask leaves."""
+        return self.attended_pairs / self.full_pairs if self.full_pairs else Fraction(1)
+
+    def computed_share(self, block: int) -> float:
+        """Of all S * T points, those in the mask's own blocks that are not masked altogether."""
+        square = self.queries * self.keys
+        return float(self.computed_pairs / square) if square else 1.0
+
+
 def causal(tokens: int, window: int | None = None, *, is_chunked: bool = False) -> Geometry:
     """Of a decoder: every token attends to itself and what is before it, all or in a window of so
     many tokens, which slides or, chunked, does not.

@@ -108,6 +108,15 @@ def put(call: Call) -> Cost:
     return store(call, elements=call.tensor("index").elements, adds=is_set(call, "accumulate"))
 
 
+@rule("flex_lib.zeros_and_scatter", kind=Kind.INDEXING)
+def zeros_and_scatter(call: Call) -> Cost:
+    """Of `flex_attention`: zeros are made, and each value is added where its indices point."""
+    out, n = result(call), call.tensor("vals").elements
+    in_table = rows_bytes(out, n)
+    added = Cost(bytes_read=in_table, bytes_written=in_table)
+    return one_pass(call, flops=n * add_flops(out)) + added
+
+
 @rule("index_fill", kind=Kind.INDEXING)
 def index_fill(call: Call) -> Cost:
     """A slice for each index. The value given may be a tensor."""

@@ -26,7 +26,7 @@ from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, peak_of
 from torchtally.trace import Call
 from torchtally.work import Cost
 from torchtally.work.attention import heads_of_call
-from torchtally.work.geometry import Geometry
+from torchtally.work.geometry import Counted, Geometry
 
 BLOCK = 128
 """Queries (backward: keys) of one block: FlashAttention-2 takes 64 or 128 by the head dim,
@@ -44,6 +44,7 @@ class Fused(StrEnum):
     FLASH = "flash"
     EFFICIENT = "efficient"
     CUDNN = "cudnn"
+    FLEX = "flex"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,15 @@ EFFICIENT_FLOAT32_PRODUCTS = 3
 """Memory-efficient attention multiplies float32 as three products in TF32, of the high and low bits
 (OpMultiplyAddFastF32 in gemm_kernel_utils.h), where the chip has TF32."""
 
-EFFICIENT_OF_FLASH = 0.5
+EFFICIENT_OF_FLASH = Shares(0.5, 0.5)
 """Memory-efficient attention is xformers' CUTLASS kernel, which FlashAttention-2 beats by about 2
 as it does the first FlashAttention: arXiv:2307.08691, section 4.1. Elsewhere than on an A100 an
 estimate."""
+
+FLEX_OF_FLASH = Shares(0.90, 0.85)
+"""`flex_attention`'s Triton kernels, of FlashAttention-2: "90% of FlashAttention2's performance in
+the forward pass and 85% in the backward pass", pytorch.org/blog/flexattention. Elsewhere than on an
+A100 an estimate."""
 
 SHARES: dict[tuple[Fused, int], Shares] = {
     (Fused.FLASH, 8): AMPERE,
@@ -91,6 +97,8 @@ SHARES: dict[tuple[Fused, int], Shares] = {
 }
 """By the major compute capability. 8.6, 8.9 and 12.0 have the A100's kind of tensor core
 instruction and run the A100's kernel (FlashAttention-2 README: Ampere, Ada, Hopper)."""
+
+OF_FLASH = {Fused.EFFICIENT: EFFICIENT_OF_FLASH, Fused.FLEX: FLEX_OF_FLASH}
 
 ELSEWHERE = HOPPER
 """An estimate for chips without a row (Volta, Turing, other vendors): the lowest share published
@@ -106,7 +114,7 @@ class AttentionShape:
     T: int
     D: int
     E: int
-    geometry: Geometry
+    geometry: Geometry | Counted
     """Of a whole sequence: of its S * T points, a chip that has some of the queries computes the
     same share."""
     is_backward: bool
@@ -124,10 +132,11 @@ def fused_kernel(
     shapes: Sequence[AttentionShape], dtype: str, kernel: Fused, operand_bytes: int, chip: Chip
 ) -> Kernel:
     """One pass of a fused kernel, whose operands and results are so many bytes."""
-    moved_bytes = operand_bytes + sum(map(accumulator_bytes, shapes))
+    # A program of flex's backward has its queries to itself: it adds to no accumulator.
+    accumulated = 0 if kernel is Fused.FLEX else sum(map(accumulator_bytes, shapes))
+    moved_bytes = operand_bytes + accumulated
     is_backward = any(shape.is_backward for shape in shapes)
-    is_efficient = kernel is Fused.EFFICIENT
-    launches = fused_attention_launches(dtype, is_backward, is_efficient=is_efficient)
+    launches = fused_attention_launches(dtype, kernel, is_backward=is_backward)
     return bound_kernel(
         compute_s=fused_s(shapes, dtype, kernel, chip),
         memory_s=moved_bytes / bandwidth_bytes_per_s(chip),
@@ -136,6 +145,8 @@ def fused_kernel(
 
 
 def fused_of(call: Call) -> Fused | None:
+    if "flex" in call.name:
+        return Fused.FLEX
     if "flash" in call.name or "varlen" in call.name or "overrideable" in call.name:
         return Fused.FLASH
     if "efficient" in call.name:
@@ -159,9 +170,9 @@ def shapes_of(call: Call) -> tuple[AttentionShape, ...]:
 
 def shares_of(kernel: Fused, chip: Chip) -> Shares:
     generation = chip.compute_capability[0] if chip.compute_capability else 0
-    if kernel is Fused.EFFICIENT:
+    if (of_flash := OF_FLASH.get(kernel)) is not None:
         flash = SHARES.get((Fused.FLASH, generation), ELSEWHERE)
-        return Shares(EFFICIENT_OF_FLASH * flash.forward, EFFICIENT_OF_FLASH * flash.backward)
+        return Shares(of_flash.forward * flash.forward, of_flash.backward * flash.backward)
     return SHARES.get((kernel, generation), ELSEWHERE)
 
 

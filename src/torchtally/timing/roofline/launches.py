@@ -176,24 +176,25 @@ def convolution_gradients(call: Call) -> int:
 
 def attention_launches(call: Call) -> int:
     """Unfused: two products, scale and mask, softmax."""
-    names = ("flash", "varlen", "overrideable", "cudnn", "efficient")
-    if not any(name in call.name for name in names):
+    names = ("flash", "varlen", "overrideable", "cudnn", "efficient", "flex")
+    name = next((name for name in names if name in call.name), None)
+    if name is None:
         return 4
-    is_efficient, is_backward = "efficient" in call.name, "backward" in call.name
-    return fused_attention_launches(call.inputs[0].dtype, is_backward, is_efficient=is_efficient)
+    is_backward = "backward" in call.name
+    return fused_attention_launches(call.inputs[0].dtype, name, is_backward=is_backward)
 
 
-def fused_attention_launches(dtype: str, is_backward: bool, *, is_efficient: bool) -> int:
+def fused_attention_launches(dtype: str, kernel: str, *, is_backward: bool) -> int:
     """One. Backward of flash: rows of grad * out are added up first, and the gradient of the
     queries, which all blocks add to in float32, is converted last (flash_bwd_launch_template.h);
     cuDNN's is taken to do the same. Memory-efficient: all in one, but in float32 grad * out, its
-    sum and a copy come first (attention_backward.cu).
+    sum and a copy come first (attention_backward.cu). Flex: rows of grad * out are added up first.
     """
     if not is_backward:
         return 1
-    if is_efficient:
+    if kernel == "efficient":
         return 4 if dtype == "float32" else 1
-    return 3
+    return 2 if kernel == "flex" else 3
 
 
 def recurrent_launches(call: Call) -> int:

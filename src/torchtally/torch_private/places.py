@@ -1,0 +1,10 @@
+"""Where a private name of torch's stands."""
+
+from typing import Any, NamedTuple
+
+
+class PrivateName(NamedTuple):
+    """A private name that is replaced while a virtual GPU is active."""
+
+    owner: Any
+    name: str
