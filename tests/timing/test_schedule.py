@@ -1,6 +1,8 @@
 """Host and device in turn, with times a reader can add up."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,9 +10,9 @@ from hypothesis import strategies as st
 
 from torchtally.timing.calibration import Issue
 from torchtally.timing.roofline import Bound, Kernel
-from torchtally.timing.schedule import CallTime, schedule
+from torchtally.timing.schedule import CallTime, Part, schedule
 from torchtally.timing.slots import Slot
-from torchtally.trace import Op, Phase
+from torchtally.trace import Ending, Op, Phase, Trace
 from torchtally.work import Kind
 
 SECOND = Issue(forward_s=1.0, backward_s=2.0, optimizer_s=3.0, view_s=0.5, launch_s=0.25)
@@ -34,7 +36,15 @@ VIEW = CallTime(Kernel(0.0, Bound.OVERHEAD), Kind.VIEW, 0)
 def run(*times: CallTime, machine: Machine | None = None, waits: tuple[int, ...] = (),
         ends: tuple[int, ...] = (), phase: Phase = Phase.FORWARD) -> list[Slot]:  # fmt: skip
     ops = [Op(tick, tick, 0, phase, (), ()) for tick in range(len(times))]
-    return schedule(ops, times, waits, ends, machine or Machine())
+    part = Part(trace_of(ops, waits=waits, step_ends=ends), ops, times)
+    return schedule([part], machine or Machine()).slots[0]  # type: ignore[arg-type]
+
+
+def trace_of(ops: Sequence[Op], **facts: Any) -> Trace:
+    """Operators whose calls nobody looks at."""
+    return Trace(
+        "", "", "", (), (), tuple(ops), (), ending=Ending("exit"), **{"step_ends": (), **facts}
+    )
 
 
 def seconds(slots: list[Slot]) -> list[float]:

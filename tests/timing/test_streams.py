@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.timing.test_schedule import Machine, kernel
+from tests.timing.test_schedule import Machine, kernel, trace_of
 from torchtally.timing.calibration import Issue
+from torchtally.timing.ranks import Span
 from torchtally.timing.roofline import Bound, Kernel
-from torchtally.timing.schedule import CallTime, schedule
+from torchtally.timing.schedule import CallTime, Part, schedule
 from torchtally.timing.slots import Slot
-from torchtally.timing.streams import Covered, Span
+from torchtally.timing.streams import Covered
 from torchtally.trace import HOST, Op, Phase, StreamWait
 from torchtally.work import Kind
 
@@ -31,7 +32,10 @@ def run(
     ops = [
         Op(tick, tick, 0, Phase.FORWARD, (), (), stream) for tick, (stream, _) in enumerate(times)
     ]
-    return schedule(ops, [time for _, time in times], host_waits, (), machine, waits)  # type: ignore[arg-type]
+    part = Part(
+        trace_of(ops, waits=host_waits, stream_waits=waits), ops, [time for _, time in times]
+    )
+    return schedule([part], machine).slots[0]  # type: ignore[arg-type]
 
 
 def seconds(slots: list[Slot]) -> list[float]:

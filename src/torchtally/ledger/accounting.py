@@ -31,6 +31,7 @@ def account(
     convention: Convention = Convention.FULL,
     roofline: Roofline | None = None,
     step: Selection = None,
+    peers: Sequence[Trace] = (),
 ) -> Ledger:
     """The ledger of a trace: exact FLOPs and bytes by the rules in `work/`, time by a roofline.
 
@@ -38,10 +39,14 @@ def account(
     for the whole run; None for a step that others are like (`Course.default_period`). Evaluation
     is left out of a single step. `convention` says whether causal attention counts in full.
 
+    `peers` are the traces of ranks that ran with this one: they are timed together, and wait for
+    each other.
+
     An operator without a rule, or whose rule fails on the call, is uncounted and listed in
     `coverage`; one whose time the roofline cannot predict is listed in `untimed`. Raises UsageError
     for a step that was not run.
     """
+    others = tuple(account(peer, convention=convention, step=step) for peer in peers)
     with collection_paused():
         course = course_of(trace)
         trace, period = course.trace, selected(course, step)
@@ -63,6 +68,7 @@ def account(
             costs=costs,
             times=no_times(trace),
             delegate=delegate,
+            others=others,
         )
         return ledger if roofline is None else ledger.timed(roofline)
 

@@ -18,7 +18,7 @@ from torchtally.ledger.groups import (
     sums,
 )
 from torchtally.ledger.pricing import CallCost
-from torchtally.ledger.times import Times, predict_times
+from torchtally.ledger.times import Times, Untold, predict_times
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Untimed
 from torchtally.memory import Memory
 from torchtally.shown import Shown
@@ -63,6 +63,8 @@ class Ledger(Shown):
 
     Lines are the model's then, here and in every view.
     """
+    others: tuple["Ledger", ...] = ()
+    """Of the other ranks that ran with this one, which are timed together with it."""
 
     def __repr__(self) -> str:
         took = "not timed" if self.step_s is None else f"{self.step_s:.6g} s"
@@ -73,7 +75,14 @@ class Ledger(Shown):
 
     def timed(self, roofline: Roofline) -> "Ledger":
         """The same ledger with the times of this chip: nothing else depends on the chip."""
-        times = predict_times(self.trace, self.costs, roofline, self.reported)
+        ranks = (self, *self.others)
+        columns = predict_times(
+            [Untold(rank.trace, rank.costs, rank.reported) for rank in ranks], roofline
+        )
+        own, *others = (rank._with(times) for rank, times in zip(ranks, columns, strict=True))
+        return replace(own, others=tuple(others))
+
+    def _with(self, times: Times) -> "Ledger":
         seconds, kernel_s = times.seconds(self.reported), times.kernel_s(self.reported)
         total = replace(self.total, seconds=seconds, kernel_s=kernel_s)
         return replace(self, times=times, total=total)

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum
+from typing import NamedTuple
 
 from torchtally.errors import UsageError
 from torchtally.ledger.pricing import CallCost
 from torchtally.ledger.total import Entry, Untimed
 from torchtally.timing.roofline import Roofline
-from torchtally.timing.schedule import CallTime, call_time, no_time, schedule
+from torchtally.timing.schedule import CallTime, Part, call_time, no_time, schedule
 from torchtally.timing.slots import NOTHING, Slot
 from torchtally.trace import Call, Phase, Trace
 from torchtally.work import Kind
@@ -25,6 +26,8 @@ class Times:
     """One per op of the trace."""
     untimed: tuple[Untimed, ...] = ()
     """Of the reported period, most frequent first."""
+    stuck: int = 0
+    """Collectives and messages to which a rank that was timed, too, never came."""
 
     def seconds(self, entries: Iterable[Entry]) -> float:
         """What these take, each from the end of the one before it to its own end."""
@@ -39,38 +42,69 @@ def no_times(trace: Trace) -> Times:
     return Times(None, (NOTHING,) * len(trace.ops))
 
 
-def predict_times(
-    trace: Trace, costs: Sequence[CallCost], roofline: Roofline, reported: Iterable[Entry]
-) -> Times:
-    """`reported` are the entries whose missing times are listed."""
-    roofline = roofline.within(trace.world, trace.groups)
-    answers = [_call_time(*pair, roofline) for pair in zip(trace.calls, costs, strict=True)]
-    times = [time for time, _ in answers]
-    failures = Counter(
+class Untold(NamedTuple):
+    """A rank without times."""
+
+    trace: Trace
+    costs: Sequence[CallCost]
+    reported: Iterable[Entry]
+    """The entries whose missing times are listed."""
+
+
+def predict_times(ranks: Sequence[Untold], roofline: Roofline) -> list[Times]:
+    """Of one rank, or of several that ran together."""
+    rooflines = [roofline.within(rank.trace.world, rank.trace.groups) for rank in ranks]
+    answers = [
+        [_call_time(*pair, own) for pair in zip(rank.trace.calls, rank.costs, strict=True)]
+        for rank, own in zip(ranks, rooflines, strict=True)
+    ]
+    columns, stuck = _slots(
+        [rank.trace for rank in ranks],
+        [[time for time, _ in of_rank] for of_rank in answers],
+        roofline,
+    )
+    return [
+        Times(own, slots, _untimed(rank.reported, [failure for _, failure in of_rank]), stuck)
+        for rank, own, slots, of_rank in zip(ranks, rooflines, columns, answers, strict=True)
+    ]
+
+
+def _untimed(reported: Iterable[Entry], failures: Sequence[str]) -> tuple[Untimed, ...]:
+    missing = Counter(
         (entry.call.name, failure)
         for entry in reported
         # an op without a rule has no time either, and is listed as uncounted already
-        if (failure := answers[entry.op.call][1]) and entry.kind is not Kind.UNCOUNTED
+        if (failure := failures[entry.op.call]) and entry.kind is not Kind.UNCOUNTED
     )
-    untimed = (Untimed(op, count, reason) for (op, reason), count in failures.most_common())
-    return Times(roofline, _slots(trace, times, roofline), tuple(untimed))
+    return tuple(Untimed(op, count, reason) for (op, reason), count in missing.most_common())
 
 
-def _slots(trace: Trace, times: Sequence[CallTime], roofline: Roofline) -> tuple[Slot, ...]:
+def _slots(
+    traces: Sequence[Trace], times: Sequence[Sequence[CallTime]], roofline: Roofline
+) -> tuple[list[tuple[Slot, ...]], int]:
     """Training and evaluation each as if the other was not there: neither fills a queue that the
     other one would find filled.
     """
     evaluation = Phase.EVALUATION
-    places: dict[bool, list[int]] = {False: [], True: []}
-    for place, op in enumerate(trace.ops):
-        places[op.phase is evaluation].append(place)
-    slots = [NOTHING] * len(trace.ops)
-    for part in places.values():
-        ops = [trace.ops[place] for place in part]
-        timed = schedule(ops, times, trace.waits, trace.step_ends, roofline, trace.stream_waits)
-        for place, slot in zip(part, timed, strict=True):
-            slots[place] = slot
-    return tuple(slots)
+    columns = [[NOTHING] * len(trace.ops) for trace in traces]
+    stuck = 0
+    for is_evaluation in (False, True):
+        places = [
+            [n for n, op in enumerate(trace.ops) if (op.phase is evaluation) is is_evaluation]
+            for trace in traces
+        ]
+        timetable = schedule(
+            [
+                Part(trace, [trace.ops[place] for place in part], of_calls)
+                for trace, part, of_calls in zip(traces, places, times, strict=True)
+            ],
+            roofline,
+        )
+        stuck += timetable.stuck
+        for column, part, slots in zip(columns, places, timetable.slots, strict=True):
+            for place, slot in zip(part, slots, strict=True):
+                column[place] = slot
+    return [tuple(column) for column in columns], stuck
 
 
 def _call_time(call: Call, cost: CallCost, roofline: Roofline) -> tuple[CallTime, str]:

@@ -11,15 +11,16 @@ of all streams run in the order they were issued in. Not modelled: the limit of 
 launches), which a host that far ahead would wait for.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torchtally.timing.calibration import Issue
+from torchtally.timing.ranks import RankRun, play
 from torchtally.timing.roofline import Bound, Kernel, Roofline
 from torchtally.timing.roofline.launches import launches_of
 from torchtally.timing.slots import NOTHING, Slot, share_idle
 from torchtally.timing.streams import slots_on_streams
-from torchtally.trace import Call, Op, Phase, StreamWait
+from torchtally.trace import Call, Op, Phase, Trace
 from torchtally.work import Cost, Kind
 
 
@@ -77,29 +78,65 @@ class DeviceQueue:
         self.device_s = self.host_s
 
 
-def schedule(
-    ops: Sequence[Op],
-    times: Sequence[CallTime],
-    waits: Iterable[int],
-    ends: Iterable[int],
-    roofline: Roofline,
-    stream_waits: Sequence[StreamWait] = (),
-) -> list[Slot]:
-    """When every operator runs, in turn.
+class Part(NamedTuple):
+    """Operators of a trace, and the times of its calls by number."""
 
-    `times` are those of the trace's calls, by number; `waits` the ticks before which the host
-    waited for the device; `ends` the ticks at which a training step ends. Streams run beside each
-    other where the run has a collective.
+    trace: Trace
+    ops: Sequence[Op]
+    times: Sequence[CallTime]
+
+    def run(self, issue: Issue) -> RankRun:
+        issue_s_by_call = [issue_by_phase(issue, time) for time in self.times]
+        trace = self.trace
+        return RankRun(
+            self.ops,
+            [issue_s_by_call[op.call][id(op.phase)] for op in self.ops],
+            [self.times[op.call].kernel for op in self.ops],
+            trace.waits,
+            trace.stream_waits,
+            trace.coalesced,
+            trace.world.rank,
+            trace.calls,
+            trace.groups,
+        )
+
+    @property
+    def communicates(self) -> bool:
+        return any(time.kind is Kind.COMMUNICATION for time in self.times)
+
+    @property
+    def is_network(self) -> list[bool]:
+        return [self.times[op.call].kind is Kind.COMMUNICATION for op in self.ops]
+
+
+class Timetable(NamedTuple):
+    """When operators of ranks run."""
+
+    slots: tuple[list[Slot], ...]
+    """Of each rank."""
+    stuck: int = 0
+    """As `timing.ranks.Played.stuck`."""
+
+
+def schedule(parts: Sequence[Part], roofline: Roofline) -> Timetable:
+    """When every operator runs, of one rank or of several that wait for each other.
+
+    Streams run beside each other where the run has a collective.
     """
-    issue_s_by_call = [issue_by_phase(roofline.issue, time) for time in times]
-    issued = [issue_s_by_call[op.call][id(op.phase)] for op in ops]
-    kernels = [times[op.call].kernel for op in ops]
+    runs = [part.run(roofline.issue) for part in parts]
     if roofline.is_host:
-        return list(map(slot_in_line, issued, kernels))
-    if any(time.kind is Kind.COMMUNICATION for time in times):
-        is_network = [times[op.call].kind is Kind.COMMUNICATION for op in ops]
-        return slots_on_streams(ops, issued, kernels, is_network, waits, iter(ends), stream_waits)
-    return slots_beside(ops, issued, kernels, iter(waits), iter(ends))
+        return Timetable(tuple(list(map(slot_in_line, run.issued, run.kernels)) for run in runs))
+    if not any(part.communicates for part in parts):
+        ends = [iter(part.trace.step_ends) for part in parts]
+        return Timetable(tuple(map(slots_beside, runs, ends)))
+    played = play(runs)
+    return Timetable(
+        tuple(
+            slots_on_streams(run, spans, part.is_network, iter(part.trace.step_ends))
+            for part, run, spans in zip(parts, runs, played.spans, strict=True)
+        ),
+        played.stuck,
+    )
 
 
 def slot_in_line(issue_s: float, kernel: Kernel) -> Slot:
@@ -108,19 +145,16 @@ def slot_in_line(issue_s: float, kernel: Kernel) -> Slot:
     return Slot(issue_s + kernel.seconds, kernel.seconds, bound, kernel.is_calibrated)
 
 
-def slots_beside(
-    ops: Sequence[Op],
-    issued: Sequence[float],
-    kernels: Sequence[Kernel],
-    waits: Iterator[int],
-    ends: Iterator[int],
-) -> list[Slot]:
+def slots_beside(run: RankRun, ends: Iterator[int]) -> list[Slot]:
     """A GPU computes while the host goes on."""
+    waits = iter(run.waits)
     queue = DeviceQueue()
     slots: list[Slot] = []
     since_launch: list[tuple[int, float]] = []
     wait, end = next(waits, NEVER), next(ends, NEVER)
-    for place, (op, issue_s, kernel) in enumerate(zip(ops, issued, kernels, strict=True)):
+    for place, (op, issue_s, kernel) in enumerate(
+        zip(run.ops, run.issued, run.kernels, strict=True)
+    ):
         tick = op.clock
         while wait <= tick:
             queue.wait()

@@ -14,6 +14,8 @@ class Slot(NamedTuple):
     kernel_s: float
     bound: Bound
     is_calibrated: bool
+    waiting_s: float = 0.0
+    """Of `seconds`: for other ranks, which are late."""
 
 
 NOTHING = Slot(0.0, 0.0, Bound.OVERHEAD, False)

@@ -10,21 +10,13 @@ that runs behind others is charged nothing for that time, and its `kernel_s` is 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from torchtally.timing.roofline import Bound, Kernel
+from torchtally.timing.ranks import NEVER, RankRun, Span
+from torchtally.timing.roofline import Bound
 from torchtally.timing.slots import NOTHING, Slot, share_idle
 from torchtally.trace import HOST, Op, StreamWait
-
-NEVER = 2**63
-
-
-class Span(NamedTuple):
-    """When an operator runs, in seconds since the run began."""
-
-    start_s: float
-    end_s: float
 
 
 class StreamQueue:
@@ -90,28 +82,6 @@ class DeviceStreams:
         return Span(start_s, stream.done_s)
 
 
-def spans_of(
-    ops: Sequence[Op],
-    issued: Sequence[float],
-    kernels: Sequence[Kernel],
-    waits: Iterator[int],
-    stream_waits: Iterator[StreamWait],
-) -> list[Span]:
-    device = DeviceStreams()
-    spans = []
-    wait = next(waits, NEVER)
-    stream_wait = next(stream_waits, None)
-    for op, issue_s, kernel in zip(ops, issued, kernels, strict=True):
-        while stream_wait is not None and stream_wait.tick <= op.clock:
-            device.wait_for(stream_wait)
-            stream_wait = next(stream_waits, None)
-        while wait <= op.clock:
-            device.wait()
-            wait = next(waits, NEVER)
-        spans.append(device.run(op, issue_s, kernel.seconds))
-    return spans
-
-
 class Covered:
     """A union of intervals, of which every new one begins no earlier than those before it."""
 
@@ -140,54 +110,64 @@ class Covered:
         )
 
 
-def charges(spans: Sequence[Span], is_network: Sequence[bool]) -> tuple[list[float], list[float]]:
-    """(seconds that are each operator's own, seconds that the device idles before each)."""
-    own_s, idle_s = [0.0] * len(spans), [0.0] * len(spans)
+class Charge(NamedTuple):
+    """An operator's part of the time."""
+
+    own_s: float = 0.0
+    waiting_s: float = 0.0
+    """Of it, what it waits for other ranks."""
+    idle_s: float = 0.0
+    """Before it, the device idles."""
+
+
+def charges(spans: Sequence[Span], is_network: Sequence[bool]) -> list[Charge]:
+    """Of each operator: together, all the time until the device is done."""
+    charged = [Charge()] * len(spans)
     places = [place for place, span in enumerate(spans) if span.end_s > span.start_s]
     places.sort(key=lambda place: spans[place].start_s)
     compute, network, busy = Covered(), Covered(), Covered()
     for place in places:
         if not is_network[place]:
-            own_s[place] = compute.add(spans[place])
+            charged[place] = Charge(compute.add(spans[place]))
     for place in places:
         span = spans[place]
         done_s = busy.ends_s[-1] if busy.ends_s else 0.0
-        idle_s[place] = max(0.0, span.start_s - done_s)
+        idle_s = max(0.0, span.start_s - done_s)
         busy.add(span)
+        own_s, waiting_s = charged[place].own_s, 0.0
         if is_network[place]:
             start_s = max(span.start_s, network.ends_s[-1] if network.ends_s else 0.0)
             alone_s = network.add(span)
-            own_s[place] = alone_s - compute.overlap_s(start_s, span.end_s) if alone_s else 0.0
-    return own_s, idle_s
+            if alone_s:
+                own_s = alone_s - compute.overlap_s(start_s, span.end_s)
+            met_s = min(span.start_s + span.waiting_s, span.end_s)
+            if alone_s and met_s > start_s:
+                waiting_s = met_s - start_s - compute.overlap_s(start_s, met_s)
+        charged[place] = Charge(own_s, waiting_s, idle_s)
+    return charged
 
 
 def slots_on_streams(
-    ops: Sequence[Op],
-    issued: Sequence[float],
-    kernels: Sequence[Kernel],
-    is_network: Sequence[bool],
-    waits: Iterable[int],
-    ends: Iterator[int],
-    stream_waits: Iterable[StreamWait],
+    run: RankRun, spans: Sequence[Span], is_network: Sequence[bool], ends: Iterator[int]
 ) -> list[Slot]:
     """Each operator's part of the time; they sum to when the device is done."""
-    spans = spans_of(ops, issued, kernels, iter(waits), iter(stream_waits))
-    own_s, idle_s = charges(spans, is_network)
+    charged = charges(spans, is_network)
     slots: list[Slot] = []
     since_launch: list[tuple[int, float]] = []
     end = next(ends, NEVER)
-    for place, (op, kernel) in enumerate(zip(ops, kernels, strict=True)):
+    for place, (op, kernel) in enumerate(zip(run.ops, run.kernels, strict=True)):
         while end <= op.clock:
             since_launch.clear()
             end = next(ends, NEVER)
         if kernel.seconds <= 0:
-            since_launch.append((place, issued[place]))
+            since_launch.append((place, run.issued[place]))
             slots.append(NOTHING)
             continue
-        idle = idle_s[place]
+        own_s, waiting_s, idle_s = charged[place]
         if since_launch:
-            idle = share_idle(idle, issued[place], since_launch, slots)
+            idle_s = share_idle(idle_s, run.issued[place], since_launch, slots)
             since_launch.clear()
-        bound = kernel.bound if own_s[place] >= idle else Bound.OVERHEAD
-        slots.append(Slot(idle + own_s[place], kernel.seconds, bound, kernel.is_calibrated))
+        parts = {kernel.bound: own_s - waiting_s, Bound.BUBBLE: waiting_s, Bound.OVERHEAD: idle_s}
+        bound = max(parts, key=parts.__getitem__) if own_s + idle_s > 0 else kernel.bound
+        slots.append(Slot(idle_s + own_s, kernel.seconds, bound, kernel.is_calibrated, waiting_s))
     return slots

@@ -554,6 +554,16 @@ def group_names() -> dict[str, PrivateName]:
     }
 
 
+def coalescing_names() -> dict[str, PrivateName]:
+    """What issues several collectives of a group together."""
+    group = torch.distributed.ProcessGroup
+    return {
+        "start": PrivateName(group, "_start_coalescing"),
+        "end": PrivateName(group, "_end_coalescing"),
+        "is_supported": PrivateName(torch._C._distributed_c10d.Backend, "supports_coalescing"),
+    }
+
+
 def process_group(group: Any) -> Any:
     """The process group that an operator was given: by its name, as itself, or as an object of
     TorchScript.

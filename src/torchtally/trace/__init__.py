@@ -2,7 +2,14 @@
 
 from torchtally.trace.effect import Effect, EffectKind, FileId, StubFile
 from torchtally.trace.op import Call, Frame, Literal, Op, Phase, Scalar, Site, TensorSpec
-from torchtally.trace.ranks import COMMUNICATORS, HOST, ProcessGroup, StreamWait, World
+from torchtally.trace.ranks import (
+    HOST,
+    Coalesced,
+    ProcessGroup,
+    StreamWait,
+    World,
+    communicator_stream,
+)
 from torchtally.trace.storage import Role, Storage
 from torchtally.trace.trace import (
     CacheEmptied,
@@ -16,10 +23,10 @@ from torchtally.trace.trace import (
 )
 
 __all__ = [
-    "COMMUNICATORS",
     "HOST",
     "CacheEmptied",
     "Call",
+    "Coalesced",
     "Effect",
     "EffectKind",
     "Ending",
@@ -43,4 +50,5 @@ __all__ = [
     "Trace",
     "Use",
     "World",
+    "communicator_stream",
 ]

@@ -166,4 +166,4 @@ class Op(Record, frozen=True):
     outputs: tuple[int, ...]
     """Numbers of the storages of the call's outputs, in that order; -1 for a host tensor."""
     stream: int = 0
-    """The stream that it ran on; a communicator has one of its own (`ranks.COMMUNICATORS`)."""
+    """The stream that it ran on; a communicator has its own (`communicator_stream`)."""

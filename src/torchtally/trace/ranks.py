@@ -48,6 +48,21 @@ class StreamWait(Record, frozen=True):
     """The other stream's operators of smaller ticks are waited for."""
 
 
+class Coalesced(Record, frozen=True):
+    """Collectives that are issued together, at ticks first <= t < end: one launch of NCCL's."""
+
+    first: Tick
+    end: Tick
+
+
 HOST = -1
 COMMUNICATORS = 1 << 16
-"""ProcessGroup n's communicator runs its collectives on the stream of number COMMUNICATORS + n."""
+
+
+def communicator_stream(group: int, peer: int | None = None) -> int:
+    """The stream on which a group's collectives run, or what two of its ranks send each other.
+
+    A send that is not coalesced with others has a communicator for its two ranks (torch/csrc/
+    distributed/c10d/ProcessGroupNCCL.cpp, getKeySendRecv); `peer` is the other's rank in the group.
+    """
+    return COMMUNICATORS * (1 if peer is None else 2 + peer) + group

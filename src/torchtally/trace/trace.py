@@ -27,7 +27,7 @@ from torchtally.trace.file import (
     write_body,
 )
 from torchtally.trace.op import Call, Frame, Op, Site
-from torchtally.trace.ranks import ProcessGroup, StreamWait, World
+from torchtally.trace.ranks import Coalesced, ProcessGroup, StreamWait, World
 from torchtally.trace.record import Count, Index, Record, Tick
 from torchtally.trace.storage import Storage
 
@@ -157,6 +157,10 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Process groups of the traced rank."""
     stream_waits: tuple[StreamWait, ...] = ()
     """In the order in which they were made."""
+    coalesced: tuple[Coalesced, ...] = ()
+    """In order; none overlaps another."""
+    peers: tuple[Count, ...] = ()
+    """Ranks of the world that ran with this one, each with a trace of its own."""
 
     @property
     def end(self) -> int:

@@ -23,6 +23,7 @@ from torchtally.memory.allocator import Block, OutOfMemoryError
 from torchtally.trace import (
     CacheEmptied,
     Call,
+    Coalesced,
     Effect,
     EffectKind,
     Ending,
@@ -120,6 +121,7 @@ class Recorder:
         self._refusals: list[Refusal] = []
         self._waits: list[int] = []
         self._stream_waits: list[StreamWait] = []
+        self._coalesced: list[Coalesced] = []
         self._workspaces: dict[int, int] = {}
         """Storage numbers of kept workspaces, by address."""
         self._deaths: dict[int, int] = {}
@@ -206,6 +208,10 @@ class Recorder:
     def stream_waited(self, stream: int, other: int, until: int) -> None:
         if not self.is_stopped and stream != other and until > 0:
             self._stream_waits.append(StreamWait(self.clock, stream, other, until))
+
+    def collectives_coalesced(self, first_tick: int) -> None:
+        if not self.is_stopped and self.clock - first_tick > 1:
+            self._coalesced.append(Coalesced(first_tick, self.clock))
 
     def memory_refused(
         self, device: torch.device, requested_bytes: int, error: OutOfMemoryError
@@ -581,6 +587,7 @@ class Recorder:
             world=world,
             groups=tuple(groups),
             stream_waits=tuple(self._stream_waits),
+            coalesced=tuple(self._coalesced),
             facts=facts,
             effects=(
                 *effects,

@@ -23,7 +23,7 @@ from torchtally.virtual.cuda import CudaModule
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.device_query import DeviceQuery
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
-from torchtally.virtual.distributed import collectives, dtensor, objects, reductions
+from torchtally.virtual.distributed import coalescing, collectives, dtensor, objects, reductions
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.flex_attention import FlexAttention
 from torchtally.virtual.observer import NullObserver, Observer
@@ -253,7 +253,14 @@ def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
     collectives.register()
     stack.callback(private.forget_process_groups)
     stack.enter_context(
-        apply([*dtensor.stand_ins(mode), *reductions.stand_ins(), *objects.stand_ins()])
+        apply(
+            [
+                *dtensor.stand_ins(mode),
+                *reductions.stand_ins(),
+                *objects.stand_ins(),
+                *coalescing.stand_ins(mode),
+            ]
+        )
     )
 
 

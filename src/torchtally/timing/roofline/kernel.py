@@ -10,6 +10,8 @@ class Bound(StrEnum):
     COMPUTE = "compute"
     MEMORY = "memory"
     NETWORK = "network"
+    BUBBLE = "bubble"
+    """Waiting for other ranks: pipeline bubbles, and loads that differ."""
     OVERHEAD = "overhead"
     """Launching: the kernel is too small to fill the device, or the host issues it too late."""
 

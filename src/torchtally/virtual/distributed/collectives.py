@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchtally import torch_private as private
-from torchtally.trace import COMMUNICATORS
+from torchtally.trace import communicator_stream
 from torchtally.virtual import values
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
@@ -221,7 +221,7 @@ WAITED_BY_HOST = frozenset(["barrier", "monitored_barrier_"])
 def run(mode: VirtualDispatch, call: Invocation, name: str) -> Any:
     """An operator of `c10d`: its effect, its record, and a `Work` to wait for."""
     group = private.process_group(call.argument("process_group"))
-    number = announce(mode, call, group)
+    announce(mode, call, group)
     EFFECTS[name](call, Members(group.size(), group.rank()))
     tick = mode.observer.clock
     is_on_device = record(mode, call, ())
@@ -232,7 +232,7 @@ def run(mode: VirtualDispatch, call: Invocation, name: str) -> Any:
     if returned is None:
         tensors = call.inputs
 
-    stream = COMMUNICATORS + number if is_on_device and not is_blocking(call) else None
+    stream = call.stream if is_on_device and not is_blocking(call) else None
     work = VirtualWork(tensors, waiting(mode, stream, tick + 1))
     mode.groups.works.append(work)
     if name == "monitored_barrier_":
@@ -259,9 +259,22 @@ def announce(mode: VirtualDispatch, call: Invocation, group: Any) -> int:
     number = mode.groups.number(group)
     call.settings = (("group", number),)
     if not is_blocking(call):
-        call.stream = COMMUNICATORS + number
+        call.stream = communicator_stream(number, peer_of(mode, call))
         mode.observer.stream_waited(call.stream, current_stream_number(), mode.observer.clock)
     return number
+
+
+PEERS = {"send": "dst", "recv_": "src"}
+"""By operator: the argument that names the other rank, by its number in the group."""
+
+
+def peer_of(mode: VirtualDispatch, call: Invocation) -> int | None:
+    """With whom a rank communicates alone, on a communicator for the two."""
+    name = PEERS.get(call.operator.name.partition(".")[2])
+    if name is None or mode.groups.coalescing is not None:
+        return None
+    peer = call.argument(name)
+    return peer if isinstance(peer, int) else None
 
 
 def is_blocking(call: Invocation) -> bool:
@@ -291,7 +304,7 @@ def run_functional(mode: VirtualDispatch, call: Invocation) -> Any:
         settle(name, call, own, made, Members(group.size(), group.rank()))
         virtual = virtual_of(made)
         if virtual is not None and isinstance(virtual.home, DeviceMemory):
-            mode.groups.pending[virtual] = (COMMUNICATORS + number, tick + 1)
+            mode.groups.pending[virtual] = (communicator_stream(number), tick + 1)
     return result
 
 

@@ -66,8 +66,11 @@ class ProcessGroups:
         """Called before the first group is made; set by the session."""
         self.groups: list[ProcessGroup] = []
         self._numbers: dict[str, int] = {}
+        self._nccl: BackendType | None = None
         self.works: list[Any] = []
         """What collectives returned: C++ calls their methods, and does not keep the objects."""
+        self.coalescing: int | None = None
+        """The first tick of the collectives that are being issued together."""
         self.pending: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
         """Storages that a functional collective writes: its stream, and the tick after it."""
 
@@ -80,6 +83,10 @@ class ProcessGroups:
             ranks = tuple(dist.get_process_group_ranks(group))
             self.groups.append(ProcessGroup(name, str(group.group_desc), ranks))
         return number
+
+    def is_nccl(self, backend: Any) -> bool:
+        """Whether a backend stands for NCCL's."""
+        return self._nccl is not None and isinstance(backend, self._nccl)
 
     def make_backend(self, rank: int, size: int) -> Any:
         if not self.is_prepared:
@@ -94,6 +101,7 @@ class ProcessGroups:
         nccl = BackendType("ProcessGroupNCCL", (), {"Options": NcclOptions})
         gloo = BackendType("ProcessGroupGloo", (), {"_Options": GlooOptions})
         nccl.groups = gloo.groups = self
+        self._nccl = nccl
         names = private.group_names()
 
         def split(backend: Any, store: Any, ranks: list[int], options: Any) -> Any:

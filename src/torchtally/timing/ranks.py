@@ -1,0 +1,324 @@
+"""When operators run on the streams of one rank, or of several that wait for each other.
+
+A stream works its operators off in order. One begins when its stream is free, the host has issued
+it, and what its stream waits for is done. A collective, or a message from one rank to another, is a
+meeting of the ranks that are timed together: it is under way when the last of them has come, and
+what a rank spends there before is waiting. Ranks that are not timed come in time.
+
+Every stream and every host goes on as far as it can, in turns. Where none can, the ranks wait for
+each other in a circle, or for one that ended: `Played.stuck` says so, and they go on without it.
+"""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torchtally.timing.roofline import Kernel
+from torchtally.timing.roofline.collectives import PEERS
+from torchtally.trace import HOST, Call, Coalesced, Op, ProcessGroup, StreamWait
+
+
+class Span(NamedTuple):
+    """When an operator runs, in seconds since the run began."""
+
+    start_s: float
+    end_s: float
+    waiting_s: float = 0.0
+    """At its beginning, for other ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankRun:
+    """What one rank runs."""
+
+    ops: Sequence[Op]
+    issued: Sequence[float]
+    """Seconds the host takes to issue each."""
+    kernels: Sequence[Kernel]
+    waits: Sequence[int]
+    """Ticks before which the host waits for the device."""
+    stream_waits: Sequence[StreamWait] = ()
+    coalesced: Sequence[Coalesced] = ()
+    rank: int = 0
+    calls: Sequence[Call] = ()
+    groups: Sequence[ProcessGroup] = ()
+
+
+@dataclass(slots=True)
+class Meeting:
+    """A collective or a message, of those of its ranks that are timed."""
+
+    ranks: frozenset[int]
+    came_s: dict[int, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    is_over: bool = False
+
+    @property
+    def starts_s(self) -> float:
+        return max(self.came_s.values())
+
+    @property
+    def end_s(self) -> float:
+        return self.starts_s + self.seconds
+
+    def come(self, rank: int, at_s: float, seconds: float) -> None:
+        self.came_s[rank] = at_s
+        self.seconds = max(self.seconds, seconds)
+        self.is_over = len(self.came_s) == len(self.ranks)
+
+
+Key = tuple[object, ...]
+
+
+class Meetings:
+    """Which operators of several ranks are one collective or one message."""
+
+    def __init__(self, ranks: frozenset[int]) -> None:
+        self.ranks = ranks
+        self._meetings: dict[Key, Meeting] = {}
+
+    def of(self, run: RankRun) -> dict[int, Meeting]:
+        """By place of the rank's operators; none of what it does with ranks that are not timed."""
+        found: dict[int, Meeting] = {}
+        if len(self.ranks) == 1:
+            return found
+        counts: Counter[Key] = Counter()
+        for place, op in enumerate(run.ops):
+            who = self._who(run.calls[op.call], run)
+            if who is None:
+                continue
+            key, members = who
+            common = members & self.ranks
+            counts[key] += 1
+            if len(common) > 1:
+                numbered = (*key, counts[key])
+                found[place] = self._meetings.setdefault(numbered, Meeting(common))
+        return found
+
+    def _who(self, call: Call, run: RankRun) -> tuple[Key, frozenset[int]] | None:
+        """(what is the same for all that take part, their ranks in the world)."""
+        number = call.literal("group")
+        if not isinstance(number, int) or isinstance(number, bool) or number >= len(run.groups):
+            return None
+        group = run.groups[number]
+        argument = PEERS.get(call.name)
+        if argument is None:
+            return (group.name, group.ranks), frozenset(group.ranks)
+        place = call.literal(argument)
+        if not isinstance(place, int) or place >= len(group.ranks):
+            return None
+        peer = group.ranks[place]
+        ends = (run.rank, peer) if argument == "dst" else (peer, run.rank)
+        return (group.name, group.ranks, *ends), frozenset(ends)
+
+
+class Stream:
+    """How far one stream is."""
+
+    def __init__(self, played: "Playing") -> None:
+        self.played = played
+        self.items: list[int | StreamWait] = []
+        """Places of operators, and waits for other streams, in order."""
+        self.ticks: list[int] = []
+        """Of its operators."""
+        self.ends_s: list[float] = []
+        """Of those that have a known end: when all up to it are done."""
+        self.next = 0
+        self.done_s = self.ready_s = 0.0
+        self.came: list[int] = []
+        """Places of operators that have come to a meeting which is not over."""
+
+    def end_before(self, tick: int) -> float | None:
+        """When its operators of smaller ticks are done; None where that is not known yet."""
+        count = bisect_left(self.ticks, tick)
+        if count > len(self.ends_s):
+            return None
+        return self.ends_s[count - 1] if count else 0.0
+
+    def go_on(self) -> bool:
+        """As far as it can; whether it got anywhere."""
+        first = self.next, len(self.came)
+        while self.next < len(self.items) or self.came:
+            if self.came:
+                if not self._leave():
+                    break
+                continue
+            item = self.items[self.next]
+            if isinstance(item, StreamWait):
+                end_s = self.played.stream(item.other).end_before(item.until)
+                if end_s is None:
+                    break
+                self.ready_s = max(self.ready_s, end_s)
+                self.next += 1
+            elif not self._run(item):
+                break
+        return (self.next, len(self.came)) != first
+
+    def _run(self, place: int) -> bool:
+        played = self.played
+        together = played.together.get(place, (place,))
+        if played.issued_s[together[-1]] < 0:
+            return False
+        start_s = max(played.issued_s[together[-1]], self.done_s, self.ready_s)
+        self.next += len(together)
+        for each in together:
+            seconds = played.seconds[each]
+            meeting = played.meetings.get(each)
+            if meeting is None:
+                played.spans[each] = Span(start_s, start_s + seconds)
+            else:
+                meeting.come(played.run.rank, start_s, seconds)
+        self.came = list(together)
+        return True
+
+    def _leave(self) -> bool:
+        """Have an end for what has come, once all of it is over."""
+        played = self.played
+        meetings = [(place, played.meetings.get(place)) for place in self.came]
+        if not all(meeting is None or meeting.is_over for _, meeting in meetings):
+            return False
+        for place, meeting in meetings:
+            if meeting is not None:
+                came_s = meeting.came_s[played.run.rank]
+                waiting_s = meeting.starts_s - came_s
+                played.spans[place] = Span(came_s, meeting.end_s, waiting_s)
+            span = played.spans[place]
+            assert span is not None
+            self.done_s = max(self.done_s, span.end_s)
+        self.ends_s += [self.done_s] * len(self.came)
+        self.came = []
+        return True
+
+
+class Playing:
+    """A rank that is being timed: its host, and its streams."""
+
+    def __init__(self, run: RankRun, meetings: Mapping[int, Meeting]) -> None:
+        self.run, self.meetings = run, meetings
+        self.spans: list[Span | None] = [None] * len(run.ops)
+        self.seconds = [kernel.seconds for kernel in run.kernels]
+        self.issued_s = [-1.0] * len(run.ops)
+        """When the host has issued each; negative: not yet."""
+        self.together: dict[int, tuple[int, ...]] = {}
+        """By the first place of operators that are launched together: all of them."""
+        self.host_s = 0.0
+        self.next = 0
+        self._streams: dict[int, Stream] = {}
+        self._waits = iter(run.waits)
+        self._host_waits = iter([wait for wait in run.stream_waits if wait.stream == HOST])
+        self._wait = next(self._waits, NEVER)
+        self._host_wait = next(self._host_waits, None)
+        self._fill()
+
+    def stream(self, number: int) -> Stream:
+        stream = self._streams.get(number)
+        if stream is None:
+            stream = self._streams[number] = Stream(self)
+        return stream
+
+    def _fill(self) -> None:
+        waits = iter([wait for wait in self.run.stream_waits if wait.stream != HOST])
+        wait = next(waits, None)
+        for place, op in enumerate(self.run.ops):
+            while wait is not None and wait.tick <= op.clock:
+                self.stream(wait.stream).items.append(wait)
+                wait = next(waits, None)
+            if self.seconds[place] > 0:
+                stream = self.stream(op.stream)
+                stream.items.append(place)
+                stream.ticks.append(op.clock)
+        if self.run.coalesced:
+            self._join()
+
+    def _join(self) -> None:
+        """Operators that are launched together share the wire: all end when the last does."""
+        clocks = [op.clock for op in self.run.ops]
+        for batch in self.run.coalesced:
+            places = range(bisect_left(clocks, batch.first), bisect_left(clocks, batch.end))
+            joined = tuple(place for place in places if self.seconds[place] > 0)
+            if len({self.run.ops[place].stream for place in joined}) != 1:
+                continue
+            stream = self.stream(self.run.ops[joined[0]].stream)
+            at = stream.items.index(joined[0])
+            waits = [item for item in stream.items[at:] if isinstance(item, StreamWait)]
+            early = [wait for wait in waits if wait.tick < batch.end]
+            rest = [item for item in stream.items[at:] if item not in early]
+            stream.items[at:] = [*early, *rest]
+            self.together[joined[0]] = joined
+            by_way: dict[str, float] = defaultdict(float)
+            for place in joined:
+                by_way[self._name(place)] += self.seconds[place]
+            for place in joined:
+                self.seconds[place] = by_way[self._name(place)]
+
+    def _name(self, place: int) -> str:
+        call = self.run.ops[place].call
+        return self.run.calls[call].name if self.run.calls else ""
+
+    def go_on(self) -> bool:
+        """The host and the streams, as far as they can; whether they got anywhere."""
+        moves = self._issue()
+        for stream in list(self._streams.values()):
+            moves |= stream.go_on()
+        return moves
+
+    def _issue(self) -> bool:
+        first, ops, issued = self.next, self.run.ops, self.run.issued
+        while self.next < len(ops):
+            tick = ops[self.next].clock
+            while self._wait <= tick:
+                ends = [stream.end_before(tick) for stream in self._streams.values()]
+                if None in ends:
+                    return self.next != first
+                self.host_s = max([self.host_s, *(end for end in ends if end is not None)])
+                self._wait = next(self._waits, NEVER)
+            while self._host_wait is not None and self._host_wait.tick <= tick:
+                end = self.stream(self._host_wait.other).end_before(self._host_wait.until)
+                if end is None:
+                    return self.next != first
+                self.host_s = max(self.host_s, end)
+                self._host_wait = next(self._host_waits, None)
+            self.host_s += issued[self.next]
+            self.issued_s[self.next] = self.host_s
+            self.next += 1
+        return self.next != first
+
+    def unfinished(self) -> Iterator[Meeting]:
+        """Meetings to which the rank has come, and others have not."""
+        for stream in self._streams.values():
+            for place in stream.came:
+                meeting = self.meetings.get(place)
+                if meeting is not None and not meeting.is_over:
+                    yield meeting
+
+
+NEVER = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The spans of each rank's operators, in the order of the runs."""
+
+    spans: tuple[list[Span], ...]
+    stuck: int
+    """Meetings to which some rank never came: a real run would hang there."""
+
+
+def play(runs: Sequence[RankRun]) -> Played:
+    """Time ranks together."""
+    meetings = Meetings(frozenset(run.rank for run in runs))
+    ranks = [Playing(run, meetings.of(run)) for run in runs]
+    stuck = 0
+    while True:
+        moves = [rank.go_on() for rank in ranks]
+        if any(moves):
+            continue
+        blocked = [meeting for rank in ranks for meeting in rank.unfinished()]
+        if not blocked:
+            break
+        for meeting in blocked:
+            stuck += not meeting.is_over
+            meeting.is_over = True
+    return Played(tuple([span or Span(0.0, 0.0) for span in rank.spans] for rank in ranks), stuck)
