@@ -682,3 +682,22 @@ def test_where_dtensor_finds_shapes_and_draws():
     has_operator, calls_it = (private.DTENSOR_RANDOM in Path(file).read_text() for file in files)
     assert has_operator is calls_it
     assert has_operator or releases.HERE is releases.RELEASES[0]
+
+
+def test_what_issues_collectives_together():
+    for owner, name in private.coalescing_names().values():
+        assert hasattr(owner, name)
+
+
+def test_the_code_that_shards_knows_the_module_that_it_is_for():
+    """Functions of FSDP, by name: a release that renames them would lose the lines of gathers."""
+    import torch.distributed.fsdp
+    import torch.distributed.tensor
+
+    served = private.ServedModules()
+    served.module_served(None, frozenset())
+    known = {code.co_name: variable for code, variable in served._owners.items()}
+    assert {known[name] for name in ("unshard", "post_backward", "wait_for_unshard")} == {"self"}
+    assert {known[name] for name in ("_pre_backward_hook", "_post_backward_hook")} == {"handle"}
+    assert private.whole_elements(torch.ones(3)) == 0
+    assert list(private.flat_parameters(torch.nn.Linear(1, 1))) == []
