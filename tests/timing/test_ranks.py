@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from torchtally.timing.ranks import Played, RankRun, Span, play
+from torchtally.timing.ranks import RankRun, RankTimes, Span, play
 from torchtally.timing.roofline import Bound, Kernel
 from torchtally.timing.streams import charges
 from torchtally.trace import (
@@ -75,7 +75,7 @@ class Script:
         )  # fmt: skip
 
 
-def ends_s(played: Played) -> list[float]:
+def ends_s(played: RankTimes) -> list[float]:
     return [max(span.end_s for span in spans) for spans in played.spans]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torchtally.timing.calibration import Issue
 from torchtally.timing.roofline import Bound, Kernel
-from torchtally.timing.schedule import CallTime, Part, schedule
+from torchtally.timing.schedule import CallTime, TimedOps, schedule
 from torchtally.timing.slots import Slot
 from torchtally.trace import Ending, Op, Phase, Trace
 from torchtally.work import Kind
@@ -36,7 +36,7 @@ VIEW = CallTime(Kernel(0.0, Bound.OVERHEAD), Kind.VIEW, 0)
 def run(*times: CallTime, machine: Machine | None = None, waits: tuple[int, ...] = (),
         ends: tuple[int, ...] = (), phase: Phase = Phase.FORWARD) -> list[Slot]:  # fmt: skip
     ops = [Op(tick, tick, 0, phase, (), ()) for tick in range(len(times))]
-    part = Part(trace_of(ops, waits=waits, step_ends=ends), ops, times)
+    part = TimedOps(trace_of(ops, waits=waits, step_ends=ends), ops, times)
     return schedule([part], machine or Machine()).slots[0]  # type: ignore[arg-type]
 
 

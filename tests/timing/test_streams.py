@@ -10,7 +10,7 @@ from tests.timing.test_schedule import Machine, kernel, trace_of
 from torchtally.timing.calibration import Issue
 from torchtally.timing.ranks import Span
 from torchtally.timing.roofline import Bound, Kernel
-from torchtally.timing.schedule import CallTime, Part, schedule
+from torchtally.timing.schedule import CallTime, TimedOps, schedule
 from torchtally.timing.slots import Slot
 from torchtally.timing.streams import Covered
 from torchtally.trace import HOST, Op, Phase, StreamWait
@@ -32,7 +32,7 @@ def run(
     ops = [
         Op(tick, tick, 0, Phase.FORWARD, (), (), stream) for tick, (stream, _) in enumerate(times)
     ]
-    part = Part(
+    part = TimedOps(
         trace_of(ops, waits=host_waits, stream_waits=waits), ops, [time for _, time in times]
     )
     return schedule([part], machine).slots[0]  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from torchtally.errors import UsageError
 from torchtally.ledger.pricing import CallCost
 from torchtally.ledger.total import Entry, Untimed
 from torchtally.timing.roofline import Roofline
-from torchtally.timing.schedule import CallTime, Part, call_time, no_time, schedule
+from torchtally.timing.schedule import CallTime, TimedOps, call_time, no_time, schedule
 from torchtally.timing.slots import NOTHING, Slot
 from torchtally.trace import Call, Phase, Trace
 from torchtally.work import Kind
@@ -95,7 +95,7 @@ def _slots(
         ]
         timetable = schedule(
             [
-                Part(trace, [trace.ops[place] for place in part], of_calls)
+                TimedOps(trace, [trace.ops[place] for place in part], of_calls)
                 for trace, part, of_calls in zip(traces, places, times, strict=True)
             ],
             roofline,

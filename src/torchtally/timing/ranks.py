@@ -6,7 +6,7 @@ meeting of the ranks that are timed together: it is under way when the last of t
 what a rank spends there before is waiting. Ranks that are not timed come in time.
 
 Every stream and every host goes on as far as it can, in turns. Where none can, the ranks wait for
-each other in a circle, or for one that ended: `Played.stuck` says so, and they go on without it.
+each other in a circle, or for one that ended: `RankTimes.stuck` says so, and they go on without it.
 """
 
 from bisect import bisect_left
@@ -114,7 +114,7 @@ class Meetings:
         return (group.name, group.ranks, *ends), frozenset(ends)
 
 
-class Stream:
+class RankStream:
     """How far one stream is."""
 
     def __init__(self, played: "Playing") -> None:
@@ -205,17 +205,17 @@ class Playing:
         """By the first place of operators that are launched together: all of them."""
         self.host_s = 0.0
         self.next = 0
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, RankStream] = {}
         self._waits = iter(run.waits)
         self._host_waits = iter([wait for wait in run.stream_waits if wait.stream == HOST])
         self._wait = next(self._waits, NEVER)
         self._host_wait = next(self._host_waits, None)
         self._fill()
 
-    def stream(self, number: int) -> Stream:
+    def stream(self, number: int) -> RankStream:
         stream = self._streams.get(number)
         if stream is None:
-            stream = self._streams[number] = Stream(self)
+            stream = self._streams[number] = RankStream(self)
         return stream
 
     def _fill(self) -> None:
@@ -298,7 +298,7 @@ NEVER = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class RankTimes:
     """The spans of each rank's operators, in the order of the runs."""
 
     spans: tuple[list[Span], ...]
@@ -306,7 +306,7 @@ class Played:
     """Meetings to which some rank never came: a real run would hang there."""
 
 
-def play(runs: Sequence[RankRun]) -> Played:
+def play(runs: Sequence[RankRun]) -> RankTimes:
     """Time ranks together."""
     meetings = Meetings(frozenset(run.rank for run in runs))
     ranks = [Playing(run, meetings.of(run)) for run in runs]
@@ -321,4 +321,6 @@ def play(runs: Sequence[RankRun]) -> Played:
         for meeting in blocked:
             stuck += not meeting.is_over
             meeting.is_over = True
-    return Played(tuple([span or Span(0.0, 0.0) for span in rank.spans] for rank in ranks), stuck)
+    return RankTimes(
+        tuple([span or Span(0.0, 0.0) for span in rank.spans] for rank in ranks), stuck
+    )

@@ -78,7 +78,7 @@ class DeviceQueue:
         self.device_s = self.host_s
 
 
-class Part(NamedTuple):
+class TimedOps(NamedTuple):
     """Operators of a trace, and the times of its calls by number."""
 
     trace: Trace
@@ -115,10 +115,10 @@ class Timetable(NamedTuple):
     slots: tuple[list[Slot], ...]
     """Of each rank."""
     stuck: int = 0
-    """As `timing.ranks.Played.stuck`."""
+    """As `timing.ranks.RankTimes.stuck`."""
 
 
-def schedule(parts: Sequence[Part], roofline: Roofline) -> Timetable:
+def schedule(parts: Sequence[TimedOps], roofline: Roofline) -> Timetable:
     """When every operator runs, of one rank or of several that wait for each other.
 
     Streams run beside each other where the run has a collective.
