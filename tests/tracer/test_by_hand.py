@@ -1,6 +1,7 @@
 """Training steps of scripts that update their weights without a torch optimizer."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import torch
@@ -8,8 +9,12 @@ from torch import Tensor, nn
 
 import torchtally
 from tests.traces import names, ops, traced
+from torchtally.runs.probe.allocations import AllocationRecorder
 from torchtally.trace import Phase, Role, Trace
+from torchtally.tracer.session import ignore_step
+from torchtally.tracer.steps import StepLimit, Steps, StepsDone
 from torchtally.views.parameters import parameters_of
+from torchtally.virtual.stand_ins import apply
 
 B, D, STEPS = 2, 8, 4
 
@@ -269,3 +274,21 @@ def test_what_the_recorder_follows_keeps_no_tensor_alive() -> None:
 
     trace: Trace = traced(script)
     assert len(trace.step_ends) == STEPS
+
+
+# Recorders that keep no operators --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", EVERY)
+@pytest.mark.parametrize("steps", [2, None])
+def test_a_probe_sees_the_same_steps(script: Callable[[], None], steps: int | None) -> None:
+    recorder = AllocationRecorder()
+    counting = Steps(recorder, StepLimit(steps), ignore_step)
+    stand_ins = [*recorder.modules.stand_ins(), *counting.stand_ins()]
+    with torchtally.virtual_gpu("H100-SXM", observer=recorder), apply(stand_ins), counting.watch():
+        with suppress(StepsDone):
+            script()
+        with suppress(StepsDone):
+            recorder.by_hand.finish()
+    assert tuple(recorder.step_ends) == traced(script, steps=steps).step_ends
+    assert len(recorder.step_ends) == (steps or STEPS)

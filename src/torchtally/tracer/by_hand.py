@@ -14,9 +14,12 @@ weight with a tensor of the weight's own shape is taken for a part of the update
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from torchtally.trace import Phase, Role
-from torchtally.virtual.invocation import Invocation
+from torchtally.virtual.invocation import HOST_NUMBER, Invocation
+from torchtally.virtual.storage import virtual_of
+from torchtally.virtual.value_keeper import inside_backward
 
 
 def never(tick: int) -> None:
@@ -51,6 +54,20 @@ class HandUpdates:
         self._replaced_until: int | None = None
         self._is_functional = False
         """A new tensor has taken a weight's place before."""
+
+    def operator_ran(
+        self, invocation: Invocation, outputs: Sequence[Tensor], tick: int, *, is_in_module: bool
+    ) -> None:
+        """For a recorder that keeps no operators: of those below the engine, and of the others."""
+        if not self.is_active:
+            return
+        virtuals = map(virtual_of, outputs)
+        numbers = [HOST_NUMBER if virtual is None else virtual.number for virtual in virtuals]
+        invocation.number_inputs()
+        if inside_backward():
+            self.backward_ran(numbers, tick)
+        else:
+            self.phase(invocation, numbers, tick, is_in_module=is_in_module)
 
     def backward_ran(self, outputs: Sequence[int], tick: int) -> None:
         if not self.is_active:

@@ -97,6 +97,10 @@ class Invocation:
             self._signature = self._describe()
         return self._signature
 
+    def number_inputs(self) -> None:
+        """Have `numbers` known."""
+        _ = self.signature
+
     def _describe(self) -> tuple[Any, ...]:
         key: list[Any] = [self.operator, self.settings]
         numbers: list[int] = []

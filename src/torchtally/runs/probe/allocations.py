@@ -64,6 +64,9 @@ class AllocationRecorder(Recorder):
             if self.log is not None:
                 self.log += [-number for number in self._held]
             self._held.clear()
+        self.by_hand.operator_ran(
+            invocation, outputs, self.clock, is_in_module=self.modules.outer is not None
+        )
         self.clock += 1
         for listener in self.listeners:
             listener(invocation, outputs)

@@ -4,7 +4,7 @@ import gc
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
@@ -24,7 +24,7 @@ from torchtally.trace import Ending, Storage, Trace
 from torchtally.tracer.recorder import PLACEHOLDER_LIMIT
 from torchtally.tracer.script import Script, run
 from torchtally.tracer.session import ignore_step
-from torchtally.tracer.steps import StepLimit, Steps
+from torchtally.tracer.steps import StepLimit, Steps, StepsDone
 from torchtally.tracer.stopper import ScriptOutcome, Stopper, flush_outputs
 from torchtally.tracer.what_if import stand_ins
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
@@ -46,6 +46,8 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
     recorder = AllocationRecorder(placeholder_limit=request.placeholder_limit or PLACEHOLDER_LIMIT)
 
     def leaving(outcome: ScriptOutcome) -> int:
+        with suppress(StepsDone):
+            recorder.by_hand.finish()
         recorder.is_stopped = True
         gc.disable()  # much is allocated here that stays, and then the process ends
         with isolated.suspended():
@@ -73,7 +75,7 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
         if request.folds:
             folding.watch_readers()
             stack.enter_context(apply(folding.stand_ins()))
-        stack.enter_context(apply(steps.stand_ins()))
+        stack.enter_context(apply([*recorder.modules.stand_ins(), *steps.stand_ins()]))
         stack.enter_context(steps.watch())
         code = leaving(run(script, stopper))
         flush_outputs()
