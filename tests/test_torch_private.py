@@ -5,6 +5,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ import torch.optim.swa_utils
 import torch.utils.checkpoint
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask
 
 from torchtally import torch_private as private
-from torchtally.torch_private import flex, names, releases
+from torchtally.torch_private import flex, gpu, groups, lists, names, releases, shards
 from torchtally.virtual import session
 
 
@@ -318,7 +320,9 @@ def test_the_storages_own_answers():
 
 def private_chains() -> dict[str, object]:
     """Everything in torch that the files name by a dotted path, with what is there now."""
-    tree = ast.parse("\n".join(Path(file.__file__).read_text() for file in (names, flex)))
+    room = Path(private.__file__).parent
+    texts = (file.read_text() for file in sorted(room.glob("*.py")))
+    tree = ast.parse("\n".join(texts))
     chains = {
         ast.unparse(node)
         for node in ast.walk(tree)
@@ -639,17 +643,59 @@ def test_the_device_that_the_engine_expects_of_a_gradient():
     assert private.device_of_gradient(torch.Size((2,))) is None
 
 
-def test_every_private_call_has_its_test():
+ROOM = [gpu, flex, groups, lists, names, shards]
+
+
+@pytest.mark.parametrize("module", ROOM, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_every_private_call_has_its_test(module: ModuleType):
     public = {
         name
-        for name, value in vars(names).items()
-        if not name.startswith("_") and getattr(value, "__module__", "") == names.__name__
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
     }
-    public |= {name for name in vars(names) if name.isupper() and not name.startswith("_")}
-    public |= {name for name in names.__annotations__ if not name.startswith("_")}
+    public |= {name for name in vars(module) if name.isupper() and not name.startswith("_")}
+    public |= {name for name in module.__annotations__ if not name.startswith("_")}
     tested = set(re.findall(r"private\.(\w+)", Path(__file__).read_text()))
     assert public - tested == set()
-    assert len(public) > 15
+    assert len(public) >= 3
+
+
+def test_every_file_of_the_room_is_looked_at():
+    files = {path.stem for path in Path(private.__file__).parent.glob("*.py")}
+    looked_at = {module.__name__.rpartition(".")[2] for module in ROOM}
+    assert files - looked_at == {"__init__", "needs", "places", "releases"}
+
+
+def test_what_flex_attention_is_made_of():
+    """Two queries that attend to their own key: by torch's composition, and as a mask of it."""
+    q = torch.eye(2)[None, None]
+
+    def own(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return query == key
+
+    mask = create_block_mask(own, None, None, 2, 2, device="cpu").as_tuple()
+    assert mask[private.KV_NUM_BLOCKS].tolist() == [[[1]]]
+    assert mask[private.BLOCK_SIZES] == (128, 128)
+    assert mask[private.MASK_MOD] is own
+    assert mask[private.Q_INDICES].shape == (1, 1, 1, 1)
+    assert len(mask[private.FORWARD_BLOCKS]) == 4
+    assert len(mask[private.BACKWARD_BLOCKS]) == 8
+    places = torch.arange(2)
+    assert private.over_indices(own)(places[:1], places[:1], places, places).tolist() == [
+        [[[True, False], [False, True]]]
+    ]
+    with private.indexing_by_tensors():
+        assert q[torch.tensor(0)].shape == (1, 2, 2)
+    arguments = (lambda score, *indices: score, mask, 1.0, {})
+    out, rows, _ = private.dense_flex_attention(q, q, q, *arguments)
+    assert torch.equal(out, q)
+    gradients = private.dense_flex_attention_backward(
+        q, q, q, out, rows, torch.ones_like(q), None, arguments[0],
+        lambda score, b, h, m, n, grad: [grad, None, None, None, None], *arguments[1:], (), (),
+    )  # fmt: skip
+    assert gradients[2].tolist() == [[[[1, 1], [1, 1]]]]
+    assert isinstance(torch._higher_order_ops.flex_attention, private.FlexAttention)
+    assert getattr(*private.RUNS_UNCOMPILED) is False
 
 
 def test_a_group_without_a_network():

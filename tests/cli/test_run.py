@@ -263,8 +263,11 @@ def test_a_script_handles_its_own_signals(tmp_path: Path) -> None:
     assert run.trace.ending == Ending("exit", "sys.exit(4)")
 
 
-def test_a_script_handles_a_signal_that_arrives_in_a_finalizer(tmp_path: Path) -> None:
-    run = ending("own_handler_in_a_finalizer", cwd=tmp_path)
+@pytest.mark.parametrize(
+    "name", ["own_handler_in_a_finalizer", "own_handler_when_an_optimizer_ends"]
+)
+def test_a_script_handles_a_signal_that_arrives_in_a_finalizer(name: str, tmp_path: Path) -> None:
+    run = ending(name, cwd=tmp_path)
     assert (run.code, run.stdout, run.said_by_script) == (4, "handled 15\n", "")
 
 

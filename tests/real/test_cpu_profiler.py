@@ -15,6 +15,7 @@ the device.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from importlib import import_module
 
 import pytest
 import torch
@@ -294,6 +295,7 @@ PROGRAMS |= {name: expression(function) for name, function in EXPRESSIONS.items(
 
 @cache
 def both(name: str) -> tuple[Simulation, Run]:
+    import_module("torch._dynamo")  # the first recomputation would, and errors within keep frames
     simulation = simulated(PROGRAMS[name])
     return simulation, profiled(PROGRAMS[name], simulation.operators)
 

@@ -164,12 +164,12 @@ def own_handler() -> None:
     told()
 
 
-def own_handler_in_a_finalizer() -> None:
+def own_handler_in_a_finalizer(name: str = "__del__") -> None:
     """The signal arrives while the storage of a tensor is freed, which is Python code here."""
     import torch
 
     def tell(frame: Any, event: str, argument: Any) -> None:
-        if frame.f_code.co_name == "__del__" and event == "call":
+        if frame.f_code.co_name == name and event == "call":
             sys.setprofile(None)
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -180,9 +180,14 @@ def own_handler_in_a_finalizer() -> None:
     signal.signal(signal.SIGTERM, handler)
     assert signal.getsignal(signal.SIGTERM) is handler
     tensor = torch.empty(8, device="cuda")
+    optimizer = torch.optim.SGD([tensor], lr=0.1)
     sys.setprofile(tell)
-    del tensor
+    del optimizer, tensor
     waiting()
+
+
+def own_handler_when_an_optimizer_ends() -> None:
+    own_handler_in_a_finalizer("_optimizer_died")
 
 
 if __name__ == "__main__":

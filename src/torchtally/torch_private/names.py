@@ -1,5 +1,6 @@
-"""torch's private names, all that this package uses: the only room that may write one.
+"""torch's private names: those of tensors, autograd, dispatch and storage.
 
+No other room may write one.
 `tests/test_torch_private.py` has a test for every name here, so an upgrade of torch that changes
 what one does fails there, by name; `tests/layers.py` finds private names anywhere else.
 """
@@ -38,7 +39,6 @@ GROUP_TENSORS = PrivateName(torch._C, "_group_tensors_by_device_and_dtype")
 GET_ACCELERATOR = PrivateName(torch._C, "_get_accelerator")
 DEVICE_CONSTRUCTORS = PrivateName(torch.utils._device, "_device_constructors")
 BUILTIN_TABLE = PrivateName(jit_builtins, "_builtin_table")
-DUMP_SNAPSHOT = PrivateName(torch.cuda.memory, "_dump_snapshot")
 MAKE_WRAPPER = PrivateName(torch.Tensor, "_make_wrapper_subclass")
 
 
@@ -62,57 +62,6 @@ NATIVE_FILES = (
 )
 MAPPED_FILES = (torch.UntypedStorage, torch)
 """What has a function `from_file`, which maps a file into memory."""
-
-LAZY_INIT, INITIALIZED, LAZY_CALL, SLEEP = "_lazy_init", "_initialized", "_lazy_call", "_sleep"
-"""Names of `torch.cuda`."""
-
-MEMORY_CALLS = {
-    name: PrivateName(torch._C, private_name)
-    for name, private_name in {
-        "clear_blas": "_cuda_clearCublasWorkspaces",
-        "nested_stats": "_cuda_memoryStats",
-        "snapshot": "_cuda_memorySnapshot",
-        "record_history": "_cuda_record_memory_history",
-        "record_history_legacy": "_cuda_record_memory_history_legacy",
-        "traceback": "_cuda_allocationTraceback",
-        "set_metadata": "_cuda_setMemoryMetadata",
-        "get_metadata": "_cuda_getMemoryMetadata",
-        "raw_allocate": "_cuda_cudaCachingAllocator_raw_alloc",
-        "raw_delete": "_cuda_cudaCachingAllocator_raw_delete",
-        "set_settings": "_cuda_cudaCachingAllocator_set_allocator_settings",
-        "set_accelerator_settings": "_accelerator_setAllocatorSettings",
-        "is_initialized": "_accelerator_isAllocatorInitialized",
-        "accelerator_stats": "_accelerator_getDeviceStats",
-    }.items()
-}
-"""What torch's Python asks its C++ about a GPU's memory. A build for CPUs lacks those of CUDA."""
-
-
-BUILD = torch._C
-"""Where functions are that only a build with some library has."""
-
-
-def call_of_build(library: str, name: str) -> PrivateName:
-    """A function of torch's C++ that only a build with this library has: "cuda", "nccl", "cudnn".
-
-    See the tables in torch/csrc/cuda/Module.cpp.
-    """
-    return PrivateName(BUILD, f"_{library}_{name}")
-
-
-def calls_of_build(library: str) -> list[str]:
-    """Those functions that this build has; classes are left alone."""
-    prefix = f"_{library}_"
-    return [
-        name.removeprefix(prefix)
-        for name, value in vars(BUILD).items()
-        if name.startswith(prefix) and not isinstance(value, type)
-    ]
-
-
-def distributed_module() -> ModuleType:
-    """Where `torch.distributed` has its functions from."""
-    return torch.distributed.distributed_c10d
 
 
 def jagged_attention() -> ModuleType:
@@ -481,124 +430,3 @@ def without_dispatch_modes() -> AbstractContextManager[Any]:
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 """Attributes of a module with the hooks of its forward."""
-
-# On a real GPU, or on the virtual one, whose answers are looked up at each call.
-
-
-def call_once_initialized(function: Callable[[], None]) -> None:
-    """Call at once, or as soon as CUDA is used."""
-    torch.cuda._lazy_call(function)
-
-
-def record_memory_history(enabled: Any, **options: Any) -> None:
-    torch.cuda.memory._record_memory_history(enabled=enabled, **options)
-
-
-def set_memory_metadata(text: str) -> None:
-    torch.cuda.memory._set_memory_metadata(text)
-
-
-def memory_snapshot(**options: Any) -> Any:
-    return torch.cuda.memory._snapshot(**options)
-
-
-def sleep_on_gpu(cycles: int) -> None:
-    """Keep the current stream busy."""
-    torch.cuda._sleep(cycles)
-
-
-# Operators on lists of tensors: a few kernels on a GPU, whatever the number of tensors.
-
-Tensors = tuple[torch.Tensor, ...] | list[torch.Tensor]
-
-foreach_add: Callable[..., Tensors] = torch._foreach_add
-foreach_add_: Callable[..., None] = torch._foreach_add_
-foreach_addcdiv_: Callable[..., None] = torch._foreach_addcdiv_
-foreach_addcmul_: Callable[..., None] = torch._foreach_addcmul_
-foreach_div_: Callable[..., None] = torch._foreach_div_
-foreach_lerp: Callable[..., Tensors] = torch._foreach_lerp
-foreach_lerp_: Callable[..., None] = torch._foreach_lerp_
-foreach_mul_: Callable[..., None] = torch._foreach_mul_
-foreach_norm: Callable[..., Tensors] = torch._foreach_norm
-foreach_sign_: Callable[..., None] = torch._foreach_sign_
-foreach_sqrt: Callable[..., Tensors] = torch._foreach_sqrt
-foreach_sqrt_: Callable[..., None] = torch._foreach_sqrt_
-
-
-# torch.distributed, where a build has it.
-
-
-def make_idle_backend(rank: int, size: int) -> Any:
-    """A backend of a process group that communicates with nobody (FakeProcessGroup.hpp)."""
-    return torch._C._distributed_c10d.FakeProcessGroup._create_internal(rank, size)
-
-
-def forget_process_groups() -> None:
-    """Take back what `init_process_group` has set; a script may end without destroying it."""
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-    if getattr(sys.excepthook, "__name__", "") == "_distributed_excepthook":
-        sys.excepthook = sys.__excepthook__
-
-
-def group_names() -> dict[str, PrivateName]:
-    """What torch calls while it makes a process group, besides the backend itself."""
-    module = distributed_module()
-    idle_backend = torch._C._distributed_c10d.FakeProcessGroup
-    return {
-        "split": PrivateName(idle_backend, "split"),
-        "leave_split": PrivateName(idle_backend, "perform_nocolor_split"),
-        "number": PrivateName(idle_backend, "_set_sequence_number_for_group"),
-        "barrier": PrivateName(module, "_store_based_barrier"),
-        "wrap_for_debugging": PrivateName(module, "_create_process_group_wrapper"),
-    }
-
-
-def coalescing_names() -> dict[str, PrivateName]:
-    """What issues several collectives of a group together."""
-    group = torch.distributed.ProcessGroup
-    return {
-        "start": PrivateName(group, "_start_coalescing"),
-        "end": PrivateName(group, "_end_coalescing"),
-        "is_supported": PrivateName(torch._C._distributed_c10d.Backend, "supports_coalescing"),
-    }
-
-
-def process_group(group: Any) -> Any:
-    """The process group that an operator was given: by its name, as itself, or as an object of
-    TorchScript.
-    """
-    native = torch.distributed.ProcessGroup
-    if isinstance(group, str):
-        resolve: Any = torch._C._distributed_c10d._resolve_process_group
-        return resolve(group)
-    return group if isinstance(group, native) else native.unbox(group)
-
-
-def functional_collectives() -> ModuleType:
-    """Collectives that return new tensors (`torch.distributed._functional_collectives`)."""
-    import torch.distributed._functional_collectives as module
-
-    return module
-
-
-WRAP_FUNCTIONAL = "_maybe_wrap_tensor"
-"""There: makes a tensor of a collective one that waits when it is first used."""
-
-
-def dtensor_shapes() -> PrivateName:
-    """What makes the fake tensors on which DTensor finds the shapes of a result."""
-    import torch.distributed.tensor._op_schema as module
-
-    return PrivateName(module, "_rebuild_tensor_from_dtensor_meta")
-
-
-def dtensor_propagation() -> PrivateName:
-    """What finds the shape of a DTensor operator's result, on fake tensors."""
-    from torch.distributed.tensor._sharding_prop import ShardingPropagator
-
-    return PrivateName(ShardingPropagator, "_propagate_tensor_meta_non_cached")
-
-
-DTENSOR_RANDOM = "run_dtensor_rng_op"
-"""The higher-order operator that runs a random one with the generator's state of a shard."""

@@ -75,6 +75,7 @@ NEEDS = {
 
 DISTRIBUTED = {
     "groups of processes": """
+        torch._C._distributed_c10d.Backend
         torch._C._distributed_c10d.FakeProcessGroup._create_internal
         torch._C._distributed_c10d.FakeProcessGroup._set_sequence_number_for_group
         torch._C._distributed_c10d._resolve_process_group

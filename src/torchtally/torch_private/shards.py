@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-WRAPPERS = "torch.distributed.fsdp"
-GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
-HANDLES = "torch.distributed.fsdp._runtime_utils"
+_WRAPPERS = "torch.distributed.fsdp"
+_GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+_HANDLES = "torch.distributed.fsdp._runtime_utils"
 
 
 def whole_elements(tensor: Tensor) -> int:
@@ -24,7 +24,7 @@ def whole_elements(tensor: Tensor) -> int:
 
 def flat_parameters(module: nn.Module) -> Iterator[Tensor]:
     """The flat parameters of modules that FSDP1 wraps: `use_orig_params` hides them."""
-    wrapper = sys.modules.get(WRAPPERS)
+    wrapper = sys.modules.get(_WRAPPERS)
     if wrapper is None:
         return
     for child in module.modules():
@@ -43,12 +43,12 @@ class ServedModules:
         self._is_complete = False
 
     def _learn(self) -> None:
-        groups, handles = sys.modules.get(GROUPS), sys.modules.get(HANDLES)
+        groups, handles = sys.modules.get(_GROUPS), sys.modules.get(_HANDLES)
         if groups is not None:
-            for code in codes_of(groups.FSDPParamGroup):
+            for code in _codes_of(groups.FSDPParamGroup):
                 self._owners[code] = "self"
         if handles is not None:
-            for code in codes_of(handles):
+            for code in _codes_of(handles):
                 if "handle" in code.co_varnames[: code.co_argcount]:
                     self._owners[code] = "handle"
         self._is_complete = groups is not None and handles is not None
@@ -70,7 +70,7 @@ class ServedModules:
         return None
 
 
-def codes_of(place: Any) -> Iterator[CodeType]:
+def _codes_of(place: Any) -> Iterator[CodeType]:
     """Of all functions of a class or a module."""
     for value in vars(place).values():
         if isinstance(value, FunctionType):

@@ -7,14 +7,16 @@ would not end it. So a signal that arrives in a finalizer of ours is sent again 
 """
 
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from torchtally.virtual.stand_ins import StandIn, apply
 from torchtally.virtual.storage import VirtualStorage
+from torchtally.virtual.values import HeldBytes
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -33,10 +35,27 @@ class GuardedHandler:
             self.handler(number, frame)
 
 
+def callbacks(collection: type) -> Iterator[CodeType]:
+    """What a weak collection has called when an element dies: functions within its `__init__`."""
+    for constant in collection.__init__.__code__.co_consts:  # type: ignore[misc]
+        if isinstance(constant, CodeType):
+            yield constant
+
+
+FINALIZERS = frozenset(
+    (
+        VirtualStorage.__del__.__code__, HeldBytes.__del__.__code__,
+        weakref.finalize.__call__.__code__, *callbacks(weakref.WeakSet),
+        *callbacks(weakref.WeakKeyDictionary), *callbacks(weakref.WeakValueDictionary),
+    )
+)  # fmt: skip
+"""What runs where storages, modules and optimizers end, which are watched; CPython drops errors of
+a weak reference's callback, too (`handle_callback` in Objects/weakrefobject.c)."""
+
+
 def is_in_finalizer(frame: FrameType | None) -> bool:
-    """Whether a storage's finalizer is at work in this frame or below it on the stack."""
-    finalizer = VirtualStorage.__del__.__code__
-    while frame is not None and frame.f_code is not finalizer:
+    """Whether a finalizer is at work in this frame or below it on the stack."""
+    while frame is not None and frame.f_code not in FINALIZERS:
         frame = frame.f_back
     return frame is not None
 

@@ -21,8 +21,9 @@ class Place:
     def __init__(self, path: str, class_name: str) -> None:
         self.path = path
         self.class_name = class_name
-        self.outer: Outer | None = None
-        """The stack above the module's latest call."""
+        self.outer: int | None = None
+        """The number of the stack above the module's latest call. Not the stack, whose frames would
+        keep what they hold: a loss, below the engine."""
 
 
 OUTSIDE = Place("", "")
@@ -80,7 +81,7 @@ class Modules:
             if place is None or not stack:
                 place = self._enter_root(module, place, is_outermost=not stack)
             outer = enter(sys._getframe(1), outers[-1] if outers else None)
-            place.outer = outer
+            place.outer = outer.number
             stack.append(place)
             outers.append(outer)
             try:

@@ -451,7 +451,7 @@ class Recorder:
         place = None if module is None else self.modules.place_of(module)
         if place is None or place.outer is None:
             return site
-        return self._site(place, (place.outer.number,))
+        return self._site(place, (place.outer,))
 
     def _is_gathered(self, parameter: Tensor) -> bool:
         virtual = virtual_of(parameter)
