@@ -23,7 +23,7 @@ def operators_table() -> str:
     from torchtally.virtual.special import SPECIAL
     from torchtally.work.rule import RULES
 
-    import_module("torchtally.virtual.flex_attention")  # registers its shapes
+    import_module("torchtally.virtual.session")  # all that fill these tables
     columns = [
         {plain(name): rule.kind.value for name, rule in RULES.items()},
         marked(SCRATCH),

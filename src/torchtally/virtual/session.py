@@ -16,7 +16,7 @@ from torchtally.memory.allocator import AllocatorSettings, CachingAllocator
 from torchtally.memory.workspace import context_bytes
 from torchtally.torch_private import releases
 from torchtally.trace import World
-from torchtally.virtual import attention, kernels, nested, sparse, special
+from torchtally.virtual import attention, kernels, nested, sparse, special, value_shapes
 from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import Compiling
 from torchtally.virtual.cuda import CudaModule
@@ -44,7 +44,7 @@ from torchtally.virtual.threads import Threads
 CPU = "CPU"
 """The vendor of a `Chip` that is the host itself."""
 
-assert SPECIAL, f"{special.__name__} registers its handlers when it is imported"
+assert SPECIAL, f"{special.__name__}, {value_shapes.__name__}: handlers registered on import"
 
 
 class VirtualGPU:
