@@ -7,8 +7,7 @@ in `SPECIAL` (see `special.py`).
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,8 +27,18 @@ from torchtally.memory.workspace import (
 from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispatchMode
 from torchtally.trace import World
 from torchtally.virtual import kernels, values
+from torchtally.virtual.arguments import (
+    allows_tf32,
+    float_bytes,
+    in_order_of_allocation,
+    is_all_on_host,
+    is_elementwise_on_lists,
+    is_from_options,
+    without_device,
+)
 from torchtally.virtual.attended import literals_of
 from torchtally.virtual.capture import FORBIDDEN, Capture
+from torchtally.virtual.depth import INSIDE, OperatorDepth, Presence, as_meta
 from torchtally.virtual.description import describe
 from torchtally.virtual.device_checks import check_generator, check_same_device
 from torchtally.virtual.device_memory import DeviceMemory
@@ -70,31 +79,6 @@ RANDOM_OPERATOR = 2
 
 PLAIN: Any = Tensor.__torch_dispatch__
 """Of classes whose tensors do not dispatch themselves; some of their tensors are listed anyway."""
-
-
-class OperatorDepth(threading.local):
-    """How deep this thread is inside an operator, where tensors report their real device, meta."""
-
-    depth = 0
-
-
-INSIDE = OperatorDepth()
-
-
-@contextmanager
-def as_meta() -> Iterator[None]:
-    """Within, the properties of `tensors.py` answer "meta"."""
-    INSIDE.depth += 1
-    try:
-        yield
-    finally:
-        INSIDE.depth -= 1
-
-
-class Presence(threading.local):
-    """How often this thread has entered a mode."""
-
-    depth = 0
 
 
 Handler = Callable[["VirtualDispatch", Invocation], Any]
@@ -493,70 +477,9 @@ class VirtualDispatch(TorchDispatchMode):
                 if nbytes != virtual.requested_bytes:
                     virtual.resize(nbytes)
 
-    # Values.
-
 
 def refuse_sparse(mode: VirtualDispatch, call: Invocation) -> Any:
     raise UnsupportedError(f"{call.operator.overload}: sparse tensors are not simulated here.")
-
-
-def float_bytes(call: Invocation) -> int:
-    """Bytes of the floats that a factory of a shape makes; 0 for integers and other factories."""
-    shape = call.args[0] if call.args else None
-    dtype = call.kwargs.get("dtype") or torch.get_default_dtype()
-    if not isinstance(shape, (list, tuple)) or not values.is_approximate(dtype):
-        return 0
-    return torch.Size(shape).numel() * dtype.itemsize
-
-
-def allows_tf32(call: Invocation) -> bool:
-    """PyTorch's current settings allow TF32 for the call."""
-    product = call.operator.product
-    return (
-        product is not None
-        and call.inputs[0].dtype is torch.float32
-        and private.fp32_precision("cuda", product) == "tf32"
-    )
-
-
-def is_all_on_host(args: Sequence[Any]) -> bool:
-    """No argument is a virtual tensor, or one that the user put on "meta"."""
-    for arg in args:
-        if isinstance(arg, Tensor):
-            if private.is_meta(arg):
-                return False
-        elif isinstance(arg, (list, tuple)) and not is_all_on_host(arg):
-            return False
-    return True
-
-
-def in_order_of_allocation(
-    outputs: Sequence[Tensor], order: tuple[int, ...] | None
-) -> Sequence[Tensor]:
-    if order is None or len(order) != len(outputs):
-        return outputs
-    return [outputs[place] for place in order]
-
-
-def is_elementwise_on_lists(call: Invocation) -> bool:
-    """A `_foreach_` operator on lists of equal shapes, which torch accepts tensor by tensor.
-
-    Its meta kernel is a Python loop over hundreds of tensors: not worth running as a check.
-    """
-    if not call.operator.name.startswith("aten._foreach_"):
-        return False
-    lists = [arg for arg in call.args if isinstance(arg, list) and arg]
-    shapes = [[tensor.shape for tensor in arg] for arg in lists if isinstance(arg[0], Tensor)]
-    return bool(shapes) and all(each == shapes[0] for each in shapes)
-
-
-def is_from_options(call: Invocation) -> bool:
-    """A factory called from C++ with another tensor's options.
-
-    Python's bindings always pass `pin_memory` (tools/autograd/gen_python_functions.py);
-    `Tensor::options()` leaves it unset.
-    """
-    return "pin_memory" not in call.kwargs
 
 
 def in_child(call: Invocation) -> Any:
@@ -569,15 +492,3 @@ def in_child(call: Invocation) -> Any:
         lambda t: torch.zeros(t.shape, dtype=t.dtype) if private.is_meta(t) else t,
         result,
     )
-
-
-def without_device(kwargs: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Keywords with the device replaced, without pinning and without a generator."""
-    if not kwargs:
-        return kwargs
-    kept = {name: arg for name, arg in kwargs.items() if name != "pin_memory"}
-    if "device" in kept:
-        kept["device"] = device
-    if "generator" in kept:
-        kept["generator"] = None
-    return kept

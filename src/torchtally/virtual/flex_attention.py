@@ -24,8 +24,9 @@ from torch.overrides import TorchFunctionMode
 from torchtally import torch_private as private
 from torchtally.virtual import block_masks
 from torchtally.virtual.compiling import is_compiled
+from torchtally.virtual.depth import as_meta
 from torchtally.virtual.device_memory import DeviceMemory
-from torchtally.virtual.dispatch import VirtualDispatch, as_meta
+from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.invocation import META
 from torchtally.virtual.kernels import in_autocast_dtype
 from torchtally.virtual.shapes import shape_of

@@ -14,8 +14,9 @@ from torch import Tensor
 from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
 from torchtally.virtual import nested
+from torchtally.virtual.depth import INSIDE
 from torchtally.virtual.device_memory import DeviceMemory
-from torchtally.virtual.dispatch import INSIDE, VirtualDispatch
+from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.facts import assumption_of, readable, substitute
 from torchtally.virtual.invocation import META
 from torchtally.virtual.stand_ins import StandIn

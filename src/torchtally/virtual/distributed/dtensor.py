@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from torchtally import torch_private as private
-from torchtally.virtual.dispatch import INSIDE, VirtualDispatch
+from torchtally.virtual.depth import INSIDE
+from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn
 
 
