@@ -30,7 +30,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "virtual": ("chips", "errors", "memory", "torch_private", "trace"),
     "isolation": ("errors", "torch_private", "trace", "virtual"),
     "tracer": ("chips", "errors", "isolation", "memory", "torch_private", "trace", "virtual"),
-    "runs": ("chips", "isolation", "memory", "timing", "torch_private", "trace", "tracer",
+    "runs": ("chips", "errors", "isolation", "memory", "timing", "torch_private", "trace", "tracer",
              "virtual"),
     "fit": ("chips", "errors", "isolation", "ledger", "memory", "progress", "runs", "table",
             "trace", "tracer", "units", "views"),

@@ -52,7 +52,7 @@ def test_what_runs_behind_a_product_is_hidden(ledger: Ledger) -> None:
         assert rows[ranks]["bus_bytes_per_s"] == pytest.approx(transfer.bus_bytes_per_s)
         assert str(rows[ranks]["place"]).startswith("test_collectives.py:")
     assert rows[2]["exposed_s"] == pytest.approx(small.seconds)
-    assert rows[8]["exposed_s"] == pytest.approx(2 * ESTIMATED_ISSUE.forward_s)
+    assert rows[8]["exposed_s"] == pytest.approx(ESTIMATED_ISSUE.forward_s)
 
 
 def test_the_networks_part_of_the_step(ledger: Ledger) -> None:

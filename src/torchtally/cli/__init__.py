@@ -53,6 +53,7 @@ def main(argv: list[str] | None = None) -> int:
             parser(argv).print_help()
             return NOTHING_ASKED
         args = _parsed(argv)
+        args.argv = argv
         status: int = args.command(args)
         _flush_stdout()
     except TallyError as error:

@@ -5,6 +5,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from torchtally.cli.arguments import (
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from torchtally.chips import Chip
     from torchtally.fit.advisor import Advisor
     from torchtally.ledger import Ledger
+    from torchtally.runs.ranks.mailbox import Mailbox
+    from torchtally.runs.ranks.together import SimulatedRanks
     from torchtally.trace import Trace
     from torchtally.tracer.script import Script
     from torchtally.tracer.steps import StepLimit
@@ -48,6 +52,7 @@ examples:
   tally run --gpu H100-SXM -m mypackage.train --config base.yaml
   tally run train.py --gpu H200 --json report.json 2> report.txt
   tally run train.py --gpu 8xH100-SXM --rank 3
+  tally run pipeline.py --gpu 4xH100-SXM --rank all
   tally run --gpu 2x8xH100-SXM torchrun --nnodes 2 --nproc_per_node 8 train.py
   tally run train.py --gpu RTX-4090 --what-if checkpoint=Block --what-if optimizer=fused
 
@@ -57,6 +62,23 @@ no file that existed before is changed. The report goes to stderr, the exit code
 when the steps were done, 1 when it raised; 130 on Ctrl-C, 143 on SIGTERM, 124 when --max-seconds
 were over. The report is printed in every case.
 """
+
+
+MOST_RANKS = 64
+"""At once: each is a process."""
+ALL, STAGES = "all", "stages"
+
+
+def rank_choice(text: str) -> "tuple[int, ...] | str":
+    """Ranks by their numbers, lowest first, "stages" or "all". Raises ArgumentTypeError."""
+    if text in (ALL, STAGES):
+        return text
+    try:
+        return tuple(sorted({int(number) for number in text.split(",")}))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected numbers of ranks (0 or 0,7), {STAGES} or {ALL}, got {text!r}"
+        ) from None
 
 
 def step_count(text: str) -> "int | str":
@@ -87,9 +109,10 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--gpu", metavar="NAME",
                         help="the chip to simulate; `tally gpus` lists them (default: the one that "
                         "TALLY_GPU names, else H100-SXM)")  # fmt: skip
-    parser.add_argument("--rank", type=int, default=0, metavar="N",
-                        help="of several GPUs (--gpu 8xH100-SXM): the rank to simulate (default "
-                        "0)")  # fmt: skip
+    parser.add_argument("--rank", type=rank_choice, default="stages", metavar="N[,N...]|stages|all",
+                        help="of several GPUs (--gpu 8xH100-SXM): the ranks to simulate (default "
+                        "'stages': rank 0, and the pipeline stages that it sends to and receives "
+                        "from; the other ranks do as these)")  # fmt: skip
     parser.add_argument("--steps", type=step_count, metavar="N|all",
                         help="stop after N training steps in all; 'all' runs the script to its end "
                         "(default: after 2 steps of the same model; the second one is the steady "
@@ -143,6 +166,7 @@ def command(args: argparse.Namespace) -> int:
     # Absolute, since the script may change the directory.
     args.trace_place = place_of(args.output, "-o")
     args.json_place = place_of(args.json, "--json")
+    args.mailbox = be_rank_of(args)
 
     from torchtally.tracer.launchers import launch_of
     from torchtally.tracer.script import Script, check
@@ -155,14 +179,71 @@ def command(args: argparse.Namespace) -> int:
     args.launch = launch_of(script)
     script = args.launch.script if args.launch else script
     check(script)
-    code = trace_script(script, target, args)
+    with ranks_of(args) as args.ranks:
+        code = trace_script(script, target, args)
     if sys.stdout is None or sys.stdout.closed:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for whoever flushes it at the end)
     return code
 
 
+def be_rank_of(args: argparse.Namespace) -> "Mailbox | None":
+    """Of a process that simulates one of several ranks: its trace alone is what is wanted."""
+    if "TALLY_RANK_OF" not in os.environ:
+        return None
+    from torchtally.runs.ranks.supervisor import mailbox_of_this_rank
+    from torchtally.trace.peers import place_of_rank
+
+    mailbox = mailbox_of_this_rank()
+    assert mailbox is not None
+    args.rank, args.json_place = (mailbox.rank,), None
+    args.output = args.trace_place = place_of_rank(args.trace_place, mailbox.rank)
+    args.quiet = args.no_advice = True
+    os.makedirs(os.path.dirname(args.output), exist_ok=True)
+    return mailbox
+
+
+@contextmanager
+def ranks_of(args: argparse.Namespace) -> "Iterator[SimulatedRanks | None]":
+    """All ranks that are simulated; None of a run of one GPU."""
+    from torchtally.runs.ranks.together import SimulatedRanks
+    from torchtally.tracer.session import world_of
+
+    first = args.rank[0] if isinstance(args.rank, tuple) else 0
+    args.world = world_of(args.gpus, first, args.launch)
+    size = args.world.size
+    if args.mailbox is not None:
+        yield SimulatedRanks(args.mailbox, args.trace_place, is_first=False)
+        return
+    asked = ranks_asked(args.rank, size)
+    # What comes on stdin comes once.
+    if size == 1 or args.script == "-" or (asked is not None and len(asked) == 1):
+        yield None
+        return
+    from torchtally.runs.ranks.supervisor import other_ranks
+
+    with other_ranks(args.argv, first, asked) as mailbox:
+        yield SimulatedRanks(mailbox, args.trace_place, is_first=True)
+
+
+def ranks_asked(choice: "tuple[int, ...] | str", size: int) -> "list[int] | None":
+    """By number; None for those that turn out to be needed. Raises UsageError for too many."""
+    if choice == STAGES:
+        return None
+    ranks = list(range(size)) if isinstance(choice, str) else list(choice)
+    if len(ranks) > MOST_RANKS:
+        raise UsageError(
+            f"--rank {ALL}: {size} ranks are {size} processes, and at most {MOST_RANKS} run at "
+            f"once. Name some: --rank 0,{size - 1}, or those that differ: --rank {STAGES}."
+        )
+    if ranks[-1] >= size or ranks[0] < 0:
+        raise UsageError(f"--rank {ranks[-1]}: {size} GPUs have the ranks 0 to {size - 1}")
+    return ranks
+
+
 def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> int:
     """Run the script on the target and report, however it ends. Returns the exit code."""
+    from msgspec.structs import replace
+
     from torchtally.fit.advisor import Advisor
     from torchtally.isolation.run import SUFFIX, folder_beside, isolation
     from torchtally.report.run_progress import RunProgress
@@ -170,7 +251,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     from torchtally.timing.targets import roofline
     from torchtally.tracer.idle import IDLE_EXIT, complaint
     from torchtally.tracer.script import run
-    from torchtally.tracer.session import recording, said_at_start, world_of
+    from torchtally.tracer.session import recording, said_at_start
     from torchtally.tracer.stopper import ScriptOutcome, Stopper
 
     stderr = sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (2>&- closed it)
@@ -191,12 +272,19 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
             os.chdir(started_in)
             try:
                 trace = recording_session.trace(outcome.ending)
+                peers: list[Trace] = []
+                if args.ranks is not None and outcome.ending.kind in ("steps", "exit"):
+                    peers = args.ranks.gather(trace, lambda text: say(text, is_quiet=args.quiet))
+                    trace = replace(trace, peers=tuple(peer.world.rank for peer in peers))
+                elif args.ranks is not None and args.ranks.is_first:
+                    for rank, lines in args.ranks.failures():
+                        print(f"tally: rank {rank} failed:\n{lines}", file=stderr, flush=True)
                 isolated.tidy()
                 run_s = time.monotonic() - started_s
                 # Those that it took, and the one that it could not complete.
                 steps = max(PROBED_STEPS, len(trace.step_ends) + 1)
                 advisor = Advisor(script, target, steps=steps, run_s=run_s, writes=args.writes)
-                report(trace, args, stderr, advisor)
+                report(trace, peers, args, stderr, advisor)
             except TallyError as error:
                 print(f"tally: error: {error}", file=stderr, flush=True)
                 return error.exit_code
@@ -224,10 +312,13 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
             host_clock=args.host_clock,
             written=isolated.written,
             facts=isolated.facts,
-            world=world_of(args.gpus, args.rank, args.launch),
+            world=args.world,
+            exchange=None if args.ranks is None else args.ranks.mailbox,
             variables=args.launch.environment if args.launch else {},
         ) as recording_session,
     ):
+        if args.ranks is not None:
+            args.ranks.mailbox.outside = isolated.suspended
         progress.operators = lambda: recording_session.recorder.clock
         progress.host_operators = lambda: recording_session.recorder.host_operators
         progress.host_bytes = lambda: recording_session.gpu.host_bytes
@@ -246,7 +337,13 @@ def leave_threads_behind(code: int) -> None:
         os._exit(code)
 
 
-def report(trace: "Trace", args: argparse.Namespace, stderr: TextIO, advisor: "Advisor") -> None:
+def report(
+    trace: "Trace",
+    peers: "list[Trace]",
+    args: argparse.Namespace,
+    stderr: TextIO,
+    advisor: "Advisor",
+) -> None:
     """Write the trace, then say what is in it. Says it, too, when the trace cannot be written.
 
     After a run that ended for want of memory, changes are tried that may make it fit.
@@ -265,7 +362,7 @@ def report(trace: "Trace", args: argparse.Namespace, stderr: TextIO, advisor: "A
         trace.save(args.trace_place)
     except TallyError as error:
         failed = error
-    ledger = account(trace, roofline=known_roofline(trace.chip))
+    ledger = account(trace, roofline=known_roofline(trace.chip), peers=peers)
     if not args.quiet:
         page = ledger_report(ledger, file=args.output, columns=args.columns)
         emit(render(page, args.format, look(stderr)), stderr)

@@ -167,6 +167,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.ledger import account
     from torchtally.timing.targets import known_roofline
     from torchtally.trace import Trace
+    from torchtally.trace.peers import load_peers
     from torchtally.work.convention import Convention
 
     say_variants(args.gpu)
@@ -176,7 +177,11 @@ def command(args: argparse.Namespace) -> int:
     is_of_one = args.by is not None or is_drawn(args)
     timed_on = chips[0] if is_of_one and chips else known_roofline(trace.chip)
     ledger = account(
-        trace, convention=Convention(args.convention), roofline=timed_on, step=args.step
+        trace,
+        convention=Convention(args.convention),
+        roofline=timed_on,
+        step=args.step,
+        peers=load_peers(trace, args.file),
     )
     write_report(_report(ledger, chips, args), args, is_beside_files=args.roofline)
     return 0

@@ -83,14 +83,14 @@ def _slots(
     traces: Sequence[Trace], times: Sequence[Sequence[CallTime]], roofline: Roofline
 ) -> tuple[list[tuple[Slot, ...]], int]:
     """Training and evaluation each as if the other was not there: neither fills a queue that the
-    other one would find filled.
+    other one would find filled. Ranks that wait for each other do all in one row.
     """
     evaluation = Phase.EVALUATION
     columns = [[NOTHING] * len(trace.ops) for trace in traces]
     stuck = 0
-    for is_evaluation in (False, True):
+    for chosen in ((False,), (True,)) if len(traces) == 1 else ((False, True),):
         places = [
-            [n for n, op in enumerate(trace.ops) if (op.phase is evaluation) is is_evaluation]
+            [n for n, op in enumerate(trace.ops) if (op.phase is evaluation) in chosen]
             for trace in traces
         ]
         timetable = schedule(

@@ -150,11 +150,18 @@ def _network(step_time: StepTime, world: World) -> str:
     """What the ranks of a run cost each other."""
     network = step_time.network
     assert network is not None
-    exposed = format_fraction(network.exposed_s / step_time.step_s) if step_time.step_s else ""
+    step_s = step_time.step_s
+    exposed = format_fraction(network.exposed_s / step_s) if step_s else ""
+    waiting = ""
+    if network.waiting_s and step_s:
+        waiting = (
+            f" It waits {format_seconds(network.waiting_s)} for other ranks "
+            f"({format_fraction(network.waiting_s / step_s)})."
+        )
     return (
         f"Rank {world.rank} of {world.size}: network {format_seconds(network.busy_s)}, "
         f"{format_fraction(network.hidden_share)} hidden, "
-        f"{format_seconds(network.exposed_s)} exposed ({exposed} of the step)."
+        f"{format_seconds(network.exposed_s)} exposed ({exposed} of the step).{waiting}"
     )
 
 

@@ -16,6 +16,13 @@ class Slot(NamedTuple):
     is_calibrated: bool
     waiting_s: float = 0.0
     """Of `seconds`: for other ranks, which are late."""
+    idle_s: float = 0.0
+    """Of `seconds`: the device idles before it. Known where streams run beside each other."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Of a collective: while nothing computes, and all ranks have come."""
+        return self.seconds - self.waiting_s - self.idle_s
 
 
 NOTHING = Slot(0.0, 0.0, Bound.OVERHEAD, False)

@@ -169,5 +169,6 @@ def slots_on_streams(
             since_launch.clear()
         parts = {kernel.bound: own_s - waiting_s, Bound.BUBBLE: waiting_s, Bound.OVERHEAD: idle_s}
         bound = max(parts, key=parts.__getitem__) if own_s + idle_s > 0 else kernel.bound
-        slots.append(Slot(idle_s + own_s, kernel.seconds, bound, kernel.is_calibrated, waiting_s))
+        seconds = idle_s + own_s
+        slots.append(Slot(seconds, kernel.seconds, bound, kernel.is_calibrated, waiting_s, idle_s))
     return slots

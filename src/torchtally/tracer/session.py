@@ -32,6 +32,7 @@ from torchtally.tracer.recorder import PLACEHOLDER_LIMIT, Recorder, Timekeeper
 from torchtally.tracer.steps import StepLimit, Steps, StepsDone, ignore
 from torchtally.tracer.what_if import stand_ins, unused_changes
 from torchtally.virtual.distributed import rendezvous
+from torchtally.virtual.distributed.exchange import Exchange, Messages
 from torchtally.virtual.kernels import Dispatch
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import apply
@@ -190,6 +191,7 @@ def recording(
     facts: Mapping[str, str] | None = None,
     world: World = World(),  # noqa: B008 (frozen)
     variables: Mapping[str, str] | None = None,
+    exchange: Exchange | None = None,
 ) -> Iterator[Recording]:
     """A virtual GPU that records. `on_step` is called with the number of each completed step, and
     `on_done` when the limit is reached.
@@ -199,7 +201,8 @@ def recording(
     `what_ifs` are changes to try, as `what_if.py` spells them. `prediction` is what
     the script's clocks and `torch.cuda.Event`s answer from; without it those raise, and clocks are
     the host's, as with `host_clock`. `written` lists
-    the script's effects on files; `facts` are more of the run's.
+    the script's effects on files; `facts` are more of the run's. `exchange` is with other ranks
+    that are simulated at the same time.
     """
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     recorder = Recorder(placeholder_limit=placeholder_limit)
@@ -226,6 +229,8 @@ def recording(
         clock,
         unpublished(recorder.effect),
     ):
+        if exchange is not None:
+            device.mode.groups.messages = Messages(exchange)
         if prediction is not None:
             prediction.join(world, device.mode.groups.groups)
         record = Recording(

@@ -17,6 +17,7 @@ from torchtally.work import Kind
 
 COLUMNS = (
     Column("exposed_s", "exposed", Unit.SECONDS),
+    Column("waiting_s", "waiting", Unit.SECONDS),
     Column("network_s", "network", Unit.SECONDS),
     Column("count", "calls", Unit.COUNT),
     Column("name", "collective", Unit.NAME),
@@ -29,6 +30,8 @@ COLUMNS = (
     Column("dtype", "dtype", Unit.NAME, rank=6),
     Column("place", "line", Unit.PLACE),
 )
+SUMMED = 4
+"""The first so many add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class NetworkTime:
     """How long they run, each by itself."""
     exposed_s: float
     """Of the step: while no kernel computes."""
+    waiting_s: float
+    """Of the step: for other ranks that come later, while no kernel computes."""
 
     @property
     def hidden_share(self) -> float:
@@ -56,7 +61,11 @@ def network_time(ledger: Ledger) -> NetworkTime | None:
     if not entries or ledger.roofline is None:
         return None
     slots = [ledger.slot(entry) for entry in entries]
-    return NetworkTime(fsum(slot.kernel_s for slot in slots), fsum(slot.seconds for slot in slots))
+    return NetworkTime(
+        busy_s=fsum(slot.kernel_s for slot in slots),
+        exposed_s=fsum(slot.exposed_s for slot in slots),
+        waiting_s=fsum(slot.waiting_s for slot in slots),
+    )
 
 
 Key = tuple[str, int | None, int, str, Phase, Line | None]
@@ -79,13 +88,13 @@ def collectives(ledger: Ledger) -> Table:
         rows.setdefault(key_of(entry), []).append(entry)
     cells = [row_of(ledger, key, entries) for key, entries in rows.items()]
     cells.sort(key=lambda row: tuple(-cell for cell in row[:2] if isinstance(cell, int | float)))
-    sums = (sum_of(cells, place) for place in range(3))
+    sums = (sum_of(cells, place) for place in range(SUMMED))
     world = ledger.trace.world
     return Table(
         title=f"Collectives of rank {world.rank} of {world.size}",
         columns=COLUMNS,
         rows=tuple(cells),
-        totals=(*sums, *[None] * (len(COLUMNS) - 3)),
+        totals=(*sums, *[None] * (len(COLUMNS) - SUMMED)),
         note=remark(cells),
     )
 
@@ -98,7 +107,8 @@ def row_of(ledger: Ledger, key: Key, entries: list[Entry]) -> tuple[Cell, ...]:
     is_timed = ledger.roofline is not None
     slots = [ledger.slot(entry) for entry in entries]
     return (
-        fsum(slot.seconds for slot in slots) if is_timed else None,
+        fsum(slot.exposed_s for slot in slots) if is_timed else None,
+        fsum(slot.waiting_s for slot in slots) if is_timed else None,
         fsum(slot.kernel_s for slot in slots) if is_timed else None,
         len(entries),
         name,
@@ -133,5 +143,6 @@ def remark(rows: list[tuple[Cell, ...]]) -> Prose:
         return "No collective ran on the device."
     return (
         "Exposed is the part of the step in which nothing computes but the collective runs; the "
-        "rest of its time is hidden behind kernels."
+        "rest of its time is hidden behind kernels. Waiting is for ranks that come later, and in "
+        "neither."
     )

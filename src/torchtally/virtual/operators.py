@@ -136,6 +136,18 @@ def is_elementwise(overload: OpOverload) -> bool:
     )
 
 
+def written_by(name: str, schema: Any) -> frozenset[str]:
+    """Arguments that an operator writes to. Schemas of `c10d` do not say which."""
+    if name.startswith("c10d.") and name.endswith("_"):
+        tensors = [each.name for each in schema.arguments if "Tensor" in str(each.type)]
+        return frozenset([name for name in tensors if name.startswith("output")] or tensors[:1])
+    return frozenset(
+        argument.name
+        for argument in schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
 def learn(
     overload: OpOverload,
     handler: Callable[..., Any] | None = None,
@@ -151,11 +163,7 @@ def learn(
         overload=overload,
         name=name,
         arguments=tuple(argument.name for argument in schema.arguments),
-        written=frozenset(
-            argument.name
-            for argument in schema.arguments
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ),
+        written=written_by(name, schema),
         updated=UPDATED.get(name, frozenset()),
         is_mutating=schema.is_mutable,
         is_inplace=schema.is_mutable

@@ -25,11 +25,14 @@ def stand_ins(mode: VirtualDispatch) -> list[StandIn]:
     def end(group: Any, device: Any) -> VirtualWork:
         first, until = groups.coalescing or 0, mode.observer.clock
         groups.coalescing = None
+        arrivals, groups.arrivals = groups.arrivals, []
         mode.observer.collectives_coalesced(first)
         is_on_device = torch.device(device).type == "cuda"
         stream = communicator_stream(groups.number(group)) if is_on_device else None
 
         def wait() -> None:
+            for arrive in arrivals:
+                arrive()
             if stream is not None:
                 mode.observer.stream_waited(current_stream_number(), stream, until)
 

@@ -18,6 +18,7 @@ from torchtally.trace import communicator_stream
 from torchtally.virtual import values
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
+from torchtally.virtual.distributed.groups import do_nothing
 from torchtally.virtual.distributed.reductions import reduction
 from torchtally.virtual.distributed.work import VirtualWork
 from torchtally.virtual.invocation import Invocation, tensors_in
@@ -233,17 +234,36 @@ def run(mode: VirtualDispatch, call: Invocation, name: str) -> Any:
         tensors = call.inputs
 
     stream = call.stream if is_on_device and not is_blocking(call) else None
-    work = VirtualWork(tensors, waiting(mode, stream, tick + 1))
+    arrive = exchange_message(mode, call, name, group)
+    work = VirtualWork(tensors, waiting(mode, stream, tick + 1, arrive))
     mode.groups.works.append(work)
     if name == "monitored_barrier_":
         return None
     return work.boxed() if returned is None else (returned, work.boxed())
 
 
-def waiting(mode: VirtualDispatch, stream: int | None, until: int) -> Callable[[], None]:
+def exchange_message(
+    mode: VirtualDispatch, call: Invocation, name: str, group: Any
+) -> Callable[[], None]:
+    """Send what another rank that is simulated receives; returns what takes over what it sent."""
+    messages = mode.groups.messages
+    if messages is not None and name == "send":
+        messages.sent(group, call.argument("dst"), arguments(call, "tensors"))
+    if messages is None or name != "recv_":
+        return do_nothing
+    arrive = messages.received(group, call.argument("src"), arguments(call, "tensors"), assign)
+    if mode.groups.coalescing is not None:
+        mode.groups.arrivals.append(arrive)
+    return arrive
+
+
+def waiting(
+    mode: VirtualDispatch, stream: int | None, until: int, arrive: Callable[[], None]
+) -> Callable[[], None]:
     """Has the current stream wait for another; for none of what is done already."""
 
     def wait() -> None:
+        arrive()
         if stream is not None:
             mode.observer.stream_waited(current_stream_number(), stream, until)
 

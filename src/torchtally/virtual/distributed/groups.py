@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from torchtally import torch_private as private
 from torchtally.trace import ProcessGroup, World
+from torchtally.virtual.distributed.exchange import Messages
 from torchtally.virtual.distributed.rendezvous import LocalStore, rendezvous
 from torchtally.virtual.stand_ins import StandIn
 
@@ -69,6 +70,10 @@ class ProcessGroups:
         self._nccl: BackendType | None = None
         self.works: list[Any] = []
         """What collectives returned: C++ calls their methods, and does not keep the objects."""
+        self.messages: Messages | None = None
+        """To and from other ranks that are simulated at the same time."""
+        self.arrivals: list[Callable[[], None]] = []
+        """Of messages that are being issued together: what takes each over."""
         self.coalescing: int | None = None
         """The first tick of the collectives that are being issued together."""
         self.pending: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()

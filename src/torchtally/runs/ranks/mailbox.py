@@ -1,0 +1,156 @@
+"""What simulated ranks tell each other, as files of one folder that each of them can see.
+
+A rank is wanted when another one communicates with it in a way that only it can answer: the next
+stage of a pipeline. A file is written whole or not at all, and never changed. All is done by the
+file system's own functions, outside of the script's isolation.
+"""
+
+import os
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from torchtally.errors import UnsupportedError
+from torchtally.isolation.natives import OS, TIME
+
+VARIABLE = "TALLY_RANK_OF"
+"""Of a rank that the supervisor has started: its number, and the folder."""
+
+POLL_S = 0.005
+SURE_S = 2.0
+"""How long all ranks wait for each other until that is taken to be for ever."""
+UNKNOWN, KNOWN = b"0", b"1"
+
+
+class Mailbox:
+    """The folder, as one rank sees it. `first` is the rank that nobody has to start; `asked` are
+    those that the user named; None: those that are wanted.
+    """
+
+    def __init__(
+        self, folder: Path, rank: int, *, first: int, asked: Collection[int] | None = None
+    ) -> None:
+        self.folder, self.rank, self.first = folder, rank, first
+        self.asked = None if asked is None else frozenset(asked)
+        self._known: set[int] = set()
+        """Ranks that this one has wanted already."""
+        self.outside: Callable[[], AbstractContextManager[Any]] = nullcontext
+        """Within what it returns, this thread sees the file system as it is, not the script's."""
+
+    def simulates(self, rank: int) -> bool:
+        """Whether a rank is there, or can be."""
+        return self.asked is None or rank in self.asked
+
+    def want(self, rank: int) -> None:
+        """Have a rank started, if it is not yet."""
+        if rank in self._known or rank in (self.rank, self.first):
+            return
+        self._known.add(rank)
+        if self.simulates(rank):
+            self._write(f"want-{rank}", b"")
+
+    def wanted(self) -> list[int]:
+        return sorted(self._numbers("want-"))
+
+    def ended(self) -> dict[int, int]:
+        """Exit codes of the ranks that have ended."""
+        return {rank: int(self._read(f"ended-{rank}") or b"1") for rank in self._numbers("ended-")}
+
+    def end(self, rank: int, code: int) -> None:
+        self._write(f"ended-{rank}", str(code).encode())
+
+    def send(self, to: int, key: str, value: bytes | None) -> None:
+        """A message to another rank; None for one whose value is not known."""
+        self._write(self._message(self.rank, to, key), UNKNOWN if value is None else KNOWN + value)
+
+    def receive(self, source: int, key: str) -> bytes | None:
+        """A message that another rank has sent, or will: it is waited for.
+
+        Raises UnsupportedError where it never comes: the rank has ended, or all ranks wait for each
+        other.
+        """
+        self.want(source)
+        name = self._message(source, self.rank, key)
+        message = self._read(name)
+        if message is None:
+            message = self._wait(source, name)
+        return None if message[:1] == UNKNOWN else message[1:]
+
+    def _wait(self, source: int, name: str) -> bytes:
+        waiting = f"waits-{self.rank}"
+        self._write(waiting, name.encode())
+        since_s, seen = TIME.monotonic(), self._circle()
+        try:
+            while (message := self._read(name)) is None:
+                if source in self._numbers("ended-") and self._read(name) is None:
+                    raise UnsupportedError(
+                        f"rank {self.rank} receives from rank {source}, which has ended without "
+                        "sending it: a real run would hang here."
+                    )
+                TIME.sleep(POLL_S)
+                circle = self._circle()
+                if circle is None or circle != seen:
+                    since_s, seen = TIME.monotonic(), circle
+                elif TIME.monotonic() - since_s > SURE_S:
+                    ranks = ", ".join(map(str, sorted(circle)))
+                    raise UnsupportedError(
+                        f"ranks {ranks} all wait to receive from each other: a real run would "
+                        "hang here."
+                    )
+        finally:
+            self._remove(waiting)
+        return message
+
+    def _circle(self) -> dict[int, bytes] | None:
+        """What each rank that runs waits for, where all of them wait in vain."""
+        running = {self.rank, self.first, *self._numbers("want-")}
+        running -= set(self._numbers("ended-"))
+        waits: dict[int, bytes] = {}
+        for rank in running:
+            name = self._read(f"waits-{rank}")
+            if name is None or self._read(name.decode()) is not None:
+                return None
+            waits[rank] = name
+        return waits
+
+    # Files.
+
+    @staticmethod
+    def _message(source: int, to: int, key: str) -> str:
+        return f"message-{source}-{to}-{key}"
+
+    def _numbers(self, prefix: str) -> list[int]:
+        names = OS.listdir(self.folder)
+        return [int(name[len(prefix) :]) for name in names if name.startswith(prefix)]
+
+    def _write(self, name: str, content: bytes) -> None:
+        with self.outside():
+            self._write_whole(name, content)
+
+    def _write_whole(self, name: str, content: bytes) -> None:
+        unfinished = self.folder / f"unfinished-{self.rank}-{name}"
+        descriptor = OS.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            while content:
+                content = content[os.write(descriptor, content) :]
+        finally:
+            os.close(descriptor)
+        OS.rename(unfinished, self.folder / name)
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            descriptor = OS.open(self.folder / name, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            parts = []
+            while part := os.read(descriptor, 1 << 20):
+                parts.append(part)
+            return b"".join(parts)
+        finally:
+            os.close(descriptor)
+
+    def _remove(self, name: str) -> None:
+        with self.outside(), suppress(FileNotFoundError):
+            OS.unlink(self.folder / name)

@@ -1,0 +1,126 @@
+"""`tally run` of a pipeline: its stages run at once, tell each other shapes, and wait."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.run_tally import Run, tally_run
+from tests.warm import warm
+
+PIPELINE = """\
+import os
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+dist.init_process_group("nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+WIDTH = 2048
+layers = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)))
+layers.to(device)
+stage = PipelineStage(layers, rank, size, device)
+schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=lambda out, target: (out - target).sum())
+optimizer = torch.optim.SGD(layers.parameters())
+for step in range(3):
+    batch = torch.ones(4 * 4096, WIDTH, device=device)
+    if rank == 0:
+        schedule.step(batch)
+    elif rank == size - 1:
+        schedule.step(target=batch, losses=[])
+    else:
+        schedule.step()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+CIRCLE = """\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+number = torch.zeros(1, dtype=torch.long, device="cuda")
+dist.recv(number, src=1 - dist.get_rank())
+dist.send(number, dst=1 - dist.get_rank())
+"""
+FAILING = """\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+if dist.get_rank() == 1:
+    raise RuntimeError("the second stage has no data")
+number = torch.zeros(1, dtype=torch.long, device="cuda")
+dist.recv(number, src=1)
+"""
+
+
+def run_of(text: str, tmp_path: Path, *options: str, gpus: int = 2) -> Run:
+    (tmp_path / "train.py").write_text(text)
+    return tally_run("train.py", *options, cwd=tmp_path, gpu=f"{gpus}xH100-SXM")
+
+
+def rows_by_rank(run: Run, cwd: Path) -> list[dict[str, Any]]:
+    command = warm("from torchtally.cli import main\nmain()", "show", str(run.file), "--by", "rank",
+                   "--json")  # fmt: skip
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=True)
+    rows: list[dict[str, Any]] = json.loads(shown.stdout)["rows"]
+    return rows
+
+
+def test_an_unmodified_pipeline_runs_and_waits(tmp_path: Path) -> None:
+    """Its stages are found, and bubbles are the closed form's."""
+    stages = 3
+    run = run_of(PIPELINE, tmp_path, gpus=stages)
+    assert run.code == 0, run.stderr
+    assert run.trace.peers == tuple(range(1, stages))
+    rows = rows_by_rank(run, tmp_path)
+    assert [row["rank"] for row in rows] == [str(rank) for rank in range(stages)]
+    steps = [row["step_s"] for row in rows]
+    assert steps == pytest.approx([steps[0]] * stages, rel=0.02)
+    bubble = (stages - 1) / (4 + stages - 1)
+    # Of equal stages: the first has no gradient of its input to compute, the last one a loss.
+    assert rows[-1]["waiting_s"] / rows[-1]["step_s"] == pytest.approx(bubble, rel=0.15)
+    for row in rows:
+        parts = ("compute_s", "exposed_s", "waiting_s", "idle_s")
+        assert sum(row[part] for part in parts) == pytest.approx(row["step_s"])
+    assert "for other ranks" in run.stderr
+
+
+def test_ranks_that_all_receive_first_are_told(tmp_path: Path) -> None:
+    run = run_of(CIRCLE, tmp_path)
+    assert run.code == 1
+    assert "ranks 0, 1 all wait to receive from each other" in run.stderr
+
+
+def test_a_stage_that_fails_is_shown(tmp_path: Path) -> None:
+    run = run_of(FAILING, tmp_path)
+    assert run.code == 1
+    assert "rank 1, which has ended without sending it" in run.stderr
+    assert "the second stage has no data" in run.stderr
+
+
+def test_ranks_by_number(tmp_path: Path) -> None:
+    """Ranks that do not talk to each other are timed together all the same."""
+    script = (
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "for _ in range(1 + dist.get_rank()):\n"
+        "    torch.ones(4096, 4096, device='cuda') @ torch.ones(4096, 4096, device='cuda')\n"
+        "dist.all_reduce(torch.ones(4096, device='cuda'))\n"
+    )
+    run = run_of(script, tmp_path, "--rank", "0,3", gpus=4)
+    assert run.code == 0, run.stderr
+    rows = rows_by_rank(run, tmp_path)
+    assert [row["rank"] for row in rows] == ["0", "3"]
+    assert rows[0]["waiting_s"] > rows[0]["compute_s"]
+    assert rows[1]["waiting_s"] == 0
+
+
+def test_ranks_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    run = run_of(CIRCLE, tmp_path, "--rank", "0,9")
+    assert run.code == 2
+    assert "2 GPUs have the ranks 0 to 1" in run.stderr
