@@ -13,7 +13,7 @@ import pytest
 from tests.warm import TALLY, warm
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-SCRIPTS = ("train_gpt.py", "train_llama_hf.py")
+SCRIPTS = ("train_gpt.py", "train_llama_hf.py", "train_fsdp.py")
 
 
 def python(folder: Path, *arguments: object) -> str:
@@ -44,6 +44,7 @@ def as_flags(**values: int) -> list[str]:
 GPT = {"layers": 2, "width": 64, "heads": 4, "context": 32, "batch_size": 4}
 LLAMA = {"layers": 2, "width": 64, "hidden": 160, "heads": 4, "kv_heads": 2, "vocabulary": 512,
          "context": 32, "batch_size": 3}  # fmt: skip
+DECODER = {"layers": 2, "width": 64, "heads": 4, "vocabulary": 256, "context": 32, "batch_size": 4}
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -55,13 +56,15 @@ def test_a_script_knows_nothing_of_torchtally(script: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "sizes"), [("train_gpt.py", GPT), ("train_llama_hf.py", LLAMA)], ids=SCRIPTS
+    ("script", "sizes"),
+    [("train_gpt.py", GPT), ("train_llama_hf.py", LLAMA), ("train_fsdp.py", DECODER)],
+    ids=SCRIPTS,
 )
 def test_a_script_runs_for_real(script: str, sizes: dict[str, int], tmp_path: Path) -> None:
     extra = ["--log-every=1"] if script == "train_gpt.py" else []
     printed = python(tmp_path, EXAMPLES / script, *as_flags(**sizes), "--steps=3", *extra)
     losses = [float(line.split("loss ")[1].split(",")[0]) for line in printed.splitlines()]
-    assert len(losses) == 3
+    assert len(losses) == (1 if script == "train_fsdp.py" else 3)
     vocabulary = sizes.get("vocabulary", 256)
     assert all(0.9 < loss / log(vocabulary) < 1.2 for loss in losses)  # it knows nothing yet
 
@@ -113,3 +116,18 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     assert "8192 8192\ntensor([1., 2., 3.], device='cuda:0')\nFalse\n" in printed
     assert "\nTrue " in printed  # the products' FLOPs, by hand
     assert (tmp_path / "train.tally").exists()
+
+
+def test_a_rank_of_fsdp_costs_what_its_formula_says(tmp_path: Path) -> None:
+    """A rank's own FLOPs, its share of the parameters, and what it gathers and reduces of them."""
+    L, d, V = DECODER["layers"], DECODER["width"], DECODER["vocabulary"]
+    S, B, ranks = DECODER["context"], DECODER["batch_size"], 4
+    sizes = as_flags(**DECODER)
+    found = tally(tmp_path, EXAMPLES / "train_fsdp.py", *sizes, f"--gpu={ranks}xH100-SXM")
+    block = 12 * d * d
+    assert found["flops"]["matmul"] == training_flops(L * block + d * V, L * d, S, B * S)
+    elements = L * (block + 2 * d) + 2 * d * V + d
+    assert found["parameters"] == elements
+    assert found["own_parameters"] == elements // ranks
+    assert found["throughput"]["data_parallel_ranks"] == ranks
+    assert found["coverage"]["uncounted"] == []

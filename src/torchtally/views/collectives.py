@@ -12,6 +12,7 @@ from torchtally.timing.roofline.collectives import kind_of
 from torchtally.trace import Phase
 from torchtally.units import Unit
 from torchtally.views.lines import short_place
+from torchtally.views.money import with_something
 from torchtally.views.view import view
 from torchtally.work import Kind
 
@@ -90,13 +91,14 @@ def collectives(ledger: Ledger) -> Table:
     cells.sort(key=lambda row: tuple(-cell for cell in row[:2] if isinstance(cell, int | float)))
     sums = (sum_of(cells, place) for place in range(SUMMED))
     world = ledger.trace.world
-    return Table(
+    table = Table(
         title=f"Collectives of rank {world.rank} of {world.size}",
         columns=COLUMNS,
         rows=tuple(cells),
         totals=(*sums, *[None] * (len(COLUMNS) - SUMMED)),
         note=remark(cells),
     )
+    return with_something(table, optional=("waiting_s",))
 
 
 def row_of(ledger: Ledger, key: Key, entries: list[Entry]) -> tuple[Cell, ...]:
@@ -143,6 +145,5 @@ def remark(rows: list[tuple[Cell, ...]]) -> Prose:
         return "No collective ran on the device."
     return (
         "Exposed is the part of the step in which nothing computes but the collective runs; the "
-        "rest of its time is hidden behind kernels. Waiting is for ranks that come later, and in "
-        "neither."
+        "rest of its time is hidden behind kernels. What a rank waits for others is in neither."
     )
