@@ -14,6 +14,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask
+from torch.testing._internal.two_tensor import TwoTensor
 
 from torchtally import torch_private as private
 from torchtally.torch_private import flex, gpu, groups, lists, names, releases, shards
@@ -747,3 +748,34 @@ def test_the_code_that_shards_knows_the_module_that_it_is_for():
     assert {known[name] for name in ("_pre_backward_hook", "_post_backward_hook")} == {"handle"}
     assert private.whole_elements(torch.ones(3)) == 0
     assert list(private.flat_parameters(torch.nn.Linear(1, 1))) == []
+
+
+def test_where_ranks_agree_on_checkpoints():
+    coordination = private.checkpoint_coordination()
+    assert hasattr(getattr(coordination, private.CHECKPOINT_RANKS), "reduce_scatter")
+    assert private.wrapped_exception(ValueError("x"))[0].args == ("x",)
+    for owner, name in (private.checkpoint_validation(), private.checkpoint_stager()):
+        assert callable(getattr(owner, name))
+    assert private.valid_plan() in ([], True)
+
+
+def test_where_ddp_takes_times():
+    owner, name = private.ddp_statistics()
+    assert owner is torch.distributed.Logger
+    assert callable(getattr(owner, name))
+
+
+def test_a_future_of_tensors_is_one_for_cpp():
+    tensor = torch.ones(2)
+    assert private.done_future([tensor]).value()[0] is tensor
+    assert private.done_future([]).value() == []
+
+
+def test_the_tensors_that_a_wrapper_holds():
+    wrapped = TwoTensor(torch.ones(2), torch.zeros(2))
+    assert private.names_inside(wrapped) == ["a", "b"]
+    assert private.names_inside(torch.ones(2)) == []
+    doubled = private.with_inside(wrapped, lambda held: held + 1)
+    assert isinstance(doubled, TwoTensor)
+    assert (doubled.a.tolist(), doubled.b.tolist()) == ([2, 2], [1, 1])
+    assert private.with_inside(torch.ones(1), lambda held: held + 1).tolist() == [2]

@@ -1,5 +1,6 @@
 """TorchScript: what is compiled runs as Python, with devices as Python sees them."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,14 @@ def test_a_real_script_file_runs_on_the_host_and_is_refused_on_the_gpu(tmp_path:
         assert torch.jit.load(path)(torch.zeros(8, 4)).shape == (8, 2)
         with pytest.raises(UnsupportedError, match=r"torch\.jit\.load runs it in C\+\+"):
             torch.jit.load(path, map_location="cuda")
+
+
+def test_a_class_of_torchs_own_is_compiled_in_its_own_module():
+    """Functional optimizers, which a hook of DDP imports: their names are those of their module."""
+
+    def script() -> None:
+        from torch.distributed.optim import functional_sgd
+
+        importlib.reload(functional_sgd)
+
+    traced(script)

@@ -73,6 +73,60 @@ WRAP_FUNCTIONAL = "_maybe_wrap_tensor"
 """There: makes a tensor of a collective one that waits when it is first used."""
 
 
+def done_future(tensors: list[torch.Tensor]) -> Any:
+    """A future that is done, of C++'s type of such a list; those made in Python are of `object`."""
+    if tensors:
+        return torch._C.fork(lambda: tensors)
+    future: Any = torch.futures.Future()  # the type of an empty list is none
+    future.set_result(tensors)
+    return future
+
+
+CHECKPOINT_RANKS = "_DistWrapper"
+"""There: what ranks tell each other of a distributed checkpoint."""
+
+
+def checkpoint_coordination() -> ModuleType:
+    """Where ranks agree on what each writes (`torch.distributed.checkpoint.utils`)."""
+    import torch.distributed.checkpoint.utils as module
+
+    return module
+
+
+def wrapped_exception(error: BaseException) -> Any:
+    """An exception as ranks send it to each other."""
+    return checkpoint_coordination()._wrap_exception(error)
+
+
+def checkpoint_validation() -> PrivateName:
+    """The check that the plans of all ranks cover every tensor once: (plans, metadata) to errors.
+
+    Older releases say whether they do.
+    """
+    import torch.distributed.checkpoint.default_planner as module
+
+    return PrivateName(module, "_validate_global_plan")
+
+
+def valid_plan() -> Any:
+    """What that check says of plans without errors."""
+    from torch.distributed.checkpoint.metadata import Metadata
+
+    return getattr(*checkpoint_validation())([], Metadata({}))
+
+
+def checkpoint_stager() -> PrivateName:
+    """What copies a tensor to the host for `async_save`."""
+    from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+
+    return PrivateName(StateDictStager, "_offload_tensor")
+
+
+def ddp_statistics() -> PrivateName:
+    """Where DDP takes the times of a step, with a clock for CPU and CUDA alone."""
+    return PrivateName(torch._C._distributed_c10d.Logger, "set_runtime_stats_and_log")
+
+
 def dtensor_shapes() -> PrivateName:
     """What makes the fake tensors on which DTensor finds the shapes of a result."""
     import torch.distributed.tensor._op_schema as module

@@ -197,6 +197,32 @@ def tensors_inside(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [plain for held in held_tensors for plain in tensors_inside(held)]
 
 
+def names_inside(tensor: torch.Tensor) -> list[str]:
+    """Attributes in which a wrapper subclass holds its tensors, and its device mesh."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return []
+    names: list[str] = tensor.__tensor_flatten__()[0]
+    return names
+
+
+def with_inside(
+    tensor: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """A tensor of the same class that holds other tensors; a plain one is another itself."""
+    if type(tensor) in PLAIN_TENSORS or not is_traceable_wrapper_subclass(tensor):
+        return function(tensor)
+    names, context = tensor.__tensor_flatten__()
+    held = {name: getattr(tensor, name) for name in names}
+    inner = {
+        name: with_inside(value, function) if isinstance(value, torch.Tensor) else value
+        for name, value in held.items()
+    }
+    result: torch.Tensor = type(tensor).__tensor_unflatten__(
+        inner, context, tensor.shape, tensor.stride()
+    )
+    return result
+
+
 def unwrap(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor below `torch.func` transforms' wrappers, itself when there are none."""
     functorch = torch._C._functorch

@@ -78,15 +78,19 @@ DISTRIBUTED = {
         torch._C._distributed_c10d.Backend
         torch._C._distributed_c10d.FakeProcessGroup._create_internal
         torch._C._distributed_c10d.FakeProcessGroup._set_sequence_number_for_group
-        torch._C._distributed_c10d._resolve_process_group
+        torch._C._distributed_c10d._resolve_process_group torch._C.fork
         torch.distributed.distributed_c10d._create_process_group_wrapper
-        torch.distributed.distributed_c10d._store_based_barrier""",
+        torch.distributed.distributed_c10d._store_based_barrier
+        torch._C._distributed_c10d.Logger.set_runtime_stats_and_log""",
 }
 """The same in a build that has torch.distributed."""
 
 LATER = {
     "torch.nested._internal.sdpa": "attention of jagged nested tensors",
     "torch.distributed._functional_collectives": "collectives that return new tensors",
+    "torch.distributed.checkpoint._state_dict_stager": "distributed checkpoints",
+    "torch.distributed.checkpoint.default_planner": "distributed checkpoints",
+    "torch.distributed.checkpoint.utils": "distributed checkpoints",
     "torch.distributed.tensor._op_schema": "DTensor",
     "torch.distributed.tensor._sharding_prop": "DTensor",
     "torch.utils.checkpoint": "recomputation",

@@ -57,7 +57,9 @@ class Target:
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    virtual = virtual_of(private.unwrap(tensor))
+    """A wrapper subclass (DTensor) is where the tensors are that it holds."""
+    held = private.tensors_inside(private.unwrap(tensor))
+    virtual = virtual_of(held[0]) if held else None
     return virtual is not None and isinstance(virtual.home, DeviceMemory)
 
 

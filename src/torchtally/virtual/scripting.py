@@ -66,6 +66,9 @@ class Scripting:
         def compiled(obj: Any = None, *args: Any, **kwargs: Any) -> Any:
             itself = kwargs.get("func", kwargs.get("mod")) if obj is None else obj
             if sys._getframe(1).f_globals["__name__"].startswith("torch."):
+                if native is NATIVE_SCRIPT:
+                    # It looks names up in the frame that called it, which is one further up.
+                    kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
                 return native(itself, *args, **kwargs)
             self.mode.observer.note(NOTE)
             if isinstance(itself, nn.Module) and not isinstance(itself, torch.jit.ScriptModule):
@@ -75,7 +78,7 @@ class Scripting:
         return compiled
 
 
-NATIVE_SAVE = torch.jit.save
+NATIVE_SAVE, NATIVE_SCRIPT = torch.jit.save, torch.jit.script
 
 
 def save(m: Any, f: Any, _extra_files: Any = None) -> None:

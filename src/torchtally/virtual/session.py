@@ -16,14 +16,29 @@ from torchtally.memory.allocator import AllocatorSettings, CachingAllocator
 from torchtally.memory.workspace import context_bytes
 from torchtally.torch_private import releases
 from torchtally.trace import World
-from torchtally.virtual import attention, kernels, nested, sparse, special, value_shapes
+from torchtally.virtual import (
+    attention,
+    gradients,
+    kernels,
+    nested,
+    sparse,
+    special,
+    value_shapes,
+)
 from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import Compiling
 from torchtally.virtual.cuda import CudaModule
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.device_query import DeviceQuery
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
-from torchtally.virtual.distributed import coalescing, collectives, dtensor, objects, reductions
+from torchtally.virtual.distributed import (
+    checkpoints,
+    coalescing,
+    collectives,
+    dtensor,
+    objects,
+    reductions,
+)
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.flex_attention import FlexAttention
 from torchtally.virtual.observer import NullObserver, Observer
@@ -63,19 +78,19 @@ class VirtualGPU:
 
     @property
     def allocated_bytes(self) -> int:
-        return self.mode.gpus[0].allocated_bytes
+        return sum(gpu.allocated_bytes for gpu in self.mode.gpus)
 
     @property
     def peak_allocated_bytes(self) -> int:
-        return self.mode.gpus[0].peak_allocated_bytes
+        return max(gpu.peak_allocated_bytes for gpu in self.mode.gpus)
 
     @property
     def reserved_bytes(self) -> int:
-        return self.mode.gpus[0].reserved_bytes
+        return sum(gpu.reserved_bytes for gpu in self.mode.gpus)
 
     @property
     def peak_reserved_bytes(self) -> int:
-        return self.mode.gpus[0].peak_reserved_bytes
+        return max(gpu.peak_reserved_bytes for gpu in self.mode.gpus)
 
 
 _active = threading.Lock()
@@ -259,6 +274,7 @@ def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
                 *reductions.stand_ins(),
                 *objects.stand_ins(),
                 *coalescing.stand_ins(mode),
+                *checkpoints.stand_ins(),
             ]
         )
     )
@@ -282,6 +298,7 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
 
     return [
         *TensorMethods(mode).stand_ins(),
+        *gradients.stand_ins(mode),
         *Factories(mode).stand_ins(),
         *CudaModule(mode, target).stand_ins(),
         *Saving(mode).stand_ins(),

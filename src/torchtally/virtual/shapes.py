@@ -314,6 +314,46 @@ SHAPES |= dict.fromkeys(
 )
 
 
+# Batch normalisation across devices (nn.SyncBatchNorm) in pieces: native/cuda/Normalization.cuh.
+
+
+def statistics_of(x: Tensor) -> Tensor:
+    """One for each channel, in the type that CUDA accumulates in."""
+    halves = (torch.float16, torch.bfloat16)
+    return x.new_empty(x.shape[1], dtype=torch.float32 if x.dtype in halves else x.dtype)
+
+
+def two_statistics(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return statistics_of(x), statistics_of(x)
+
+
+SHAPES |= dict.fromkeys(
+    (
+        aten.batch_norm_stats.default,
+        aten.batch_norm_update_stats.default,
+        aten.batch_norm_gather_stats.default,
+        aten.batch_norm_gather_stats_with_counts.default,
+    ),
+    two_statistics,
+)
+SHAPES[aten.batch_norm_elemt.default] = like_argument(0)
+SHAPES[aten.batch_norm_backward_elemt.default] = like_argument(1)
+
+
+@shape_of(aten.batch_norm_backward_reduce.default)
+def batch_norm_backward_reduce(
+    grad: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight: Any,
+    input_g: bool, weight_g: bool, bias_g: bool,
+) -> Any:  # fmt: skip
+    """The sums for the gradient of the input, then the gradients of weight and bias."""
+
+    def of_weight(is_wanted: bool) -> Any:
+        return torch.empty_like(weight) if weight is not None and is_wanted else None
+
+    sums = two_statistics(x) if input_g else (None, None)
+    return *sums, of_weight(weight_g), of_weight(bias_g)
+
+
 # Linear algebra. M, N: rows and columns. R: right-hand sides. Batches come before.
 
 

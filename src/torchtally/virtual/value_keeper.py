@@ -58,7 +58,7 @@ class ValueKeeper:
                 overwrite(call)
             elif call.operator.may_give_facts:
                 give_derived(outputs, call)
-            if call.operator.updated and call.argument("training"):
+            if call.operator.updated and is_training(call):
                 forget(call, call.operator.updated)
             # A host leaf's gradient has to be on the CPU: the engine compares devices
             # (`validate_outputs`, torch/csrc/autograd/engine.cpp).
@@ -175,6 +175,11 @@ def give_derived(outputs: Sequence[Tensor], call: Invocation) -> None:
     for tensor, facts in zip(outputs, each, strict=False):
         if facts is not None:
             keep_facts(tensor, *settled(facts, call.virtuals))
+
+
+def is_training(call: Invocation) -> bool:
+    """An operator without the argument is called in training alone."""
+    return "training" not in call.operator.arguments or bool(call.argument("training"))
 
 
 def overwrite(call: Invocation) -> None:

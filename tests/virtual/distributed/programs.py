@@ -123,11 +123,10 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-def main(device: str, names: list[str]) -> None:
-    """As a script would: a process group, then each program."""
+def main(device: str, program: Program) -> None:
+    """As a script would: a process group, then the program."""
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    for name in names:
-        PROGRAMS[name](device)
+    program(device)
     dist.destroy_process_group()

@@ -11,13 +11,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchtally
 from tests.train.ranks.processes import on_ranks
-from tests.virtual.distributed.programs import PROGRAMS, main
+from tests.virtual.distributed import programs
+from tests.virtual.distributed.programs import main
+from tests.virtual.distributed.replicas import REPLICAS
+from tests.virtual.distributed.shards import SHARDS
 from torchtally.trace import Trace
 from torchtally.work import Kind, cost_of
 
 Collectives = Counter[tuple[str, tuple[int, ...], int]]
 """(operator, ranks of its group, bytes of all its tensors) and how often."""
+PROGRAMS = programs.PROGRAMS | REPLICAS | SHARDS
 SIZE = 4
+ALIKE = {"c10d.allgather_": "c10d._allgather_base_"}
+"""On the CPU, FSDP1 gathers into a list (`FlatParamHandle._all_gather_flat_param`)."""
 NOT_COUNTED = ("wait_tensor", "_wrap_tensor_autograd")
 """They communicate nothing."""
 
@@ -41,6 +47,7 @@ class Counting(TorchDispatchMode):
         name = func.name().split(".")[0].replace("::", ".")
         if name.startswith(("c10d.", "_c10d_functional.")) and not name.endswith(NOT_COUNTED):
             arguments = (*args, *(kwargs or {}).values())
+            name = ALIKE.get(name, name)
             self.counts[name, ranks_of(arguments), tensor_bytes(arguments)] += 1
         return func(*args, **(kwargs or {}))
 
@@ -79,7 +86,7 @@ def real() -> list[dict[str, Collectives]]:
 
 def simulated(name: str, rank: int) -> Collectives:
     trace: Trace = torchtally.run(
-        lambda: main("cuda", [name]), gpu=f"{SIZE}xH100-SXM", rank=rank, writes="real"
+        lambda: main("cuda", PROGRAMS[name]), gpu=f"{SIZE}xH100-SXM", rank=rank, writes="real"
     )
     counts: Collectives = Counter()
     for op in trace.ops:
@@ -88,7 +95,8 @@ def simulated(name: str, rank: int) -> Collectives:
             group = call.literal("group")
             assert isinstance(group, int)
             tensors_bytes = sum(spec.elements * spec.itemsize_bytes for spec in call.inputs)
-            counts[call.name, trace.groups[group].ranks, tensors_bytes] += 1
+            name = ALIKE.get(call.name, call.name)
+            counts[name, trace.groups[group].ranks, tensors_bytes] += 1
     return counts
 
 

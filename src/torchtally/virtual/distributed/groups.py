@@ -135,6 +135,8 @@ class ProcessGroups:
             StandIn(*names["leave_split"], lambda backend, device: None, is_new=True),
             StandIn(*names["number"], lambda backend: None),
             StandIn(*names["barrier"], lambda *args, **kwargs: None),
+            # DDP's logger has no clock for what C++ takes for meta tensors, and warns of it.
+            StandIn(*private.ddp_statistics(), lambda logger: None),
             # TORCH_DISTRIBUTED_DEBUG=DETAIL checks collectives between ranks.
             StandIn(*names["wrap_for_debugging"], lambda wrapped_pg, **kwargs: wrapped_pg),
         ]

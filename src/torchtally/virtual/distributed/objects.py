@@ -29,12 +29,11 @@ def scatter_object_list(native: Callable[..., Any]) -> Callable[..., Any]:
     """Where another rank has the objects, this one gets None."""
 
     def scatter(
-        output: list[Any], objects: Any = None, src: int | None = None, group: Any = None,
-        *args: Any, **kwargs: Any,
+        scatter_object_output_list: list[Any], scatter_object_input_list: Any = None,
+        src: int | None = None, group: Any = None, group_src: int | None = None,
     ) -> Any:  # fmt: skip
-        kwargs.pop("group_src", None)
-        given = objects or [None] * dist.get_world_size(group)
-        return native(output, given, dist.get_rank(), group, *args, **kwargs)
+        given = scatter_object_input_list or [None] * dist.get_world_size(group)
+        return native(scatter_object_output_list, given, dist.get_rank(), group)
 
     return scatter
 

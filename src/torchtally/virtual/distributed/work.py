@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed import Work
+
+from torchtally import torch_private as private
 
 
 class VirtualWork(Work):
@@ -46,7 +47,8 @@ class VirtualWork(Work):
         return None
 
     def get_future(self) -> Any:
-        """Done, with the tensors, which DDP's reducer reads (torch/csrc/distributed/c10d)."""
-        future: Any = torch.futures.Future()
-        future.set_result(self.result())
-        return future
+        """Done, with the tensors, which DDP's reducer reads (torch/csrc/distributed/c10d).
+
+        Of the type `List[Tensor]`, which C++ hooks ask for.
+        """
+        return private.done_future(self.result())
