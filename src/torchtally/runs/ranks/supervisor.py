@@ -6,6 +6,7 @@ the first rank's process does.
 
 import os
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,27 +44,37 @@ def other_ranks(
 
     On leaving it they are ended.
     """
-    with tempfile.TemporaryDirectory(prefix="tally-ranks-") as name:
-        folder = Path(name)
-        wanted = None if asked is None else tuple(asked)
-        request = RanksRequest(arguments=tuple(arguments), first=rank, asked=wanted)
-        (folder / ARGUMENTS).write_bytes(msgspec.json.encode(request))
-        lifeline, our_end = os.pipe()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "torchtally.runs.ranks.supervisor", name, str(lifeline)],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[lifeline],
-            start_new_session=True,
-        )
-        os.close(lifeline)
-        mailbox = Mailbox(folder, rank, first=rank, asked=asked)
-        try:
+    # Not a TemporaryDirectory: the script's end would remove it, by the exit handlers it runs.
+    folder = Path(tempfile.mkdtemp(prefix="tally-ranks-"))
+    try:
+        with _supervisor(folder, arguments, rank, asked) as mailbox:
             for other in asked or ():
                 mailbox.want(other)
             yield mailbox
-        finally:
-            os.close(our_end)
-            process.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _supervisor(
+    folder: Path, arguments: Sequence[str], rank: int, asked: Collection[int] | None
+) -> Iterator[Mailbox]:
+    wanted = None if asked is None else tuple(asked)
+    request = RanksRequest(arguments=tuple(arguments), first=rank, asked=wanted)
+    (folder / ARGUMENTS).write_bytes(msgspec.json.encode(request))
+    lifeline, our_end = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchtally.runs.ranks.supervisor", str(folder), str(lifeline)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[lifeline],
+        start_new_session=True,
+    )
+    os.close(lifeline)
+    try:
+        yield Mailbox(folder, rank, first=rank, asked=asked)
+    finally:
+        os.close(our_end)
+        process.wait()
 
 
 def mailbox_of_this_rank() -> Mailbox | None:
