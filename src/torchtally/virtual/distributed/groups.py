@@ -133,6 +133,7 @@ class ProcessGroups:
             # From 2.15 on a group of a group's ranks is split from it; ranks outside say so.
             StandIn(*names["split"], split, is_new=True),
             StandIn(*names["leave_split"], lambda backend, device: None, is_new=True),
+            StandIn(*names["set_timeout"], lambda backend, timeout: None, is_new=True),
             StandIn(*names["number"], lambda backend: None),
             StandIn(*names["barrier"], lambda *args, **kwargs: None),
             # DDP's logger has no clock for what C++ takes for meta tensors, and warns of it.
