@@ -36,6 +36,8 @@ def group_names() -> dict[str, PrivateName]:
         "split": PrivateName(idle_backend, "split"),
         "leave_split": PrivateName(idle_backend, "perform_nocolor_split"),
         "set_timeout": PrivateName(idle_backend, "_set_default_timeout"),
+        "group_start": PrivateName(idle_backend, "_group_start"),
+        "group_end": PrivateName(idle_backend, "_group_end"),
         "number": PrivateName(idle_backend, "_set_sequence_number_for_group"),
         "barrier": PrivateName(module, "_store_based_barrier"),
         "wrap_for_debugging": PrivateName(module, "_create_process_group_wrapper"),

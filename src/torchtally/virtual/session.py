@@ -240,6 +240,7 @@ def _activate(
     stack.enter_context(torch.serialization.safe_globals([rebuild_virtual_tensor]))
     stack.enter_context(send_zeros_to_processes())
     stack.enter_context(private.lift_cpu_tensors_only())
+    mode.groups.note = mode.observer.note
     mode.groups.prepare = lambda: prepare_groups(stack, mode)
     processes = ScriptProcesses(mode.groups.world)
     stand_ins = [*_table(mode, target, autocast), *processes.stand_ins()]

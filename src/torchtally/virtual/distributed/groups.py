@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torchtally import torch_private as private
 from torchtally.trace import ProcessGroup, World
 from torchtally.virtual.distributed.exchange import Messages
-from torchtally.virtual.distributed.rendezvous import LocalStore, rendezvous
+from torchtally.virtual.distributed.rendezvous import rendezvous_at
+from torchtally.virtual.distributed.stores import store_of
 from torchtally.virtual.stand_ins import StandIn
 
 NCCL_TIMEOUT = timedelta(minutes=10)
@@ -65,6 +66,8 @@ class ProcessGroups:
         self.is_prepared = False
         self.prepare: Callable[[], None] = do_nothing
         """Called before the first group is made; set by the session."""
+        self.note: Callable[[str], None] = lambda text: None
+        """Tells the report; set by the session."""
         self.groups: list[ProcessGroup] = []
         self._numbers: dict[str, int] = {}
         self._nccl: BackendType | None = None
@@ -108,6 +111,7 @@ class ProcessGroups:
         nccl.groups = gloo.groups = self
         self._nccl = nccl
         names = private.group_names()
+        store = store_of(self.world.size, self.note)
 
         def split(backend: Any, store: Any, ranks: list[int], options: Any) -> Any:
             """The backend of a group of some of a group's ranks, this one among them."""
@@ -124,9 +128,9 @@ class ProcessGroups:
                     ("ProcessGroupNCCLLazy", nccl),
                     ("ProcessGroupGloo", gloo),
                     ("is_nccl_available", lambda: True),
-                    ("TCPStore", LocalStore),
-                    ("FileStore", LocalStore),
-                    ("rendezvous", rendezvous),
+                    ("TCPStore", store),
+                    ("FileStore", store),
+                    ("rendezvous", rendezvous_at(store)),
                     ("default_pg_nccl_timeout", NCCL_TIMEOUT),
                 )
             ),
@@ -135,6 +139,9 @@ class ProcessGroups:
             StandIn(*names["leave_split"], lambda backend, device: None, is_new=True),
             StandIn(*names["set_timeout"], lambda backend, timeout: None, is_new=True),
             StandIn(*names["number"], lambda backend: None),
+            # Of NCCL alone, which torch calls to abort.
+            StandIn(*names["group_start"], lambda backend: None, is_new=True),
+            StandIn(*names["group_end"], lambda backend: None, is_new=True),
             StandIn(*names["barrier"], lambda *args, **kwargs: None),
             # DDP's logger has no clock for what C++ takes for meta tensors, and warns of it.
             StandIn(*private.ddp_statistics(), lambda logger: None),

@@ -1,13 +1,12 @@
-"""How ranks find each other: torchrun's environment, and stores that ask nobody."""
+"""How ranks find each other: torchrun's environment, and a rendezvous without a network."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
-import torch.distributed as dist
-
 from torchtally.trace import World
+from torchtally.virtual.distributed.stores import LocalStore
 
 MASTER_PORT = 29500
 """torchrun's default."""
@@ -34,25 +33,17 @@ def environment(world: World) -> dict[str, str]:
     }
 
 
-class LocalStore(dist.HashStore):  # type: ignore[name-defined,misc]
-    """Stands for every store that ranks share: what a rank sets, it finds; nobody waits."""
+def rendezvous_at(store: type[LocalStore]) -> Callable[..., Iterator[tuple[LocalStore, int, int]]]:
+    """Stands for torch.distributed.rendezvous: (store, rank, size) at once."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
+    def rendezvous_there(url: str, *args: Any, **kwargs: Any) -> Any:
+        yield store(), *rank_and_size(url, *args, **kwargs)
 
-    def wait(self, *args: Any) -> None:
-        """The keys of other ranks are taken to be there."""
-
-    def get(self, key: str) -> bytes:
-        """Of a key that another rank would have set: nothing."""
-        value: bytes = super().get(key) if self.check([key]) else b""
-        return value
+    return rendezvous_there
 
 
-def rendezvous(
-    url: str, rank: int = -1, world_size: int = -1, **kwargs: Any
-) -> Iterator[tuple[LocalStore, int, int]]:
-    """Stands for torch.distributed.rendezvous: (store, rank, size) at once, without a network.
+def rank_and_size(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) -> tuple[int, int]:
+    """As torch.distributed.rendezvous finds them.
 
     Raises ValueError where neither arguments nor url nor environment say rank and size, in torch's
     words (torch/distributed/rendezvous.py).
@@ -72,4 +63,4 @@ def rendezvous(
             )
         return int(os.environ[variable])
 
-    yield LocalStore(), number(rank, "rank"), number(world_size, "world_size")
+    return number(rank, "rank"), number(world_size, "world_size")
