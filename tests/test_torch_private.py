@@ -780,3 +780,10 @@ def test_the_tensors_that_a_wrapper_holds():
     assert isinstance(doubled, TwoTensor)
     assert (doubled.a.tolist(), doubled.b.tolist()) == ([2, 2], [1, 1])
     assert private.with_inside(torch.ones(1), lambda held: held + 1).tolist() == [2]
+
+
+def test_products_fused_with_collectives_have_a_composition():
+    module = private.symmetric_memory()
+    for name, composed in private.FUSED_COLLECTIVES.items():
+        assert hasattr(torch.ops.symm_mem, name)
+        assert callable(getattr(module, composed))

@@ -125,6 +125,25 @@ def checkpoint_stager() -> PrivateName:
     return PrivateName(StateDictStager, "_offload_tensor")
 
 
+def symmetric_memory() -> ModuleType:
+    """Memory that ranks read of each other (`torch.distributed._symmetric_memory`)."""
+    import torch.distributed._symmetric_memory as module
+
+    return module
+
+
+FUSED_COLLECTIVES = {
+    name: f"_{name}_fallback"
+    for name in (
+        "fused_all_gather_matmul",
+        "fused_all_gather_scaled_matmul",
+        "fused_matmul_reduce_scatter",
+        "fused_scaled_matmul_reduce_scatter",
+    )
+}
+"""Operators of `symm_mem`, and the functions there that compose them of others."""
+
+
 def ddp_statistics() -> PrivateName:
     """Where DDP takes the times of a step, with a clock for CPU and CUDA alone."""
     return PrivateName(torch._C._distributed_c10d.Logger, "set_runtime_stats_and_log")

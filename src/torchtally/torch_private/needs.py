@@ -91,6 +91,7 @@ LATER = {
     "torch.distributed.checkpoint._state_dict_stager": "distributed checkpoints",
     "torch.distributed.checkpoint.default_planner": "distributed checkpoints",
     "torch.distributed.checkpoint.utils": "distributed checkpoints",
+    "torch.distributed._symmetric_memory.__init__": "asynchronous tensor parallelism",
     "torch.distributed.tensor._op_schema": "DTensor",
     "torch.distributed.tensor._sharding_prop": "DTensor",
     "torch.utils.checkpoint": "recomputation",

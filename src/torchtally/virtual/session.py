@@ -38,6 +38,7 @@ from torchtally.virtual.distributed import (
     dtensor,
     objects,
     reductions,
+    symmetric,
 )
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.flex_attention import FlexAttention
@@ -267,6 +268,7 @@ def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
     to import.
     """
     collectives.register()
+    symmetric.register()
     stack.callback(private.forget_process_groups)
     stack.enter_context(
         apply(
@@ -276,6 +278,7 @@ def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
                 *objects.stand_ins(),
                 *coalescing.stand_ins(mode),
                 *checkpoints.stand_ins(),
+                *symmetric.stand_ins(),
             ]
         )
     )
