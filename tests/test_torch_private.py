@@ -747,6 +747,7 @@ def test_the_code_that_shards_knows_the_module_that_it_is_for():
     known = {code.co_name: variable for code, variable in served._owners.items()}
     assert {known[name] for name in ("unshard", "post_backward", "wait_for_unshard")} == {"self"}
     assert {known[name] for name in ("_pre_backward_hook", "_post_backward_hook")} == {"handle"}
+    assert private.class_name(torch.nn.Linear(1, 1)) == "Linear"
     assert private.whole_elements(torch.ones(3)) == 0
     assert list(private.flat_parameters(torch.nn.Linear(1, 1))) == []
 

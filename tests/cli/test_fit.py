@@ -323,3 +323,54 @@ def _parser() -> FitParser:
     actions: Any = parser(["fit"])._subparsers
     made: FitParser = actions._group_actions[0].choices["fit"]
     return made
+
+
+SHARDED = """\
+import sys
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("nccl")
+layers = [torch.nn.Linear(32768, 32768, bias=False, device="meta") for _ in range(int(sys.argv[1]))]
+model = torch.nn.Sequential(*layers)
+for layer in layers:
+    fully_shard(layer)
+fully_shard(model)
+model.to_empty(device="cuda")
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(2):
+    model(torch.ones(1, 32768, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_search_on_a_cluster(script: Path) -> None:
+    """A layer is 4 GiB. A rank of eight has an eighth of its parameters and gradients, 1 GiB, and
+    a few layers whole: far more of them fit than on one GPU.
+    """
+    script.write_text(SHARDED)
+    options = (
+        "--vary",
+        "{}",
+        "--margin",
+        "10%",
+        "--multiple-of",
+        "16",
+        "--from",
+        "32",
+        "--to",
+        "64",
+        "--format",
+        "json",
+    )
+    run = tally_fit(script.parent, *options, "--gpu", "8xH100-SXM")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["chips"][0]["largest"] == 48
+
+
+def test_clusters_of_different_sizes(script: Path) -> None:
+    run = tally_fit(script.parent, "--vary", "--batch={}", "--gpu", "8xH100-SXM", "--gpu", "H200")
+    assert run.returncode == 2
+    assert "clusters of different sizes" in run.stderr

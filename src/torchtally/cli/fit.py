@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchtally.cli.arguments import (
     RunParser,
@@ -15,9 +15,10 @@ from torchtally.cli.arguments import (
 )
 from torchtally.cli.chip_names import gpu_or_default, say_variants
 from torchtally.cli.output import add_format, write_report
+from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
-    from torchtally.chips import Chip
+    from torchtally.chips import Cluster
 
 NAME = "fit"
 SUMMARY = "find the largest batch size (or any other number) that fits a GPU"
@@ -29,6 +30,7 @@ Everything tally does not know goes to the script; after -- everything does:
 
 examples:
   tally fit train.py --vary "--batch_size={}" --gpu H100-SXM
+  tally fit fsdp.py --vary "--batch_size={}" --gpu 16x8xH100-SXM
   tally fit train.py --vary "--seq-len {}" --multiple-of 64 --gpu A100-SXM
   tally fit train.py --config a.yaml --vary "train.batch={}" --gpu all
   tally fit -m mypackage.train --vary "--layers={}" --margin 2GiB --gpu H200
@@ -85,8 +87,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         help='the argument of the script, with {} for the number: "--batch_size={}"; in place of '
         "the script's own of that name, if there is one")  # fmt: skip
     add("--gpu", metavar="NAME", action="append", default=[],
-        help="the chip; several, or `all`, for a table (`tally gpus` lists them); default: what "
-        "TALLY_GPU names, else H100-SXM")  # fmt: skip
+        help="the chip, or a cluster of them; several, or `all`, for a table (`tally gpus` lists "
+        "them); default: what TALLY_GPU names, else H100-SXM")  # fmt: skip
     add("--from", dest="low", type=positive_count, default=1, metavar="N",
         help="the smallest value (default 1)")  # fmt: skip
     add("--to", dest="high", type=positive_count, default=1 << 20, metavar="N",
@@ -135,12 +137,11 @@ def command(args: argparse.Namespace) -> int:
     values = Values(args.low, args.high, args.multiple_of)
     names = args.gpu or [gpu_or_default(None, is_quiet=args.quiet)]
     say_variants(args.gpu, is_quiet=args.quiet)
-    searches = [search_of(chip, values, margin) for chip in chips_named(names)]
+    clusters = clusters_named(names)
+    searches = [search_of(cluster.chip, values, margin) for cluster in clusters]
     searches.sort(key=lambda search: search.chip.total_memory_bytes)
     ours = ProbeRequest(
-        script=args.module or args.script,
-        arguments=tuple(args.script_arguments),
-        is_module=args.module is not None,
+        **script_of(args, clusters[0]),
         gpu="",
         steps=args.steps,
         max_seconds=args.max_seconds,
@@ -167,10 +168,40 @@ def command(args: argparse.Namespace) -> int:
     )
 
 
-def chips_named(names: Sequence[str]) -> "list[Chip]":
-    """Each chip once; "all" are those on which CUDA scripts run."""
-    from torchtally.chips import chip, known_chips
+def script_of(args: argparse.Namespace, gpus: "Cluster") -> dict[str, Any]:
+    """What is run, as a probe's request has it: on several GPUs, by one rank of many."""
+    target, arguments = args.module or args.script, tuple(args.script_arguments)
+    is_module = args.module is not None
+    plain = {"script": target, "arguments": arguments, "is_module": is_module}
+    if gpus.count == 1:
+        return plain
+    # These import torch, which a search on one GPU leaves to its probes.
+    from torchtally.tracer.launchers import launch_of
+    from torchtally.tracer.script import Script
+    from torchtally.tracer.session import world_of
+
+    launch = launch_of(Script(target, arguments, is_module=is_module))
+    world = {"world": world_of(gpus, launch=launch)}
+    if launch is None:
+        return plain | world
+    script, variables = launch.script, tuple(launch.environment.items())
+    started = {"script": script.target, "arguments": script.arguments, "variables": variables}
+    return started | world | {"is_module": script.is_module}
+
+
+def clusters_named(names: Sequence[str]) -> "list[Cluster]":
+    """Each chip once; "all" are those on which CUDA scripts run. Clusters of one size.
+
+    Raises UsageError for clusters of different sizes: the script would run as other ranks.
+    """
+    from torchtally.chips import Cluster, cluster, known_chips
 
     if any(name.lower() == "all" for name in names):
-        return [gpu for gpu in known_chips() if gpu.compute_capability is not None]
-    return list({gpu.name: gpu for gpu in map(chip, names)}.values())
+        return [Cluster(gpu) for gpu in known_chips() if gpu.compute_capability is not None]
+    named = list({each.chip.name: each for each in map(cluster, names)}.values())
+    if len({(each.count, 1 if each.count == 1 else each.node_size) for each in named}) > 1:
+        raise UsageError(
+            f"--gpu {' --gpu '.join(names)}: clusters of different sizes. Give one, or several of "
+            "as many GPUs: --gpu 8xH100-SXM --gpu 8xH200-SXM."
+        )
+    return named

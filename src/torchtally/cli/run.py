@@ -283,7 +283,15 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
                 run_s = time.monotonic() - started_s
                 # Those that it took, and the one that it could not complete.
                 steps = max(PROBED_STEPS, len(trace.step_ends) + 1)
-                advisor = Advisor(script, target, steps=steps, run_s=run_s, writes=args.writes)
+                advisor = Advisor(
+                    script,
+                    target,
+                    steps=steps,
+                    run_s=run_s,
+                    writes=args.writes,
+                    world=args.world,
+                    variables=args.launch.environment if args.launch else None,
+                )
                 report(trace, peers, args, stderr, advisor)
             except TallyError as error:
                 print(f"tally: error: {error}", file=stderr, flush=True)

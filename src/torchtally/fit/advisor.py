@@ -1,6 +1,7 @@
 """After a script ran out of memory: try changes that may make it fit."""
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
 from torchtally.fit.changes import Change, candidates, combine
@@ -8,6 +9,7 @@ from torchtally.fit.results import ChangeResult
 from torchtally.memory.workspace import context_bytes
 from torchtally.runs.probes import Probes
 from torchtally.runs.protocol import ProbeRequest, ProbeResult
+from torchtally.trace import World
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
@@ -33,11 +35,14 @@ class Advisor:
         steps: int,
         run_s: float,
         writes: "Writes" = "isolated",
+        world: World = World(),  # noqa: B008 (frozen)
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.script = script
         self.chip = chip
         self.steps = steps
         self.writes = writes
+        self.world, self.variables = world, tuple((variables or {}).items())
         self.max_s = max(LEAST_S, TIMES_AS_LONG * run_s)
         self.capacity_bytes = chip.total_memory_bytes - context_bytes(chip.compute_capability)
         self.settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
@@ -113,6 +118,8 @@ class Advisor:
             is_module=script.is_module,
             text=script.text,
             gpu=self.chip.name,
+            world=self.world,
+            variables=self.variables,
             steps=self.steps,
             max_seconds=self.max_s,
             what_ifs=change.what_ifs,

@@ -11,6 +11,7 @@ import msgspec
 
 from torchtally.isolation import Writes
 from torchtally.runs.allocations import Allocations
+from torchtally.trace import World
 
 REQUEST, ANSWER, OUTPUT, WRITTEN = "request", "answer", "output", "written"
 """Files in a run's folder."""
@@ -27,6 +28,10 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     is_module: bool
     gpu: str
     steps: int
+    world: World = World()
+    """The script is run as one of so many ranks."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Of the environment, besides what torchrun sets."""
     text: str | None = None
     """The source itself, of a script without a file."""
     max_seconds: float | None = None

@@ -34,6 +34,15 @@ def flat_parameters(module: nn.Module) -> Iterator[Tensor]:
                 yield flat
 
 
+def class_name(module: nn.Module) -> str:
+    """Of the class that the script gave the module: FSDP2 puts one of its own in its place."""
+    wrapper, kind = sys.modules.get(_WRAPPERS), type(module)
+    sharded = getattr(wrapper, "FSDPModule", None)
+    if sharded is None or sharded not in kind.__bases__:
+        return kind.__name__
+    return next(base.__name__ for base in kind.__bases__ if base is not sharded)
+
+
 class ServedModules:
     """Knows FSDP's code, which gathers and reduces for one module at a time."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtally import torch_private as private
 from torchtally.tracer.source import Outer, Stacks
 from torchtally.virtual.stand_ins import StandIn
 
@@ -102,11 +103,11 @@ class Modules:
             self._root_called(module)
         if existing is not None:
             return existing
-        class_name = type(module).__name__
+        class_name = private.class_name(module)
         prefix = "" if is_outermost else f"{self.place.path}.{class_name}".lstrip(".")
         for name, child in module.named_modules():
             path = ".".join(part for part in (prefix, name) if part)
-            place = self._places.setdefault(child, Place(path, type(child).__name__))
+            place = self._places.setdefault(child, Place(path, private.class_name(child)))
             self._by_path[path] = place
         return self._places[module]
 

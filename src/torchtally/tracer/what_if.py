@@ -74,7 +74,7 @@ def stand_ins(what_ifs: tuple[str, ...]) -> list[StandIn]:
 
 def checkpoint_modules(native: Callable[..., Any], class_name: str) -> Callable[..., Any]:
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if type(module).__name__ != class_name or not torch.is_grad_enabled():
+        if private.class_name(module) != class_name or not torch.is_grad_enabled():
             return native(module, *args, **kwargs)
         USED.add(f"checkpoint={class_name}")
         return checkpoint(native, module, *args, use_reentrant=False, **kwargs)

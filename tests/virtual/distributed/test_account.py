@@ -104,3 +104,10 @@ def test_a_gather_belongs_to_the_module_that_it_serves() -> None:
     assert {Path(line.file).name for line in lines if line is not None} == {"programs.py"}
     assert len(lines) == 1
     assert len(ledger.trace.step_ends) == STEPS
+
+
+def test_modules_have_the_class_that_the_script_gave_them() -> None:
+    """FSDP2 makes a class of its own, FSDPBlock, of each."""
+    sites = account(programs.fsdp).trace.sites
+    assert "Block" in {site.module_class for site in sites}
+    assert "FSDPBlock" not in {site.module_class for site in sites}

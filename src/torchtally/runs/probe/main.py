@@ -23,7 +23,7 @@ from torchtally.runs.protocol import WRITTEN, CapacityVerdict, ProbeRequest, Pro
 from torchtally.trace import Ending, Storage, Trace
 from torchtally.tracer.recorder import PLACEHOLDER_LIMIT
 from torchtally.tracer.script import Script, run
-from torchtally.tracer.session import ignore_step
+from torchtally.tracer.session import environment, ignore_step
 from torchtally.tracer.steps import StepLimit, Steps, StepsDone
 from torchtally.tracer.stopper import ScriptOutcome, Stopper, flush_outputs
 from torchtally.tracer.what_if import stand_ins
@@ -44,6 +44,7 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
         request.script, request.arguments, is_module=request.is_module, text=request.text
     )
     recorder = AllocationRecorder(placeholder_limit=request.placeholder_limit or PLACEHOLDER_LIMIT)
+    recorder.is_one_of_many = request.world.size > 1
 
     def leaving(outcome: ScriptOutcome) -> int:
         with suppress(StepsDone):
@@ -66,13 +67,16 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
                 observer=recorder,
                 nonzero_fraction=request.nonzero_fraction,
                 memory_is_limited=False,
+                world=request.world,
             )
         )
+        stack.enter_context(environment(request.world, dict(request.variables)))
         stack.enter_context(apply(stand_ins(request.what_ifs)))
         differences = Differences(gpu.chip, request.capabilities)
         stack.enter_context(apply(differences.stand_ins()))
         folding = Folding(recorder, gpu.mode, gpu.mode.gpus[0])
-        if request.folds:
+        # A forward pass that is not executed would leave out what its hooks gather.
+        if request.folds and request.world.size == 1:
             folding.watch_readers()
             stack.enter_context(apply(folding.stand_ins()))
         stack.enter_context(apply([*recorder.modules.stand_ins(), *steps.stand_ins()]))
@@ -99,11 +103,12 @@ def result(
         allocator_settings=gpu.mode.gpus[0].allocator.settings.text,
     )
     peaks = gpu.peak_allocated_bytes, gpu.peak_reserved_bytes
+    device = str(gpu.mode.gpus[0].device)
     kept = [
         storage
         for storage in trace.storages
         if storage.number not in folding.storages
-        and storage.device == "cuda:0"
+        and storage.device == device
         and storage.name != SCRATCH.name
     ]
     return ProbeResult(
@@ -114,11 +119,11 @@ def result(
         peak_reserved_bytes=peaks[1],
         folded=folding.folded,
         verdicts=tuple(
-            verdict(trace, peaks, recorder.refused, capacity_bytes, total_bytes)
+            verdict(trace, peaks, recorder.refused, device, capacity_bytes, total_bytes)
             for capacity_bytes, total_bytes in capacities
         ),
         allocations=Allocations(
-            events=event_order(trace, kept, recorder.scratch),
+            events=event_order(trace, kept, recorder.scratch, device),
             sizes=[storage.requested_bytes for storage in kept],
             blas=[n for n, storage in enumerate(kept) if storage.name == BLAS.name],
             calls=recorder.scratch_calls,
@@ -130,13 +135,13 @@ def result(
 
 
 def event_order(
-    trace: Trace, kept: Sequence[Storage], scratch: Sequence[tuple[int, int]]
+    trace: Trace, kept: Sequence[Storage], scratch: Sequence[tuple[int, int]], device: str
 ) -> list[int]:
     """As `runs.allocations.Allocations.events`: births, deaths and calls that take scratch."""
     numbers = {storage.number: n for n, storage in enumerate(kept, 1)}
     order_: list[int] = []
     waiting = deque(scratch)
-    for tick, order, storage in events(trace, "cuda:0"):
+    for tick, order, storage in events(trace, device):
         while waiting and waiting[0][0] < tick:
             order_.append(len(kept) + 1 + waiting.popleft()[1])
         if storage is None:
@@ -147,7 +152,12 @@ def event_order(
 
 
 def verdict(
-    trace: Trace, peaks: tuple[int, int], refused: str, capacity_bytes: int, total_bytes: int
+    trace: Trace,
+    peaks: tuple[int, int],
+    refused: str,
+    device: str,
+    capacity_bytes: int,
+    total_bytes: int,
 ) -> CapacityVerdict:
     """Whether the run fits a capacity, and its peaks there.
 
@@ -156,7 +166,7 @@ def verdict(
     """
     if peaks[1] <= capacity_bytes or refused:
         return CapacityVerdict(not refused, *peaks)
-    replayed = replay(trace, capacity_bytes=capacity_bytes, total_bytes=total_bytes)
+    replayed = replay(trace, device=device, capacity_bytes=capacity_bytes, total_bytes=total_bytes)
     if not replayed.fits:
         return CapacityVerdict(False, *peaks)
     return CapacityVerdict(True, replayed.peak_allocated_bytes, replayed.peak_reserved_bytes)
