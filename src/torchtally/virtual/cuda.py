@@ -18,6 +18,7 @@ from torchtally.virtual.cuda_calls import CudaCalls, refusal
 from torchtally.virtual.cuda_memory import CudaMemory
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.profiling import Profiling, do_nothing
+from torchtally.virtual.shown_devices import as_device, device_index
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.streams import (
     CURRENT,
@@ -26,7 +27,6 @@ from torchtally.virtual.streams import (
     Stream,
     StreamContext,
 )
-from torchtally.virtual.tensors import as_device, device_index
 from torchtally.virtual.values import RandomState
 
 

@@ -16,7 +16,7 @@ INSIDE = OperatorDepth()
 
 @contextmanager
 def as_meta() -> Iterator[None]:
-    """Within, the properties of `tensors.py` answer "meta"."""
+    """Within, the properties of `shown_devices.py` answer "meta"."""
     INSIDE.depth += 1
     try:
         yield

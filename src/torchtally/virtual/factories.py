@@ -13,8 +13,8 @@ from torchtally import torch_private as private
 from torchtally.virtual.device_type import Device
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.generators import generator_type
+from torchtally.virtual.shown_devices import as_device
 from torchtally.virtual.stand_ins import StandIn, as_function
-from torchtally.virtual.tensors import as_device
 
 HOST = torch.device("cpu")
 

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from torchtally.errors import UnsupportedError
+from torchtally.virtual.shown_devices import shown_virtual
 from torchtally.virtual.stand_ins import StandIn
-from torchtally.virtual.tensors import shown_virtual
 
 METADATA = "__metadata__"
 """The name under which the format itself keeps what is no tensor."""

@@ -18,9 +18,9 @@ from torchtally.errors import UnsupportedError
 from torchtally.virtual import safetensors_files, values
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.invocation import META
+from torchtally.virtual.shown_devices import as_device, shown_virtual
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import make_virtual
-from torchtally.virtual.tensors import as_device, shown_virtual
 
 
 class Loading:

@@ -15,8 +15,8 @@ from torch import nn
 
 from torchtally.errors import UnsupportedError
 from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.shown_devices import as_device
 from torchtally.virtual.stand_ins import StandIn
-from torchtally.virtual.tensors import as_device
 
 NOTE = (
     "TorchScript ran as Python: its fused kernels would move fewer bytes and launch fewer kernels"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from torchtally.errors import UnsupportedError
-from torchtally.virtual.tensors import as_device
+from torchtally.virtual.shown_devices import as_device
 
 _numbers = itertools.count(1)
 _event_numbers = itertools.count(1)

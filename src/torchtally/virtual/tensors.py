@@ -1,8 +1,4 @@
-"""A virtual tensor as Python sees it: its device, copies between devices, its printed form.
-
-The properties are set on `torch.Tensor` itself, so they hold in every thread, in hooks and in
-library code. Inside an operator torch's shape functions read them, too, and get the meta device.
-"""
+"""A virtual tensor as Python sees it: its data, its values, its printed form."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,71 +9,29 @@ from torch import Tensor
 
 from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
-from torchtally.virtual import nested
-from torchtally.virtual.depth import INSIDE
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.facts import assumption_of, readable, substitute
 from torchtally.virtual.invocation import META
+from torchtally.virtual.moves import Moves
+from torchtally.virtual.shown_devices import (
+    WRAPPED_ON,
+    as_device,
+    device,
+    device_index,
+    is_cpu,
+    is_cuda,
+    is_meta,
+    shown_virtual,
+    storage_data_ptr,
+    storage_device,
+    storage_is_cuda,
+)
 from torchtally.virtual.stand_ins import StandIn
-from torchtally.virtual.storage import VirtualStorage, is_pinned, is_sparse, virtual_of
+from torchtally.virtual.storage import VirtualStorage, is_pinned, is_sparse
 
 REAL_ARRAY_BYTES = 64 * 1024 * 1024
 """Larger placeholder arrays are one broadcast element: read-only, but they cost nothing."""
-
-
-WRAPPED_ON = "_wrapped_on"
-"""The attribute of a wrapper subclass's tensor with the device that it was made for."""
-
-
-def shown_virtual(tensor: Tensor) -> VirtualStorage | None:
-    """The virtual storage as Python sees it: None inside an operator."""
-    if INSIDE.depth or not private.is_meta(tensor):
-        return None
-    return virtual_of(private.unwrap(tensor))
-
-
-def device(tensor: Tensor) -> torch.device:
-    virtual = shown_virtual(tensor)
-    if virtual is not None:
-        return virtual.home.device
-    if type(tensor) not in private.PLAIN_TENSORS and not INSIDE.depth:
-        wrapped_on: torch.device | None = vars(tensor).get(WRAPPED_ON)
-        if wrapped_on is not None:
-            return wrapped_on
-        held = private.tensors_inside(tensor)  # a DTensor is made in C++
-        if held and held[0] is not tensor:
-            return device(held[0])
-    return private.true_device(tensor)
-
-
-def is_cuda(tensor: Tensor) -> bool:
-    return device(tensor).type == "cuda"
-
-
-def is_cpu(tensor: Tensor) -> bool:
-    return device(tensor).type == "cpu"
-
-
-def is_meta(tensor: Tensor) -> bool:
-    return device(tensor).type == "meta"
-
-
-def device_index(tensor: Tensor) -> int:
-    """`get_device()`: the GPU's number, -1 on the host."""
-    index = device(tensor).index
-    return -1 if index is None or not is_cuda(tensor) else index
-
-
-def as_device(device: Any) -> torch.device | None:
-    """A device as users write it: "cuda:1", 1, torch.device; None for anything else."""
-    if isinstance(device, torch.device):
-        return device
-    if isinstance(device, str):
-        return torch.device(device)
-    if isinstance(device, int) and not isinstance(device, bool):
-        return torch.device("cuda", device)
-    return None
 
 
 def record_stream(tensor: Tensor, stream: Any) -> None:
@@ -87,37 +41,18 @@ def record_stream(tensor: Tensor, stream: Any) -> None:
         virtual.home.record_stream(virtual, stream.stream_id)
 
 
-class DeviceCopy(torch.autograd.Function):
-    """A copy between devices; its gradient goes back to where the tensor came from.
-
-    `ToCopyBackward0` (`_to_copy` in tools/autograd/derivatives.yaml) copies the gradient to
-    `self.options()`, whose device is meta for host and GPU alike.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, methods: "TensorMethods", keywords: Any) -> Tensor:
-        ctx.here, ctx.dtype, ctx.methods = tensor.device, tensor.dtype, methods
-        with private.below_autograd():
-            return private.to_copy(tensor, **keywords)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return ctx.methods.move(gradient, ctx.here, ctx.dtype), None, None
-
-
 class TensorMethods:
     """Replacements of methods of `torch.Tensor` that need a real device."""
 
     def __init__(self, mode: VirtualDispatch) -> None:
         self.mode = mode
+        self.moves = Moves(mode)
         self.data: Any = torch.Tensor.data
-        self.native_to: Any = torch.Tensor.to
         self.native_repr: Any = torch.Tensor.__repr__
         self.native_numpy = torch.Tensor.numpy
         self.native_tolist = torch.Tensor.tolist
         self.native_data_ptr = torch.Tensor.data_ptr
         self.native_deepcopy: Any = torch.Tensor.__deepcopy__
-        self.native_type = torch.Tensor.type
         self.native_new: Any = torch.Tensor.new
         self.native_resize_storage: Any = torch.UntypedStorage.resize_
 
@@ -128,11 +63,11 @@ class TensorMethods:
             "is_cpu": property(is_cpu),
             "is_meta": property(is_meta),
             "get_device": device_index,
-            "to": method(self.to),
-            "cuda": method(self.cuda),
-            "cpu": method(self.cpu),
-            "type": method(self.type),
-            "type_as": method(lambda tensor, other: self.to(tensor, other)),
+            "to": method(self.moves.to),
+            "cuda": method(self.moves.cuda),
+            "cpu": method(self.moves.cpu),
+            "type": method(self.moves.type),
+            "type_as": method(lambda tensor, other: self.moves.to(tensor, other)),
             "data": property(self.get_data, self.set_data, self.delete_data),
             "is_pinned": method(self.is_pinned),
             "record_stream": method(record_stream),
@@ -152,46 +87,11 @@ class TensorMethods:
             StandIn(torch.UntypedStorage, "is_cuda", property(storage_is_cuda)),
             StandIn(torch.UntypedStorage, "data_ptr", method(storage_data_ptr)),
             StandIn(torch.UntypedStorage, "resize_", method(self.resize_storage)),
-            StandIn(*private.PARSE_TO, self.parse_to),
+            StandIn(*private.PARSE_TO, self.moves.parse_to),
             StandIn(*private.MAKE_WRAPPER, staticmethod(self.make_wrapper)),
             StandIn(*private.HAS_COMPATIBLE_TYPE, self.has_compatible_type),
         ]
         return table
-
-    # Moves between devices.
-
-    def to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """`Tensor.to` in all its forms.
-
-        The native one initialises CUDA for a "cuda" argument (python_variable_methods.cpp).
-        """
-        other = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("other")
-        if other is not None:
-            rest = args[1:] if args and args[0] is other else args
-            rest_kwargs = {name: arg for name, arg in kwargs.items() if name != "other"}
-            return self.to(tensor, other.device, other.dtype, *rest, **rest_kwargs)
-        copies = kwargs.pop("copy", False)
-        flags = [at for at, arg in enumerate(args) if isinstance(arg, bool)]
-        if len(flags) > 1:  # (..., non_blocking, copy)
-            copies = args[flags[1]]
-            args = args[: flags[1]]
-        target, dtype, non_blocking, memory_format = self.parse_to(*args, **kwargs)
-        return self.move(
-            tensor, target, dtype, copies=copies, non_blocking=non_blocking, layout=memory_format
-        )
-
-    def parse_to(self, *args: Any, **kwargs: Any) -> Any:
-        """(device, dtype, non_blocking, memory_format); a number is a GPU's index.
-
-        Without a CUDA build torch would take the number for another accelerator's.
-        """
-        if args and isinstance(args[0], Tensor):
-            return args[0].device, args[0].dtype, args[1] if len(args) > 1 else False, None
-        if args and type(args[0]) is int:
-            args = (torch.device("cuda", args[0]), *args[1:])
-        if type(kwargs.get("device")) is int:
-            kwargs = {**kwargs, "device": torch.device("cuda", kwargs["device"])}
-        return private.parse_to(*args, **kwargs)
 
     def make_wrapper(
         self, kind: type[Tensor], size: Any, strides: Any = None, storage_offset: Any = None,
@@ -209,70 +109,8 @@ class TensorMethods:
         positional = (size, strides, storage_offset, memory_format, dtype, layout, place, *args)
         wrapper = private.make_wrapper(kind, *positional, **kwargs)
         if is_virtual:
-            setattr(wrapper, WRAPPED_ON, self.on_current(shown))
+            setattr(wrapper, WRAPPED_ON, self.moves.on_current(shown))
         return wrapper
-
-    def on_current(self, device: torch.device | None) -> torch.device | None:
-        """`torch.device("cuda")` has no index and equals no tensor's device: the current one's."""
-        if device is not None and device.type == "cuda" and device.index is None:
-            return torch.device("cuda", self.mode.current_device)
-        return device
-
-    def move(
-        self,
-        tensor: Tensor,
-        target: torch.device | None,
-        dtype: torch.dtype | None = None,
-        *,
-        copies: bool = False,
-        non_blocking: bool = False,
-        layout: torch.memory_format | None = None,
-    ) -> Tensor:
-        here = tensor.device
-        if "cuda" in (here.type, None if target is None else target.type):
-            self.mode.check_place()
-        target = self.on_current(target)
-        if tensor.is_nested and target is not None and target.type == "cuda":
-            nested.check_layout(tensor.layout)
-        if here.type == "meta" and target is not None and target.type != "meta":
-            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
-        if target is not None and target.type == "meta" and here.type != "meta":
-            kind = dtype or tensor.dtype
-            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=META)
-        if target is None or target == here or (target.type == here.type == "cpu"):
-            # Nothing moves: torch's own `to`, which gives back the tensor itself if it can.
-            kept = layout or torch.preserve_format
-            to: Callable[..., Tensor] = self.native_to
-            return to(tensor, dtype or tensor.dtype, copy=copies, memory_format=kept)
-        keywords = {
-            "dtype": dtype, "device": target, "non_blocking": non_blocking, "memory_format": layout
-        }  # fmt: skip
-        if tensor.requires_grad and torch.is_grad_enabled():
-            moved: Tensor = DeviceCopy.apply(tensor, self, keywords)  # type: ignore[no-untyped-call]
-            return moved
-        return private.to_copy(tensor, **keywords)
-
-    def cuda(self, tensor: Tensor, device: Any = None, non_blocking: bool = False,
-             memory_format: Any = None) -> Tensor:  # fmt: skip
-        target = as_device(device) or torch.device("cuda")
-        return self.move(tensor, target, non_blocking=non_blocking, layout=memory_format)
-
-    def cpu(self, tensor: Tensor, memory_format: Any = None) -> Tensor:
-        return self.move(tensor, torch.device("cpu"), layout=memory_format)
-
-    def type(self, tensor: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-        """`type()` names the tensor's legacy type; `type("torch.cuda.HalfTensor")` moves it."""
-        if dtype is None:
-            name: str = self.native_type(torch.empty(0, dtype=tensor.dtype))
-            return name.replace("torch.", "torch.cuda.") if tensor.is_cuda else name
-        name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}" if (
-            isinstance(dtype, type)
-        ) else ""  # fmt: skip
-        if not name:
-            return self.native_to(tensor, dtype)
-        target = torch.device("cuda" if ".cuda." in name else "cpu")
-        element = self.native_type(torch.empty(0), name.replace(".cuda", "")).dtype
-        return self.move(tensor, target, element, non_blocking=non_blocking)
 
     # `param.data = ...` keeps the parameter's identity when a module moves to the device.
 
@@ -293,7 +131,7 @@ class TensorMethods:
             raise UnsupportedError("cannot set .data of this tensor on the virtual GPU")
         holder.requires_grad_(tensor.requires_grad)
         if tensor.grad is not None:
-            holder.grad = self.move(tensor.grad, new.device)
+            holder.grad = self.moves.move(tensor.grad, new.device)
         private.swap_contents(tensor, holder)
 
     def delete_data(self, tensor: Tensor) -> None:
@@ -493,28 +331,3 @@ def with_tensors(index: Any, tensor: Tensor) -> Any:
         return index  # torch takes such a list for a tuple
     numbers = list(index) if isinstance(index, range) else index
     return torch.as_tensor(numbers, device=tensor.device)
-
-
-BASE_STORAGE_DEVICE = private.StorageBase.device
-BASE_STORAGE_POINTER = private.StorageBase.data_ptr
-
-
-def shown_storage(storage: torch.UntypedStorage) -> VirtualStorage | None:
-    return None if INSIDE.depth else getattr(storage, "virtual", None)
-
-
-def storage_device(storage: torch.UntypedStorage) -> torch.device:
-    virtual = shown_storage(storage)
-    device: torch.device = (
-        BASE_STORAGE_DEVICE.__get__(storage) if virtual is None else virtual.home.device
-    )
-    return device
-
-
-def storage_is_cuda(storage: torch.UntypedStorage) -> bool:
-    return storage_device(storage).type == "cuda"
-
-
-def storage_data_ptr(storage: torch.UntypedStorage) -> int:
-    virtual = shown_storage(storage)
-    return int(BASE_STORAGE_POINTER(storage)) if virtual is None else virtual.address
