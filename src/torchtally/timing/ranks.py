@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torchtally.timing.roofline import Kernel
-from torchtally.timing.roofline.collectives import PEERS
 from torchtally.trace import HOST, Call, Coalesced, Op, ProcessGroup, StreamWait
+from torchtally.trace.peers import MESSAGES
 
 
 class Span(NamedTuple):
@@ -103,7 +103,7 @@ class Meetings:
         if not isinstance(number, int) or isinstance(number, bool) or number >= len(run.groups):
             return None
         group = run.groups[number]
-        argument = PEERS.get(call.name)
+        argument = MESSAGES.get(call.name)
         if argument is None:
             return (group.name, group.ranks), frozenset(group.ranks)
         place = call.literal(argument)

@@ -14,6 +14,7 @@ from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import NOTHING, bound_kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call, ProcessGroup, World
+from torchtally.trace.peers import MESSAGES
 from torchtally.work import Cost
 
 KINDS: tuple[tuple[str, CollectiveKind | None], ...] = (
@@ -38,10 +39,6 @@ KINDS: tuple[tuple[str, CollectiveKind | None], ...] = (
 """What an operator does, by the first of these that its name has."""
 
 
-PEERS = {"c10d.send": "dst", "c10d.recv_": "src"}
-"""Messages between two ranks, and the argument that names the other by its number in the group."""
-
-
 @dataclass(frozen=True, slots=True)
 class Communicators:
     """Who communicates in a run: all ranks, and the groups of the traced one by number."""
@@ -56,7 +53,7 @@ class Communicators:
             return None
         cluster = Cluster(chip, self.world.size, self.world.gpus_per_node)
         ranks = self.groups[number].ranks
-        peer = call.literal(PEERS.get(call.name, ""))
+        peer = call.literal(MESSAGES.get(call.name, ""))
         if isinstance(peer, int) and 0 <= peer < len(ranks):
             ranks = (self.world.rank, ranks[peer])
         return RankGroup.of_ranks(ranks, self.world.gpus_per_node), cluster
