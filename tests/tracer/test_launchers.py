@@ -1,5 +1,10 @@
 """Launchers in front of a script, and the ranks that they would start."""
 
+import argparse
+import os
+import sys
+from types import ModuleType
+
 import pytest
 
 from torchtally.chips import cluster
@@ -51,8 +56,31 @@ def test_other_programs_are_scripts(words: str) -> None:
     assert launch_of(script(*words.split())) is None
 
 
-def test_deepspeeds_is_refused_with_a_way_round() -> None:
-    with pytest.raises(UsageError, match="tally run torchrun"):
+def test_deepspeeds_gives_the_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own parser, of which these are the names that are used; it sees a GPU meanwhile."""
+    accelerators = []
+
+    def parse_args(words: list[str]) -> argparse.Namespace:
+        accelerators.append(os.environ.get("DS_ACCELERATOR"))
+        return argparse.Namespace(
+            user_script=words[2], user_args=words[3:], num_gpus=int(words[1]), num_nodes=-1,
+            module=False, no_local_rank=False,
+        )  # fmt: skip
+
+    runner = ModuleType("deepspeed.launcher.runner")
+    runner.parse_args = parse_args  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "deepspeed.launcher.runner", runner)
+    launch = launch_of(script("deepspeed", "--num_gpus", "4", "train.py", "--lr", "1"))
+    assert launch is not None
+    assert (launch.nodes, launch.ranks_per_node) == (1, 4)
+    assert launch.script_of(3).arguments == ("--local_rank=3", "--lr", "1")
+    assert accelerators == ["cuda"]
+    assert "DS_ACCELERATOR" not in os.environ
+
+
+def test_a_launcher_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed.launcher.runner", None)
+    with pytest.raises(UsageError, match="not installed"):
         launch_of(script("deepspeed", "train.py"))
 
 

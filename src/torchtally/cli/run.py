@@ -180,6 +180,8 @@ def command(args: argparse.Namespace) -> int:
     script = args.launch.script if args.launch else script
     check(script)
     with ranks_of(args) as args.ranks:
+        if args.launch is not None:
+            script = args.launch.script_of(args.world.local_rank)
         code = trace_script(script, target, args)
     if sys.stdout is None or sys.stdout.closed:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for whoever flushes it at the end)

@@ -1,4 +1,4 @@
-"""Launchers in front of a script (torchrun, `accelerate launch`): answered, not started.
+"""Launchers in front of a script (torchrun, `accelerate launch`, deepspeed): answered, not started.
 
 A launcher starts one process per GPU and sets their environment. Here one rank runs, in this
 process: its options say how many ranks there would be, its environment is set, and the script it
@@ -6,8 +6,9 @@ would start is the one that is traced. Options are parsed by the launcher's own 
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -25,6 +26,16 @@ class Launch:
     """None: one for each GPU of a node."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Besides torchrun's."""
+    gives_local_rank: bool = False
+    """As the first argument of the script, too."""
+
+    def script_of(self, local_rank: int) -> Script:
+        """The script as one rank of a node is started."""
+        if not self.gives_local_rank:
+            return self.script
+        return replace(
+            self.script, arguments=(f"--local_rank={local_rank}", *self.script.arguments)
+        )
 
 
 def launch_of(script: Script) -> Launch | None:
@@ -40,6 +51,18 @@ def launch_of(script: Script) -> Launch | None:
         return None  # a script of the user's that is called like one
     launcher = LAUNCHERS.get(name)
     return None if launcher is None else launcher(words[1:])
+
+
+@contextmanager
+def environment_variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Within, these are set where the user has not set them."""
+    absent = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(absent)
+    try:
+        yield
+    finally:
+        for name in absent:
+            del os.environ[name]
 
 
 def torchrun(arguments: Sequence[str]) -> Launch:
@@ -79,11 +102,21 @@ def accelerate(arguments: Sequence[str]) -> Launch | None:
     return Launch(script, nodes, None if ranks is None else max(1, ranks // nodes), own)
 
 
-def refuse_deepspeed(arguments: Sequence[str]) -> Launch:
-    raise UsageError(
-        "tally does not answer the `deepspeed` launcher yet.\n"
-        "Start the script by torchrun, which DeepSpeed supports: tally run torchrun "
-        "--nproc_per_node 8 SCRIPT"
+def deepspeed(arguments: Sequence[str]) -> Launch:
+    # Its package looks for a GPU when it is imported, and keeps what it finds.
+    with environment_variables({"DS_ACCELERATOR": "cuda"}):
+        try:
+            runner: Any = import_module("deepspeed.launcher.runner")
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"`deepspeed` cannot be answered: {error.name} is not installed here.\n"
+                "Install it, or start the script by torchrun, which DeepSpeed supports."
+            ) from None
+        options = runner.parse_args(list(arguments))
+    nodes, ranks = max(options.num_nodes, 1), options.num_gpus
+    script = Script(options.user_script, tuple(options.user_args), is_module=bool(options.module))
+    return Launch(
+        script, nodes, ranks if ranks > 0 else None, gives_local_rank=not options.no_local_rank
     )
 
 
@@ -93,6 +126,6 @@ LAUNCHERS: dict[str, Callable[[Sequence[str]], Launch | None]] = {
     "torch.distributed.launch": torchrun,
     "accelerate": accelerate,
     "accelerate.commands.launch": lambda arguments: accelerate(["launch", *arguments]),
-    "deepspeed": refuse_deepspeed,
+    "deepspeed": deepspeed,
 }
 """By the name of the program or of the module."""
