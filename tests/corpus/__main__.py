@@ -51,9 +51,9 @@ def show(outcome: Outcome) -> Outcome:
 
 
 def report(outcomes: list[Outcome]) -> int:
-    for kind in ("script", "feature"):
+    for kind in ("script", "feature", "distributed"):
         ran = [each for each in outcomes if each.case.kind == kind and not each.left_out]
-        print(f"{kind}s: {sum(each.is_right for each in ran)} of {len(ran)} right")
+        print(f"{kind}: {sum(each.is_right for each in ran)} of {len(ran)} right")
     return int(any(each.faults for each in outcomes))
 
 

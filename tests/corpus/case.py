@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["script", "feature"]
+Kind = Literal["script", "feature", "distributed"]
 
 STEADY = "steady-state step 2"
 FIRST = "step 1 (with all before it)"
@@ -54,6 +54,8 @@ class Case:
     data: Callable[[Path], None] | None = None
     """Puts into the checkout's copy what one would have downloaded, in toy sizes."""
     stdin: str | None = None
+    ranks: int = 1
+    """GPUs, of which the first is the one that is run."""
     figures: Figures | Counted
     period: str = STEADY
     """The report's name of what it covers, up to its first bracket."""

@@ -15,7 +15,7 @@ from tests.corpus.case import Case, Counted, Figures
 
 HERE = Path(__file__).parent
 COUNTED = HERE / "counted.json"
-GPU = ("--gpu", "H100-SXM")
+GPU = "H100-SXM"
 TIMEOUT_S = 600
 
 Python = Callable[..., list[str]]
@@ -77,7 +77,17 @@ def run(
     if expected is None:
         return Outcome(case, left_out="was not counted on the CPU")
     report = folder / "report.json"
-    command = ("run", *GPU, "-o", str(folder / "run.tally"), "--json", str(report), *case.command)
+    gpu = GPU if case.ranks == 1 else f"{case.ranks}x{GPU}"
+    command = (
+        "run",
+        "--gpu",
+        gpu,
+        "-o",
+        str(folder / "run.tally"),
+        "--json",
+        str(report),
+        *case.command,
+    )
     try:
         done = subprocess.run(
             python(TALLY, *command), cwd=work, env=environment(work, folder),

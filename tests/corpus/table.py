@@ -1,5 +1,5 @@
 """All cases."""
 
-from tests.corpus import features, libraries, repositories
+from tests.corpus import distributed, features, libraries, repositories
 
-CASES = (*repositories.CASES, *libraries.CASES, *features.CASES)
+CASES = (*repositories.CASES, *libraries.CASES, *features.CASES, *distributed.CASES)

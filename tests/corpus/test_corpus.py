@@ -13,7 +13,16 @@ from tests.corpus.score import kept
 from tests.corpus.table import CASES
 from tests.warm import warm
 
-HERE = [case for case in CASES if case.repository is None and not case.packages]
+OTHERWISE = ("torchrun", "torch.multiprocessing.spawn,", "TP,", "context parallel")
+"""Begin the names of ways to train on several GPUs that are tried here. The others are held against
+real ranks in tests/virtual/distributed."""
+HERE = [
+    case
+    for case in CASES
+    if case.repository is None
+    and not case.packages
+    and (case.kind != "distributed" or case.name.startswith(OTHERWISE))
+]
 NAMES = {case.name: case for case in CASES}
 
 
