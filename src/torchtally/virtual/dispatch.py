@@ -60,6 +60,7 @@ from torchtally.virtual.storage import (
     make_virtual,
     pin,
 )
+from torchtally.virtual.streams import current_stream_number
 from torchtally.virtual.templates import ResultTemplate, template_of
 from torchtally.virtual.value_keeper import (
     ValueKeeper,
@@ -402,6 +403,8 @@ class VirtualDispatch(TorchDispatchMode):
         if home is self.host and all(on_host):
             self.observer.host_operator_ran()
             return
+        if self.groups.promised and call.stream is None:
+            self.groups.keep_promises(call.virtuals, self.wait_here)
         if self.capture is not None:
             self.capture.add(self.observer.operator_captured(call, outputs), call, outputs)
         else:
@@ -412,6 +415,10 @@ class VirtualDispatch(TorchDispatchMode):
             case HostWait.TRANSFER:
                 self.check_capture()
                 self.observer.host_waited()
+
+    def wait_here(self, stream: int, until: int) -> None:
+        """The current stream waits for what another was given before a tick."""
+        self.observer.stream_waited(current_stream_number(), stream, until)
 
     def take_workspaces(
         self, call: Invocation, outputs: Sequence[Tensor], memory: DeviceMemory

@@ -111,3 +111,19 @@ def test_modules_have_the_class_that_the_script_gave_them() -> None:
     sites = account(programs.fsdp).trace.sites
     assert "Block" in {site.module_class for site in sites}
     assert "FSDPBlock" not in {site.module_class for site in sites}
+
+
+def test_ddp_waits_for_its_reductions_before_the_optimizer() -> None:
+    """C++ waits for their futures, where no Python sees it: who reads the buckets waits."""
+    trace = account(programs.ddp).trace
+    first, end = trace.steady_step
+    reductions = [
+        op
+        for op in trace.ops
+        if first <= op.clock < end and trace.calls[op.call].name == "c10d.allreduce_"
+    ]
+    assert reductions
+    for op in reductions:
+        waits = [wait for wait in trace.stream_waits if wait.other == op.stream]
+        assert any(wait.tick > op.clock and wait.until > op.clock for wait in waits), op
+        assert all(wait.tick < end for wait in waits if op.clock < wait.until <= end)

@@ -18,9 +18,8 @@ from torchtally.trace import communicator_stream
 from torchtally.virtual import values
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
-from torchtally.virtual.distributed.groups import do_nothing
 from torchtally.virtual.distributed.reductions import reduction
-from torchtally.virtual.distributed.work import VirtualWork
+from torchtally.virtual.distributed.work import VirtualWork, do_nothing
 from torchtally.virtual.invocation import Invocation, tensors_in
 from torchtally.virtual.storage import virtual_of
 from torchtally.virtual.streams import current_stream_number
@@ -235,7 +234,11 @@ def run(mode: VirtualDispatch, call: Invocation, name: str) -> Any:
 
     stream = call.stream if is_on_device and not is_blocking(call) else None
     arrive = exchange_message(mode, call, name, group)
-    work = VirtualWork(tensors, waiting(mode, stream, tick + 1, arrive))
+    work = VirtualWork(
+        tensors,
+        waiting(mode, stream, tick + 1, arrive),
+        on_future=lambda: mode.groups.promise(work.result(), stream, tick + 1),
+    )
     mode.groups.works.append(work)
     if name == "monitored_barrier_":
         return None

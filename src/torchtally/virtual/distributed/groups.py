@@ -4,7 +4,7 @@ torch makes them (`_new_process_group_helper`): names, tags, subgroups and devic
 own. Only what it calls to make a backend is replaced.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,7 +16,9 @@ from torchtally.trace import ProcessGroup, World
 from torchtally.virtual.distributed.exchange import Messages
 from torchtally.virtual.distributed.rendezvous import rendezvous_at
 from torchtally.virtual.distributed.stores import store_of
+from torchtally.virtual.distributed.work import do_nothing
 from torchtally.virtual.stand_ins import StandIn
+from torchtally.virtual.storage import virtual_of
 
 NCCL_TIMEOUT = timedelta(minutes=10)
 """torch's default, which a build without NCCL does not know (torch/distributed/constants.py)."""
@@ -55,9 +57,6 @@ class GlooOptions:
     """Stands for `ProcessGroupGloo._Options`."""
 
 
-def do_nothing() -> None: ...
-
-
 class ProcessGroups:
     """The groups of one session, in the order in which the traced rank was put in them."""
 
@@ -79,6 +78,8 @@ class ProcessGroups:
         """Of messages that are being issued together: what takes each over."""
         self.coalescing: int | None = None
         """The first tick of the collectives that are being issued together."""
+        self.promised: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
+        """Storages of collectives whose future was asked for: C++ waits for it out of our sight."""
         self.pending: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
         """Storages that a functional collective writes: its stream, and the tick after it."""
 
@@ -95,6 +96,20 @@ class ProcessGroups:
     def is_nccl(self, backend: Any) -> bool:
         """Whether a backend stands for NCCL's."""
         return self._nccl is not None and isinstance(backend, self._nccl)
+
+    def promise(self, tensors: Iterable[Any], stream: int | None, until: int) -> None:
+        """Who next uses these tensors waits for the collective, at the latest."""
+        for tensor in tensors if stream is not None else ():
+            virtual = virtual_of(tensor)
+            if virtual is not None and stream is not None:
+                self.promised[virtual] = (stream, until)
+
+    def keep_promises(self, virtuals: Iterable[Any], wait: Callable[[int, int], None]) -> None:
+        """Before an operator that uses these storages."""
+        for virtual in virtuals:
+            promised = None if virtual is None else self.promised.pop(virtual, None)
+            if promised is not None:
+                wait(*promised)
 
     def make_backend(self, rank: int, size: int) -> Any:
         if not self.is_prepared:

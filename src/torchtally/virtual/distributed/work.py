@@ -11,6 +11,9 @@ from torch.distributed import Work
 from torchtally import torch_private as private
 
 
+def do_nothing() -> None: ...
+
+
 class VirtualWork(Work):
     """A collective under way. Who waits for it is told to `on_wait`.
 
@@ -18,8 +21,14 @@ class VirtualWork(Work):
     script may keep the object for as long as it likes.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], on_wait: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        on_wait: Callable[[], None],
+        on_future: Callable[[], None] = do_nothing,
+    ) -> None:
         super().__init__()
+        self._on_future = on_future
         self._tensors = [weakref.ref(tensor) for tensor in tensors]
         self._on_wait = on_wait
 
@@ -51,4 +60,5 @@ class VirtualWork(Work):
 
         Of the type `List[Tensor]`, which C++ hooks ask for.
         """
+        self._on_future()
         return private.done_future(self.result())
