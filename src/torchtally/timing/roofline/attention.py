@@ -81,9 +81,9 @@ as it does the first FlashAttention: arXiv:2307.08691, section 4.1. Elsewhere th
 estimate."""
 
 FLEX_OF_FLASH = Shares(0.90, 0.85)
-"""`flex_attention`'s Triton kernels, of FlashAttention-2: "90% of FlashAttention2's performance in
-the forward pass and 85% in the backward pass", pytorch.org/blog/flexattention. Elsewhere than on an
-A100 an estimate."""
+"""`flex_attention`'s Triton kernels take 90 % of FlashAttention-2's rate forward and 85 % backward,
+causal, on an A100: pytorch.org/blog/flexattention (2024-08-07), "Performance". Elsewhere an
+estimate."""
 
 SHARES: dict[tuple[Fused, int], Shares] = {
     (Fused.FLASH, 8): AMPERE,
