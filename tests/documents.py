@@ -30,7 +30,7 @@ from benchmarks.peers import peers_table
 from tests.corpus.score import score_line, score_table
 from tests.layers import arrows_line, layers_table
 from tests.operators_page import operators_table
-from tests.warm import commands
+from tests.warm import commands, warm
 
 REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = tuple(
@@ -79,7 +79,7 @@ def shown(document: str) -> Iterator[Shown]:
         elif block["language"] == "python":
             after = blocks[number + 1] if number + 1 < len(blocks) else None
             is_output = after is not None and document[block.end() : after.start()].isspace()
-            script = (sys.executable, "-c", block["text"])
+            script = tuple(warm(block["text"]))
             if after is not None and is_output and after["language"] == "text":
                 yield Shown(script, after["text"], after.start("text"))
             else:

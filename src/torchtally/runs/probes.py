@@ -9,7 +9,9 @@ from msgspec.structs import replace
 from torchtally.runs.children import Children, EndedChild, sigterm_raises
 from torchtally.runs.protocol import ProbeRequest, ProbeResult
 
-PRELOAD = ("torchtally.runs.probe.main",)
+PRELOAD = ("torchtally.runs.probe.main", "torch.fx.experimental.symbolic_shapes")
+"""The latter, with sympy, is what torch's shape functions import when they are first called: 0.9 s.
+"""
 
 
 class Probes:

@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from torchtally.runs.children import Children, last_lines, sigterm_raises
+from torchtally.runs.probes import PRELOAD
 from torchtally.runs.protocol import ModuleRequest
 from torchtally.runs.ranks.mailbox import VARIABLE, Mailbox
 
-PRELOAD = ("torchtally.runs.probe.main",)
 ARGUMENTS = "arguments"
 LOOK_S = 0.05
 NOBODY = -1
