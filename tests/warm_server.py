@@ -112,7 +112,9 @@ def run(program, names):
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
-    except OSError:  # as where a pipe has no reader: what to say and the status are the interpreter's
+    except (
+        OSError
+    ):  # as where a pipe has no reader: what to say and the status are the interpreter's
         sys.exit(status)
     os._exit(status & 0xFF)
 
