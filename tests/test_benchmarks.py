@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks import peers
+from tests.bench.small import bench_of_small_operators
 from tests.builders import big_trace
+from torchtally.timing.calibration import library
 
 ROOT = Path(__file__).parents[1]
 
@@ -91,7 +93,10 @@ def test_predicted_steps_stand_beside_measured_ones(
     One thread: two that wait for each other while others compute measure nothing but that.
     """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    found = figures(tmp_path, "cpu_step_time", "--quick", "--seconds", "0.2",
+    monkeypatch.setenv("TALLY_CALIBRATIONS", str(tmp_path))
+    measured = bench_of_small_operators()
+    library.keep(measured)
+    found = figures(tmp_path, "cpu_step_time", "--calibration", str(tmp_path), "--seconds", "0.2",
                     "--models", "perceptron, small")  # fmt: skip
     assert [model["name"] for model in found["models"]] == ["perceptron, small"]
     for model in found["models"]:

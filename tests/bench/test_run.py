@@ -3,23 +3,17 @@
 import pytest
 import torch
 
+from tests.bench.small import bench_of_small_operators
 from torchtally.bench import run
 from torchtally.bench.work import work
 from torchtally.errors import UsageError
 from torchtally.work import Kind, cost_of
 
-SMALL = run.Effort((torch.float32,), 1.1e7, 0.0, 2**12, 0)
-"""The smallest attention has 10.5 million FLOPs."""
-
 
 @pytest.fixture(scope="module")
 def measured():
     stages = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "effort", lambda device, is_quick: SMALL)
-        found = run.bench(
-            "cpu", is_quick=False, report=lambda name, done: stages.append((name, done))
-        )
+    found = bench_of_small_operators(lambda name, done: stages.append((name, done)))
     return found, stages
 
 
