@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 # Of each worker: more threads than cores wait for each other longer than they compute.
 export OMP_NUM_THREADS ?= 1
+# Some containers set it; here some hundred processes start, and each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 BENCHMARKS ?= start_up against_flop_counter allocator llama70b
 
