@@ -112,10 +112,7 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
             f"Reserved by the allocator; {allocated} of it allocated at most, "
             f"in {outcome.peak_moment}. "
         )
-        if outcome.context_bytes:
-            text += (
-                f"The CUDA context takes {format_bytes(outcome.context_bytes)} more (estimated)."
-            )
+        text += _besides(outcome)
     elif summary.ending.kind in ("steps", "exit"):
         text = (
             "The script kept all its tensors on the CPU. Move them to the GPU: many scripts have "
@@ -124,6 +121,22 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     else:
         text = "The script did not get that far."
     yield from map(Text, wrapped(text, width))
+
+
+def _besides(outcome: Verdict) -> str:
+    """A sentence about what is held outside of the allocator; "" where nothing is known of it."""
+    context, nccl = outcome.context_bytes, outcome.communicators
+    if not context:
+        return ""
+    if not nccl.bytes:
+        return f"The CUDA context takes {format_bytes(context)} more (estimated)."
+    owners = (
+        "one communicator" if nccl.communicators == 1 else f"{nccl.communicators} communicators"
+    )
+    return (
+        f"The CUDA context takes {format_bytes(context)} more, NCCL for {owners} "
+        f"{format_bytes(nccl.bytes)} (both estimated)."
+    )
 
 
 def _time(summary: Summary, width: int) -> Iterator[Text]:

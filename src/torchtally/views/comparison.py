@@ -9,6 +9,7 @@ from torchtally.table import Cell, Column, Prose, Table, sentences
 from torchtally.timing.roofline import Roofline
 from torchtally.units import Unit
 from torchtally.views.bottlenecks import dominant_bounds
+from torchtally.views.communicators import communicator_buffers
 from torchtally.views.money import (
     ENERGY_NOTE,
     FIRST_STEP_NOTE,
@@ -113,7 +114,7 @@ def fits_on(ledger: Ledger, chip: Chip) -> tuple[bool | None, str]:
     """Whether the run fits a chip, by the allocator; and why that is not known."""
     if chip.compute_capability is None:
         return None, "no verdict on memory: no allocator of it is modelled"
-    fits = fits_in(ledger, room_bytes(chip))
+    fits = fits_in(ledger, room_bytes(chip) - communicator_buffers(ledger, chip).bytes)
     if ledger.trace.final_refusal is not None and fits:
         if chip.name == ledger.trace.chip:
             return False, ""

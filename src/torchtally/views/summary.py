@@ -16,6 +16,7 @@ from torchtally.views.bounds import COLUMNS as BOUND_COLUMNS
 from torchtally.views.categories import COLUMNS as CATEGORY_COLUMNS
 from torchtally.views.categories import categories
 from torchtally.views.columns import KERNEL, SECONDS, TIMED_SHARES
+from torchtally.views.communicators import NO_BUFFERS, CommunicatorBuffers, communicator_buffers
 from torchtally.views.lines import QUANTITIES as LINE_FIGURES
 from torchtally.views.lines import TEXTS as LINE_TEXTS
 from torchtally.views.lines import is_behind_libraries, library_lines, lines, root_of
@@ -55,6 +56,8 @@ class Verdict:
     """In the allocator's segments at most, as `torch.cuda.max_memory_reserved()`."""
     context_bytes: int
     """What the CUDA context takes besides, by estimate."""
+    communicators: CommunicatorBuffers
+    """What NCCL takes besides, by estimate."""
     capacity_bytes: int | None
     """None for a chip that is in no table."""
     fits: bool | None
@@ -178,11 +181,13 @@ def surroundings_of(trace: Trace) -> Surroundings:
 
 
 def judge(ledger: Ledger) -> Verdict:
-    """Whether a run fits its chip: by what is reserved, and the CUDA context besides."""
+    """Whether a run fits its chip: by what is reserved, and the CUDA context and NCCL besides."""
     memory, target = ledger.memory, target_of(ledger)
     fits: bool | None = None
+    communicators = communicator_buffers(ledger, target) if target else NO_BUFFERS
     if target is not None:
-        fits = ledger.trace.final_refusal is None and fits_in(ledger, room_bytes(target))
+        left_bytes = room_bytes(target) - communicators.bytes
+        fits = ledger.trace.final_refusal is None and fits_in(ledger, left_bytes)
     return Verdict(
         chip=ledger.trace.chip,
         device=memory.device,
@@ -190,6 +195,7 @@ def judge(ledger: Ledger) -> Verdict:
         peak_moment=str(moment_at(ledger, memory.peak_tick) or ""),
         reserved_bytes=reserved_bytes_of(ledger),
         context_bytes=context_bytes(target.compute_capability) if target else 0,
+        communicators=communicators,
         capacity_bytes=None if target is None else target.total_memory_bytes,
         fits=fits,
     )

@@ -1,15 +1,25 @@
 """Memory of communicators: buffers by their sizes, by hand."""
 
+import pytest
+
 from torchtally.chips.clusters import cluster
 from torchtally.timing.network import RankGroup, buffer_bytes
-from torchtally.timing.network.buffers import CONNECTION_BYTES
+from torchtally.timing.network.buffers import BUFFERS_BYTES, CONNECTION_BYTES
 
 NODE, NODES = cluster("8xH100-SXM"), cluster("64xH100-SXM")
 
 
 def test_a_connection_has_a_buffer_for_each_protocol() -> None:
-    """4 MiB of simple, 512 KiB of LL, 4.6875 MiB of LL128."""
-    assert CONNECTION_BYTES == (4 << 20) + (512 << 10) + 4_915_200
+    """4 MiB of simple, 512 KiB of LL, 4.6875 MiB of LL128: 5 pages of 2 MiB; one at the sender."""
+    assert BUFFERS_BYTES == (4 << 20) + (512 << 10) + 4_915_200
+    assert CONNECTION_BYTES == (10 << 20) + (2 << 20)
+
+
+def test_all_to_all_beside_what_was_seen_on_8_h100() -> None:
+    """NVIDIA/nccl#1685: 1.06 GB before the first all_to_all_single, 4.34 GB after it."""
+    assert buffer_bytes(["pairwise"], RankGroup(8), NODE) == pytest.approx(
+        4.34e9 - 1.06e9, rel=0.15
+    )
 
 
 def test_a_ring_receives_once_for_each_channel() -> None:

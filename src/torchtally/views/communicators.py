@@ -1,0 +1,48 @@
+"""Memory that NCCL takes for a run's communicators, outside of PyTorch's allocator: an estimate."""
+
+from dataclasses import dataclass
+
+from torchtally.chips import Chip, Cluster
+from torchtally.ledger import Ledger
+from torchtally.timing.network import Algorithm, RankGroup, buffer_bytes, collective
+from torchtally.timing.roofline.collectives import Communicators, kind_of
+from torchtally.trace import Call
+from torchtally.trace.peers import MESSAGES
+from torchtally.work import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicatorBuffers:
+    """NCCL connects ranks when an algorithm first needs it: only what ran has buffers."""
+
+    communicators: int
+    """Groups of which something ran; of messages, pairs of ranks."""
+    bytes: int
+
+
+NO_BUFFERS = CommunicatorBuffers(0, 0)
+
+
+def communicator_buffers(ledger: Ledger, chip: Chip) -> CommunicatorBuffers:
+    """Of the whole run, on this chip with its links."""
+    ranks = Communicators(ledger.trace.world, ledger.trace.groups)
+    ran: dict[tuple[object, object], tuple[RankGroup, Cluster, set[Algorithm]]] = {}
+    seen: set[tuple[Call, int]] = set()
+    for entry in ledger.entries:
+        call, payload_bytes = entry.call, entry.cost.network_bytes
+        if entry.kind is not Kind.COMMUNICATION or (call, payload_bytes) in seen:
+            continue
+        seen.add((call, payload_bytes))
+        kind, where = kind_of(call.name), ranks.group_of(call, chip)
+        if kind is None or where is None:
+            continue
+        algorithm = collective(kind, payload_bytes, *where).algorithm
+        if algorithm is not None:
+            communicator = call.literal("group"), call.literal(MESSAGES.get(call.name, ""))
+            ran.setdefault(communicator, (*where, set()))[2].add(algorithm)
+    return CommunicatorBuffers(
+        len(ran),
+        sum(
+            buffer_bytes(algorithms, group, cluster) for group, cluster, algorithms in ran.values()
+        ),
+    )
