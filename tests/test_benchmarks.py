@@ -105,6 +105,14 @@ def test_predicted_steps_stand_beside_measured_ones(
         assert model["calibrated_share"] > 0.9
 
 
+def test_cluster_ranks(tmp_path: Path) -> None:
+    found = figures(tmp_path, "cluster_ranks", "--layers", "1")
+    assert (found["target_of_plain"], found["target_of_few"]) == (2.0, 1.1)
+    assert found["of_plain"] > 0
+    assert found["of_few"] > 0
+    assert [len(runs) for runs in found["runs"].values()] == [1, 1, 1]
+
+
 def test_published_times(tmp_path: Path) -> None:
     """The datasheet model beside what others measured: within 30 % in the median."""
     found = figures(tmp_path, "published_times")

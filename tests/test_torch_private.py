@@ -1,6 +1,7 @@
 """The private calls into torch, each made once: an upgrade that moves one of them fails here."""
 
 import ast
+import importlib
 import inspect
 import re
 import sys
@@ -788,3 +789,9 @@ def test_products_fused_with_collectives_have_a_composition():
     for name, composed in private.FUSED_COLLECTIVES.items():
         assert hasattr(torch.ops.symm_mem, name)
         assert callable(getattr(module, composed))
+
+
+def test_fsdp_cuts_parameters_by_a_function_of_its_own():
+    module = importlib.import_module(private.FSDP_PARAMETERS)
+    shards = getattr(module, private.CHUNK)(torch.arange(3.0), 4, 0)
+    assert [shard.numel() for shard in shards] == [1, 1, 1, 0]

@@ -15,9 +15,9 @@ from torch import nn
 import torchtally
 from tests.cli.run_tally import environment, tally_run
 from tests.isolation.snapshot import snapshot
-from torchtally.isolation.aliases import function_of
 from torchtally.runs.function import run
 from torchtally.trace import EffectKind, Trace
+from torchtally.virtual.aliases import function_of
 
 GPU = "H100-SXM"
 

@@ -1,78 +1,12 @@
-"""What is replaced in modules that the script may import later, or has imported already."""
+"""Modules that the script has written in this run, and imports."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
 from typing import Any
 
-from torchtally.isolation.aliases import replacing
 from torchtally.isolation.overlay import Overlay
-from torchtally.virtual.stand_ins import StandIn, apply
-
-Replacements = Callable[[ModuleType], list[StandIn]]
-"""What to replace once a module is loaded."""
-
-
-class Patches:
-    """A finder that lets others find a module, and replaces its functions once it is loaded."""
-
-    def __init__(self, patches: Sequence[tuple[str, Replacements]], stack: ExitStack) -> None:
-        self._patches = patches
-        self._stack = stack
-        self._names = {name for name, _ in patches}
-        self._busy: set[str] = set()
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in self._names or name in self._busy:
-            return None
-        self._busy.add(name)
-        try:
-            finders = (finder for finder in sys.meta_path if finder is not self)
-            specs = (finder.find_spec(name, path, target) for finder in finders)
-            spec = next((spec for spec in specs if spec is not None), None)
-        finally:
-            self._busy.discard(name)
-        execute: Any = getattr(spec and spec.loader, "exec_module", None)
-        if spec is not None and execute is not None:
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                self.patch(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[union-attr,method-assign]
-        return spec
-
-    def patch(self, module: ModuleType) -> dict[Any, Any]:
-        """Replace what is to be replaced; the module's own functions, and what each is now."""
-        replaced: dict[Any, Any] = {}
-        for name, replacements in self._patches:
-            if name == module.__name__:
-                stand_ins = replacements(module)
-                own = [each for each in stand_ins if each.owner is module]
-                replaced |= {getattr(module, each.name): each.value for each in own}
-                self._stack.enter_context(apply(stand_ins))
-        return replaced
-
-
-@contextmanager
-def patching(patches: Sequence[tuple[str, Replacements]]) -> Iterator[None]:
-    """Within, each named module has its replacements, from its import on."""
-    with ExitStack() as stack:
-        finder = Patches(patches, stack)
-        replaced: dict[Any, Any] = {}
-        for name in dict.fromkeys(name for name, _ in patches):
-            module = sys.modules.get(name)  # None where a program has blocked the import
-            if module is not None:
-                replaced |= finder.patch(module)
-        if replaced:  # others may have imported these functions by name
-            stack.enter_context(replacing(replaced))
-        sys.meta_path.insert(0, finder)
-        try:
-            yield
-        finally:
-            sys.meta_path.remove(finder)
 
 
 class WrittenModules:

@@ -11,15 +11,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torchtally.isolation import guard
-from torchtally.isolation.aliases import replacing
 from torchtally.isolation.changing import Changing
 from torchtally.isolation.files import Files
-from torchtally.isolation.imports import importing_written, patching
+from torchtally.isolation.imports import importing_written
 from torchtally.isolation.looking import Looking
 from torchtally.isolation.natives import FILE_IO, OS
 from torchtally.isolation.overlay import Overlay
 from torchtally.isolation.temporary import system_directory, temporary_files
 from torchtally.isolation.writers import sqlite, torch_writers, writers
+from torchtally.virtual.aliases import replacing
+from torchtally.virtual.later_modules import patching
 from torchtally.virtual.stand_ins import StandIn, apply, as_function
 
 

@@ -16,8 +16,8 @@ from inspect import signature
 from types import FrameType
 from typing import Any
 
-from torchtally.isolation.imports import Replacements, patching
 from torchtally.trace import EffectKind
+from torchtally.virtual.later_modules import Replacements, patching
 from torchtally.virtual.stand_ins import StandIn
 
 Report = Callable[[EffectKind, str, FrameType | None], None]

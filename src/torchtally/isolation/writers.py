@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from torchtally import torch_private as private
 from torchtally.isolation.files import Files
-from torchtally.isolation.imports import Replacements
+from torchtally.virtual.later_modules import Replacements
 from torchtally.virtual.stand_ins import StandIn
 
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 _WRAPPERS = "torch.distributed.fsdp"
 _GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _HANDLES = "torch.distributed.fsdp._runtime_utils"
+FSDP_PARAMETERS, CHUNK = "torch.distributed.fsdp._fully_shard._fsdp_param", "_chunk_with_empty"
+"""A module that the script may import, and its function that cuts a tensor into shards."""
 
 
 def whole_elements(tensor: Tensor) -> int:

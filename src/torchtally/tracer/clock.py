@@ -22,11 +22,11 @@ from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any, Protocol
 
-from torchtally.isolation.aliases import replacing
 from torchtally.isolation.natives import TIME
 from torchtally.isolation.threads import OtherThreads
 from torchtally.trace import EffectKind
 from torchtally.tracer.source import Code, classify_path
+from torchtally.virtual.aliases import replacing
 from torchtally.virtual.stand_ins import StandIn, apply
 
 READ_S = 1e-6

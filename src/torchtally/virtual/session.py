@@ -33,6 +33,7 @@ from torchtally.virtual.device_query import DeviceQuery
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
 from torchtally.virtual.distributed import (
     checkpoints,
+    chunks,
     coalescing,
     collectives,
     dtensor,
@@ -42,6 +43,7 @@ from torchtally.virtual.distributed import (
 )
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.flex_attention import FlexAttention
+from torchtally.virtual.later_modules import patching
 from torchtally.virtual.observer import NullObserver, Observer
 from torchtally.virtual.processes import ScriptProcesses
 from torchtally.virtual.saving import (
@@ -259,6 +261,7 @@ def _activate(
     stack.enter_context(_not_in_children(mode))
     stack.enter_context(private.keep_default_device())
     stack.enter_context(private.include_autocast_key())
+    stack.enter_context(patching([(private.FSDP_PARAMETERS, chunks.stand_ins)]))
     stack.enter_context(mode)
     return VirtualGPU(target, mode, processes)
 

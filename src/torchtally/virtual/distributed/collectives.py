@@ -58,11 +58,28 @@ def assign(target: Tensor, source: Tensor | None) -> None:
         kept.copy_(real.reshape(kept.shape))
 
 
-def parts(tensor: Tensor, count: int) -> Sequence[Tensor]:
-    """Equal parts of a tensor in memory order, as collectives on one tensor see it."""
-    if not count or tensor.numel() % count:
-        return ()
-    return tensor.view(-1).tensor_split(count) if tensor.is_contiguous() else ()
+def has_parts(tensor: Tensor, count: int) -> bool:
+    """Whether a collective can see a tensor as so many equal parts, in memory order."""
+    return bool(count) and tensor.numel() % count == 0 and tensor.is_contiguous()
+
+
+def part_of(tensor: Tensor, count: int, place: int) -> Tensor | None:
+    """One of them; None where it cannot. There may be thousands: nobody makes all of them."""
+    if not has_parts(tensor, count):
+        return None
+    length = tensor.numel() // count
+    return tensor.view(-1).narrow(0, place * length, length)
+
+
+def assign_parts(whole: Tensor, count: int, own: Tensor) -> None:
+    """Every part has the values of this rank's; where those are not known, nothing is."""
+    if not (has_value(own) and has_parts(whole, count)):
+        assign(whole, None)
+        return
+    if virtual_of(whole) is not None:
+        revive(whole)
+    for part in whole.view(-1).tensor_split(count):
+        assign(part, own)
 
 
 def reduce(tensor: Tensor, operation: str, size: int) -> None:
@@ -116,14 +133,7 @@ def gather_into(target: str, source: str) -> Effect:
 
     def effect(call: Invocation, members: Members) -> None:
         for whole, own in zip(arguments(call, target), arguments(call, source), strict=True):
-            each = parts(whole, members.size)
-            if has_value(own) and each:
-                if virtual_of(whole) is not None:
-                    revive(whole)
-                for part in each:
-                    assign(part, own)
-            else:
-                assign(whole, None)
+            assign_parts(whole, members.size, own)
 
     return effect
 
@@ -149,8 +159,10 @@ def scatter_reduced(target: str, source: str) -> Effect:
     def effect(call: Invocation, members: Members) -> None:
         operation = reduction_of(call)
         for own, whole in zip(arguments(call, target), arguments(call, source), strict=True):
-            each = whole if isinstance(whole, (list, tuple)) else parts(whole, members.size)
-            assign(own, each[members.rank] if each else None)
+            if isinstance(whole, (list, tuple)):
+                assign(own, whole[members.rank] if whole else None)
+            else:
+                assign(own, part_of(whole, members.size, members.rank))
             reduce(own, operation, members.size)
 
     return effect
@@ -338,19 +350,14 @@ def settle(name: str, call: Invocation, own: Tensor, made: Tensor, members: Memb
             assign(made, own)
         reduce(made, reduction_of(call), members.size)
     elif name.startswith("all_gather"):
-        each = parts(made, members.size)
-        if has_value(own) and each:
-            revive(made)
-        for part in each:
-            assign(part, own)
+        assign_parts(made, members.size, own)
     elif name.startswith("broadcast"):
         if made is not own:
             assign(made, own)
     elif name == "all_to_all_single":
         assign(made, own if own.numel() == made.numel() else None)
     elif name.startswith("reduce_scatter"):
-        each = parts(own, members.size)
-        assign(made, each[members.rank] if each else None)
+        assign(made, part_of(own, members.size, members.rank))
         reduce(made, reduction_of(call), members.size)
     else:
         assign(made, None)
