@@ -277,6 +277,12 @@ def test_a_signal_is_not_lost_in_a_finalizer(tmp_path: Path) -> None:
     assert run.trace.ending == Ending("interrupted", "SIGTERM")
 
 
+def test_an_interrupt_is_not_lost_where_python_calls_a_finalizer(tmp_path: Path) -> None:
+    run = ending("interrupted_in_a_finalizer", cwd=tmp_path)
+    assert (run.code, run.said_by_script) == (130, "")
+    assert run.trace.ending == Ending("interrupted", "SIGINT")
+
+
 @pytest.mark.parametrize("name", ["waiting", "told_and_deaf_to_all", "own_handler"])
 def test_no_time_left(name: str, tmp_path: Path) -> None:
     run = ending(name, "--max-seconds", "0.5", cwd=tmp_path, setup=SHORT_GRACE)

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import torch
@@ -151,6 +152,13 @@ def told_in_a_finalizer() -> None:
                 pass
 
     Finalized()
+    waiting()
+
+
+def interrupted_in_a_finalizer() -> None:
+    """The interrupt arrives in what is run when something dies, before any code of the script's."""
+    weakref.finalize(model := torch.nn.Linear(2, 2), os.kill, os.getpid(), signal.SIGINT)
+    del model
     waiting()
 
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from torchtally.trace import Ending
 from torchtally.tracer import tracebacks
-from torchtally.tracer.handlers import guarding_handlers
+from torchtally.tracer.handlers import guarding_handlers, is_in_finalizer
 from torchtally.tracer.steps import StepsDone
 
 GRACE_S = 10.0
@@ -204,10 +204,21 @@ class Stopper:
         if isinstance(error, Stopped):
             self._is_told = False
             self._send_later(signal.SIGTERM)
-        elif isinstance(error, KeyboardInterrupt) and tracebacks.begins_with_us(error):
+        elif isinstance(error, KeyboardInterrupt) and was_lost_by_us(error):
             self._send_later(signal.SIGINT)
         elif not is_broken_stdout(error):
             tracebacks.show_lost(args)
+
+
+def was_lost_by_us(error: KeyboardInterrupt) -> bool:
+    """Whether it arrived in a finalizer of ours: in our code, or in Python's that was to call it.
+
+    A script without simulation has no finalizers of storages: the interrupt would have met it.
+    """
+    outermost = error.__traceback__
+    return outermost is not None and (
+        tracebacks.begins_with_us(error) or is_in_finalizer(outermost.tb_frame)
+    )
 
 
 def is_broken_stdout(error: BaseException | None) -> bool:
