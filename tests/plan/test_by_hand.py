@@ -318,11 +318,13 @@ def test_activations_of_a_stage() -> None:
 
 
 def test_buffers_of_groups() -> None:
-    """Groups of tensor and of data parallelism: 24 channels of 4, 4.6875 and 0.5 MiB."""
+    """Groups of tensor and of data parallelism: 24 channels of 4, 4.6875 and 0.5 MiB in pages of 2,
+    and a page for what is sent.
+    """
     alone, two = (
         chip_memory.outside(layout, H100) for layout in (Layout(), Layout(data=2, tensor=2))
     )
-    same(two, alone.value + 2 * 24 * (4 + 0.5 + 4.6875) * 1024 * 1024)
+    same(two, alone.value + 2 * 24 * (10 + 2) * 1024 * 1024)
 
 
 def test_gathered_layers_and_casts() -> None:
