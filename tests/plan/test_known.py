@@ -213,18 +213,15 @@ def test_a_path_to_nothing(tmp_path: Path) -> None:
     assert "there is no such file" in error_of(str(tmp_path))
 
 
-def test_looking_up_is_quick_and_needs_no_torch() -> None:
-    """In a process of its own: the import, and one row."""
+def test_looking_up_imports_neither_torch_nor_numpy() -> None:
+    """In a process of its own: one row. Either would take longer than all the rest."""
     script = (
-        "import sys, torchtally.chips, time; start = time.perf_counter()\n"
+        "import sys\n"
         "from torchtally.plan.architecture.lookup import model\n"
-        "imported_s = time.perf_counter() - start\n"
-        "model('gpt2'); print(imported_s, 'torch' in sys.modules)"
+        "model('gpt2'); print([name for name in ('torch', 'numpy') if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    imported_s, has_torch = out.stdout.split()
-    assert has_torch == "False"
-    assert float(imported_s) < 0.5  # 0.05 on an idle machine
+    assert out.stdout.strip() == "[]"
 
 
 # Shapes.
