@@ -15,13 +15,14 @@ def main() -> None:
     parser.add_argument("--capability", help="such as 9.0")
     parser.add_argument("--memory", help="in bytes")
     parser.add_argument("--multiprocessors", help="how many")
+    parser.add_argument("--l2", help="its size in bytes")
     parser.add_argument(
         "--log", choices=["1", "2"], help="1: what is not implemented; 2: memory too"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script.py args")
     options = parser.parse_args()
     variables = environment(options.python)
-    for name in ("name", "capability", "memory", "multiprocessors", "log"):
+    for name in ("name", "capability", "memory", "multiprocessors", "l2", "log"):
         if (value := getattr(options, name)) is not None:
             variables[f"STANDIN_{name.upper()}"] = value
     sys.stdout.flush()

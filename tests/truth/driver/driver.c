@@ -671,16 +671,68 @@ int cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
     return SUCCESS;
 }
 
-int cudaStreamIsCapturing(handle stream, int *status) { (void)stream; *status = 0; return SUCCESS; }
+/* ---- CUDA graphs: a stream can be captured, what is replayed does nothing. PyTorch asks this before each
+ * request for memory, to take it from the graph's private pool. ---- */
+
+static handle captured; /* the stream under capture: one at a time, as torch.cuda.graph has it */
+static unsigned long long captures;
+
+int cudaStreamIsCapturing(handle stream, int *status)
+{
+    *status = captured && stream == captured;
+    return SUCCESS;
+}
 
 int cudaStreamGetCaptureInfo(handle stream, int *status, unsigned long long *id, ...)
 {
-    (void)stream;
-    *status = 0;
+    *status = captured && stream == captured;
     if (id)
-        *id = 0;
+        *id = *status ? captures : 0;
     return SUCCESS;
 }
+
+int cudaStreamBeginCapture(handle stream, int mode)
+{
+    (void)mode;
+    if (captured)
+        return failed(NOT_SUPPORTED);
+    captured = stream;
+    captures++;
+    return SUCCESS;
+}
+
+int cudaStreamEndCapture(handle stream, handle *graph)
+{
+    if (!captured || stream != captured)
+        return failed(INVALID_VALUE);
+    captured = NULL;
+    *graph = fresh();
+    return SUCCESS;
+}
+
+int cudaGraphInstantiateWithFlags(handle *out, handle graph, unsigned long long flags)
+{
+    (void)graph, (void)flags;
+    *out = fresh();
+    return SUCCESS;
+}
+
+int cudaGraphInstantiate(handle *out, handle graph, unsigned long long flags)
+{
+    return cudaGraphInstantiateWithFlags(out, graph, flags);
+}
+
+/* PyTorch warns of graphs without nodes. */
+int cudaGraphGetNodes(handle graph, handle *nodes, size_t *count)
+{
+    (void)graph, (void)nodes;
+    *count = 1;
+    return SUCCESS;
+}
+
+int cudaGraphLaunch(handle graph, handle stream) { (void)graph, (void)stream; return SUCCESS; }
+int cudaGraphDestroy(handle graph) { (void)graph; return SUCCESS; }
+int cudaGraphExecDestroy(handle graph) { (void)graph; return SUCCESS; }
 
 int cudaStreamGetCaptureInfo_v2(handle stream, int *status, unsigned long long *id, ...)
 {
@@ -709,12 +761,6 @@ int cudaEventElapsedTime(float *milliseconds, handle start, handle end)
     (void)start, (void)end;
     *milliseconds = 1; /* scripts divide by it */
     return SUCCESS;
-}
-
-int cudaStreamBeginCapture(handle stream, int mode)
-{
-    (void)stream, (void)mode;
-    return failed(NOT_SUPPORTED);
 }
 
 /* ---- kernels: found, and never run ---- */
@@ -1029,3 +1075,27 @@ static int empty(handle program, char *text) { (void)program; *text = 0; return 
 int nvrtcGetPTX(handle program, char *text) { return empty(program, text); }
 int nvrtcGetCUBIN(handle program, char *text) { return empty(program, text); }
 int nvrtcGetProgramLog(handle program, char *text) { return empty(program, text); }
+
+/* ---- Triton: asked of the driver itself, when it loads and launches what it has compiled ---- */
+
+int cuCtxSetLimit(int limit, size_t value) { (void)limit, (void)value; return SUCCESS; }
+int cuCtxGetLimit(size_t *value, int limit) { (void)limit; *value = 1 << 20; return SUCCESS; }
+int cuCtxSetCurrent(handle context) { (void)context; return SUCCESS; }
+int cuFuncSetCacheConfig(handle function, int config) { (void)function, (void)config; return SUCCESS; }
+int cuFuncSetAttribute(handle function, int attribute, int value)
+{
+    (void)function, (void)attribute, (void)value;
+    return SUCCESS;
+}
+int cuOccupancyMaxActiveClusters(int *count, handle function, const void *config)
+{
+    (void)function, (void)config;
+    *count = 1;
+    return SUCCESS;
+}
+int cuTensorMapEncodeTiled(void) { return SUCCESS; }
+int cuLaunchKernelEx(const void *config, handle function, void **arguments, void **extra)
+{
+    (void)config, (void)function, (void)arguments, (void)extra;
+    return SUCCESS;
+}
