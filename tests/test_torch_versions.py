@@ -19,7 +19,10 @@ from torchtally.torch_private.needs import check_names, has, missing
 from torchtally.virtual.stand_ins import StandIn, check_owners
 
 NAMED = {
-    name for names in (*needs.NEEDS.values(), *needs.DISTRIBUTED.values()) for name in names.split()
+    name
+    for table in (needs.NEEDS, needs.DISTRIBUTED, needs.COMPILING)
+    for names in table.values()
+    for name in names.split()
 }
 
 

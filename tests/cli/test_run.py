@@ -364,7 +364,7 @@ def test_the_line_on_a_terminal_makes_way_for_the_script(tmp_path: Path) -> None
     written = everything(ours).replace("\r\n", "\n")
     written = re.sub(r"^tally: PyTorch .*\n", "", written, flags=re.M)  # of another release
     assert process.wait(TIMEOUT_S) == 0
-    assert re.search(r"\r\x1b\[Ktally: step 1/9, \d+ operators, peak 65.00 MiB, ", written)
+    assert re.search(r"\r\x1b\[Ktally: step 1/9, \d+ operators, peak 64.00 MiB, ", written)
     seen = re.sub(r"[^\n]*\r\x1b\[K", "", written).split("\n")
     lines = ["step {}", "a prompt: answered", "\r 10 %\r 100 %"]
     assert seen[:6] == [line.format(number) for number in (0, 1) for line in lines]

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
+import pytest
 import torch
 
 from tests.truth.cases import Case, case_of
@@ -22,9 +23,11 @@ from tests.truth.timing import Times
 from torchtally.chips import Chip, chip
 from torchtally.ledger import account
 from torchtally.timing.targets import roofline
+from torchtally.torch_private import releases
 from torchtally.trace import Ending
 from torchtally.tracer.session import recording
 from torchtally.units import format_bytes, format_seconds
+from torchtally.virtual.dispatch import UNIFIED
 from torchtally.virtual.session import virtual_gpu
 
 MEDIAN_ALLOCATED_LIMIT = 0.01
@@ -36,10 +39,15 @@ WIDTH = 100
 
 
 @cache
-def predict(case: Case, target: Chip) -> Measurement:
-    """What `measure` sees of the case on the simulated chip."""
-    with virtual_gpu(target):
-        return measure(case, "cuda")
+def predict(case: Case, target: Chip, release: str = torch.__version__) -> Measurement:
+    """What `measure` sees of the case on the simulated chip, with the workspaces that cuBLASLt has
+    in that release of PyTorch.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        has_own = releases.release_of(releases.version_of(release)).has_lt_workspace
+        patch.setenv(UNIFIED, "0" if has_own else "1")
+        with virtual_gpu(target):
+            return measure(case, "cuda")
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,11 @@ def compare(corpus: Corpus) -> list[Row]:
         raise ValueError("a corpus of the host has no figures of memory to compare with")
     target = chip(corpus.device)
     return [
-        Row(entry.name, entry.measurement, predict(case_measured(entry, corpus), target))
+        Row(
+            entry.name,
+            entry.measurement,
+            predict(case_measured(entry, corpus), target, str(corpus.about["torch"])),
+        )
         for entry in corpus.entries
         if entry.measurement is not None
     ]

@@ -17,8 +17,16 @@ from tests.traces import names, traced
 from torchtally.chips import chip
 from torchtally.timing.roofline.attention import attention_kernel
 from torchtally.trace import Call, Trace
+from torchtally.virtual.compiling import request
 from torchtally.work import Kind, cost_of
 from torchtally.work.convention import Convention, needed_share
+
+
+@pytest.fixture(autouse=True)
+def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled runs eagerly, but for flex_attention, which is one kernel then."""
+    monkeypatch.setattr(request, "find_spec", lambda name: None)
+
 
 B, H, S, D = 2, 4, 1024, 64
 WINDOW, BLOCK = 256, 128

@@ -19,6 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import torchtally
 from tests.virtual.untouched import changes, snapshot
 from torchtally.errors import UsageError
+from torchtally.virtual.compiling import request
+
+
+@pytest.fixture(autouse=True)
+def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a session that compiles, `compiling/test_compiled.py` sees what it leaves."""
+    monkeypatch.setattr(request, "find_spec", lambda name: None)
 
 
 class ScriptError(Exception):

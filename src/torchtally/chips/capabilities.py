@@ -25,20 +25,25 @@ class Capability:
     context_bytes: int
     """Estimated: what the CUDA context and the libraries' code take outside the allocator. Reports
     of `nvidia-smi` beside `torch.cuda.memory_reserved()` give 0.4 to 0.6 GiB since Volta."""
+    shared_kib: int = 96
+    """Shared memory that a block may opt in to (CUDA C++ Programming Guide, "Technical
+    Specifications per Compute Capability"); a multiprocessor has 1 KiB more since 8.0."""
+    threads: int = 2048
+    """Resident in a multiprocessor (the same table)."""
 
 
 SMALL, LARGE = 2 * 4 * MIB + 8 * MIB // 64, 32 * MIB
 CAPABILITIES = (
     Capability((0, 0), "before Volta", False, False, None, SMALL, 500 * MIB),
     Capability((7, 0), "Volta", False, False, None, SMALL, 500 * MIB),
-    Capability((7, 5), "Turing", False, False, 1 / 32, SMALL, 500 * MIB),
-    Capability((8, 0), "Ampere", True, False, None, SMALL, 500 * MIB),
-    Capability((8, 6), "Ampere", True, False, 1 / 64, SMALL, 500 * MIB),
-    Capability((8, 9), "Ada", True, True, 1 / 64, SMALL, 500 * MIB),
-    Capability((9, 0), "Hopper", True, True, None, LARGE, 600 * MIB),
-    Capability((10, 0), "Blackwell", True, True, None, LARGE, 600 * MIB),
-    Capability((11, 0), "Blackwell", True, True, None, SMALL, 600 * MIB),
-    Capability((12, 0), "Blackwell", True, True, 1 / 64, LARGE, 600 * MIB),
+    Capability((7, 5), "Turing", False, False, 1 / 32, SMALL, 500 * MIB, 64, 1024),
+    Capability((8, 0), "Ampere", True, False, None, SMALL, 500 * MIB, 163, 2048),
+    Capability((8, 6), "Ampere", True, False, 1 / 64, SMALL, 500 * MIB, 99, 1536),
+    Capability((8, 9), "Ada", True, True, 1 / 64, SMALL, 500 * MIB, 99, 1536),
+    Capability((9, 0), "Hopper", True, True, None, LARGE, 600 * MIB, 227, 2048),
+    Capability((10, 0), "Blackwell", True, True, None, LARGE, 600 * MIB, 227, 2048),
+    Capability((11, 0), "Blackwell", True, True, None, SMALL, 600 * MIB, 227, 1536),
+    Capability((12, 0), "Blackwell", True, True, 1 / 64, LARGE, 600 * MIB, 99, 1536),
 )
 """Oldest first."""
 BFLOAT16_SINCE = next(row.version for row in CAPABILITIES if row.has_bfloat16)

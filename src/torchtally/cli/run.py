@@ -143,7 +143,10 @@ def add_parser(subparsers: Subparsers) -> None:
     add_isolation(parser, "FILE.files (beside -o FILE)")
     parser.add_argument("--what-if", action="append", default=[], metavar="CHANGE",
                         help="run the script as if it were changed: checkpoint=CLASS, "
-                        "autocast=bfloat16, optimizer=fused (can be repeated)")  # fmt: skip
+                        "autocast=bfloat16, optimizer=fused, compile (repeatable)")  # fmt: skip
+    parser.add_argument("--compile", choices=("inductor", "eager"), default="inductor",
+                        help="what torch.compile does: PyTorch's own inductor compiles for the "
+                        "simulated chip (default), or nothing")  # fmt: skip
     parser.add_argument("--no-oom", action="store_true",
                         help="go on beyond the chip's memory instead of raising "
                         "torch.OutOfMemoryError (OOM)")  # fmt: skip
@@ -162,6 +165,8 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError("which script?\nGive one: `tally run train.py`, -m MODULE or -c CODE.")
     args.gpus = cluster_of(gpu_or_default(args.gpu, is_quiet=args.quiet))
     target = args.gpus.chip
+    if args.compile == "eager":
+        args.what_if.append("compile=off")
     check_columns(args.columns)
     # Absolute, since the script may change the directory.
     args.trace_place = place_of(args.output, "-o")

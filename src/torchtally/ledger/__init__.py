@@ -10,6 +10,7 @@ of the chip that the run was traced for or of any other; without a roofline ther
 from torchtally.ledger.accounting import account
 from torchtally.ledger.groups import (
     Key,
+    kernel_of,
     library_line_of,
     line_of,
     module_of,
@@ -34,6 +35,7 @@ __all__ = [
     "Uncounted",
     "Untimed",
     "account",
+    "kernel_of",
     "library_line_of",
     "line_of",
     "module_of",

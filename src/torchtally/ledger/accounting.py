@@ -2,9 +2,11 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
+
+import msgspec
 
 from torchtally.ledger.delegation import delegating_line, line_by
 from torchtally.ledger.groups import is_copy, is_view
@@ -15,10 +17,10 @@ from torchtally.ledger.total import Coverage, Entry, Line, Total, Uncounted
 from torchtally.memory import Category, Memory, replay
 from torchtally.steps import Course, Period, course_of
 from torchtally.timing.roofline import Roofline
-from torchtally.trace import Phase, Site, Trace
+from torchtally.trace import Call, Phase, Site, Trace
 from torchtally.trace.file import collection_paused
 from torchtally.trace.storage import allocated_bytes
-from torchtally.work import Cost, Kind
+from torchtally.work import Cost, Kind, cost_of_part
 from torchtally.work.convention import Convention
 
 Selection = int | tuple[int, int] | Literal["all"] | None
@@ -93,7 +95,8 @@ def _entries(
     clocks = [op.clock for op in ops]
     lines = list(map(line_by(delegate), trace.sites))
     kinds, exact = [cost.kind for cost in costs], [cost.cost for cost in costs]
-    return tuple(
+    names = [call.name for call in trace.calls]
+    entries = tuple(
         map(
             Entry,
             range(len(ops)),
@@ -105,8 +108,59 @@ def _entries(
             (allocated.get(clock, 0) for clock in clocks),
             (saved.get(clock, 0) for clock in clocks),
             map(lines.__getitem__, sites),
+            map(names.__getitem__, calls),
         )
     )
+    if all(call.fused is None for call in trace.calls):
+        return entries
+    shares = [shares_of(call) for call in trace.calls]
+    return tuple(
+        part
+        for entry in entries
+        for part in parts_of(entry, shares[entry.op.call], trace.sites, lines)
+    )
+
+
+Shares = Sequence[tuple[str, Cost, float]]
+"""Of each operator in a fused kernel: its name, its cost, its share of the kernel's time."""
+
+
+def shares_of(call: Call) -> Shares:
+    """Time is shared by the bytes that each moves; evenly where none moves any."""
+    parts = () if call.fused is None else call.fused.parts
+    costs = [cost_of_part(part) for part in parts]
+    whole = sum(cost.bytes for cost in costs)
+    return [
+        (part.operator, cost, cost.bytes / whole if whole else 1 / len(parts))
+        for part, cost in zip(parts, costs, strict=True)
+    ]
+
+
+def parts_of(
+    entry: Entry, shares: Shares, sites: Sequence[Site], lines: Sequence[Line | None]
+) -> Iterator[Entry]:
+    """The operators of a fused kernel; the entry itself of one that is alone.
+
+    What was allocated for the kernel is the first one's, which moves most.
+    """
+    if not shares:
+        yield entry
+        return
+    for place, ((operator, cost, share), site) in enumerate(
+        zip(shares, entry.op.parts, strict=True)
+    ):
+        is_first = place == 0
+        yield msgspec.structs.replace(
+            entry,
+            site=sites[site],
+            cost=cost,
+            bytes_allocated=entry.bytes_allocated if is_first else 0,
+            bytes_saved=entry.bytes_saved if is_first else 0,
+            line=lines[site],
+            operator=operator,
+            share=share,
+            is_first=is_first,
+        )
 
 
 def _allocations(trace: Trace, memory: Memory) -> tuple[dict[int, int], dict[int, int]]:
@@ -153,12 +207,13 @@ def entries_of(entries: Sequence[Entry], period: Period) -> tuple[Entry, ...]:
 
 def _total(entries: Sequence[Entry], costs: Sequence[CallCost]) -> Total:
     """The total, computed independently of `sums`: cost times count per distinct call and phase."""
+    kernels = [entry for entry in entries if entry.is_first]
     total = Total(
         count=len(entries),
         bytes_allocated=sum(entry.bytes_allocated for entry in entries),
         bytes_saved=sum(entry.bytes_saved for entry in entries),
     )
-    counts = Counter((entry.op.call, entry.op.phase) for entry in entries)
+    counts = Counter((entry.op.call, entry.op.phase) for entry in kernels)
     for (number, phase), count in counts.items():
         total += _of(costs[number].cost * count, costs[number].kind, phase)
     return replace(

@@ -47,7 +47,7 @@ def once_per_site(key: Callable[[Entry], Key]) -> Callable[[Entry], Key]:
     key_by_site: dict[int, Key] = {}
 
     def of(entry: Entry) -> Key:
-        site = entry.op.site
+        site = id(entry.site)
         if site not in key_by_site:
             key_by_site[site] = key(entry)
         return key_by_site[site]
@@ -56,6 +56,10 @@ def once_per_site(key: Callable[[Entry], Key]) -> Callable[[Entry], Key]:
 
 
 def op_of(entry: Entry) -> str:
+    return entry.operator
+
+
+def kernel_of(entry: Entry) -> str:
     return entry.call.name
 
 
@@ -84,7 +88,7 @@ def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
     """One pass over the entries: a view of a large trace takes hundreds of thousands."""
     forward = backward = recompute = optimizer = evaluation = matmul = count = views = copies = 0
     read = written = network = allocated = saved = 0
-    seconds = kernel_s = network_s = exposed_s = 0.0
+    seconds = kernel_s = 0.0
     for entry in entries:
         cost, phase = entry.cost, entry.op.phase
         count += 1
@@ -110,11 +114,8 @@ def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
         allocated += entry.bytes_allocated
         saved += entry.bytes_saved
         slot = slots[entry.number]
-        seconds += slot.seconds
-        kernel_s += slot.kernel_s
-        if entry.kind is _COMMUNICATION:
-            network_s += slot.kernel_s
-            exposed_s += slot.exposed_s
+        seconds += slot.seconds * entry.share
+        kernel_s += slot.kernel_s * entry.share
     return Total(
         count=count,
         flops_forward=forward,
@@ -132,13 +133,11 @@ def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
         copies=copies,
         seconds=seconds,
         kernel_s=kernel_s,
-        network_s=network_s,
-        exposed_s=exposed_s,
     )
 
 
 # Looking up an enum's member and hashing it run Python code: too slow once per operator.
 _FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
 _RECOMPUTE, _OPTIMIZER = Phase.RECOMPUTE, Phase.OPTIMIZER
-_VIEW, _COPY, _COMMUNICATION = Kind.VIEW, Kind.COPY, Kind.COMMUNICATION
+_VIEW, _COPY = Kind.VIEW, Kind.COPY
 _MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)

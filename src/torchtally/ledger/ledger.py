@@ -83,19 +83,14 @@ class Ledger(Shown):
         return replace(own, others=tuple(others))
 
     def _with(self, times: Times) -> "Ledger":
-        network = [entry for entry in self.reported if entry.kind is Kind.COMMUNICATION]
-        total = replace(
-            self.total,
-            seconds=times.seconds(self.reported),
-            kernel_s=times.kernel_s(self.reported),
-            network_s=times.kernel_s(network),
-            exposed_s=times.exposed_s(network),
-        )
+        seconds, kernel_s = times.seconds(self.reported), times.kernel_s(self.reported)
+        total = replace(self.total, seconds=seconds, kernel_s=kernel_s)
         return replace(self, times=times, total=total)
 
     def slot(self, entry: Entry) -> Slot:
         """The entry's part of the time. All zero in a ledger without a roofline."""
-        return self.times.slots[entry.number]
+        slot = self.times.slots[entry.number]
+        return slot if entry.share == 1 else slot.part(entry.share)
 
     @property
     def roofline(self) -> Roofline | None:
@@ -192,7 +187,8 @@ def _time_broken(ledger: Ledger) -> Iterator[str]:
     In a run that communicates kernels run beside each other: a moment is the time of one of them.
     """
     is_alone = not any(entry.kind is Kind.COMMUNICATION for entry in ledger.entries)
-    for entry, slot in zip(ledger.entries, ledger.times.slots, strict=True):
+    for entry in ledger.entries:
+        slot = ledger.slot(entry)
         least_s = slot.kernel_s if is_alone else 0.0
         if slot.kernel_s < 0 or least_s > slot.seconds * (1 + 1e-9):
             name = entry.call.name

@@ -19,10 +19,13 @@ class Line(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One operator and what it costs. When it runs is in the ledger's `times`."""
+    """One operator and what it costs. When it runs is in the ledger's `times`.
+
+    A kernel that a compiler fused of several has an entry for each.
+    """
 
     number: int
-    """Its place among the ledger's entries."""
+    """Its operator's place in the trace. The parts of a fused kernel share one."""
     op: Op
     call: Call
     site: Site
@@ -40,6 +43,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     """That it is charged to: of the user's own code, or where `Ledger.delegate` is a line, of the
     model's.
     """
+    operator: str
+    """The call's name; of a part of a fused kernel, that of the operator fused."""
+    share: float = 1.0
+    """Of the operator's time; less than 1 for a part of a fused kernel."""
+    is_first: bool = True
+    """Not one of a kernel's parts behind the first: kernels are counted by these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +79,6 @@ class Total:
     """Of the step's time: kernels, and the device idle waiting for them."""
     kernel_s: float = 0.0
     """The part of `seconds` in which the device runs kernels."""
-    network_s: float = 0.0
-    """How long collectives run, each by itself; most of it behind kernels that compute."""
-    exposed_s: float = 0.0
-    """The part of `seconds` in which collectives run and nothing computes."""
 
     @property
     def flops(self) -> int:

@@ -19,6 +19,15 @@ class Slot(NamedTuple):
     idle_s: float = 0.0
     """Of `seconds`: the device idles before it. Known where streams run beside each other."""
 
+    def part(self, share: float) -> "Slot":
+        """Of one of several operators that run as one kernel."""
+        return self._replace(
+            seconds=self.seconds * share,
+            kernel_s=self.kernel_s * share,
+            waiting_s=self.waiting_s * share,
+            idle_s=self.idle_s * share,
+        )
+
     @property
     def exposed_s(self) -> float:
         """Of a collective: while nothing computes, and all ranks have come."""

@@ -85,6 +85,17 @@ DISTRIBUTED = {
 }
 """The same in a build that has torch.distributed."""
 
+COMPILING = {
+    "torch.compile": """
+        torch._C._dispatch_has_kernel_for_dispatch_key torch._C._len_torch_dispatch_stack
+        torch._dynamo.config.patch torch._dynamo.eval_frame.skip_code
+        torch._dynamo.exc.InternalTorchDynamoError torch._dynamo.reset
+        torch._dynamo.substitute_in_graph torch._from_functional_tensor
+        torch._guards.TracingContext.extract_stack""",
+}
+"""Names of the compiler's, which is imported when a script compiles: without them what it compiles
+runs eagerly, and the report says so."""
+
 LATER = {
     "torch.nested._internal.sdpa": "attention of jagged nested tensors",
     "torch.distributed._functional_collectives": "collectives that return new tensors",

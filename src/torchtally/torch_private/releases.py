@@ -17,6 +17,9 @@ class Release(NamedTuple):
     cudnn: int
     """As `torch.backends.cudnn.version()` prints it."""
     nccl: tuple[int, int, int]
+    has_lt_workspace: bool
+    """cuBLASLt has a workspace of its own; else it shares that of cuBLAS, as
+    `TORCH_CUBLASLT_UNIFIED_WORKSPACE=1` makes it do (ATen/cuda/CUDABlas.cpp)."""
     fuses_attention_of_3d: bool
     """`scaled_dot_product_attention` of three dimensions takes a batch of one."""
     differences: tuple[str, ...]
@@ -27,16 +30,16 @@ class Release(NamedTuple):
         return "{}.{}".format(*self.version)
 
 
-REFERENCE = Release((2, 13), "13.0", 92000, (2, 29, 7), False, ())
+REFERENCE = Release((2, 13), "13.0", 92000, (2, 29, 7), False, False, ())
 """What tally is developed with, and what the documents show."""
 RELEASES = (
     Release(
-        (2, 11), "13.0", 91900, (2, 28, 9), False,
+        (2, 11), "13.0", 91900, (2, 28, 9), True, False,
         ("autocast leaves rms_norm in its own dtype",),
     ),
     REFERENCE,
     Release(
-        (2, 15), "13.2", 92600, (2, 30, 7), True,
+        (2, 15), "13.2", 92600, (2, 30, 7), False, True,
         (
             "attention of three dimensions takes the fused kernels",
             "x[i] = number fills in place of copying a tensor of it",

@@ -1,7 +1,18 @@
 """What happened, as facts: no formula, no torch. See ``trace.py`` for the whole."""
 
 from torchtally.trace.effect import Effect, EffectKind, FileId, StubFile
-from torchtally.trace.op import Call, Frame, Literal, Op, Phase, Scalar, Site, TensorSpec
+from torchtally.trace.op import (
+    Call,
+    Frame,
+    FusedKernel,
+    Literal,
+    Op,
+    Part,
+    Phase,
+    Scalar,
+    Site,
+    TensorSpec,
+)
 from torchtally.trace.ranks import (
     HOST,
     Coalesced,
@@ -32,9 +43,11 @@ __all__ = [
     "Ending",
     "FileId",
     "Frame",
+    "FusedKernel",
     "Literal",
     "Note",
     "Op",
+    "Part",
     "Phase",
     "Placeholder",
     "ProcessGroup",

@@ -22,6 +22,8 @@ def check_calls(calls: Iterable[Call]) -> None:
     for call in calls:
         for spec in (*call.inputs, *call.outputs):
             _check_spec(spec)
+        for part in call.fused.parts if call.fused is not None else ():
+            check_calls(part.calls)
 
 
 def _check_spec(spec: TensorSpec) -> None:
@@ -41,6 +43,10 @@ def check_ops(ops: Sequence[Op], calls: Sequence[Call], sites: int, storages: in
     inputs, outputs = [op.inputs for op in ops], [op.outputs for op in ops]
     _check_arity(inputs, [len(calls[number].inputs) for number in numbers])
     _check_arity(outputs, [len(calls[number].outputs) for number in numbers])
+    parts = [op.parts for op in ops]
+    if list(map(len, parts)) != list(map(_parts_of, map(calls.__getitem__, numbers))):
+        raise InvalidTraceError("the sites of a fused operator do not match its parts")
+    check_numbers(list(chain.from_iterable(parts)), sites, "site")
     named = [-1, *chain.from_iterable(inputs), *chain.from_iterable(outputs)]
     if min(named) < -1 or max(named) >= storages:
         raise InvalidTraceError("an operator refers to a storage that does not exist")
@@ -49,6 +55,10 @@ def check_ops(ops: Sequence[Op], calls: Sequence[Call], sites: int, storages: in
 def _check_arity(column: list[tuple[int, ...]], arities: list[int]) -> None:
     if list(map(len, column)) != arities:
         raise InvalidTraceError("the storages of an operator do not match its call")
+
+
+def _parts_of(call: Call) -> int:
+    return 0 if call.fused is None else len(call.fused.parts)
 
 
 def check_storages(storages: Sequence[Storage]) -> None:

@@ -9,7 +9,7 @@ import math
 from enum import StrEnum
 
 from torchtally.chips.dtypes import DTYPE_BYTES
-from torchtally.trace.record import Index, Record, Tick
+from torchtally.trace.record import Count, Index, Record, Tick
 
 Scalar = int | bool | str | None
 Literal = Scalar | tuple[Scalar, ...]
@@ -90,6 +90,8 @@ class Call(Record, frozen=True):
     """
     is_mutating: bool = False
     """The operator writes to at least one argument (`add_`, `out=`)."""
+    fused: "FusedKernel | None" = None
+    """Of a kernel that a compiler wrote, whose name is that of the call."""
 
     @property
     def plain_name(self) -> str:
@@ -120,6 +122,25 @@ class Call(Record, frozen=True):
             return False
         came_in = {spec.storage for spec in self.inputs}
         return all(spec.storage in came_in for spec in self.outputs)
+
+
+class Part(Record, frozen=True):
+    """What one operator of the script has of a kernel that a compiler fused it into."""
+
+    operator: str
+    calls: tuple[Call, ...]
+    """What it was decomposed into: each as if it was called by itself."""
+    bytes_read: Count
+    bytes_written: Count
+    """From and to memory, by the compiler's own count: its other operands never leave the chip."""
+
+
+class FusedKernel(Record, frozen=True):
+    """What a compiler's kernel does: its parts sum to the kernel."""
+
+    kind: str
+    """"pointwise", "reduction", "persistent reduction", "foreach", "template" or "other"."""
+    parts: tuple[Part, ...]
 
 
 class Frame(Record, frozen=True):
@@ -167,3 +188,5 @@ class Op(Record, frozen=True):
     """Numbers of the storages of the call's outputs, in that order; -1 for a host tensor."""
     stream: int = 0
     """The stream that it ran on; a communicator has its own (`communicator_stream`)."""
+    parts: tuple[Index, ...] = ()
+    """Numbers of the sites that the parts of a fused call belong to, in their order."""

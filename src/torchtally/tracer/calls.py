@@ -1,6 +1,6 @@
 """Interning of calls: most operators of a training run are the same call over and over."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -44,6 +44,14 @@ class Calls:
             place = self._numbers[signature] = len(self.calls)
             self.calls.append(describe(invocation, outputs))
         return place, invocation.numbers, tuple(numbers)
+
+    def of_kernel(self, key: tuple[Any, ...], call: Callable[[], Call]) -> int:
+        """The place of a kernel's call, made when the key is new."""
+        place = self._numbers.get(key)
+        if place is None:
+            place = self._numbers[key] = len(self.calls)
+            self.calls.append(call())
+        return place
 
     def in_graph(self, place: int) -> int:
         """The place of a call as a CUDA graph issues it."""

@@ -28,6 +28,8 @@ class Place:
 
 
 OUTSIDE = Place("", "")
+WRAPPED = "_orig_mod"
+"""What a compiled module calls the module that it stands for."""
 
 
 class Running(threading.local):
@@ -50,6 +52,8 @@ class Modules:
         self._running = Running()
         self._root_called = root_called
         self._by_path: dict[str, Place] = {}
+        self._by_id: dict[int, Place] = {}
+        """Of modules, which the compiler names by their ids. A new one overwrites a dead one's."""
         self.call_code: CodeType | None = None
         """Of a module's call, once it is replaced."""
 
@@ -67,6 +71,10 @@ class Modules:
     def place_of(self, module: nn.Module) -> Place | None:
         """Of a module that has been called, or that is in one."""
         return self._places.get(module)
+
+    def with_id(self, number: int) -> Place | None:
+        """Of the module with this id, if it has been called or is in one that was."""
+        return self._by_id.get(number)
 
     def at(self, path: str) -> Place:
         """The module of that path, if it is known."""
@@ -91,6 +99,9 @@ class Modules:
                 stack.pop()
                 outers.pop()
 
+        # Dynamo would wrap a function that it does not look into, unless it has this name
+        # (`_TorchDynamoContext.__call__`, torch/_dynamo/eval_frame.py).
+        call.__name__ = native_call.__name__
         self._stacks.mark_module_call(call.__code__)
         self.call_code = call.__code__
         return [StandIn(nn.Module, "__call__", call)]
@@ -106,9 +117,9 @@ class Modules:
         class_name = private.class_name(module)
         prefix = "" if is_outermost else f"{self.place.path}.{class_name}".lstrip(".")
         for name, child in module.named_modules():
-            path = ".".join(part for part in (prefix, name) if part)
+            path = ".".join(part for part in (prefix, *name.split(".")) if part and part != WRAPPED)
             place = self._places.setdefault(child, Place(path, private.class_name(child)))
-            self._by_path[path] = place
+            self._by_path[path] = self._by_id[id(child)] = place
         return self._places[module]
 
 

@@ -3,9 +3,13 @@
 checkpoint=Block       every module of that class runs in torch.utils.checkpoint
 autocast=bfloat16      the model runs in torch.autocast("cuda", dtype=torch.bfloat16)
 optimizer=fused        torch.optim's fused, foreach or for-loop implementation
+compile                the model runs as torch.compile(model)
+compile=Block          every module of that class is compiled by itself
+compile=off            what the script compiles runs eagerly
 """
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +20,17 @@ from torch.utils.checkpoint import checkpoint
 
 from torchtally import torch_private as private
 from torchtally.errors import UsageError
+from torchtally.virtual.compiling import eagerly
 from torchtally.virtual.stand_ins import StandIn
 
 HOW = """\
 Changes that can be tried:
   checkpoint=CLASS                    torch.utils.checkpoint around every module of that class
   autocast=bfloat16 (or float16)      torch.autocast around the model
-  optimizer=fused (foreach, for-loop) another implementation of torch.optim's"""
+  optimizer=fused (foreach, for-loop) another implementation of torch.optim's
+  compile                             torch.compile(model)
+  compile=CLASS                       every module of that class compiled by itself
+  compile=off                         what the script compiles runs eagerly"""
 
 IMPLEMENTATIONS = {
     "fused": {"fused": True, "foreach": False},
@@ -30,6 +38,7 @@ IMPLEMENTATIONS = {
     "for-loop": {"fused": False, "foreach": False},
 }
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+MODEL, OFF = "model", "off"
 
 
 class CallDepth(threading.local):
@@ -54,10 +63,14 @@ def stand_ins(what_ifs: tuple[str, ...]) -> list[StandIn]:
     for text in what_ifs:
         change, _, value = text.partition("=")
         make = CHANGES.get(change)
+        value = value or DEFAULTS.get(change, "")
         if make is None or not value:
             raise UsageError(f"--what-if {text}: not a change that can be tried.\n{HOW}")
         changes.append((make, value))
     table: list[StandIn] = []
+    if (compile_modules, OFF) in changes:
+        changes.remove((compile_modules, OFF))
+        table.append(StandIn(torch, "compile", run_eagerly))
     call: Callable[..., Any] = nn.Module.__call__
     init: Callable[..., Any] = Optimizer.__init__
     for make, value in changes:
@@ -65,6 +78,7 @@ def stand_ins(what_ifs: tuple[str, ...]) -> list[StandIn]:
             init = make(init, value)
         else:
             call = make(call, value)
+            call.__name__ = nn.Module.__call__.__name__  # as `Modules.stand_ins` does
     if call is not nn.Module.__call__:
         table.append(StandIn(nn.Module, "__call__", call))
     if init is not Optimizer.__init__:
@@ -102,6 +116,35 @@ def autocast_model(native: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
+def compile_modules(native: Callable[..., Any], class_name: str) -> Callable[..., Any]:
+    """The outermost module, or every one of a class, compiled in place when it is first called."""
+    inside = CallDepth()
+    compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        is_chosen = not inside.depth if class_name == MODEL else (
+            private.class_name(module) == class_name)  # fmt: skip
+        if is_chosen and module not in compiled:
+            compiled.add(module)
+            module.compile()
+            USED.add("compile" if class_name == MODEL else f"compile={class_name}")
+        inside.depth += 1
+        try:
+            return native(module, *args, **kwargs)
+        finally:
+            inside.depth -= 1
+
+    return call
+
+
+def run_eagerly(model: Any = None, **options: Any) -> Any:
+    """Stands for `torch.compile`."""
+    USED.add(f"compile={OFF}")
+    if model is None:
+        return lambda function: run_eagerly(function, **options)
+    return eagerly(model)
+
+
 def choose_implementation(native: Callable[..., Any], name: str) -> Callable[..., Any]:
     implementation = IMPLEMENTATIONS.get(name)
     if implementation is None:
@@ -124,4 +167,6 @@ CHANGES: dict[str, Callable[[Callable[..., Any], str], Callable[..., Any]]] = {
     "checkpoint": checkpoint_modules,
     "autocast": autocast_model,
     "optimizer": choose_implementation,
+    "compile": compile_modules,
 }
+DEFAULTS = {"compile": MODEL}

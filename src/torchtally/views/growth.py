@@ -85,7 +85,7 @@ def held_at_end(ledger: Ledger, step: int) -> dict[Line | None, Held]:
     if step < 1:
         return kept
     tick = ledger.trace.step_ends[step - 1] - 1
-    entry_at = {entry.op.clock: entry for entry in ledger.entries}
+    entry_at = {entry.op.clock: entry for entry in ledger.entries if entry.is_first}
     for storage in ledger.memory.storages:
         if is_alive(storage, tick):
             entry = entry_at.get(storage.born)

@@ -29,7 +29,7 @@ class Holding:
 
 def holdings(ledger: Ledger, tick: int) -> list[Holding]:
     """All that is alive at a tick on the accounted device, largest first."""
-    entry_at = {entry.op.clock: entry for entry in ledger.entries}
+    entry_at = {entry.op.clock: entry for entry in ledger.entries if entry.is_first}
     return [
         Holding(storage, category, entry_at.get(storage.born))
         for storage, category in ledger.memory.alive_at(tick)

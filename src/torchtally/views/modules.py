@@ -10,11 +10,8 @@ from torchtally.units import Unit
 from torchtally.views.columns import (
     BACKWARD,
     EVALUATION,
-    EXPOSED,
     FORWARD,
-    NETWORK,
     OPTIMIZER,
-    PAYLOAD,
     READ,
     RECOMPUTE,
     SAVED,
@@ -23,10 +20,7 @@ from torchtally.views.columns import (
 )
 from torchtally.views.view import view
 
-QUANTITIES = (
-    EXPOSED, NETWORK, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, PAYLOAD, READ,
-    WRITTEN,
-)  # fmt: skip
+QUANTITIES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, READ, WRITTEN)
 OUTSIDE = Path("", "")
 WITH_CHILDREN = Column("flops_with_children", "with inner", Unit.FLOPS)
 TIMED_WITH_CHILDREN = (

@@ -1,6 +1,9 @@
 """Costs by operator, by kind of work and by phase."""
 
-from torchtally.ledger import Ledger, op_of
+import posixpath
+from collections import Counter
+
+from torchtally.ledger import Ledger, kernel_of, op_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views.bottlenecks import bound_cells, bound_columns
@@ -38,6 +41,41 @@ def operators(ledger: Ledger) -> Table:
         *bound_columns(ledger),
     )
     return cost_table("By operator", QUANTITIES, texts, rows, ledger)
+
+
+@view("kernel", "kernels: those that a compiler fused, and the operators that are one")
+def kernels(ledger: Ledger) -> Table:
+    """By kernel as it is launched: a fused one with the operators and lines that are in it."""
+    operators: dict[str, set[str]] = {}
+    lines: dict[str, set[str]] = {}
+    launches: Counter[str] = Counter()
+    for entry in ledger.reported:
+        name = kernel_of(entry)
+        launches[name] += entry.is_first
+        if entry.call.fused is not None:
+            operators.setdefault(name, set()).add(entry.operator.partition(".")[2])
+            if entry.line is not None:
+                lines.setdefault(name, set()).add(
+                    f"{posixpath.basename(entry.line.file)}:{entry.line.line}"
+                )
+    bound = bound_cells(ledger, kernel_of)
+
+    def listed(names: set[str]) -> str:
+        return ", ".join(sorted(names))
+
+    rows = [
+        (total, (launches[name], name, listed(operators.get(name, set())),
+                 listed(lines.get(name, set())), *bound(name)))
+        for name, total in ledger.sums(kernel_of).items()
+    ]  # fmt: skip
+    texts = (
+        Column("launches", "launches", Unit.COUNT),
+        Column("name", "kernel", Unit.PLACE),
+        Column("operators", "operators", Unit.PLACE, rank=1),
+        Column("lines", "lines", Unit.PLACE, rank=2),
+        *bound_columns(ledger),
+    )
+    return cost_table("By kernel", QUANTITIES, texts, rows, ledger)
 
 
 @view("kind", "kinds of work: products, attention, elementwise, ...")

@@ -10,7 +10,7 @@ from torch.nn.parallel import scatter_gather
 
 from torchtally import torch_private as private
 from torchtally.chips import Chip
-from torchtally.chips.capabilities import BFLOAT16_SINCE
+from torchtally.chips.capabilities import BFLOAT16_SINCE, capability
 from torchtally.errors import UnsupportedError
 from torchtally.torch_private import releases
 from torchtally.virtual import graphs, legacy_types
@@ -87,13 +87,19 @@ class CudaModule:
         """As `torch.cuda.get_device_properties`, without figures that are not published."""
         self.index(device)
         facts = self.chip.properties
+        row = capability(self.chip.compute_capability or (0, 0))
+        is_newer = row.version >= (8, 0)
         properties = SimpleNamespace(
             name=self.chip.device_name,
             major=facts.major,
             minor=facts.minor,
             total_memory=facts.total_memory,
             warp_size=32,
-            max_threads_per_multi_processor=2048,
+            max_threads_per_multi_processor=row.threads,
+            max_threads_per_block=1024,
+            shared_memory_per_block=48 * 1024,
+            shared_memory_per_block_optin=row.shared_kib * 1024,
+            shared_memory_per_multiprocessor=(row.shared_kib + is_newer) * 1024,
             regs_per_multiprocessor=65536,
             is_integrated=0,
             is_multi_gpu_board=0,
@@ -288,6 +294,11 @@ class DefaultGenerator:
 
     def initial_seed(self) -> int:
         return self.random.initial_seed
+
+    def clone_state(self) -> torch.Generator:
+        cloned = torch.Generator(device=self.device)
+        cloned.set_state(self.random.state)
+        return cloned
 
     def get_state(self) -> Tensor:
         return self.random.state

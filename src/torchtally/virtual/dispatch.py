@@ -24,7 +24,7 @@ from torchtally.memory.workspace import (
     scratch,
     uses_blas,
 )
-from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispatchMode
+from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispatchMode, releases
 from torchtally.trace import World
 from torchtally.virtual import kernels, values
 from torchtally.virtual.arguments import (
@@ -81,6 +81,9 @@ RANDOM_OPERATOR = 2
 PLAIN: Any = Tensor.__torch_dispatch__
 """Of classes whose tensors do not dispatch themselves; some of their tensors are listed anyway."""
 
+
+WITH_RANDOM_STATE = ("graphsafe_run_with_rng_state",)
+UNIFIED = "TORCH_CUBLASLT_UNIFIED_WORKSPACE"
 
 Handler = Callable[["VirtualDispatch", Invocation], Any]
 ALLOWS_TF32: Settings = (("allow_tf32", True),)
@@ -163,6 +166,11 @@ class VirtualDispatch(TorchDispatchMode):
         """False: torch/utils/_python_dispatch.py would import the compiler to say True (1.3 s)."""
         return False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True: else Dynamo leaves the script's frames alone, as it would see this mode's."""
+        return True
+
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -171,6 +179,11 @@ class VirtualDispatch(TorchDispatchMode):
         if types and any(kind.__torch_dispatch__ is not PLAIN for kind in types):
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
+            if private.higher_order_name(func) in WITH_RANDOM_STATE:
+                # Which state a compiled program draws from changes nothing here.
+                kwargs = {key: each for key, each in (kwargs or {}).items() if key != "rng_state"}
+                with self:
+                    return args[0](*args[1:], **kwargs)
             if private.higher_order_name(func) == private.DTENSOR_RANDOM:
                 with self:
                     return args[RANDOM_OPERATOR](*args[RANDOM_OPERATOR + 1 :], **(kwargs or {}))
@@ -433,7 +446,8 @@ class VirtualDispatch(TorchDispatchMode):
             is_backward = inside_backward()
             workspace = blas_workspace(chip.compute_capability, os.environ)
             memory.need_library(workspace, is_backward=is_backward)
-            if adds_bias(name, call.inputs[0].dim()):
+            shares = os.environ.get(UNIFIED, "0" if releases.HERE.has_lt_workspace else "1") == "1"
+            if not shares and adds_bias(name, call.inputs[0].dim()):
                 memory.need_library(blas_lt_workspace(os.environ), is_backward=is_backward)
         if has_scratch(name):
             signature = (call.signature, *(tensor.shape for tensor in outputs))

@@ -1,10 +1,12 @@
 """The interface of an observer of a virtual GPU, and one that ignores everything."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
 from torchtally.memory.allocator import Block, OutOfMemoryError
+from torchtally.trace import FusedKernel
 from torchtally.virtual.device_memory import MemoryObserver
 from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage
@@ -23,6 +25,16 @@ class Observer(MemoryObserver, Protocol):
 
     def graph_replayed(self, records: list[Any]) -> None:
         """A graph runs all that it captured."""
+
+    def compiled(self, graph: Any, node: int) -> None:
+        """What follows was made by the compiler of a node of this graph (`LoweredGraph`); None:
+        of nothing, the script runs by itself again.
+        """
+
+    def kernel_launched(
+        self, name: str, fused: FusedKernel | None, operands: Sequence[tuple[str, torch.Tensor]]
+    ) -> None:
+        """A kernel that the compiler wrote runs on tensors, by the names of its arguments."""
 
     def host_operator_ran(self) -> None: ...
 
@@ -57,6 +69,13 @@ class NullObserver:
 
     def graph_replayed(self, records: list[Any]) -> None:
         self.clock += len(records)
+
+    def compiled(self, graph: Any, node: int) -> None: ...
+
+    def kernel_launched(
+        self, name: str, fused: FusedKernel | None, operands: Sequence[tuple[str, torch.Tensor]]
+    ) -> None:
+        self.clock += 1
 
     def storage_born(self, storage: VirtualStorage) -> None: ...
     def storage_died(self, storage: VirtualStorage) -> None: ...

@@ -246,7 +246,7 @@ def _activate(
     mode.groups.note = mode.observer.note
     mode.groups.prepare = lambda: prepare_groups(stack, mode)
     processes = ScriptProcesses(mode.groups.world)
-    stand_ins = [*_table(mode, target, autocast), *processes.stand_ins()]
+    stand_ins = [*_table(mode, target, autocast, stack), *processes.stand_ins()]
     check_owners(stand_ins)
     stack.enter_context(apply(stand_ins))
     if target.compute_capability is not None:
@@ -287,7 +287,9 @@ def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
     )
 
 
-def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[StandIn]:
+def _table(
+    mode: VirtualDispatch, target: Chip, autocast: Autocast, stack: ExitStack
+) -> list[StandIn]:
     """Everything that is replaced in torch during the session."""
     native_clear, native_group = torch.clear_autocast_cache, private.group_tensors
 
@@ -309,7 +311,7 @@ def _table(mode: VirtualDispatch, target: Chip, autocast: Autocast) -> list[Stan
         *Factories(mode).stand_ins(),
         *CudaModule(mode, target).stand_ins(),
         *Saving(mode).stand_ins(),
-        *Compiling(mode).stand_ins(),
+        *Compiling(mode, target, stack).stand_ins(),
         *FlexAttention(mode).stand_ins(),
         *Scripting(mode).stand_ins(),
         *(attention.stand_ins(target) if mode.target is not None else ()),

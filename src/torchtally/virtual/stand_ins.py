@@ -1,6 +1,6 @@
 """Replacements in torch while a virtual GPU is active: a table, undone as a whole."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType, ModuleType
@@ -9,6 +9,7 @@ from typing import Any
 from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
 from torchtally.torch_private.needs import lost_names
+from torchtally.torch_private.places import PrivateName
 
 _ABSENT = object()
 
@@ -22,6 +23,11 @@ class StandIn:
     value: Any
     is_new: bool = False
     """Not every build of torch has it."""
+
+
+def instead_of(name: PrivateName, value: Any, *, is_new: bool = False) -> StandIn:
+    """Of a private name of torch's."""
+    return StandIn(name.owner, name.name, value, is_new)
 
 
 def check_owners(stand_ins: list[StandIn]) -> None:
@@ -39,22 +45,58 @@ def check_owners(stand_ins: list[StandIn]) -> None:
         raise UnsupportedError(lost_names(lost))
 
 
+Replaced = tuple[Any, str, Any, Any]
+"""(owner, name, what was there or `_ABSENT`, what is there now)."""
+
+_active: list[Replaced] = []
+"""Everything that is replaced, in order."""
+
+
 @contextmanager
-def apply(stand_ins: list[StandIn]) -> Iterator[None]:
+def apply(stand_ins: Iterable[StandIn]) -> Iterator[None]:
     """Put every stand-in in place; on the way out put back exactly what was there."""
-    replaced: list[tuple[Any, str, Any]] = []
+    replaced: list[Replaced] = []
     try:
         for stand_in in stand_ins:
             before = vars(stand_in.owner).get(stand_in.name, _ABSENT)
-            replaced.append((stand_in.owner, stand_in.name, before))
-            setattr(stand_in.owner, stand_in.name, as_function(stand_in.value))
+            value = as_function(stand_in.value)
+            each = (stand_in.owner, stand_in.name, before, value)
+            replaced.append(each)
+            _active.append(each)
+            setattr(stand_in.owner, stand_in.name, value)
         yield
     finally:
-        for owner, name, before in reversed(replaced):
-            if before is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+        for each in reversed(replaced):
+            put_back(each)
+            _active.remove(each)
+
+
+def put_back(replaced: Replaced) -> None:
+    owner, name, before, _ = replaced
+    if before is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Within, torch is as it was: for what binds its functions when it is imported."""
+    replaced = list(_active)
+    _active.clear()
+    for each in reversed(replaced):
+        put_back(each)
+    try:
+        yield
+    finally:
+        for owner, name, _, value in replaced:
+            setattr(owner, name, value)
+        _active.extend(replaced)
+
+
+def active() -> list[Replaced]:
+    """All that is replaced now and was there before."""
+    return [each for each in _active if each[2] is not _ABSENT]
 
 
 def as_function(value: Any) -> Any:

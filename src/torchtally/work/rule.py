@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from torchtally.trace import Call, TensorSpec
+from torchtally.trace import Call, Part, TensorSpec
 from torchtally.work.cost import Cost
 
 
@@ -37,6 +37,8 @@ class Kind(StrEnum):
     RANDOM = "random"
     COPY = "copy"
     OPTIMIZER = "optimizer"
+    FUSED = "fused"
+    """A kernel that a compiler wrote for several operators."""
     COMMUNICATION = "communication"
     VIEW = "view"
     METADATA = "metadata"
@@ -176,8 +178,44 @@ def rule_of(call: Call) -> Rule | None:
     return RULES.get(call.name) or RULES.get(call.name.removesuffix("_"))
 
 
+MOVES = frozenset(
+    """
+    prims.convert_element_type prims.device_put prims.iota prims.inductor_seeds
+    prims.inductor_lookup_seed prims.inductor_force_stride_order
+    """.split()  # noqa: SIM905
+)
+"""Operators of a compiler's own that compute nothing."""
+
+
+def cost_of_part(part: Part) -> Cost:
+    """FLOPs as if each operator ran by itself; bytes as the kernel moves them."""
+    return Cost(sum(map(fused_flops, part.calls)), part.bytes_read, part.bytes_written)
+
+
+def heart_of(call: Call) -> Call | None:
+    """The product or attention that a compiler's kernel is a template of; None of other kernels."""
+    for part in () if call.fused is None else call.fused.parts:
+        for inner in part.calls:
+            rule = RULES.get(inner.name)
+            if rule is not None and rule.kind.is_matmul:
+                return inner
+    return None
+
+
+def fused_flops(call: Call) -> int:
+    """By the operator's rule. One that the compiler alone has is arithmetic on each element."""
+    if call.is_view or call.name in MOVES:
+        return 0
+    rule = rule_of(call)
+    return result(call).elements if rule is None else rule.formula(call).flops
+
+
 def cost_of(call: Call) -> tuple[Kind, Cost]:
     """The kind and cost of a call. An operator without a rule is UNCOUNTED, never silently zero."""
+    if call.fused is not None:
+        heart = heart_of(call)
+        kind = Kind.FUSED if heart is None else RULES[heart.name].kind
+        return kind, sum(map(cost_of_part, call.fused.parts), start=Cost())
     rule = rule_of(call)
     # c10d's schemas do not say that a collective writes to the tensors it returns.
     is_collective = rule is not None and rule.kind is Kind.COMMUNICATION

@@ -47,8 +47,9 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 @rule("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten._addmm_activation")
 def product(call: Call, chip: Chip) -> tuple[int, ...]:
     """Copies of matrices whose rows or columns do not lie one after the other (cuda/Blas.cpp)."""
+    operands = [spec for spec in call.inputs if not spec.is_written][-2:]
     return tuple(
-        spec.elements * spec.itemsize_bytes for spec in call.inputs[-2:] if not is_blas_matrix(spec)
+        spec.elements * spec.itemsize_bytes for spec in operands if not is_blas_matrix(spec)
     )
 
 

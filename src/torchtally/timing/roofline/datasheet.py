@@ -23,7 +23,7 @@ from torchtally.timing.roofline.products import product_kernel
 from torchtally.timing.roofline.recurrent import recurrent_kernel
 from torchtally.timing.roofline.streaming import streaming_kernel
 from torchtally.trace import Call
-from torchtally.work import Cost, Kind
+from torchtally.work import Cost, Kind, heart_of
 
 __all__ = ["datasheet_kernel", "launches"]
 
@@ -54,5 +54,5 @@ def datasheet_kernel(
     if kind is Kind.COMMUNICATION:
         return collective_kernel(call, cost, chip, ranks)
     if kind in FAMILIES:
-        return FAMILIES[kind](call, cost, chip)
+        return FAMILIES[kind](heart_of(call) or call, cost, chip)
     return streaming_kernel(call, kind, cost, chip)

@@ -102,6 +102,8 @@ def launches_of(call: Call, kind: Kind, cost: Cost) -> int:
     """The same, for a caller who knows the call's cost already."""
     if kind.is_free or kind is Kind.UNCOUNTED or not (cost.bytes or cost.flops):
         return 0
+    if call.fused is not None:
+        return 1
     name = call.plain_name
     if name.startswith(("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")):
         return list_launches(call, name)

@@ -1,0 +1,242 @@
+"""What the compiler is made of: Dynamo, AOTAutograd and inductor. Imported by the first script that
+compiles, and by nothing else: it takes seconds.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._dynamo.convert_frame as convert_frame
+import torch._dynamo.device_interface as device_interface
+import torch._dynamo.pgo as pgo
+import torch._dynamo.repro.after_aot as after_aot
+import torch._dynamo.symbolic_convert as symbolic_convert
+import torch._dynamo.trace_rules as trace_rules
+import torch._dynamo.types as dynamo_types
+import torch._inductor.compile_fx as compile_fx
+import torch._inductor.config as inductor_config
+import torch._inductor.fx_passes.joint_graph as joint_graph
+import torch._inductor.fx_passes.pad_mm as pad_mm
+import torch._inductor.fx_passes.post_grad as post_grad
+import torch._inductor.graph as lowering
+import torch._inductor.output_code as output_code
+import torch._inductor.scheduler as scheduling
+import torch._inductor.select_algorithm as select_algorithm
+import torch._subclasses.fake_tensor as fake_tensor
+import torch._subclasses.functional_tensor as functional_tensor
+import torch.fx.experimental.proxy_tensor as proxy_tensor
+import torch.utils._python_dispatch as python_dispatch
+from torch._inductor.runtime.benchmarking import benchmarker
+from torch._inductor.virtualized import V
+from torch.utils import _triton as triton_utilities
+
+from torchtally.torch_private.places import PrivateName
+
+FakeTensor, FunctionalTensor = fake_tensor.FakeTensor, functional_tensor.FunctionalTensor
+GraphLowering = lowering.GraphLowering
+NopNode = scheduling.NopKernelSchedulerNode
+ExternNode = scheduling.ExternKernelSchedulerNode
+
+TRACED = (FakeTensor, FunctionalTensor)
+"""Classes of the tensors that the compiler traces a program with."""
+
+MAKE_SUBCLASS = PrivateName(torch.Tensor, "_make_subclass")
+CONV_MEMORY_FORMAT = PrivateName(torch._C, "_conv_determine_backend_memory_format")
+RAW_STREAM = PrivateName(torch._C, "_cuda_getCurrentRawStream")
+JOINT_GRAPH_PASSES = PrivateName(compile_fx, "_recursive_joint_graph_passes")
+LAZY_INITS = (PrivateName(joint_graph, "lazy_init"), PrivateName(post_grad, "lazy_init"))
+CACHED_PADDING = PrivateName(pad_mm, "get_cached_should_pad")
+BENCHMARK = PrivateName(type(benchmarker), "benchmark_gpu")
+AVOID_DEVICE_INIT = PrivateName(fake_tensor.FakeTensorMode, "avoid_device_init")
+INIT_CONTEXT = PrivateName(fake_tensor, "init_gpu_context")
+ENTER_NODE = PrivateName(scheduling.Scheduler, "enter_context")
+COMPILE = PrivateName(compile_fx, "compile_fx")
+CONVERTERS = (
+    PrivateName(convert_frame.ConvertFrame, "__call__"),
+    PrivateName(convert_frame.CatchErrorsWrapper, "__call__"),
+)
+"""What is called with a frame of the script, to compile it."""
+COMPILE_GRAPH = PrivateName(compile_fx, "_compile_fx_inner")
+GRAPH_BREAK = PrivateName(symbolic_convert.InstructionTranslatorBase, "log_graph_break")
+RECOMPILE = PrivateName(convert_frame, "get_and_maybe_log_recompilation_reasons")
+CAPTURES = (
+    PrivateName(output_code, "cudagraph_post_compile"),
+    PrivateName(output_code, "cudagraph_partition_post_compile"),
+)
+"""What makes a CUDA graph of a compiled one (`mode="reduce-overhead"`)."""
+CHOICES = PrivateName(select_algorithm.AlgorithmSelectorCache, "benchmark_choices")
+EXTERN_CHOICE = select_algorithm.ExternKernelCaller
+PROGRAMS_ASKED = (
+    PrivateName(after_aot, "_cuda_system_info_comment"),
+    PrivateName(triton_utilities, "triton_hash_with_backend"),
+)
+"""Functions that start nvcc and ptxas, for their versions: text for comments and keys of caches."""
+DECOMPOSITIONS = (
+    PrivateName(functional_tensor, "autograd_would_have_decomposed"),
+    PrivateName(proxy_tensor, "autograd_would_have_decomposed"),
+)
+PROFILE_KEY = PrivateName(pgo, "get_cache_key")
+EXCHANGES = (
+    PrivateName(torch.cuda, "_exchange_device"),
+    PrivateName(torch.cuda, "_maybe_exchange_device"),
+)
+InternalError = torch._dynamo.exc.InternalTorchDynamoError
+"""Dynamo failed, and not the script."""
+INTERFACE = device_interface.CudaInterface
+INTERFACE_WORKER = device_interface.CudaInterface.Worker
+
+
+def device_of_fakes(on_meta: torch.device) -> list[tuple[PrivateName, Any]]:
+    """A fake tensor on "meta" is on this device: C++ takes the device that it was told for it."""
+
+    def told(device: Any) -> torch.device:
+        asked = torch.device(device)
+        return on_meta if asked.type == "meta" else asked
+
+    if hasattr(FakeTensor, "_normalize_fake_device"):  # torch 2.13
+        native = FakeTensor._normalize_fake_device
+        name = PrivateName(FakeTensor, "_normalize_fake_device")
+        return [(name, staticmethod(lambda device: native(told(device))))]
+
+    def get(tensor: Any) -> Any:
+        return tensor.__dict__["_told_device"]
+
+    def put(tensor: Any, device: Any) -> None:
+        tensor.__dict__["_told_device"] = told(device)
+
+    return [(PrivateName(FakeTensor, "fake_device"), property(get, put))]
+
+
+def functional_device(tensor: Any) -> torch.device:
+    inner = torch._from_functional_tensor(tensor.elem)
+    return inner.device
+
+
+def has_host_kernel(operator: Any) -> bool:
+    """The operator has a kernel of its own on the CPU; then it has one on a GPU."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CPU")
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Take the dispatch modes off this thread, in which the compiler would see itself."""
+    modes = []
+    while torch._C._len_torch_dispatch_stack():
+        modes.append(python_dispatch._pop_mode())
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            python_dispatch._push_mode(mode)
+
+
+def has_modes() -> bool:
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
+def skip_modules(names: Sequence[str]) -> None:
+    """Dynamo does not look into their frames."""
+    for name in names:
+        trace_rules.add(name)
+
+
+def learn_functions() -> None:
+    """Have Dynamo tell torch's functions apart anew, by what they are at this moment."""
+    trace_rules.get_torch_obj_rule_map.cache_clear()
+    trace_rules.get_torch_obj_rule_map()
+
+
+_taken: dict[int, Callable[..., Any]] = {}
+"""Functions that Dynamo knows by their ids, which are therefore kept."""
+
+
+def take_for(stand_in: Callable[..., Any], native: Callable[..., Any]) -> None:
+    """Dynamo takes a function for what it stands for, from now on: it cannot forget."""
+    if id(stand_in) in _taken:
+        return
+    _taken[id(stand_in)] = stand_in
+
+    def inlined(*args: Any, **kwargs: Any) -> Any:
+        return native(*args, **kwargs)
+
+    torch._dynamo.substitute_in_graph(stand_in, skip_signature_check=True)(inlined)
+
+
+def skip_function(function: Callable[..., Any]) -> None:
+    torch._dynamo.eval_frame.skip_code(function.__code__)
+
+
+def left_alone() -> Any:
+    """The answer of a converter for a frame that runs as it is."""
+    return dynamo_types.ConvertFrameReturn()
+
+
+def reset() -> None:
+    """Forget all that was compiled."""
+    torch._dynamo.reset()
+
+
+def place_of_break(error: Any) -> tuple[str, int] | None:
+    """(file, line) of the script where Dynamo ends a graph."""
+    stack: Any = getattr(error, "real_stack", None) or torch._guards.TracingContext.extract_stack()
+    return (stack[-1].filename, stack[-1].lineno) if stack else None
+
+
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """Read and write no cache of the user's, and compile nothing in other processes."""
+    folder = tempfile.mkdtemp(prefix="torchtally-inductor-")
+    before = os.environ.get(CACHE)
+    os.environ[CACHE] = folder
+    quiet = {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
+    with (
+        inductor_config.patch(force_disable_caches=True, compile_threads=1, fx_graph_cache=False),
+        torch._dynamo.config.patch(quiet),
+    ):
+        try:
+            yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.environ.pop(CACHE)
+            if before is not None:
+                os.environ[CACHE] = before
+
+
+@contextmanager
+def triton_driver(driver: Any) -> Iterator[None]:
+    """Have Triton ask this one; its own looks for a GPU. Raises ImportError without triton."""
+    config: Any = import_module("triton.runtime").driver
+    before = config._active
+    config.set_active(driver)
+    try:
+        yield
+    finally:
+        config._active = before
+
+
+def gpu_target(capability: int) -> Any:
+    return import_module("triton.backends.compiler").GPUTarget("cuda", capability, 32)
+
+
+def writer() -> Any:
+    """What the wrapper of the graph that is being lowered is written with."""
+    return V.graph.wrapper_code
+
+
+def symbols_of(graph: Any) -> tuple[str, ...]:
+    """Sizes that the graph is handed as numbers, by the names of its program's variables."""
+    inputs = graph.graph_inputs.values()
+    return tuple(each.name for each in inputs if getattr(each, "is_symbol", False))
+
+
+def lowered_graph() -> Any:
+    return V.graph

@@ -1,0 +1,114 @@
+"""What the compiler did that its user would want to know: breaks, recompilations, failures."""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from torchtally.virtual.stand_ins import StandIn, instead_of
+
+Note = Callable[[str], None]
+
+COMPILED = (
+    f"torch.compile: a graph compiled by the inductor of PyTorch {torch.__version__.split('+')[0]}"
+    " (other releases fuse otherwise)"
+)
+CAPTURED = (
+    'mode="reduce-overhead": launched as CUDA graphs; their private memory pools are not modelled, '
+    "memory is that of the default mode"
+)
+CHOSEN = (
+    'mode="max-autotune": the kernels of cuBLAS and cuDNN are taken to be faster than those that '
+    "inductor would write for products and convolutions"
+)
+
+
+def stand_ins(note: Note, compiler: Any) -> list[StandIn]:
+    return [
+        instead_of(compiler.GRAPH_BREAK, graph_break(note, compiler)),
+        instead_of(compiler.RECOMPILE, recompilation(note, compiler)),
+        instead_of(compiler.COMPILE, compile_or_run(note, compiler)),
+        *(instead_of(name, captured(note)) for name in compiler.CAPTURES),
+        instead_of(compiler.CHOICES, classmethod(chosen(note, compiler))),
+    ]
+
+
+def graph_break(note: Note, compiler: Any) -> Any:
+    native = getattr(*compiler.GRAPH_BREAK)
+
+    def log(translator: Any, code_options: Any, reason: str = "", *rest: Any, **named: Any) -> Any:
+        error = next((each for each in (*rest, *named.values())
+                      if isinstance(each, Exception)), None)  # fmt: skip
+        if not getattr(error, "logged", False):
+            place = compiler.place_of_break(error)
+            where = "" if place is None else f" at {os.path.basename(place[0])}:{place[1]}"
+            note(f"torch.compile: graph break{where}: {first_line(reason)}")
+        return native(translator, code_options, reason, *rest, **named)
+
+    return log
+
+
+def recompilation(note: Note, compiler: Any) -> Any:
+    native = getattr(*compiler.RECOMPILE)
+
+    def reasons_of(entries: Any, frame: Any, *rest: Any, **named: Any) -> Any:
+        reasons = native(entries, frame, *rest, **named)
+        if reasons:
+            code = frame.f_code
+            where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+            why = first_line(reasons[0])
+            note(f"torch.compile: {code.co_name} ({where}) compiled again: {why}")
+        return reasons
+
+    return reasons_of
+
+
+def compile_or_run(note: Note, compiler: Any) -> Any:
+    """A graph that cannot be compiled runs operator by operator."""
+    native = getattr(*compiler.COMPILE)
+
+    def compile_fx(module: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
+        try:
+            return native(module, inputs, *rest, **named)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {first_line(str(error))}"
+            note(f"torch.compile: a graph{place_of(module)} ran eagerly, inductor failed: {reason}")
+            return module.forward
+
+    return compile_fx
+
+
+def place_of(module: Any) -> str:
+    """Of the first operator of a graph that has a line."""
+    from torchtally.virtual.compiling.origins import frames_of
+
+    for node in getattr(getattr(module, "graph", None), "nodes", ()):
+        frames = frames_of(node.meta.get("stack_trace") or "")
+        if frames:
+            file, line, _ = frames[0]
+            return f" of {os.path.basename(file)}:{line}"
+    return ""
+
+
+def captured(note: Note) -> Any:
+    def post_compile(inputs: Any, graph: Any, cudagraphs: Any, *rest: Any) -> None:
+        program = getattr(graph.current_callable, "__self__", None)
+        if program is not None:
+            program.graph.is_captured = True
+        note(CAPTURED)
+
+    return post_compile
+
+
+def chosen(note: Note, compiler: Any) -> Any:
+    def benchmark_choices(cls: Any, choices: Iterable[Any], *rest: Any, **named: Any) -> Any:
+        note(CHOSEN)
+        return {each: 1.0 if isinstance(each, compiler.EXTERN_CHOICE) else 2.0 for each in choices}
+
+    return benchmark_choices
+
+
+def first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else "no reason given"

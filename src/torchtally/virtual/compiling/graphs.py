@@ -1,0 +1,111 @@
+"""Inductor's lowering of a graph, up to the program it writes; what would ask a GPU, answered."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from torchtally.virtual.compiling.events import COMPILED
+from torchtally.virtual.compiling.kernels import LoweredGraph, lowered
+from torchtally.virtual.compiling.wrapper import MARK, Program
+from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.stand_ins import StandIn, instead_of
+
+META, GPU = torch.device("meta"), torch.device("cuda", 0)
+
+
+class Lowering:
+    """Of all graphs of a session."""
+
+    def __init__(self, mode: VirtualDispatch, compiler: Any) -> None:
+        self.mode, self.compiler = mode, compiler
+        self._graphs: dict[int, LoweredGraph] = {}
+        """Those that are being written, by inductor's."""
+
+    def stand_ins(self) -> list[StandIn]:
+        compiler = self.compiler
+        lazy_inits = [
+            StandIn(name.owner, name.name, on_host(getattr(*name))) for name in compiler.LAZY_INITS
+        ]
+        return [
+            *lazy_inits,
+            instead_of(compiler.JOINT_GRAPH_PASSES, self.joint_passes()),
+            StandIn(compiler.GraphLowering, "__init__", self.init()),
+            StandIn(compiler.GraphLowering, "compile_to_module", self.compile_to_module()),
+            instead_of(compiler.ENTER_NODE, self.enter_node()),
+            instead_of(compiler.BENCHMARK, lambda benchmarker, *args, **options: 1.0),
+            *(instead_of(name, lambda: "") for name in compiler.PROGRAMS_ASKED),
+            instead_of(compiler.PROFILE_KEY, lambda: None),
+            instead_of(compiler.CACHED_PADDING, lambda key: False),
+        ]
+
+    def joint_passes(self) -> Any:
+        native = getattr(*self.compiler.JOINT_GRAPH_PASSES)
+
+        def passes(module: Any, *args: Any, **options: Any) -> Any:
+            put_on_gpu(module)
+            return native(module, *args, **options)
+
+        return passes
+
+    def init(self) -> Any:
+        native = self.compiler.GraphLowering.__init__
+
+        def init(graph: Any, module: Any, *args: Any, **options: Any) -> None:
+            put_on_gpu(module)
+            native(graph, module, *args, **options)
+
+        return init
+
+    def enter_node(self) -> Any:
+        """Called with each node of the scheduler before it is written."""
+        native = getattr(*self.compiler.ENTER_NODE)
+
+        def enter(scheduler: Any, node: Any) -> None:
+            native(scheduler, node)
+            if isinstance(node, self.compiler.NopNode):
+                return
+            graph = self.compiler.lowered_graph()
+            own = self._graphs.get(id(graph))
+            if own is None:
+                symbols = self.compiler.symbols_of(graph)
+                own = LoweredGraph(bool(graph.is_backward), symbols=symbols)
+                self._graphs[id(graph)] = own
+            self.compiler.writer().writeline(
+                f"{MARK}({', '.join((str(len(own.nodes)), *own.symbols))})"
+            )
+            is_open = bool(own.symbols)
+            own.nodes.append(lowered(node, graph, self.mode, self.compiler, is_open=is_open))
+
+        return enter
+
+    def compile_to_module(self) -> Any:
+        def compile_to_module(graph: Any) -> Any:
+            code, _ = graph.codegen()
+            self.mode.observer.note(COMPILED)
+            own = self._graphs.pop(id(graph), None) or LoweredGraph(bool(graph.is_backward))
+            program = Program(code.value, graph.constants, own, self.mode)
+            return SimpleNamespace(call=program.call, runner=None, __file__="<compiled>")
+
+        return compile_to_module
+
+
+def on_host(native: Any) -> Any:
+    """Patterns are traced with tensors of the host: their devices are not part of them."""
+
+    def init(input_device: Any = None, *args: Any, **options: Any) -> Any:
+        return native(torch.device("cpu"), *args, **options)
+
+    return init
+
+
+def put_on_gpu(module: Any) -> None:
+    """Factories that C++ called with the options of a virtual tensor name the device "meta"."""
+
+    def told(argument: Any) -> Any:
+        return GPU if isinstance(argument, torch.device) and argument == META else argument
+
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            node.args = tuple(map(told, node.args))
+            node.kwargs = {name: told(argument) for name, argument in node.kwargs.items()}

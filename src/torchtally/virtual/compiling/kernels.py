@@ -1,0 +1,274 @@
+"""What kernels of a compiled graph do: read from inductor's scheduler as it writes the program."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import structs
+from torch.fx.node import map_arg
+
+from torchtally import torch_private as private
+from torchtally.trace import Call, FusedKernel, Literal, Part, TensorSpec
+from torchtally.virtual import block_masks
+from torchtally.virtual.compiling.origins import Origin, operator_name, origin_of
+from torchtally.virtual.compiling.sizes import Values, plain
+from torchtally.virtual.description import describe, spec
+from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.invocation import Invocation, tensors_in
+
+KINDS = {
+    "triton_poi": "pointwise",
+    "triton_red": "reduction",
+    "triton_per": "persistent reduction",
+    "triton_tem": "template",
+    "triton_for": "foreach",
+}
+"""By how inductor begins a kernel's name."""
+
+
+NO_VALUES: Values = {}
+UNKNOWN_MASK = (
+    "flex_attention with a block mask of unknown values is counted with every query attending to "
+    "every key"
+)
+
+
+@dataclass(slots=True)
+class LoweredNode:
+    """What the scheduler makes one launch, or one call of a library, of."""
+
+    origins: tuple[Origin, ...]
+    """Of a fused kernel, of each part; else of the operator alone."""
+    parts: tuple[Part, ...] = ()
+    nodes: tuple[tuple[Any, ...], ...] = ()
+    """Of a graph with open sizes, for each part: the graph's nodes."""
+
+    def parts_with(self, values: Values, times: float, mode: VirtualDispatch) -> tuple[Part, ...]:
+        """With other sizes than those it was compiled with, and so many times the bytes."""
+        return tuple(
+            Part(
+                part.operator,
+                tuple(filter(None, (call_of(node, mode, values) for node in nodes))),
+                round(part.bytes_read * times),
+                round(part.bytes_written * times),
+            )
+            for part, nodes in zip(self.parts, self.nodes, strict=True)
+        )
+
+    @property
+    def main(self) -> Origin | None:
+        return self.origins[0] if self.origins else None
+
+
+@dataclass(slots=True)
+class LoweredGraph:
+    """A graph as inductor schedules it."""
+
+    is_backward: bool
+    is_captured: bool = False
+    """A CUDA graph launches all of it at once."""
+    symbols: tuple[str, ...] = ()
+    """Sizes that are left open, by the names that the program has for them."""
+    nodes: list[LoweredNode] = field(default_factory=list)
+    written: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By kernel: the names of its arguments, in order."""
+
+
+@dataclass(slots=True)
+class Share:
+    """What an operator has of a kernel."""
+
+    calls: list[Call] = field(default_factory=list)
+    nodes: list[Any] = field(default_factory=list)
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+def kind_of(kernel: str) -> str:
+    return next((kind for start, kind in KINDS.items() if kernel.startswith(start)), "other")
+
+
+def lowered(
+    node: Any, graph: Any, mode: VirtualDispatch, private_compiler: Any, *, is_open: bool
+) -> LoweredNode:
+    """A scheduler's node: the work of each operator that is in it. `is_open`: some sizes are."""
+    if isinstance(node, private_compiler.ExternNode):
+        origin = node.node.get_origin_node() or last_of(node.node.get_origins())
+        return LoweredNode((origin_of(origin),) if origin is not None else ())
+    shares: dict[Any, Share] = {}
+    for origin in computed(node):
+        call = flex_call(origin, mode) if node.is_template() else call_of(origin, mode)
+        share = shares.setdefault(origin, Share())
+        share.calls += [] if call is None else [call]
+        share.nodes.append(origin)
+    reads = node.get_read_write_buffer_accesses(include_reads=True, include_writes=False)
+    writes = node.get_read_write_buffer_accesses(include_reads=False, include_writes=True)
+    inner = [each for each in node.get_nodes() if each.node is not None]
+    for name, count in reads.items():
+        reader = reader_of(name, inner, graph)
+        if reader is not None:
+            shares.setdefault(reader, Share()).bytes_read += int(count)
+    for name, count in writes.items():
+        writer = writer_of(name, inner, graph)
+        if writer is not None:
+            shares.setdefault(writer, Share()).bytes_written += int(count)
+    by_origin: dict[Origin, Share] = {}
+    for origin, share in shares.items():
+        total = by_origin.setdefault(origin_of(origin), Share())
+        total.calls += share.calls
+        total.nodes += share.nodes
+        total.bytes_read += share.bytes_read
+        total.bytes_written += share.bytes_written
+    ordered = sorted(
+        by_origin.items(), key=lambda pair: -(pair[1].bytes_read + pair[1].bytes_written)
+    )
+    return LoweredNode(
+        tuple(origin for origin, _ in ordered),
+        tuple(
+            Part(origin.operator, tuple(share.calls), share.bytes_read, share.bytes_written)
+            for origin, share in ordered
+        ),
+        tuple(tuple(share.nodes) for _, share in ordered) if is_open else (),
+    )
+
+
+def computed(node: Any) -> Iterator[Any]:
+    """The operators that the kernel computes, each once."""
+    seen: set[Any] = set()
+    for each in node.get_nodes():
+        if each.node is None:
+            continue
+        for origin in each.node.get_origins():
+            if origin.op == "call_function" and origin not in seen:
+                seen.add(origin)
+                yield origin
+
+
+def call_of(node: Any, mode: VirtualDispatch, values: Values = NO_VALUES) -> Call | None:
+    """The operator as if it ran by itself; None of what is none of the dispatcher's."""
+    if not isinstance(node.target, private.OpOverload):
+        return None
+
+    def value_of(argument: Any) -> Any:
+        return plain(argument.meta.get("val"), values)
+
+    args, kwargs = (map_arg(each, value_of) for each in (node.args, node.kwargs))
+    invocation = Invocation(mode.operator(node.target), args, kwargs)
+    call = describe(invocation, tensors_in(value_of(node)))
+    return structs.replace(
+        call, inputs=tuple(map(on_gpu, call.inputs)), outputs=tuple(map(on_gpu, call.outputs))
+    )
+
+
+def on_gpu(spec: TensorSpec) -> TensorSpec:
+    """Of a tensor that the compiler traces with, which is in no memory."""
+    return structs.replace(spec, device="cuda:0")
+
+
+def last_of(origins: Iterable[Any]) -> Any:
+    nodes = [node for node in origins if node.op == "call_function"]
+    return max(nodes, key=order_of, default=None)
+
+
+def order_of(node: Any) -> int:
+    return list(node.graph.nodes).index(node)
+
+
+def producer(name: str, graph: Any) -> Any:
+    """The graph's node that a buffer holds the result of."""
+    buffer = graph.name_to_buffer.get(name)
+    origin = buffer.get_origin_node() if buffer is not None else None
+    if origin is not None:
+        return origin
+    return next((node for node in graph.graph.nodes if node.name == name), None)
+
+
+def reader_of(name: str, inner: list[Any], graph: Any) -> Any:
+    """The operator of a kernel that reads a buffer from memory."""
+    source = producer(name, graph)
+    for each in inner:
+        if all(dep.name != name for dep in each.read_writes.reads):
+            continue
+        origins = each.node.get_origins()
+        for origin in origins:
+            if source is not None and source in origin.all_input_nodes:
+                return past_views(origin, origins)
+        return each.node.get_origin_node() or last_of(origins)
+    return last_of(origin for each in inner for origin in each.node.get_origins())
+
+
+def past_views(node: Any, origins: Any) -> Any:
+    """The operator that reads a view, for the view."""
+    seen = {node}
+    while is_view(node):
+        following = [user for user in node.users if user in origins and user not in seen]
+        if not following:
+            return node
+        node = following[0]
+        seen.add(node)
+    return node
+
+
+def is_view(node: Any) -> bool:
+    return isinstance(node.target, private.OpOverload) and any(
+        argument.alias_info is not None for argument in private.schema(node.target).arguments
+    )
+
+
+def writer_of(name: str, inner: list[Any], graph: Any) -> Any:
+    buffer = graph.name_to_buffer.get(name)
+    origin = buffer.get_origin_node() if buffer is not None else None
+    if origin is not None and origin.op == "call_function":
+        return origin
+    for each in inner:
+        if any(dep.name == name for dep in each.read_writes.writes):
+            return each.node.get_origin_node() or last_of(each.node.get_origins())
+    return last_of(origin for each in inner for origin in each.node.get_origins())
+
+
+def fused(name: str, parts: tuple[Part, ...]) -> FusedKernel | None:
+    """None for a kernel that the script brings, of which the compiler knows the pointers alone."""
+    return FusedKernel(kind_of(name), parts) if parts else None
+
+
+FLEX = {"flex_attention": 4, "flex_attention_backward": 9}
+"""Operators on functions, and the place of the block mask among their arguments."""
+
+
+def flex_call(node: Any, mode: VirtualDispatch) -> Call | None:
+    """Of flex_attention, as this package's own operator, which knows what its mask attends to."""
+    name = operator_name(node.target)
+    if name not in FLEX:
+        return call_of(node, mode)
+    query, key, value = (each.meta["val"] for each in node.args[:3])
+    block_mask = map_arg(node.args[FLEX[name]], lambda each: each.meta.get("val", each))
+    query, key, value = (plain(each, NO_VALUES) for each in (query, key, value))
+    scores = (*query.shape[:-1], key.shape[-2])
+    mask = getattr(node.graph.owning_module, str(node.args[FLEX[name]][-1].target), None)
+    counts = block_masks.counts_of((*block_mask[:-1], in_plain(mask)), scores)
+    if counts is block_masks.NOTHING_KNOWN:
+        mode.observer.note(UNKNOWN_MASK)
+    places: dict[int, int] = {}
+    inputs = zip(("query", "key", "value"), (query, key, value), strict=True)
+    literals: list[tuple[str, Literal]] = [("attended", tuple(counts.attended))]
+    if counts.computed is not None:
+        literals.append(("computed", counts.computed))
+    return Call(
+        name=f"torchtally.{name}",
+        overload="",
+        inputs=tuple(on_gpu(spec(tensor, argument, places)) for argument, tensor in inputs),
+        outputs=(),
+        literals=tuple(literals),
+    )
+
+
+def in_plain(mask: Any) -> Any:
+    """A mask as the graph has it, as a function; it may be called with tensors that it captured,
+    which are not known while the graph is compiled.
+    """
+
+    def ask(*indices: Any) -> Any:
+        answer = mask(*indices)
+        return answer[0] if isinstance(answer, (tuple, list)) else answer
+
+    return ask

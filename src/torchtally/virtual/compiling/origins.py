@@ -1,0 +1,74 @@
+"""Where an operator of a compiled graph comes from: a line, a module, an operator of the script."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Of a node of a graph. A backward node has the place of the forward one it was made for."""
+
+    operator: str
+    """As the script called it, before it was decomposed: "aten.gelu"."""
+    module_id: int
+    """Python's id of the innermost module that it ran in; 0 outside any."""
+    module_class: str
+    frames: tuple[tuple[str, int, str], ...]
+    """(file, line, function), innermost first."""
+    is_forward: bool
+    """In a backward graph: it computes again what the forward pass had computed."""
+
+
+def origin_of(node: Any) -> Origin:
+    meta = node.meta
+    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+    module_id, module_class = 0, ""
+    for key, (_, kind) in stack.items():
+        if str(key).isdigit():
+            module_id, module_class = int(key), class_name(kind)
+    return Origin(
+        operator_name(meta.get("original_aten") or node.target),
+        module_id,
+        module_class,
+        frames_of(stack_trace_of(node)),
+        # A node of the backward pass has its modules by another name.
+        is_forward=bool(meta.get("nn_module_stack")) or not meta.get("autograd_backward"),
+    )
+
+
+def stack_trace_of(node: Any) -> str:
+    """Of the node; of one that a pass has added, that of the nearest whose result it uses."""
+    seen, waiting = {node}, [node]
+    while waiting:
+        nearest = waiting.pop(0)
+        trace: str = nearest.meta.get("stack_trace") or ""
+        if trace:
+            return trace
+        for source in nearest.all_input_nodes:
+            if source not in seen:
+                seen.add(source)
+                waiting.append(source)
+    return ""
+
+
+def class_name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind).rpartition(".")[2]
+
+
+def operator_name(target: Any) -> str:
+    """Of the overload aten.mm.default it is "aten.mm"; the plain name of anything else."""
+    schema_name = getattr(target, "name", None)
+    if callable(schema_name):
+        name = schema_name()
+        if isinstance(name, str):
+            return name.split(".")[0].replace("::", ".")
+    return getattr(target, "__name__", str(target))
+
+
+def frames_of(stack_trace: str) -> tuple[tuple[str, int, str], ...]:
+    matches = filter(None, map(FRAME.match, stack_trace.splitlines()))
+    frames = [(match["file"], int(match["line"]), match["function"]) for match in matches]
+    return tuple(reversed(frames))

@@ -1,0 +1,166 @@
+"""What a script asks for when it compiles, and what it is given."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchtally import torch_private as private
+from torchtally.chips import Chip
+from torchtally.virtual.compiling import deferred, events
+from torchtally.virtual.compiling.eager import EagerModule, eagerly
+from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.stand_ins import StandIn, active, apply, instead_of, suspended
+
+EAGER = "eager"
+"""The backend that fuses nothing; torch's own operators on functions compile with it."""
+INDUCTOR = "inductor"
+
+SKIPPED = tuple(
+    f"torchtally.{room}"
+    for room in ("chips", "isolation", "memory", "progress", "runs", "steps", "timing", "trace",
+                 "tracer", "torch_private", "virtual")
+)  # fmt: skip
+"""Packages whose frames Dynamo does not look into."""
+
+
+class Compiling:
+    """`torch.compile` of one session."""
+
+    def __init__(self, mode: VirtualDispatch, chip: Chip, stack: ExitStack) -> None:
+        self.mode, self.chip, self.stack = mode, chip, stack
+        self._native = torch.compile
+        self._is_ready = False
+
+    def stand_ins(self) -> list[StandIn]:
+        return [
+            StandIn(torch, "compile", self.compile),
+            # It would import the compiler, which builds without CUDA do not have whole.
+            StandIn(torch.compiler, "cudagraph_mark_step_begin", lambda: None),
+            *deferred.dynamo_stand_ins(),
+        ]
+
+    def compile(self, model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return lambda function: self.compile(function, **options)
+        backend = options.get("backend", INDUCTOR)
+        if is_eager(backend):
+            return EagerModule(model) if isinstance(model, nn.Module) else model
+        reason = self.reason_for_eager(model, backend)
+        if reason:
+            self.mode.observer.note(f"torch.compile ran eagerly: {reason}")
+            return eagerly(model)
+        return self._native(model, **options)
+
+    def reason_for_eager(self, model: Any, backend: Any) -> str:
+        """Why it cannot compile here; "" where it can."""
+        if self.chip.compute_capability is None:
+            return f"{self.chip.name} is not a GPU"
+        if backend != INDUCTOR:
+            return f"its backend {backend!r} is not inductor"
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            return "DistributedDataParallel would be cut into a graph for each of its buckets"
+        if find_spec("triton") is None:
+            return 'inductor needs triton: pip install "torchtally[compile]"'
+        if not self._is_ready:
+            try:
+                self.prepare()
+            except (ImportError, AttributeError) as error:
+                return f"PyTorch {torch.__version__} with this triton has another compiler: {error}"
+            self._is_ready = True
+        return ""
+
+    def prepare(self) -> None:
+        """Put in place what the compiler needs; it is imported the first time (seconds)."""
+        with suspended():
+            compiler: Any = import_module("torchtally.torch_private.compiler")
+            compiler.learn_functions()
+        from torchtally.virtual.compiling import fakes, target
+        from torchtally.virtual.compiling.graphs import Lowering
+
+        self.stack.enter_context(private.let_higher_order_operators_reach_modes())
+        self.stack.enter_context(compiler.settings())
+        compiler.skip_modules(SKIPPED)
+        for native, stand_in in replaced_functions():
+            compiler.take_for(stand_in, native)
+        for library in fakes.register():
+            self.stack.callback(private.destroy, library)
+        lowering = Lowering(self.mode, compiler)
+        self.stack.enter_context(
+            apply(
+                [
+                    *fakes.stand_ins(compiler),
+                    *target.stand_ins(compiler),
+                    *lowering.stand_ins(),
+                    *events.stand_ins(self.mode.observer.note, compiler),
+                    *self.converters(compiler),
+                ]
+            )
+        )
+        self.stack.enter_context(compiler.triton_driver(target.driver_of(compiler)))
+        self.stack.callback(forget, compiler)
+
+    def converters(self, compiler: Any) -> Sequence[StandIn]:
+        """While it compiles, modules and flex_attention are called as torch calls them, no operator
+        is recorded, and no accelerator is looked for.
+        """
+
+        def without_session(native: Callable[..., Any]) -> Callable[..., Any]:
+            def convert(*args: Any, **options: Any) -> Any:
+                if not compiler.has_modes():
+                    return native(*args, **options)
+                try:
+                    with compiler.without_modes(), apply(quiet):
+                        return native(*args, **options)
+                except compiler.InternalError as error:
+                    why = events.first_line(str(error))
+                    self.mode.observer.note(f"torch.compile: a function ran eagerly: {why}")
+                    return compiler.left_alone()
+
+            return convert
+
+        natives = (
+            private.PrivateName(nn.Module, "__call__"),
+            private.PrivateName(private.FlexAttention, "__call__"),
+            private.RUNS_UNCOMPILED,
+        )
+        quiet = [
+            *(instead_of(name, native_of(*name)) for name in natives),
+            StandIn(torch.accelerator, "is_available", lambda: False),
+        ]
+        return [
+            instead_of(name, without_session(getattr(*name)))
+            for name in (*compiler.CONVERTERS, compiler.COMPILE_GRAPH)
+        ]
+
+
+def is_eager(backend: Any) -> bool:
+    """By its name, or the function that the name stands for."""
+    return EAGER in (backend, getattr(backend, "__name__", None))
+
+
+def replaced_functions() -> list[tuple[Any, Any]]:
+    """(native, stand-in) of functions of `torch` that a script calls."""
+    return [
+        (native, stand_in)
+        for owner, name, native, stand_in in active()
+        if owner is torch and name != "compile" and callable(native)
+        and not isinstance(native, type)
+    ]  # fmt: skip
+
+
+def native_of(owner: Any, name: str) -> Any:
+    for each, other, native, _ in active():
+        if each is owner and other == name:
+            return native
+    return getattr(owner, name)
+
+
+def forget(compiler: Any) -> None:
+    """All that was compiled. As in a build without CUDA: there are no graphs of CUDA's to drop."""
+    with suspended():
+        compiler.reset()

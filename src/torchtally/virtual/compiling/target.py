@@ -1,0 +1,93 @@
+"""The chip as inductor and Triton ask for it."""
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from torchtally.virtual.stand_ins import StandIn, instead_of
+
+WARP = 32
+
+
+class TritonDriver:
+    """Answers what code generation asks of `triton.runtime.driver.active`; launches nothing."""
+
+    def __init__(self, target: Any, utils: Any) -> None:
+        self._target = target
+        self.utils = utils
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: Any = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
+
+
+def driver_of(compiler: Any) -> TritonDriver:
+    properties: Any = torch.cuda.get_device_properties(0)
+    major, minor = torch.cuda.get_device_capability(0)
+    limits = {
+        "max_shared_mem": properties.shared_memory_per_block_optin,
+        "max_num_regs": properties.regs_per_multiprocessor,
+        "multiprocessor_count": properties.multi_processor_count,
+        "warpSize": WARP,
+    }
+    utils = SimpleNamespace(get_device_properties=lambda device: limits)
+    return TritonDriver(compiler.gpu_target(10 * major + minor), utils)
+
+
+def exchange(device: int) -> int:
+    before = torch.cuda.current_device()
+    if device >= 0:
+        torch.cuda.set_device(device)
+    return before
+
+
+def stand_ins(compiler: Any) -> list[StandIn]:
+    """Inductor's view of the device, whose functions are bound when it is imported."""
+
+    def capability(device: Any = None) -> int:
+        major, minor = torch.cuda.get_device_capability(device)
+        return 10 * major + minor
+
+    answers: dict[str, Any] = {
+        "current_device": lambda: torch.cuda.current_device(),
+        "set_device": lambda device: torch.cuda.set_device(device),
+        "device_count": lambda: torch.cuda.device_count(),
+        "synchronize": lambda device=None: None,
+        "get_device_properties": lambda device=None: torch.cuda.get_device_properties(device),
+        "is_bf16_supported": lambda including_emulation=True: torch.cuda.is_bf16_supported(),
+        "memory_allocated": lambda device=None: 0,
+        "get_raw_stream": lambda device: 0,
+        "is_available": lambda: True,
+        "get_compute_capability": capability,
+        "is_triton_capable": lambda device=None: True,
+        "raise_if_triton_unavailable": lambda device=None: None,
+    }
+    # A function for each: Dynamo registers them by identity.
+    exchanges = [instead_of(name, functools.partial(exchange)) for name in compiler.EXCHANGES]
+    interface = compiler.INTERFACE
+    answers |= {
+        "exchange_device": functools.partial(exchange),
+        "maybe_exchange_device": functools.partial(exchange),
+    }
+    worker = compiler.INTERFACE_WORKER
+    return [
+        *(StandIn(interface, name, staticmethod(value)) for name, value in answers.items()),
+        *(StandIn(worker, name, staticmethod(answers[name])) for name in OF_WORKER),
+        *exchanges,
+    ]
+
+
+OF_WORKER = ("get_device_properties", "current_device")

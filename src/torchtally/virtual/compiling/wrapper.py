@@ -1,0 +1,157 @@
+"""What inductor's program runs with: memory of the virtual GPU, kernels that are recorded."""
+
+import re
+from collections.abc import Callable, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from torchtally.torch_private import without_dispatch_modes
+from torchtally.trace import Part
+from torchtally.virtual.compiling.kernels import LoweredGraph, LoweredNode, fused
+from torchtally.virtual.depth import as_meta
+from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.storage import make_virtual, virtual_of
+
+MARK = "launched_by"
+"""The function that the program calls before what a node of the scheduler has become."""
+
+IMPORTS = (
+    "from torch._inductor.select_algorithm import extern_kernels",
+    "from torch._C import _cuda_getCurrentRawStream as get_raw_stream",
+    "from torch._inductor.async_compile import AsyncCompile",
+)
+"""Lines of the program, for which it is given something else."""
+WRITTEN = ("out_ptr", "in_out_ptr")
+"""How inductor begins the names of arguments that a kernel writes to."""
+SIGNATURE = re.compile(r"^def \w+\((?P<arguments>[^)]*)\):", re.MULTILINE)
+
+
+class Program:
+    """One compiled graph: its source, run on virtual tensors."""
+
+    def __init__(
+        self, source: str, constants: dict[str, Any], graph: LoweredGraph, mode: VirtualDispatch
+    ) -> None:
+        self.graph, self.mode = graph, mode
+        self.node = -1
+        """Of the scheduler, that runs now."""
+        self.sizes: tuple[int, ...] = ()
+        """Of the graph's symbols."""
+        self._first: dict[int, tuple[tuple[int, ...], int]] = {}
+        """By node: the sizes that it was compiled with, and the bytes of its operands then."""
+        self._parts: dict[tuple[int, tuple[int, ...]], tuple[Part, ...]] = {}
+        for line in IMPORTS:
+            source = source.replace(line, "")
+        module = ModuleType("torchtally_compiled")
+        namespace = module.__dict__
+        namespace |= {
+            **constants,
+            MARK: self.begin,
+            "extern_kernels": ExternKernels(),
+            "AsyncCompile": lambda: Kernels(self),
+            "get_raw_stream": lambda device: 0,
+            "__file__": "<compiled>",
+        }
+        exec(compile(source, "<compiled>", "exec"), namespace)
+        namespace |= {
+            "assert_size_stride": ignore,
+            "assert_alignment": ignore,
+            "copy_if_misaligned": lambda tensor: tensor,
+            "empty_strided_cuda": self.empty_strided,
+        }
+        self._call: Callable[..., Any] = namespace["call"]
+
+    def begin(self, node: int, *sizes: int) -> None:
+        self.node, self.sizes = node, sizes
+        self.mode.observer.compiled(self.graph, node)
+
+    def call(self, args: Any) -> Any:
+        """Run it: AOTAutograd hands it a list, which it empties."""
+        before = self.node
+        try:
+            with torch.no_grad():
+                return self._call(args)
+        finally:
+            self.node = before
+            self.mode.observer.compiled(None, -1)
+
+    def empty_strided(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+        """Inductor's own, which the dispatcher does not see (torch/csrc/dynamo/guards.cpp)."""
+        with without_dispatch_modes(), as_meta():
+            tensor = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        make_virtual(tensor, self.mode.gpus[self.mode.current_device])
+        return tensor
+
+    def parts_of(self, node: LoweredNode, tensors: Sequence[torch.Tensor]) -> tuple[Part, ...]:
+        """Of the kernel that runs now: of the sizes that it runs with, where a graph has any."""
+        if not self.graph.symbols or not node.parts:
+            return node.parts
+        key = self.node, self.sizes
+        parts = self._parts.get(key)
+        if parts is None:
+            own = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            sizes, first = self._first.setdefault(self.node, (self.sizes, own))
+            values = dict(zip(self.graph.symbols, self.sizes, strict=True))
+            parts = node.parts
+            if sizes != self.sizes:
+                parts = node.parts_with(values, own / first if first else 1.0, self.mode)
+            self._parts[key] = parts
+        return parts
+
+    def launch(self, name: str, arguments: tuple[str, ...], values: tuple[Any, ...]) -> None:
+        """A kernel runs."""
+        node = self.graph.nodes[self.node]
+        tensors = [
+            (argument, value)
+            for argument, value in zip(arguments, values, strict=False)
+            if isinstance(value, torch.Tensor)
+        ]
+        kernel = fused(name, self.parts_of(node, [tensor for _, tensor in tensors]))
+        self.mode.observer.kernel_launched(name, kernel, tensors)
+        for argument, tensor in tensors:
+            # Of a kernel that the script brings nobody knows what it writes.
+            if kernel is None or argument.startswith(WRITTEN):
+                virtual = virtual_of(tensor)
+                if virtual is not None:
+                    virtual.forget()
+
+
+def ignore(*args: Any, **kwargs: Any) -> None:
+    """Of what a real run checks."""
+
+
+class TritonKernel:
+    """A Triton kernel that is not compiled."""
+
+    def __init__(self, program: Program, name: str, source: str) -> None:
+        match = SIGNATURE.search(source)
+        written = match["arguments"] if match is not None else ""
+        self.arguments = tuple(part.partition(":")[0].strip() for part in written.split(","))
+        self.program, self.name = program, name
+
+    def run(self, *args: Any, stream: Any = None, **kwargs: Any) -> None:
+        self.program.launch(self.name, self.arguments, args)
+
+
+class Kernels:
+    """Stands for `AsyncCompile`."""
+
+    process_pool = SimpleNamespace(cache_clear=lambda: None)
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def triton(self, name: str, source: str, device_str: str = "cuda") -> TritonKernel:
+        return TritonKernel(self._program, name, source)
+
+    def wait(self, scope: dict[str, Any]) -> None: ...
+
+
+class ExternKernels:
+    """Inductor's calls of libraries: ATen's operators, on virtual tensors."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        operator: Callable[..., Any] = getattr(torch, name, None) or getattr(torch.ops.aten, name)
+        return operator

@@ -1,0 +1,227 @@
+"""torch.compile on the virtual GPU: PyTorch's own inductor, what it makes, and where it belongs."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchtally
+from tests.traces import traced
+from tests.truth.compiled import corpus
+from tests.truth.compiled.__main__ import predicted
+from tests.truth.compiled.cases import Block, Checkpointed, FlexBlock
+from tests.truth.compiled.compare import differences
+from torchtally.ledger import Ledger, account
+from torchtally.trace import Phase, Trace
+from torchtally.views import by
+from torchtally.work import Kind
+
+WIDTH, TOKENS, BATCH = 512, 256, 4
+
+
+def train(model: nn.Module, run: object, steps: int = 2) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(steps):
+        x = torch.randn(BATCH, TOKENS, WIDTH, device="cuda", requires_grad=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = run(x).float().pow(2).mean()  # type: ignore[operator]
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    def script() -> None:
+        blocks = nn.Sequential(Block(), Block()).cuda()
+        for block in blocks:
+            block.compile()
+        train(blocks, blocks)
+
+    return traced(script)
+
+
+@pytest.fixture(scope="module")
+def ledger(trace: Trace) -> Ledger:
+    return account(trace)
+
+
+def notes(trace: Trace) -> dict[str, int]:
+    return {note.text: note.count for note in trace.notes}
+
+
+def test_blocks_are_compiled_once_and_run_for_each(trace: Trace, ledger: Ledger) -> None:
+    """One graph forward and one backward; their operators belong to the block that ran."""
+    ((text, graphs),) = notes(trace).items()
+    assert text.startswith("torch.compile: a graph compiled by the inductor of PyTorch")
+    assert graphs == 2
+    modules = {path.module for path in ledger.by_module()}
+    assert {"0.up", "1.up", "0.norm", "1.norm", "0", "1"} <= modules
+    of_module = {path.module: total for path, total in ledger.by_module().items()}
+    assert of_module["0.up"].flops == of_module["1.up"].flops > 0
+
+
+def test_products_have_their_flops(ledger: Ledger) -> None:
+    """N: tokens. D: width. 12 D^2 weights and causal attention counted in full, three passes."""
+    N, D = BATCH * TOKENS, WIDTH
+    products = 2 * N * 12 * D * D
+    attention = 4 * N * TOKENS * D
+    forward, backward = (ledger.by_phase()[phase] for phase in (Phase.FORWARD, Phase.BACKWARD))
+    assert forward.flops_matmul == 2 * (products + attention)
+    assert backward.flops_matmul == 2 * (2 * products + 5 * attention // 2)
+
+
+def test_bytes_of_fused_kernels_belong_to_lines(ledger: Ledger) -> None:
+    ledger.check()
+    placed = {line: total.bytes for line, total in ledger.by_line().items()}
+    assert placed.get(None, 0) <= 0.01 * sum(placed.values())
+    lines = {line.text for line in placed if line is not None}
+    assert "return x + self.down(F.gelu(self.up(self.norm2(x))))" in lines
+
+
+def test_a_kernel_has_the_operators_that_it_was_fused_of(ledger: Ledger) -> None:
+    fused = [entry for entry in ledger.reported if entry.kind is Kind.FUSED]
+    names = {entry.operator for entry in fused}
+    assert {"aten.gelu", "aten.native_layer_norm", "aten.gelu_backward"} <= names
+    by_kernel = by(ledger, "kernel")
+    launches = [column.name for column in by_kernel.columns].index("launches")
+    kernels = {entry.number for entry in ledger.reported}
+    assert sum(int(row[launches] or 0) for row in by_kernel.rows) == len(kernels)  # type: ignore[arg-type]
+    assert sum(entry.share for entry in fused) == pytest.approx(
+        len({entry.number for entry in fused})
+    )
+
+
+def test_fusion_moves_fewer_bytes_than_eager(ledger: Ledger) -> None:
+    def script() -> None:
+        blocks = nn.Sequential(Block(), Block()).cuda()
+        train(blocks, blocks)
+
+    eager = account(traced(script))
+    assert ledger.total.bytes < 0.95 * eager.total.bytes
+    assert ledger.total.flops_matmul == eager.total.flops_matmul
+    assert ledger.memory.peak_bytes < eager.memory.peak_bytes
+
+
+def test_what_is_computed_again_is_recomputation() -> None:
+    def script() -> None:
+        model = Checkpointed().cuda()
+        train(model, torch.compile(model), steps=1)
+
+    ledger = account(traced(script))
+    phases = ledger.by_phase()
+    products = 2 * BATCH * TOKENS * 12 * WIDTH**2
+    assert phases[Phase.RECOMPUTE].flops_matmul >= 2 * products * 3 // 4
+    assert phases[Phase.FORWARD].flops_matmul >= 2 * products
+
+
+def test_graph_breaks_and_recompilations_are_told() -> None:
+    def script() -> None:
+        @torch.compile(dynamic=False)
+        def scaled(x: Tensor) -> Tensor:
+            x = x * 2
+            print("", end="")
+            return x + 1
+
+        for tokens in (8, 16):
+            scaled(torch.ones(tokens, 4, device="cuda"))
+
+    text = " ".join(notes(traced(script)))
+    place = f"{os.path.basename(__file__)}:"
+    assert f"graph break at {place}" in text
+    assert f"scaled ({place}" in text
+    assert "compiled again" in text
+
+
+def test_a_graph_that_inductor_cannot_compile_runs_eagerly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch._inductor.graph import GraphLowering
+
+    def fail(graph: object) -> None:
+        raise NotImplementedError("no such lowering")
+
+    monkeypatch.setattr(GraphLowering, "codegen", fail)
+
+    def script() -> None:
+        model = Block().cuda()
+        train(model, torch.compile(model))
+
+    trace = traced(script)
+    (text,) = notes(trace)
+    assert "ran eagerly, inductor failed" in text
+    assert "no such lowering" in text
+    assert len(trace.step_ends) == 2
+
+
+def test_flex_attention_counts_what_its_mask_leaves() -> None:
+    """A window of 256 of 1024 tokens: every query attends to 256 keys at most."""
+
+    def script() -> None:
+        model = FlexBlock(1024).cuda()
+        run = torch.compile(model)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            run(torch.randn(2, 1024, WIDTH, device="cuda")).sum().backward()
+
+    ledger = account(traced(script))
+    (entry,) = [
+        entry for entry in ledger.reported
+        if entry.kind is Kind.ATTENTION and entry.op.phase is Phase.FORWARD and entry.is_first
+    ]  # fmt: skip
+    flops = sum(other.cost.flops for other in ledger.reported if other.number == entry.number)
+    assert flops == 4 * 2 * 1024 * 256 * WIDTH
+
+
+def test_the_users_cache_is_neither_read_nor_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    with torchtally.virtual_gpu("H100-SXM"):
+        torch.compile(lambda x: x.sin() + 1)(torch.ones(8, device="cuda"))
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] != str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+
+
+def test_torch_compiles_for_the_host_afterwards() -> None:
+    with torchtally.virtual_gpu("H100-SXM"):
+        torch.compile(lambda x: x.sin() + 1)(torch.ones(8, device="cuda"))
+    assert torch.compile(lambda x: x * 2, backend="eager")(torch.ones(2)).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["graph break"])
+def test_a_case_is_as_on_the_cuda_build(name: str) -> None:
+    """Rows, launches, memory at each, breaks; all cases: `python -m tests.truth.compiled`."""
+    try:
+        recorded = corpus.read(torch.__version__)
+    except FileNotFoundError:
+        pytest.skip(f"not recorded with PyTorch {torch.__version__}")
+    assert list(differences(recorded["cases"][name], predicted(name))) == []
+
+
+CHANGED = [
+    ("graphs", "row"), ("launches", "kernel"), ("launches", "operands"), ("launches", "bytes"),
+    ("breaks", ""), ("marks", "peak"),
+]  # fmt: skip
+"""(what is changed in the facts, how)."""
+
+
+@pytest.mark.parametrize(("table", "what"), CHANGED)
+def test_the_comparison_sees_what_differs(table: str, what: str) -> None:
+    facts = corpus.read("2.13.0")["cases"]["graph break"]
+    other = json.loads(json.dumps(facts))
+    if what == "row":
+        other["graphs"][0]["rows"][1][3] += 1
+    elif table == "launches":
+        place = ("kernel", "operands", "bytes").index(what)
+        other["launches"][5][place] = "else"
+    elif table == "breaks":
+        other["breaks"].pop()
+    else:
+        other["marks"][2][3] -= 512
+    assert list(differences(facts, facts)) == []
+    (difference,) = differences(facts, other)
+    assert difference.what
