@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from tests.cli.run_tally import Run, tally_run
+from tests.views.test_tracks import check as check_tracks
 from tests.warm import warm
+from torchtally.ledger import account
+from torchtally.timing.targets import roofline
+from torchtally.trace.peers import load_peers
+from torchtally.views.tracks import tracks_of
 
 PIPELINE = """\
 import os
@@ -88,6 +93,19 @@ def test_an_unmodified_pipeline_runs_and_waits(tmp_path: Path) -> None:
         parts = ("compute_s", "exposed_s", "waiting_s", "idle_s")
         assert sum(row[part] for part in parts) == pytest.approx(row["step_s"])
     assert "for other ranks" in run.stderr
+    check_timeline(run, stages)
+
+
+def check_timeline(run: Run, stages: int) -> None:
+    """A process for each stage; what it waits for the others stands in its tracks."""
+    peers = load_peers(run.trace, str(run.file))
+    ledger = account(run.trace, roofline=roofline("H100-SXM"), peers=peers)
+    check_tracks(ledger, is_coalesced=True)
+    ranks = tracks_of(ledger)
+    assert [rank.name for rank in ranks] == [f"rank {rank}" for rank in range(stages)]
+    for rank in ranks:
+        assert {each.name for each in rank.tracks[0].slices} >= {"computing", "waiting for ranks"}
+        assert any(track.name.startswith("default_pg of 3, with rank") for track in rank.tracks)
 
 
 def test_ranks_that_all_receive_first_are_told(tmp_path: Path) -> None:

@@ -199,6 +199,19 @@ def test_what_a_training_costs(file: str, capsys: pytest.CaptureFixture[str]) ->
     assert (row["seconds"], row["gpu_hours"], row["price_source"]) == (86400, 24, "yours")
 
 
+def test_a_timeline_replaces_the_file_of_its_name(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "step.json"
+    place.write_text("older")
+    assert main(["show", file, "--timeline", str(place), "--gpu", "A100-SXM"]) == 0
+    assert capsys.readouterr().out == ""
+    document = json.loads(place.read_text())
+    assert document["otherData"]["chip"] == "A100-SXM"
+    assert main(["show", file, "--timeline", "-", "--gpu", "A100-SXM"]) == 0
+    assert json.loads(capsys.readouterr().out) == document
+
+
 def test_a_price_of_one_of_several_chips(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     prices = ["--price", "rtx4090=0.5", "--price", "H100-SXM=3"]
     rows, _ = told([file, *OTHERS, "--until", "1d", *prices], capsys)
@@ -273,6 +286,10 @@ def test_no_prices(text: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["--gpu", "T4", "--price", "2.49"], "which chip? Name it: --price T4=2.49."),
         (["--gpu", "T4", "--price", "L4=2.49"], "L4 is not shown here; add --gpu L4."),
         (["--until", "1T-tokens"], "How many tokens a step"),
+        (["--timeline", "x.json", "--by", "line"], "--timeline is a separate view"),
+        (["--timeline", "x.json", "--roofline"], "--timeline is a file of its own"),
+        (["--timeline", "x.json", "--gpu", "T4", "--gpu", "L4"], "--timeline is of one chip"),
+        (["--timeline", "/no/such/place.json"], "/no/such/place.json: cannot be written"),
     ],
 )
 def test_what_cannot_be_compared(

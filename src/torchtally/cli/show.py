@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count, price, until
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.output import add_columns, add_format, check_columns, write_report
+from torchtally.cli.output import (
+    add_columns,
+    add_format,
+    check_columns,
+    write_or_emit,
+    write_report,
+)
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +38,7 @@ examples:
   tally show run.tally --by step                every step of the run, and evaluation
   tally show run.tally --step all               the whole run; --step 3, --step 2..5
   tally show run.tally --roofline --html page.html
+  tally show run.tally --timeline step.json     open it in ui.perfetto.dev
   tally show run.tally --allocator expandable_segments:True
   tally show run.tally --by op --json | jq '.rows[0]'
   tally show run.tally --gpu A100-SXM --gpu RTX-4090 --gpu H200      the same step elsewhere
@@ -142,6 +149,12 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help="a page for a browser, to FILE: that plot, and the views by bound, line and module",
     )
+    parser.add_argument(
+        "--timeline",
+        metavar="FILE",
+        help="every stream and communicator of every rank over time, to FILE, which "
+        "ui.perfetto.dev opens; with --gpu, on another chip",
+    )
     add_columns(parser)
     parser.add_argument(
         "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
@@ -183,13 +196,18 @@ def command(args: argparse.Namespace) -> int:
         step=args.step,
         peers=load_peers(trace, args.file),
     )
+    if args.timeline is not None:
+        from torchtally.report.trace_events import timeline_text
+
+        write_or_emit(timeline_text(ledger), args.timeline)
+        return 0
     write_report(_report(ledger, chips, args), args, is_beside_files=args.roofline)
     return 0
 
 
 def is_drawn(args: argparse.Namespace) -> bool:
-    """A plot is asked for, in the terminal or on a page."""
-    return args.roofline or args.html is not None
+    """A plot is asked for, in the terminal, on a page or over time."""
+    return args.roofline or args.html is not None or args.timeline is not None
 
 
 def _report(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace) -> "Report":
@@ -206,10 +224,13 @@ def _report(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namesp
 def check(args: argparse.Namespace) -> None:
     """Raises UsageError for options that ask for two things at once, or for nothing."""
     is_money = args.until is not None or bool(args.price)
+    if args.timeline is not None and (args.roofline or args.html is not None):
+        raise UsageError("--timeline is a file of its own: leave out --roofline and --html.")
+    drawn = "--timeline is" if args.timeline is not None else "--roofline and --html are"
     if is_drawn(args) and (args.by or args.allocator or is_money or args.json is not None):
-        raise UsageError("--roofline and --html are a separate view: give one at a time.")
+        raise UsageError(f"{drawn} a separate view: give one at a time.")
     if is_drawn(args) and len(args.gpu) > 1:
-        raise UsageError("--roofline and --html are of one chip: give one --gpu.")
+        raise UsageError(f"{drawn} of one chip: give one --gpu.")
     if args.by is not None and args.allocator:
         raise UsageError("--by and --allocator are two views: give one at a time.")
     if (args.by is not None or args.allocator) and is_money:

@@ -9,11 +9,21 @@ from typing import NamedTuple
 from torchtally.errors import UsageError
 from torchtally.ledger.pricing import CallCost
 from torchtally.ledger.total import Entry, Untimed
+from torchtally.timing.ranks import Span
 from torchtally.timing.roofline import Roofline
-from torchtally.timing.schedule import CallTime, TimedOps, call_time, no_time, schedule
+from torchtally.timing.schedule import (
+    CallTime,
+    TimedOps,
+    Timetable,
+    call_time,
+    no_time,
+    schedule,
+)
 from torchtally.timing.slots import NOTHING, Slot
 from torchtally.trace import Call, Phase, Trace
 from torchtally.work import Kind
+
+NO_SPAN = Span(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,10 @@ class Times:
     """Of the reported period, most frequent first."""
     stuck: int = 0
     """Collectives and messages to which a rank that was timed, too, never came."""
+    spans: tuple[Span, ...] = ()
+    """One per op of the trace, where streams run beside each other; see `ledger/spans.py`."""
+    is_evaluation_apart: bool = False
+    """Evaluation is timed as if training was not there, and training as if evaluation was not."""
 
     def seconds(self, entries: Iterable[Entry]) -> float:
         """What these take, each from the end of the one before it to its own end."""
@@ -58,14 +72,21 @@ def predict_times(ranks: Sequence[Untold], roofline: Roofline) -> list[Times]:
         [_call_time(*pair, own) for pair in zip(rank.trace.calls, rank.costs, strict=True)]
         for rank, own in zip(ranks, rooflines, strict=True)
     ]
-    columns, stuck = _slots(
+    table = _timetable(
         [rank.trace for rank in ranks],
         [[time for time, _ in of_rank] for of_rank in answers],
         roofline,
     )
     return [
-        Times(own, slots, _untimed(rank.reported, [failure for _, failure in of_rank]), stuck)
-        for rank, own, slots, of_rank in zip(ranks, rooflines, columns, answers, strict=True)
+        Times(
+            own,
+            tuple(table.slots[place]),
+            _untimed(rank.reported, [failure for _, failure in of_rank]),
+            table.stuck,
+            tuple(table.spans[place]) if table.spans else (),
+            is_evaluation_apart=len(ranks) == 1,
+        )
+        for place, (rank, own, of_rank) in enumerate(zip(ranks, rooflines, answers, strict=True))
     ]
 
 
@@ -79,14 +100,15 @@ def _untimed(reported: Iterable[Entry], failures: Sequence[str]) -> tuple[Untime
     return tuple(Untimed(op, count, reason) for (op, reason), count in missing.most_common())
 
 
-def _slots(
+def _timetable(
     traces: Sequence[Trace], times: Sequence[Sequence[CallTime]], roofline: Roofline
-) -> tuple[list[tuple[Slot, ...]], int]:
+) -> Timetable:
     """Training and evaluation each as if the other was not there: neither fills a queue that the
     other one would find filled. Ranks that wait for each other do all in one row.
     """
     evaluation = Phase.EVALUATION
     columns = [[NOTHING] * len(trace.ops) for trace in traces]
+    spans: list[list[Span]] = []
     stuck = 0
     for chosen in ((False,), (True,)) if len(traces) == 1 else ((False, True),):
         places = [
@@ -104,7 +126,12 @@ def _slots(
         for column, part, slots in zip(columns, places, timetable.slots, strict=True):
             for place, slot in zip(part, slots, strict=True):
                 column[place] = slot
-    return [tuple(column) for column in columns], stuck
+        if timetable.spans and not spans:
+            spans = [[NO_SPAN] * len(trace.ops) for trace in traces]
+        for placed, part, played in zip(spans, places, timetable.spans, strict=False):
+            for place, span in zip(part, played, strict=True):
+                placed[place] = span
+    return Timetable(tuple(columns), stuck, tuple(spans))
 
 
 def _call_time(call: Call, cost: CallCost, roofline: Roofline) -> tuple[CallTime, str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torchtally.timing.calibration import Issue
-from torchtally.timing.ranks import RankRun, play
+from torchtally.timing.ranks import RankRun, Span, play
 from torchtally.timing.roofline import Bound, Kernel, Roofline
 from torchtally.timing.roofline.launches import launches_of
 from torchtally.timing.slots import NOTHING, Slot, share_idle
@@ -118,6 +118,8 @@ class Timetable(NamedTuple):
     """Of each rank."""
     stuck: int = 0
     """As `timing.ranks.RankTimes.stuck`."""
+    spans: tuple[list[Span], ...] = ()
+    """Of each rank, where streams run beside each other; else operators follow one another."""
 
 
 def schedule(parts: Sequence[TimedOps], roofline: Roofline) -> Timetable:
@@ -138,6 +140,7 @@ def schedule(parts: Sequence[TimedOps], roofline: Roofline) -> Timetable:
             for part, run, spans in zip(parts, runs, played.spans, strict=True)
         ),
         played.stuck,
+        played.spans,
     )
 
 

@@ -101,6 +101,16 @@ class Covered:
             self.ends_s.append(span.end_s)
         return span.end_s - start_s
 
+    def gaps(self, start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
+        """The parts of an interval that are not in the union."""
+        first, last = bisect_right(self.ends_s, start_s), bisect_left(self.starts_s, end_s)
+        for place in range(first, last):
+            if start_s < self.starts_s[place]:
+                yield start_s, self.starts_s[place]
+            start_s = self.ends_s[place]
+        if start_s < end_s:
+            yield start_s, end_s
+
     def overlap_s(self, start_s: float, end_s: float) -> float:
         """How much of an interval is in the union."""
         first, last = bisect_right(self.ends_s, start_s), bisect_left(self.starts_s, end_s)

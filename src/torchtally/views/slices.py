@@ -1,0 +1,122 @@
+"""What one operator does on its stream, as slices of a track."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from torchtally.ledger import Entry, Ledger
+from torchtally.table import Cell
+from torchtally.timing.moments import Occupation
+from torchtally.timing.ranks import Span
+from torchtally.trace import Trace
+from torchtally.views.collectives import transfer_of
+from torchtally.views.lines import root_of, short_path
+from torchtally.work import Kind
+
+Details = Callable[[Sequence[Entry]], Mapping[str, Cell]]
+
+
+class Slice(NamedTuple):
+    """Something that takes time, between two nanoseconds."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    details: Mapping[str, Cell] = {}
+
+
+class Stretch(NamedTuple):
+    """One operator on its stream, or those of one name that are launched together."""
+
+    entries: list[Entry]
+    start_ns: int
+    met_ns: int
+    """When all ranks have come."""
+    end_ns: int
+
+    def slices(self, details: Details) -> Iterator[Slice]:
+        """The operator last; what it waits for other ranks before it."""
+        if self.met_ns > self.start_ns:
+            yield Slice(str(Occupation.WAITING), self.start_ns, self.met_ns)
+        name = self.entries[0].call.name
+        yield Slice(name, self.met_ns, self.end_ns, details(self.entries))
+
+    def and_also(self, other: "Stretch") -> "Stretch":
+        return Stretch(
+            [*self.entries, *other.entries],
+            min(self.start_ns, other.start_ns),
+            min(self.met_ns, other.met_ns),
+            max(self.end_ns, other.end_ns),
+        )
+
+
+def stretches(
+    trace: Trace, reported: Iterable[Entry], spans: Sequence[Span], begins_s: float
+) -> list[Stretch]:
+    """Of all that take time, by their beginning, in nanoseconds since `begins_s`."""
+    firsts = [batch.first for batch in trace.coalesced]
+    found: dict[object, Stretch] = {}
+    for entry in reported:
+        span = spans[entry.number]
+        if span.end_s <= span.start_s:
+            continue
+        start_s, end_s = span.start_s - begins_s, span.end_s - begins_s
+        stretch = Stretch(
+            [entry], *(round(at * 1e9) for at in (start_s, start_s + span.waiting_s, end_s))
+        )
+        place = bisect_right(firsts, entry.op.clock) - 1
+        key: object = entry.number
+        if place >= 0 and entry.op.clock < trace.coalesced[place].end:
+            key = place, entry.op.stream, entry.call.name
+        found[key] = found[key].and_also(stretch) if key in found else stretch
+    return sorted(found.values(), key=lambda stretch: (stretch.start_ns, stretch.end_ns))
+
+
+def in_lanes(ordered: Iterable[Stretch]) -> list[list[Stretch]]:
+    """Each after the one before it in its lane. A stream has one lane, unless it sends and
+    receives at once.
+    """
+    lanes: list[list[Stretch]] = []
+    for stretch in ordered:
+        for lane in lanes:
+            if lane[-1].end_ns <= stretch.start_ns:
+                lane.append(stretch)
+                break
+        else:
+            lanes.append([stretch])
+    return lanes
+
+
+def details_of(ledger: Ledger, reported: Iterable[Entry]) -> Details:
+    """Where operators belong and what they cost; of a collective, its group and its speed."""
+    root = root_of(entry.line for entry in reported)
+    groups = ledger.trace.groups
+
+    def details(entries: Sequence[Entry]) -> dict[str, Cell]:
+        first = entries[0]
+        line, site = first.line, first.site
+        found: dict[str, Cell] = {
+            "line": "" if line is None else f"{short_path(line.file, root)}:{line.line}",
+            "source": "" if line is None else line.text,
+            "module": site.module,
+            "module_class": site.module_class,
+            "phase": str(first.op.phase),
+            "bound": str(ledger.slot(first).bound),
+            "flops": sum(entry.cost.flops for entry in entries),
+            "bytes_moved": sum(entry.cost.bytes for entry in entries),
+        }
+        if first.kind is Kind.COMMUNICATION:
+            number, transfer = first.call.literal("group"), transfer_of(ledger, first)
+            group = groups[number] if isinstance(number, int) and number < len(groups) else None
+            found |= {
+                "calls": len(entries),
+                "group": "" if group is None else group.description,
+                "ranks": None if group is None else len(group.ranks),
+                "payload_bytes": sum(entry.cost.network_bytes for entry in entries),
+                "exposed_s": sum(ledger.slot(entry).exposed_s for entry in entries),
+                "bus_bytes_per_s": None if transfer is None else transfer.bus_bytes_per_s,
+                "algorithm": "" if transfer is None else transfer.way,
+            }
+        return {name: cell for name, cell in found.items() if cell not in ("", None)}
+
+    return details
