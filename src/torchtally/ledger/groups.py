@@ -88,7 +88,7 @@ def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
     """One pass over the entries: a view of a large trace takes hundreds of thousands."""
     forward = backward = recompute = optimizer = evaluation = matmul = count = views = copies = 0
     read = written = network = allocated = saved = 0
-    seconds = kernel_s = 0.0
+    seconds = kernel_s = network_s = exposed_s = 0.0
     for entry in entries:
         cost, phase = entry.cost, entry.op.phase
         count += 1
@@ -116,6 +116,9 @@ def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
         slot = slots[entry.number]
         seconds += slot.seconds * entry.share
         kernel_s += slot.kernel_s * entry.share
+        if entry.kind is _COMMUNICATION:
+            network_s += slot.kernel_s
+            exposed_s += slot.exposed_s
     return Total(
         count=count,
         flops_forward=forward,
@@ -133,11 +136,13 @@ def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
         copies=copies,
         seconds=seconds,
         kernel_s=kernel_s,
+        network_s=network_s,
+        exposed_s=exposed_s,
     )
 
 
 # Looking up an enum's member and hashing it run Python code: too slow once per operator.
 _FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
 _RECOMPUTE, _OPTIMIZER = Phase.RECOMPUTE, Phase.OPTIMIZER
-_VIEW, _COPY = Kind.VIEW, Kind.COPY
+_VIEW, _COPY, _COMMUNICATION = Kind.VIEW, Kind.COPY, Kind.COMMUNICATION
 _MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)

@@ -83,8 +83,14 @@ class Ledger(Shown):
         return replace(own, others=tuple(others))
 
     def _with(self, times: Times) -> "Ledger":
-        seconds, kernel_s = times.seconds(self.reported), times.kernel_s(self.reported)
-        total = replace(self.total, seconds=seconds, kernel_s=kernel_s)
+        network = [entry for entry in self.reported if entry.kind is Kind.COMMUNICATION]
+        total = replace(
+            self.total,
+            seconds=times.seconds(self.reported),
+            kernel_s=times.kernel_s(self.reported),
+            network_s=times.kernel_s(network),
+            exposed_s=times.exposed_s(network),
+        )
         return replace(self, times=times, total=total)
 
     def slot(self, entry: Entry) -> Slot:

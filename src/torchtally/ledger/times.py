@@ -51,6 +51,10 @@ class Times:
         """The part in which the device runs kernels."""
         return fsum(self.slots[entry.number].kernel_s * entry.share for entry in entries)
 
+    def exposed_s(self, collectives: Iterable[Entry]) -> float:
+        """The part in which they run and nothing computes."""
+        return fsum(self.slots[entry.number].exposed_s for entry in collectives)
+
 
 def no_times(trace: Trace) -> Times:
     return Times(None, (NOTHING,) * len(trace.ops))

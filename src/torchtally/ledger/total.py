@@ -79,6 +79,10 @@ class Total:
     """Of the step's time: kernels, and the device idle waiting for them."""
     kernel_s: float = 0.0
     """The part of `seconds` in which the device runs kernels."""
+    network_s: float = 0.0
+    """How long collectives run, each by itself; most of it behind kernels that compute."""
+    exposed_s: float = 0.0
+    """The part of `seconds` in which collectives run and nothing computes."""
 
     @property
     def flops(self) -> int:

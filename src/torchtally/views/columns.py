@@ -40,6 +40,13 @@ SAVED = _quantity("bytes_saved", "saved", Unit.BYTES)
 ALLOCATED = _quantity("bytes_allocated", "allocated", Unit.BYTES, rank=5)
 VIEWS = _quantity("views", "views", Unit.COUNT, rank=3)
 COPIES = _quantity("copies", "copies", Unit.COUNT, rank=3)
+EXPOSED = _quantity("exposed_s", "exposed", Unit.SECONDS, rank=1)
+NETWORK = _quantity("network_s", "network", Unit.SECONDS, rank=4)
+PAYLOAD = Figure(
+    Column("payload_bytes", "payload", Unit.BYTES, rank=3), attrgetter("network_bytes")
+)
+"""Of collectives, where a run has any: time that nothing hides, all their time, what each of their
+ranks hands over or is given."""
 SHARE = Column("share", "share", Unit.FRACTION, rank=2)
 """Of the step's FLOPs."""
 TIMED_SHARES = (
@@ -64,7 +71,7 @@ def cost_table(
     """A table of totals: most time first where there are times, then most FLOPs, then most bytes
     moved.
 
-    Recomputation, the optimizer and evaluation get a column only where there is any.
+    Recomputation, the optimizer, evaluation and the network get columns only where there is any.
     """
     total, is_timed = ledger.total, ledger.roofline is not None
     kept = [
@@ -72,6 +79,8 @@ def cost_table(
         for quantity in quantities
         if (quantity not in (RECOMPUTE, OPTIMIZER, EVALUATION) or quantity.of(total))
         and (quantity is not MOVED or is_timed)
+        and (quantity not in (EXPOSED, NETWORK) or (is_timed and total.network_bytes))
+        and (quantity is not PAYLOAD or total.network_bytes)
     ]
     shares = TIMED_SHARES if is_timed else (SHARE,)
     before, after = ((SECONDS,), (KERNEL,)) if is_timed else ((), ())

@@ -23,8 +23,11 @@ from torchtally.views.columns import (
     BACKWARD,
     COPIES,
     EVALUATION,
+    EXPOSED,
     FORWARD,
+    NETWORK,
     OPTIMIZER,
+    PAYLOAD,
     READ,
     RECOMPUTE,
     SAVED,
@@ -35,8 +38,8 @@ from torchtally.views.columns import (
 from torchtally.views.view import view
 
 QUANTITIES = (
-    FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, VIEWS, COPIES, READ, WRITTEN,
-    ALLOCATED,
+    EXPOSED, NETWORK, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, PAYLOAD, VIEWS,
+    COPIES, READ, WRITTEN, ALLOCATED,
 )  # fmt: skip
 TEXTS = (Column("place", "line", Unit.PLACE), Column("source", "source", Unit.TEXT))
 NO_LINE: tuple[Cell, Cell] = ("(no line)", "")

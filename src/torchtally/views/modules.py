@@ -10,8 +10,11 @@ from torchtally.units import Unit
 from torchtally.views.columns import (
     BACKWARD,
     EVALUATION,
+    EXPOSED,
     FORWARD,
+    NETWORK,
     OPTIMIZER,
+    PAYLOAD,
     READ,
     RECOMPUTE,
     SAVED,
@@ -20,7 +23,10 @@ from torchtally.views.columns import (
 )
 from torchtally.views.view import view
 
-QUANTITIES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, READ, WRITTEN)
+QUANTITIES = (
+    EXPOSED, NETWORK, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, PAYLOAD, READ,
+    WRITTEN,
+)  # fmt: skip
 OUTSIDE = Path("", "")
 WITH_CHILDREN = Column("flops_with_children", "with inner", Unit.FLOPS)
 TIMED_WITH_CHILDREN = (
