@@ -1,9 +1,11 @@
 """The account of one run, and the conservation laws it is checked by."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from math import isclose
 from typing import Any
+
+import msgspec
 
 from torchtally.ledger.groups import (
     Key,
@@ -97,6 +99,15 @@ class Ledger(Shown):
         """The entry's part of the time. All zero in a ledger without a roofline."""
         slot = self.times.slots[entry.number]
         return slot if entry.share == 1 else slot.part(entry.share)
+
+    def kernels(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """An entry for each operator that ran: a fused kernel as a whole, not by its parts."""
+        for entry in entries:
+            if entry.call.fused is None:
+                yield entry
+            elif entry.is_first:
+                cost = self.costs[entry.op.call].cost
+                yield msgspec.structs.replace(entry, cost=cost, operator=entry.call.name, share=1.0)
 
     @property
     def roofline(self) -> Roofline | None:

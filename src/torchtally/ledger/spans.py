@@ -16,7 +16,7 @@ def spans_of(ledger: Ledger) -> Sequence[Span]:
         return times.spans
     spans: list[Span] = []
     done_s = {False: 0.0, True: 0.0}
-    for entry, slot in zip(ledger.entries, times.slots, strict=True):
+    for entry, slot in zip(ledger.kernels(ledger.entries), times.slots, strict=True):
         clock = times.is_evaluation_apart and entry.op.phase is evaluation
         before_s = done_s[clock]
         end_s = done_s[clock] = before_s + slot.seconds

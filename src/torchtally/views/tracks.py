@@ -92,8 +92,10 @@ def clocked(ledger: Ledger) -> Iterator[Clocked]:
     evaluation, network, spans = Phase.EVALUATION, Kind.COMMUNICATION, spans_of(ledger)
     apart = ledger.times.is_evaluation_apart
     for chosen in ((False,), (True,)) if apart else ((False, True),):
-        entries = [entry for entry in ledger.entries if (entry.op.phase is evaluation) in chosen]
-        reported = [entry for entry in ledger.reported if (entry.op.phase is evaluation) in chosen]
+        entries, reported = (
+            [each for each in ledger.kernels(all_of) if (each.op.phase is evaluation) in chosen]
+            for all_of in (ledger.entries, ledger.reported)
+        )
         if not reported:
             continue
         numbers = {entry.number for entry in reported}

@@ -2,6 +2,7 @@
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from tests.truth.compiled.__main__ import predicted
 from tests.truth.compiled.cases import Block, Checkpointed, FlexBlock
 from tests.truth.compiled.compare import differences
 from torchtally.ledger import Ledger, account
+from torchtally.timing.targets import roofline
 from torchtally.trace import Phase, Trace
 from torchtally.views import by
+from torchtally.views.tracks import tracks_of
 from torchtally.work import Kind
 
 WIDTH, TOKENS, BATCH = 512, 256, 4
@@ -93,6 +96,18 @@ def test_a_kernel_has_the_operators_that_it_was_fused_of(ledger: Ledger) -> None
     assert sum(entry.share for entry in fused) == pytest.approx(
         len({entry.number for entry in fused})
     )
+
+
+def test_a_kernel_is_one_slice_of_the_timeline(ledger: Ledger) -> None:
+    """With the FLOPs and bytes of all that is fused in it."""
+    whole = list(ledger.kernels(ledger.reported))
+    assert len(whole) == len({entry.number for entry in ledger.reported})
+    assert sum(entry.cost.flops for entry in whole) == ledger.total.flops
+    assert sum(entry.cost.bytes for entry in whole) == ledger.total.bytes
+    (ranks,) = tracks_of(ledger.timed(roofline("H100-SXM")))
+    for track in ranks.tracks:
+        slices = sorted(track.slices, key=lambda slice: slice.start_ns)
+        assert all(one.end_ns <= other.start_ns for one, other in pairwise(slices)), track.name
 
 
 def test_fusion_moves_fewer_bytes_than_eager(ledger: Ledger) -> None:
