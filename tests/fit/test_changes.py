@@ -2,12 +2,16 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.traces import accounted
 from torchtally.fit.changes import (
     Change,
     candidates,
+    changes_of_ranks,
     classes_worth_checkpointing,
     combine,
     smaller_batches,
@@ -49,6 +53,35 @@ def test_the_repeated_module_that_holds_activations_is_worth_checkpointing():
     """`Linear` holds some as well, but `Block` holds all that its layers do; `Net` is one alone."""
     assert classes_worth_checkpointing(accounted(train))[0] == "Block"
     assert "Net" not in classes_worth_checkpointing(accounted(train))
+
+
+def replicated() -> None:
+    dist.init_process_group("nccl")
+    layers = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(4))).cuda()
+    model = DistributedDataParallel(layers)
+    model(torch.ones(8, 2048, device="cuda")).sum().backward()
+
+
+def sharded() -> None:
+    dist.init_process_group("nccl")
+    model = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(4))).cuda()
+    for layer in model:
+        fully_shard(layer, reshard_after_forward=False)
+    fully_shard(model)
+    model(torch.ones(8, 2048, device="cuda")).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("script", "worth_it"),
+    [
+        (replicated, {"gradient_as_bucket_view=True"}),
+        (sharded, {"reshard_after_forward=True"}),
+        (train, set()),
+    ],
+)
+def test_what_ranks_hold_to_share_it(script, worth_it):
+    found = changes_of_ranks(accounted(script, "8xH100-SXM"))
+    assert {text for change in found for text in change.what_ifs} == worth_it
 
 
 def test_candidates_are_the_smallest_change_first():

@@ -189,7 +189,10 @@ def test_a_change_nobody_knows_is_refused_with_those_there_are(text: str) -> Non
         stand_ins((text,))
     said = str(refusal.value)
     assert said.startswith(f"--what-if {text}: not a change that can be tried.\n")
-    for change in ("checkpoint=CLASS", "autocast=bfloat16", "optimizer=fused"):
+    for change in (
+        "checkpoint=CLASS", "autocast=bfloat16", "optimizer=fused", "bucket_cap_mb=MIB",
+        "gradient_as_bucket_view=True", "reshard_after_forward=False",
+    ):  # fmt: skip
         assert f"  {change}" in said
 
 
@@ -198,6 +201,13 @@ def test_a_value_nobody_knows_is_refused_with_those_there_are() -> None:
         stand_ins(("autocast=int8",))
     with pytest.raises(UsageError, match=r"the implementations are fused, foreach, for-loop\."):
         stand_ins(("optimizer=fast",))
+    for text in ("bucket_cap_mb=0", "bucket_cap_mb=inf", "bucket_cap_mb=nan", "bucket_cap_mb=x"):
+        with pytest.raises(UsageError, match="expected MiB above 0"):
+            stand_ins((text,))
+    with pytest.raises(UsageError, match="expected True or False"):
+        stand_ins(("gradient_as_bucket_view=1",))
+    with pytest.raises(UsageError, match="expected True, False or a number of ranks"):
+        stand_ins(("reshard_after_forward=1",))
 
 
 def test_without_changes_nothing_is_replaced_and_nothing_is_noted() -> None:
@@ -208,7 +218,11 @@ def test_without_changes_nothing_is_replaced_and_nothing_is_noted() -> None:
 def test_torch_is_untouched_afterwards() -> None:
     run()  # whatever torch makes when first used
     before = untouched.snapshot()
-    tried = ("checkpoint=Layer", "autocast=bfloat16", "optimizer=fused")
+    tried = (
+        "checkpoint=Layer", "autocast=bfloat16", "optimizer=fused", "bucket_cap_mb=1",
+        "reshard_after_forward=False",
+    )  # fmt: skip
+    stand_ins(tried)  # whatever is imported for them
     run(*tried)
     assert untouched.changes(before, untouched.snapshot()) == []
     with recording("H100-SXM", script="", what_ifs=tried):

@@ -11,7 +11,7 @@ from torchtally.timing.network import RankGroup, collective
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.roofline.roofline import ESTIMATED_ISSUE
 from torchtally.views import by
-from torchtally.views.collectives import network_time
+from torchtally.views.collectives import NetworkTime, network_time
 
 MIB = 2**20
 
@@ -70,3 +70,7 @@ def test_one_gpu_sends_nothing() -> None:
     )
     assert network_time(alone) is None
     assert by(alone, "collective").rows == ()
+
+
+def test_nothing_hidden_is_not_less_than_nothing() -> None:
+    assert NetworkTime(busy_s=0.3, exposed_s=0.1 + 0.2, waiting_s=0.0).hidden_share == 0

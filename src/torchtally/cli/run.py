@@ -143,7 +143,8 @@ def add_parser(subparsers: Subparsers) -> None:
     add_isolation(parser, "FILE.files (beside -o FILE)")
     parser.add_argument("--what-if", action="append", default=[], metavar="CHANGE",
                         help="run the script as if it were changed: checkpoint=CLASS, "
-                        "autocast=bfloat16, optimizer=fused, compile (repeatable)")  # fmt: skip
+                        "autocast=bfloat16, optimizer=fused, compile, bucket_cap_mb=100, "
+                        "reshard_after_forward=False (repeatable)")  # fmt: skip
     parser.add_argument("--compile", choices=("inductor", "eager"), default="inductor",
                         help="what torch.compile does: PyTorch's own inductor compiles for the "
                         "simulated chip (default), or nothing")  # fmt: skip

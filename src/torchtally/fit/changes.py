@@ -16,7 +16,8 @@ BATCH = re.compile(r"^--?[\w-]*(batch|bs)[\w-]*$", re.I)
 """Options by which scripts take a batch size."""
 
 LEAST_SHARE = 0.1
-"""Of the activations: what a class must hold for its checkpointing to be worth a try."""
+"""Of the activations: what a class must hold for its checkpointing to be worth a try; of
+the peak: what gathered parameters must hold."""
 CLASSES = 2
 
 
@@ -51,6 +52,7 @@ def candidates(ledger: Ledger, arguments: tuple[str, ...]) -> tuple[Change, ...]
         changes.append(Change(f"PYTORCH_CUDA_ALLOC_CONF={setting}", 0, settings=setting))
     changes.append(Change("fused=True for the optimizer", 1, what_ifs=("optimizer=fused",)))
     changes.append(Change("foreach=False for the optimizer", 2, what_ifs=("optimizer=for-loop",)))
+    changes += changes_of_ranks(ledger)
     changes += smaller_batches(arguments)
     if multiplies_in_float32(ledger):
         text = "torch.autocast(dtype=bfloat16) around the model"
@@ -59,7 +61,26 @@ def candidates(ledger: Ledger, arguments: tuple[str, ...]) -> tuple[Change, ...]
         Change(f"torch.utils.checkpoint around each {name}", 5, what_ifs=(f"checkpoint={name}",))
         for name in classes_worth_checkpointing(ledger)
     ]
-    return tuple(changes)
+    return tuple(sorted(changes, key=lambda change: change.rank))
+
+
+def changes_of_ranks(ledger: Ledger) -> list[Change]:
+    """Of what ranks hold to share it: DistributedDataParallel's buckets, fully_shard's gathers."""
+    changes = []
+    # When it is made, it broadcasts the parameters (torch/nn/parallel/distributed.py,
+    # _sync_module_states); its buckets may not be there yet when memory runs out.
+    if any(call.name == "c10d.broadcast_" for call in ledger.trace.calls):
+        text = "gradient_as_bucket_view=True"
+        changes.append(Change(f"{text} for DistributedDataParallel", 1, what_ifs=(text,)))
+    refusal = ledger.trace.final_refusal
+    tick = ledger.memory.peak_tick if refusal is None else refusal.tick
+    held_bytes: Counter[Category] = Counter()
+    for storage, category in ledger.memory.alive_at(tick):
+        held_bytes[category] += storage.bytes
+    if held_bytes[Category.GATHERED_PARAMETERS] > LEAST_SHARE * held_bytes.total():
+        text = "reshard_after_forward=True"
+        changes.append(Change(f"{text} for fully_shard", 2, what_ifs=(text,)))
+    return changes
 
 
 def combine(changes: tuple[Change, ...], environment_settings: str) -> Change:

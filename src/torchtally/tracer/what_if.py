@@ -6,12 +6,21 @@ optimizer=fused        torch.optim's fused, foreach or for-loop implementation
 compile                the model runs as torch.compile(model)
 compile=Block          every module of that class is compiled by itself
 compile=off            what the script compiles runs eagerly
+
+Of DistributedDataParallel and of fully_shard, the arguments that decide how gradients and
+parameters cross the network:
+
+bucket_cap_mb=100             gradients in larger or smaller buckets
+gradient_as_bucket_view=True  gradients that are views of their buckets
+reshard_after_forward=False   parameters stay gathered until the backward pass
 """
 
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from inspect import signature
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,7 +39,10 @@ Changes that can be tried:
   optimizer=fused (foreach, for-loop) another implementation of torch.optim's
   compile                             torch.compile(model)
   compile=CLASS                       every module of that class compiled by itself
-  compile=off                         what the script compiles runs eagerly"""
+  compile=off                         what the script compiles runs eagerly
+  bucket_cap_mb=MIB                   another size of DistributedDataParallel's buckets
+  gradient_as_bucket_view=True        gradients as views of these buckets (or False: copies)
+  reshard_after_forward=False         another policy of all fully_shard (True, a number of ranks)"""
 
 IMPLEMENTATIONS = {
     "fused": {"fused": True, "foreach": False},
@@ -59,31 +71,21 @@ def unused_changes(what_ifs: tuple[str, ...]) -> list[str]:
 def stand_ins(what_ifs: tuple[str, ...]) -> list[StandIn]:
     """What is replaced in torch for these changes. Raises UsageError for an unknown one."""
     USED.clear()
-    changes = []
+    replaced: dict[tuple[Any, str], Callable[..., Any]] = {}
     for text in what_ifs:
-        change, _, value = text.partition("=")
-        make = CHANGES.get(change)
-        value = value or DEFAULTS.get(change, "")
-        if make is None or not value:
+        name, _, value = text.partition("=")
+        change = CHANGES.get(name)
+        value = value or DEFAULTS.get(name, "")
+        if change is None or not value:
             raise UsageError(f"--what-if {text}: not a change that can be tried.\n{HOW}")
-        changes.append((make, value))
-    table: list[StandIn] = []
-    if (compile_modules, OFF) in changes:
-        changes.remove((compile_modules, OFF))
-        table.append(StandIn(torch, "compile", run_eagerly))
-    call: Callable[..., Any] = nn.Module.__call__
-    init: Callable[..., Any] = Optimizer.__init__
-    for make, value in changes:
-        if make is choose_implementation:
-            init = make(init, value)
-        else:
-            call = make(call, value)
-            call.__name__ = nn.Module.__call__.__name__  # as `Modules.stand_ins` does
-    if call is not nn.Module.__call__:
-        table.append(StandIn(nn.Module, "__call__", call))
-    if init is not Optimizer.__init__:
-        table.append(StandIn(Optimizer, "__init__", init))
-    return table
+        if (name, value) == ("compile", OFF):
+            replaced[torch, "compile"] = run_eagerly
+            continue
+        place = change.place()
+        native = replaced.get(place) or getattr(*place)
+        replaced[place] = change.make(native, value)
+        replaced[place].__name__ = native.__name__  # as `Modules.stand_ins` does
+    return [StandIn(owner, name, value) for (owner, name), value in replaced.items()]
 
 
 def checkpoint_modules(native: Callable[..., Any], class_name: str) -> Callable[..., Any]:
@@ -163,10 +165,87 @@ def choose_implementation(native: Callable[..., Any], name: str) -> Callable[...
     return init
 
 
-CHANGES: dict[str, Callable[[Callable[..., Any], str], Callable[..., Any]]] = {
-    "checkpoint": checkpoint_modules,
-    "autocast": autocast_model,
-    "optimizer": choose_implementation,
-    "compile": compile_modules,
+def choose_bucket_size(native: Callable[..., Any], value: str) -> Callable[..., Any]:
+    try:
+        size = float(value)
+    except ValueError:
+        size = 0.0
+    if not 0 < size < float("inf"):
+        raise UsageError(f"--what-if bucket_cap_mb={value}: expected MiB above 0, as in 25 or 100.")
+    return with_argument(native, "bucket_cap_mb", size, value)
+
+
+def choose_bucket_views(native: Callable[..., Any], value: str) -> Callable[..., Any]:
+    if value not in BOOLEANS:
+        raise UsageError(f"--what-if gradient_as_bucket_view={value}: expected True or False.")
+    return with_argument(native, "gradient_as_bucket_view", BOOLEANS[value], value)
+
+
+def choose_resharding(native: Callable[..., Any], value: str) -> Callable[..., Any]:
+    is_number = value.isdecimal() and int(value) > 1
+    if value not in BOOLEANS and not is_number:
+        raise UsageError(
+            f"--what-if reshard_after_forward={value}: expected True, False or a number of ranks."
+        )
+    policy = int(value) if is_number else BOOLEANS[value]
+    return with_argument(native, "reshard_after_forward", policy, value)
+
+
+BOOLEANS = {"True": True, "False": False}
+
+
+def with_argument(
+    native: Callable[..., Any], name: str, value: float | bool, text: str
+) -> Callable[..., Any]:
+    """The function with this argument in every call, whatever the script gives for it."""
+    parameters = signature(native)
+
+    @wraps(native)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        USED.add(f"{name}={text}")
+        given = parameters.bind(*args, **kwargs)
+        given.arguments[name] = value
+        return native(*given.args, **given.kwargs)
+
+    return call
+
+
+def _fully_shard() -> tuple[Any, str]:
+    # Not imported by `import torch`, and slow: only where it is asked for.
+    from torch.distributed import fsdp
+
+    return fsdp, "fully_shard"
+
+
+class TriedChange(NamedTuple):
+    """How a change is made: what it replaces, and by what."""
+
+    make: Callable[[Callable[..., Any], str], Callable[..., Any]]
+    """From what is there, and the change's value. Raises UsageError for a value it does not know.
+    """
+    place: Callable[[], tuple[Any, str]]
+    """An owner, and a name in it."""
+
+
+def _call() -> tuple[Any, str]:
+    return nn.Module, "__call__"
+
+
+def _optimizer() -> tuple[Any, str]:
+    return Optimizer, "__init__"
+
+
+def _replicated() -> tuple[Any, str]:
+    return nn.parallel.DistributedDataParallel, "__init__"
+
+
+CHANGES: dict[str, TriedChange] = {
+    "checkpoint": TriedChange(checkpoint_modules, _call),
+    "autocast": TriedChange(autocast_model, _call),
+    "optimizer": TriedChange(choose_implementation, _optimizer),
+    "compile": TriedChange(compile_modules, _call),
+    "bucket_cap_mb": TriedChange(choose_bucket_size, _replicated),
+    "gradient_as_bucket_view": TriedChange(choose_bucket_views, _replicated),
+    "reshard_after_forward": TriedChange(choose_resharding, _fully_shard),
 }
 DEFAULTS = {"compile": MODEL}

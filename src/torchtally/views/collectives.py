@@ -48,7 +48,8 @@ class NetworkTime:
 
     @property
     def hidden_share(self) -> float:
-        return 1 - self.exposed_s / self.busy_s if self.busy_s else 0.0
+        # all of it exposed may sum to more than it runs, by a rounding
+        return max(0.0, 1 - self.exposed_s / self.busy_s) if self.busy_s else 0.0
 
 
 def collectives_of(ledger: Ledger) -> list[Entry]:
