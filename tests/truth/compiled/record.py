@@ -1,21 +1,29 @@
 """One case on this side, written down: the CUDA build's, or the virtual GPU's.
 
-python -m tests.truth.compiled.record CASE OUT.json real|virtual
+python -m tests.truth.compiled.record CASE OUT.json real|cold|virtual
 """
 
 import gc
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 import torch
 
-from tests.truth.compiled.cases import CASES, STEPS, Compiler
+from tests.truth.compiled.cases import Case, case_of
+
+SIDES = {"real": "real", "cold": "real", "virtual": "virtual"}
+"""Which module records it. Cold is the CUDA build with nothing cached: kernels are compiled, and
+timed before they run. The other two find all of that done, as a second run of a script does.
+"""
 
 
 class Record:
@@ -25,9 +33,14 @@ class Record:
         self.graphs: list[dict[str, Any]] = []
         self.launches: list[list[Any]] = []
         self.marks: list[list[Any]] = []
-        self.breaks: list[str] = []
+        self.pools: list[list[list[int]]] = []
+        self.breaks: list[list[str]] = []
+        self.recompiles: list[list[str]] = []
+        self._kernels: dict[str, str] = {}
+        """Names of kernels by those of the scheduler's nodes, of the graph being written."""
 
     def launched(self, name: str, values: Any) -> None:
+        """A kernel or a library's function has run on these operands."""
         operands = [
             [list(value.shape), list(value.stride()), str(value.dtype).removeprefix("torch.")]
             for value in values
@@ -38,35 +51,72 @@ class Record:
 
     def watch_scheduler(self) -> None:
         """Write down the rows of every graph that inductor schedules."""
+        from torch._inductor.codegen.triton import TritonScheduling
         from torch._inductor.graph import GraphLowering
 
-        native = GraphLowering.codegen
+        native_define, native_codegen = TritonScheduling.define_kernel, GraphLowering.codegen
+
+        def define(scheduling: Any, source: str, nodes: Any, kernel: Any) -> Any:
+            name = native_define(scheduling, source, nodes, kernel)
+            for node in nodes:
+                if hasattr(node, "get_name"):
+                    self._kernels[node.get_name()] = name
+            return name
 
         def codegen(graph: Any) -> Any:
-            result = native(graph)
-            self.graphs.append({"backward": bool(graph.is_backward), "rows": rows_of(graph)})
+            self._kernels.clear()
+            result = native_codegen(graph)
+            rows = rows_of(graph, self._kernels)
+            self.graphs.append({"backward": bool(graph.is_backward), "rows": rows})
             return result
 
+        TritonScheduling.define_kernel = define
         GraphLowering.codegen = codegen
 
-    def watch_breaks(self) -> None:
-        from torch._dynamo import symbolic_convert
+    def watch_dynamo(self) -> None:
+        """Write down where graphs end, a line by its text, and what is compiled again."""
+        from torch._dynamo import convert_frame, symbolic_convert
 
-        native = symbolic_convert.InstructionTranslatorBase.log_graph_break
+        owner = symbolic_convert.InstructionTranslatorBase
+        native_log = owner.log_graph_break
+        native_reasons = convert_frame.get_and_maybe_log_recompilation_reasons
 
-        def log(translator: Any, options: Any, *rest: Any, **named: Any) -> Any:
-            errors = [each for each in (*rest, *named.values()) if isinstance(each, Exception)]
-            if not any(getattr(error, "logged", False) for error in errors):
-                self.breaks.append(translator.f_code.co_name)
-            return native(translator, options, *rest, **named)
+        def log(translator: Any, options: Any, reason: str, exc: Any) -> Any:
+            if not exc.logged:
+                stack = getattr(exc, "real_stack", None)
+                stack = stack or torch._guards.TracingContext.extract_stack()
+                place = [stack[-1].name, (stack[-1].line or "").strip()] if stack else ["", ""]
+                self.breaks.append([first_line(str(exc)), *place])
+            return native_log(translator, options, reason=reason, exc=exc)
 
-        symbolic_convert.InstructionTranslatorBase.log_graph_break = log
+        def reasons(entries: Any, frame: Any, *rest: Any, **options: Any) -> Any:
+            found = native_reasons(entries, frame, *rest, **options)
+            if not options.get("skip_logging"):
+                # "0/0: L['x'].size()[0] == 8  # ...": graph, what no longer holds, where that is.
+                said = [first_line(each).partition("  #")[0].rstrip() for each in found]
+                self.recompiles.append([frame.f_code.co_name, *said])
+            return found
 
-    def run(self, name: str, compiler: Compiler) -> None:
+        owner.log_graph_break = log
+        convert_frame.get_and_maybe_log_recompilation_reasons = reasons
+
+    def watch_program(self, call: Any) -> None:
+        """Write down a compiled graph's calls of libraries and operators: `call` is its entry."""
+        scope = getattr(call, "__func__", call).__globals__
+        if isinstance(scope["torch"], Namespace):
+            return
+        for name in ("torch", "extern_kernels"):
+            if name in scope:
+                scope[name] = Namespace(scope[name], "" if name == "torch" else name, self.launched)
+        for name, value in list(scope.items()):
+            if isinstance(value, torch._ops._OpNamespace):
+                scope[name] = Namespace(value, value.name, self.launched)
+
+    def run(self, case: Case, compiler: Callable[..., Any]) -> None:
         """Python collects garbage between steps alone: else at another moment on each side."""
-        step = CASES[name].make(compiler)
+        step = case.make(lambda model: compiler(model, **case.options))
         gc.disable()
-        for number in range(STEPS):
+        for number in range(case.steps):
             gc.collect()
             torch.cuda.reset_peak_memory_stats()
             first = len(self.launches)
@@ -76,16 +126,37 @@ class Record:
                      torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved(),
                      torch.cuda.max_memory_reserved(), len(self.launches) - first]
                 )  # fmt: skip
+            self.pools.append(private_pools())
 
     def facts(self) -> dict[str, Any]:
         return {
             "torch": torch.__version__.split("+")[0], "graphs": self.graphs, "marks": self.marks,
-            "launches": self.launches, "breaks": self.breaks,
+            "launches": self.launches, "breaks": self.breaks, "recompiles": self.recompiles,
+            "pools": self.pools,
         }  # fmt: skip
 
 
-def rows_of(graph: Any) -> list[list[Any]]:
-    """The scheduler's nodes: kind, library call, operators fused, bytes read and written."""
+def first_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0].strip()
+
+
+def private_pools() -> list[list[int]]:
+    """Segments, reserved and allocated bytes of each pool of CUDA graphs, in their order."""
+    pools: dict[tuple[int, int], list[int]] = {}
+    for segment in torch.cuda.memory_snapshot():
+        pool = tuple(segment.get("segment_pool_id", (0, 0)))
+        if pool != (0, 0):
+            totals = pools.setdefault(pool, [0, 0, 0])
+            totals[0] += 1
+            totals[1] += segment["total_size"]
+            totals[2] += segment["allocated_size"]
+    return [pools[pool] for pool in sorted(pools)]
+
+
+def rows_of(graph: Any, kernels: dict[str, str]) -> list[list[Any]]:
+    """The scheduler's nodes: kind, kernel or library call, nodes fused, bytes read and written,
+    FLOPs of products as inductor counts them, operators.
+    """
     from torch._inductor import ir
     from torch._inductor import scheduler as scheduling
 
@@ -96,121 +167,71 @@ def rows_of(graph: Any) -> list[list[Any]]:
             is_extern and isinstance(node.node, ir.MultiOutput)
         ):
             continue
-        library = None
+        parts = node.get_nodes()
         if is_extern:
             overload = str(getattr(node.node, "op_overload", ""))
-            library = getattr(node.node, "python_kernel_name", None) or overload
+            names = [getattr(node.node, "python_kernel_name", None) or overload]
+        else:
+            names = [kernels[part.get_name()] for part in parts if part.get_name() in kernels]
         sizes = node.get_read_write_buffers_sizes_impl
         counts = [sizes(include_reads=reads, include_writes=not reads) for reads in (True, False)]
-        rows.append([type(node).__name__, library, len(node.get_nodes()), *map(int, counts)])
+        flops = sum(part.estimate_flops() or 0 for part in parts)
+        origins = {
+            str(origin.target)
+            for part in parts
+            if part.node is not None
+            for origin in part.node.get_origins()
+        }
+        name = ", ".join(dict.fromkeys(names))
+        rows.append(
+            [type(node).__name__, name, len(parts), *map(int, counts), int(flops), sorted(origins)]
+        )
     return rows
 
 
-class Library:
-    """Inductor's calls of libraries, written down."""
+class Namespace:
+    """A part of `torch` whose operators, and functions of libraries, are written down if called."""
 
-    def __init__(self, native: Any, record: Record) -> None:
-        self.native, self.record = native, record
+    def __init__(self, native: Any, path: str, launched: Callable[[str, Any], None]) -> None:
+        self._native, self._path, self._launched = native, path, launched
 
     def __getattr__(self, name: str) -> Any:
-        native = getattr(self.native, name)
+        native = getattr(self._native, name)
+        path = f"{self._path}.{name}".lstrip(".")
+        is_operator = isinstance(native, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+        if is_operator or self._path == "extern_kernels":
 
-        def call(*values: Any, **named: Any) -> Any:
-            result = native(*values, **named)
-            self.record.launched(name, (*values, *named.values()))
-            return result
+            def call(*values: Any, **named: Any) -> Any:
+                result = native(*values, **named)
+                self._launched(path, (*values, *named.values()))
+                return result
 
-        return call
+            return call
+        holds_operators = torch._ops._Ops | torch._ops._OpNamespace | torch._ops.OpOverloadPacket
+        if isinstance(native, holds_operators):
+            path = "" if isinstance(native, torch._ops._Ops) else path
+            return Namespace(native, path, self._launched)
+        return native
 
-
-def on_real(name: str, record: Record) -> None:
-    """On a CUDA build. Kernels are not compiled: the stand-in would run none of them."""
-    import torch._inductor.async_compile as async_compile
-    import torch._inductor.fx_passes.joint_graph as joint_graph
-    import torch._inductor.fx_passes.pad_mm as pad_mm
-    from torch._inductor.graph import GraphLowering
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class OnHost(TorchDispatchMode):
-        """Constants are folded by reading them back, and the stand-in's memory is all zeros."""
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            def host(value: Any) -> Any:
-                is_gpu = isinstance(value, torch.device) and value.type == "cuda"
-                return torch.device("cpu") if is_gpu else value
-
-            return func(*map(host, args), **{k: host(v) for k, v in (kwargs or {}).items()})
-
-    folder = joint_graph.UniformValueConstantFolder
-    native_deduce = folder._deduce_value
-    native_module = GraphLowering.compile_to_module
-
-    def deduce(self: Any, node: Any) -> Any:
-        with OnHost():
-            return native_deduce(self, node)
-
-    def kernel(self: Any, kernel_name: str, source: str, device_str: str = "cuda") -> Any:
-        return SimpleNamespace(
-            run=lambda *values, stream=None, **named: record.launched(kernel_name, values)
-        )
-
-    def compile_to_module(self: Any) -> Any:
-        module = native_module(self)
-        scopes = [getattr(module, "__dict__", {})]
-        scopes.append(getattr(getattr(module.call, "__func__", module.call), "__globals__", {}))
-        for scope in scopes:
-            library = scope.get("extern_kernels")
-            if library is not None and not isinstance(library, Library):
-                scope["extern_kernels"] = Library(library, record)
-        return module
-
-    pad_mm.get_cached_should_pad = lambda key: False  # a benchmark would decide, and allocate
-    folder._deduce_value = deduce
-    async_compile.AsyncCompile.triton = kernel
-    async_compile.AsyncCompile.wait = lambda self, scope: None
-    GraphLowering.compile_to_module = compile_to_module
-    record.watch_scheduler()
-    record.watch_breaks()
-    record.run(name, torch.compile)
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        return self._native(*values, **named)
 
 
-def on_virtual(name: str, record: Record) -> None:
-    """On the virtual GPU, whose own compiling is watched from outside."""
-    import torchtally
-    from torchtally.virtual.compiling import wrapper
-
-    native_launch, native_library = wrapper.Program.launch, wrapper.ExternKernels
-
-    def launch(self: Any, kernel_name: str, arguments: Any, values: Any) -> None:
-        record.launched(kernel_name, values)
-        native_launch(self, kernel_name, arguments, values)
-
-    wrapper.Program.launch = launch  # type: ignore[method-assign]
-    wrapper.ExternKernels = lambda: Library(native_library(), record)  # type: ignore[misc,assignment]
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    native = getattr(owner, name)
+    setattr(owner, name, value)
     try:
-        with torchtally.virtual_gpu(CASES[name].chip, memory_is_limited=False):
-            watched: list[bool] = []
-
-            def compiler(model: Any) -> Any:
-                compiled = torch.compile(model)
-                if not watched:
-                    record.watch_scheduler()
-                    record.watch_breaks()
-                    watched.append(True)
-                return compiled
-
-            record.run(name, compiler)
+        yield
     finally:
-        wrapper.Program.launch = native_launch  # type: ignore[method-assign]
-        wrapper.ExternKernels = native_library  # type: ignore[misc]
+        setattr(owner, name, native)
 
 
 def main() -> None:
     name, out, side = sys.argv[1:4]
     record = Record()
-    (on_virtual if side == "virtual" else on_real)(name, record)
+    recorder = import_module(f"tests.truth.compiled.{SIDES[side]}")
+    recorder.record(case_of(name), record, is_cold=side == "cold")
     Path(out).write_text(json.dumps(record.facts()), encoding="utf-8")
 
 
