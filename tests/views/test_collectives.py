@@ -1,12 +1,19 @@
 """Collectives: exposed and hidden time, by group and line."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import torchtally
 from torchtally.chips import Cluster, chip
 from torchtally.ledger import Ledger
+from torchtally.report.document import in_words
 from torchtally.timing.network import RankGroup, collective
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.roofline.roofline import ESTIMATED_ISSUE
@@ -74,3 +81,52 @@ def test_one_gpu_sends_nothing() -> None:
 
 def test_nothing_hidden_is_not_less_than_nothing() -> None:
     assert NetworkTime(busy_s=0.3, exposed_s=0.1 + 0.2, waiting_s=0.0).hidden_share == 0
+
+
+def train(module: nn.Module, rows: int, width: int) -> None:
+    optimizer = torch.optim.SGD(module.parameters())
+    for _ in range(2):
+        module(torch.ones(rows, width, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def layers(width: int) -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(6))).cuda()
+
+
+def replicated(bucket_cap_mb: float, width: int) -> None:
+    dist.init_process_group("nccl")
+    train(DistributedDataParallel(layers(width), bucket_cap_mb=bucket_cap_mb), 512, width)
+
+
+def sharded(rows: int) -> None:
+    dist.init_process_group("nccl")
+    model = layers(2048)
+    for layer in model:
+        fully_shard(layer)
+    train(fully_shard(model), rows, 2048)
+
+
+@pytest.mark.parametrize(
+    ("script", "gpu", "what_if"),
+    [
+        (partial(replicated, 100, 2048), "8xH100-SXM", "bucket_cap_mb=48"),
+        (partial(replicated, 0.01, 512), "64x8xH100-SXM", "bucket_cap_mb=4"),
+        (partial(sharded, 8), "4x8xH100-SXM", "reshard_after_forward=False"),
+        (partial(sharded, 1 << 16), "8xH100-SXM", ""),
+    ],
+)
+def test_exposed_collectives_are_evidence(
+    script: Callable[[], None], gpu: str, what_if: str
+) -> None:
+    """Six gradients of 16 MiB in one bucket: half of it. Of 1 MiB each alone among 512 ranks: four
+    times. Gathers behind nothing: not twice. Behind large products: nothing to try.
+    """
+    trace = torchtally.run(script, gpu=gpu)
+    ledger = torchtally.account(trace, roofline=Roofline(chip("H100-SXM")))
+    note = in_words(by(ledger, "collective").note)
+    assert ("--what-if" in note) == bool(what_if)
+    assert what_if in note
+    assert ("bound by latency" in note) == ("cap_mb=4." in note)
+    assert not what_if or "not tried" in note

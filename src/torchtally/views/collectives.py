@@ -6,13 +6,14 @@ from math import fsum
 
 from torchtally.ledger import Entry, Ledger
 from torchtally.ledger.total import Line
-from torchtally.table import Cell, Column, Prose, Table
+from torchtally.table import Cell, Column, Prose, Table, sentences
 from torchtally.timing.network import Transfer, collective
 from torchtally.timing.roofline.collectives import kind_of
 from torchtally.trace import Phase
 from torchtally.units import Unit
 from torchtally.views.lines import short_place
 from torchtally.views.money import with_something
+from torchtally.views.network_evidence import evidence
 from torchtally.views.view import view
 from torchtally.work import Kind
 
@@ -92,12 +93,15 @@ def collectives(ledger: Ledger) -> Table:
     cells.sort(key=lambda row: tuple(-cell for cell in row[:2] if isinstance(cell, int | float)))
     sums = (sum_of(cells, place) for place in range(SUMMED))
     world = ledger.trace.world
+    is_timed = ledger.roofline is not None
+    timed = [(entry, transfer_of(ledger, entry)) for entry in collectives_of(ledger)]
+    told = evidence(ledger, timed) if is_timed else ()
     table = Table(
         title=f"Collectives of rank {world.rank} of {world.size}",
         columns=COLUMNS,
         rows=tuple(cells),
         totals=(*sums, *[None] * (len(COLUMNS) - SUMMED)),
-        note=remark(cells),
+        note=sentences(remark(cells), *told),
     )
     return with_something(table, optional=("waiting_s",))
 
