@@ -21,7 +21,7 @@ from torchtally.work import Kind, cost_of
 Collectives = Counter[tuple[str, tuple[int, ...], int]]
 """(operator, ranks of its group, bytes of all its tensors) and how often."""
 PROGRAMS = programs.PROGRAMS | REPLICAS | SHARDS
-SIZE = 4
+SIZES = (2, 4)
 ALIKE = {"c10d.allgather_": "c10d._allgather_base_"}
 """On the CPU, FSDP1 gathers into a list (`FlatParamHandle._all_gather_flat_param`)."""
 NOT_COUNTED = ("wait_tensor", "_wrap_tensor_autograd")
@@ -78,16 +78,19 @@ def counted(names: list[str]) -> dict[str, Collectives]:
 
 
 @cache
-def real() -> list[dict[str, Collectives]]:
-    """By rank."""
-    answers: list[dict[str, Collectives]] = on_ranks(counted, SIZE, list(PROGRAMS))
+def real(size: int) -> list[dict[str, Collectives]]:
+    """By rank, of so many."""
+    answers: list[dict[str, Collectives]] = on_ranks(counted, size, list(PROGRAMS))
     return answers
 
 
-def simulated(name: str, rank: int) -> Collectives:
-    trace: Trace = torchtally.run(
-        lambda: main("cuda", PROGRAMS[name]), gpu=f"{SIZE}xH100-SXM", rank=rank, writes="real"
-    )
+def simulated(name: str, rank: int, size: int) -> Collectives:
+    return counts_of(torchtally.run(
+        lambda: main("cuda", PROGRAMS[name]), gpu=f"{size}xH100-SXM", rank=rank, writes="real"
+    ))  # fmt: skip
+
+
+def counts_of(trace: Trace) -> Collectives:
     counts: Collectives = Counter()
     for op in trace.ops:
         call = trace.calls[op.call]
@@ -101,6 +104,7 @@ def simulated(name: str, rank: int) -> Collectives:
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
-@pytest.mark.parametrize("rank", [0, 3])
-def test_a_rank_makes_the_collectives_of_a_real_one(name: str, rank: int) -> None:
-    assert simulated(name, rank) == real()[rank][name]
+@pytest.mark.parametrize("size", SIZES)
+def test_a_rank_makes_the_collectives_of_a_real_one(name: str, size: int) -> None:
+    for rank in (0, size - 1):
+        assert simulated(name, rank, size) == real(size)[rank][name]
