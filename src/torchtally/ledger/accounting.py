@@ -159,7 +159,7 @@ def parts_of(
             line=lines[site],
             operator=operator,
             share=share,
-            is_first=is_first,
+            part=place,
         )
 
 

@@ -47,8 +47,13 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     """The call's name; of a part of a fused kernel, that of the operator fused."""
     share: float = 1.0
     """Of the operator's time; less than 1 for a part of a fused kernel."""
-    is_first: bool = True
-    """Not one of a kernel's parts behind the first: kernels are counted by these."""
+    part: int = 0
+    """Its place among the parts of its fused kernel."""
+
+    @property
+    def is_first(self) -> bool:
+        """Not one of a kernel's parts behind the first: kernels are counted by these."""
+        return self.part == 0
 
 
 @dataclass(frozen=True, slots=True)

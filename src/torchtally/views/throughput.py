@@ -1,11 +1,11 @@
 """Tokens and samples per second, where the step's batch shows how many."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchtally.ledger import Entry, Ledger, Line, line_of
 from torchtally.timing.calibration.features import matrices
-from torchtally.trace import Phase, TensorSpec
+from torchtally.trace import Call, Phase, TensorSpec
 from torchtally.views.ranks import data_parallel_ranks
 from torchtally.work import Kind
 
@@ -99,7 +99,7 @@ def samples_of(ledger: Ledger) -> Batch | None:
 def _batch(entries: list[Entry], sizes: list[int]) -> Batch | None:
     if not entries or sum(sizes) <= 0:
         return None
-    return Batch(sum(sizes), entries[0].call.name, line_of(entries[0]))
+    return Batch(sum(sizes), entries[0].operator, line_of(entries[0]))
 
 
 def _forward(ledger: Ledger) -> Iterator[Entry]:
@@ -109,10 +109,14 @@ def _forward(ledger: Ledger) -> Iterator[Entry]:
 
 def _lookups(ledger: Ledger) -> list[Entry]:
     """Those in the table that most indices are looked up in, in order."""
-    tables: dict[int, list[Entry]] = {}
+    tables: dict[object, list[Entry]] = {}
     for entry in _forward(ledger):
-        if entry.call.name == LOOKUP and len(entry.call.inputs) == 2:
-            tables.setdefault(entry.op.inputs[0], []).append(entry)
+        call = _lookup(entry)
+        if call is not None:
+            # Which table a fused one reads is not recorded: those of one size count as one.
+            is_alone = call is entry.call
+            table = entry.op.inputs[0] if is_alone else call.inputs[0].shape
+            tables.setdefault(table, []).append(entry)
     return max(
         tables.values(),
         key=lambda them: sum(_indices(entry).elements for entry in them),
@@ -120,13 +124,24 @@ def _lookups(ledger: Ledger) -> list[Entry]:
     )
 
 
+def _lookup(entry: Entry) -> Call | None:
+    """The call that looks up: the operator's own, or one that was fused into a kernel."""
+    fused = entry.call.fused
+    calls: Iterable[Call] = (entry.call,)
+    if fused is not None and fused.parts:
+        calls = fused.parts[entry.part].calls if entry.operator == LOOKUP else ()
+    return next((call for call in calls if call.name == LOOKUP and len(call.inputs) == 2), None)
+
+
 def _indices(entry: Entry) -> TensorSpec:
-    return entry.call.inputs[1]
+    call = _lookup(entry)
+    assert call is not None, entry
+    return call.inputs[1]
 
 
 def _same_site(entries: list[Entry]) -> list[Entry]:
     """Those at the site of the first."""
-    return [entry for entry in entries if entry.op.site == entries[0].op.site]
+    return [entry for entry in entries if entry.site is entries[0].site]
 
 
 def _first_dimension(entry: Entry, makers: dict[int, Entry]) -> int | None:

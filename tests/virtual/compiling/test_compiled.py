@@ -19,6 +19,7 @@ from torchtally.ledger import Ledger, account
 from torchtally.timing.targets import roofline
 from torchtally.trace import Phase, Trace
 from torchtally.views import by
+from torchtally.views.throughput import throughput
 from torchtally.views.tracks import tracks_of
 from torchtally.work import Kind
 
@@ -131,6 +132,39 @@ def test_what_is_computed_again_is_recomputation() -> None:
     products = 2 * BATCH * TOKENS * 12 * WIDTH**2
     assert phases[Phase.RECOMPUTE].flops_matmul >= 2 * products * 3 // 4
     assert phases[Phase.FORWARD].flops_matmul >= 2 * products
+
+
+def test_torchs_own_functions_end_no_graph() -> None:
+    """The session replaces factories; Dynamo takes them for what they stand for. Tokens are counted
+    where the embedding is fused.
+    """
+
+    class Embedding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(512, 64), nn.Embedding(32, 64)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+            embedded: Tensor = self.words(tokens) + self.places(places)
+            return embedded * torch.ones(64, device="cuda")
+
+    def script() -> None:
+        model = Embedding().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = torch.compile(model)
+        for _ in range(2):
+            run(torch.randint(0, 512, (4, 32), device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    trace = traced(script)
+    (graphs,) = notes(trace).values()
+    assert graphs == 2
+    found = throughput(account(trace, roofline=roofline("H100-SXM")))
+    assert found is not None
+    assert found.tokens is not None
+    assert found.tokens.size == 4 * 32
 
 
 def test_graph_breaks_and_recompilations_are_told() -> None:

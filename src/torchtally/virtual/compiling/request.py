@@ -23,9 +23,10 @@ INDUCTOR = "inductor"
 SKIPPED = tuple(
     f"torchtally.{room}"
     for room in ("chips", "isolation", "memory", "progress", "runs", "steps", "timing", "trace",
-                 "tracer", "torch_private", "virtual")
+                 "tracer", "torch_private.gpu", "torch_private.groups", "torch_private.lists",
+                 "torch_private.names", "torch_private.shards", "virtual")
 )  # fmt: skip
-"""Packages whose frames Dynamo does not look into."""
+"""Packages whose frames Dynamo does not look into. That of `take_for` it is to inline."""
 
 
 class Compiling:
