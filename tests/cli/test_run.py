@@ -533,3 +533,10 @@ def test_whose_arguments_are_whose() -> None:
     assert parsed("-m", "p.t", "a", "-m", "b") == (None, ["a", "-m", "b"])
     assert parsed("-mp.t", "--max-seconds", "9", "a") == (None, ["a"])
     assert parsed("-m", "p.t", "--", "--steps", "1") == (None, ["--steps", "1"])
+
+
+def test_compile_behind_the_script_is_the_scripts(tmp_path: Path) -> None:
+    """nanoGPT and others have one of their own, which they read by a file of theirs."""
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    run = tally_run("train.py", "--compile=False", "--batch_size=32", cwd=tmp_path)
+    assert "['--compile=False', '--batch_size=32']" in run.stdout

@@ -44,7 +44,8 @@ def predict(case: Case, target: Chip, release: str = torch.__version__) -> Measu
     in that release of PyTorch.
     """
     with pytest.MonkeyPatch.context() as patch:
-        has_own = releases.release_of(releases.version_of(release)).has_lt_workspace
+        version = releases.version_of(release) if "." in release else releases.HERE.version
+        has_own = releases.release_of(version).has_lt_workspace
         patch.setenv(UNIFIED, "0" if has_own else "1")
         with virtual_gpu(target):
             return measure(case, "cuda")

@@ -197,12 +197,13 @@ class RunParser(Parser):
     def own_option(self, arg: str, has_started: bool) -> str | None:
         """The option of ours that an argument is, written as `--name`, `--name=value`, `-ovalue`.
 
-        Behind the script, -h and -m are the script's, and so is anything like `-optimizer`.
+        Behind the script, -h, -m and --compile are the script's, and so is anything like
+        `-optimizer`.
         """
         name = arg.split("=", 1)[0] if arg.startswith("--") or has_started else arg[:2]
         if name not in self._option_string_actions:
             return None
-        return None if has_started and name in ("-h", "--help", *STARTS) else name
+        return None if has_started and name in ("-h", "--help", "--compile", *STARTS) else name
 
     def say_shared(self, option: str, script: str) -> None:
         print(

@@ -147,7 +147,8 @@ def add_parser(subparsers: Subparsers) -> None:
                         "reshard_after_forward=False (repeatable)")  # fmt: skip
     parser.add_argument("--compile", choices=("inductor", "eager"), default="inductor",
                         help="what torch.compile does: PyTorch's own inductor compiles for the "
-                        "simulated chip (default), or nothing")  # fmt: skip
+                        "simulated chip (default), or nothing; behind the script it is the "
+                        "script's")  # fmt: skip
     parser.add_argument("--no-oom", action="store_true",
                         help="go on beyond the chip's memory instead of raising "
                         "torch.OutOfMemoryError (OOM)")  # fmt: skip
