@@ -19,8 +19,11 @@ import torch._dynamo.repro.after_aot as after_aot
 import torch._dynamo.symbolic_convert as symbolic_convert
 import torch._dynamo.trace_rules as trace_rules
 import torch._dynamo.types as dynamo_types
+import torch._dynamo.variables.optimizer as dynamo_optimizer
 import torch._inductor.compile_fx as compile_fx
 import torch._inductor.config as inductor_config
+import torch._inductor.cpp_builder as cpp_builder
+import torch._inductor.cudagraph_trees
 import torch._inductor.fx_passes.joint_graph as joint_graph
 import torch._inductor.fx_passes.pad_mm as pad_mm
 import torch._inductor.fx_passes.post_grad as post_grad
@@ -48,7 +51,6 @@ TRACED = (FakeTensor, FunctionalTensor)
 
 MAKE_SUBCLASS = PrivateName(torch.Tensor, "_make_subclass")
 CONV_MEMORY_FORMAT = PrivateName(torch._C, "_conv_determine_backend_memory_format")
-RAW_STREAM = PrivateName(torch._C, "_cuda_getCurrentRawStream")
 JOINT_GRAPH_PASSES = PrivateName(compile_fx, "_recursive_joint_graph_passes")
 LAZY_INITS = (PrivateName(joint_graph, "lazy_init"), PrivateName(post_grad, "lazy_init"))
 CACHED_PADDING = PrivateName(pad_mm, "get_cached_should_pad")
@@ -77,6 +79,8 @@ PROGRAMS_ASKED = (
     PrivateName(triton_utilities, "triton_hash_with_backend"),
 )
 """Functions that start nvcc and ptxas, for their versions: text for comments and keys of caches."""
+CPP_COMPILER = PrivateName(cpp_builder, "get_cpp_compiler")
+"""It looks for one by starting it."""
 DECOMPOSITIONS = (
     PrivateName(functional_tensor, "autograd_would_have_decomposed"),
     PrivateName(proxy_tensor, "autograd_would_have_decomposed"),
@@ -86,6 +90,9 @@ EXCHANGES = (
     PrivateName(torch.cuda, "_exchange_device"),
     PrivateName(torch.cuda, "_maybe_exchange_device"),
 )
+OPTIMIZER_ARGUMENTS = PrivateName(dynamo_optimizer.OptimizerVariable, "get_python_args")
+STEPS_TO_GPU = PrivateName(dynamo_optimizer.OptimizerVariable, "move_step_if_cpu")
+"""Dynamo has an optimizer make its state, and moves the state's counters."""
 InternalError = torch._dynamo.exc.InternalTorchDynamoError
 """Dynamo failed, and not the script."""
 INTERFACE = device_interface.CudaInterface
@@ -123,17 +130,35 @@ def has_host_kernel(operator: Any) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CPU")
 
 
+_modes_off: list[list[Any]] = []
+"""The dispatch modes that were taken off this thread, innermost last."""
+
+
 @contextmanager
 def without_modes() -> Iterator[None]:
     """Take the dispatch modes off this thread, in which the compiler would see itself."""
     modes = []
     while torch._C._len_torch_dispatch_stack():
         modes.append(python_dispatch._pop_mode())
+    _modes_off.append(modes)
     try:
         yield
     finally:
-        for mode in reversed(modes):
+        for mode in reversed(_modes_off.pop()):
             python_dispatch._push_mode(mode)
+
+
+@contextmanager
+def with_modes() -> Iterator[None]:
+    """Within `without_modes`: for what the compiler has run for real."""
+    modes = _modes_off[-1] if _modes_off else []
+    for mode in reversed(modes):
+        python_dispatch._push_mode(mode)
+    try:
+        yield
+    finally:
+        for _ in modes:
+            python_dispatch._pop_mode()
 
 
 def has_modes() -> bool:
@@ -168,8 +193,45 @@ def take_for(stand_in: Callable[..., Any], native: Callable[..., Any]) -> None:
     torch._dynamo.substitute_in_graph(stand_in, skip_signature_check=True)(inlined)
 
 
+class Stepped:
+    """Optimizers that compiled functions have stepped."""
+
+    optimizers: tuple[torch.optim.Optimizer, ...] = ()
+
+
+_stepped = Stepped()
+
+
+def make_state(optimizer: Any, arguments: Sequence[Any], named: dict[str, Any]) -> None:
+    """An optimizer's state, of one group of parameters."""
+    optimizer._init_group(*arguments, **named)
+
+
+def step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Of a graph nothing."""
+
+
+def step_ends(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """An assignment, which Dynamo has the function make after its graph has run."""
+    _stepped.optimizers = (*_stepped.optimizers, optimizer)
+
+
+def stepped() -> tuple[torch.optim.Optimizer, ...]:
+    """The optimizers stepped since this was last asked."""
+    optimizers, _stepped.optimizers = _stepped.optimizers, ()
+    return optimizers
+
+
 def skip_function(function: Callable[..., Any]) -> None:
     torch._dynamo.eval_frame.skip_code(function.__code__)
+
+
+def skip_whole(function: Callable[..., Any]) -> None:
+    """Dynamo looks into nothing that runs below it."""
+    types: Any = dynamo_types
+    frames: Any = torch._dynamo.eval_frame
+    skip = types.FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, types.FrameExecStrategy(skip, skip))
 
 
 def left_alone() -> Any:
@@ -199,7 +261,16 @@ def settings() -> Iterator[None]:
     os.environ[CACHE] = folder
     quiet = {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
     with (
-        inductor_config.patch(force_disable_caches=True, compile_threads=1, fx_graph_cache=False),
+        inductor_config.patch(
+            {
+                "force_disable_caches": True,
+                "compile_threads": 1,
+                "fx_graph_cache": False,
+                # It would build a program for each set of vector instructions, to try it; what
+                # is written for the host is not built either (virtual/compiling/host.py).
+                "cpp.vec_isa_ok": False,
+            }
+        ),
         torch._dynamo.config.patch(quiet),
     ):
         try:

@@ -1,4 +1,6 @@
-"""Parameters of which a rank has a part: DTensors, FSDP1's flat parameters, and whose they are."""
+"""Parameters of which a rank has a part: DTensors, FSDP1's flat parameters, and the modules that
+they belong to.
+"""
 
 import inspect
 import sys

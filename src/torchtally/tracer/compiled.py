@@ -1,12 +1,15 @@
 """Where what a compiler wrote belongs: lines and modules of the script, found again."""
 
 import linecache
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from torchtally.trace import Call, Frame, FusedKernel
+from torchtally import torch_private as private
+from torchtally.trace import Call, Frame, FusedKernel, Phase
 from torchtally.tracer.modules import OUTSIDE, Modules, Place
 from torchtally.tracer.source import Code, classify_path
 from torchtally.virtual.compiling.kernels import LoweredGraph, LoweredNode
@@ -41,31 +44,85 @@ class Run(NamedTuple):
 NO_RUN = Run(OUTSIDE, OUTSIDE)
 
 
-class OriginSites:
-    """Places of origins: of a module that was compiled once for many, in the one that runs."""
+class CompiledRuns:
+    """Compiled programs that run: for which module, in which phase, made from which lines."""
 
     def __init__(self, modules: Modules) -> None:
         self._modules = modules
+        self._launched: Launched | None = None
+        self._is_issued = False
+        """The CUDA graph that runs."""
+        self._start = 0
+        """Tick at which the forward graph began that ran last."""
+        self._ended: dict[int, tuple[int, int, Run]] = {}
+        """First tick, end and module of a forward graph, by its autograd node's number."""
         self._frames: dict[tuple[str, int, str], Frame] = {}
         self._roots: dict[int, Place] = {}
         """By the graph's id: the module that ran when it was first launched."""
         self._runs: dict[int, Run] = {}
         """By the graph's id: the module that it runs for."""
 
-    def begin(self, graph: LoweredGraph) -> Run:
-        """A graph of the forward pass runs for the module that is running."""
-        place = self._modules.place
-        run = Run(self._roots.setdefault(id(graph), place), place)
-        self._runs[id(graph)] = run
-        return run
+    @property
+    def is_running(self) -> bool:
+        return self._launched is not None
 
-    def resume(self, graph: LoweredGraph, run: Run) -> None:
-        """Its graph of the backward pass runs for the same module."""
-        self._runs[id(graph)] = run
+    @property
+    def node(self) -> LoweredNode:
+        return self._running.node
 
-    def place(self, graph: LoweredGraph, origin: Origin) -> Place:
+    @property
+    def _running(self) -> Launched:
+        assert self._launched is not None
+        return self._launched
+
+    def begin(self, graph: LoweredGraph | None, node: int, tick: int) -> range:
+        """A node of a graph runs from now on; None: none. Returns the ticks of the operators that
+        a backward graph differentiates, as it begins.
+        """
+        if graph is None:
+            self._launched = None
+            return range(0)
+        is_new = self._launched is None or self._launched.graph is not graph
+        self._launched = Launched(graph, graph.nodes[node])
+        return self._begin_graph(graph, tick) if is_new else range(0)
+
+    def _begin_graph(self, graph: LoweredGraph, tick: int) -> range:
+        self._is_issued = False
+        if not graph.is_backward:
+            place = self._modules.place
+            self._runs[id(graph)] = Run(self._roots.setdefault(id(graph), place), place)
+            self._start = tick
+            return range(0)
+        autograd_node = private.current_autograd_node()
+        if autograd_node is None:
+            return range(0)
+        number = private.sequence_number(autograd_node)
+        first, end, run = self._ended.get(number, (0, 0, NO_RUN))
+        self._runs[id(graph)] = run
+        return range(first, end)
+
+    def is_issued_with_graph(self) -> bool:
+        """The host issues a CUDA graph as a whole, with its first operator: is this a later one?"""
+        if self._launched is None or not self._launched.graph.is_captured:
+            return False
+        before, self._is_issued = self._is_issued, True
+        return before
+
+    def phase(self, tick: int) -> Phase:
+        graph, origin = self._running.graph, self.node.main
+        if origin is not None and is_of_optimizer(origin):
+            return Phase.OPTIMIZER
+        if not graph.is_backward:
+            number = private.next_sequence_number() - 1
+            self._ended[number] = self._start, tick + 1, self._runs.get(id(graph), NO_RUN)
+            return Phase.FORWARD
+        recomputes = origin is not None and origin.is_forward and bool(origin.frames)
+        return Phase.RECOMPUTE if recomputes else Phase.BACKWARD
+
+    def place(self, origin: Origin) -> Place:
+        """Of a module that was compiled once for many, in the one that runs."""
         place = self._modules.with_id(origin.module_id)
-        run = self._runs.get(id(graph), NO_RUN)
+        run = self._runs.get(id(self._running.graph), NO_RUN)
         if place is None:
             return run.now
         root, now = run.root.path, run.now.path
@@ -86,6 +143,14 @@ class OriginSites:
             text = linecache.getline(file, line).strip()
             frame = self._frames[key] = Frame(file, line, function, text, kind is Code.OWN)
         return frame
+
+
+OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
+
+
+def is_of_optimizer(origin: Origin) -> bool:
+    """An optimizer's step: torch's, or of a class derived from it (`profile_hook_step`)."""
+    return any(file.startswith(OPTIMIZERS) for file, _, _ in origin.frames)
 
 
 def call_of(name: str, fused: FusedKernel | None, operands: Sequence[tuple[str, Tensor]]) -> Call:

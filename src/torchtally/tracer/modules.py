@@ -4,13 +4,16 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 from torchtally import torch_private as private
 from torchtally.tracer.source import Outer, Stacks
+from torchtally.virtual.compiling.eager import EagerModule
+from torchtally.virtual.own_code import never_compiled
 from torchtally.virtual.stand_ins import StandIn
 
 
@@ -28,6 +31,7 @@ class Place:
 
 
 OUTSIDE = Place("", "")
+COMPILERS = (private.DYNAMO, EagerModule.__module__)
 WRAPPED = "_orig_mod"
 """What a compiled module calls the module that it stands for."""
 
@@ -82,22 +86,15 @@ class Modules:
 
     def stand_ins(self) -> list[StandIn]:
         native_call = nn.Module.__call__
-        places, running, enter = self._places, self._running, self._stacks.enter
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            stack, outers = running.places, running.outers
-            place = places.get(module)
-            if place is None or not stack:
-                place = self._enter_root(module, place, is_outermost=not stack)
-            outer = enter(sys._getframe(1), outers[-1] if outers else None)
-            place.outer = outer.number
-            stack.append(place)
-            outers.append(outer)
+            if self._is_of_compiler(module):
+                return native_call(module, *args, **kwargs)
+            self._enter(module, sys._getframe(1))
             try:
                 return native_call(module, *args, **kwargs)
             finally:
-                stack.pop()
-                outers.pop()
+                self._leave()
 
         # Dynamo would wrap a function that it does not look into, unless it has this name
         # (`_TorchDynamoContext.__call__`, torch/_dynamo/eval_frame.py).
@@ -105,6 +102,30 @@ class Modules:
         self._stacks.mark_module_call(call.__code__)
         self.call_code = call.__code__
         return [StandIn(nn.Module, "__call__", call)]
+
+    @never_compiled
+    def _is_of_compiler(self, module: nn.Module) -> bool:
+        """What `torch.compile` puts around modules of the script, and between them: a graph that
+        is in none of its modules.
+        """
+        if isinstance(module, GraphModule):
+            return bool(self._running.places) and module not in self._places
+        return type(module).__module__.startswith(COMPILERS)
+
+    @never_compiled
+    def _enter(self, module: nn.Module, caller: FrameType) -> None:
+        stack, outers = self._running.places, self._running.outers
+        place = self._places.get(module)
+        if place is None or not stack:
+            place = self._enter_root(module, place, is_outermost=not stack)
+        outer = self._stacks.enter(caller, outers[-1] if outers else None)
+        place.outer = outer.number
+        stack.append(place)
+        outers.append(outer)
+
+    def _leave(self) -> None:
+        self._running.places.pop()
+        self._running.outers.pop()
 
     def _enter_root(
         self, module: nn.Module, existing: Place | None, *, is_outermost: bool

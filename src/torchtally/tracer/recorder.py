@@ -49,7 +49,7 @@ from torchtally.trace import (
 from torchtally.trace.storage import allocated_bytes
 from torchtally.tracer.by_hand import HandUpdates
 from torchtally.tracer.calls import Calls
-from torchtally.tracer.compiled import NO_RUN, Launched, OriginSites, Run, call_of, numbers
+from torchtally.tracer.compiled import CompiledRuns, call_of, numbers
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.reads import use_of
 from torchtally.tracer.source import Stacks, Walk, line_of, own_frame
@@ -151,15 +151,7 @@ class Recorder:
         )
         """Finds updates of weights, as long as there is no torch optimizer, whose steps count."""
         self._served = private.ServedModules()
-        self._launched: Launched | None = None
-        """The node of a compiled graph that is running."""
-        self._origins = OriginSites(self.modules)
-        self._compiled_start = 0
-        self._is_issued = False
-        """The CUDA graph that runs."""
-        self._compiled_runs: dict[int, tuple[int, int, Run]] = {}
-        """First tick, end and module of a compiled forward pass, by its autograd node's number."""
-        self._run = NO_RUN
+        self._compiled = CompiledRuns(self.modules)
         self._last_captured: Captured | None = None
         self._is_capturing = False
         self.step_replayed: Callable[[Optimizer], None] = ignore_step
@@ -293,8 +285,7 @@ class Recorder:
         if self.is_stopped:
             return
         call, came_in, went_out = self._calls.of(invocation, outputs)
-        if self._launched is not None:
-            call = self._issued(call)
+        call = self._issued(call)
         phase, site = self._place(invocation, outputs, went_out)
         if self.is_one_of_many:
             site = self._site_served(sys._getframe(2), site)
@@ -305,76 +296,50 @@ class Recorder:
         self.clock += 1
 
     def compiled(self, graph: LoweredGraph | None, node: int) -> None:
-        if graph is None:
-            self._launched = None
-            return
-        if self._launched is None or self._launched.graph is not graph:
-            self._begin_compiled(graph)
-        self._launched = Launched(graph, graph.nodes[node])
-
-    def _begin_compiled(self, graph: LoweredGraph) -> None:
-        """A compiled graph runs. A backward one makes the operators of its forward one trained."""
-        self._is_issued = False
-        if not graph.is_backward:
-            self._run = self._origins.begin(graph)
-            self._compiled_start = self.clock
-            return
-        node = private.current_autograd_node()
-        if node is not None:
-            number = private.sequence_number(node)
-            first, end, run = self._compiled_runs.get(number, (0, 0, NO_RUN))
-            self._differentiated.update(range(first, end))
-            self._origins.resume(graph, run)
+        self._differentiated.update(self._compiled.begin(graph, node, self.clock))
 
     def _issued(self, call: int) -> int:
-        """The call as the host issues it: a CUDA graph goes as a whole, with its first operator."""
-        if self._launched is None or not self._launched.graph.is_captured:
-            return call
-        if not self._is_issued:
-            self._is_issued = True
-            return call
-        return self._calls.in_graph(call)
+        """The call as the host issues it."""
+        return self._calls.in_graph(call) if self._compiled.is_issued_with_graph() else call
 
-    def _place_compiled(self, launched: Launched) -> tuple[Phase, int]:
-        graph, origin = launched.graph, launched.node.main
-        return self._phase_compiled(graph, origin), self._site_of_origin(graph, origin)
+    def _phase_compiled(self) -> Phase:
+        return Phase.OPTIMIZER if self.is_optimizing else self._compiled.phase(self.clock)
 
-    def _phase_compiled(self, graph: LoweredGraph, origin: Origin | None) -> Phase:
-        if self.is_optimizing:
-            return Phase.OPTIMIZER
-        if not graph.is_backward:
-            sequence = private.next_sequence_number() - 1
-            self._compiled_runs[sequence] = self._compiled_start, self.clock + 1, self._run
-            return Phase.FORWARD
-        recomputes = origin is not None and origin.is_forward and bool(origin.frames)
-        return Phase.RECOMPUTE if recomputes else Phase.BACKWARD
-
-    def _site_of_origin(self, graph: LoweredGraph, origin: Origin | None) -> int:
-        if origin is None:
-            return self._site(self.modules.place, ())
-        place = self._origins.place(graph, origin)
-        identity = (place.path, place.class_name, origin.frames)
+    def _site_of_origin(self, origin: Origin | None) -> int:
+        """Of what no line of a script has made (an optimizer's step, a random seed) that of the
+        call of the compiled code.
+        """
+        frames = () if origin is None else origin.frames
+        place = self.modules.place if origin is None else self._compiled.place(origin)
+        identity: Any = (place.path, place.class_name, frames)
         number = self._site_numbers.get(identity)
+        if number is not None:
+            return number
+        known = () if origin is None else self._compiled.frames(origin)
+        if not any(frame.is_own for frame in known):
+            caller = self._stacks.read(sys._getframe(FIRST_CALLER), self.modules.outer)[0]
+            known += self._stacks.frames(caller)
+            identity = (place.path, place.class_name, frames, caller)
+            number = self._site_numbers.get(identity)
         if number is None:
             number = self._site_numbers[identity] = len(self._sites)
-            frames = self._origins.frames(origin)
-            self._sites.append(Site(place.path, place.class_name, frames))
+            self._sites.append(Site(place.path, place.class_name, known))
         return number
 
     def kernel_launched(
         self, name: str, fused: FusedKernel | None, operands: Sequence[tuple[str, Tensor]]
     ) -> None:
-        launched = self._launched
-        if self.is_stopped or launched is None:
+        if self.is_stopped or not self._compiled.is_running:
             return
+        node = self._compiled.node
         key = (
-            name, id(launched.node),
+            name, id(node),
             tuple((tensor.shape, tensor.stride(), tensor.dtype) for _, tensor in operands),
         )  # fmt: skip
         call = self._issued(self._calls.of_kernel(key, lambda: call_of(name, fused, operands)))
-        phase, site = self._place_compiled(launched)
-        origins = launched.node.origins if fused is not None else ()
-        parts = tuple(self._site_of_origin(launched.graph, origin) for origin in origins)
+        phase, site = self._phase_compiled(), self._site_of_origin(node.main)
+        origins = node.origins if fused is not None else ()
+        parts = tuple(map(self._site_of_origin, origins))
         came_in, went_out = (numbers(operands, results=results) for results in (False, True))
         stream = CURRENT.stream.stream_id
         self._ops.append(Op(self.clock, call, site, phase, came_in, went_out, stream, parts))
@@ -425,9 +390,9 @@ class Recorder:
         called by Python code below the engine (a hook, a custom backward, a recomputation) has the
         site of that code.
         """
-        if self._launched is not None:
+        if self._compiled.is_running:
             self.by_hand.backward_ran(went_out, self.clock)
-            return self._place_compiled(self._launched)
+            return self._phase_compiled(), self._site_of_origin(self._compiled.node.main)
         key, walk = self._stacks.read(sys._getframe(FIRST_CALLER), self.modules.outer)
         if walk.engine is None:
             site = self._site(self.modules.place, key)
@@ -609,7 +574,7 @@ class Recorder:
         self._notes[text] = self._notes.get(text, 0) + 1
 
     def file_saved(self, file: Any, placeholder_bytes: int) -> None:
-        """A path, or an open file; what has neither, as a buffer, is no file."""
+        """A path, or an open file; a buffer in memory is neither."""
         name = getattr(file, "name", file)
         if hasattr(file, "fileno"):
             try:

@@ -15,14 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from torchtally import torch_private as private
 from torchtally.trace import Role
 from torchtally.tracer.recorder import Recorder
+from torchtally.virtual.compiling.optimizers import watched
 from torchtally.virtual.stand_ins import StandIn
 
 PATIENCE_STEPS = 16
@@ -108,15 +105,10 @@ class Steps:
     @contextmanager
     def watch(self) -> Iterator[None]:
         self.recorder.step_replayed = self._step_taken
-        before = register_optimizer_step_pre_hook(self._before_step)
-        after = register_optimizer_step_post_hook(self._after_step)
-        try:
+        with watched(self._before_step, self._after_step):
             yield
-        finally:
-            before.remove()
-            after.remove()
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         if os.getpid() != self._process:
             return  # a forked process, which inherits torch's global hooks
         self.recorder.is_optimizing += 1
@@ -128,7 +120,7 @@ class Steps:
             if parameter.grad is not None:
                 self.recorder.mark(parameter.grad, Role.GRADIENT)
 
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Optimizer) -> None:
         if os.getpid() != self._process:
             return
         self.recorder.is_optimizing -= 1

@@ -53,6 +53,7 @@ from torchtally.virtual.invocation import (
 )
 from torchtally.virtual.observer import NullObserver, Observer
 from torchtally.virtual.operators import Operator, learn
+from torchtally.virtual.own_code import never_compiled
 from torchtally.virtual.shapes import SHAPES
 from torchtally.virtual.storage import (
     HostMemory,
@@ -171,6 +172,7 @@ class VirtualDispatch(TorchDispatchMode):
         """True: else Dynamo leaves the script's frames alone, as it would see this mode's."""
         return True
 
+    @never_compiled
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

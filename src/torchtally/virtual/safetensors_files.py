@@ -15,7 +15,7 @@ from torchtally.virtual.shown_devices import shown_virtual
 from torchtally.virtual.stand_ins import StandIn
 
 METADATA = "__metadata__"
-"""The name under which the format itself keeps what is no tensor."""
+"""The name under which the format itself keeps its own header."""
 
 Save = Callable[[dict[str, Any], Any], None]
 Load = Callable[[Any, Any], dict[str, Any]]

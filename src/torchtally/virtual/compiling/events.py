@@ -55,13 +55,20 @@ def recompilation(note: Note, compiler: Any) -> Any:
     def reasons_of(entries: Any, frame: Any, *rest: Any, **named: Any) -> Any:
         reasons = native(entries, frame, *rest, **named)
         if reasons:
-            code = frame.f_code
-            where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
             why = first_line(reasons[0])
-            note(f"torch.compile: {code.co_name} ({where}) compiled again: {why}")
+            note(f"torch.compile: {place_of_frame((frame,))} compiled again: {why}")
         return reasons
 
     return reasons_of
+
+
+def place_of_frame(converter_arguments: Iterable[Any]) -> str:
+    """The function that a converter of frames was to compile, and its line."""
+    for argument in converter_arguments:
+        code = getattr(argument, "f_code", None)
+        if code is not None:
+            return f"{code.co_name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    return "a function"
 
 
 def compile_or_run(note: Note, compiler: Any) -> Any:

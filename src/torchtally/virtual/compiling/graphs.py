@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from torchtally.virtual.compiling.events import COMPILED
+from torchtally.virtual.compiling.host import HostPart
 from torchtally.virtual.compiling.kernels import LoweredGraph, lowered
 from torchtally.virtual.compiling.wrapper import MARK, Program
 from torchtally.virtual.dispatch import VirtualDispatch
@@ -35,6 +36,7 @@ class Lowering:
             instead_of(compiler.ENTER_NODE, self.enter_node()),
             instead_of(compiler.BENCHMARK, lambda benchmarker, *args, **options: 1.0),
             *(instead_of(name, lambda: "") for name in compiler.PROGRAMS_ASKED),
+            instead_of(compiler.CPP_COMPILER, lambda: "g++"),
             instead_of(compiler.PROFILE_KEY, lambda: None),
             instead_of(compiler.CACHED_PADDING, lambda key: False),
         ]
@@ -84,7 +86,8 @@ class Lowering:
             code, _ = graph.codegen()
             self.mode.observer.note(COMPILED)
             own = self._graphs.pop(id(graph), None) or LoweredGraph(bool(graph.is_backward))
-            program = Program(code.value, graph.constants, own, self.mode)
+            host = HostPart(graph.module)
+            program = Program(code.value, graph.constants, own, host, self.mode)
             return SimpleNamespace(call=program.call, runner=None, __file__="<compiled>")
 
         return compile_to_module

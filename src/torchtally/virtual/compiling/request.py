@@ -11,7 +11,8 @@ from torch import nn
 
 from torchtally import torch_private as private
 from torchtally.chips import Chip
-from torchtally.virtual.compiling import deferred, events
+from torchtally.virtual import own_code
+from torchtally.virtual.compiling import deferred, events, optimizers
 from torchtally.virtual.compiling.eager import EagerModule, eagerly
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn, active, apply, instead_of, suspended
@@ -20,14 +21,6 @@ EAGER = "eager"
 """The backend that fuses nothing; torch's own operators on functions compile with it."""
 INDUCTOR = "inductor"
 
-SKIPPED = tuple(
-    f"torchtally.{room}"
-    for room in ("chips", "isolation", "memory", "progress", "runs", "steps", "timing", "trace",
-                 "tracer", "torch_private.gpu", "torch_private.groups", "torch_private.lists",
-                 "torch_private.names", "torch_private.shards", "virtual")
-)  # fmt: skip
-"""Packages whose frames Dynamo does not look into. That of `take_for` it is to inline."""
-
 
 class Compiling:
     """`torch.compile` of one session."""
@@ -35,7 +28,8 @@ class Compiling:
     def __init__(self, mode: VirtualDispatch, chip: Chip, stack: ExitStack) -> None:
         self.mode, self.chip, self.stack = mode, chip, stack
         self._native = torch.compile
-        self._is_ready = False
+        self._compiler: Any = None
+        """Imported by the first script that compiles."""
 
     def stand_ins(self) -> list[StandIn]:
         return [
@@ -55,7 +49,10 @@ class Compiling:
         if reason:
             self.mode.observer.note(f"torch.compile ran eagerly: {reason}")
             return eagerly(model)
-        return self._native(model, **options)
+        compiled = self._native(model, **options)
+        if isinstance(model, nn.Module):
+            return compiled
+        return optimizers.telling(compiled, self._compiler)
 
     def reason_for_eager(self, model: Any, backend: Any) -> str:
         """Why it cannot compile here; "" where it can."""
@@ -63,20 +60,17 @@ class Compiling:
             return f"{self.chip.name} is not a GPU"
         if backend != INDUCTOR:
             return f"its backend {backend!r} is not inductor"
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            return "DistributedDataParallel would be cut into a graph for each of its buckets"
         if find_spec("triton") is None:
             return 'inductor needs triton: pip install "torchtally[compile]"'
-        if not self._is_ready:
+        if self._compiler is None:
             try:
-                self.prepare()
+                self._compiler = self.prepare()
             except (ImportError, AttributeError) as error:
                 return f"PyTorch {torch.__version__} with this triton has another compiler: {error}"
-            self._is_ready = True
         return ""
 
-    def prepare(self) -> None:
-        """Put in place what the compiler needs; it is imported the first time (seconds)."""
+    def prepare(self) -> Any:
+        """Import the compiler (seconds), and put in place what it needs."""
         with suspended():
             compiler: Any = import_module("torchtally.torch_private.compiler")
             compiler.learn_functions()
@@ -85,9 +79,12 @@ class Compiling:
 
         self.stack.enter_context(private.let_higher_order_operators_reach_modes())
         self.stack.enter_context(compiler.settings())
-        compiler.skip_modules(SKIPPED)
+        compiler.skip_modules(own_code.ROOMS)
+        for function in own_code.uncompiled:
+            compiler.skip_whole(function)
         for native, stand_in in replaced_functions():
             compiler.take_for(stand_in, native)
+        optimizers.leave_out(compiler)
         for library in fakes.register():
             self.stack.callback(private.destroy, library)
         lowering = Lowering(self.mode, compiler)
@@ -98,12 +95,14 @@ class Compiling:
                     *target.stand_ins(compiler),
                     *lowering.stand_ins(),
                     *events.stand_ins(self.mode.observer.note, compiler),
+                    *optimizers.stand_ins(compiler),
                     *self.converters(compiler),
                 ]
             )
         )
         self.stack.enter_context(compiler.triton_driver(target.driver_of(compiler)))
         self.stack.callback(forget, compiler)
+        return compiler
 
     def converters(self, compiler: Any) -> Sequence[StandIn]:
         """While it compiles, modules and flex_attention are called as torch calls them, no operator
@@ -119,7 +118,8 @@ class Compiling:
                         return native(*args, **options)
                 except compiler.InternalError as error:
                     why = events.first_line(str(error))
-                    self.mode.observer.note(f"torch.compile: a function ran eagerly: {why}")
+                    where = events.place_of_frame(args)
+                    self.mode.observer.note(f"torch.compile: {where} ran eagerly: {why}")
                     return compiler.left_alone()
 
             return convert

@@ -9,6 +9,7 @@ import torch
 
 from torchtally.torch_private import without_dispatch_modes
 from torchtally.trace import Part
+from torchtally.virtual.compiling.host import HostPart
 from torchtally.virtual.compiling.kernels import LoweredGraph, LoweredNode, fused
 from torchtally.virtual.depth import as_meta
 from torchtally.virtual.dispatch import VirtualDispatch
@@ -32,9 +33,14 @@ class Program:
     """One compiled graph: its source, run on virtual tensors."""
 
     def __init__(
-        self, source: str, constants: dict[str, Any], graph: LoweredGraph, mode: VirtualDispatch
+        self,
+        source: str,
+        constants: dict[str, Any],
+        graph: LoweredGraph,
+        host: HostPart,
+        mode: VirtualDispatch,
     ) -> None:
-        self.graph, self.mode = graph, mode
+        self.graph, self.host, self.mode = graph, host, mode
         self.node = -1
         """Of the scheduler, that runs now."""
         self.sizes: tuple[int, ...] = ()
@@ -60,6 +66,7 @@ class Program:
             "assert_alignment": ignore,
             "copy_if_misaligned": lambda tensor: tensor,
             "empty_strided_cuda": self.empty_strided,
+            "empty_strided_cpu": zeros_on_host,
         }
         self._call: Callable[..., Any] = namespace["call"]
 
@@ -69,10 +76,12 @@ class Program:
 
     def call(self, args: Any) -> Any:
         """Run it: AOTAutograd hands it a list, which it empties."""
-        before = self.node
+        before, values = self.node, self.host.compute(args)
         try:
             with torch.no_grad():
-                return self._call(args)
+                outputs = self._call(args)
+            self.host.put(values, outputs)
+            return outputs
         finally:
             self.node = before
             self.mode.observer.compiled(None, -1)
@@ -118,6 +127,11 @@ class Program:
                     virtual.forget()
 
 
+def zeros_on_host(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    with without_dispatch_modes():
+        return torch.empty_strided(size, stride, dtype=dtype).zero_()
+
+
 def ignore(*args: Any, **kwargs: Any) -> None:
     """Of what a real run checks."""
 
@@ -145,6 +159,9 @@ class Kernels:
 
     def triton(self, name: str, source: str, device_str: str = "cuda") -> TritonKernel:
         return TritonKernel(self._program, name, source)
+
+    def cpp_pybinding(self, argument_types: list[str], source: str) -> Callable[..., None]:
+        return ignore
 
     def wait(self, scope: dict[str, Any]) -> None: ...
 

@@ -1,0 +1,85 @@
+"""torch.compile with DistributedDataParallel: a graph for each of its buckets."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.traces import accounted
+from torchtally.ledger import Ledger
+from torchtally.trace import Phase
+from torchtally.work import Kind
+
+WIDTH, BLOCKS = 1024, 3
+ELEMENTS = BLOCKS * (8 * WIDTH * WIDTH + 5 * WIDTH)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+def plain(model: nn.Module) -> nn.Module:
+    return DistributedDataParallel(model)
+
+
+def inside(model: nn.Module) -> nn.Module:
+    return DistributedDataParallel(torch.compile(model))  # type: ignore[arg-type]
+
+
+def outside(model: nn.Module) -> nn.Module:
+    return torch.compile(DistributedDataParallel(model))  # type: ignore[return-value]
+
+
+def trained(wrap: Callable[[nn.Module], nn.Module]) -> Ledger:
+    def script() -> None:
+        dist.init_process_group("nccl")
+        model = wrap(nn.Sequential(*(Block() for _ in range(BLOCKS))).cuda())
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        for _ in range(2):
+            model(torch.randn(64, WIDTH, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return accounted(script, gpu="8xH100-SXM")
+
+
+@pytest.fixture(scope="module")
+def eager() -> Ledger:
+    return trained(plain)
+
+
+@pytest.mark.parametrize("wrap", [inside, outside])
+def test_it_is_compiled_and_reduces_the_same(
+    eager: Ledger, wrap: Callable[[nn.Module], nn.Module]
+) -> None:
+    ledger = trained(wrap)
+    assert not any("eagerly" in note.text for note in ledger.trace.notes)
+    # Gradients become ready in another order, so that buckets are cut at other places.
+    assert sum(reduced(ledger)) == sum(reduced(eager)) == 4 * ELEMENTS
+    assert len(reduced(ledger)) == len(reduced(eager)) > 2
+    of_products = [entry.cost.flops for entry in ledger.entries if entry.kind is Kind.PRODUCT]
+    assert sum(of_products) == sum(
+        entry.cost.flops for entry in eager.entries if entry.kind is Kind.PRODUCT
+    )
+    modules = {path.module for path in ledger.by_module()}
+    assert {f"module.{block}.{part}" for block in range(BLOCKS) for part in ("up", "down")} < (
+        modules
+    )
+    assert not any("ompiled" in module or "Graph" in module for module in modules)
+
+
+def reduced(ledger: Ledger) -> list[int]:
+    """Bytes of each bucket of the last step."""
+    return [
+        entry.cost.bytes_read
+        for entry in ledger.reported
+        if entry.call.name == "c10d.allreduce_" and entry.op.phase is Phase.BACKWARD
+    ]

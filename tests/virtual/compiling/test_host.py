@@ -1,0 +1,60 @@
+"""What compiled code computes on the host has its values."""
+
+import torch
+from torch import Tensor
+
+from tests.traces import traced
+
+
+def test_results_and_inputs_written_to() -> None:
+    found: list[list[float]] = []
+
+    def script() -> None:
+        @torch.compile
+        def advance(x: Tensor, rate: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            count += 1
+            return x * rate, rate * 0.5 + count[0], count.max()
+
+        x, rate, count = torch.ones(64, device="cuda"), torch.tensor(2.0), torch.zeros(3)
+        for _ in range(3):
+            _, rate, most = advance(x, rate, count)
+            found.append([rate.item(), most.item(), *count.tolist()])
+
+    trace = traced(script)
+    assert found[0] == [2.0, 1.0, 1.0, 1.0, 1.0]
+    assert found[1] == [3.0, 2.0, 2.0, 2.0, 2.0]
+    assert found[2] == [4.5, 3.0, 3.0, 3.0, 3.0]
+    assert not any("eagerly" in note.text for note in trace.notes)
+    assert not trace.effects, "no C++ compiler is started"
+
+
+def test_what_comes_from_the_gpu_is_zero() -> None:
+    found: list[float] = []
+
+    def script() -> None:
+        @torch.compile
+        def both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return (x * 3).sum().cpu() + y, y + 1
+
+        mixed, own = both(torch.ones(64, device="cuda"), torch.ones(()))
+        found.extend((mixed.item(), own.item()))
+
+    traced(script)
+    assert found[1] == 2.0
+    assert found[0] == 0.0
+
+
+def test_functions_compiled_within_others_are_inlined() -> None:
+    def script() -> None:
+        @torch.compile
+        def inner(x: Tensor) -> Tensor:
+            return x.sin() + 1
+
+        @torch.compile
+        def outer(x: Tensor) -> Tensor:
+            return inner(x * 2) * 3
+
+        outer(torch.ones(64, device="cuda"))
+
+    trace = traced(script)
+    assert sum(op.parts != () for op in trace.ops) == 1
