@@ -8,10 +8,11 @@ from types import ModuleType
 import pytest
 
 from torchtally.chips import cluster
+from torchtally.cli.arguments import RunParser
 from torchtally.errors import UsageError
 from torchtally.trace import World
 from torchtally.tracer.launchers import launch_of
-from torchtally.tracer.script import Script
+from torchtally.tracer.script_file import Script
 from torchtally.tracer.session import world_of
 
 
@@ -95,3 +96,19 @@ def test_the_world_of_a_launch() -> None:
         world_of(cluster("H100-SXM"), 16, launch)
     assert world_of(cluster("8xH100-SXM"), 3) == World(8, 8, 3)
     assert world_of(cluster("H100-SXM")) == World()
+
+
+@pytest.mark.parametrize(
+    ("words", "script_and_arguments"),
+    [
+        ("torchrun -m pkg.train -- --run=x", ["torchrun", "-m", "pkg.train", "--", "--run=x"]),
+        ("-m torch.distributed.run train.py -- --run=x", ["train.py", "--", "--run=x"]),
+        ("train.py -- --gpu=x", ["train.py", "--gpu=x"]),
+    ],
+)
+def test_the_separator_is_the_launchers(words: str, script_and_arguments: list[str]) -> None:
+    """`torchrun -m pkg.train -- --run=x` would take --run for --run-path without it."""
+    parser = RunParser(prog="tally run")
+    parser.add_argument("-m", dest="module")
+    _, theirs = parser.split(words.split())
+    assert theirs == script_and_arguments

@@ -146,6 +146,15 @@ def is_option_of(script: str, option: str) -> bool:
     return any(f"{quote}{option}{quote}" in text for quote in ("'", '"'))
 
 
+def is_launcher(ours: Sequence[str], theirs: Sequence[str]) -> bool:
+    """A launcher starts the script; what -- means is for it to say then."""
+    from torchtally.tracer.launchers import launcher_of
+
+    if "-m" in ours:
+        return launcher_of(ours[ours.index("-m") + 1], is_module=True) is not None
+    return bool(theirs) and launcher_of(theirs[0], is_module=False) is not None
+
+
 class RunParser(Parser):
     """Takes its own options from among the script's; what is left is the script's."""
 
@@ -167,7 +176,7 @@ class RunParser(Parser):
             has_started = bool(theirs) or not given.isdisjoint(STARTS)
             option = self.own_option(arg, has_started)
             if arg == "--":
-                theirs += rest
+                theirs += ["--", *rest] if is_launcher(ours, theirs) else rest
             elif option is not None and theirs and is_option_of(theirs[0], option):
                 words = [arg]
                 if option == "--gpu" and arg == option:

@@ -177,7 +177,7 @@ def script_of(args: argparse.Namespace, gpus: "Cluster") -> dict[str, Any]:
         return plain
     # These import torch, which a search on one GPU leaves to its probes.
     from torchtally.tracer.launchers import launch_of
-    from torchtally.tracer.script import Script
+    from torchtally.tracer.script_file import Script
     from torchtally.tracer.session import world_of
 
     launch = launch_of(Script(target, arguments, is_module=is_module))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchtally.runs.ranks.mailbox import Mailbox
     from torchtally.runs.ranks.together import SimulatedRanks
     from torchtally.trace import Trace
-    from torchtally.tracer.script import Script
+    from torchtally.tracer.script_file import Script
     from torchtally.tracer.steps import StepLimit
 
 NAME = "run"
@@ -176,8 +176,8 @@ def command(args: argparse.Namespace) -> int:
     args.mailbox = be_rank_of(args)
 
     from torchtally.tracer.launchers import launch_of
-    from torchtally.tracer.script import Script, check
-    from torchtally.tracer.script_file import read_stdin
+    from torchtally.tracer.script import check
+    from torchtally.tracer.script_file import Script, read_stdin
 
     text = read_stdin() if args.script == "-" else args.code
     target_name = args.module or args.script or "-c"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchtally.chips import Chip
     from torchtally.isolation import Writes
     from torchtally.ledger import Ledger
-    from torchtally.tracer.script import Script
+    from torchtally.tracer.script_file import Script
 
 AS_IT_IS = "with unlimited memory"
 WAIT_S = 0.2

@@ -65,6 +65,9 @@ CONVERTERS = (
 )
 """What is called with a frame of the script, to compile it."""
 COMPILE_GRAPH = PrivateName(compile_fx, "_compile_fx_inner")
+RULES = PrivateName(trace_rules, "get_torch_obj_rule_map")
+"""What Dynamo does with each of torch's functions, by identity; read once, and again when a process
+group is made."""
 GRAPH_BREAK = PrivateName(symbolic_convert.InstructionTranslatorBase, "log_graph_break")
 RECOMPILE = PrivateName(convert_frame, "get_and_maybe_log_recompilation_reasons")
 CAPTURES = (
@@ -169,12 +172,6 @@ def skip_modules(names: Sequence[str]) -> None:
     """Dynamo does not look into their frames."""
     for name in names:
         trace_rules.add(name)
-
-
-def learn_functions() -> None:
-    """Have Dynamo tell torch's functions apart anew, by what they are at this moment."""
-    trace_rules.get_torch_obj_rule_map.cache_clear()
-    trace_rules.get_torch_obj_rule_map()
 
 
 _taken: dict[int, Callable[..., Any]] = {}

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.tracer.script import Script
+from torchtally.tracer.script_file import Script
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,15 @@ def launch_of(script: Script) -> Launch | None:
     words = (script.target, *script.arguments)
     if script.text is not None:
         return None
-    name = script.target if script.is_module else os.path.basename(script.target)
-    if not script.is_module and os.path.isfile(name):
-        return None  # a script of the user's that is called like one
-    launcher = LAUNCHERS.get(name)
+    launcher = launcher_of(script.target, is_module=script.is_module)
     return None if launcher is None else launcher(words[1:])
+
+
+def launcher_of(target: str, *, is_module: bool) -> "Launcher | None":
+    name = target if is_module else os.path.basename(target)
+    if not is_module and os.path.isfile(name):
+        return None  # a script of the user's that is called like one
+    return LAUNCHERS.get(name)
 
 
 @contextmanager
@@ -120,7 +124,8 @@ def deepspeed(arguments: Sequence[str]) -> Launch:
     )
 
 
-LAUNCHERS: dict[str, Callable[[Sequence[str]], Launch | None]] = {
+Launcher = Callable[[Sequence[str]], Launch | None]
+LAUNCHERS: dict[str, Launcher] = {
     "torchrun": torchrun,
     "torch.distributed.run": torchrun,
     "torch.distributed.launch": torchrun,

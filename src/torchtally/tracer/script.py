@@ -8,13 +8,11 @@ import atexit
 import builtins
 import importlib.util
 import os
-import shlex
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.machinery import (
     ModuleSpec,
     PathFinder,
@@ -29,7 +27,7 @@ from torchtally.trace import Ending
 from torchtally.tracer import tracebacks
 from torchtally.tracer.hints import hints
 from torchtally.tracer.notebook import cells, sources
-from torchtally.tracer.script_file import check_file, is_zip, read_script
+from torchtally.tracer.script_file import Script, check_file, read_script
 from torchtally.tracer.steps import StepsDone
 from torchtally.tracer.stopper import (
     DONE,
@@ -47,48 +45,6 @@ TEXT_NAMES = {"-": "stdin", "-c": "-c"}
 
 BROKEN_PIPE_EXIT = 141
 """As a shell reports a program that SIGPIPE ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """What to run, and its own arguments.
-
-    A file: Python source, compiled code, a notebook, or an application; with `is_module` a module's
-    dotted name; with `text` that source, whose target is "-c" or "-" (stdin).
-    """
-
-    target: str
-    arguments: tuple[str, ...] = ()
-    is_module: bool = False
-    text: str | None = None
-
-    def __str__(self) -> str:
-        """As a person would type it after `python`, without the text."""
-        return shlex.join([*(["-m"] if self.is_module else []), self.target, *self.arguments])
-
-    @property
-    def is_file(self) -> bool:
-        return not self.is_module and self.text is None
-
-    @property
-    def is_application(self) -> bool:
-        """A directory or zip file, with a `__main__.py` in it."""
-        return self.is_file and (os.path.isdir(self.target) or is_zip(self.target))
-
-    @property
-    def is_notebook(self) -> bool:
-        return self.is_file and self.target.endswith(".ipynb")
-
-    @property
-    def path_entry(self) -> str:
-        """What Python puts first on `sys.path`."""
-        if self.text is not None:
-            return ""
-        if self.is_module:
-            return os.getcwd()
-        if self.is_application:
-            return os.path.abspath(self.target)
-        return os.path.dirname(os.path.realpath(self.target))
 
 
 # Before the run ----------------------------------------------------------------------------------

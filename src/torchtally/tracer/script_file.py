@@ -1,15 +1,59 @@
-"""The file that a script is in: read within a bound, and refused where it cannot be a script."""
+"""What to run, and its file: read within a bound, and refused where it cannot be a script."""
 
 import os
+import shlex
 import stat
 import sys
 import zipfile
+from dataclasses import dataclass
 
 from torchtally.errors import ScriptError
 
 MOST_BYTES = 64_000_000
 """Of source, of compiled code or of a notebook with its pictures."""
 MAIN = "__main__.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What to run, and its own arguments.
+
+    A file: Python source, compiled code, a notebook, or an application; with `is_module` a module's
+    dotted name; with `text` that source, whose target is "-c" or "-" (stdin).
+    """
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+    text: str | None = None
+
+    def __str__(self) -> str:
+        """As a person would type it after `python`, without the text."""
+        return shlex.join([*(["-m"] if self.is_module else []), self.target, *self.arguments])
+
+    @property
+    def is_file(self) -> bool:
+        return not self.is_module and self.text is None
+
+    @property
+    def is_application(self) -> bool:
+        """A directory or zip file, with a `__main__.py` in it."""
+        return self.is_file and (os.path.isdir(self.target) or is_zip(self.target))
+
+    @property
+    def is_notebook(self) -> bool:
+        return self.is_file and self.target.endswith(".ipynb")
+
+    @property
+    def path_entry(self) -> str:
+        """What Python puts first on `sys.path`."""
+        if self.text is not None:
+            return ""
+        if self.is_module:
+            return os.getcwd()
+        if self.is_application:
+            return os.path.abspath(self.target)
+        return os.path.dirname(os.path.realpath(self.target))
 
 
 def check_file(path: str) -> None:

@@ -113,9 +113,9 @@ def _lookups(ledger: Ledger) -> list[Entry]:
     for entry in _forward(ledger):
         call = _lookup(entry)
         if call is not None:
-            # Which table a fused one reads is not recorded: those of one size count as one.
+            # Which table a fused one reads is not recorded: a place in the script reads one.
             is_alone = call is entry.call
-            table = entry.op.inputs[0] if is_alone else call.inputs[0].shape
+            table = entry.op.inputs[0] if is_alone else entry.site
             tables.setdefault(table, []).append(entry)
     return max(
         tables.values(),

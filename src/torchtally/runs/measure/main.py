@@ -11,7 +11,8 @@ from torchtally.isolation.uploads import unpublished
 from torchtally.runs.measure.meter import Meter
 from torchtally.runs.protocol import WRITTEN, MeasureRequest
 from torchtally.trace.measurement import Measurement
-from torchtally.tracer.script import Script, run
+from torchtally.tracer.script import run
+from torchtally.tracer.script_file import Script
 from torchtally.tracer.steps import StepLimit, Steps
 from torchtally.tracer.stopper import ScriptOutcome, Stopper, flush_outputs
 from torchtally.virtual.session import virtual_gpu

@@ -22,7 +22,8 @@ from torchtally.runs.probe.folding import Folding
 from torchtally.runs.protocol import WRITTEN, CapacityVerdict, ProbeRequest, ProbeResult
 from torchtally.trace import Ending, Storage, Trace
 from torchtally.tracer.recorder import PLACEHOLDER_LIMIT
-from torchtally.tracer.script import Script, run
+from torchtally.tracer.script import run
+from torchtally.tracer.script_file import Script
 from torchtally.tracer.session import environment, ignore_step
 from torchtally.tracer.steps import StepLimit, Steps, StepsDone
 from torchtally.tracer.stopper import ScriptOutcome, Stopper, flush_outputs

@@ -1,5 +1,6 @@
 """What a script asks for when it compiles, and what it is given."""
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
@@ -73,12 +74,15 @@ class Compiling:
         """Import the compiler (seconds), and put in place what it needs."""
         with suspended():
             compiler: Any = import_module("torchtally.torch_private.compiler")
-            compiler.learn_functions()
         from torchtally.virtual.compiling import fakes, target
         from torchtally.virtual.compiling.graphs import Lowering
 
         self.stack.enter_context(private.let_higher_order_operators_reach_modes())
         self.stack.enter_context(compiler.settings())
+        # Before any function is taken for another, which adds to them.
+        self.stack.enter_context(
+            apply([instead_of(compiler.RULES, rules(getattr(*compiler.RULES)))])
+        )
         compiler.skip_modules(own_code.ROOMS)
         for function in own_code.uncompiled:
             compiler.skip_whole(function)
@@ -142,6 +146,20 @@ class Compiling:
 def is_eager(backend: Any) -> bool:
     """By its name, or the function that the name stands for."""
     return EAGER in (backend, getattr(backend, "__name__", None))
+
+
+def rules(native: Any) -> Callable[[], Any]:
+    """Dynamo's, of torch's own functions: never of what stands in their places."""
+    known: dict[Any, Any] = {}
+
+    @functools.cache
+    def read() -> dict[Any, Any]:
+        with suspended():
+            native.cache_clear()
+            known.update(native())
+        return known
+
+    return read
 
 
 def replaced_functions() -> list[tuple[Any, Any]]:
