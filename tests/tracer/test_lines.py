@@ -3,7 +3,9 @@
 import inspect
 from collections.abc import Callable
 
+import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -395,3 +397,18 @@ def test_host_operators_are_counted_but_not_accounted():
     trace = traced(script)
     assert names(trace) == ["aten.zeros"]
     assert trace.host_ops == 3
+
+
+def test_code_that_a_compiler_wrote_may_not_be_hashable() -> None:
+    """Its constants may be dicts; the script reads a value there."""
+
+    def script() -> None:
+        dist.init_process_group("nccl")
+        code = compile("x.sum().item() + value", "<compiled>", "eval")
+        constants = tuple({} if constant is None else constant for constant in code.co_consts)
+        unhashable = code.replace(co_consts=(*constants, {"a": 1}))
+        with pytest.raises(TypeError):
+            hash(unhashable)
+        eval(unhashable, {"x": torch.ones(4, device="cuda"), "value": 1})
+
+    assert len(ops(traced(script, gpu="2xH100-SXM"), "aten.sum")) == 1

@@ -51,7 +51,7 @@ class ServedModules:
     """Knows FSDP's code, which gathers and reduces for one module at a time."""
 
     def __init__(self) -> None:
-        self._owners: dict[CodeType, str] = {}
+        self._owners: dict[int, str] = {}
         """By a function's code: its variable that knows the module."""
         self._is_complete = False
 
@@ -59,22 +59,23 @@ class ServedModules:
         groups, handles = sys.modules.get(_GROUPS), sys.modules.get(_HANDLES)
         if groups is not None:
             for code in _codes_of(groups.FSDPParamGroup):
-                self._owners[code] = "self"
+                self._owners[id(code)] = "self"
         if handles is not None:
             for code in _codes_of(handles):
                 if "handle" in code.co_varnames[: code.co_argcount]:
-                    self._owners[code] = "handle"
+                    self._owners[id(code)] = "handle"
         self._is_complete = groups is not None and handles is not None
 
-    def module_served(self, frame: FrameType | None, ends: frozenset[CodeType]) -> Any:
+    def module_served(self, frame: FrameType | None, ends: frozenset[int]) -> Any:
         """The module for which FSDP runs the code at a frame; None for any other code.
 
-        The walk up the stack stops at code in `ends`.
+        The walk up the stack stops at code whose id is in `ends`: what a compiler has written may
+        have constants that are not hashable.
         """
         if not self._is_complete:
             self._learn()
-        while frame is not None and frame.f_code not in ends:
-            name = self._owners.get(frame.f_code)
+        while frame is not None and id(frame.f_code) not in ends:
+            name = self._owners.get(id(frame.f_code))
             if name is not None:
                 owner = frame.f_locals.get(name)
                 modules = getattr(owner, "modules", None)

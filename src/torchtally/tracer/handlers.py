@@ -43,19 +43,19 @@ def callbacks(collection: type) -> Iterator[CodeType]:
 
 
 FINALIZERS = frozenset(
-    (
+    id(code) for code in (
         VirtualStorage.__del__.__code__, HeldBytes.__del__.__code__,
         weakref.finalize.__call__.__code__, *callbacks(weakref.WeakSet),
         *callbacks(weakref.WeakKeyDictionary), *callbacks(weakref.WeakValueDictionary),
     )
 )  # fmt: skip
-"""What runs where storages, modules and optimizers end, which are watched; CPython drops errors of
-a weak reference's callback, too (`handle_callback` in Objects/weakrefobject.c)."""
+"""Ids of the code that runs where storages, modules and optimizers end, which are watched; CPython
+drops errors of a weak reference's callback, too (`handle_callback` in Objects/weakrefobject.c)."""
 
 
 def is_in_finalizer(frame: FrameType | None) -> bool:
     """Whether a finalizer is at work in this frame or below it on the stack."""
-    while frame is not None and frame.f_code not in FINALIZERS:
+    while frame is not None and id(frame.f_code) not in FINALIZERS:
         frame = frame.f_back
     return frame is not None
 

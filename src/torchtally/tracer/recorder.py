@@ -133,9 +133,9 @@ class Recorder:
         self._names: dict[int, str] = {}
         self._whole_elements: dict[int, int] = {}
         self._placeholders: dict[tuple[Frame | None, str, str, Use], int] = {}
-        self._reads: dict[tuple[CodeType, int], tuple[Use, int]] = {}
+        self._reads: dict[tuple[int, int], tuple[Use, int, CodeType]] = {}
         """By code and instruction: what the value read there is for, and the line."""
-        self._loop_reads: dict[tuple[CodeType, int], tuple[int, int]] = {}
+        self._loop_reads: dict[tuple[int, int], tuple[int, int]] = {}
         """By code and line: training steps completed, and placeholders read there since then."""
         self._notes: dict[str, int] = {}
         self._effects: dict[tuple[EffectKind, str, Frame | None], int] = {}
@@ -505,7 +505,7 @@ class Recorder:
 
         It works for one module while another one runs: it gathers ahead, and reduces behind.
         """
-        ends = frozenset(code for code in (self.modules.call_code, ENGINE) if code is not None)
+        ends = frozenset(map(id, (self.modules.call_code, ENGINE)))
         module = self._served.module_served(frame, ends)
         place = None if module is None else self.modules.place_of(module)
         if place is None or place.outer is None:
@@ -548,11 +548,14 @@ class Recorder:
 
     def _read_at(self, reader: FrameType) -> tuple[Use, int]:
         """What the value read by a frame is for, and the line that reads."""
-        place = (reader.f_code, reader.f_lasti)
+        code, instruction = reader.f_code, reader.f_lasti
+        place = (id(code), instruction)
         read = self._reads.get(place)
         if read is None:
-            read = self._reads[place] = use_of(*place), line_of(*place)
-        return read
+            # The code is kept, so that no other gets its id.
+            read = use_of(code, instruction), line_of(code, instruction), code
+            self._reads[place] = read
+        return read[:2]
 
     def watch_loop(self, frame: FrameType, value: str) -> None:
         """Raise EndlessLoopError when a condition has read placeholders too often in this step."""
@@ -563,7 +566,7 @@ class Recorder:
         if use is not Use.BRANCH:
             return
         # By line: Python compiles the condition of a `while` twice, before the loop and at its end.
-        steps, place = len(self.step_ends), (reader.f_code, line)
+        steps, place = len(self.step_ends), (id(reader.f_code), line)
         step, reads = self._loop_reads.get(place, (steps, 0))
         reads = reads + 1 if step == steps else 1
         self._loop_reads[place] = steps, reads
