@@ -93,6 +93,7 @@ CALLS = {
     "account": lambda: torchtally.account(trace).total.count == len(trace.ops),
     "by": lambda: len(torchtally.by(torchtally.account(trace), "op").rows) == 1,
     "chip": lambda: torchtally.chip("H100-SXM").name == "H100-SXM",
+    "declare_cost": lambda: torchtally.declare_cost("a_kernel", flops=1) is None,
     "known_chips": lambda: "H100-SXM" in [chip.name for chip in torchtally.known_chips()],
     "roofline": lambda: torchtally.roofline("H100-SXM").chip.name == "H100-SXM",
     "run": lambda: len(torchtally.run(train, gpu="H100-SXM").ops) == len(trace.ops) == 1,

@@ -351,7 +351,7 @@ def test_torch_has_every_name_written_there():
 
 def test_torch_has_every_name_that_is_replaced():
     places = [place for place in vars(private).values() if isinstance(place, private.PrivateName)]
-    assert len(places) == 10
+    assert len(places) == 11
     for owner, name in places:
         assert hasattr(owner, name), f"{owner.__name__}.{name}"
     for owner, name in (
@@ -668,6 +668,29 @@ def test_every_file_of_the_room_is_looked_at():
     assert files - looked_at == {"__init__", "compiler", "needs", "places", "releases"}
 
 
+def test_custom_operators_have_functions_by_device():
+    @torch.library.custom_op("tally_tests::everywhere", mutates_args=())
+    def everywhere(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @torch.library.custom_op("tally_tests::on_host", mutates_args=(), device_types="cpu")
+    def on_host(x: Tensor) -> Tensor:
+        return x.clone()
+
+    found = private.function_of_custom_operator("tally_tests::everywhere", "cuda")
+    assert found is not None
+    assert found(torch.ones(2)).tolist() == [1, 1]
+    assert private.function_of_custom_operator("tally_tests::on_host", "cuda") is None
+    assert private.function_of_custom_operator("aten::mm.default", "cuda") is None
+
+
+def test_what_is_replaced_of_the_compilers_of_kernels():
+    assert hasattr(*private.COMPILE_KERNEL)
+    triton = pytest.importorskip("triton")
+    assert hasattr(triton.runtime.driver, private.TRITON_DRIVER)
+    assert hasattr(triton.runtime.autotuner.Autotuner, private.TRITON_BENCHMARK)
+
+
 def test_what_flex_attention_is_made_of():
     """Two queries that attend to their own key: by torch's composition, and as a mask of it."""
     q = torch.eye(2)[None, None]
@@ -745,7 +768,9 @@ def test_the_code_that_shards_knows_the_module_that_it_is_for():
 
     served = private.ServedModules()
     served.module_served(None, frozenset())
-    known = {code.co_name: variable for code, variable in served._owners.items()}
+    groups, handles = sys.modules[shards._GROUPS], sys.modules[shards._HANDLES]
+    codes = [*shards._codes_of(groups.FSDPParamGroup), *shards._codes_of(handles)]
+    known = {code.co_name: served._owners.get(id(code)) for code in codes}
     assert {known[name] for name in ("unshard", "post_backward", "wait_for_unshard")} == {"self"}
     assert {known[name] for name in ("_pre_backward_hook", "_post_backward_hook")} == {"handle"}
     assert private.class_name(torch.nn.Linear(1, 1)) == "Linear"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchtally.timing.targets import roofline
     from torchtally.trace import Trace
     from torchtally.views import by
+    from torchtally.virtual.extensions.declared import declare_cost
     from torchtally.virtual.session import virtual_gpu
 
 _HOMES = {
@@ -35,6 +36,7 @@ _HOMES = {
     "Trace": "trace",
     "account": "ledger",
     "by": "views",
+    "declare_cost": "virtual.extensions.declared",
     "chip": "chips",
     "known_chips": "chips",
     "roofline": "timing.targets",
@@ -50,6 +52,7 @@ __all__ = [
     "account",
     "by",
     "chip",
+    "declare_cost",
     "known_chips",
     "roofline",
     "run",

@@ -280,7 +280,9 @@ def test_a_script_that_asks_for_no_gpu_ends_as_it_ends(tmp_path: Path) -> None:
          "libcudart.so.12 belongs to CUDA"),
         ("raise OSError('CUDA_HOME environment variable is not set')", "CUDA_HOME is needed"),
         ("raise RuntimeError('0 active drivers ([]). There should only be one.')",
-         "a Triton kernel needs a real GPU"),
+         "tally launches Triton kernels without compiling them"),
+        ("raise ModuleNotFoundError(\"No module named 'triton'\")",
+         'triton is not installed: pip install "torchtally[compile]"'),
         ("import torch; torch.cuda.jiterator._create_jit_fn('template <typename T> T f(T x) "
          "{ return x; }')(torch.zeros(1).cuda())", "has no answer on tally's simulated GPU"),
         ("raise AssertionError('Torch not compiled with CUDA enabled')",

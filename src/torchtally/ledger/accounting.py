@@ -20,7 +20,7 @@ from torchtally.timing.roofline import Roofline
 from torchtally.trace import Call, Phase, Site, Trace
 from torchtally.trace.file import collection_paused
 from torchtally.trace.storage import allocated_bytes
-from torchtally.work import Cost, Kind, cost_of_part
+from torchtally.work import Cost, Kind, cost_of_part, reason_uncounted
 from torchtally.work.convention import Convention
 
 Selection = int | tuple[int, int] | Literal["all"] | None
@@ -241,7 +241,7 @@ def _of(cost: Cost, kind: Kind, phase: Phase) -> Total:
 def _coverage(entries: Iterable[Entry], costs: Sequence[CallCost]) -> Coverage:
     kinds = Counter(entry.kind for entry in entries)
     missing: Counter[tuple[str, str]] = Counter(
-        (entry.call.name, costs[entry.op.call].failure or "no rule")
+        (entry.call.name, costs[entry.op.call].failure or reason_uncounted(entry.call))
         for entry in entries
         if entry.kind is Kind.UNCOUNTED
     )

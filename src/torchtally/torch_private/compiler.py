@@ -291,10 +291,6 @@ def triton_driver(driver: Any) -> Iterator[None]:
         config._active = before
 
 
-def gpu_target(capability: int) -> Any:
-    return import_module("triton.backends.compiler").GPUTarget("cuda", capability, 32)
-
-
 def writer() -> Any:
     """What the wrapper of the graph that is being lowered is written with."""
     return V.graph.wrapper_code

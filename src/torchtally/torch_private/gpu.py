@@ -32,6 +32,12 @@ MEMORY_CALLS = {
 }
 """What torch's Python asks its C++ about a GPU's memory. A build for CPUs lacks those of CUDA."""
 
+COMPILE_KERNEL = PrivateName(torch.cuda, "_compile_kernel")
+TRITON_DRIVER = "_active"
+"""Of `triton.runtime.driver.driver`: the driver that answers, once one does."""
+TRITON_BENCHMARK = "_bench"
+"""Of `triton.runtime.autotuner.Autotuner`: the times of one configuration."""
+
 
 BUILD = torch._C
 """Where functions are that only a build with some library has."""

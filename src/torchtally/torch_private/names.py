@@ -18,6 +18,7 @@ import torch.overrides
 import torch.utils._device
 import torch.utils._foreach_utils
 from torch._C import DispatchKey, DispatchKeySet
+from torch._library.custom_ops import OPDEFS as _CUSTOM
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
 from torch.utils._device import DeviceContext
@@ -396,6 +397,17 @@ def schema(overload: OpOverload) -> Any:
 
 def overload_name(overload: OpOverload) -> str:
     return str(overload._overloadname)
+
+
+def function_of_custom_operator(name: str, device_type: str) -> Callable[..., Any] | None:
+    """The Python function of "namespace::name" for a device; None of an operator that is none of
+    `torch.library.custom_op`, or has none.
+    """
+    definition = _CUSTOM.get(name.split(".")[0])
+    if definition is None:
+        return None
+    functions: dict[str | None, Callable[..., Any]] = definition._backend_fns
+    return functions.get(device_type) or functions.get(None)
 
 
 def higher_order_name(operator: HigherOrderOperator) -> str:

@@ -11,13 +11,15 @@ from torchtally.errors import UnsupportedError
 from torchtally.torch_private.releases import tested
 
 MODULES = (
-    "torch.distributed", "torch.jit._builtins", "torch.library", "torch.overrides",
-    "torch.utils._device", "torch.utils._foreach_utils", "torch.utils._python_dispatch",
-    "torch.utils._pytree",
+    "torch._library.custom_ops", "torch.distributed", "torch.jit._builtins", "torch.library",
+    "torch.overrides", "torch.utils._device", "torch.utils._foreach_utils",
+    "torch.utils._python_dispatch", "torch.utils._pytree",
 )  # fmt: skip
 """Modules with some of the names; `import torch` has loaded most of them."""
 
 NEEDS = {
+    "running what custom operators run, and kernels of the script": """
+        torch._library.custom_ops.OPDEFS torch.cuda._compile_kernel""",
     "running operators on the simulated GPU": """
         torch._C.DispatchKey torch._C.DispatchKeySet torch._C.TensorBase.device
         torch._C.TensorBase.is_meta torch._C.StorageBase torch._C._AutoDispatchBelowAutograd

@@ -30,9 +30,14 @@ HINTS = (
         "leave the extension out of the simulated run, or use the package's plain torch path.",
     ),
     Hint(
+        re.compile(r"No module named '(?P<what>triton)\b"),
+        '{what} is not installed: pip install "torchtally[compile]" (Linux). Its kernels then run '
+        "on the simulated GPU, which compiles none of them.",
+    ),
+    Hint(
         re.compile(r"(?P<what>0 active drivers|[Tt]riton)"),
-        "a Triton kernel needs a real GPU. tally simulates torch's operators: switch to the "
-        "package's plain torch path for the simulated run.",
+        "tally launches Triton kernels without compiling them: what needs a compiled one, or "
+        "Triton's own driver, needs a real GPU.",
     ),
     Hint(
         re.compile(

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtally import torch_private as private
 from torchtally.trace import Call, Literal, Scalar, TensorSpec
 from torchtally.virtual.invocation import META, Invocation, tensors_within
 from torchtally.virtual.storage import is_pinned, virtual_of
@@ -57,7 +56,7 @@ def describe(invocation: Invocation, outputs: Sequence[Tensor]) -> Call:
     )
     return Call(
         name=operator.name,
-        overload=private.overload_name(operator.overload),
+        overload=operator.overload_name,
         inputs=inputs,
         outputs=tuple(spec(tensor, "", places) for tensor in outputs),
         literals=(*literals(invocation), *invocation.settings),

@@ -43,6 +43,8 @@ from torchtally.virtual.description import describe
 from torchtally.virtual.device_checks import check_generator, check_same_device
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.distributed.groups import ProcessGroups
+from torchtally.virtual.extensions import custom_operators
+from torchtally.virtual.extensions.declared import declared, is_anything_declared
 from torchtally.virtual.facts import is_uninformed, rule_of
 from torchtally.virtual.invocation import (
     META,
@@ -223,7 +225,7 @@ class VirtualDispatch(TorchDispatchMode):
             name = overload.name().split(".")[0].replace("::", ".")
             operator = self._operators[id(overload)] = learn(
                 overload,
-                SPECIAL.get(overload),
+                SPECIAL.get(overload) or custom_operators.handler_of(overload),
                 rule_of(name),
                 needs_facts=not is_uninformed(name),
             )
@@ -330,6 +332,8 @@ class VirtualDispatch(TorchDispatchMode):
         if operator.is_attention:
             call.settings = tuple(literals_of(call.named_inputs))
         # Results depend on the signature alone: known ones are built without the meta kernel.
+        if is_anything_declared() and (cost := declared(operator.name)) is not None:
+            call.settings = (*call.settings, *cost.literals(dict(call.named_arguments)))
         signature = call.signature
         template = self._templates.get(signature)
         if template is not None:

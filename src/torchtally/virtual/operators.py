@@ -89,6 +89,8 @@ class Operator:
     """Facts of one overload that the dispatcher and the recorder ask for on every call."""
 
     overload: OpOverload
+    """Of a kernel that is no operator of torch's (`kernel`) there is none, and none is called."""
+    overload_name: str
     name: str
     """As torch spells it, without the overload: "aten.mm"."""
     arguments: tuple[str, ...]
@@ -167,6 +169,7 @@ def learn(
     name = f"{overload.namespace}.{schema.name.split('::')[1]}"
     return Operator(
         overload=overload,
+        overload_name=private.overload_name(overload),
         name=name,
         arguments=tuple(argument.name for argument in schema.arguments),
         written=written_by(name, schema),
@@ -192,4 +195,35 @@ def learn(
         is_attention="attention" in name or "varlen_attn" in name,
         is_elementwise=is_elementwise(overload),
         may_give_facts=fact_rule is not None or is_elementwise(overload),
+    )
+
+
+def kernel(name: str, arguments: tuple[str, ...], written: frozenset[str]) -> Operator:
+    """Facts of a kernel that is none of the dispatcher's: a script's own."""
+    none: Any = None
+    return Operator(
+        overload=none,
+        overload_name="",
+        name=name,
+        arguments=arguments,
+        written=written,
+        updated=frozenset(),
+        is_mutating=bool(written),
+        is_inplace=False,
+        returns_self=False,
+        is_factory=False,
+        is_random=False,
+        takes_workspace=False,
+        is_composite=False,
+        allocation_order=None,
+        host_results=(),
+        handler=None,
+        product=None,
+        waits=None,
+        is_plain_on_host=False,
+        fact_rule=None,
+        needs_facts=False,
+        is_attention=False,
+        is_elementwise=False,
+        may_give_facts=False,
     )

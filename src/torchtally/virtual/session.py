@@ -41,6 +41,8 @@ from torchtally.virtual.distributed import (
     reductions,
     symmetric,
 )
+from torchtally.virtual.extensions import cuda_kernels
+from torchtally.virtual.extensions.triton_kernels import TritonKernels
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.flex_attention import FlexAttention
 from torchtally.virtual.later_modules import patching
@@ -261,7 +263,9 @@ def _activate(
     stack.enter_context(_not_in_children(mode))
     stack.enter_context(private.keep_default_device())
     stack.enter_context(private.include_autocast_key())
-    stack.enter_context(patching([(private.FSDP_PARAMETERS, chunks.stand_ins)]))
+    stack.enter_context(
+        patching([(private.FSDP_PARAMETERS, chunks.stand_ins), *TritonKernels(mode).patches()])
+    )
     stack.enter_context(mode)
     return VirtualGPU(target, mode, processes)
 
@@ -313,6 +317,7 @@ def _table(
         *Saving(mode).stand_ins(),
         *Compiling(mode, target, stack).stand_ins(),
         *FlexAttention(mode).stand_ins(),
+        *cuda_kernels.stand_ins(mode),
         *Scripting(mode).stand_ins(),
         *(attention.stand_ins(target) if mode.target is not None else ()),
         *(host_defaults() if target.vendor == CPU else ()),

@@ -104,8 +104,8 @@ class ValueKeeper:
                     result = overload(*args, **kwargs)
             else:
                 result = overload(*args, **kwargs)
-        except (RuntimeError, NotImplementedError):
-            return None
+        except (RuntimeError, NotImplementedError, AttributeError, ImportError):
+            return None  # the last two: a custom operator that calls compiled code
         return () if result is None else result
 
 

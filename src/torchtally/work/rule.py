@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from torchtally.trace import Call, Part, TensorSpec
+from torchtally.work import kernels
 from torchtally.work.cost import Cost
 
 
@@ -39,6 +40,10 @@ class Kind(StrEnum):
     OPTIMIZER = "optimizer"
     FUSED = "fused"
     """A kernel that a compiler wrote for several operators."""
+    KERNEL = "kernel"
+    """A script's or a library's own, of which it is declared what it costs."""
+    MATRIX_KERNEL = "matrix_kernel"
+    """One whose FLOPs are declared to be those of products on tensor cores."""
     COMMUNICATION = "communication"
     VIEW = "view"
     METADATA = "metadata"
@@ -47,12 +52,16 @@ class Kind(StrEnum):
     @property
     def is_matmul(self) -> bool:
         """Work that runs on tensor cores; MFU counts the FLOPs of these kinds alone."""
-        return self in (Kind.PRODUCT, Kind.ATTENTION, Kind.CONVOLUTION, Kind.RECURRENT)
+        return self in MATMUL
 
     @property
     def is_free(self) -> bool:
         return self in (Kind.VIEW, Kind.METADATA)
 
+
+MATMUL = frozenset(
+    (Kind.PRODUCT, Kind.ATTENTION, Kind.CONVOLUTION, Kind.RECURRENT, Kind.MATRIX_KERNEL)
+)
 
 Formula = Callable[[Call], Cost]
 
@@ -210,8 +219,25 @@ def fused_flops(call: Call) -> int:
     return result(call).elements if rule is None else rule.formula(call).flops
 
 
+def cost_without_rule(call: Call) -> tuple[Kind, Cost]:
+    """As declared; of a script's kernel at least the bytes are known."""
+    is_launched = kernels.is_launched(call)
+    flops = kernels.declared_flops(call)
+    if flops is None:
+        return Kind.UNCOUNTED, kernels.moved(call) if is_launched else Cost()
+    kind = Kind.MATRIX_KERNEL if is_set(call, "on_tensor_cores") else Kind.KERNEL
+    plain = kernels.moved(call) if is_launched else one_pass(call)
+    return kind, kernels.declared_cost(call, flops, plain)
+
+
+def reason_uncounted(call: Call) -> str:
+    return kernels.UNDECLARED if kernels.is_launched(call) else "no rule"
+
+
 def cost_of(call: Call) -> tuple[Kind, Cost]:
-    """The kind and cost of a call. An operator without a rule is UNCOUNTED, never silently zero."""
+    """The kind and cost of a call. An operator without a rule is UNCOUNTED, never silently
+    zero, unless its cost is declared.
+    """
     if call.fused is not None:
         heart = heart_of(call)
         kind = Kind.FUSED if heart is None else RULES[heart.name].kind
@@ -222,5 +248,5 @@ def cost_of(call: Call) -> tuple[Kind, Cost]:
     if call.is_view and not is_collective:
         return Kind.VIEW, Cost()
     if rule is None:
-        return Kind.UNCOUNTED, Cost()
+        return cost_without_rule(call)
     return rule.kind, rule.formula(call)

@@ -16,6 +16,7 @@ from torchtally.timing.roofline.attention import attention_kernel
 from torchtally.timing.roofline.collectives import Communicators, collective_kernel
 from torchtally.timing.roofline.convolutions import convolution_kernel
 from torchtally.timing.roofline.copies import host_copy_kernel, is_host_copy
+from torchtally.timing.roofline.declared import matrix_kernel
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.launches import launches
 from torchtally.timing.roofline.limits import NOTHING
@@ -34,6 +35,7 @@ FAMILIES: dict[Kind, Model] = {
     Kind.ATTENTION: attention_kernel,
     Kind.CONVOLUTION: convolution_kernel,
     Kind.RECURRENT: recurrent_kernel,
+    Kind.MATRIX_KERNEL: matrix_kernel,
 }
 """Every other kind is timed by its bytes."""
 
@@ -44,10 +46,11 @@ def datasheet_kernel(
     """How long this call takes on the chip by itself, and what bounds it.
 
     Views and metadata take nothing. An uncounted operator takes 0 s as well: it is unknown, and
-    listed as uncounted elsewhere. Raises UsageError where the chip lacks a number that the time
-    depends on: no peak for products at all, no speed of a link.
+    listed as uncounted elsewhere; a script's kernel takes the time of its bytes at least. Raises
+    UsageError where the chip lacks a number that the time depends on: no peak for products at all,
+    no speed of a link.
     """
-    if kind.is_free or kind is Kind.UNCOUNTED:
+    if kind.is_free or (kind is Kind.UNCOUNTED and not cost.bytes):
         return NOTHING
     if kind is Kind.COPY and is_host_copy(call):
         return host_copy_kernel(call, cost, chip)

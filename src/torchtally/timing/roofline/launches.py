@@ -100,7 +100,7 @@ def launches(call: Call) -> int:
 
 def launches_of(call: Call, kind: Kind, cost: Cost) -> int:
     """The same, for a caller who knows the call's cost already."""
-    if kind.is_free or kind is Kind.UNCOUNTED or not (cost.bytes or cost.flops):
+    if kind.is_free or not (cost.bytes or cost.flops):
         return 0
     if call.fused is not None:
         return 1

@@ -16,6 +16,7 @@ from torchtally.virtual import own_code
 from torchtally.virtual.compiling import deferred, events, optimizers
 from torchtally.virtual.compiling.eager import EagerModule, eagerly
 from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.extensions.triton_driver import TritonDriver
 from torchtally.virtual.stand_ins import StandIn, active, apply, instead_of, suspended
 
 EAGER = "eager"
@@ -104,7 +105,7 @@ class Compiling:
                 ]
             )
         )
-        self.stack.enter_context(compiler.triton_driver(target.driver_of(compiler)))
+        self.stack.enter_context(compiler.triton_driver(TritonDriver()))
         self.stack.callback(forget, compiler)
         return compiler
 

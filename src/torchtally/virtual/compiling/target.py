@@ -1,50 +1,11 @@
 """The chip as inductor and Triton ask for it."""
 
 import functools
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from torchtally.virtual.stand_ins import StandIn, instead_of
-
-WARP = 32
-
-
-class TritonDriver:
-    """Answers what code generation asks of `triton.runtime.driver.active`; launches nothing."""
-
-    def __init__(self, target: Any, utils: Any) -> None:
-        self._target = target
-        self.utils = utils
-
-    def get_current_target(self) -> Any:
-        return self._target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: Any = None) -> int:
-        return 0
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cuda", 0)
-
-    def get_device_interface(self) -> Any:
-        return torch.cuda
-
-
-def driver_of(compiler: Any) -> TritonDriver:
-    properties: Any = torch.cuda.get_device_properties(0)
-    major, minor = torch.cuda.get_device_capability(0)
-    limits = {
-        "max_shared_mem": properties.shared_memory_per_block_optin,
-        "max_num_regs": properties.regs_per_multiprocessor,
-        "multiprocessor_count": properties.multi_processor_count,
-        "warpSize": WARP,
-    }
-    utils = SimpleNamespace(get_device_properties=lambda device: limits)
-    return TritonDriver(compiler.gpu_target(10 * major + minor), utils)
 
 
 def exchange(device: int) -> int:

@@ -1,0 +1,53 @@
+"""Custom operators written in Python run their own code; others are one operator."""
+
+import torch
+from torch import Tensor
+
+import torchtally
+
+
+def names_of(function) -> list[str]:
+    trace = torchtally.run(function, gpu="H100-SXM")
+    return [trace.calls[op.call].name for op in trace.ops]
+
+
+def test_what_a_custom_operator_calls_is_recorded():
+    @torch.library.custom_op("tally_tests::product", mutates_args=())
+    def product(x: Tensor) -> Tensor:
+        return (x @ x).relu()
+
+    product.register_fake(torch.empty_like)
+    product.register_autograd(lambda ctx, grad: grad * 2)
+
+    def run() -> None:
+        x = torch.randn(8, 8, device="cuda", requires_grad=True)
+        product(x).sum().backward()
+
+    names = names_of(run)
+    assert names[:3] == ["aten.randn", "aten.mm", "aten.relu"]
+    assert "aten.mul" in names[3:]
+
+
+def test_one_that_calls_compiled_code_is_one_operator_and_the_report_says_why():
+    @torch.library.custom_op("tally_tests::opaque", mutates_args=())
+    def opaque(x: Tensor) -> Tensor:
+        return torch.ops.tally_tests_missing.kernel(x)
+
+    opaque.register_fake(torch.empty_like)
+    trace = torchtally.run(lambda: opaque(torch.ones(4, device="cuda")), gpu="H100-SXM")
+    assert [trace.calls[op.call].name for op in trace.ops][-1] == "tally_tests.opaque"
+    (note,) = (note.text for note in trace.notes if "tally_tests.opaque" in note.text)
+    assert "counted as one operator of unknown cost" in note
+
+
+def test_the_cost_of_a_custom_operator_can_be_declared():
+    @torch.library.custom_op("tally_tests::declared", mutates_args=())
+    def declared(x: Tensor) -> Tensor:
+        return torch.ops.tally_tests_missing.kernel(x)
+
+    declared.register_fake(torch.empty_like)
+    torchtally.declare_cost("tally_tests::declared", flops=lambda x: 7 * x.numel())
+    trace = torchtally.run(lambda: declared(torch.ones(4, device="cuda")), gpu="H100-SXM")
+    ledger = torchtally.account(trace, step="all")
+    assert ledger.entries[-1].cost.flops == 28
+    assert not ledger.coverage.uncounted
