@@ -333,7 +333,7 @@ class Recorder:
             return
         node = self._compiled.node
         key = (
-            name, id(node),
+            name, id(node), id(fused.parts) if fused is not None else 0,
             tuple((tensor.shape, tensor.stride(), tensor.dtype) for _, tensor in operands),
         )  # fmt: skip
         call = self._issued(self._calls.of_kernel(key, lambda: call_of(name, fused, operands)))

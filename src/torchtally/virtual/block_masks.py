@@ -16,10 +16,10 @@ from torch.overrides import TorchFunctionMode
 
 from torchtally import torch_private as private
 from torchtally.virtual import values
-from torchtally.virtual.storage import virtual_of
+from torchtally.virtual.storage import VirtualStorage, virtual_of
 
-MOST_PAIRS = 1 << 30
-"""Of queries and keys of a mask, beyond which its function is not asked: it would take seconds."""
+MOST_PAIRS = 1 << 28
+"""Of queries and keys of a mask that its function is asked for: more would take seconds."""
 PAIRS_AT_A_TIME = 1 << 22
 
 NO_BLOCKS = 1 << 30
@@ -34,10 +34,11 @@ class Counts(NamedTuple):
     that the mask leaves. Empty where the mask's values are not known."""
     computed: int | None
     """In blocks that the kernel does not skip; None: all."""
+    is_estimate: bool = False
 
     def times(self, number: int) -> "Counts":
         computed = None if self.computed is None else self.computed * number
-        return Counts([pairs * number for pairs in self.attended], computed)
+        return Counts([pairs * number for pairs in self.attended], computed, self.is_estimate)
 
 
 NOTHING_KNOWN = Counts([], None)
@@ -66,47 +67,136 @@ def value_of(tensor: Tensor) -> Tensor:
     return real
 
 
+class Blocks(NamedTuple):
+    """The blocks of keys that a kernel reads for each block of queries, on the host."""
+
+    numbers: Tensor
+    """(B, H, blocks of queries): how many of the indices count."""
+    indices: Tensor
+    """(B, H, blocks of queries, blocks of keys)."""
+    full_numbers: Tensor | None
+    full_indices: Tensor | None
+    """Of blocks in which every query attends to every key: the mask is not asked."""
+
+
 def counts_of(block_mask: tuple[Any, ...], scores: tuple[int, ...]) -> Counts:
     """Of a block mask, as torch hands it on, and the (B, H, S, T) that it is used for."""
-    B, H, S, T = scores
-    block = block_mask[private.BLOCK_SIZES]
-    if min(block) >= NO_BLOCKS:
-        return Counts([prod(scores)] * 2, None)
     numbers = block_mask[private.KV_NUM_BLOCKS]
-    virtual = virtual_of(numbers)
-    own = numbers.shape[:2]
-    known = None if virtual is None else virtual.block_mask
-    counts = ask(block_mask[private.MASK_MOD], (*own, S, T), block) if known is None else known
-    if virtual is not None:
-        virtual.block_mask = counts
-    return counts if counts is NOTHING_KNOWN else Counts(*counts).times(B * H // prod(own))
+    lists: list[Any] = [
+        None if each is None else values.real_of(each)
+        for each in block_mask[private.FORWARD_BLOCKS]
+    ]
+    blocks = None if lists[0] is None or lists[1] is None else Blocks(*lists)
+    mask = Mask(block_mask[private.MASK_MOD], block_mask[private.BLOCK_SIZES], numbers.shape[:2])
+    return mask.counts(scores, blocks, virtual_of(numbers))
+
+
+class Mask(NamedTuple):
+    mask_mod: Callable[..., Tensor]
+    block: tuple[int, int]
+    """Queries and keys of a block."""
+    heads: tuple[int, int]
+    """Sequences and heads that have masks of their own; 1 where all share one."""
+
+    def counts(
+        self, scores: tuple[int, ...], blocks: Blocks | None, keeper: VirtualStorage | None
+    ) -> Counts:
+        """As it is used for (B, H, S, T). `keeper` remembers them: a backward pass asks again."""
+        B, H, S, T = scores
+        if min(self.block) >= NO_BLOCKS:
+            return Counts([prod(scores)] * 2, None)
+        known = None if keeper is None else keeper.block_mask
+        counts = self._count((*self.heads, S, T), blocks) if known is None else Counts(*known)
+        if keeper is not None:
+            keeper.block_mask = counts
+        return counts if not counts.attended else counts.times(B * H // prod(self.heads))
+
+    def _count(self, scores: tuple[int, ...], blocks: Blocks | None) -> Counts:
+        try:
+            with private.without_dispatch_modes():
+                if blocks is not None:
+                    return in_blocks(self.mask_mod, scores, self.block, blocks)
+                return ask(self.mask_mod, scores, self.block)
+        except (UnknownValueError, RuntimeError, NotImplementedError, IndexError, TypeError):
+            return NOTHING_KNOWN
 
 
 def ask(mask_mod: Callable[..., Tensor], scores: tuple[int, ...], block: tuple[int, int]) -> Counts:
-    """The counts of a mask of its own (B, H, S, T), in blocks of so many queries and keys."""
-    if prod(scores) > MOST_PAIRS:
-        return NOTHING_KNOWN
+    """The counts of a mask of its own (B, H, S, T), in blocks of so many queries and keys. Of more
+    than `MOST_PAIRS` some blocks of queries are asked, evenly spaced, and stand for all.
+    """
+    B, H, S, _ = scores
+    all_rows = -(-S // block[0])
+    spacing = min(all_rows, -(-prod(scores) // MOST_PAIRS))
+    rows = range(spacing // 2, all_rows, spacing)
     most = left = blocks = 0
-    try:
-        with private.without_dispatch_modes():
-            for attends in parts_of(mask_mod, scores, block[0]):
-                of_queries = attends.sum(-1)
-                most, left = max(most, int(of_queries.max())), left + int(of_queries.sum())
-                blocks += int(blocks_with_any(attends, block).sum())
-    except (UnknownValueError, RuntimeError, NotImplementedError):
-        return NOTHING_KNOWN
-    return Counts([prod(scores[:-1]) * most, left], min(prod(scores), blocks * prod(block)))
+    for attends in parts_of(mask_mod, scores, block[0], rows):
+        of_queries = attends.sum(-1)
+        most, left = max(most, int(of_queries.max())), left + int(of_queries.sum())
+        blocks += int(blocks_with_any(attends, block).sum())
+    left, blocks = left * all_rows // len(rows), blocks * all_rows // len(rows)
+    full = B * H * S * most
+    computed = min(prod(scores), blocks * prod(block))
+    return Counts([full, min(full, left)], computed, is_estimate=len(rows) < all_rows)
+
+
+def in_blocks(
+    mask_mod: Callable[..., Tensor], scores: tuple[int, ...], block: tuple[int, int], blocks: Blocks
+) -> Counts:
+    """The counts of the blocks that a kernel reads: the mask is asked within those that are not
+    full.
+    """
+    B, H, S, T = scores
+    of_queries = torch.zeros(B, H, S, dtype=torch.int64)
+    b, h, rows, columns = listed(blocks.numbers, blocks.indices)
+    at_a_time = max(1, PAIRS_AT_A_TIME // prod(block))
+    for start in range(0, len(b), at_a_time):
+        part = slice(start, start + at_a_time)
+        queries = (rows[part, None] * block[0] + torch.arange(block[0])).unsqueeze(-1)
+        keys = (columns[part, None] * block[1] + torch.arange(block[1])).unsqueeze(-2)
+        with WithValues():
+            attends = mask_mod(
+                b[part, None, None], h[part, None, None],
+                queries.clamp(max=S - 1), keys.clamp(max=T - 1),
+            )  # fmt: skip
+        attends = (attends & (queries < S) & (keys < T)).sum(-1)
+        own = queries.squeeze(-1).clamp(max=S - 1)
+        of_queries.index_put_((b[part, None], h[part, None], own), attends, accumulate=True)
+    computed = len(b)
+    if blocks.full_numbers is not None and blocks.full_indices is not None:
+        b, h, rows, columns = listed(blocks.full_numbers, blocks.full_indices)
+        keys_of = (T - columns * block[1]).clamp(max=block[1])
+        queries = rows[:, None] * block[0] + torch.arange(block[0])
+        counted = keys_of[:, None] * (queries < S)
+        of_queries.index_put_(
+            (b[:, None], h[:, None], queries.clamp(max=S - 1)), counted, accumulate=True
+        )
+        computed += len(b)
+    most, left = int(of_queries.max()), int(of_queries.sum())
+    return Counts([B * H * S * most, left], min(prod(scores), computed * prod(block)))
+
+
+def listed(numbers: Tensor, indices: Tensor) -> tuple[Tensor, ...]:
+    """(sequence, head, block of queries, block of keys) of each block in the lists."""
+    is_listed = torch.arange(indices.shape[-1]) < numbers.unsqueeze(-1)
+    b, h, rows, places = is_listed.nonzero(as_tuple=True)
+    return b, h, rows, indices[b, h, rows, places].to(torch.int64)
 
 
 def parts_of(
-    mask_mod: Callable[..., Tensor], scores: tuple[int, ...], block: int
+    mask_mod: Callable[..., Tensor], scores: tuple[int, ...], block: int, rows: range
 ) -> Iterator[Tensor]:
-    """Whether queries attend to keys, some blocks of queries at a time."""
+    """Whether queries attend to keys, some of these blocks of queries at a time."""
     B, H, S, T = scores
-    rows = max(1, PAIRS_AT_A_TIME // (B * H * T * block)) * block
+    at_a_time = max(1, PAIRS_AT_A_TIME // (B * H * T * block))
     b, h, keys = (torch.arange(n, device="cpu") for n in (B, H, T))
-    for start in range(0, S, rows):
-        queries = torch.arange(start, min(S, start + rows), device="cpu")
+    for first in range(0, len(rows), at_a_time):
+        queries = torch.cat(
+            [
+                torch.arange(row * block, min(S, (row + 1) * block), device="cpu")
+                for row in rows[first : first + at_a_time]
+            ]
+        )
         with WithValues(), private.indexing_by_tensors():
             attends = private.over_indices(mask_mod)(b, h, queries, keys)
         yield attends.expand(B, H, len(queries), T)

@@ -206,7 +206,7 @@ class FlexAttention:
             if min(heads) < SMALLEST_HEAD:
                 raise NotImplementedError(SMALL_HEADS.format(*heads))
             counts = block_masks.counts_of(block_mask, (*query.shape[:-1], key.shape[-2]))
-            if counts is block_masks.NOTHING_KNOWN:
+            if not counts.attended:
                 self.mode.observer.note(UNKNOWN_MASK)
         attention = Attention(
             score_mod, block_mask, scale, kernel_options, captured, trained, counts

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 import torchtally
 from tests.traces import traced
@@ -277,3 +278,44 @@ def test_the_comparison_sees_what_differs(table: str, what: str) -> None:
     assert list(differences(facts, facts)) == []
     (difference,) = differences(facts, other)
     assert difference.what
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_mask_made_in_the_graph_is_counted_by_its_blocks(is_known: bool) -> None:
+    """Documents of 128 of 1024 tokens, as blocks made from token ids: forward and backward. Where
+    the ids are not known every query is taken to attend to every key.
+    """
+    tokens, blocks = 1024, 8
+
+    class Documents(nn.Module):
+        def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+            documents = ids // 128
+
+            def mask(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+                return (q >= k) & (documents[q] == documents[k])
+
+            each = torch.arange(blocks, dtype=torch.int32, device="cuda")
+            numbers = torch.ones_like(each)[None, None]
+            indices = ((each[:, None] + each) % blocks)[None, None].contiguous()
+            block_mask = BlockMask.from_kv_blocks(numbers, indices, BLOCK_SIZE=128, mask_mod=mask)
+            return flex_attention(x, x, x, block_mask=block_mask)  # type: ignore[return-value]
+
+    def script() -> None:
+        ids = torch.arange(tokens, device="cuda")
+        if not is_known:
+            ids = torch.randn(1 << 20, device="cuda")[:tokens].argsort()
+        x = torch.randn(1, 2, tokens, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        torch.compile(Documents())(x, ids).sum().backward()
+
+    trace = traced(script)
+    counted = {
+        call.name: [sizes for name, sizes in call.literals if name in ("attended", "computed")]
+        for fused in trace.calls if fused.fused is not None
+        for part in fused.fused.parts for call in part.calls if "flex" in call.name
+    }  # fmt: skip
+    assert set(counted) == {"torchtally.flex_attention", "torchtally.flex_attention_backward"}
+    pairs = 2 * blocks * 128 * 128
+    attended = (pairs, 2 * blocks * 128 * 129 // 2)
+    expected = [attended, pairs] if is_known else [()]
+    assert list(counted.values()) == [expected, expected]
+    assert any("unknown values" in note for note in notes(trace)) is not is_known

@@ -8,6 +8,7 @@ import torch
 from torchtally.virtual.compiling.events import COMPILED
 from torchtally.virtual.compiling.host import HostPart
 from torchtally.virtual.compiling.kernels import LoweredGraph, lowered
+from torchtally.virtual.compiling.known import KnownPart
 from torchtally.virtual.compiling.wrapper import MARK, Program
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn, instead_of
@@ -86,8 +87,8 @@ class Lowering:
             code, _ = graph.codegen()
             self.mode.observer.note(COMPILED)
             own = self._graphs.pop(id(graph), None) or LoweredGraph(bool(graph.is_backward))
-            host = HostPart(graph.module)
-            program = Program(code.value, graph.constants, own, host, self.mode)
+            parts = HostPart(graph.module), KnownPart(graph.module)
+            program = Program(code.value, graph.constants, own, parts, self.mode)
             return SimpleNamespace(call=program.call, runner=None, __file__="<compiled>")
 
         return compile_to_module

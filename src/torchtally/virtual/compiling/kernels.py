@@ -8,11 +8,11 @@ from msgspec import structs
 from torch.fx.node import map_arg
 
 from torchtally import torch_private as private
-from torchtally.trace import Call, FusedKernel, Literal, Part, TensorSpec
-from torchtally.virtual import block_masks
+from torchtally.trace import Call, FusedKernel, Part
+from torchtally.virtual.compiling.flex import FLEX, FlexNode, on_gpu
 from torchtally.virtual.compiling.origins import Origin, operator_name, origin_of
 from torchtally.virtual.compiling.sizes import Values, plain
-from torchtally.virtual.description import describe, spec
+from torchtally.virtual.description import describe
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.invocation import Invocation, tensors_in
 
@@ -27,10 +27,6 @@ KINDS = {
 
 
 NO_VALUES: Values = {}
-UNKNOWN_MASK = (
-    "flex_attention with a block mask of unknown values is counted with every query attending to "
-    "every key"
-)
 
 
 @dataclass(slots=True)
@@ -42,6 +38,8 @@ class LoweredNode:
     parts: tuple[Part, ...] = ()
     nodes: tuple[tuple[Any, ...], ...] = ()
     """Of a graph with open sizes, for each part: the graph's nodes."""
+    flex: FlexNode | None = None
+    """Of an attention with a block mask."""
 
     def parts_with(self, values: Values, times: float, mode: VirtualDispatch) -> tuple[Part, ...]:
         """With other sizes than those it was compiled with, and so many times the bytes."""
@@ -96,8 +94,13 @@ def lowered(
         origin = node.node.get_origin_node() or last_of(node.node.get_origins())
         return LoweredNode((origin_of(origin),) if origin is not None else ())
     shares: dict[Any, Share] = {}
+    flex: FlexNode | None = None
     for origin in computed(node):
-        call = flex_call(origin, mode) if node.is_template() else call_of(origin, mode)
+        if node.is_template() and operator_name(origin.target) in FLEX:
+            flex = FlexNode(origin)
+            call: Call | None = flex.call(flex.counts_without_values())
+        else:
+            call = call_of(origin, mode)
         share = shares.setdefault(origin, Share())
         share.calls += [] if call is None else [call]
         share.nodes.append(origin)
@@ -129,6 +132,7 @@ def lowered(
             for origin, share in ordered
         ),
         tuple(tuple(share.nodes) for _, share in ordered) if is_open else (),
+        flex,
     )
 
 
@@ -158,11 +162,6 @@ def call_of(node: Any, mode: VirtualDispatch, values: Values = NO_VALUES) -> Cal
     return structs.replace(
         call, inputs=tuple(map(on_gpu, call.inputs)), outputs=tuple(map(on_gpu, call.outputs))
     )
-
-
-def on_gpu(spec: TensorSpec) -> TensorSpec:
-    """Of a tensor that the compiler traces with, which is in no memory."""
-    return structs.replace(spec, device="cuda:0")
 
 
 def last_of(origins: Iterable[Any]) -> Any:
@@ -229,46 +228,3 @@ def writer_of(name: str, inner: list[Any], graph: Any) -> Any:
 def fused(name: str, parts: tuple[Part, ...]) -> FusedKernel | None:
     """None for a kernel that the script brings, of which the compiler knows the pointers alone."""
     return FusedKernel(kind_of(name), parts) if parts else None
-
-
-FLEX = {"flex_attention": 4, "flex_attention_backward": 9}
-"""Operators on functions, and the place of the block mask among their arguments."""
-
-
-def flex_call(node: Any, mode: VirtualDispatch) -> Call | None:
-    """Of flex_attention, as this package's own operator, which knows what its mask attends to."""
-    name = operator_name(node.target)
-    if name not in FLEX:
-        return call_of(node, mode)
-    query, key, value = (each.meta["val"] for each in node.args[:3])
-    block_mask = map_arg(node.args[FLEX[name]], lambda each: each.meta.get("val", each))
-    query, key, value = (plain(each, NO_VALUES) for each in (query, key, value))
-    scores = (*query.shape[:-1], key.shape[-2])
-    mask = getattr(node.graph.owning_module, str(node.args[FLEX[name]][-1].target), None)
-    counts = block_masks.counts_of((*block_mask[:-1], in_plain(mask)), scores)
-    if counts is block_masks.NOTHING_KNOWN:
-        mode.observer.note(UNKNOWN_MASK)
-    places: dict[int, int] = {}
-    inputs = zip(("query", "key", "value"), (query, key, value), strict=True)
-    literals: list[tuple[str, Literal]] = [("attended", tuple(counts.attended))]
-    if counts.computed is not None:
-        literals.append(("computed", counts.computed))
-    return Call(
-        name=f"torchtally.{name}",
-        overload="",
-        inputs=tuple(on_gpu(spec(tensor, argument, places)) for argument, tensor in inputs),
-        outputs=(),
-        literals=tuple(literals),
-    )
-
-
-def in_plain(mask: Any) -> Any:
-    """A mask as the graph has it, as a function; it may be called with tensors that it captured,
-    which are not known while the graph is compiled.
-    """
-
-    def ask(*indices: Any) -> Any:
-        answer = mask(*indices)
-        return answer[0] if isinstance(answer, (tuple, list)) else answer
-
-    return ask

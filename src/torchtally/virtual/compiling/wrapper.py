@@ -1,7 +1,7 @@
 """What inductor's program runs with: memory of the virtual GPU, kernels that are recorded."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -9,8 +9,10 @@ import torch
 
 from torchtally.torch_private import without_dispatch_modes
 from torchtally.trace import Part
+from torchtally.virtual.compiling.flex import ESTIMATED_MASK, NUMBERS, UNKNOWN_MASK, FlexNode
 from torchtally.virtual.compiling.host import HostPart
 from torchtally.virtual.compiling.kernels import LoweredGraph, LoweredNode, fused
+from torchtally.virtual.compiling.known import KnownPart, give
 from torchtally.virtual.depth import as_meta
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.storage import make_virtual, virtual_of
@@ -37,10 +39,13 @@ class Program:
         source: str,
         constants: dict[str, Any],
         graph: LoweredGraph,
-        host: HostPart,
+        parts: tuple[HostPart, KnownPart],
         mode: VirtualDispatch,
     ) -> None:
-        self.graph, self.host, self.mode = graph, host, mode
+        self.graph, self.mode = graph, mode
+        self.host, self.known_part = parts
+        self.known = self.known_part.with_arguments(())
+        """Of the run that goes on."""
         self.node = -1
         """Of the scheduler, that runs now."""
         self.sizes: tuple[int, ...] = ()
@@ -48,6 +53,8 @@ class Program:
         self._first: dict[int, tuple[tuple[int, ...], int]] = {}
         """By node: the sizes that it was compiled with, and the bytes of its operands then."""
         self._parts: dict[tuple[int, tuple[int, ...]], tuple[Part, ...]] = {}
+        self._attended: dict[tuple[int, tuple[int, ...]], tuple[Part, ...]] = {}
+        """By the id of an attention's parts, and the pairs that are attended to."""
         for line in IMPORTS:
             source = source.replace(line, "")
         module = ModuleType("torchtally_compiled")
@@ -76,11 +83,16 @@ class Program:
 
     def call(self, args: Any) -> Any:
         """Run it: AOTAutograd hands it a list, which it empties."""
-        before, values = self.node, self.host.compute(args)
+        before = self.node
+        self.known = known = self.known_part.with_arguments(args)
+        of_host = self.host.compute(known)
+        whole_numbers = self.known_part.of_outputs(known)
         try:
             with torch.no_grad():
                 outputs = self._call(args)
-            self.host.put(values, outputs)
+            self.host.put(of_host, outputs)
+            for position, value in whole_numbers:
+                give(outputs[position], value)
             return outputs
         finally:
             self.node = before
@@ -109,6 +121,20 @@ class Program:
             self._parts[key] = parts
         return parts
 
+    def parts_attended(
+        self, flex: FlexNode, parts: tuple[Part, ...], tensors: Mapping[str, torch.Tensor]
+    ) -> tuple[Part, ...]:
+        """With what the mask of this run leaves."""
+        counts = flex.counts(self.known, tensors.get(NUMBERS))
+        if not counts.attended:
+            self.mode.observer.note(UNKNOWN_MASK)
+        elif counts.is_estimate:
+            self.mode.observer.note(ESTIMATED_MASK)
+        key = id(parts), (*counts.attended, counts.computed or -1)
+        if key not in self._attended:
+            self._attended[key] = flex.parts_with(parts, counts)
+        return self._attended[key]
+
     def launch(self, name: str, arguments: tuple[str, ...], values: tuple[Any, ...]) -> None:
         """A kernel runs."""
         node = self.graph.nodes[self.node]
@@ -117,7 +143,10 @@ class Program:
             for argument, value in zip(arguments, values, strict=False)
             if isinstance(value, torch.Tensor)
         ]
-        kernel = fused(name, self.parts_of(node, [tensor for _, tensor in tensors]))
+        parts = self.parts_of(node, [tensor for _, tensor in tensors])
+        if node.flex is not None:
+            parts = self.parts_attended(node.flex, parts, dict(tensors))
+        kernel = fused(name, parts)
         self.mode.observer.kernel_launched(name, kernel, tensors)
         for argument, tensor in tensors:
             # Of a kernel that the script brings nobody knows what it writes.
