@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torchtally import torch_private as private
@@ -92,6 +92,27 @@ def suspended() -> Iterator[None]:
         for owner, name, _, value in replaced:
             setattr(owner, name, value)
         _active.extend(replaced)
+
+
+@contextmanager
+def native_methods(owner: type, *, native: bool = True) -> Iterator[None]:
+    """Within, a class's methods are torch's; with `native=False` those of the session again. What
+    it answers by properties stays.
+    """
+    methods = [each for each in _active if each[0] is owner and isinstance(each[3], FunctionType)]
+    turn(methods, native=native)
+    try:
+        yield
+    finally:
+        turn(methods, native=not native)
+
+
+def turn(replaced: Iterable[Replaced], *, native: bool) -> None:
+    for each in replaced:
+        if native:
+            put_back(each)
+        else:
+            setattr(each[0], each[1], each[3])
 
 
 def active() -> list[Replaced]:

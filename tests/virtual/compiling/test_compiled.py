@@ -150,7 +150,8 @@ def test_torchs_own_functions_end_no_graph() -> None:
         def forward(self, tokens: Tensor) -> Tensor:
             places = torch.arange(tokens.shape[1], device=tokens.device)
             embedded: Tensor = self.words(tokens) + self.places(places)
-            return embedded * torch.ones(64, device="cuda") + self.values(tokens)
+            values = self.values(tokens)[:, :32].type_as(embedded).to(embedded)
+            return embedded * torch.ones(64, device="cuda") + values
 
     def script() -> None:
         dist.init_process_group("nccl")  # torch tells its functions apart anew

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
-from torchtally.virtual.stand_ins import StandIn, instead_of
+from torchtally.virtual.stand_ins import StandIn, instead_of, native_methods
 
 Watcher = Callable[[Optimizer], None]
 
@@ -97,12 +98,12 @@ def stand_ins(compiler: Any) -> list[StandIn]:
     def arguments(variable: Any, *args: Any, **kwargs: Any) -> Any:
         """It makes its state when it is called with these, as the compiler does next."""
         own, named = arguments_of(variable, *args, **kwargs)
-        with compiler.with_modes():
+        with compiler.with_modes(), native_methods(torch.Tensor, native=False):
             compiler.make_state(variable.value, own, named)
         return arguments_of(variable, *args, **kwargs)
 
     def move(variable: Any) -> None:
-        with compiler.with_modes():
+        with compiler.with_modes(), native_methods(torch.Tensor, native=False):
             move_steps(variable)
 
     return [

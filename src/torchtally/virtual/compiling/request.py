@@ -1,5 +1,6 @@
 """What a script asks for when it compiles, and what it is given."""
 
+import builtins
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,7 +18,14 @@ from torchtally.virtual.compiling import deferred, events, optimizers
 from torchtally.virtual.compiling.eager import EagerModule, eagerly
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.extensions.triton_driver import TritonDriver
-from torchtally.virtual.stand_ins import StandIn, active, apply, instead_of, suspended
+from torchtally.virtual.stand_ins import (
+    StandIn,
+    active,
+    apply,
+    instead_of,
+    native_methods,
+    suspended,
+)
 
 EAGER = "eager"
 """The backend that fuses nothing; torch's own operators on functions compile with it."""
@@ -110,8 +118,8 @@ class Compiling:
         return compiler
 
     def converters(self, compiler: Any) -> Sequence[StandIn]:
-        """While it compiles, modules and flex_attention are called as torch calls them, no operator
-        is recorded, and no accelerator is looked for.
+        """While it compiles, modules, methods of tensors and flex_attention are called as torch
+        calls them, no operator is recorded, and no accelerator is looked for.
         """
 
         def without_session(native: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,7 +127,7 @@ class Compiling:
                 if not compiler.has_modes():
                     return native(*args, **options)
                 try:
-                    with compiler.without_modes(), apply(quiet):
+                    with compiler.without_modes(), native_methods(torch.Tensor), apply(quiet):
                         return native(*args, **options)
                 except compiler.InternalError as error:
                     why = events.first_line(str(error))
@@ -136,6 +144,8 @@ class Compiling:
         )
         quiet = [
             *(instead_of(name, native_of(*name)) for name in natives),
+            # It imports within functions, a million times.
+            StandIn(builtins, "__import__", native_of(builtins, "__import__")),
             StandIn(torch.accelerator, "is_available", lambda: False),
         ]
         return [
