@@ -28,6 +28,7 @@ import torch._inductor.fx_passes.joint_graph as joint_graph
 import torch._inductor.fx_passes.pad_mm as pad_mm
 import torch._inductor.fx_passes.post_grad as post_grad
 import torch._inductor.graph as lowering
+import torch._inductor.ir as ir
 import torch._inductor.output_code as output_code
 import torch._inductor.scheduler as scheduling
 import torch._inductor.select_algorithm as select_algorithm
@@ -300,6 +301,21 @@ def symbols_of(graph: Any) -> tuple[str, ...]:
     """Sizes that the graph is handed as numbers, by the names of its program's variables."""
     inputs = graph.graph_inputs.values()
     return tuple(each.name for each in inputs if getattr(each, "is_symbol", False))
+
+
+def called_operators(graph: Any) -> frozenset[Any]:
+    """Nodes of a graph that are calls of libraries and of ATen, and in no kernel that it writes."""
+    calls = (each for each in graph.operations if isinstance(each, ir.ExternKernel))
+    return frozenset(node for call in calls for node in called_by(call))
+
+
+def called_by(call: Any) -> Iterator[Any]:
+    """The node of a call. One that falls back to ATen has several origins, and the operator."""
+    node = call.get_origin_node()
+    if node is not None:
+        yield node
+    overload = getattr(call, "op_overload", None)
+    yield from (each for each in call.get_origins() if each.target is overload)
 
 
 def lowered_graph() -> Any:

@@ -320,3 +320,26 @@ def test_a_mask_made_in_the_graph_is_counted_by_its_blocks(is_known: bool) -> No
     expected = [attended, pairs] if is_known else [()]
     assert list(counted.values()) == [expected, expected]
     assert any("unknown values" in note for note in notes(trace)) is not is_known
+
+
+def test_what_prepares_an_operand_does_not_compute_with_it() -> None:
+    """Keys of one head, repeated for all: inductor writes a kernel that copies them for the call."""
+    heads, tokens, width = 8, 256, 64
+
+    def script() -> None:
+        @torch.compile
+        def attend(q: Tensor, k: Tensor) -> Tensor:
+            repeated = k[:, :, :, None].expand(-1, -1, -1, heads, -1).flatten(2, 3)
+            q, k = q.transpose(1, 2), repeated.transpose(1, 2)
+            return nn.functional.scaled_dot_product_attention(q, k, k)
+
+        q, k = (
+            torch.randn(2, tokens, own, width, device="cuda", requires_grad=True).bfloat16()
+            for own in (heads, 1)
+        )
+        attend(q, k).sum().backward()
+
+    ledger = account(traced(script))
+    attention = 4 * 2 * heads * tokens * tokens * width
+    assert ledger.by_phase()[Phase.FORWARD].flops_matmul == attention
+    assert ledger.by_phase()[Phase.BACKWARD].flops_matmul == 5 * attention // 2

@@ -72,13 +72,13 @@ class Lowering:
             own = self._graphs.get(id(graph))
             if own is None:
                 symbols = self.compiler.symbols_of(graph)
-                own = LoweredGraph(bool(graph.is_backward), symbols=symbols)
+                called = self.compiler.called_operators(graph)
+                own = LoweredGraph(bool(graph.is_backward), symbols=symbols, called=called)
                 self._graphs[id(graph)] = own
             self.compiler.writer().writeline(
                 f"{MARK}({', '.join((str(len(own.nodes)), *own.symbols))})"
             )
-            is_open = bool(own.symbols)
-            own.nodes.append(lowered(node, graph, self.mode, self.compiler, is_open=is_open))
+            own.nodes.append(lowered(node, graph, own, self.mode, self.compiler))
 
         return enter
 

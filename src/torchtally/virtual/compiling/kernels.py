@@ -65,6 +65,9 @@ class LoweredGraph:
     is_backward: bool
     is_captured: bool = False
     """A CUDA graph launches all of it at once."""
+    called: frozenset[Any] = frozenset()
+    """Nodes that are calls of libraries. What prepares their operands has them among its origins,
+    and computes nothing of theirs."""
     symbols: tuple[str, ...] = ()
     """Sizes that are left open, by the names that the program has for them."""
     nodes: list[LoweredNode] = field(default_factory=list)
@@ -87,15 +90,15 @@ def kind_of(kernel: str) -> str:
 
 
 def lowered(
-    node: Any, graph: Any, mode: VirtualDispatch, private_compiler: Any, *, is_open: bool
+    node: Any, graph: Any, own: LoweredGraph, mode: VirtualDispatch, private_compiler: Any
 ) -> LoweredNode:
-    """A scheduler's node: the work of each operator that is in it. `is_open`: some sizes are."""
+    """A scheduler's node: the work of each operator that is in it."""
     if isinstance(node, private_compiler.ExternNode):
         origin = node.node.get_origin_node() or last_of(node.node.get_origins())
         return LoweredNode((origin_of(origin),) if origin is not None else ())
     shares: dict[Any, Share] = {}
     flex: FlexNode | None = None
-    for origin in computed(node):
+    for origin in computed(node, own.called):
         if node.is_template() and operator_name(origin.target) in FLEX:
             flex = FlexNode(origin)
             call: Call | None = flex.call(flex.counts_without_values())
@@ -131,14 +134,14 @@ def lowered(
             Part(origin.operator, tuple(share.calls), share.bytes_read, share.bytes_written)
             for origin, share in ordered
         ),
-        tuple(tuple(share.nodes) for _, share in ordered) if is_open else (),
+        tuple(tuple(share.nodes) for _, share in ordered) if own.symbols else (),
         flex,
     )
 
 
-def computed(node: Any) -> Iterator[Any]:
-    """The operators that the kernel computes, each once."""
-    seen: set[Any] = set()
+def computed(node: Any, called: frozenset[Any]) -> Iterator[Any]:
+    """The operators that the kernel computes, each once; not those that are called."""
+    seen: set[Any] = set(called)
     for each in node.get_nodes():
         if each.node is None:
             continue
