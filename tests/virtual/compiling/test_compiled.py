@@ -4,6 +4,7 @@ import json
 import os
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from torchtally.trace import Phase, Trace
 from torchtally.views import by
 from torchtally.views.throughput import throughput
 from torchtally.views.tracks import tracks_of
+from torchtally.virtual.compiling.kernels import computed
 from torchtally.work import Kind
 
 WIDTH, TOKENS, BATCH = 512, 256, 4
@@ -323,23 +325,31 @@ def test_a_mask_made_in_the_graph_is_counted_by_its_blocks(is_known: bool) -> No
 
 
 def test_what_prepares_an_operand_does_not_compute_with_it() -> None:
-    """Keys of one head, repeated for all: inductor writes a kernel that copies them for the call."""
-    heads, tokens, width = 8, 256, 64
+    """Kernels that lay operands out for a call of attention have that call among their origins
+    (torchtitan's Llama, each block compiled under selective checkpointing).
+    """
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    copied = graph.call_function(torch.ops.aten.clone.default, (x,))
+    attention = graph.call_function(
+        torch.ops.aten._scaled_dot_product_flash_attention.default, (copied, copied, copied)
+    )
+    buffer = SimpleNamespace(get_origins=lambda: [copied, attention])
+    kernel = SimpleNamespace(get_nodes=lambda: [SimpleNamespace(node=buffer)])
+    assert list(computed(kernel, frozenset())) == [copied, attention]
+    assert list(computed(kernel, frozenset([attention]))) == [copied]
 
-    def script() -> None:
-        @torch.compile
-        def attend(q: Tensor, k: Tensor) -> Tensor:
-            repeated = k[:, :, :, None].expand(-1, -1, -1, heads, -1).flatten(2, 3)
-            q, k = q.transpose(1, 2), repeated.transpose(1, 2)
-            return nn.functional.scaled_dot_product_attention(q, k, k)
 
-        q, k = (
-            torch.randn(2, tokens, own, width, device="cuda", requires_grad=True).bfloat16()
-            for own in (heads, 1)
-        )
-        attend(q, k).sum().backward()
+def test_a_call_of_a_library_is_known_by_its_operator() -> None:
+    """One that falls back to ATen has no node of its own."""
+    from torchtally.torch_private import compiler
 
-    ledger = account(traced(script))
-    attention = 4 * 2 * heads * tokens * tokens * width
-    assert ledger.by_phase()[Phase.FORWARD].flops_matmul == attention
-    assert ledger.by_phase()[Phase.BACKWARD].flops_matmul == 5 * attention // 2
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    sine = graph.call_function(torch.ops.aten.sin.default, (x,))
+    fallback = SimpleNamespace(
+        get_origin_node=lambda: None,
+        get_origins=lambda: [x, sine],
+        op_overload=torch.ops.aten.sin.default,
+    )
+    assert list(compiler.called_by(fallback)) == [sine]
