@@ -28,6 +28,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
               "work"),
     "plan": ("chips", "errors", "memory", "table", "timing", "trace", "units", "work"),
     "virtual": ("chips", "errors", "memory", "torch_private", "trace"),
+    "libraries": (),
     "isolation": ("errors", "torch_private", "trace", "virtual"),
     "tracer": ("chips", "errors", "isolation", "memory", "torch_private", "trace", "virtual"),
     "runs": ("chips", "errors", "isolation", "memory", "timing", "torch_private", "trace", "tracer",
@@ -48,8 +49,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
 `__init__` and `__main__` stand above all of them.
 """
 
-TORCH = frozenset({"torch_private", "virtual", "tracer", "runs", "bench", "train", "sweep"})
+TORCH = frozenset(
+    {"torch_private", "virtual", "libraries", "tracer", "runs", "bench", "train", "sweep"}
+)
 """The only packages that import torch."""
+
+UNDER_THEIR_OWN_NAMES = frozenset({"libraries"})
+"""Stand-ins of other packages: their files import each other relatively, and their classes have the
+names that those have."""
 
 UNFORMATTED = frozenset({"table", "views"})
 """Leave numbers to renderers: in cells, and in notes as a `Number` with its unit."""
@@ -74,7 +81,7 @@ def breaches(package: Path) -> list[str]:
             found.append(f"{place}: is in no layer")
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        for line, module, is_lazy in imports(tree, package.name):
+        for line, module, is_lazy in imports(tree, package.name, layer):
             reason = breach(layer, module, is_lazy, package.name)
             if reason:
                 found.append(f"{place}:{line}: {reason}")
@@ -141,13 +148,16 @@ def classes_with_two_homes(package: Path) -> dict[str, list[str]]:
     """Public classes that several modules define, by name: {"Price": ["chips/chip.py", ...]}."""
     homes: dict[str, list[str]] = {}
     for path in sorted(package.rglob("*.py")):
+        layer, *inner = path.relative_to(package).parts
+        if layer in UNDER_THEIR_OWN_NAMES and inner[0] != "operators":
+            continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(str(path.relative_to(package)))
     return {name: places for name, places in homes.items() if len(places) > 1}
 
 
-def imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str, bool]]:
+def imports(tree: ast.Module, package: str, layer: str) -> Iterator[tuple[int, str, bool]]:
     """(line, module, inside a function or for type checkers alone) of everything imported."""
     lazy = {
         id(inner)
@@ -160,6 +170,8 @@ def imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str, bool]]:
             for alias in node.names:
                 yield node.lineno, alias.name, id(node) in lazy
         elif isinstance(node, ast.ImportFrom):
+            if node.level and layer in UNDER_THEIR_OWN_NAMES:
+                continue
             assert node.level == 0, f"line {node.lineno}: imports here are absolute"
             for name in imported_names(node, package):
                 yield node.lineno, name, id(node) in lazy
@@ -276,7 +288,7 @@ def arrows(package: Path) -> set[tuple[str, str]]:
         (room, target)
         for path in package.rglob("*.py")
         for room in [Path(path.relative_to(package).parts[0]).stem]
-        for _, module, _ in imports(ast.parse(path.read_text(encoding="utf-8")), package.name)
+        for _, module, _ in imports(ast.parse(path.read_text(encoding="utf-8")), package.name, room)
         for target in [module.removeprefix(f"{package.name}.").partition(".")[0]]
         if room in LAYERS and target in LAYERS and target != room
     }

@@ -88,6 +88,8 @@ def has_rule(name: str) -> bool:
 def test_every_rule_is_an_operator_of_torch() -> None:
     import_module("torch._dynamo._trace_wrapped_higher_order_op")  # registers that of flex_lib
     import_module("torchtally.virtual.flex_attention")  # registers the package's own
+    import_module("torchtally.libraries.operators.flash_attention")
+    import_module("torchtally.libraries.operators.layers")
     assert misnamed(set(RULES)) == set()
 
 

@@ -19,8 +19,6 @@ from torchtally.virtual.storage import virtual_of
 
 NAMESPACE = "inductor"
 """Of the names of kernels that the compiler wrote."""
-USERS = "triton"
-"""Of those that the script brings."""
 HOST_NUMBER = -1
 
 
@@ -165,7 +163,7 @@ def call_of(name: str, fused: FusedKernel | None, operands: Sequence[tuple[str, 
         spec(tensor, "", places) for argument, tensor in operands if is_result(argument)
     )
     return Call(
-        name=f"{NAMESPACE if fused is not None else USERS}.{name}",
+        name=f"{NAMESPACE}.{name}",
         overload="",
         inputs=inputs,
         outputs=outputs,

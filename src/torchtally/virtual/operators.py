@@ -192,7 +192,7 @@ def learn(
         is_plain_on_host=takes_tensor and (handler is None or name in PLAIN_ON_HOST),
         fact_rule=fact_rule,
         needs_facts=needs_facts,
-        is_attention="attention" in name or "varlen_attn" in name,
+        is_attention=any(part in name for part in ("attention", "varlen_attn", "flash_attn")),
         is_elementwise=is_elementwise(overload),
         may_give_facts=fact_rule is not None or is_elementwise(overload),
     )

@@ -41,7 +41,7 @@ from torchtally.virtual.distributed import (
     reductions,
     symmetric,
 )
-from torchtally.virtual.extensions import cuda_kernels
+from torchtally.virtual.extensions import absent, cuda_kernels, requested
 from torchtally.virtual.extensions.triton_kernels import TritonKernels
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.flex_attention import FlexAttention
@@ -264,8 +264,15 @@ def _activate(
     stack.enter_context(private.keep_default_device())
     stack.enter_context(private.include_autocast_key())
     stack.enter_context(
-        patching([(private.FSDP_PARAMETERS, chunks.stand_ins), *TritonKernels(mode).patches()])
+        patching(
+            [
+                (private.FSDP_PARAMETERS, chunks.stand_ins),
+                *TritonKernels(mode).patches(),
+                *requested.patches(),
+            ]
+        )
     )
+    stack.enter_context(absent.answered(mode.observer.note))
     stack.enter_context(mode)
     return VirtualGPU(target, mode, processes)
 

@@ -9,6 +9,7 @@ from torchtally.work import (  # noqa: F401 (each import registers its family's 
     fft,
     indexing,
     interpolation,
+    libraries,
     linear_algebra,
     losses,
     metadata,

@@ -166,8 +166,10 @@ KERNELS = {
     heads_first: (FORWARD, BACKWARD),
     heads_second: (
         "_flash_attention_forward _flash_attention_forward_no_dropout_inplace"
-        " _efficient_attention_forward torch_attn._varlen_attn torch_attn._varlen_attn_out",
-        "_flash_attention_backward _efficient_attention_backward torch_attn._varlen_attn_backward",
+        " _efficient_attention_forward torch_attn._varlen_attn torch_attn._varlen_attn_out"
+        " flash_attn.forward flash_attn_3.forward",
+        "_flash_attention_backward _efficient_attention_backward torch_attn._varlen_attn_backward"
+        " flash_attn.backward flash_attn_3.backward",
     ),
     cudnn: ("_cudnn_attention_forward", "_cudnn_attention_backward"),
     block_masked: ("torchtally.flex_attention", "torchtally.flex_attention_backward"),
@@ -181,6 +183,21 @@ for heads_of, (forward, backward) in KERNELS.items():
     rule(forward, kind=Kind.ATTENTION)(partial(fused, heads_of, forward_flops))
     rule(backward, kind=Kind.ATTENTION)(partial(fused, heads_of, backward_flops))
     LAYOUTS |= dict.fromkeys(full_names(f"{forward} {backward}"), heads_of)
+
+
+@rule("flash_attn.with_cache", kind=Kind.ATTENTION)
+def with_cache(call: Call) -> Cost:
+    """Of queries and a cache, of which all is read, and what is new is written."""
+    cost = fused(heads_second, forward_flops, call)
+    cache = [call.tensor(name) for name in ("key", "value")]
+    new = [spec for name in ("new_key", "new_value") for spec in call.tensors(name)]
+    cached_bytes, new_bytes = (sum(spec.bytes for spec in specs) for specs in (cache, new))
+    return Cost(
+        cost.flops, cost.bytes_read + cached_bytes, cost.bytes_written - cached_bytes + new_bytes
+    )
+
+
+LAYOUTS["flash_attn.with_cache"] = heads_second
 
 
 def heads_of_call(call: Call) -> Heads | None:

@@ -148,6 +148,22 @@ def test_numbers_that_it_is_not_compiled_for_make_no_other_call():
     assert len({entry.op.call for entry in launches(ledger, "triton.scale_kernel")}) == 1
 
 
+def test_a_compiled_function_launches_the_scripts_kernel_and_its_own():
+    torchtally.declare_cost("add_kernel", flops=lambda n_elements, BLOCK_SIZE: BLOCK_SIZE)
+
+    def twice(x: Tensor, y: Tensor) -> Tensor:
+        return add(x * 2, y).relu()
+
+    ledger = traced(lambda x, y: torch.compile(twice)(x, y))
+    (entry,) = launches(ledger, "triton.add_kernel")
+    assert (entry.cost.bytes_read, entry.cost.bytes_written) == (2 * MIB, 1 * MIB)
+    assert entry.cost.flops == 1024
+    assert entry.line is not None
+    assert entry.line.text.startswith("add_kernel[lambda")
+    names = [entry.call.name for entry in ledger.entries if entry.is_first]
+    assert sum(name.startswith("inductor.triton_poi") for name in names) == 2
+
+
 def test_an_operator_of_triton_kernels_runs_its_own_code():
     @torch.library.triton_op("tally_tests::summed", mutates_args=())
     def summed(x: Tensor, y: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ HEAD_DIMS = (32, 64, 96, 128, 160, 192, 256)
 
 class Fused(StrEnum):
     FLASH = "flash"
+    FLASH_3 = "flash_3"
     EFFICIENT = "efficient"
     CUDNN = "cudnn"
     FLEX = "flex"
@@ -90,6 +91,8 @@ SHARES: dict[tuple[Fused, int], Shares] = {
     (Fused.FLASH, 9): HOPPER,
     (Fused.FLASH, 10): BLACKWELL,
     (Fused.FLASH, 12): AMPERE,
+    (Fused.FLASH_3, 8): AMPERE,
+    (Fused.FLASH_3, 9): HOPPER_NATIVE,
     (Fused.CUDNN, 8): AMPERE,
     (Fused.CUDNN, 9): HOPPER_NATIVE,
     (Fused.CUDNN, 10): BLACKWELL_NATIVE,
@@ -147,6 +150,8 @@ def fused_kernel(
 def fused_of(call: Call) -> Fused | None:
     if "flex" in call.name:
         return Fused.FLEX
+    if call.name.startswith("flash_attn_3"):
+        return Fused.FLASH_3
     if "flash" in call.name or "varlen" in call.name or "overrideable" in call.name:
         return Fused.FLASH
     if "efficient" in call.name:

@@ -34,9 +34,19 @@ def origin_of(node: Any) -> Origin:
         module_id,
         module_class,
         frames_of(stack_trace_of(node)),
-        # A node of the backward pass has its modules by another name.
-        is_forward=bool(meta.get("nn_module_stack")) or not meta.get("autograd_backward"),
+        is_forward=is_of_forward(meta),
     )
+
+
+def is_of_forward(meta: dict[str, Any]) -> bool:
+    """A node of the backward pass has its modules by another name. One that is written in place of
+    another, of the backward of an `autograd.Function` that Dynamo traced, keeps neither that nor
+    its tags (torch/_inductor/fx_passes/reinplace.py).
+    """
+    functions = meta.get("source_fn_stack") or [("", None)]
+    if functions[0][0] == "autograd.function" and not meta.keys() & {"seq_nr", "partitioner_tag"}:
+        return False
+    return bool(meta.get("nn_module_stack")) or not meta.get("autograd_backward")
 
 
 def stack_trace_of(node: Any) -> str:

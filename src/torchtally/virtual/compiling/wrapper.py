@@ -15,6 +15,9 @@ from torchtally.virtual.compiling.kernels import LoweredGraph, LoweredNode, fuse
 from torchtally.virtual.compiling.known import KnownPart, give
 from torchtally.virtual.depth import as_meta
 from torchtally.virtual.dispatch import VirtualDispatch
+from torchtally.virtual.extensions.handed_on import HandedOn
+from torchtally.virtual.extensions.launches import launch
+from torchtally.virtual.extensions.triton_kernels import NAMESPACE as USERS
 from torchtally.virtual.storage import make_virtual, virtual_of
 
 MARK = "launched_by"
@@ -28,6 +31,8 @@ IMPORTS = (
 """Lines of the program, for which it is given something else."""
 WRITTEN = ("out_ptr", "in_out_ptr")
 """How inductor begins the names of arguments that a kernel writes to."""
+BROUGHT = "@triton_heuristics.user_autotune("
+"""How inductor decorates a kernel that the script brings."""
 SIGNATURE = re.compile(r"^def \w+\((?P<arguments>[^)]*)\):", re.MULTILINE)
 
 
@@ -149,8 +154,7 @@ class Program:
         kernel = fused(name, parts)
         self.mode.observer.kernel_launched(name, kernel, tensors)
         for argument, tensor in tensors:
-            # Of a kernel that the script brings nobody knows what it writes.
-            if kernel is None or argument.startswith(WRITTEN):
+            if argument.startswith(WRITTEN):
                 virtual = virtual_of(tensor)
                 if virtual is not None:
                     virtual.forget()
@@ -173,9 +177,24 @@ class TritonKernel:
         written = match["arguments"] if match is not None else ""
         self.arguments = tuple(part.partition(":")[0].strip() for part in written.split(","))
         self.program, self.name = program, name
+        is_brought = BROUGHT in source
+        self.brought = HandedOn(name, source) if is_brought else None
+        """By the script, not written by inductor."""
 
     def run(self, *args: Any, stream: Any = None, **kwargs: Any) -> None:
-        self.program.launch(self.name, self.arguments, args)
+        if self.brought is None:
+            self.program.launch(self.name, self.arguments, args)
+            return
+        arguments = dict(zip(self.arguments, args, strict=False)) | self.brought.constants
+        accesses = self.brought.accesses
+        launch(
+            self.program.mode,
+            f"{USERS}.{self.name}",
+            arguments,
+            read=accesses.read,
+            written=accesses.written,
+            constants=self.brought.constants,
+        )
 
 
 class Kernels:

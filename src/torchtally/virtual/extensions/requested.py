@@ -1,0 +1,45 @@
+"""Libraries that use kernels of others where the script asks for it, and look for them before."""
+
+from types import ModuleType
+from typing import Any
+
+from torchtally.virtual.extensions.absent import is_absent
+from torchtally.virtual.later_modules import Replacements
+from torchtally.virtual.stand_ins import StandIn
+
+TRANSFORMERS = "transformers.modeling_flash_attention_utils"
+VERSIONS = {2: "flash_attn", 3: "flash_attn_interface"}
+CHECKS = ("general_availability_check", "pkg_availability_check")
+MATRIX = "FLASH_ATTENTION_COMPATIBILITY_MATRIX"
+
+
+def patches() -> list[tuple[str, Replacements]]:
+    return [(TRANSFORMERS, of_transformers)]
+
+
+def yes(*args: Any, **options: Any) -> bool:
+    return True
+
+
+class Entries:
+    """A dictionary as an object whose attributes are its entries."""
+
+    def __init__(self, entries: dict[str, Any]) -> None:
+        object.__setattr__(self, "entries", entries)
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, "entries" if name == "__dict__" else name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.entries[name] = value
+
+
+def of_transformers(module: ModuleType) -> list[StandIn]:
+    """`attn_implementation="flash_attention_2"` finds the package; nothing else takes it."""
+    matrix: dict[int, dict[str, Any]] = getattr(module, MATRIX, {})
+    found: list[StandIn] = []
+    for version, package in VERSIONS.items():
+        if version in matrix and is_absent(package):
+            found.append(StandIn(module, f"is_flash_attn_{version}_available", yes))
+            found += [StandIn(Entries(matrix[version]), check, yes) for check in CHECKS]
+    return found

@@ -1,0 +1,32 @@
+"""Operators of libraries of CUDA kernels, but for their attention (`attention.py`).
+
+N: tokens.  V: vocabulary.
+"""
+
+from torchtally.trace import Call
+from torchtally.work.cost import Cost
+from torchtally.work.rule import Kind, one_pass, rule
+
+
+@rule("flash_attn.rotary", kind=Kind.ELEMENTWISE)
+def rotary(call: Call) -> Cost:
+    """Of each pair (x, y): x cos - y sin, x sin + y cos: 6, that is 3 an element."""
+    x = call.tensor("x")
+    cost = one_pass(call, flops=3 * x.elements)
+    return cost + Cost(bytes_read=x.bytes if x.is_written else 0)
+
+
+@rule("flash_attn.cross_entropy", kind=Kind.LOSS)
+def cross_entropy(call: Call) -> Cost:
+    """log(sum(exp(x))) - x_t: maximum, subtract, exp, add for each of V; log and subtract."""
+    logits = call.tensor("logits")
+    tokens = call.tensor("labels").elements
+    return one_pass(call, flops=4 * logits.elements + 2 * tokens)
+
+
+@rule("flash_attn.cross_entropy_backward", kind=Kind.LOSS)
+def cross_entropy_backward(call: Call) -> Cost:
+    """(exp(x - lse) - [target]) * grad: subtract, exp, multiply; one subtraction a token."""
+    logits = call.tensor("logits")
+    cost = one_pass(call, flops=3 * logits.elements + call.tensor("labels").elements)
+    return cost + Cost(bytes_read=logits.bytes if logits.is_written else 0)
