@@ -1,6 +1,6 @@
 """A Triton kernel in a training step, and what it costs: run it with `tally run`, or on a GPU.
 
-    tally run examples/triton_kernel.py --gpu H100-SXM
+tally run examples/triton_kernel.py --gpu H100-SXM
 """
 
 import torch
