@@ -35,6 +35,16 @@ HINTS = (
         "on the simulated GPU, which compiles none of them.",
     ),
     Hint(
+        re.compile(
+            r"cannot import name '(?P<what>[^']+)' from '[^']+' \(.*torchtally.libraries.*\)"
+            r"|No module named '(?P<module>(?:flash_attn|apex|xformers|deep_gemm|kernels|"
+            r"transformer_engine)\b[^']*)'"
+        ),
+        "{what} is none of the kernels that tally knows (docs/kernels.md has all). Use the plain "
+        "PyTorch path for the simulated run, or wrap the call in a torch.library.custom_op with a "
+        "fake implementation and say what it costs by torchtally.declare_cost.",
+    ),
+    Hint(
         re.compile(r"(?P<what>0 active drivers|[Tt]riton)"),
         "tally launches Triton kernels without compiling them: what needs a compiled one, or "
         "Triton's own driver, needs a real GPU.",
@@ -57,4 +67,5 @@ def hints(error: BaseException) -> Iterator[str]:
     for hint in HINTS:
         match = next(filter(None, map(hint.pattern.search, messages)), None)
         if match is not None:
-            yield f"tally: note: {hint.text.format(what=match['what'])}"
+            what = next(filter(None, match.groupdict().values()), "")
+            yield f"tally: note: {hint.text.format(what=what)}"

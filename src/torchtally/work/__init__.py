@@ -2,6 +2,7 @@
 
 from torchtally.work import (  # noqa: F401 (each import registers its family's rules)
     attention,
+    bitsandbytes,
     communication,
     convolution,
     copies,

@@ -30,3 +30,19 @@ def cross_entropy_backward(call: Call) -> Cost:
     logits = call.tensor("logits")
     cost = one_pass(call, flops=3 * logits.elements + call.tensor("labels").elements)
     return cost + Cost(bytes_read=logits.bytes if logits.is_written else 0)
+
+
+@rule("deep_gemm.fp8_gemm_nt", kind=Kind.PRODUCT)
+def float8_product(call: Call) -> Cost:
+    """2*M*N*K, of (M, K) and (N, K), or of a matrix (N, K) for each group of rows."""
+    return one_pass(call, flops=2 * call.tensor("d").elements * call.tensor("a").shape[-1])
+
+
+@rule("apex.multi_tensor_adam", kind=Kind.OPTIMIZER)
+def multi_tensor_adam(call: Call) -> Cost:
+    """As torch's fused Adam, whose decay is within the gradient or, of AdamW, apart: 15n."""
+    kept = [spec for spec in call.inputs if spec.is_written]
+    n = sum(spec.elements for spec in call.tensors("params"))
+    kept_bytes = sum(spec.bytes for spec in kept)
+    grads_bytes = sum(spec.bytes for spec in call.tensors("grads"))
+    return Cost(15 * n, kept_bytes + grads_bytes, kept_bytes)

@@ -35,6 +35,9 @@ LIBRARIES = {
     for library in (
         Library("flash_attn", "flash-attn", "2.8.3", "FlashAttention-2 and its fused layers"),
         Library("flash_attn_interface", "flash-attn-3", "3.0.0", "FlashAttention-3"),
+        Library("apex", "apex", "0.1", "FusedAdam, FusedLayerNorm, FusedRMSNorm"),
+        Library("xformers", "xformers", "0.0.35", "memory-efficient attention, SwiGLU"),
+        Library("deep_gemm", "deep-gemm", "2.1.1", "products in float8"),
         Library("kernels", "kernels", "0.12.0", "FlashAttention 2 and 3 of the Hugging Face Hub"),
     )
 }
