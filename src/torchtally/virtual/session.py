@@ -268,7 +268,7 @@ def _activate(
             [
                 (private.FSDP_PARAMETERS, chunks.stand_ins),
                 *TritonKernels(mode).patches(),
-                *requested.patches(),
+                *requested.patches(mode.observer.note),
             ]
         )
     )

@@ -240,6 +240,22 @@ def test_only_code_that_needs_it_finds_it(gpu, tmp_path: Path, monkeypatch: pyte
     assert importlib.metadata.version("flash-attn") == "2.8.3"
 
 
+def test_the_hubs_package_loads_nothing_that_is_compiled_where_it_is_installed(
+    gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    package = tmp_path / "site-packages" / "kernels"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def get_kernel(name):\n    raise OSError('libcudart')\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    try:
+        from kernels import get_kernel
+
+        assert sys.modules["kernels"].__file__ == str(package / "__init__.py")
+        get_kernel("kernels-community/flash-attn3").flash_attn_func(heads(), heads(), heads())
+    finally:
+        sys.modules.pop("kernels", None)
+
+
 def test_nothing_of_it_is_left_afterwards():
     before = list(sys.meta_path)
     with torchtally.virtual_gpu("H100-SXM"):

@@ -1,9 +1,11 @@
 """Libraries that use kernels of others where the script asks for it, and look for them before."""
 
+from collections.abc import Callable
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from torchtally.virtual.extensions.absent import is_absent
+from torchtally.virtual.extensions.absent import HOME, is_absent
 from torchtally.virtual.later_modules import Replacements
 from torchtally.virtual.stand_ins import StandIn
 
@@ -13,8 +15,26 @@ CHECKS = ("general_availability_check", "pkg_availability_check")
 MATRIX = "FLASH_ATTENTION_COMPATIBILITY_MATRIX"
 
 
-def patches() -> list[tuple[str, Replacements]]:
-    return [(TRANSFORMERS, of_transformers)]
+HUB = "kernels"
+LOADERS = ("get_kernel", "has_kernel")
+LOADED = "kernels.{name} is answered by tally: what it loads is compiled for GPUs"
+
+
+def patches(note: Callable[[str], None]) -> list[tuple[str, Replacements]]:
+    def of_hub(module: ModuleType) -> list[StandIn]:
+        """Of the package that is installed: it would load what is compiled for GPUs."""
+        if str(module.__file__).startswith(str(HOME)):
+            return []
+        return [StandIn(module, name, answering(name)) for name in LOADERS if hasattr(module, name)]
+
+    def answering(name: str) -> Callable[..., Any]:
+        def answer(*args: Any, **options: Any) -> Any:
+            note(LOADED.format(name=name))
+            return getattr(import_module("torchtally.libraries.kernels"), name)(*args, **options)
+
+        return answer
+
+    return [(TRANSFORMERS, of_transformers), (HUB, of_hub)]
 
 
 def yes(*args: Any, **options: Any) -> bool:
