@@ -282,7 +282,7 @@ def test_a_script_that_asks_for_no_gpu_ends_as_it_ends(tmp_path: Path) -> None:
         ("raise RuntimeError('0 active drivers ([]). There should only be one.')",
          "tally launches Triton kernels without compiling them"),
         ("from apex import fused_dense", "fused_dense is none of the kernels that tally knows"),
-        ("import transformer_engine", "transformer_engine is none of the kernels that tally"),
+        ("import flash_attn.cute", "flash_attn.cute is none of the kernels that tally"),
         ("raise ModuleNotFoundError(\"No module named 'triton'\")",
          'triton is not installed: pip install "torchtally[compile]"'),
         ("import torch; torch.cuda.jiterator._create_jit_fn('template <typename T> T f(T x) "

@@ -93,7 +93,7 @@ def test_every_rule_is_an_operator_of_torch() -> None:
     import_module("torch._dynamo._trace_wrapped_higher_order_op")  # registers that of flex_lib
     import_module("torchtally.virtual.flex_attention")  # registers the package's own
     import_module("torchtally.libraries.operators.flash_attention")
-    for name in ("layers", "optimizers", "products"):
+    for name in ("float8", "layers", "optimizers", "products"):
         import_module(f"torchtally.libraries.operators.{name}")
     of_torch = {name for name in RULES if not name.startswith(OF_OTHERS)}
     assert misnamed(of_torch) == set()

@@ -46,3 +46,16 @@ def multi_tensor_adam(call: Call) -> Cost:
     kept_bytes = sum(spec.bytes for spec in kept)
     grads_bytes = sum(spec.bytes for spec in call.tensors("grads"))
     return Cost(15 * n, kept_bytes + grads_bytes, kept_bytes)
+
+
+@rule("transformer_engine.gemm", kind=Kind.PRODUCT)
+def transformer_engine_product(call: Call) -> Cost:
+    """2*M*N*K, of (M, K) and (N, K)."""
+    (M, K), (N, _) = call.tensor("a").shape, call.tensor("b").shape
+    return one_pass(call, flops=2 * M * N * K)
+
+
+@rule("transformer_engine.quantize", kind=Kind.ELEMENTWISE)
+def quantize(call: Call) -> Cost:
+    """Times the scale, and the largest magnitude for the next: 3; the transpose is a copy."""
+    return one_pass(call, flops=3 * call.tensor("x").elements)

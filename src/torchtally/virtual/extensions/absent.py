@@ -38,6 +38,9 @@ LIBRARIES = {
         Library("apex", "apex", "0.1", "FusedAdam, FusedLayerNorm, FusedRMSNorm"),
         Library("xformers", "xformers", "0.0.35", "memory-efficient attention, SwiGLU"),
         Library("deep_gemm", "deep-gemm", "2.1.1", "products in float8"),
+        Library(
+            "transformer_engine", "transformer-engine", "2.8.0", "linear layers and norms in float8"
+        ),
         Library("kernels", "kernels", "0.12.0", "FlashAttention 2 and 3 of the Hugging Face Hub"),
     )
 }
