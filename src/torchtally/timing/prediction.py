@@ -116,6 +116,10 @@ class Prediction:
         place = bisect_left(self._ticks, tick)
         return self._done_s[place - 1] if place else 0.0
 
+    def kernel_s(self, call: Call) -> float:
+        """Of the call alone, on the device."""
+        return self._time(call).kernel.seconds
+
     def _time(self, call: Call) -> CallTime:
         """A call without a time counts as zero here; the report of the run lists it."""
         try:

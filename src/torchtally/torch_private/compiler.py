@@ -54,7 +54,9 @@ MAKE_SUBCLASS = PrivateName(torch.Tensor, "_make_subclass")
 CONV_MEMORY_FORMAT = PrivateName(torch._C, "_conv_determine_backend_memory_format")
 JOINT_GRAPH_PASSES = PrivateName(compile_fx, "_recursive_joint_graph_passes")
 LAZY_INITS = (PrivateName(joint_graph, "lazy_init"), PrivateName(post_grad, "lazy_init"))
+PADDING_KEY = PrivateName(pad_mm, "should_pad_bench_key")
 CACHED_PADDING = PrivateName(pad_mm, "get_cached_should_pad")
+"""Asked with the key of a product, before it is measured with padding and without."""
 BENCHMARK = PrivateName(type(benchmarker), "benchmark_gpu")
 AVOID_DEVICE_INIT = PrivateName(fake_tensor.FakeTensorMode, "avoid_device_init")
 INIT_CONTEXT = PrivateName(fake_tensor, "init_gpu_context")
@@ -290,6 +292,20 @@ def triton_driver(driver: Any) -> Iterator[None]:
         yield
     finally:
         config._active = before
+
+
+def alignment(operand: torch.Tensor) -> int:
+    """The number of elements that inductor pads to a multiple of."""
+    return pad_mm.get_alignment_size(operand)
+
+
+def padding(size: int, to_multiple: int) -> int:
+    return pad_mm.get_padded_length(size, to_multiple)
+
+
+def is_made_padded(match: Any, operand: str) -> bool:
+    """Whether who computes this operand of a product can leave room for the padding."""
+    return pad_mm.should_exclude_padding_time(match, operand)
 
 
 def writer() -> Any:

@@ -17,6 +17,7 @@ from torchtally.errors import UsageError
 from torchtally.isolation.uploads import unpublished
 from torchtally.torch_private import releases
 from torchtally.trace import (
+    Call,
     Effect,
     EffectKind,
     Ending,
@@ -31,6 +32,7 @@ from torchtally.tracer.launchers import Launch
 from torchtally.tracer.recorder import PLACEHOLDER_LIMIT, Recorder, Timekeeper
 from torchtally.tracer.steps import StepLimit, Steps, StepsDone, ignore
 from torchtally.tracer.what_if import stand_ins, unused_changes
+from torchtally.virtual.dispatch import no_time
 from torchtally.virtual.distributed import rendezvous
 from torchtally.virtual.distributed.exchange import Exchange, Messages
 from torchtally.virtual.kernels import Dispatch
@@ -46,6 +48,7 @@ class Predictor(Timekeeper, Protocol):
     def join(self, world: World, groups: Sequence[ProcessGroup]) -> None: ...
     def sleep(self, seconds: float) -> None: ...
     def between(self, first_tick: int, end_tick: int) -> float: ...
+    def kernel_s(self, call: Call) -> float: ...
 
 
 def said_at_start() -> str:
@@ -221,6 +224,7 @@ def recording(
             memory_is_limited=memory_is_limited,
             dispatch=dispatch,
             stopwatch=None if schedule is None else schedule.between,
+            kernel_s=no_time if prediction is None else prediction.kernel_s,
             world=world,
         ) as device,
         environment(world, variables or {}),

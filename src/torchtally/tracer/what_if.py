@@ -6,6 +6,7 @@ optimizer=fused        torch.optim's fused, foreach or for-loop implementation
 compile                the model runs as torch.compile(model)
 compile=Block          every module of that class is compiled by itself
 compile=off            what the script compiles runs eagerly
+pad, pad=off           products of odd sizes that inductor may pad are all padded, or none
 
 Of DistributedDataParallel and of fully_shard, the arguments that decide how gradients and
 parameters cross the network:
@@ -29,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchtally import torch_private as private
 from torchtally.errors import UsageError
-from torchtally.virtual.compiling import eagerly
+from torchtally.virtual.compiling import eagerly, padding
 from torchtally.virtual.stand_ins import StandIn
 
 HOW = """\
@@ -40,6 +41,7 @@ Changes that can be tried:
   compile                             torch.compile(model)
   compile=CLASS                       every module of that class compiled by itself
   compile=off                         what the script compiles runs eagerly
+  pad (or pad=off)                    all products that inductor may pad are padded (or none)
   bucket_cap_mb=MIB                   another size of DistributedDataParallel's buckets
   gradient_as_bucket_view=True        gradients as views of these buckets (or False: copies)
   reshard_after_forward=False         another policy of all fully_shard (True, a number of ranks)"""
@@ -50,7 +52,8 @@ IMPLEMENTATIONS = {
     "for-loop": {"fused": False, "foreach": False},
 }
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-MODEL, OFF = "model", "off"
+MODEL, ON, OFF = "model", "on", "off"
+PADDING = {ON: True, OFF: False}
 
 
 class CallDepth(threading.local):
@@ -147,6 +150,17 @@ def run_eagerly(model: Any = None, **options: Any) -> Any:
     return eagerly(model)
 
 
+def choose_padding(native: Callable[..., Any], value: str) -> Callable[..., Any]:
+    if value not in PADDING:
+        raise UsageError(f"--what-if pad={value}: expected pad or pad=off.")
+
+    def decide(as_it_is_s: float, padded_s: float) -> bool:
+        USED.add("pad" if PADDING[value] else f"pad={OFF}")
+        return PADDING[value]
+
+    return decide
+
+
 def choose_implementation(native: Callable[..., Any], name: str) -> Callable[..., Any]:
     implementation = IMPLEMENTATIONS.get(name)
     if implementation is None:
@@ -231,6 +245,10 @@ def _call() -> tuple[Any, str]:
     return nn.Module, "__call__"
 
 
+def _padding() -> tuple[Any, str]:
+    return padding, "is_faster"
+
+
 def _optimizer() -> tuple[Any, str]:
     return Optimizer, "__init__"
 
@@ -244,8 +262,9 @@ CHANGES: dict[str, TriedChange] = {
     "autocast": TriedChange(autocast_model, _call),
     "optimizer": TriedChange(choose_implementation, _optimizer),
     "compile": TriedChange(compile_modules, _call),
+    "pad": TriedChange(choose_padding, _padding),
     "bucket_cap_mb": TriedChange(choose_bucket_size, _replicated),
     "gradient_as_bucket_view": TriedChange(choose_bucket_views, _replicated),
     "reshard_after_forward": TriedChange(choose_resharding, _fully_shard),
 }
-DEFAULTS = {"compile": MODEL}
+DEFAULTS = {"compile": MODEL, "pad": ON}

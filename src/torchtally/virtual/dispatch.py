@@ -25,7 +25,7 @@ from torchtally.memory.workspace import (
     uses_blas,
 )
 from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispatchMode, releases
-from torchtally.trace import World
+from torchtally.trace import Call, World
 from torchtally.virtual import kernels, values
 from torchtally.virtual.arguments import (
     allows_tf32,
@@ -71,6 +71,15 @@ from torchtally.virtual.value_keeper import (
     inside_backward,
 )
 from torchtally.virtual.waits import HostWait, host_wait, pins_result
+
+KernelTime = Callable[[Call], float]
+"""Predicted seconds of a call by itself, on the device."""
+
+
+def no_time(call: Call) -> float:
+    """Of a session that predicts none."""
+    return 0.0
+
 
 FORKED = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must "
@@ -124,6 +133,7 @@ class VirtualDispatch(TorchDispatchMode):
         self.target: Chip | None = None
         """The chip simulated."""
         self.nonzero_fraction = 1.0
+        self.kernel_s: KernelTime = no_time
         """Share of a mask assumed true where a shape depends on unknown values."""
         self.last_home: DeviceMemory | HostMemory | None = None
         """Where the last operator's results went: factories inside a C++ composition follow it."""

@@ -30,7 +30,7 @@ from torchtally.virtual.compiling import Compiling
 from torchtally.virtual.cuda import CudaModule
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.device_query import DeviceQuery
-from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
+from torchtally.virtual.dispatch import SPECIAL, KernelTime, VirtualDispatch, no_time
 from torchtally.virtual.distributed import (
     checkpoints,
     chunks,
@@ -136,6 +136,7 @@ def virtual_gpu(
     memory_is_limited: bool = True,
     dispatch: kernels.Dispatch = "cuda",
     stopwatch: Stopwatch | None = None,
+    kernel_s: KernelTime = no_time,
     world: World = World(),  # noqa: B008 (frozen)
 ) -> AbstractContextManager[VirtualGPU]:
     """Within, "cuda" is a simulated chip: `torch.cuda.is_available()` and all that follows.
@@ -152,6 +153,7 @@ def virtual_gpu(
             and always used for a `Chip` of the vendor "CPU".
         stopwatch: predicted seconds between two moments, each the number of operators that the
             device was given before; what `torch.cuda.Event.elapsed_time` answers from.
+        kernel_s: predicted seconds of a call, by which a compiler chooses what it would measure.
         world: the rank that the process is, of so many, one for each GPU.
 
     PYTORCH_CUDA_ALLOC_CONF sets up the allocator's model as it sets up torch's.
@@ -167,6 +169,7 @@ def virtual_gpu(
             memory_is_limited=memory_is_limited,
             dispatch=dispatch,
             stopwatch=stopwatch,
+            kernel_s=kernel_s,
             world=world,
         )
     )
@@ -181,6 +184,7 @@ def _session(
     memory_is_limited: bool,
     dispatch: kernels.Dispatch,
     stopwatch: Stopwatch | None,
+    kernel_s: KernelTime,
     world: World,
 ) -> Iterator[VirtualGPU]:
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
@@ -204,6 +208,7 @@ def _session(
             ]
             mode = VirtualDispatch(gpus, HostMemory(), listener, world)
             mode.nonzero_fraction = nonzero_fraction
+            mode.kernel_s = kernel_s
             Event.clock = EventClock(lambda: listener.clock, stopwatch, listener.stream_waited)
             stack.callback(setattr, Event, "clock", None)
             if remark := releases.untested(torch.__version__):

@@ -20,6 +20,8 @@ from torchtally.runs.probe.allocations import AllocationRecorder
 from torchtally.runs.probe.differences import Differences
 from torchtally.runs.probe.folding import Folding
 from torchtally.runs.protocol import WRITTEN, CapacityVerdict, ProbeRequest, ProbeResult
+from torchtally.timing.prediction import Prediction
+from torchtally.timing.targets import roofline
 from torchtally.trace import Ending, Storage, Trace
 from torchtally.tracer.recorder import PLACEHOLDER_LIMIT
 from torchtally.tracer.script import run
@@ -68,6 +70,7 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
                 observer=recorder,
                 nonzero_fraction=request.nonzero_fraction,
                 memory_is_limited=False,
+                kernel_s=Prediction(roofline(request.gpu)).kernel_s,
                 world=request.world,
             )
         )

@@ -39,7 +39,6 @@ class Lowering:
             *(instead_of(name, lambda: "") for name in compiler.PROGRAMS_ASKED),
             instead_of(compiler.CPP_COMPILER, lambda: "g++"),
             instead_of(compiler.PROFILE_KEY, lambda: None),
-            instead_of(compiler.CACHED_PADDING, lambda key: False),
         ]
 
     def joint_passes(self) -> Any:

@@ -16,6 +16,7 @@ from torchtally.chips import Chip
 from torchtally.virtual import own_code
 from torchtally.virtual.compiling import deferred, events, optimizers
 from torchtally.virtual.compiling.eager import EagerModule, eagerly
+from torchtally.virtual.compiling.padding import PaddingChoice
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.extensions.triton_driver import TritonDriver
 from torchtally.virtual.stand_ins import (
@@ -107,6 +108,7 @@ class Compiling:
                     *fakes.stand_ins(compiler),
                     *target.stand_ins(compiler),
                     *lowering.stand_ins(),
+                    *PaddingChoice(self.mode, compiler).stand_ins(),
                     *events.stand_ins(self.mode.observer.note, compiler),
                     *optimizers.stand_ins(compiler),
                     *self.converters(compiler),
