@@ -269,6 +269,9 @@ def settings() -> Iterator[None]:
                 # It would build a program for each set of vector instructions, to try it; what
                 # is written for the host is not built either (virtual/compiling/host.py).
                 "cpp.vec_isa_ok": False,
+                # max-autotune would time products with what follows fused into them, where the
+                # library's are not the fastest; here they are (virtual/compiling/events.py).
+                "benchmark_epilogue_fusion": False,
             }
         ),
         torch._dynamo.config.patch(quiet),

@@ -1,0 +1,47 @@
+"""mode="max-autotune" compiles, keeps the libraries' products and says so."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.traces import names, traced
+from torchtally.virtual.compiling.events import CAPTURED, CHOSEN
+
+WIDTH = 256
+
+
+class Wide(nn.Module):
+    """Products with something behind them, which templates would take in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.mix = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.down(F.gelu(self.up(x)))
+        x = x + self.mix(x.transpose(1, 2)).transpose(1, 2)
+        return torch.bmm(x, torch.bmm(x.transpose(1, 2), x))
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_graphed"), [("max-autotune-no-cudagraphs", False), ("max-autotune", True)]
+)
+def test_the_modes_that_tune_compile(mode: str, is_graphed: bool) -> None:
+    def script() -> None:
+        model = Wide().cuda()
+        run = torch.compile(model, mode=mode)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            run(torch.randn(8, 128, WIDTH, device="cuda")).float().sum().backward()
+
+    trace = traced(script)
+    notes = [note.text for note in trace.notes]
+    assert CHOSEN in notes
+    assert (CAPTURED in notes) == is_graphed
+    assert not any("eagerly" in text for text in notes)
+    ran = names(trace)
+    # up, down and the two products of tokens, before those of the backward pass.
+    assert sum(name.endswith("mm") for name in ran) > 4
+    assert any("convolution" in name for name in ran)
+    assert any("triton" in name for name in ran)
