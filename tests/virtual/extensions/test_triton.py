@@ -183,6 +183,17 @@ def test_values_that_a_kernel_may_have_changed_are_not_known_any_more(gpu):
     assert out.sum().item() == 1  # the placeholder
 
 
+def test_a_cuda_graph_launches_it_at_each_replay():
+    def step(x: Tensor, y: Tensor) -> None:
+        out, graph = torch.empty_like(x), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            add_kernel[(256,)](x, y, out, x.numel(), BLOCK_SIZE=1024)
+        for _ in range(3):
+            graph.replay()
+
+    assert len(launches(traced(step), "triton.add_kernel")) == 3
+
+
 def test_host_tensors_and_what_only_a_compiled_kernel_has_are_refused(gpu):
     x = torch.ones(4, device="cuda")
     with pytest.raises(ValueError, match="cpu tensor"):
