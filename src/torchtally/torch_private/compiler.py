@@ -101,6 +101,8 @@ STEPS_TO_GPU = PrivateName(dynamo_optimizer.OptimizerVariable, "move_step_if_cpu
 """Dynamo has an optimizer make its state, and moves the state's counters."""
 InternalError = torch._dynamo.exc.InternalTorchDynamoError
 """Dynamo failed, and not the script."""
+Restart = torch._dynamo.exc.RestartAnalysis
+"""Dynamo wants to trace the function again, knowing more."""
 INTERFACE = device_interface.CudaInterface
 INTERFACE_WORKER = device_interface.CudaInterface.Worker
 

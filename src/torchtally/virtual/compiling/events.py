@@ -78,6 +78,10 @@ def compile_or_run(note: Note, compiler: Any) -> Any:
     def compile_fx(module: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
         try:
             return native(module, inputs, *rest, **named)
+        except compiler.Restart:
+            # Dynamo traces the function again, with a number in place of a tensor that it had
+            # made of one (fx/passes/_tensorify_python_scalars.py).
+            raise
         except Exception as error:
             reason = f"{type(error).__name__}: {first_line(str(error))}"
             note(f"torch.compile: a graph{place_of(module)} ran eagerly, inductor failed: {reason}")
