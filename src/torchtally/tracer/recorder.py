@@ -303,7 +303,17 @@ class Recorder:
         return self._calls.in_graph(call) if self._compiled.is_issued_with_graph() else call
 
     def _phase_compiled(self) -> Phase:
-        return Phase.OPTIMIZER if self.is_optimizing else self._compiled.phase(self.clock)
+        if self.is_optimizing:
+            return Phase.OPTIMIZER
+        phase = self._compiled.phase(self.clock)
+        if phase is Phase.FORWARD and private.current_autograd_node() is not None:
+            # Compiled code that Python calls below the engine: a custom backward, or a
+            # recomputation.
+            _, walk = self._stacks.read(sys._getframe(FIRST_CALLER), self.modules.outer)
+            if walk.engine is not None:
+                recomputes = walk.is_recompute or builds_graph_anew(walk.engine)
+                return Phase.RECOMPUTE if recomputes else Phase.BACKWARD
+        return phase
 
     def _site_of_origin(self, origin: Origin | None) -> int:
         """Of what no line of a script has made (an optimizer's step, a random seed) that of the

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 import torchtally
+from torchtally.trace import Phase
 
 
 def names_of(function) -> list[str]:
@@ -51,3 +52,38 @@ def test_the_cost_of_a_custom_operator_can_be_declared():
     ledger = torchtally.account(trace, step="all")
     assert ledger.entries[-1].cost.flops == 28
     assert not ledger.coverage.uncounted
+
+
+def test_a_compiled_product_in_float8_within_one():
+    """As in modded-nanogpt: 64 x 32 times 32 x 16, forward, and again in its backward."""
+
+    def multiply(x: Tensor, w: Tensor) -> Tensor:
+        one = x.new_tensor(1.0, dtype=torch.float32)
+        narrow, columns = (each.to(torch.float8_e4m3fn) for each in (x, w.T.contiguous().T))
+        return torch._scaled_mm(narrow, columns, one, one, out_dtype=torch.bfloat16)
+
+    @torch.library.custom_op("tally_tests::float8", mutates_args=())
+    def float8(x: Tensor, w: Tensor) -> Tensor:
+        return torch.compile(multiply)(x, w)
+
+    float8.register_fake(lambda x, w: x @ w)
+    float8.register_autograd(
+        lambda ctx, grad: (float8(ctx.x, ctx.w) @ ctx.w.T, None), setup_context=keep
+    )
+
+    def run() -> None:
+        x = torch.randn(64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        w = torch.randn(32, 16, device="cuda", dtype=torch.bfloat16)
+        float8(x, w).sum().backward()
+
+    ledger = torchtally.account(torchtally.run(run, gpu="H100-SXM"), step="all")
+    products = [
+        (entry.op.phase, entry.cost.flops)
+        for entry in ledger.entries
+        if entry.call.name == "aten._scaled_mm"
+    ]
+    assert products == [(phase, 2 * 64 * 32 * 16) for phase in (Phase.FORWARD, Phase.BACKWARD)]
+
+
+def keep(ctx, inputs, output) -> None:
+    ctx.x, ctx.w = inputs
