@@ -258,9 +258,30 @@ def convolution(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     torch's shape function leaves every result contiguous.
     """
     out: Tensor = aten.convolution.default(x, weight, *rest)
-    if x.dtype is torch.float64 or not (channels_are_last(x) or channels_are_last(weight)):
+    if not computes_channels_last(x, weight):
         return out
     return torch.empty_like(out, memory_format=CHANNELS_LAST[out.dim()])
+
+
+@shape_of(aten.convolution_backward.default)
+def convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> Any:
+    """In the layout of the forward pass, to which the gradient is brought (native/Convolution.cpp).
+
+    The shape function of torch 2.11 asks the gradient's instead.
+    """
+    results = aten.convolution_backward.default(gradient, x, weight, *rest)
+    if x.dim() not in CHANNELS_LAST:
+        return results
+    is_last = computes_channels_last(x, weight)
+    layout = CHANNELS_LAST[x.dim()] if is_last else torch.contiguous_format
+    *of_operands, of_bias = results
+    return *(each if each is None else torch.empty_like(each, memory_format=layout)
+             for each in of_operands), of_bias  # fmt: skip
+
+
+def computes_channels_last(x: Tensor, weight: Tensor) -> bool:
+    """cuDNN's rule."""
+    return x.dtype is not torch.float64 and (channels_are_last(x) or channels_are_last(weight))
 
 
 def channels_are_last(tensor: Tensor) -> bool:

@@ -24,9 +24,7 @@ RELEASES = ("2.13.0", "2.11.0")
 Facts = dict[str, Any]
 
 read = cache(corpus.read)
-MISSING = {("2.11.0", "gpt2, flash")}
-"""Not recorded on that release."""
-ALL = [each for each in product(RELEASES, CASES) if each not in MISSING]
+ALL = list(product(RELEASES, CASES))
 EACH = pytest.mark.parametrize(("release", "name"), ALL, ids=[" ".join(each) for each in ALL])
 GRAPHED = [name for name in CASES if "reduce-overhead" in name]
 
@@ -109,8 +107,7 @@ def test_what_each_case_is_there_for_has_happened(release: str) -> None:
         return {launch[0] for launch in facts_of(release, name)["launches"]}
 
     assert "aten._scaled_dot_product_efficient_attention.default" in launched("gpt2")
-    if (release, "gpt2, flash") not in MISSING:
-        assert "aten._scaled_dot_product_flash_attention.default" in launched("gpt2, flash")
+    assert "aten._scaled_dot_product_flash_attention.default" in launched("gpt2, flash")
     assert "extern_kernels.bmm" in launched("gpt2, attention by hand")
     assert "extern_kernels.convolution" in launched("resnet50")
     assert any("flex_attention" in kernel for kernel in launched("flex_attention"))

@@ -10,7 +10,7 @@ import torch
 from torch.library import Library
 
 from torchtally.virtual import autocast, kernels
-from torchtally.virtual.shapes import CHANNELS_LAST, channels_are_last
+from torchtally.virtual.shapes import CHANNELS_LAST, computes_channels_last
 from torchtally.virtual.stand_ins import StandIn, instead_of
 
 GPU = torch.device("cuda", 0)
@@ -102,10 +102,7 @@ def decomposes(compiler: Any, native: Any) -> Any:
 
 def convolution_format(x: Any, weight: Any, backend: Any) -> torch.memory_format:
     """cuDNN's rule. C++ would choose by the device, which it takes for meta."""
-    is_last = channels_are_last(x) or channels_are_last(weight)
-    if x.dtype is torch.float64 or not is_last:
-        return torch.contiguous_format
-    return CHANNELS_LAST[x.dim()]
+    return CHANNELS_LAST[x.dim()] if computes_channels_last(x, weight) else torch.contiguous_format
 
 
 def register() -> list[Library]:
