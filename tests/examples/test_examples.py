@@ -3,7 +3,6 @@
 import ast
 import json
 import subprocess
-import sys
 from math import log
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,19 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SCRIPTS = ("train_gpt.py", "train_llama_hf.py", "train_fsdp.py")
 
 
+PYTHON = """
+import runpy, sys
+from pathlib import Path
+del sys.argv[0]
+sys.path[0] = str(Path(sys.argv[0]).parent)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def python(folder: Path, *arguments: object) -> str:
-    """What a Python program prints; whatever it says on stderr is shown when it fails."""
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    """What a Python script prints; whatever it says on stderr is shown when it fails."""
+    command = warm(PYTHON, *map(str, arguments))
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
