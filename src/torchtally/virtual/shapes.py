@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchtally import torch_private as private
+from torchtally.memory.workspace import convolutions
 from torchtally.torch_private import OpOverload
 
 aten = torch.ops.aten
@@ -285,16 +286,8 @@ def computes_channels_last(x: Tensor, weight: Tensor) -> bool:
 
 
 def channels_are_last(tensor: Tensor) -> bool:
-    """By its strides, and contiguous where they leave it open (c10/core/MemoryFormat.h)."""
-    shape, stride = tensor.shape, tensor.stride()
-    if tensor.dim() not in CHANNELS_LAST or stride[1] == 0 or 0 in shape:
-        return False
-    least = 0
-    for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
-        if stride[dim] < least or (dim == 0 and least == stride[1]):
-            return False
-        least = stride[dim] * shape[dim]
-    return True
+    strides = tensor.stride()
+    return tensor.dim() in CHANNELS_LAST and convolutions.channels_are_last(tensor.shape, strides)
 
 
 # Fake quantisation: the result, and where it was not clamped.
@@ -405,13 +398,3 @@ def lstsq(a: Tensor, b: Tensor, rcond: Any = None, *, driver: str | None = None)
     solution = solution if is_vector else solution.mT
     residuals = a.new_empty((*lead, *sides) if M > N else (0,))
     return solution, residuals, a.new_empty(0, dtype=torch.int64), a.new_empty(0)
-
-
-@shape_of(aten._scaled_mm.out)
-def scaled_product_into(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
-    scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None,
-    use_fast_accum: bool = False, *, out: Tensor,
-) -> Tensor:  # fmt: skip
-    """What compiled code calls, with a result that it has memory for."""
-    return out
