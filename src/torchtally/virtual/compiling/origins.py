@@ -39,12 +39,16 @@ def origin_of(node: Any) -> Origin:
 
 
 def is_of_forward(meta: dict[str, Any]) -> bool:
-    """A node of the backward pass has its modules by another name. One that is written in place of
-    another, of the backward of an `autograd.Function` that Dynamo traced, keeps neither that nor
-    its tags (torch/_inductor/fx_passes/reinplace.py).
+    """By the partitioner's tag, which most nodes of the backward pass keep; else by their modules,
+    which a node of the backward pass has by another name. One that is written in place of another,
+    of the backward of an `autograd.Function` that Dynamo traced, keeps neither that nor its tags
+    (torch/_inductor/fx_passes/reinplace.py).
     """
+    tag = meta.get("partitioner_tag")
+    if tag is not None:
+        return str(tag).endswith("forward")
     functions = meta.get("source_fn_stack") or [("", None)]
-    if functions[0][0] == "autograd.function" and not meta.keys() & {"seq_nr", "partitioner_tag"}:
+    if functions[0][0] == "autograd.function" and "seq_nr" not in meta:
         return False
     return bool(meta.get("nn_module_stack")) or not meta.get("autograd_backward")
 
