@@ -91,7 +91,8 @@ COMPILING = {
     "torch.compile": """
         torch._C._dispatch_has_kernel_for_dispatch_key torch._C._len_torch_dispatch_stack
         torch._dynamo.config.patch torch._dynamo.eval_frame.skip_code
-        torch._dynamo.exc.InternalTorchDynamoError torch._dynamo.reset
+        torch._dynamo.exc.InternalTorchDynamoError torch._dynamo.exc.RestartAnalysis
+        torch._dynamo.reset
         torch._dynamo.substitute_in_graph torch._from_functional_tensor
         torch._guards.TracingContext.extract_stack""",
 }

@@ -398,3 +398,13 @@ def lstsq(a: Tensor, b: Tensor, rcond: Any = None, *, driver: str | None = None)
     solution = solution if is_vector else solution.mT
     residuals = a.new_empty((*lead, *sides) if M > N else (0,))
     return solution, residuals, a.new_empty(0, dtype=torch.int64), a.new_empty(0)
+
+
+@shape_of(aten._scaled_mm.out)
+def scaled_product_into(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False, *, out: Tensor,
+) -> Tensor:  # fmt: skip
+    """What compiled code calls, with a result that it has memory for."""
+    return out
