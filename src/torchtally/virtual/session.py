@@ -294,7 +294,7 @@ def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
             [
                 *dtensor.stand_ins(mode),
                 *reductions.stand_ins(),
-                *objects.stand_ins(),
+                *objects.stand_ins(mode.groups.simulates),
                 *coalescing.stand_ins(mode),
                 *checkpoints.stand_ins(),
                 *symmetric.stand_ins(),

@@ -2,8 +2,8 @@
 
 import builtins
 import functools
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -13,6 +13,7 @@ from torch import nn
 
 from torchtally import torch_private as private
 from torchtally.chips import Chip
+from torchtally.errors import UnsupportedError
 from torchtally.virtual import own_code
 from torchtally.virtual.compiling import deferred, events, optimizers
 from torchtally.virtual.compiling.eager import EagerModule, eagerly
@@ -39,12 +40,16 @@ class Compiling:
     def __init__(self, mode: VirtualDispatch, chip: Chip, stack: ExitStack) -> None:
         self.mode, self.chip, self.stack = mode, chip, stack
         self._native = torch.compile
+        self._native_export = torch.export.export
         self._compiler: Any = None
         """Imported by the first script that compiles."""
+        self.quiet: list[StandIn] = []
+        """The natives of `QUIET`, in place again while the compiler works."""
 
     def stand_ins(self) -> list[StandIn]:
         return [
             StandIn(torch, "compile", self.compile),
+            StandIn(torch.export, "export", self.export),
             # It would import the compiler, which builds without CUDA do not have whole.
             StandIn(torch.compiler, "cudagraph_mark_step_begin", lambda: None),
             *deferred.dynamo_stand_ins(),
@@ -64,6 +69,14 @@ class Compiling:
         if isinstance(model, nn.Module):
             return compiled
         return optimizers.telling(compiled, self._compiler)
+
+    def export(self, module: Any, *args: Any, **options: Any) -> Any:
+        """`torch.export.export`, which traces a module by fake tensors, as compiling does."""
+        reason = self.reason_for_eager(module, INDUCTOR)
+        if reason:
+            raise UnsupportedError(f"torch.export traces as torch.compile does, and {reason}")
+        with self.outside():
+            return self._native_export(module, *args, **options)
 
     def reason_for_eager(self, model: Any, backend: Any) -> str:
         """Why it cannot compile here; "" where it can."""
@@ -102,6 +115,10 @@ class Compiling:
         for library in fakes.register():
             self.stack.callback(private.destroy, library)
         lowering = Lowering(self.mode, compiler)
+        self.quiet = [
+            *(instead_of(name, native_of(*name)) for name in QUIET),
+            StandIn(torch.accelerator, "is_available", lambda: False),
+        ]
         self.stack.enter_context(
             apply(
                 [
@@ -120,16 +137,14 @@ class Compiling:
         return compiler
 
     def converters(self, compiler: Any) -> Sequence[StandIn]:
-        """While it compiles, modules, methods of tensors and flex_attention are called as torch
-        calls them, no operator is recorded, and no accelerator is looked for.
-        """
+        """Code is converted, and graphs are compiled, outside of the session."""
 
         def without_session(native: Callable[..., Any]) -> Callable[..., Any]:
             def convert(*args: Any, **options: Any) -> Any:
                 if not compiler.has_modes():
                     return native(*args, **options)
                 try:
-                    with compiler.without_modes(), native_methods(torch.Tensor), apply(quiet):
+                    with self.outside():
                         return native(*args, **options)
                 except compiler.InternalError as error:
                     why = events.first_line(str(error))
@@ -139,21 +154,29 @@ class Compiling:
 
             return convert
 
-        natives = (
-            private.PrivateName(nn.Module, "__call__"),
-            private.PrivateName(private.FlexAttention, "__call__"),
-            private.RUNS_UNCOMPILED,
-        )
-        quiet = [
-            *(instead_of(name, native_of(*name)) for name in natives),
-            # It imports within functions, a million times.
-            StandIn(builtins, "__import__", native_of(builtins, "__import__")),
-            StandIn(torch.accelerator, "is_available", lambda: False),
-        ]
         return [
             instead_of(name, without_session(getattr(*name)))
             for name in (*compiler.CONVERTERS, compiler.COMPILE_GRAPH)
         ]
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """A context in which the compiler works: modules, methods of tensors and flex_attention are
+        called as torch calls them, no operator is recorded, and no accelerator is looked for.
+        """
+        compiler = self._compiler
+        with compiler.without_modes(), native_methods(torch.Tensor), apply(self.quiet):
+            yield
+
+
+QUIET = (
+    private.PrivateName(nn.Module, "__call__"),
+    private.PrivateName(private.FlexAttention, "__call__"),
+    private.RUNS_UNCOMPILED,
+    # It imports within functions, a million times.
+    private.PrivateName(builtins, "__import__"),
+)
+"""Stand-ins that the compiler does not meet."""
 
 
 def is_eager(backend: Any) -> bool:

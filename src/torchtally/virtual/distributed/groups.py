@@ -93,6 +93,10 @@ class ProcessGroups:
             self.groups.append(ProcessGroup(name, str(group.group_desc), ranks))
         return number
 
+    def simulates(self, rank: int) -> bool:
+        """Whether a rank runs at the same time as this one, or can be made to."""
+        return self.messages is not None and self.messages.exchange.simulates(rank)
+
     def is_nccl(self, backend: Any) -> bool:
         """Whether a backend stands for NCCL's."""
         return self._nccl is not None and isinstance(backend, self._nccl)

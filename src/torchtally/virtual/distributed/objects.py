@@ -2,6 +2,7 @@
 
 A receiver learns the size of an object first, which only the sender knows. So this rank takes the
 sender's part: what it has in the list that it gave is what it is told, and the bytes are its own.
+Objects for this rank alone, shapes of a pipeline's stages, come from a rank that is simulated, too.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from torchtally import torch_private as private
+from torchtally.errors import UnsupportedError
 from torchtally.virtual.stand_ins import StandIn
 
 
@@ -38,9 +40,34 @@ def scatter_object_list(native: Callable[..., Any]) -> Callable[..., Any]:
     return scatter
 
 
-def stand_ins() -> list[StandIn]:
+def from_simulated(native: Callable[..., Any], simulates: Callable[[int], bool]) -> Any:
+    """`recv_object_list`; raises UnsupportedError where the sender is not simulated."""
+
+    def recv_object_list(
+        object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None,
+        group_src: int | None = None, *args: Any, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        source = src
+        if group_src is not None:
+            whole: Any = dist.group.WORLD
+            source = dist.get_global_rank(group or whole, group_src)
+        if source is not None and not simulates(source):
+            rank = dist.get_rank()
+            raise UnsupportedError(
+                f"rank {rank} receives Python objects (the shapes of a pipeline's stages?) from "
+                f"rank {source}, which is not simulated: name both, `--rank {rank},{source}`, or "
+                "leave --rank out, and the ranks that send to each other run together."
+            )
+        return native(object_list, src, group, device, group_src, *args, **kwargs)
+
+    return recv_object_list
+
+
+def stand_ins(simulates: Callable[[int], bool]) -> list[StandIn]:
+    """`simulates` tells whether another rank is there, or can be."""
     module: Any = private.distributed_module()
     functions = {
+        "recv_object_list": from_simulated(module.recv_object_list, simulates),
         "broadcast_object_list": as_sender(module.broadcast_object_list),
         "scatter_object_list": scatter_object_list(module.scatter_object_list),
     }
