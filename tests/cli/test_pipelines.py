@@ -16,33 +16,6 @@ from torchtally.trace.peers import load_peers
 from torchtally.views.tracks import tracks_of
 
 PIPELINE = """\
-import os
-import torch
-import torch.distributed as dist
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-
-dist.init_process_group("nccl")
-rank, size = dist.get_rank(), dist.get_world_size()
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-torch.cuda.set_device(device)
-WIDTH = 2048
-layers = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)))
-layers.to(device)
-stage = PipelineStage(layers, rank, size, device)
-schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=lambda out, target: (out - target).sum())
-optimizer = torch.optim.SGD(layers.parameters())
-for step in range(3):
-    batch = torch.ones(4 * 4096, WIDTH, device=device)
-    if rank == 0:
-        schedule.step(batch)
-    elif rank == size - 1:
-        schedule.step(target=batch, losses=[])
-    else:
-        schedule.step()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-EQUAL_STAGES = """\
 import sys
 import torch
 import torch.distributed as dist
@@ -118,40 +91,29 @@ def rows_by_rank(run: Run, cwd: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_an_unmodified_pipeline_runs_and_waits(tmp_path: Path) -> None:
-    """Its stages are found, and bubbles are the closed form's."""
-    stages = 3
-    run = run_of(PIPELINE, tmp_path, gpus=stages)
-    assert run.code == 0, run.stderr
-    assert run.trace.peers == tuple(range(1, stages))
-    rows = rows_by_rank(run, tmp_path)
-    assert [row["rank"] for row in rows] == [str(rank) for rank in range(stages)]
-    steps = [row["step_s"] for row in rows]
-    assert steps == pytest.approx([steps[0]] * stages, rel=0.02)
-    bubble = (stages - 1) / (4 + stages - 1)
-    # Of equal stages: the first has no gradient of its input to compute, the last one a loss.
-    assert rows[-1]["waiting_s"] / rows[-1]["step_s"] == pytest.approx(bubble, rel=0.15)
-    for row in rows:
-        parts = ("compute_s", "exposed_s", "waiting_s", "idle_s")
-        assert sum(row[part] for part in parts) == pytest.approx(row["step_s"])
-    assert "for other ranks" in run.stderr
-    check_timeline(run, stages)
-
-
 @pytest.mark.parametrize(
     ("schedule", "ranks", "batches", "stages"),
-    [("Schedule1F1B", 3, 8, 1), ("ScheduleGPipe", 3, 8, 1), ("ScheduleInterleaved1F1B", 2, 8, 2)],
+    [("Schedule1F1B", 3, 8, 1), ("ScheduleGPipe", 2, 8, 1), ("ScheduleInterleaved1F1B", 2, 8, 2)],
 )
-def test_bubbles_of_equal_stages_are_those_of_the_closed_form(
+def test_an_unmodified_pipeline_waits_as_the_closed_form_says(
     schedule: str, ranks: int, batches: int, stages: int, tmp_path: Path
 ) -> None:
-    """Of stages whose messages take 0.3 % of the step, and that step no parameters."""
+    """Of equal stages whose messages take 0.3 % of the step, and that step no parameters."""
     arguments = (schedule, str(batches), str(stages))
-    run = run_of(EQUAL_STAGES, tmp_path, gpus=ranks, arguments=arguments)
+    run = run_of(PIPELINE, tmp_path, gpus=ranks, arguments=arguments)
     assert run.code == 0, run.stderr
+    assert run.trace.peers == tuple(range(1, ranks))
+    assert "for other ranks" in run.stderr
+    rows = rows_by_rank(run, tmp_path)
+    assert [row["rank"] for row in rows] == [str(rank) for rank in range(ranks)]
     bubble = (ranks - 1) / (stages * batches + ranks - 1)
-    for row in rows_by_rank(run, tmp_path):
+    for row in rows:
         assert row["waiting_s"] / row["step_s"] == pytest.approx(bubble, rel=0.01)
+        assert row["step_s"] == pytest.approx(rows[0]["step_s"], rel=0.001)
+        parts = ("compute_s", "exposed_s", "waiting_s", "idle_s")
+        assert sum(row[part] for part in parts) == pytest.approx(row["step_s"])
+    if ranks == 3:
+        check_timeline(run, ranks)
 
 
 def check_timeline(run: Run, stages: int) -> None:
@@ -177,6 +139,12 @@ def test_a_stage_that_fails_is_shown(tmp_path: Path) -> None:
     assert run.code == 1
     assert "rank 1, which has ended without sending it" in run.stderr
     assert "the second stage has no data" in run.stderr
+
+
+def test_a_stage_alone_is_told_to_name_the_others(tmp_path: Path) -> None:
+    run = run_of(PIPELINE, tmp_path, "--rank", "1", arguments=("Schedule1F1B", "2", "1"))
+    assert run.code == 1
+    assert "from rank 0, which is not simulated: name both, `--rank 1,0`" in run.stderr
 
 
 def test_ranks_by_number(tmp_path: Path) -> None:
