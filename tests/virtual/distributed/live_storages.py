@@ -35,7 +35,7 @@ class LiveStorages(TorchDispatchMode):
         for value in tree_iter((args, kwargs, result)):
             if isinstance(value, torch.Tensor) and not hasattr(value, "__tensor_flatten__"):
                 self._see(value.untyped_storage())
-            elif isinstance(value, torch.ScriptObject) and "Work" in str(value._type()):
+            elif is_work_of_a_collective(func, value):
                 dist.Work.unbox(value).wait()  # gloo's threads let go of tensors when they are done
         if self._most_bytes > self.peak_bytes:
             self.peak_bytes = max(self.peak_bytes, self._live_bytes())
@@ -61,6 +61,12 @@ class LiveStorages(TorchDispatchMode):
                 del self._live[key]
         self._most_bytes = sum(size for _, size in self._live.values())
         return self._most_bytes
+
+
+def is_work_of_a_collective(func: Any, value: Any) -> bool:
+    """Of no message, which others may have to send first."""
+    is_work = isinstance(value, torch.ScriptObject) and "Work" in str(value._type())
+    return is_work and not func.name().startswith(("c10d::send", "c10d::recv"))
 
 
 SMALL_BYTES = 16

@@ -36,8 +36,9 @@ def stand_ins(mode: VirtualDispatch) -> list[StandIn]:
             if stream is not None:
                 mode.observer.stream_waited(current_stream_number(), stream, until)
 
-        work = VirtualWork([], wait)
-        groups.works.append(work)
+        tensors, groups.coalesced = groups.coalesced, []
+        work = VirtualWork(tensors, wait, is_blocking=stream is None)
+        groups.begin(work)
         return work
 
     return [

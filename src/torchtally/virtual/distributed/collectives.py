@@ -243,15 +243,18 @@ def run(mode: VirtualDispatch, call: Invocation, name: str) -> Any:
     tensors = tensors_in([returned] if isinstance(returned, Tensor) else returned)
     if returned is None:
         tensors = call.inputs
+    if mode.groups.coalescing is not None:
+        mode.groups.coalesced += call.inputs
 
     stream = call.stream if is_on_device and not is_blocking(call) else None
     arrive = exchange_message(mode, call, name, group)
     work = VirtualWork(
         tensors,
         waiting(mode, stream, tick + 1, arrive),
-        on_future=lambda: mode.groups.promise(work.result(), stream, tick + 1),
+        on_future=lambda tensors: mode.groups.promise(tensors, stream, tick + 1),
+        is_blocking=stream is None or mode.groups.coalescing is not None,
     )
-    mode.groups.works.append(work)
+    mode.groups.begin(work)
     if name == "monitored_barrier_":
         return None
     return work.boxed() if returned is None else (returned, work.boxed())

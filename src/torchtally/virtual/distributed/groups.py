@@ -6,6 +6,7 @@ own. Only what it calls to make a backend is replaced.
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from sys import getrefcount
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,12 +17,16 @@ from torchtally.trace import ProcessGroup, World
 from torchtally.virtual.distributed.exchange import Messages
 from torchtally.virtual.distributed.rendezvous import rendezvous_at
 from torchtally.virtual.distributed.stores import store_of
-from torchtally.virtual.distributed.work import do_nothing
+from torchtally.virtual.distributed.work import VirtualWork, do_nothing
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import virtual_of
 
 NCCL_TIMEOUT = timedelta(minutes=10)
 """torch's default, which a build without NCCL does not know (torch/distributed/constants.py)."""
+
+
+OURS = 4
+"""References to a work that nobody else has: two lists, a loop, and the question itself."""
 
 
 class BackendType(type):
@@ -70,12 +75,16 @@ class ProcessGroups:
         self.groups: list[ProcessGroup] = []
         self._numbers: dict[str, int] = {}
         self._nccl: BackendType | None = None
-        self.works: list[Any] = []
+        self.works: list[VirtualWork] = []
         """What collectives returned: C++ calls their methods, and does not keep the objects."""
+        self._holding: list[VirtualWork] = []
+        """Of these, those that still hold tensors."""
         self.messages: Messages | None = None
         """To and from other ranks that are simulated at the same time."""
         self.arrivals: list[Callable[[], None]] = []
         """Of messages that are being issued together: what takes each over."""
+        self.coalesced: list[Any] = []
+        """The tensors of collectives that are being issued together."""
         self.coalescing: int | None = None
         """The first tick of the collectives that are being issued together."""
         self.promised: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
@@ -100,6 +109,16 @@ class ProcessGroups:
     def is_nccl(self, backend: Any) -> bool:
         """Whether a backend stands for NCCL's."""
         return self._nccl is not None and isinstance(backend, self._nccl)
+
+    def begin(self, work: VirtualWork) -> None:
+        """A collective is under way; those of which the script has let go have ended."""
+        for other in self._holding:
+            if getrefcount(other) == OURS:
+                other.let_go()
+        self._holding = [other for other in self._holding if other.holds]
+        self.works.append(work)
+        if work.holds:
+            self._holding.append(work)
 
     def promise(self, tensors: Iterable[Any], stream: int | None, until: int) -> None:
         """Who next uses these tensors waits for the collective, at the latest."""
