@@ -742,6 +742,13 @@ def test_a_group_without_a_network():
     private.forget_process_groups()
 
 
+def test_shardings_are_forgotten():
+    from torch.distributed.tensor import debug
+
+    private.forget_shardings()
+    assert debug._get_python_sharding_prop_cache_info().currsize == 0
+
+
 def test_where_dtensor_finds_shapes_and_draws():
     collectives = private.functional_collectives()
     assert hasattr(collectives, private.WRAP_FUNCTIONAL)

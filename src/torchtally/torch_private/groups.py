@@ -26,6 +26,20 @@ def forget_process_groups() -> None:
         torch.distributed.destroy_process_group()
     if getattr(sys.excepthook, "__name__", "") == "_distributed_excepthook":
         sys.excepthook = sys.__excepthook__
+    if "torch.distributed.tensor" in sys.modules:
+        forget_shardings()
+
+
+def forget_shardings() -> None:
+    """What DTensor has found out: it knows meshes by their shapes, and keeps them with their
+    groups, which end with the run.
+    """
+    import torch.distributed.tensor._redistribute as module
+    import torch.distributed.tensor.debug as debug
+
+    debug._clear_sharding_prop_cache()
+    module.clear_redistribute_planner_cache()
+    module._gen_transform_infos.cache_clear()
 
 
 def group_names() -> dict[str, PrivateName]:

@@ -424,7 +424,7 @@ class Recorder:
             return (Phase.RECOMPUTE if recomputes else Phase.BACKWARD), site
         # AccumulateGrad has no forward operator: it belongs to the module of its leaf.
         if node is not None and private.sequence_number(node) == private.ACCUMULATE_GRAD_SEQUENCE:
-            return Phase.BACKWARD, self._accumulation(node, walk, invocation.inputs, outputs)
+            return Phase.BACKWARD, self._accumulation(node, walk, invocation, outputs)
         site = self._backward_site(node, walk)
         # `create_graph`: the nodes made now belong where the first backward's do.
         if torch.is_grad_enabled():
@@ -493,7 +493,7 @@ class Recorder:
         return self._site(place, self._stacks.read(frame)[0])
 
     def _accumulation(
-        self, node: Any, walk: Walk, inputs: list[Tensor], outputs: Sequence[Tensor]
+        self, node: Any, walk: Walk, invocation: Invocation, outputs: Sequence[Tensor]
     ) -> int:
         """The site of a gradient's accumulation: its leaf's module. Marks leaf and gradient."""
         # Any other leaf may be an input that requires grad (checkpointing wants one) and is a
@@ -503,7 +503,11 @@ class Recorder:
         if is_parameter and not self._is_gathered(node.variable):
             self.mark_trained(node.variable)
         if is_parameter or not is_nested(walk.engine):
-            for tensor in (*inputs[:1], *outputs):
+            gradient = node.variable.grad
+            tensors = [*invocation.inputs[:1], *outputs]
+            if gradient is not None:  # hooks run here, too: DDP's fills buckets and reduces them
+                tensors = [gradient]
+            for tensor in tensors:
                 self.mark(tensor, Role.GRADIENT)
         virtual = virtual_of(node.variable)
         name = self._names.get(virtual.number, "") if virtual is not None else ""
