@@ -23,7 +23,7 @@ import torch._dynamo.variables.optimizer as dynamo_optimizer
 import torch._inductor.compile_fx as compile_fx
 import torch._inductor.config as inductor_config
 import torch._inductor.cpp_builder as cpp_builder
-import torch._inductor.cudagraph_trees
+import torch._inductor.cudagraph_trees as cudagraph_trees
 import torch._inductor.fx_passes.joint_graph as joint_graph
 import torch._inductor.fx_passes.pad_mm as pad_mm
 import torch._inductor.fx_passes.post_grad as post_grad
@@ -78,6 +78,31 @@ CAPTURES = (
     PrivateName(output_code, "cudagraph_partition_post_compile"),
 )
 """What makes a CUDA graph of a compiled one (`mode="reduce-overhead"`)."""
+CAPTURE_SKIPS = tuple(
+    PrivateName(module, "log_cudagraph_skip_and_bump_counter")
+    for module in (output_code, cudagraph_trees, compile_fx)
+)
+TREE_CALLS = {
+    name: PrivateName(torch._C, private_name)
+    for name, private_name in {
+        "begin_in_thread": "_cuda_beginAllocateCurrentThreadToPool",
+        "end": "_cuda_endAllocateToPool",
+        "release": "_cuda_releasePool",
+        "get_state": "_cuda_getCheckpointState",
+        "set_state": "_cuda_setCheckpointPoolState",
+        "check_live": "_cuda_checkPoolLiveAllocations",
+        "new_storage": "_construct_storage_from_data_pointer",
+        "new_tensor": "_construct_CUDA_Tensor_From_Storage_And_Metadata",
+        "free": "_free_And_Remove_DeleterFn",
+        "are_at": "_tensors_data_ptrs_at_indices_equal",
+        "set_tensor_error": "_set_storage_access_error_msg",
+        "set_storage_error": "_set_storage_data_ptr_access_error_msg",
+        "owns": "_has_Standard_Deleter",
+        "get_conv_cache": "_cuda_get_conv_benchmark_empty_cache",
+        "set_conv_cache": "_cudnn_set_conv_benchmark_empty_cache",
+    }.items()
+}
+"""What trees of CUDA graphs ask C++ for (torch/csrc/cuda/Module.cpp)."""
 CHOICES = PrivateName(select_algorithm.AlgorithmSelectorCache, "benchmark_choices")
 EXTERN_CHOICE = select_algorithm.ExternKernelCaller
 PROGRAMS_ASKED = (
@@ -244,6 +269,22 @@ def left_alone() -> Any:
 def reset() -> None:
     """Forget all that was compiled."""
     torch._dynamo.reset()
+
+
+def reset_graphs() -> None:
+    """Forget all CUDA graphs."""
+    cudagraph_trees.reset_cudagraph_trees()
+
+
+def begin_step() -> None:
+    """What follows belongs to another iteration, as the script says."""
+    cudagraph_trees.mark_step_begin()
+
+
+def storage_of(reference: int) -> Any:
+    """The storage of a weak reference to one that lives."""
+    storages: Any = torch.UntypedStorage
+    return storages._new_with_weak_ptr(reference)
 
 
 def place_of_break(error: Any) -> tuple[str, int] | None:

@@ -22,6 +22,9 @@ class Release(NamedTuple):
     `TORCH_CUBLASLT_UNIFIED_WORKSPACE=1` makes it do (ATen/cuda/CUDABlas.cpp)."""
     fuses_attention_of_3d: bool
     """`scaled_dot_product_attention` of three dimensions takes a batch of one."""
+    seeds_each_graph: bool
+    """A CUDA graph has a random seed and an offset of its own; else all of a generator share one
+    pair, made on the stream of the first capture (ATen/cuda/CUDAGeneratorImpl.cpp)."""
     differences: tuple[str, ...]
     """From the reference, where the same script has other operators; said at the start of a run."""
 
@@ -30,16 +33,16 @@ class Release(NamedTuple):
         return "{}.{}".format(*self.version)
 
 
-REFERENCE = Release((2, 13), "13.0", 92000, (2, 29, 7), False, False, ())
+REFERENCE = Release((2, 13), "13.0", 92000, (2, 29, 7), False, False, True, ())
 """What tally is developed with, and what the documents show."""
 RELEASES = (
     Release(
-        (2, 11), "13.0", 91900, (2, 28, 9), True, False,
+        (2, 11), "13.0", 91900, (2, 28, 9), True, False, False,
         ("autocast leaves rms_norm in its own dtype",),
     ),
     REFERENCE,
     Release(
-        (2, 15), "13.2", 92600, (2, 30, 7), False, True,
+        (2, 15), "13.2", 92600, (2, 30, 7), False, True, True,
         (
             "attention of three dimensions takes the fused kernels",
             "x[i] = number fills in place of copying a tensor of it",

@@ -46,6 +46,8 @@ class Storage(Record, frozen=True):
     """A parameter that requires grad, or that is updated by hand; the others are frozen."""
     whole_elements: Count = 0
     """Of a rank's shard: elements of the whole parameter; 0 where it is whole."""
+    pool: int = 0
+    """The private pool of CUDA graphs that its block is from; 0: none."""
 
     @property
     def bytes(self) -> int:

@@ -48,8 +48,6 @@ class CompiledRuns:
     def __init__(self, modules: Modules) -> None:
         self._modules = modules
         self._launched: Launched | None = None
-        self._is_issued = False
-        """The CUDA graph that runs."""
         self._start = 0
         """Tick at which the forward graph began that ran last."""
         self._ended: dict[int, tuple[int, int, Run]] = {}
@@ -63,6 +61,10 @@ class CompiledRuns:
     @property
     def is_running(self) -> bool:
         return self._launched is not None
+
+    @property
+    def graph(self) -> LoweredGraph:
+        return self._running.graph
 
     @property
     def node(self) -> LoweredNode:
@@ -85,12 +87,15 @@ class CompiledRuns:
         return self._begin_graph(graph, tick) if is_new else range(0)
 
     def _begin_graph(self, graph: LoweredGraph, tick: int) -> range:
-        self._is_issued = False
         if not graph.is_backward:
             place = self._modules.place
             self._runs[id(graph)] = Run(self._roots.setdefault(id(graph), place), place)
             self._start = tick
             return range(0)
+        return self._differentiated_by(graph)
+
+    def _differentiated_by(self, graph: LoweredGraph) -> range:
+        """Ticks of the forward graph of a backward one that runs."""
         autograd_node = private.current_autograd_node()
         if autograd_node is None:
             return range(0)
@@ -99,12 +104,14 @@ class CompiledRuns:
         self._runs[id(graph)] = run
         return range(first, end)
 
-    def is_issued_with_graph(self) -> bool:
-        """The host issues a CUDA graph as a whole, with its first operator: is this a later one?"""
-        if self._launched is None or not self._launched.graph.is_captured:
-            return False
-        before, self._is_issued = self._is_issued, True
-        return before
+    def replayed(self, graph: LoweredGraph, tick: int, launches: int) -> range:
+        """A CUDA graph runs what it captured of a graph. Returns ticks as `begin` does."""
+        if graph.is_backward:
+            return self._differentiated_by(graph)
+        number = private.next_sequence_number() - 1
+        start, _, run = self._ended.get(number, (tick, 0, self._runs.get(id(graph), NO_RUN)))
+        self._ended[number] = start, tick + launches, run
+        return range(0)
 
     def phase(self, tick: int) -> Phase:
         graph, origin = self._running.graph, self.node.main

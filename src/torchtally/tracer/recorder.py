@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +82,15 @@ FIRST_CALLER = 3
 """Frames of ours between a reader of the stack here and the operator's caller."""
 
 
+class Placed(NamedTuple):
+    """Where an operator of compiled code belongs, whoever runs it."""
+
+    graph: LoweredGraph | None
+    """None: code that is not compiled."""
+    site: int
+    parts: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Captured:
     """An operator of a CUDA graph: the number of its call, its phase and its storages' numbers."""
@@ -90,6 +99,8 @@ class Captured:
     phase: Phase
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    compiled: "Placed | None" = None
+    """Of what a compiler wrote; other operators belong to the line that replays."""
     steps: list[Optimizer] = field(default_factory=list)
     """Optimizers that had stepped with it."""
 
@@ -118,8 +129,8 @@ class Recorder:
         """Site and tick of the operator that made an autograd node, by its sequence number."""
         self._differentiated: set[int] = set()
         self._ops: list[Op] = []
-        self._storages: list[tuple[str, int, int, int, int]] = []
-        """(device, requested bytes, born, stream, spare bytes) by storage number."""
+        self._storages: list[tuple[str, int, int, int, int, int]] = []
+        """(device, requested bytes, born, stream, spare bytes, pool) by storage number."""
         self._reserved: list[Reserved] = []
         self._emptied: list[CacheEmptied] = []
         self._refusals: list[Refusal] = []
@@ -164,11 +175,13 @@ class Recorder:
             return
         storage.number = len(self._storages)
         device, block = str(storage.home.device), storage.block
-        stream = spare_bytes = 0
+        stream = spare_bytes = pool = 0
         if block is not None:
-            stream = block.stream
+            stream, pool = block.stream, sum(block.pool.owner)
             spare_bytes = block.size - allocated_bytes(storage.requested_bytes)
-        self._storages.append((device, storage.requested_bytes, self.clock, stream, spare_bytes))
+        self._storages.append(
+            (device, storage.requested_bytes, self.clock, stream, spare_bytes, pool)
+        )
 
     def storage_died(self, storage: VirtualStorage) -> None:
         if self.is_stopped:
@@ -193,7 +206,10 @@ class Recorder:
         number = len(self._storages)
         requested_bytes = block.requested_bytes
         spare_bytes = block.size - allocated_bytes(requested_bytes)
-        self._storages.append((str(device), requested_bytes, self.clock, block.stream, spare_bytes))
+        self._storages.append(
+            (str(device), requested_bytes, self.clock, block.stream, spare_bytes,
+             sum(block.pool.owner))
+        )  # fmt: skip
         self._roles[number] = Role.WORKSPACE
         self._names[number] = name
         return number
@@ -285,7 +301,6 @@ class Recorder:
         if self.is_stopped:
             return
         call, came_in, went_out = self._calls.of(invocation, outputs)
-        call = self._issued(call)
         phase, site = self._place(invocation, outputs, went_out)
         if self.is_one_of_many:
             site = self._site_served(sys._getframe(2), site)
@@ -297,10 +312,6 @@ class Recorder:
 
     def compiled(self, graph: LoweredGraph | None, node: int) -> None:
         self._differentiated.update(self._compiled.begin(graph, node, self.clock))
-
-    def _issued(self, call: int) -> int:
-        """The call as the host issues it."""
-        return self._calls.in_graph(call) if self._compiled.is_issued_with_graph() else call
 
     def _phase_compiled(self) -> Phase:
         if self.is_optimizing:
@@ -341,27 +352,46 @@ class Recorder:
     ) -> None:
         if self.is_stopped or not self._compiled.is_running:
             return
+        record = self._kernel(name, fused, operands)
+        placed = record.compiled
+        assert placed is not None
+        self._ops.append(
+            Op(self.clock, record.call, placed.site, record.phase, record.inputs, record.outputs,
+               CURRENT.stream.stream_id, placed.parts)
+        )  # fmt: skip
+        self.clock += 1
+
+    def kernel_captured(
+        self, name: str, fused: FusedKernel | None, operands: Sequence[tuple[str, Tensor]]
+    ) -> Captured:
+        self._last_captured = self._kernel(name, fused, operands)
+        self.clock += 1  # for the births and deaths of storages during the capture
+        return self._last_captured
+
+    def _kernel(
+        self, name: str, fused: FusedKernel | None, operands: Sequence[tuple[str, Tensor]]
+    ) -> Captured:
         node = self._compiled.node
         key = (
             name, id(node), id(fused.parts) if fused is not None else 0,
             tuple((tensor.shape, tensor.stride(), tensor.dtype) for _, tensor in operands),
         )  # fmt: skip
-        call = self._issued(self._calls.of_kernel(key, lambda: call_of(name, fused, operands)))
+        call = self._calls.of_kernel(key, lambda: call_of(name, fused, operands))
         phase, site = self._phase_compiled(), self._site_of_origin(node.main)
         origins = node.origins if fused is not None else ()
         parts = tuple(map(self._site_of_origin, origins))
         came_in, went_out = (numbers(operands, results=results) for results in (False, True))
-        stream = CURRENT.stream.stream_id
-        self._ops.append(Op(self.clock, call, site, phase, came_in, went_out, stream, parts))
-        self.clock += 1
+        return Captured(call, phase, came_in, went_out, Placed(self._compiled.graph, site, parts))
 
     def operator_captured(self, invocation: Invocation, outputs: Sequence[Tensor]) -> Captured:
         """What a CUDA graph will run at each replay, with the phase of its capture."""
         call, came_in, went_out = self._calls.of(invocation, outputs)
         self._is_capturing = True
-        phase, _ = self._place(invocation, outputs, went_out)
+        phase, site = self._place(invocation, outputs, went_out)
         self._is_capturing = False
-        self._last_captured = Captured(call, phase, came_in, went_out)
+        placed = Placed(self._compiled.graph, site) if self._compiled.is_running else None
+        self._last_captured = Captured(call, phase, came_in, went_out, placed)
+        self.clock += 1  # for the births and deaths of storages during the capture
         return self._last_captured
 
     def step_captured(self, optimizer: Optimizer) -> None:
@@ -370,23 +400,35 @@ class Recorder:
             self._last_captured.steps.append(optimizer)
 
     def graph_replayed(self, records: list[Captured]) -> None:
-        """All operators of a graph run at the line that replays it.
+        """All operators of a graph run at the line that replays it, or compiled ones where they
+        belong.
 
         The host issues the first of them, and the rest with it.
         """
-        if self.is_stopped:
+        if self.is_stopped or not records:
             return
+        first = records[0].compiled
+        if first is not None and first.graph is not None:
+            ran = self._compiled.replayed(first.graph, self.clock, len(records))
+            self._differentiated.update(ran)
         key, walk = self._stacks.read(sys._getframe(1), self.modules.outer)
         site, node = self._site(self.modules.place, key), private.current_autograd_node()
         if walk.engine is not None and not walk.is_called_by_engine:
             site = self._backward_site(node, walk)
         elif walk.engine is None:
             self._remember(site)
+        here = Placed(None, site)
         for record in records:
             is_first = record is records[0]
             call = record.call if is_first else self._calls.in_graph(record.call)
-            phase = record.phase if walk.engine is None else Phase.BACKWARD
-            self._ops.append(Op(self.clock, call, site, phase, record.inputs, record.outputs))
+            phase, placed = record.phase, record.compiled
+            if placed is None:
+                phase = phase if walk.engine is None else Phase.BACKWARD
+                placed = here
+            self._ops.append(
+                Op(self.clock, call, placed.site, phase, record.inputs, record.outputs,
+                   parts=placed.parts)
+            )  # fmt: skip
             self.clock += 1
             for optimizer in record.steps:
                 self.step_replayed(optimizer)
@@ -641,9 +683,9 @@ class Recorder:
                 Storage(
                     number, device, requested, born, self._deaths.get(number),
                     self._roles.get(number), self._names.get(number, ""), stream, spare,
-                    number in trained, self._whole_elements.get(number, 0),
+                    number in trained, self._whole_elements.get(number, 0), pool,
                 )
-                for number, (device, requested, born, stream, spare)
+                for number, (device, requested, born, stream, spare, pool)
                 in enumerate(self._storages)
             ),
             step_ends=tuple(self.step_ends),

@@ -98,8 +98,12 @@ class CudaMemory:
         return block.address
 
     def raw_delete(self, address: int) -> None:
-        memory, block = self._raw.pop(address)
-        memory.drop_workspace(block)
+        """Of a block handed out so, or one that a graph's pool has without a tensor."""
+        if address in self._raw:
+            memory, block = self._raw.pop(address)
+            memory.drop_workspace(block)
+        else:
+            self.of(None).free_address(address)
 
     # Snapshots.
 

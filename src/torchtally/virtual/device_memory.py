@@ -2,12 +2,21 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
-from torchtally.memory.allocator import Block, CachingAllocator, OutOfMemoryError
+from torchtally.memory.allocator import (
+    Block,
+    CachingAllocator,
+    OutOfMemoryError,
+    PoolId,
+    PoolState,
+    Takes,
+    checkpoint,
+    restore,
+)
 from torchtally.memory.workspace import Workspace
 from torchtally.virtual.storage import VirtualStorage
 
@@ -63,6 +72,8 @@ class DeviceMemory:
         self._reserved_bytes = 0
         self._frees = 0
         """How often memory was returned to the driver (cudaFree)."""
+        self.pooled: dict[int, int] = {}
+        """Numbers of the storages that were last at an address in private pools."""
         self._kept: dict[tuple[str, bool, int], Block] = {}
         """Workspaces by (what for, the handle is autograd's, stream)."""
         self._lock = threading.RLock()
@@ -93,15 +104,22 @@ class DeviceMemory:
             storage.block = self._allocate(storage.requested_bytes)
         if self.observer is not None:
             self.observer.storage_born(storage)
+        if self.allocator.private_pools.are_filling:
+            self.pooled[storage.address] = storage.number
 
     def free(self, storage: VirtualStorage) -> None:
         block, storage.block = storage.block, None
         if block is None and storage.requested_bytes:
-            return  # its allocation ran out of memory
-        if self.observer is not None:
+            return  # lent, or its allocation ran out of memory
+        if self.observer is not None and not storage.is_lent:
             self.observer.storage_died(storage)
         if block is not None:
             self._free(block)
+
+    def abandon(self, storage: VirtualStorage) -> None:
+        """Its memory is free from now on, and the storage keeps the address."""
+        storage.lent_address = storage.address
+        self.free(storage)
 
     def resize(self, storage: VirtualStorage, requested_bytes: int) -> None:
         """CUDA allocates the new block before it frees the old one, whose bytes it copies."""
@@ -156,6 +174,40 @@ class DeviceMemory:
                 self.observer.workspace_used(self.device, block, name)
         for block in reversed(blocks):
             self._free(block)
+
+    # Private pools of CUDA graphs.
+
+    def begin_pool(self, pool_id: PoolId, takes: Takes) -> None:
+        """From now on requests on streams that it takes are served from this pool."""
+        self.allocator.private_pools.begin(pool_id, takes)
+
+    def end_pool(self, pool_id: PoolId) -> None:
+        self.allocator.private_pools.end(pool_id)
+
+    def release_pool(self, pool_id: PoolId) -> None:
+        self.allocator.private_pools.release(pool_id)
+
+    def pool_state(self, pool_id: PoolId) -> PoolState:
+        with self._lock:
+            return checkpoint(self.allocator, pool_id)
+
+    def restore_pool(self, state: PoolState, storages: Sequence[VirtualStorage]) -> None:
+        """Put a pool back to a state; those of its blocks that storages lie in are theirs."""
+        by_address = {storage.address: storage for storage in storages}
+
+        def work() -> None:
+            for block in restore(self.allocator, state).allocated:
+                storage = by_address.get(block.address)
+                if storage is not None:
+                    storage.block = block
+
+        self._at_work(work)
+
+    def free_address(self, address: int) -> None:
+        """A block without an owner."""
+        block = self.allocator.block_at(address)
+        assert block is not None, "only what a restored pool has is freed by its address"
+        self._free(block)
 
     # The device.
 

@@ -59,6 +59,7 @@ from torchtally.virtual.own_code import never_compiled
 from torchtally.virtual.shapes import SHAPES
 from torchtally.virtual.storage import (
     HostMemory,
+    Overwritten,
     VirtualStorage,
     make_virtual,
     pin,
@@ -271,6 +272,8 @@ class VirtualDispatch(TorchDispatchMode):
                 home = virtual.home
             elif virtual.home is not home:
                 mixes = True
+        if home.__class__ is Overwritten:
+            home.refuse()
         result_home = home
         device = call.kwargs.get("device")
         if device is not None:

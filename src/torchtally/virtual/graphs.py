@@ -1,7 +1,7 @@
 """CUDA graphs: operators that are captured do not run; a replay runs them all, in one launch.
 
-Known limitation: a graph's private memory pool is not kept apart. What it reserves stays reserved,
-but other tensors may use it while the graph does not.
+What a capture allocates comes from a private pool of the allocator, which keeps it for the graph's
+replays and for other graphs that are captured with the same pool.
 """
 
 import itertools
@@ -9,19 +9,39 @@ from typing import Any, ClassVar
 
 import torch
 
+from torchtally.memory.allocator import Block, PoolId
+from torchtally.torch_private import releases
 from torchtally.virtual.capture import Capture
 from torchtally.virtual.cuda_calls import refusal
+from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn
-
-PoolHandle = tuple[int, int]
+from torchtally.virtual.streams import DEFAULT_STREAM_ID, current_stream_number
 
 _pools = itertools.count(1)
 
+SEED = "random state of CUDA graphs"
+SEED_BYTES = 8
+"""Of a seed, and of an offset: a tensor each."""
 
-def pool_handle() -> PoolHandle:
+
+def pool_handle() -> PoolId:
     """A new name of a memory pool, as `torch.cuda.graph_pool_handle`."""
     return (0, next(_pools))
+
+
+class RandomState:
+    """Seed and offset of a generator, on the device, where captured kernels read them."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+        stream = DEFAULT_STREAM_ID if releases.HERE.seeds_each_graph else None
+        self._blocks = [memory.take_workspace(SEED_BYTES, SEED, stream) for _ in range(2)]
+
+    def drop(self) -> None:
+        blocks: list[Block] = self._blocks
+        while blocks:
+            self._memory.drop_workspace(blocks.pop())
 
 
 class CUDAGraph:
@@ -29,20 +49,33 @@ class CUDAGraph:
 
     mode: ClassVar[VirtualDispatch | None] = None
     """The session's: one per process, set while it is active."""
+    shared_random: ClassVar[dict[int, RandomState]] = {}
+    """Of the GPUs by their numbers, on releases where all graphs share it."""
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._captured: Capture | None = None
-        self._pool = pool_handle()
+        self._pool: PoolId | None = None
+        self._memory: DeviceMemory | None = None
+        """Of the GPU whose pool the graph uses."""
+        self._random: RandomState | None = None
 
     def capture_begin(
         self,
-        pool: PoolHandle | None = None,
+        pool: PoolId | None = None,
         capture_error_mode: str = "global",
         check_input_liveness: bool = False,
     ) -> None:
         mode = active_mode()
         mode.check_capture()
-        self._pool = self._pool if pool is None else pool
+        self.reset()
+        memory = self._memory = mode.gpus[mode.current_device]
+        if releases.HERE.seeds_each_graph:
+            self._random = RandomState(memory)
+        elif mode.current_device not in self.shared_random:
+            self.shared_random[mode.current_device] = RandomState(memory)
+        self._pool = (next(_pools), 0) if pool is None else pool
+        stream = current_stream_number()
+        memory.begin_pool(self._pool, lambda each: each == stream)
         self._captured = mode.capture = Capture()
 
     def capture_end(self) -> None:
@@ -51,6 +84,8 @@ class CUDAGraph:
         if self._captured is None or mode.capture is not self._captured:
             raise RuntimeError("capture_end: no capture of this graph is underway")
         mode.capture = None
+        if self._memory is not None and self._pool is not None:
+            self._memory.end_pool(self._pool)
         self._captured.forget_values()
 
     def replay(self) -> None:
@@ -61,12 +96,25 @@ class CUDAGraph:
             mode.capture.repeat(captured)
         else:
             captured.forget_values()
+            if self._memory is not None:
+                self._memory.pooled |= captured.numbers
             mode.observer.graph_replayed(captured.operators)
 
     def reset(self) -> None:
+        """Its pool's memory may serve others again, once no other graph uses it."""
         self._captured = None
+        if self._memory is not None and self._pool is not None:
+            self._memory.release_pool(self._pool)
+        if self._random is not None:
+            self._random.drop()
+        self._memory = self._random = None
 
-    def pool(self) -> PoolHandle:
+    def __del__(self) -> None:
+        self.reset()
+
+    def pool(self) -> PoolId:
+        if self._pool is None:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return self._pool
 
     def instantiate(self) -> None: ...
@@ -93,6 +141,7 @@ def stand_ins(mode: VirtualDispatch) -> list[StandIn]:
     owners = (torch.cuda, torch.cuda.graphs)
     return [
         StandIn(CUDAGraph, "mode", mode),
+        StandIn(CUDAGraph, "shared_random", {}),
         # The class keeps a stream, which is the session's.
         StandIn(torch.cuda.graph, "default_capture_stream", None),
         *(StandIn(owner, name, value) for owner in owners for name, value in answers.items()),

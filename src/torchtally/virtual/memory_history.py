@@ -119,7 +119,7 @@ class MemoryHistory:
             "requested_size": sum(block.requested_bytes for block in active),
             "stream": head.stream,
             "segment_type": "small" if head.pool.is_small else "large",
-            "segment_pool_id": (0, 0),
+            "segment_pool_id": head.pool.owner,
             "is_expandable": head.segment is not None,
             "frames": [],
             "blocks": [

@@ -36,6 +36,11 @@ class Observer(MemoryObserver, Protocol):
     ) -> None:
         """A kernel that the compiler wrote runs on tensors, by the names of its arguments."""
 
+    def kernel_captured(
+        self, name: str, fused: FusedKernel | None, operands: Sequence[tuple[str, torch.Tensor]]
+    ) -> Any:
+        """A CUDA graph captures such a kernel. Returns a record for replays."""
+
     def host_operator_ran(self) -> None: ...
 
     def stream_waited(self, stream: int, other: int, until: int) -> None:
@@ -76,6 +81,10 @@ class NullObserver:
         self, name: str, fused: FusedKernel | None, operands: Sequence[tuple[str, torch.Tensor]]
     ) -> None:
         self.clock += 1
+
+    def kernel_captured(
+        self, name: str, fused: FusedKernel | None, operands: Sequence[tuple[str, torch.Tensor]]
+    ) -> None: ...
 
     def storage_born(self, storage: VirtualStorage) -> None: ...
     def storage_died(self, storage: VirtualStorage) -> None: ...

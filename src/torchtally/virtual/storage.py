@@ -41,6 +41,8 @@ class VirtualStorage:
         "facts",
         "facts_dtype",
         "home",
+        "is_lent",
+        "lent_address",
         "number",
         "requested_bytes",
         "value",
@@ -63,12 +65,25 @@ class VirtualStorage:
         """Of the blocks of a mask for `flex_attention`: see `block_masks.py`."""
         self.assumption: str | None = None
         """What was assumed for value or facts, to be said where they are read."""
+        self.is_lent = False
+        self.lent_address = 0
+        """Where it lies in memory of others, where it has no block."""
         self.home = home
         home.allocate(self)
 
+    @classmethod
+    def lent(cls, home: Home, address: int, requested_bytes: int, number: int) -> "VirtualStorage":
+        """In memory that is not its own: what a CUDA graph writes to, or reads."""
+        storage = cls.__new__(cls)
+        storage.requested_bytes, storage.number, storage.home = requested_bytes, number, home
+        storage.is_lent, storage.lent_address, storage.block = True, address, None
+        storage.forget()
+        storage.facts_dtype = None
+        return storage
+
     @property
     def address(self) -> int:
-        return 0 if self.block is None else self.block.address
+        return self.lent_address if self.block is None else self.block.address
 
     def resize(self, requested_bytes: int) -> None:
         """The storage was resized in place: a new allocation, and the old one is freed."""
@@ -129,6 +144,25 @@ def is_pinned(tensor: torch.Tensor) -> bool:
 def pin(tensor: torch.Tensor) -> None:
     """Let a host tensor's storage count as page-locked."""
     tensor.untyped_storage().pinned = True  # type: ignore[attr-defined]
+
+
+class Overwritten:
+    """Where a storage was whose memory a CUDA graph writes to again: using it is an error."""
+
+    def __init__(self, device: torch.device, message: str) -> None:
+        self.device, self.message = device, message
+
+    def refuse(self) -> None:
+        raise RuntimeError(self.message)
+
+    def allocate(self, storage: VirtualStorage) -> None:
+        self.refuse()
+
+    def free(self, storage: VirtualStorage) -> None:
+        """Its block is free already."""
+
+    def resize(self, storage: VirtualStorage, requested_bytes: int) -> None:
+        self.refuse()
 
 
 class HostMemory:

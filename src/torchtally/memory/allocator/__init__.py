@@ -2,7 +2,9 @@
 
 from torchtally.memory.allocator.block import Block
 from torchtally.memory.allocator.caching import CachingAllocator
+from torchtally.memory.allocator.checkpoint import PoolState, checkpoint, restore
 from torchtally.memory.allocator.out_of_memory import OutOfMemoryError
+from torchtally.memory.allocator.private_pools import PoolId, Takes
 from torchtally.memory.allocator.replay import replay
 from torchtally.memory.allocator.settings import AllocatorSettings
 
@@ -11,5 +13,10 @@ __all__ = [
     "Block",
     "CachingAllocator",
     "OutOfMemoryError",
+    "PoolId",
+    "PoolState",
+    "Takes",
+    "checkpoint",
     "replay",
+    "restore",
 ]

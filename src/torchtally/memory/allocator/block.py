@@ -78,8 +78,10 @@ class Block:
 class Pool:
     """Free blocks, sorted by size and then address for each stream; small and large ones apart."""
 
-    def __init__(self, *, is_small: bool) -> None:
+    def __init__(self, *, is_small: bool, owner: tuple[int, int] = (0, 0)) -> None:
         self.is_small = is_small
+        self.owner = owner
+        """The private pool that it is part of; (0, 0): none."""
         self.free: dict[int, list[tuple[int, int, Block]]] = {}
         """By stream: (size, address, block), sorted."""
         self.unmapped: dict[int, list[tuple[int, Block]]] = {}

@@ -7,8 +7,7 @@ The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.11), functio
 - The smallest free block of the same stream that holds it is taken, and split when enough is left.
 - A freed block joins its free neighbours. Memory goes back to the device only when the cache is
   emptied, when nothing else satisfies a request, or by `garbage_collection_threshold`.
-
-Graphs' private pools are not modelled.
+- What a CUDA graph captures has a private pool (`private_pools.py`).
 """
 
 from bisect import bisect_left
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 from torchtally.memory.allocator.block import Block, ExpandableSegment, Pool
 from torchtally.memory.allocator.out_of_memory import OutOfMemoryError
+from torchtally.memory.allocator.private_pools import PrivatePools
 from torchtally.memory.allocator.settings import (
     MIN_LARGE_BYTES,
     ROUND_LARGE_BYTES,
@@ -66,6 +66,7 @@ class CachingAllocator:
         self.happened: Happening | None = None
         self._small = Pool(is_small=True)
         self._large = Pool(is_small=False)
+        self.private_pools = PrivatePools()
         self._allocated: dict[int, Block] = {}
         """By address."""
         self._pending: list[Block] = []
@@ -77,11 +78,18 @@ class CachingAllocator:
     def allocate(self, requested_bytes: int, stream: int = 0) -> Block:
         """A block for a request of at least one byte. Raises OutOfMemoryError."""
         size = self.rounded_bytes(requested_bytes)
-        pool = self._small if size <= SMALL_REQUEST_BYTES else self._large
+        owner = self.private_pools.taking(stream)
+        small, large = (self._small, self._large) if owner is None else (owner.small, owner.large)
+        pool = small if size <= SMALL_REQUEST_BYTES else large
         block = self._free_block(pool, size, stream) or self._new_block(pool, size, stream)
+        splits = self._is_worth_splitting(block, size)
+        return self.hand_out(block, size, requested_bytes, splits=splits)
+
+    def hand_out(self, block: Block, size: int, requested_bytes: int, *, splits: bool) -> Block:
+        """A block that was taken from its pool, or its front, is allocated from now on."""
         statistics = self.statistics
-        part = statistics.small if pool.is_small else statistics.large
-        if self._is_worth_splitting(block, size):
+        part = statistics.small if block.pool.is_small else statistics.large
+        if splits:
             block = self._split(block, size, part)
         elif block.segment is None and (block.previous is not None or block.next is not None):
             statistics.all.count_splits(-1, -block.size)
@@ -95,7 +103,7 @@ class CachingAllocator:
         if size >= self.settings.max_split_bytes:
             statistics.oversize_allocations.increase(1)
         if self.happened is not None:
-            self.happened("alloc", block.address, requested_bytes, stream, block)
+            self.happened("alloc", block.address, requested_bytes, block.stream, block)
         return block
 
     def free(self, block: Block) -> None:
@@ -137,10 +145,17 @@ class CachingAllocator:
             self._make_available(block)
 
     def empty_cache(self) -> None:
-        """Give back to the device every segment that holds no allocation."""
-        self.statistics.sync_all_streams += 1
-        self.synchronize()
-        for pool in (self._large, self._small):
+        """Give back to the device every segment that holds no allocation.
+
+        Those of private pools only where no graph uses the pool any more; of the others none while
+        a capture is underway (`release_cached_blocks`).
+        """
+        pools = self.private_pools.unused()
+        if not self.private_pools.are_filling:
+            self.statistics.sync_all_streams += 1
+            self.synchronize()
+            pools = [self._large, self._small, *pools]
+        for pool in pools:
             to_unmap = []
             for block in pool:
                 if block.segment is not None:
@@ -179,7 +194,10 @@ class CachingAllocator:
 
     def segments(self) -> list[list[Block]]:
         """The blocks of every segment, by address; an expandable segment's mapped ranges."""
-        blocks = [*self._small, *self._large, *self._allocated.values(), *self._pending]
+        private = [block for pool in self.private_pools for block in pool]
+        blocks = [
+            *self._small, *self._large, *private, *self._allocated.values(), *self._pending,
+        ]  # fmt: skip
         heads = [
             block for block in blocks if block.previous is None or not block.previous.is_mapped
         ]
@@ -279,7 +297,7 @@ class CachingAllocator:
         block = self._reserve(pool, size, segment_bytes, stream)
         if block is None and self._release_enough_oversize(pool, size, stream):
             block = self._reserve(pool, size, segment_bytes, stream)
-        if block is None:
+        if block is None and not self.private_pools.are_filling:
             self.empty_cache()
             self.statistics.alloc_retries += 1
             block = self._reserve(pool, size, segment_bytes, stream)

@@ -44,7 +44,8 @@ def replay(
         capacity_bytes: what the allocator can have of the device; None for no end of it.
         total_bytes: the device's memory as a program is told it; None: `capacity_bytes`.
 
-    Known limit: blocks that other streams use (`record_stream`) are free at once.
+    Known limits: blocks that other streams use (`record_stream`) are free at once; a private pool
+    is kept to the end, though its graphs may be gone before.
     """
     if settings is None:
         settings = AllocatorSettings.parse(trace.allocator_settings)
@@ -61,7 +62,11 @@ def replay(
             elif order == DIED:
                 allocator.free(blocks.pop(storage.number))
             else:
+                pool_id = (storage.pool, 0)
+                if storage.pool:
+                    allocator.private_pools.begin(pool_id, lambda stream: True)
                 blocks[storage.number] = allocator.allocate(storage.requested_bytes, storage.stream)
+                allocator.private_pools.end(pool_id)
     except OutOfMemoryError as error:
         refused = error
     statistics = allocator.statistics

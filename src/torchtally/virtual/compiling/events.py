@@ -15,8 +15,8 @@ COMPILED = (
     " (other releases fuse otherwise)"
 )
 CAPTURED = (
-    'mode="reduce-overhead": launched as CUDA graphs; their private memory pools are not modelled, '
-    "memory is that of the default mode"
+    'mode="reduce-overhead": launched as CUDA graphs; once captured, their memory is reserved, and '
+    "not counted as allocated (by torch.cuda.max_memory_allocated neither)"
 )
 CHOSEN = (
     'mode="max-autotune": the kernels of cuBLAS and cuDNN are taken to be faster than those that '
@@ -29,7 +29,8 @@ def stand_ins(note: Note, compiler: Any) -> list[StandIn]:
         instead_of(compiler.GRAPH_BREAK, graph_break(note, compiler)),
         instead_of(compiler.RECOMPILE, recompilation(note, compiler)),
         instead_of(compiler.COMPILE, compile_or_run(note, compiler)),
-        *(instead_of(name, captured(note)) for name in compiler.CAPTURES),
+        *(instead_of(name, captured(note, getattr(*name))) for name in compiler.CAPTURES),
+        *(instead_of(name, skipped(note, getattr(*name))) for name in compiler.CAPTURE_SKIPS),
         instead_of(compiler.CHOICES, classmethod(chosen(note, compiler))),
     ]
 
@@ -102,14 +103,23 @@ def place_of(module: Any) -> str:
     return ""
 
 
-def captured(note: Note) -> Any:
+def captured(note: Note, native: Any) -> Any:
     def post_compile(inputs: Any, graph: Any, cudagraphs: Any, *rest: Any) -> None:
-        program = getattr(graph.current_callable, "__self__", None)
-        if program is not None:
-            program.graph.is_captured = True
-        note(CAPTURED)
+        native(inputs, graph, cudagraphs, *rest)
+        if cudagraphs.value:
+            note(CAPTURED)
 
     return post_compile
+
+
+def skipped(note: Note, native: Any) -> Any:
+    """Called with the reason why no CUDA graph is made."""
+
+    def log(reason: str) -> None:
+        note(f'mode="reduce-overhead": {first_line(reason)}')
+        native(reason)
+
+    return log
 
 
 def chosen(note: Note, compiler: Any) -> Any:

@@ -88,7 +88,7 @@ class Lowering:
             own = self._graphs.pop(id(graph), None) or LoweredGraph(bool(graph.is_backward))
             parts = HostPart(graph.module), KnownPart(graph.module)
             program = Program(code.value, graph.constants, own, parts, self.mode)
-            return SimpleNamespace(call=program.call, runner=None, __file__="<compiled>")
+            return SimpleNamespace(call=program.call, runner=program.runner, __file__="<compiled>")
 
         return compile_to_module
 

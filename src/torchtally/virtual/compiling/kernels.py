@@ -63,8 +63,6 @@ class LoweredGraph:
     """A graph as inductor schedules it."""
 
     is_backward: bool
-    is_captured: bool = False
-    """A CUDA graph launches all of it at once."""
     called: frozenset[Any] = frozenset()
     """Nodes that are calls of libraries. What prepares their operands has them among its origins,
     and computes nothing of theirs."""

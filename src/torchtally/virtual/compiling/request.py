@@ -50,8 +50,7 @@ class Compiling:
         return [
             StandIn(torch, "compile", self.compile),
             StandIn(torch.export, "export", self.export),
-            # It would import the compiler, which builds without CUDA do not have whole.
-            StandIn(torch.compiler, "cudagraph_mark_step_begin", lambda: None),
+            StandIn(torch.compiler, "cudagraph_mark_step_begin", self.begin_step),
             *deferred.dynamo_stand_ins(),
         ]
 
@@ -69,6 +68,11 @@ class Compiling:
         if isinstance(model, nn.Module):
             return compiled
         return optimizers.telling(compiled, self._compiler)
+
+    def begin_step(self) -> None:
+        """Torch's own would import the compiler, which a script that does not compile needs not."""
+        if self._compiler is not None:
+            self._compiler.begin_step()
 
     def export(self, module: Any, *args: Any, **options: Any) -> Any:
         """`torch.export.export`, which traces a module by fake tensors, as compiling does."""
@@ -99,6 +103,7 @@ class Compiling:
             compiler: Any = import_module("torchtally.torch_private.compiler")
         from torchtally.virtual.compiling import fakes, target
         from torchtally.virtual.compiling.graphs import Lowering
+        from torchtally.virtual.compiling.trees import Trees
 
         self.stack.enter_context(private.let_higher_order_operators_reach_modes())
         self.stack.enter_context(compiler.settings())
@@ -128,6 +133,7 @@ class Compiling:
                     *PaddingChoice(self.mode, compiler).stand_ins(),
                     *events.stand_ins(self.mode.observer.note, compiler),
                     *optimizers.stand_ins(compiler),
+                    *Trees(self.mode, compiler).stand_ins(),
                     *self.converters(compiler),
                 ]
             )
@@ -216,6 +222,7 @@ def native_of(owner: Any, name: str) -> Any:
 
 
 def forget(compiler: Any) -> None:
-    """All that was compiled. As in a build without CUDA: there are no graphs of CUDA's to drop."""
+    """All that was compiled, and its CUDA graphs."""
+    compiler.reset_graphs()
     with suspended():
         compiler.reset()

@@ -81,6 +81,8 @@ class Program:
             "empty_strided_cpu": zeros_on_host,
         }
         self._call: Callable[..., Any] = namespace["call"]
+        self.runner: Any = namespace.get("runner")
+        """Of a program in parts, each of which may be a CUDA graph."""
 
     def begin(self, node: int, *sizes: int) -> None:
         self.node, self.sizes = node, sizes
@@ -152,12 +154,15 @@ class Program:
         if node.flex is not None:
             parts = self.parts_attended(node.flex, parts, dict(tensors))
         kernel = fused(name, parts)
-        self.mode.observer.kernel_launched(name, kernel, tensors)
-        for argument, tensor in tensors:
-            if argument.startswith(WRITTEN):
-                virtual = virtual_of(tensor)
-                if virtual is not None:
-                    virtual.forget()
+        written = [tensor for argument, tensor in tensors if argument.startswith(WRITTEN)]
+        observer, capture = self.mode.observer, self.mode.capture
+        if capture is None:
+            observer.kernel_launched(name, kernel, tensors)
+        else:
+            capture.add_kernel(observer.kernel_captured(name, kernel, tensors), written)
+        for virtual in map(virtual_of, written):
+            if virtual is not None:
+                virtual.forget()
 
 
 def zeros_on_host(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
