@@ -30,7 +30,7 @@ def pool_handle() -> PoolId:
     return (0, next(_pools))
 
 
-class RandomState:
+class GraphSeed:
     """Seed and offset of a generator, on the device, where captured kernels read them."""
 
     def __init__(self, memory: DeviceMemory) -> None:
@@ -49,7 +49,7 @@ class CUDAGraph:
 
     mode: ClassVar[VirtualDispatch | None] = None
     """The session's: one per process, set while it is active."""
-    shared_random: ClassVar[dict[int, RandomState]] = {}
+    shared_random: ClassVar[dict[int, GraphSeed]] = {}
     """Of the GPUs by their numbers, on releases where all graphs share it."""
 
     def __init__(self, keep_graph: bool = False) -> None:
@@ -57,7 +57,7 @@ class CUDAGraph:
         self._pool: PoolId | None = None
         self._memory: DeviceMemory | None = None
         """Of the GPU whose pool the graph uses."""
-        self._random: RandomState | None = None
+        self._random: GraphSeed | None = None
 
     def capture_begin(
         self,
@@ -70,9 +70,9 @@ class CUDAGraph:
         self.reset()
         memory = self._memory = mode.gpus[mode.current_device]
         if releases.HERE.seeds_each_graph:
-            self._random = RandomState(memory)
+            self._random = GraphSeed(memory)
         elif mode.current_device not in self.shared_random:
-            self.shared_random[mode.current_device] = RandomState(memory)
+            self.shared_random[mode.current_device] = GraphSeed(memory)
         self._pool = (next(_pools), 0) if pool is None else pool
         stream = current_stream_number()
         memory.begin_pool(self._pool, lambda each: each == stream)
