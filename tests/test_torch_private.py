@@ -827,3 +827,12 @@ def test_fsdp_cuts_parameters_by_a_function_of_its_own():
     module = importlib.import_module(private.FSDP_PARAMETERS)
     shards = getattr(module, private.CHUNK)(torch.arange(3.0), 4, 0)
     assert [shard.numel() for shard in shards] == [1, 1, 1, 0]
+
+
+def test_what_converts_a_decorated_functions_frames_and_leaves_them_alone():
+    import torch._dynamo.convert_frame as convert_frame
+
+    (converter,) = private.frame_converters()
+    assert getattr(*converter) is convert_frame.CatchErrorsWrapper.__call__
+    left_alone = private.frame_left_alone()
+    assert left_alone.guarded_code is None

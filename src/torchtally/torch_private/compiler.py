@@ -261,13 +261,16 @@ def skip_whole(function: Callable[..., Any]) -> None:
     frames.set_code_exec_strategy(function.__code__, types.FrameExecStrategy(skip, skip))
 
 
-def left_alone() -> Any:
-    """The answer of a converter for a frame that runs as it is."""
-    return dynamo_types.ConvertFrameReturn()
+def forget_answers() -> None:
+    """Torch keeps what it has found out about triton and the GPU."""
+    for answer in vars(triton_utilities).values():
+        if hasattr(answer, "cache_clear"):
+            answer.cache_clear()
 
 
 def reset() -> None:
     """Forget all that was compiled."""
+    forget_answers()
     torch._dynamo.reset()
 
 

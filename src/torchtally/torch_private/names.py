@@ -73,6 +73,7 @@ def jagged_attention() -> ModuleType:
 
 
 DYNAMO, DYNAMO_FRAMES = "torch._dynamo", "torch._dynamo.eval_frame"
+DYNAMO_CONVERTERS, DYNAMO_TYPES = "torch._dynamo.convert_frame", "torch._dynamo.types"
 """Modules of the compiler: looked up among the loaded ones, never imported here (1.3 s)."""
 
 AUTOCAST_KEY: Any = DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
@@ -454,6 +455,18 @@ def builtin_table() -> dict[int, str]:
 def compiler_frames() -> ModuleType | None:
     """`torch._dynamo.eval_frame` where something has imported it."""
     return sys.modules.get(DYNAMO_FRAMES)
+
+
+def frame_converters() -> tuple[PrivateName, ...]:
+    """What compiles a frame of a function that was decorated for it, where Dynamo is loaded."""
+    module: Any = sys.modules.get(DYNAMO_CONVERTERS)
+    return () if module is None else (PrivateName(module.CatchErrorsWrapper, "__call__"),)
+
+
+def frame_left_alone() -> Any:
+    """The answer of a converter for a frame that runs as it is."""
+    module: Any = sys.modules[DYNAMO_TYPES]
+    return module.ConvertFrameReturn()
 
 
 def scale_in_step(optimizer: torch.optim.Optimizer) -> None:

@@ -97,7 +97,10 @@ def on_host(native: Any) -> Any:
     """Patterns are traced with tensors of the host: their devices are not part of them."""
 
     def init(input_device: Any = None, *args: Any, **options: Any) -> Any:
-        return native(torch.device("cpu"), *args, **options)
+        # Once in a process, which may have compiled before, and will after: torch asks by device.
+        if not native.cache_info().currsize:
+            devices = () if input_device is None else (torch.device("cpu"),)
+            native(*devices, *args, **options)
 
     return init
 

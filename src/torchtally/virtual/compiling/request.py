@@ -52,7 +52,23 @@ class Compiling:
             StandIn(torch.export, "export", self.export),
             StandIn(torch.compiler, "cudagraph_mark_step_begin", self.begin_step),
             *deferred.dynamo_stand_ins(),
+            *(instead_of(name, self.convert_early(name)) for name in private.frame_converters()),
         ]
+
+    def convert_early(self, name: private.PrivateName) -> Any:
+        """Of functions that were decorated before the session: the compiler is prepared now."""
+        native = getattr(*name)
+
+        def convert(converter: Any, *args: Any, **options: Any) -> Any:
+            if not self.mode.is_here or self._compiler is not None:
+                return native(converter, *args, **options)
+            reason = self.reason_for_eager(converter, INDUCTOR)
+            if reason:
+                self.mode.observer.note(f"torch.compile ran eagerly: {reason}")
+                return private.frame_left_alone()
+            return getattr(*name)(converter, *args, **options)
+
+        return convert
 
     def compile(self, model: Any = None, **options: Any) -> Any:
         if model is None:
@@ -105,6 +121,7 @@ class Compiling:
         from torchtally.virtual.compiling.graphs import Lowering
         from torchtally.virtual.compiling.trees import Trees
 
+        compiler.forget_answers()
         self.stack.enter_context(private.let_higher_order_operators_reach_modes())
         self.stack.enter_context(compiler.settings())
         # Before any function is taken for another, which adds to them.
@@ -156,7 +173,7 @@ class Compiling:
                     why = events.first_line(str(error))
                     where = events.place_of_frame(args)
                     self.mode.observer.note(f"torch.compile: {where} ran eagerly: {why}")
-                    return compiler.left_alone()
+                    return private.frame_left_alone()
 
             return convert
 
