@@ -836,3 +836,5 @@ def test_what_converts_a_decorated_functions_frames_and_leaves_them_alone():
     assert getattr(*converter) is convert_frame.CatchErrorsWrapper.__call__
     left_alone = private.frame_left_alone()
     assert left_alone.guarded_code is None
+    assert private.DYNAMO_CONVERTERS in sys.modules
+    assert private.DYNAMO_TYPES in sys.modules
