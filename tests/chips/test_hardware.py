@@ -106,8 +106,8 @@ def faults(one: Chip) -> list[str]:
     for dtype, peak in one.peaks.items():
         if not 1e12 <= peak.flop_per_s <= 2e16:
             found.append(f"{dtype}: {peak.flop_per_s:g} FLOP/s is out of this world")
-        # Below half of its promise a measurement is of something else: MI300X has 51 %.
-        if not 0.5 <= (peak.achieved_flop_per_s or peak.flop_per_s) / peak.flop_per_s <= 1:
+        # Below a third of its promise a measurement is of something else: a T4 has 37 % at 70 W.
+        if not 0.35 <= (peak.achieved_flop_per_s or peak.flop_per_s) / peak.flop_per_s <= 1:
             found.append(f"{dtype}: measured faster than it is, or far too slow")
     reached = one.achieved_bandwidth_bytes_per_s
     if reached is not None and not 0.6 <= reached / one.memory_bandwidth_bytes_per_s <= 1:

@@ -5,10 +5,9 @@ from types import MappingProxyType
 import pytest
 
 from tests.timing.roofline.chips import toy
-from torchtally.chips import Peak, chip, known_chips
+from torchtally.chips import Chip, Peak, chip, known_chips
 from torchtally.timing.roofline.rates import (
     ACHIEVED_SHARE_OF_BANDWIDTH,
-    ACHIEVED_SHARE_OF_PEAK,
     achieved_flop_per_s,
     bandwidth_bytes_per_s,
     normalization_bytes_per_s,
@@ -16,20 +15,26 @@ from torchtally.timing.roofline.rates import (
     uses_matrix_unit,
     vector_peak_flop_per_s,
 )
+from torchtally.timing.roofline.sustained import SHARE_OF_PEAK
+
+
+def promising(flop_per_s: float, achieved_flop_per_s: float | None = None) -> Chip:
+    peak = Peak(flop_per_s, "promise", achieved_flop_per_s=achieved_flop_per_s)
+    return toy(peaks=MappingProxyType({"float16": peak}))
 
 
 def test_a_published_measurement_comes_first() -> None:
-    assert achieved_flop_per_s(Peak(100.0, "promise", achieved_flop_per_s=70.0)) == 70.0
+    assert achieved_flop_per_s("float16", promising(100.0, 70.0)) == 70.0
 
 
 def test_without_one_the_estimate_stands_in() -> None:
-    assert achieved_flop_per_s(Peak(100.0, "promise")) == 100 * ACHIEVED_SHARE_OF_PEAK
+    assert achieved_flop_per_s("float16", promising(100.0)) == 100 * SHARE_OF_PEAK
     slow = toy(achieved_bandwidth_bytes_per_s=None)
     assert bandwidth_bytes_per_s(slow) == 1e12 * ACHIEVED_SHARE_OF_BANDWIDTH
 
 
 def test_a_measurement_above_the_promise_is_cut_to_it() -> None:
-    assert achieved_flop_per_s(Peak(100.0, "promise", achieved_flop_per_s=110.0)) == 100.0
+    assert achieved_flop_per_s("float16", promising(100.0, 110.0)) == 100.0
 
 
 def test_a_norm_reaches_less_than_a_copy() -> None:
@@ -72,8 +77,8 @@ def test_half_precision_elements_are_computed_in_float32() -> None:
 def test_no_chip_reaches_more_than_it_promises() -> None:
     for one in known_chips():
         assert bandwidth_bytes_per_s(one) <= one.memory_bandwidth_bytes_per_s
-        for peak in one.peaks.values():
-            assert achieved_flop_per_s(peak) <= peak.flop_per_s
+        for dtype, peak in one.peaks.items():
+            assert achieved_flop_per_s(dtype, one) <= peak.flop_per_s
 
 
 def test_a_chip_without_any_rate_of_products_is_an_error() -> None:

@@ -3,7 +3,7 @@
 from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
-from torchtally.timing.roofline.rates import achieved_flop_per_s, bandwidth_bytes_per_s, peak_of
+from torchtally.timing.roofline.rates import achieved_flop_per_s, bandwidth_bytes_per_s
 from torchtally.trace import Call
 from torchtally.work import Cost
 
@@ -14,7 +14,7 @@ def matrix_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """At the rate that large products reach, of the narrowest floats among its operands."""
     dtype = product_dtype_of(call)
     return bound_kernel(
-        compute_s=cost.flops / achieved_flop_per_s(peak_of(dtype, chip)),
+        compute_s=cost.flops / achieved_flop_per_s(dtype, chip),
         memory_s=cost.bytes / bandwidth_bytes_per_s(chip),
         overhead_s=KERNEL_S,
     )

@@ -25,7 +25,6 @@ from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.rates import (
     achieved_flop_per_s,
     bandwidth_bytes_per_s,
-    peak_of,
     uses_matrix_unit,
 )
 from torchtally.trace import Call, TensorSpec
@@ -47,6 +46,23 @@ later kernels show the same (nvjet_sm100_..._128x256_..., triton-lang/triton pul
 
 VECTOR_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (32, 32))
 """Without tensor cores: those in the names of cuBLAS's sgemm kernels (ampere_sgemm_128x64_nn)."""
+
+BATCHED_VECTOR_TILES: dict[int, tuple[tuple[int, int], ...]] = {
+    75: ((128, 64), (64, 64), (128, 32)),
+    80: ((128, 128),),
+    86: ((128, 128),),
+    89: ((128, 128),),
+}
+"""Of batched products without tensor cores, by the compute capability, in tenths: cuBLAS 12.1 has
+one tile there, whatever the shape. All 6,860 products of a sweep on two A100s and an L4 ran
+ampere_sgemm_128x128_nn; of 1,976 on a T4, 1,615 had 128 x 64 (sitar-lab/NeuSight, scripts/asplos/
+data/dataset/test/bmm.csv @6945927, column "Kernel Name"). 8.6 is taken to be as 8.0 and 8.9."""
+
+SYNCHRONOUS_STEPS = 1
+"""Steps over K that a tile without tensor cores takes besides before Ampere: its first numbers come
+in while it multiplies nothing, since loads that go on beside the arithmetic came with 8.0 (NVIDIA,
+A100 whitepaper, "Asynchronous Copy"). An estimate: products of K = 64 to 128 of the same sweep
+reach 79 to 87 % of what long ones do on a V100, and all of it on two A100s."""
 
 SPLITS = (1, 2, 4, 8, 16, 32)
 
@@ -125,18 +141,16 @@ def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[floa
     """
     if product.flops == 0:
         return 0.0, 1
-    peak = peak_of(product.dtype, chip)
     on_matrix_unit = uses_matrix_unit(product.dtype, chip)
-    rate = achieved_flop_per_s(peak)
+    rate = achieved_flop_per_s(product.dtype, chip)
     if on_matrix_unit and not product.is_aligned:
         rate *= UNALIGNED_SHARE
     if chip.multiprocessors is None:
         return product.flops / rate, 1
-    tiles = MATRIX_TILES if on_matrix_unit else VECTOR_TILES
     least_s = best_s = inf
     best_launches = 1
-    for m, n in tiles:
-        for splits in SPLITS:
+    for m, n in tiles_of(product, chip):
+        for splits in SPLITS if product.batch == 1 else SPLITS[:1]:
             found_s = tiled_s(product, (m, n), splits, rate, chip)
             if splits > 1:
                 found_s += partial_sums_s(product, splits, chip)
@@ -144,6 +158,16 @@ def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[floa
             if whole_s < least_s:
                 least_s, best_s, best_launches = whole_s, found_s, 1 + (splits > 1)
     return best_s, best_launches
+
+
+def tiles_of(product: Product, chip: Chip) -> tuple[tuple[int, int], ...]:
+    """Those that the library chooses from."""
+    if uses_matrix_unit(product.dtype, chip):
+        return MATRIX_TILES
+    if product.batch > 1 and chip.compute_capability is not None:
+        major, minor = chip.compute_capability
+        return BATCHED_VECTOR_TILES.get(10 * major + minor, VECTOR_TILES)
+    return VECTOR_TILES
 
 
 def tiled_s(product: Product, tile: tuple[int, int], splits: int, rate: float, chip: Chip) -> float:
@@ -158,7 +182,13 @@ def tiled_s(product: Product, tile: tuple[int, int], splits: int, rate: float, c
     if chip.boost_clock_hz is not None:
         taken_in_bytes = (m + n) * depth * product.itemsize_bytes
         step_s = max(step_s, taken_in_bytes / (L2_BYTES_PER_CLOCK * chip.boost_clock_hz))
-    return (waves * steps + STAGES) * step_s
+    return (waves * (steps + synchronous_steps(product, chip)) + STAGES) * step_s
+
+
+def synchronous_steps(product: Product, chip: Chip) -> int:
+    if uses_matrix_unit(product.dtype, chip) or (chip.compute_capability or (8, 0)) >= (8, 0):
+        return 0
+    return SYNCHRONOUS_STEPS
 
 
 def partial_sums_s(product: Product, splits: int, chip: Chip) -> float:

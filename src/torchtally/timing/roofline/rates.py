@@ -2,19 +2,13 @@
 
 A published measurement of the chip itself comes first (`Peak.achieved_flop_per_s`,
 `Chip.achieved_bandwidth_bytes_per_s`). Where there is none, what others reach of their promise
-stands in: an estimate, and the only one in this file.
+stands in: of products what chips of its family do with its power (`sustained.py`), of bandwidth an
+estimate.
 """
 
 from torchtally.chips import SAME_RATE, Chip, Peak
 from torchtally.chips.capabilities import capability
-
-ACHIEVED_SHARE_OF_PEAK = 0.78
-"""An estimate: of the promised rate of products, what the best shape reaches.
-
-The median of the twelve bfloat16 rows of "Maximum Achievable Matmul FLOPS" (stas00/ml-engineering,
-compute/accelerator/README.md @744d01e): 96.9, 86.9, 83.8, 81.1, 80.3, 78.6, 77.6, 74.1, 72.9, 68.0,
-60.4 and 51.4 %, from an Intel Gaudi 2 to an AMD MI300X; the two in the middle are 78.6 and 77.6.
-"""
+from torchtally.timing.roofline.sustained import sustained_flop_per_s
 
 ACHIEVED_SHARE_OF_BANDWIDTH = 0.91
 """An estimate: of the promised bandwidth, what a kernel that only reads or writes reaches.
@@ -65,23 +59,29 @@ def peak_of(dtype: str, chip: Chip) -> Peak:
 
     Raises UsageError when the chip has neither that rate nor one of what it would be upcast to.
     """
+    return named_peak(dtype, chip)[1]
+
+
+def named_peak(dtype: str, chip: Chip) -> tuple[str, Peak]:
+    """The same, behind the dtype that the chip computes it in."""
     real = REAL_OF_COMPLEX.get(dtype, dtype)
     real = SAME_RATE.get(real, real)
     if real in chip.peaks:
-        return chip.peaks[real]
+        return real, chip.peaks[real]
     share = _float64_share(chip)
     if real == "float64" and share is not None:
         single = chip.peak("float32")
-        return Peak(single.flop_per_s * share, single.source)
+        return real, Peak(single.flop_per_s * share, single.source)
     for other in UPCAST:
         if other in chip.peaks:
-            return chip.peaks[other]
-    return chip.peak(real)
+            return other, chip.peaks[other]
+    return real, chip.peak(real)
 
 
-def achieved_flop_per_s(peak: Peak) -> float:
+def achieved_flop_per_s(dtype: str, chip: Chip) -> float:
     """What large products reach: as measured, else as others do. Never more than the promise."""
-    reached = peak.achieved_flop_per_s or ACHIEVED_SHARE_OF_PEAK * peak.flop_per_s
+    name, peak = named_peak(dtype, chip)
+    reached = peak.achieved_flop_per_s or sustained_flop_per_s(name, peak.flop_per_s, chip)
     return min(reached, peak.flop_per_s)
 
 

@@ -1,0 +1,115 @@
+"""What large products sustain on a chip that nobody measured: its family's share, within its power.
+
+    rate = min(share * promise, rated power / joules per FLOP)
+
+A chip that multiplies for seconds draws its rated power, and lowers its clocks until it does: an
+L4 promises 30.3 TFLOP/s in float32 and has 72 W for them. What a FLOP takes is a matter of the
+family: chips of one process and one design, whose published rates at their limit of power are these
+joules. So this is the rate of a long run; one that is over in milliseconds may run at the clocks of
+the promise (an L4 has been seen at 15 TFLOP/s for a moment, and at 9 to 11 for seconds).
+
+    chip      watts  float32: here / published      16 bits: here / published
+    A10         150       11.9 / 12.5, 14.0 (a, b)       61 / 54, 56 (b)
+    RTX A4000   140       11.1 / 11.9 (97)               57 / 56 to 61 (97)
+    RTX A2000    70        5.5 / 5.5 (72)                29 / 28 (72)
+    L4           72        9.4 / 10.7 (120)              55 / 54 to 59 (120)
+    RTX 6000 Ada 300      39.2 / 35.0 (c)                 - / -
+    A100-PCIe-40 250      15.8 / 17.6 (108)              211 / 198 to 215 (108)
+    H100 PCIe    350         - / -                       397 / 431 (d)
+
+Sizes of 8192 and more, by cuBLAS. Numbers are issues of zzc0721/torch-performance-test-data; a:
+NVIDIA/cutlass issue 941; b and c: chsasank/device-benchmarks, README @02b8262e and issue 16; d:
+pytorch/ao pull request 3342. No constant is from these rows.
+"""
+
+from dataclasses import dataclass
+
+from torchtally.chips import Chip
+
+SHARE_OF_PEAK = 0.78
+"""An estimate: of the promised rate of products, what the best shape reaches.
+
+The median of the twelve bfloat16 rows of "Maximum Achievable Matmul FLOPS" (stas00/ml-engineering,
+compute/accelerator/README.md @744d01e): 96.9, 86.9, 83.8, 81.1, 80.3, 78.6, 77.6, 74.1, 72.9, 68.0,
+60.4 and 51.4 %, from an Intel Gaudi 2 to an AMD MI300X; the two in the middle are 78.6 and 77.6.
+"""
+
+HALVED_SHARE = 1.0
+"""The same of the halved rate that GeForce has for sums in float32: the multipliers could do twice
+that, and nothing holds them up. The middle of an RTX 3080's 64.7 of 59.5 TFLOP/s in bfloat16, an
+RTX 3060's 25.5 of 25.5 and an RTX 3070's 38.4 of 40.6 (zzc0721/torch-performance-test-data issues
+114, 131 and 171); in TF32 32.0 of 29.8, 12.4 of 12.7 and 18.5 of 20.3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """One family of chips: those of one compute capability."""
+
+    float32_share: float = SHARE_OF_PEAK
+    """Of the promised rate outside the matrix units."""
+    float32_joules: float | None = None
+    """For one FLOP there. None: no chip of the family was seen at its limit of power."""
+    matrix_joules: float | None = None
+    """For one FLOP of 16 bits in the matrix units."""
+
+
+FAMILIES: dict[tuple[int, int], Sustained] = {
+    # A V100 PCIe: 13.3 of 14 TFLOP/s (sitar-lab/NeuSight @6945927, linear layers above 1 ms).
+    (7, 0): Sustained(float32_share=0.95),
+    # An A100 PCIe: 17.6 of 19.5 at 2048 cubed (triton-lang/triton issue 2491), and with 300 W 19 at
+    # best (chsasank/device-benchmarks), 252.9 in bfloat16 (stas00/ml-engineering).
+    (8, 0): Sustained(0.90, 300 / 19e12, 300 / 252.9e12),
+    # An A10G: 23.4 of 31.5 (zzc0721/torch-performance-test-data issue 126). An A40 with 300 W:
+    # 23.73 and 122.29 (issue 185).
+    (8, 6): Sustained(0.74, 300 / 23.73e12, 300 / 122.29e12),
+    # An RTX 4090: 54.5 of 82.6 at 16384 cubed (mli/transformers-benchmarks issue 3). An L20 with
+    # 275 W: 35.88; an L40S with 350 W: 269.15 (zzc0721/... issues 107 and 43).
+    (8, 9): Sustained(0.66, 275 / 35.88e12, 350 / 269.15e12),
+    # An H100 SXM with 700 W: 794.5 (stas00/ml-engineering). In float32 it is not at its limit.
+    (9, 0): Sustained(matrix_joules=700 / 794.5e12),
+    # A B200 with 1000 W: 1745 (stas00/ml-engineering).
+    (10, 0): Sustained(matrix_joules=1000 / 1745e12),
+    # An RTX 5090 reaches 66.3 of 104.8 (zzc0721/torch-performance-test-data pull request 15).
+    (12, 0): Sustained(float32_share=0.63),
+}
+
+OF_16_BITS = {
+    "float16": 1.0,
+    "bfloat16": 1.0,
+    "tf32": 2.06,
+    "float8_e4m3fn": 0.57,
+    "int8": 0.57,
+}
+"""Joules of a FLOP in the matrix units, over those of 16 bits. TF32: an A40's 59.5 beside 122.3
+TFLOP/s (zzc0721/torch-performance-test-data issue 185). 8 bits: an H100's 1402.6 beside 794.5
+(stas00/ml-engineering)."""
+
+
+def sustained_flop_per_s(dtype: str, promised_flop_per_s: float, chip: Chip) -> float:
+    """Of a dtype that the chip has a peak for; by the estimate alone where its power is unknown."""
+    family = FAMILIES.get(chip.compute_capability or (0, 0), Sustained())
+    if dtype == "float32":
+        share, joules = family.float32_share, family.float32_joules
+    else:
+        share = HALVED_SHARE if is_halved(dtype, chip) else SHARE_OF_PEAK
+        joules = matrix_joules(dtype, family)
+    if joules is None or chip.tdp_watts is None:
+        return share * promised_flop_per_s
+    return min(share * promised_flop_per_s, chip.tdp_watts / joules)
+
+
+def is_halved(dtype: str, chip: Chip) -> bool:
+    """Sums in float32 take twice as long as the multipliers need, which sums in float16 show."""
+    faster = chip.peaks.get("float16_accumulate_float16")
+    half = chip.peaks.get("float16")
+    return (
+        dtype in OF_16_BITS
+        and faster is not None
+        and half is not None
+        and faster.flop_per_s > 1.9 * half.flop_per_s
+    )
+
+
+def matrix_joules(dtype: str, family: Sustained) -> float | None:
+    times = OF_16_BITS.get(dtype)
+    return None if family.matrix_joules is None or times is None else times * family.matrix_joules
