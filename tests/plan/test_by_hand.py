@@ -24,13 +24,22 @@ from torchtally.plan.architecture.model import LatentAttention
 from torchtally.plan.architecture.weights import Group, Weight, weights_of
 from torchtally.plan.deep_linear import deep_linear_activation_bytes, deep_linear_flops
 from torchtally.plan.flops import Recompute, keys_seen
-from torchtally.plan.parallel import chip_memory, communication, overlap, pricing, stage, updates
+from torchtally.plan.parallel import (
+    chip_memory,
+    communication,
+    overlap,
+    pricing,
+    stage,
+    updates,
+    volume,
+)
 from torchtally.plan.parallel.compute import layer_work, optimizer_s, recompute_s
 from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.parallel.pipeline import bubble_s
-from torchtally.plan.parallel.states import chip_states
+from torchtally.plan.parallel.shards import chip_weights
+from torchtally.plan.parallel.states import chip_states, parameters_of_stage
 from torchtally.plan.parameters import decoder_parameters, group_parameters, parameters
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions import Request, subject
@@ -371,16 +380,38 @@ def test_a_step_on_a_pipeline() -> None:
 
 
 def test_communication_of_a_backward_pass() -> None:
-    """Ring attention sends twice as much; recomputation sends what the forward pass sent."""
+    """Of a ring of c: c - 1 hops forward, and back as many and c with gradients; recomputation
+    sends what the forward pass sent.
+    """
+    hops = LAYOUT.context - 1
     job = replace(BIG, overlap=overlap.overlap_of(context=0.0, tensor=0.0))
     for recompute, again in ((Recompute.NONE, 0), (Recompute.FULL, 1)):
         layout = replace(LAYOUT, recompute=recompute)
         works = pricing.Pricing(job)._works(layout)
         ((_, _, sends),) = works.layers
         (layer,) = stage.pieces(works, layout, job.overlap).layers
-        for name, times in (("context", 2), ("tensor", 1)):
-            same(layer.waits_forward[name], sends[name].value)
-            same(layer.waits_backward[name], (times + again) * sends[name].value)
+        for name, times in (("context", (2 * hops + 1) / hops), ("tensor", 1)):
+            sent = sends.forward[name].value
+            same(layer.waits_forward[name], sent)
+            same(layer.waits_backward[name], (times + again) * sent)
+
+
+def test_bytes_that_a_chip_sends_in_a_step() -> None:
+    """Of the last stage: 4 of 8 layers, the head and 9 norms; 4 micro-batches of 2048 tokens."""
+    tokens = 2048 * 1024 * 2
+    layout = replace(LAYOUT, context=1, is_sequence_parallel=True, shard=Sharding.ZERO3, data=2)
+    for recompute, passes in ((Recompute.NONE, 2), (Recompute.FULL, 3)):
+        sent = volume.sent_bytes(BIG, replace(layout, recompute=recompute))
+        each = 2 * tokens / 2  # gathered and scattered, half of it by each of 2 chips
+        norms = (4 * 2 + 1) * 1024 * 2
+        same(sent["tensor"], 4 * 4 * passes * 2 * each + 4 * each + 2 * norms / 2)
+        same(sent["pipeline"], 4 * 3 * tokens / 2)
+    held = parameters_of_stage(chip_weights(BIG.model, layout), layout, 1, of_experts=False)
+    same(sent["data"], (4 + 2 * 4) * held.value * 2 / 2)
+    plain = volume.sent_bytes(BIG, Layout(data=8))
+    same(plain["data"], 2 * 7 * 2 * sum(weight.elements for weight in weights_of(BIG.model)) / 8)
+    whole = volume.sent_bytes(BIG, Layout(tensor=2, data=4))
+    same(whole["tensor"], 8 * 2 * 2 * each + 2 * each)
 
 
 def test_communication_of_parameters() -> None:

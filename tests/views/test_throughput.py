@@ -4,8 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 
+import torchtally
 from tests.builders import TraceBuilder, factory_call, frame, mm_call, site
 from tests.traces import ops, traced
 from tests.views.stopwatch import DATASHEET, MS, stopwatch
@@ -66,6 +69,28 @@ def test_token_ids_tell_tokens_and_samples(micro_batches: int) -> None:
     assert found.tokens.line is not None
     assert "self.words(ids)" in found.tokens.line.text
     assert found.tokens_per_s == pytest.approx(128 * micro_batches / found.seconds)
+
+
+def test_micro_batches_of_a_gathered_table_add_up() -> None:
+    """FSDP gathers it anew for each: another storage."""
+
+    def script() -> None:
+        dist.init_process_group("nccl")
+        net = Words().cuda()
+        for layer in (net.positions, net.words, net.head):
+            fully_shard(layer, reshard_after_forward=True)
+        fully_shard(net, reshard_after_forward=True)
+        optimizer = torch.optim.SGD(net.parameters(), foreach=False)
+        for _ in range(2):
+            for _ in range(3):
+                net(torch.zeros(4, 32, dtype=torch.long, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = of(torchtally.run(script, gpu="2xH100-SXM"))
+    assert found.tokens is not None
+    assert found.samples is not None
+    assert (found.tokens.size, found.samples.size) == (3 * 4 * 32, 3 * 4)
 
 
 def test_what_is_looked_up_again_is_no_new_token() -> None:

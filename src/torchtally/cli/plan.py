@@ -19,7 +19,7 @@ from torchtally.cli.arguments import (
     usd,
 )
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.output import add_format, write_or_emit, write_report
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
@@ -61,6 +61,7 @@ examples:
   tally plan llama-3-8b
   tally plan llama-3-8b --gpus 8xH100-SXM --micro-batch 1 --sequence 8192
   tally plan llama-3-70b --tokens 15T --gpus 1024xH100-SXM --search
+  tally plan llama-3-8b --gpus 2x8xH100-SXM --recipe amp --torchtitan best.toml
   tally plan --largest model --gpus 8xH100-SXM --optimizer adamw --recipe fp32
   tally plan 7B --tokens 1T --mfu 0.4 --deadline 14d --gpus H100-SXM
   tally plan 7B --tokens 1T --mfu 0.4 --budget 500K        what should I rent?
@@ -212,6 +213,11 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--flops", type=flop_count, metavar="N", help="compute to spend: 3e24")
     group.add_argument("--search", action="store_true", help="every parallel layout, fastest first")
+    group.add_argument(
+        "--torchtitan",
+        metavar="FILE",
+        help="search what torchtitan has, and write the fastest as its configuration (0.2, TOML)",
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -233,7 +239,10 @@ def command(args: argparse.Namespace) -> int:
 
         write_report(table_report(known_models()), args)
         return 0
-    write_report(answer_report(_ask(args), is_explained=args.explain), args)
+    answer = _ask(args)
+    if args.torchtitan is not None:
+        write_or_emit(answer.config, args.torchtitan)
+    write_report(answer_report(answer, is_explained=args.explain), args)
     return 0
 
 
@@ -289,7 +298,7 @@ def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | 
 
     options = {
         "--largest": (args.largest is not None, LARGEST.get(args.largest, largest_model)),
-        "--search": (args.search, layouts),
+        "--search": (args.search or args.torchtitan is not None, layouts),
         "--tokens-per-s": (args.tokens_per_s is not None, implied_mfu),
         "--flops": (args.flops is not None, compute_budget),
     }
@@ -347,6 +356,7 @@ def request(args: argparse.Namespace) -> "Request":
         attention=Convention(args.convention),
         kernel=None if args.attention is None else AttentionKernel(args.attention),
         implementation=None if args.kernels is None else Implementation(args.kernels),
+        is_for_torchtitan=args.torchtitan is not None,
         rows=args.top,
     )
 

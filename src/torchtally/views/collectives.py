@@ -7,8 +7,7 @@ from math import fsum
 from torchtally.ledger import Entry, Ledger
 from torchtally.ledger.total import Line
 from torchtally.table import Cell, Column, Prose, Table, sentences
-from torchtally.timing.network import Transfer, collective
-from torchtally.timing.roofline.collectives import kind_of
+from torchtally.timing.network import Transfer
 from torchtally.trace import Phase
 from torchtally.units import Unit
 from torchtally.views.lines import short_place
@@ -132,11 +131,10 @@ def row_of(ledger: Ledger, key: Key, entries: list[Entry]) -> tuple[Cell, ...]:
 
 def transfer_of(ledger: Ledger, entry: Entry) -> Transfer | None:
     """The way that NCCL takes; None where the group or the chip is not known."""
-    roofline, kind = ledger.roofline, kind_of(entry.call.name)
-    if roofline is None or roofline.ranks is None or kind is None:
+    roofline = ledger.roofline
+    if roofline is None or roofline.ranks is None:
         return None
-    where = roofline.ranks.group_of(entry.call, roofline.chip)
-    return None if where is None else collective(kind, entry.cost.network_bytes, *where)
+    return roofline.ranks.transfer(entry.call, entry.cost.network_bytes, roofline.chip)
 
 
 def sum_of(rows: Iterable[tuple[Cell, ...]], place: int) -> Cell:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torchtally.chips import Chip, Cluster
 from torchtally.ledger import Ledger
-from torchtally.timing.network import Algorithm, RankGroup, buffer_bytes, collective
-from torchtally.timing.roofline.collectives import Communicators, kind_of
+from torchtally.timing.network import Algorithm, RankGroup, buffer_bytes
+from torchtally.timing.roofline.collectives import Communicators
 from torchtally.trace import Call
 from torchtally.trace.peers import MESSAGES
 from torchtally.work import Kind
@@ -33,10 +33,11 @@ def communicator_buffers(ledger: Ledger, chip: Chip) -> CommunicatorBuffers:
         if entry.kind is not Kind.COMMUNICATION or (call, payload_bytes) in seen:
             continue
         seen.add((call, payload_bytes))
-        kind, where = kind_of(call.name), ranks.group_of(call, chip)
-        if kind is None or where is None:
+        where = ranks.group_of(call, chip)
+        transfer = ranks.transfer(call, payload_bytes, chip)
+        if where is None or transfer is None:
             continue
-        algorithm = collective(kind, payload_bytes, *where).algorithm
+        algorithm = transfer.algorithm
         if algorithm is not None:
             communicator = call.literal("group"), call.literal(MESSAGES.get(call.name, ""))
             ran.setdefault(communicator, (*where, set()))[2].add(algorithm)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torchtally.ledger import Entry, Ledger, Line, line_of
 from torchtally.timing.calibration.features import matrices
-from torchtally.trace import Call, Phase, TensorSpec
+from torchtally.trace import Call, Phase, Role, TensorSpec
 from torchtally.views.ranks import data_parallel_ranks
 from torchtally.work import Kind
 
@@ -113,10 +113,11 @@ def _lookups(ledger: Ledger) -> list[Entry]:
     for entry in _forward(ledger):
         call = _lookup(entry)
         if call is not None:
-            # Which table a fused one reads is not recorded: a place in the script reads one.
-            is_alone = call is entry.call
-            table = entry.op.inputs[0] if is_alone else entry.site
-            tables.setdefault(table, []).append(entry)
+            # A table that FSDP gathers is another storage each time, and which one a fused kernel
+            # reads is not recorded: a place in the script reads one.
+            number = entry.op.inputs[0] if call is entry.call else -1
+            is_own = number >= 0 and ledger.trace.storages[number].role is Role.PARAMETER
+            tables.setdefault(number if is_own else entry.site, []).append(entry)
     return max(
         tables.values(),
         key=lambda them: sum(_indices(entry).elements for entry in them),

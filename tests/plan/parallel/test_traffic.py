@@ -7,6 +7,7 @@ from torchtally.chips.clusters import cluster
 from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.traffic import (
     context_traffic,
+    context_traffic_backward,
     expert_traffic,
     gather_traffic,
     gradient_traffic,
@@ -45,8 +46,16 @@ def test_a_mixture_gathers_its_tokens_for_each_expert() -> None:
 
 def test_keys_and_values_go_round() -> None:
     """3 of 4 blocks of 512 tokens, 2 heads of 128 for keys and for values."""
+    block = 512 * 2 * 2 * 128 * 2
     found = context_traffic(KIND, MODEL, Layout(context=4), 2048, MIXED, NET)
-    assert found.sent.value == 3 * 512 * 2 * 2 * 128 * 2
+    assert found.sent.value == 3 * block
+
+
+def test_their_gradients_go_one_hop_further_home() -> None:
+    block = 512 * 2 * 2 * 128 * 2
+    found = context_traffic_backward(KIND, MODEL, Layout(context=4), 2048, MIXED, NET)
+    assert found.sent.value == 3 * block + 4 * block
+    assert context_traffic_backward(KIND, MODEL, Layout(), 2048, MIXED, NET).sent.value == 0
 
 
 def test_tokens_go_to_their_experts_and_back() -> None:

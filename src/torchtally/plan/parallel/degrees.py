@@ -7,14 +7,16 @@ in `activations/setting.py`.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torchtally.chips import Cluster
-from torchtally.plan.architecture.model import Experts, FeedForward, Model, SelfAttention
+from torchtally.plan.architecture.model import Experts, FeedForward, Layer, Model, SelfAttention
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.communication import Traffic
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.traffic import (
     context_traffic,
+    context_traffic_backward,
     expert_traffic,
     outer_tensor_traffic,
     tensor_traffic,
@@ -53,8 +55,8 @@ class Degree:
     many chips tensor parallelism may span."""
     layer_traffic: Callable[..., Traffic] | None = None
     """What every layer sends forward in each micro-batch; None: sends outside of layers."""
-    backward_sends: int = 1
-    """Times what the forward pass sends."""
+    layer_traffic_backward: Callable[..., Traffic] | None = None
+    """The same backward, where it is not what the forward pass sends."""
     ends_traffic: Callable[..., Traffic] | None = None
     """What the embedding and the head send, forward and backward."""
     is_behind_attention: bool = False
@@ -253,8 +255,7 @@ DEGREES = (
         limits=_context_limits,
         meshes=_context_meshes,
         layer_traffic=context_traffic,
-        # Keys, values and their gradients.
-        backward_sends=2,
+        layer_traffic_backward=context_traffic_backward,
         # The next block of keys travels while attention works on this one: Liu et al. 2023, arXiv
         # 2310.01889, section 3.
         is_behind_attention=True,
@@ -278,6 +279,14 @@ DEGREES = (
 """In the order of a layout's name."""
 IN_LAYERS = tuple(degree for degree in DEGREES if degree.layer_traffic)
 """Those that communicate in every layer of every micro-batch."""
+
+
+def layer_traffics(degree: Degree, kind: Layer, *workload: Any) -> tuple[Traffic, Traffic]:
+    """What one layer sends in a pass of a micro-batch: forward, and backward."""
+    assert degree.layer_traffic is not None, degree.name
+    forward = degree.layer_traffic(kind, *workload)
+    backward = degree.layer_traffic_backward
+    return forward, forward if backward is None else backward(kind, *workload)
 
 
 def layout_text(layout: Layout) -> str:

@@ -47,6 +47,7 @@ class Choices:
 class Ranking:
     """The fastest layouts, and how many there were."""
 
+    workload: Workload
     steps: tuple[Step, ...]
     """Those that fit, fastest first."""
     tried: int
@@ -88,6 +89,7 @@ def search(
         tried = _try_all(pricing, meshes, chosen, global_batch, progress)
         best = _fastest(pricing, tried.fitting, keep)
         return Ranking(
+            workload,
             pricing.steps(best),
             tried.count,
             len(tried.fitting),

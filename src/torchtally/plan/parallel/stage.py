@@ -16,7 +16,7 @@ from torchtally.plan.parallel.compute import (
     layer_work,
     recompute_s,
 )
-from torchtally.plan.parallel.degrees import IN_LAYERS, Degree
+from torchtally.plan.parallel.degrees import IN_LAYERS, layer_traffics
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.overlap import Overlap, exposed_s
 from torchtally.plan.quantity import Quantity, derive, of, total_s
@@ -87,11 +87,19 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
+class Sends:
+    """Seconds that one layer sends in one pass, overlapped or not."""
+
+    forward: ByDegree
+    backward: ByDegree
+    """Without recomputation."""
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWorks:
     """A micro-batch through one layer of each kind and both ends: compute and communication."""
 
-    layers: tuple[tuple[Layer, ChipWork, ByDegree], ...]
-    """With the seconds that a forward pass sends, overlapped or not."""
+    layers: tuple[tuple[Layer, ChipWork, Sends], ...]
     head: ChipWork
     embedding: ChipWork
     ends: ByDegree
@@ -105,12 +113,11 @@ def works(
     workload = (model, layout, sequence, recipe)
     layers = []
     for kind in model.kinds:
-        sends = {
-            degree.name: degree.layer_traffic(kind, *workload, cluster).seconds
-            for degree in IN_LAYERS
-            if degree.layer_traffic
-        }
-        layers.append((kind, layer_work(kind, *workload, cluster.chip), sends))
+        there, back = {}, {}
+        for degree in IN_LAYERS:
+            forward, backward = layer_traffics(degree, kind, *workload, cluster)
+            there[degree.name], back[degree.name] = forward.seconds, backward.seconds
+        layers.append((kind, layer_work(kind, *workload, cluster.chip), Sends(there, back)))
     return LayerWorks(
         tuple(layers),
         head_work(*workload, cluster.chip),
@@ -184,7 +191,7 @@ def _backward(layer: LayerTime) -> Quantity:
 
 
 def _waits(
-    work: ChipWork, sends: ByDegree, layout: Layout, overlap: Overlap
+    work: ChipWork, sends: Sends, layout: Layout, overlap: Overlap
 ) -> tuple[ByDegree, ByDegree]:
     """Of one layer, forward and backward."""
     forward, backward = {}, {}
@@ -193,22 +200,12 @@ def _waits(
         if degree.is_behind_attention:
             there, back = work.attention, work.attention_backward
         name, share = f"{degree.name} parallelism", overlap.shares[degree.name]
-        sent = sends[degree.name]
+        sent, sent_back = sends.forward[degree.name], sends.backward[degree.name]
+        if layout.recompute is Recompute.FULL:  # which sends again what the forward pass did
+            sent_back = total_s("backward and recomputation", backward=sent_back, recompute=sent)
         forward[degree.name] = exposed_s(name, sent, there, share)
-        sent_back = _sent_backward(degree, sent, layout)
         backward[degree.name] = exposed_s(f"{name}, backward", sent_back, back, share)
     return forward, backward
-
-
-def _sent_backward(degree: Degree, forward: Quantity, layout: Layout) -> Quantity:
-    """Full recomputation communicates once more as the forward pass did."""
-    back = forward
-    if degree.backward_sends > 1:
-        formula = f"{degree.backward_sends} * forward"
-        back = derive("communication, backward", Unit.SECONDS, formula, forward=forward)
-    if layout.recompute is Recompute.FULL:
-        return total_s("backward and recomputation", backward=back, recomputation=forward)
-    return back
 
 
 def _spread(name: str, kinds: tuple[Layer, ...], each: list[Quantity], stages: int) -> Quantity:

@@ -106,23 +106,41 @@ def outer_tensor_traffic(
 def context_traffic(
     layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
 ) -> Traffic:
-    """Of one layer and micro-batch, forward: keys and values go round all chips of the ring.
+    """Of one layer and micro-batch, forward: keys and values visit the other chips of the ring."""
+    if layout.context == 1:
+        return nothing("context parallelism")
+    hop = _hop(layer, layout, sequence, recipe, cluster)
+    return repeat("context parallelism", hop, of(layout.context - 1, Unit.COUNT), RING_ATTENTION)
 
-    Backward sends twice as much: with them go their gradients.
+
+def context_traffic_backward(
+    layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
+) -> Traffic:
+    """Of one layer and micro-batch: keys and values visit the others again, and their gradients go
+    with them, and one hop further, home.
     """
     c = layout.context
-    ring = group(c, layout.tensor, cluster)
+    if c == 1:
+        return nothing("context parallelism")
+    hop = _hop(layer, layout, sequence, recipe, cluster)
+    return repeat("context parallelism", hop, of(c - 1 + c, Unit.COUNT), RING_ATTENTION)
+
+
+def _hop(
+    layer: Layer, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
+) -> Traffic:
+    """A chip's keys and values, to the next one."""
+    ring = group(layout.context, layout.tensor, cluster)
     attention = layer.attention
     heads = attention.heads if isinstance(attention, LatentAttention) else attention.kv_heads
     value_dim = (
         attention.value_head_dim if isinstance(attention, LatentAttention) else attention.head_dim
     )
-    if c == 1:
-        return nothing("context parallelism")
     sizes = (heads, attention.head_dim, value_dim, recipe.activation_bytes)
-    block = _keys_and_values_bytes(layout.micro_batch, sequence, c, *sizes, layout.tensor)
-    hop = send(block, crosses_nodes=ring.nodes > 1, cluster=cluster)
-    return repeat("context parallelism", hop, of(c - 1, Unit.COUNT), RING_ATTENTION)
+    block = _keys_and_values_bytes(
+        layout.micro_batch, sequence, layout.context, *sizes, layout.tensor
+    )
+    return send(block, crosses_nodes=ring.nodes > 1, cluster=cluster)
 
 
 @closed_form("keys and values", Unit.BYTES, RING_ATTENTION)

@@ -27,6 +27,8 @@ class Answer:
     """What is not counted, and the option that would count it."""
     next: tuple[str, ...] = ()
     """Commands to run next."""
+    config: str = ""
+    """Of torchtitan, for the layout of the answer; empty where it was not asked for."""
 
     @property
     def working(self) -> tuple[Quantity, ...]:

@@ -8,7 +8,8 @@ from torchtally.plan.parallel.communication import NCCL
 from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pricing import step as step_of
-from torchtally.plan.parallel.step import Step
+from torchtally.plan.parallel.step import Step, Workload
+from torchtally.plan.parallel.volume import sent_bytes
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.request import Request
@@ -50,7 +51,7 @@ def fit(request: Request) -> Answer:
             step.mfu,
             *((step.hfu,) if step.hfu.value != step.mfu.value else ()),
         ),
-        tables=(memory_table(step.memory), time_table(step)),
+        tables=(memory_table(step.memory), time_table(step, workload)),
         assumptions=(
             *assumptions,
             batch_in_words(layout),
@@ -166,14 +167,18 @@ def _categories(memory: ChipMemory) -> Iterator[tuple[str, Quantity]]:
     yield "context and buffers", memory.outside
 
 
-def time_table(step: Step) -> Table:
-    """Where the step's time goes."""
+def time_table(step: Step, workload: Workload) -> Table:
+    """Where the step's time goes, and what a chip sends meanwhile."""
     parts, whole = step.parts, step.parts.total.value
+    sent = {name: quantity.value for name, quantity in sent_bytes(workload, step.layout).items()}
     words = {degree.name: degree.words.replace("-", " ") for degree in DEGREES}
     # Of the bubble, which other stages' collectives fill, none is its own.
     ways = {name: collectives(parts.seconds[name]) for name in words}
-    ways_column = (Column("collectives", "collectives", Unit.TEXT, rank=1),)
-    is_named = any(ways.values())
+    network_columns = (
+        Column("sent_bytes", "sent", Unit.BYTES),
+        Column("collectives", "collectives", Unit.TEXT, rank=1),
+    )
+    has_network = any(sent.values())
     rows = sorted(parts.seconds.items(), key=lambda item: -item[1].value)
     return Table(
         title=f"Time of a step, bound by {step.bound}",
@@ -181,20 +186,21 @@ def time_table(step: Step) -> Table:
             Column("part", "part", Unit.NAME),
             Column("seconds", "time", Unit.SECONDS),
             Column("share", "share", Unit.FRACTION),
-            *(ways_column if is_named else ()),
+            *(network_columns if has_network else ()),
         ),
         rows=tuple(
             (
                 words.get(name, name),
                 quantity.value,
                 quantity.value / whole if whole else 0.0,
-                *((ways.get(name, ""),) if is_named else ()),
+                *((sent.get(name), ways.get(name, "")) if has_network else ()),
             )
             for name, quantity in rows
-            if quantity.value
+            if quantity.value or sent.get(name)
         ),
-        totals=(None, whole, 1.0, *((None,) if is_named else ())),
-        note="Network: communication that does not overlap with compute.",
+        totals=(None, whole, 1.0, *((sum(sent.values()), None) if has_network else ())),
+        note="Network: communication that does not overlap with compute."
+        + " Sent: by one chip of the last stage, at least." * has_network,
     )
 
 

@@ -1,5 +1,7 @@
 """Every parallel layout of these chips, the fastest first, with what bounds each."""
 
+from dataclasses import replace
+
 from torchtally.errors import UsageError
 from torchtally.plan.activations.kernel import usual_kernel
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
@@ -24,6 +26,13 @@ from torchtally.plan.questions.fit import (
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import bound_in_short, chips_text, subject_text
 from torchtally.plan.questions.workload import workload_of
+from torchtally.plan.torchtitan import (
+    RECOMPUTES,
+    SCHEDULES,
+    SHARDINGS,
+    flavor_of,
+    torchtitan_toml,
+)
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes
 
@@ -57,7 +66,11 @@ def layouts(request: Request) -> Answer:
             *seconds,
             *(bill(request, count, seconds[0], request.chip) if seconds else ()),
         ),
-        tables=(_table(ranking, request.rows or ROWS), time_table(best), memory_table(best.memory)),
+        tables=(
+            _table(ranking, request.rows or ROWS),
+            time_table(best, ranking.workload),
+            memory_table(best.memory),
+        ),
         assumptions=(
             *assumptions,
             implementation_in_words(best.layout),
@@ -70,6 +83,7 @@ def layouts(request: Request) -> Answer:
             OPTIMISM,
         ),
         unknown=() if request.tokens is None else unknown_costs(request, request.chip),
+        config=torchtitan_toml(best.layout, ranking.workload) if request.is_for_torchtitan else "",
     )
 
 
@@ -119,6 +133,23 @@ def choices_of(request: Request, workload: Workload) -> Choices:
         # Fused attention recomputes its scores anyway.
         every.insert(1, Recompute.SELECTIVE)
     recomputes = tuple(every) if request.recompute is None else (request.recompute,)
+    if request.is_for_torchtitan:
+        flavor_of(model)
+        recomputes = tuple(kind for kind in recomputes if kind in RECOMPUTES)
+        return replace(
+            _choices(request, recomputes, kernel, how),
+            shards=tuple(SHARDINGS),
+            schedules=tuple(SCHEDULES),
+        )
+    return _choices(request, recomputes, kernel, how)
+
+
+def _choices(
+    request: Request,
+    recomputes: tuple[Recompute, ...],
+    kernel: AttentionKernel,
+    how: Implementation,
+) -> Choices:
     return Choices(
         recomputes=recomputes,
         kernel=kernel,

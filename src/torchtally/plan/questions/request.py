@@ -75,6 +75,8 @@ class Request:
     """Of attention. None: not given; PyTorch's own choice."""
     implementation: Implementation | None = None
     """None: not given; a search assumes fused kernels, everything else transformers' own."""
+    is_for_torchtitan: bool = False
+    """A search tries what torchtitan has, and its answer has the configuration."""
     rows: int | None = None
     """Of a table; None: one page."""
     progress: Callable[[int], None] | None = None

@@ -7,13 +7,14 @@ chips where no source says what node it is sold in.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torchtally.chips import Chip, Cluster
-from torchtally.timing.network import CollectiveKind, RankGroup, collective
+from torchtally.timing.network import CollectiveKind, RankGroup, Transfer, collective
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import NOTHING, bound_kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
-from torchtally.trace import Call, ProcessGroup, World
+from torchtally.trace import Call, Literal, ProcessGroup, World
 from torchtally.trace.peers import MESSAGES
 from torchtally.work import Cost
 
@@ -58,6 +59,58 @@ class Communicators:
             ranks = (self.world.rank, ranks[peer])
         return RankGroup.of_ranks(ranks, self.world.gpus_per_node), cluster
 
+    def transfer(self, call: Call, payload_bytes: int, chip: Chip) -> Transfer | None:
+        """What the group does together; None where the call names none that is known.
+
+        Raises UsageError as `collective` does.
+        """
+        kind, where = kind_of(call.name), self.group_of(call, chip)
+        if kind is None or where is None:
+            return None
+        group, cluster = where
+        exchange = self.exchange(call, payload_bytes) if kind == "all_to_all" else None
+        if exchange is None:
+            return collective(kind, payload_bytes, group, cluster)
+        if len(exchange.peers) == 1:
+            pair = RankGroup.of_ranks((self.world.rank, *exchange.peers), self.world.gpus_per_node)
+            return collective("send", exchange.bytes, pair, cluster)
+        even_bytes = exchange.bytes * group.ranks // max(1, group.ranks - 1)
+        return collective(kind, even_bytes, group, cluster)
+
+    def exchange(self, call: Call, payload_bytes: int) -> "PartsSent | None":
+        """Of an all-to-all whose ranks get parts of different sizes; None of an even one."""
+        number = call.literal("group")
+        assert isinstance(number, int), number
+        ranks = self.groups[number].ranks
+        ways = [
+            shares
+            for name in ("input_split_sizes", "output_split_sizes")
+            if (shares := shares_of(call.literal(name), len(ranks)))
+        ]
+        if not ways or all(len(set(shares)) == 1 for shares in ways):
+            return None
+        others = [place for place, rank in enumerate(ranks) if rank != self.world.rank]
+        busiest = max(ways, key=lambda shares: sum(shares[place] for place in others))
+        size = round(payload_bytes * sum(busiest[place] for place in others))
+        return PartsSent(size, frozenset(ranks[place] for place in others if busiest[place]))
+
+
+class PartsSent(NamedTuple):
+    """What a rank sends to others, or gets from them, whichever is more."""
+
+    bytes: int
+    peers: frozenset[int]
+    """Those that have a part in it."""
+
+
+def shares_of(splits: Literal, ranks: int) -> tuple[float, ...] | None:
+    """Of the whole, for each rank; None where they are not said."""
+    if not isinstance(splits, tuple) or len(splits) != ranks:
+        return None
+    rows = [part for part in splits if isinstance(part, int)]
+    whole = sum(rows)
+    return tuple(part / whole for part in rows) if whole and len(rows) == ranks else None
+
 
 def collective_kernel(
     call: Call, cost: Cost, chip: Chip, ranks: Communicators | None = None
@@ -66,9 +119,9 @@ def collective_kernel(
     kind = kind_of(call.name)
     if kind is None or (kind != "barrier" and not (cost.network_bytes or cost.bytes)):
         return NOTHING
-    named = None if ranks is None else ranks.group_of(call, chip)
-    group, cluster = ranks_of(call, chip) if named is None else named
-    transfer = collective(kind, cost.network_bytes, group, cluster)
+    transfer = None if ranks is None else ranks.transfer(call, cost.network_bytes, chip)
+    if transfer is None:
+        transfer = collective(kind, cost.network_bytes, *ranks_of(call, chip))
     return bound_kernel(
         memory_s=cost.bytes / bandwidth_bytes_per_s(chip),
         network_s=transfer.seconds,

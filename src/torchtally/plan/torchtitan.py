@@ -1,0 +1,102 @@
+"""A layout as torchtitan's configuration: what it can run, and the file that has it run it.
+
+The keys are those of torchtitan 0.2 (torchtitan/config/job_config.py). 0.3 has the same ones as
+options, but for the recomputation.
+"""
+
+from collections.abc import Mapping
+
+from torchtally.errors import UsageError
+from torchtally.plan.activations.setting import Implementation
+from torchtally.plan.architecture.model import Model
+from torchtally.plan.flops import Recompute
+from torchtally.plan.parallel.degrees import layout_in_short
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
+from torchtally.plan.parallel.step import Workload
+
+Value = str | int | bool
+Config = Mapping[str, Mapping[str, Value]]
+"""By section and key."""
+
+FLAVORS = {
+    "Llama 3 8B": "8B",
+    "Llama 3.1 8B": "8B",
+    "Llama 3 70B": "70B",
+    "Llama 3.1 70B": "70B",
+    "Llama 3.1 405B": "405B",
+}
+"""Of its model llama3."""
+SHARDINGS = {Sharding.NONE: "default", Sharding.ZERO2: "never", Sharding.ZERO3: "always"}
+"""`fsdp_reshard_after_forward`: FSDP that never reshards keeps what it has gathered."""
+SCHEDULES = {Schedule.ONE_F_ONE_B: "1F1B", Schedule.INTERLEAVED: "Interleaved1F1B"}
+RECOMPUTES = {Recompute.NONE: "none", Recompute.FULL: "full"}
+
+
+def flavor_of(model: Model) -> str:
+    """torchtitan's name of a model's size. Raises UsageError where it has none."""
+    if model.name not in FLAVORS:
+        raise UsageError(f"{model.name} is none of torchtitan's: {', '.join(FLAVORS)}.")
+    return FLAVORS[model.name]
+
+
+def torchtitan_config(layout: Layout, workload: Workload) -> Config:
+    """Raises UsageError for a model or a sharding that torchtitan does not have."""
+    shards = 1 if layout.shard is Sharding.NONE else layout.shards // layout.context
+    local_batch = layout.micro_batch * (layout.micro_batches if layout.has_stages else 1)
+    parallelism: dict[str, Value] = {
+        "data_parallel_replicate_degree": layout.data // shards,
+        "data_parallel_shard_degree": shards,
+        "fsdp_reshard_after_forward": SHARDINGS[layout.shard],
+        "tensor_parallel_degree": layout.tensor,
+        "context_parallel_degree": layout.context,
+        "pipeline_parallel_degree": layout.pipeline,
+    }
+    if layout.has_stages:
+        chunks = layout.pipeline * layout.virtual_stages
+        parallelism |= {
+            "pipeline_parallel_schedule": SCHEDULES[layout.schedule],
+            "pipeline_parallel_microbatch_size": layout.micro_batch,
+            "pipeline_parallel_layers_per_stage": workload.model.layers // chunks,
+            "pipeline_parallel_first_stage_less_layers": 0,
+            "pipeline_parallel_last_stage_less_layers": 0,
+        }
+    return {
+        "model": {"name": "llama3", "flavor": flavor_of(workload.model)},
+        "training": {
+            "local_batch_size": local_batch,
+            "global_batch_size": layout.global_batch,
+            "seq_len": workload.sequence,
+        },
+        "parallelism": parallelism,
+        "activation_checkpoint": {"mode": RECOMPUTES[layout.recompute]},
+        "compile": {"enable": layout.implementation is Implementation.FUSED},
+    }
+
+
+def is_torchtitans(layout: Layout) -> bool:
+    """Whether it has all that a layout needs."""
+    by_groups = layout.shards % layout.context == 0 and layout.expert == 1
+    has_words = layout.shard in SHARDINGS and layout.recompute in RECOMPUTES
+    return by_groups and has_words and (not layout.has_stages or layout.schedule in SCHEDULES)
+
+
+def torchtitan_toml(layout: Layout, workload: Workload) -> str:
+    """For `--job.config_file`; other sections are the user's."""
+    lines = [
+        f"# {workload.model.name} on {workload.cluster.count} {workload.cluster.chip.name}: "
+        f"{layout_in_short(layout)}",
+        "# Add the data, the tokenizer and the optimizer's hyperparameters.",
+    ]
+    for section, values in torchtitan_config(layout, workload).items():
+        lines += [
+            "",
+            f"[{section}]",
+            *(f"{key} = {_literal(value)}" for key, value in values.items()),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _literal(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)

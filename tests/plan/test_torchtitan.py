@@ -1,0 +1,70 @@
+"""Layouts as configurations of torchtitan's: every field where its trainer reads it."""
+
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.plan.parallel.builders import llama, workload
+from torchtally.errors import UsageError
+from torchtally.plan.architecture.lookup import model
+from torchtally.plan.flops import Recompute
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
+from torchtally.plan.parallel.step import Workload
+from torchtally.plan.torchtitan import torchtitan_toml
+
+LLAMA = workload(model("llama-3.1-8b"), "16xH100-SXM", sequence=8192)
+
+
+def config(layout: Layout, given: Workload = LLAMA) -> dict[str, Any]:
+    return tomllib.loads(torchtitan_toml(layout, given))
+
+
+def test_stages_and_shards() -> None:
+    found = config(
+        Layout(
+            data=4, shard=Sharding.ZERO3, tensor=2, pipeline=2, micro_batch=2, micro_batches=8,
+            schedule=Schedule.INTERLEAVED, virtual_stages=4, recompute=Recompute.FULL,
+        )
+    )  # fmt: skip
+    assert found["model"] == {"name": "llama3", "flavor": "8B"}
+    assert found["training"] == {
+        "local_batch_size": 16,
+        "global_batch_size": 64,
+        "seq_len": 8192,
+    }
+    assert found["parallelism"] == {
+        "data_parallel_replicate_degree": 1,
+        "data_parallel_shard_degree": 4,
+        "fsdp_reshard_after_forward": "always",
+        "tensor_parallel_degree": 2,
+        "context_parallel_degree": 1,
+        "pipeline_parallel_degree": 2,
+        "pipeline_parallel_schedule": "Interleaved1F1B",
+        "pipeline_parallel_microbatch_size": 2,
+        "pipeline_parallel_layers_per_stage": 4,
+        "pipeline_parallel_first_stage_less_layers": 0,
+        "pipeline_parallel_last_stage_less_layers": 0,
+    }
+    assert found["activation_checkpoint"] == {"mode": "full"}
+
+
+def test_groups_that_share_and_replicas() -> None:
+    """Context parallelism shards, too: torchtitan multiplies both degrees."""
+    layout = Layout(data=8, context=2, shard=Sharding.ZERO2, shard_group=8, micro_batches=4)
+    found = config(layout)["parallelism"]
+    assert found["data_parallel_replicate_degree"] == 2
+    assert found["data_parallel_shard_degree"] == 4
+    assert found["context_parallel_degree"] == 2
+    assert found["fsdp_reshard_after_forward"] == "never"
+    plain = config(Layout(data=16, micro_batches=4))
+    assert plain["parallelism"]["data_parallel_replicate_degree"] == 16
+    assert plain["parallelism"]["data_parallel_shard_degree"] == 1
+    assert plain["training"]["local_batch_size"] == 1
+    assert plain["training"]["global_batch_size"] == 64
+
+
+def test_a_model_that_torchtitan_does_not_have() -> None:
+    with pytest.raises(UsageError, match="none of torchtitan's: Llama 3 8B"):
+        config(Layout(data=16), replace(LLAMA, model=llama()))
