@@ -153,6 +153,39 @@ def device_of_fakes(on_meta: torch.device) -> list[tuple[PrivateName, Any]]:
     return [(PrivateName(FakeTensor, "fake_device"), property(get, put))]
 
 
+@contextmanager
+def decomposing_as_on_gpu() -> Iterator[None]:
+    """Decompose composite operators of tensors whose keys have both CUDA's and meta's.
+
+    The Python dispatcher asks for the kernel of the higher one, meta's, and where Python has a
+    shape function for that it does not decompose (`resolve_key`, torch/_ops.py): the operator's
+    gradient would be lost, with a warning of C++ at most.
+    """
+    key = torch._C.DispatchKey.AutogradMeta
+    operators = [each for each in composites() if not each.has_kernel_for_dispatch_key(key)]
+    for operator in operators:
+        operator.py_kernels[key] = operator.decompose
+        operator._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operator in operators:
+            del operator.py_kernels[key]
+            operator._dispatch_cache.clear()
+
+
+def composites() -> Iterator[Any]:
+    """ATen's operators that decompose above autograd, and have shape functions in Python."""
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, plain = name.partition("::")
+        packet = getattr(torch.ops.aten, plain.partition(".")[0], None) if space == "aten" else None
+        overload: Any = getattr(packet, plain.partition(".")[2] or "default", None)
+        if overload is None or torch._C.DispatchKey.Meta not in overload.py_kernels:
+            continue
+        if overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+            yield overload
+
+
 def functional_device(tensor: Any) -> torch.device:
     inner = torch._from_functional_tensor(tensor.elem)
     return inner.device
@@ -208,6 +241,17 @@ _taken: dict[int, Callable[..., Any]] = {}
 """Functions that Dynamo knows by their ids, which are therefore kept."""
 
 
+FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
+"""They make a tensor on the host, and move it in C++."""
+
+
+def current_gpu() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+torch._dynamo.assume_constant_result(current_gpu)
+
+
 def take_for(stand_in: Callable[..., Any], native: Callable[..., Any]) -> None:
     """Dynamo takes a function for what it stands for, from now on: it cannot forget."""
     if id(stand_in) in _taken:
@@ -217,6 +261,15 @@ def take_for(stand_in: Callable[..., Any], native: Callable[..., Any]) -> None:
     def inlined(*args: Any, **kwargs: Any) -> Any:
         return native(*args, **kwargs)
 
+    def inlined_on_device(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        # "cuda" without a number: C++ would ask a GPU for the current one.
+        if device is not None:
+            device = torch.device(device)
+            if device.type == "cuda" and device.index is None:
+                device = current_gpu()
+        return native(*args, device=device, **kwargs)
+
+    inlined = inlined_on_device if native in FROM_DATA else inlined
     torch._dynamo.substitute_in_graph(stand_in, skip_signature_check=True)(inlined)
 
 

@@ -43,10 +43,7 @@ RELEASES = (
     REFERENCE,
     Release(
         (2, 15), "13.2", 92600, (2, 30, 7), False, True, True,
-        (
-            "attention of three dimensions takes the fused kernels",
-            "x[i] = number fills in place of copying a tensor of it",
-        ),
+        ("attention of three dimensions takes the fused kernels",),
     ),
 )  # fmt: skip
 """In order. The wheels' requirements name CUDA, cuDNN and NCCL."""

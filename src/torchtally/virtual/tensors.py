@@ -30,6 +30,7 @@ from torchtally.virtual.shown_devices import (
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import VirtualStorage, is_pinned, is_sparse
 
+NUMBERS = (int, float, complex)
 REAL_ARRAY_BYTES = 64 * 1024 * 1024
 """Larger placeholder arrays are one broadcast element: read-only, but they cost nothing."""
 
@@ -163,8 +164,13 @@ class TensorMethods:
         native: Any = torch.Tensor.__setitem__
 
         def setitem(tensor: Tensor, index: Any, value: Any) -> None:
-            if has_sequence(index) and shown_virtual(tensor) is not None:
-                index = with_tensors(index, tensor)
+            if shown_virtual(tensor) is not None:
+                if has_sequence(index):
+                    index = with_tensors(index, tensor)
+                if isinstance(value, NUMBERS):
+                    # A tensor of the host, which fills: `valueToTensor` in the same file. It would
+                    # be one of meta, and copied.
+                    value = torch.tensor(value, dtype=tensor.dtype)
             native(tensor, index, value)
 
         return setitem

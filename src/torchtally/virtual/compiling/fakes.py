@@ -12,6 +12,7 @@ from torch.library import Library
 from torchtally.virtual import autocast, kernels
 from torchtally.virtual.shapes import CHANNELS_LAST, computes_channels_last
 from torchtally.virtual.stand_ins import StandIn, instead_of
+from torchtally.virtual.tensors import NUMBERS
 
 GPU = torch.device("cuda", 0)
 
@@ -63,7 +64,47 @@ def devices(compiler: Any) -> list[StandIn]:
     ]
     told = [instead_of(name, value, is_new=True) for name, value in compiler.device_of_fakes(GPU)]
     device = StandIn(compiler.FunctionalTensor, "device", property(compiler.functional_device))
-    return [*answers, *told, device]
+    moves = [
+        StandIn(each, name, moving(getattr(each, name)), is_new=True)
+        for each in compiler.TRACED
+        for name in ("to", "cuda")
+    ]
+    fills = [
+        StandIn(each, "__setitem__", filling(each.__setitem__), is_new=True)
+        for each in compiler.TRACED
+    ]
+    return [*answers, *told, device, *moves, *fills]
+
+
+def numbered(device: Any) -> Any:
+    """A device as C++ takes it here, which would ask a GPU for the number of the current one."""
+    if device == "cuda" or (isinstance(device, torch.device) and str(device) == "cuda"):
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def filling(native: Any) -> Any:
+    """`tensor[index] = number`, as of a virtual tensor (virtual/tensors.py)."""
+
+    def setitem(tensor: Any, index: Any, value: Any) -> None:
+        if isinstance(value, NUMBERS) and tensor.device.type == "cuda":
+            value = torch.tensor(value, dtype=tensor.dtype)
+        native(tensor, index, value)
+
+    return setitem
+
+
+def moving(native: Any) -> Any:
+    """`tensor.to("cuda")` and `tensor.cuda()`."""
+    is_cuda = native.__name__ == "cuda"
+
+    def move(tensor: Any, *args: Any, **options: Any) -> Any:
+        if is_cuda and not args and options.get("device") is None:
+            options["device"] = torch.device("cuda")
+        options = {name: numbered(value) for name, value in options.items()}
+        return native(tensor, *map(numbered, args), **options)
+
+    return move
 
 
 def is_fake_on_gpu(compiler: Any, tensor: Any) -> bool:
@@ -108,22 +149,10 @@ def convolution_format(x: Any, weight: Any, backend: Any) -> torch.memory_format
 def register() -> list[Library]:
     """Kernels that the compiler's tensors need, for as long as the libraries live."""
     library = Library("aten", "IMPL")
-    for name in ("nll_loss", "nll_loss2d"):
-        forward = getattr(torch.ops.aten, f"{name}_forward").default
-        library.impl(name, loss_of(forward), "AutogradMeta")
     # Constants are folded by running their factories.
     library.impl("empty.memory_format", empty_on_host, "CUDA")
     library.impl("empty_strided", empty_strided_on_host, "CUDA")
     return [library]
-
-
-def loss_of(forward: Any) -> Any:
-    def loss(
-        self: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100
-    ) -> Any:
-        return forward(self, target, weight, reduction, ignore_index)[0]
-
-    return loss
 
 
 def empty_on_host(size: Any, **options: Any) -> torch.Tensor:

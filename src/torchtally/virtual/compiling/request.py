@@ -124,6 +124,7 @@ class Compiling:
         compiler.forget_answers()
         self.stack.enter_context(private.let_higher_order_operators_reach_modes())
         self.stack.enter_context(compiler.settings())
+        self.stack.enter_context(compiler.decomposing_as_on_gpu())
         # Before any function is taken for another, which adds to them.
         self.stack.enter_context(
             apply([instead_of(compiler.RULES, rules(getattr(*compiler.RULES)))])

@@ -1,0 +1,69 @@
+"""What Dynamo and AOTAutograd trace is what they would trace on a GPU, though C++ is told meta."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.traces import names, traced
+
+SIZE = 8
+MASK_VALUE = -1e9
+
+DECOMPOSED: dict[str, Callable[[Tensor], Tensor]] = {
+    "where": lambda x: torch.where(x > 0, x, MASK_VALUE),
+    "std": lambda x: x.std(),
+    "relu6": F.relu6,
+    "interpolate": lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
+    "nll_loss": lambda x: F.nll_loss(x, torch.zeros(SIZE, dtype=torch.int64, device="cuda")),
+}
+"""Composite operators of which torch has shape functions in Python, too."""
+
+
+@pytest.mark.usefixtures("gpu")
+def test_composite_operators_keep_their_gradients() -> None:
+    """They were taken for operators without one, silently."""
+    for name, function in DECOMPOSED.items():
+        x = torch.randn(SIZE, SIZE, device="cuda", requires_grad=True)
+        torch.compile(function)(x).sum().backward()
+        assert x.grad is not None, name
+
+
+ON_DEVICE: dict[str, Callable[[Tensor], Tensor]] = {
+    "tensor": lambda x: x + torch.tensor(1.5, device="cuda"),
+    "as_tensor": lambda x: x + torch.as_tensor([1.5] * SIZE, device=torch.device("cuda")),
+    "to": lambda x: x + torch.tensor(1.5).to("cuda"),
+    "cuda": lambda x: x + torch.arange(SIZE).cuda(),
+}
+
+
+def test_a_device_without_a_number_is_the_current_gpu() -> None:
+    """C++ asks a GPU for it."""
+
+    def script() -> None:
+        x = torch.ones(SIZE, device="cuda")
+        for function in ON_DEVICE.values():
+            assert torch.compile(function)(x).device == torch.device("cuda", 0)
+
+    notes = [note.text for note in traced(script).notes]
+    assert not any("graph break" in text or "eagerly" in text for text in notes), notes
+
+
+def test_a_number_written_to_a_place_fills_it() -> None:
+    """It was a tensor of the GPU first, which was copied."""
+
+    def script(compiler: Callable[..., Callable[[Tensor], Tensor]]) -> list[str]:
+        def shift(x: Tensor) -> Tensor:
+            x = x.clone()
+            x[..., 0] = 0
+            return x
+
+        return names(traced(lambda: compiler(shift)(torch.ones(SIZE, SIZE, device="cuda"))))
+
+    eager = script(lambda function: function)
+    assert eager == ["aten.ones", "aten.clone", "aten.select", "aten.fill_"]
+    (kernel,) = (name for name in script(torch.compile) if "triton" in name)
+    assert "fill" in kernel
+    assert "scalar_tensor" not in kernel
