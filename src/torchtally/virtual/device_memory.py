@@ -166,12 +166,19 @@ class DeviceMemory:
 
     def use_workspaces(self, sizes: tuple[tuple[int, str], ...]) -> None:
         """Scratch memory of the current operator: (bytes, name) each."""
+        self.free_scratch(self.take_scratch(sizes))
+
+    def take_scratch(self, sizes: tuple[tuple[int, str], ...]) -> list[Block]:
+        """For the current operator, which frees it."""
         blocks = []
         for requested_bytes, name in sizes:
             block = self._allocate(requested_bytes)
             blocks.append(block)
             if self.observer is not None:
                 self.observer.workspace_used(self.device, block, name)
+        return blocks
+
+    def free_scratch(self, blocks: list[Block]) -> None:
         for block in reversed(blocks):
             self._free(block)
 

@@ -16,12 +16,15 @@ from torch import Tensor
 from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.errors import UnsupportedError
+from torchtally.memory.allocator import Block
 from torchtally.memory.workspace import (
+    Workspace,
     adds_bias,
     blas_lt_workspace,
     blas_workspace,
     has_scratch,
     scratch,
+    scratch_before_results,
     uses_blas,
 )
 from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispatchMode, releases
@@ -73,6 +76,7 @@ from torchtally.virtual.value_keeper import (
 )
 from torchtally.virtual.waits import HostWait, host_wait, pins_result
 
+ScratchRules = Callable[[Call, Chip], tuple[Workspace, ...]]
 KernelTime = Callable[[Call], float]
 """Predicted seconds of a call by itself, on the device."""
 
@@ -401,6 +405,9 @@ class VirtualDispatch(TorchDispatchMode):
         if call.operator.host_results and self.capture is None:
             for place in call.operator.host_results:
                 make_virtual(outputs[place], self.host)
+        held: list[Block] = []
+        if call.operator.copies_before_results and isinstance(home, DeviceMemory):
+            held = home.take_scratch(self.scratch_of(call, outputs, scratch_before_results))
         # In the order of the CUDA kernel: the caching allocator's blocks depend on it.
         for tensor in in_order_of_allocation(outputs, call.operator.allocation_order):
             if tensor.layout is not torch.strided:
@@ -415,6 +422,8 @@ class VirtualDispatch(TorchDispatchMode):
         # `resize_`, `set_` and out= may reallocate (`resize_bytes_meta`, ATen/native/Resize.h).
         if call.operator.is_mutating and not call.operator.is_inplace:
             self.notice_resizes(call)
+        if held and isinstance(home, DeviceMemory):
+            home.free_scratch(held)
         # After the results: a structured kernel allocates these before its `impl` asks cuBLAS for a
         # handle (torchgen/dest/register_dispatch_key.py).
         if call.operator.takes_workspace and isinstance(home, DeviceMemory):
@@ -469,13 +478,22 @@ class VirtualDispatch(TorchDispatchMode):
             if not shares and adds_bias(name, call.inputs[0].dim()):
                 memory.need_library(blas_lt_workspace(os.environ), is_backward=is_backward)
         if has_scratch(name):
-            signature = (call.signature, *(tensor.shape for tensor in outputs))
-            sizes = self._scratch.get(signature)
-            if sizes is None:
-                workspaces = scratch(describe(call, outputs), chip)
-                sizes = tuple((workspace.bytes, workspace.kind.name) for workspace in workspaces)
-                self._scratch[signature] = sizes
-            memory.use_workspaces(sizes)
+            memory.use_workspaces(self.scratch_of(call, outputs, scratch))
+
+    def scratch_of(
+        self, call: Invocation, outputs: Sequence[Tensor], rules: ScratchRules
+    ) -> tuple[tuple[int, str], ...]:
+        """(bytes, name) of what a call takes by these rules."""
+        chip = self.target
+        if chip is None or chip.compute_capability is None:
+            return ()
+        signature = (rules, call.signature, *(tensor.shape for tensor in outputs))
+        sizes = self._scratch.get(signature)
+        if sizes is None:
+            workspaces = rules(describe(call, outputs), chip)
+            sizes = tuple((workspace.bytes, workspace.kind.name) for workspace in workspaces)
+            self._scratch[signature] = sizes
+        return sizes
 
     def note_maker(self, virtual: VirtualStorage) -> None:
         """Remember which storages the autograd node being evaluated has allocated.

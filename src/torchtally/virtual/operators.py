@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from torchtally import torch_private as private
-from torchtally.memory.workspace import has_scratch, uses_blas
+from torchtally.memory.workspace import has_scratch, has_scratch_before_results, uses_blas
 from torchtally.torch_private import OpOverload
 
 PLAIN_ON_HOST = frozenset(["aten.add", "aten._local_scalar_dense"])
@@ -109,6 +109,8 @@ class Operator:
     is_random: bool
     takes_workspace: bool
     """Takes device memory besides its results."""
+    copies_before_results: bool
+    """It holds copies of its operands while its results are allocated."""
     is_composite: bool
     """Only a composition of other operators: reaches a dispatch mode under inference mode alone."""
     allocation_order: tuple[int, ...] | None
@@ -183,6 +185,7 @@ def learn(
         is_factory=makes_tensor and not takes_tensor,
         is_random=torch.Tag.nondeterministic_seeded in overload.tags,
         takes_workspace=uses_blas(name) or has_scratch(name),
+        copies_before_results=has_scratch_before_results(name),
         is_composite=private.has_composite_kernel(overload),
         allocation_order=ALLOCATION_ORDER.get(name),
         host_results=HOST_RESULTS.get(name, ()),
@@ -214,6 +217,7 @@ def kernel(name: str, arguments: tuple[str, ...], written: frozenset[str]) -> Op
         is_factory=False,
         is_random=False,
         takes_workspace=False,
+        copies_before_results=False,
         is_composite=False,
         allocation_order=None,
         host_results=(),

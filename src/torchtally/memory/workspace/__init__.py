@@ -12,7 +12,12 @@ from torchtally.memory.workspace.libraries import (
     context_bytes,
     uses_blas,
 )
-from torchtally.memory.workspace.scratch import has_scratch, scratch
+from torchtally.memory.workspace.scratch import (
+    has_scratch,
+    has_scratch_before_results,
+    scratch,
+    scratch_before_results,
+)
 
 __all__ = [
     "KINDS",
@@ -23,6 +28,8 @@ __all__ = [
     "blas_workspace",
     "context_bytes",
     "has_scratch",
+    "has_scratch_before_results",
     "scratch",
+    "scratch_before_results",
     "uses_blas",
 ]

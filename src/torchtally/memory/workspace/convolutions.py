@@ -2,29 +2,33 @@
 
 Input or weight with channels last has cuDNN compute so, and what lies otherwise is copied first
 (native/ConvUtils.h, Convolution.cpp, cudnn/ConvShared.cpp).
-
-Known limit: the copies are taken after the results here and before them there, which may give a
-result a block of another size.
+Input and gradient are copied before the results are allocated, and the copies held until then; the
+weight's copy comes after them.
 """
 
 from collections.abc import Sequence
 
 from torchtally.chips import Chip
-from torchtally.memory.workspace.scratch import is_contiguous, rule
+from torchtally.memory.workspace.scratch import is_contiguous, rule, rule_before_results
 from torchtally.trace import Call
 
 DIMENSIONS = (4, 5)
 """Of operands that can have channels last."""
 
 
-@rule("aten.convolution")
-def forward(call: Call, chip: Chip) -> tuple[int, ...]:
-    return copies(call, "input", "weight")
+@rule("aten.convolution", "aten.convolution_backward")
+def of_weight(call: Call, chip: Chip) -> tuple[int, ...]:
+    return copies(call, "weight")
 
 
-@rule("aten.convolution_backward")
-def backward(call: Call, chip: Chip) -> tuple[int, ...]:
-    return copies(call, "input", "weight", "grad_output")
+@rule_before_results("aten.convolution")
+def of_input(call: Call, chip: Chip) -> tuple[int, ...]:
+    return copies(call, "input")
+
+
+@rule_before_results("aten.convolution_backward")
+def of_input_and_gradient(call: Call, chip: Chip) -> tuple[int, ...]:
+    return copies(call, "input", "grad_output")
 
 
 def copies(call: Call, *names: str) -> tuple[int, ...]:

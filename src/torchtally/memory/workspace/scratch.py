@@ -17,6 +17,8 @@ from torchtally.trace import Call, TensorSpec
 
 Rule = Callable[[Call, Chip], tuple[int, ...]]
 RULES: dict[str, Rule] = dict.fromkeys(REDUCTIONS, reduction_scratch)
+RULES_BEFORE_RESULTS: dict[str, Rule] = {}
+"""Of what is taken before the results are allocated, and given back after that."""
 
 FLOAT_BYTES = 4
 INDEX_BYTES = 8
@@ -33,12 +35,31 @@ def scratch(call: Call, chip: Chip) -> tuple[Workspace, ...]:
     return tuple(Workspace(SCRATCH, size) for size in sizes if size)
 
 
+def has_scratch_before_results(operator: str) -> bool:
+    return operator in RULES_BEFORE_RESULTS
+
+
+def scratch_before_results(call: Call, chip: Chip) -> tuple[Workspace, ...]:
+    """What one call holds while its results are allocated."""
+    rule = RULES_BEFORE_RESULTS.get(call.name)
+    sizes = rule(call, chip) if rule is not None else ()
+    return tuple(Workspace(SCRATCH, size) for size in sizes if size)
+
+
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Register a rule for operators."""
 
     def register(function: Rule) -> Rule:
         for name in names:
             RULES[name] = function
+        return function
+
+    return register
+
+
+def rule_before_results(name: str) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        RULES_BEFORE_RESULTS[name] = function
         return function
 
     return register
