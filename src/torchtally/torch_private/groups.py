@@ -35,9 +35,10 @@ def forget_shardings() -> None:
     groups, which end with the run.
     """
     import torch.distributed.tensor._redistribute as module
-    import torch.distributed.tensor.debug as debug
+    from torch.distributed.tensor import DTensor
 
-    debug._clear_sharding_prop_cache()
+    DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()
+    torch._C._clear_DTensor_sharding_propagator_cache()
     module.clear_redistribute_planner_cache()
     module._gen_transform_infos.cache_clear()
 

@@ -80,6 +80,7 @@ DISTRIBUTED = {
         torch._C._distributed_c10d.Backend
         torch._C._distributed_c10d.FakeProcessGroup._create_internal
         torch._C._distributed_c10d.FakeProcessGroup._set_sequence_number_for_group
+        torch._C._clear_DTensor_sharding_propagator_cache
         torch._C._distributed_c10d._resolve_process_group torch._C.fork
         torch.distributed.distributed_c10d._create_process_group_wrapper
         torch.distributed.distributed_c10d._store_based_barrier
@@ -109,7 +110,6 @@ LATER = {
     "torch.distributed.tensor._op_schema": "DTensor",
     "torch.distributed.tensor._redistribute": "DTensor",
     "torch.distributed.tensor._sharding_prop": "DTensor",
-    "torch.distributed.tensor.debug.__init__": "DTensor",
     "torch.utils.checkpoint": "recomputation",
     "torch.nn.attention.flex_attention": "flex_attention",
     "torch._dynamo._trace_wrapped_higher_order_op": "flex_attention",
