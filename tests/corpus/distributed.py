@@ -11,7 +11,6 @@ from tests.corpus.features import TWO, B, N
 from tests.corpus.sums import linear, trained
 
 RANKS = 4
-ON_HOST = "parameters that are offloaded to the host are not counted"
 WHOLE_BATCHES = (
     "DDP", "DDP static graph", "DDP fp16 hook", "DDP join", "ZeRO-1", "FSDP1", "FSDP1 mixed",
     "FSDP1 offload", "FSDP2", "FSDP2 mixed", "FSDP2 kept", "FSDP2 offload", "HSDP", "checkpoint",
@@ -29,8 +28,7 @@ def on_ranks(name: str, command: tuple[str, ...], figures: Figures, **others: An
 
 def way(name: str, figures: Figures, *launcher: str) -> Case:
     title = " ".join((*launcher[:1], name))
-    fault = ON_HOST if name.endswith("offload") else ""
-    return on_ranks(title, (*launcher, "distributed/train.py", name), figures, known_fault=fault)
+    return on_ranks(title, (*launcher, "distributed/train.py", name), figures)
 
 
 def part(figures: Figures, count: int) -> Figures:

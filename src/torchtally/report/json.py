@@ -28,7 +28,7 @@ from torchtally.memory.workspace import KINDS, Trust
 from torchtally.report.document import Document, columns_of, in_words, pick, picks, rows_of
 from torchtally.report.effects import effect_document
 from torchtally.table import Table
-from torchtally.trace import Frame
+from torchtally.trace import Frame, HostState
 from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.columns import largest_first
 from torchtally.views.modules import with_children
@@ -69,6 +69,9 @@ def ledger_document(ledger: Ledger) -> Document:
         "ending": pick(trace.ending, "kind", "message"),
         "run": _run(ledger),
         **_parameters(parameters_of(ledger)),
+        "host_state": None
+        if trace.host_state is None
+        else pick(trace.host_state, *HostState.__struct_fields__),
         "flops": _flops(ledger.total),
         "bytes": pick(ledger.total, *MOVED),
         "memory": _memory(ledger),

@@ -16,7 +16,7 @@ from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import joined
 from torchtally.steps import Period
-from torchtally.trace import Placeholder, Use, World
+from torchtally.trace import HostState, Placeholder, Use, World
 from torchtally.units import (
     format_bytes,
     format_count,
@@ -320,6 +320,8 @@ def _heading(summary: Summary, width: int) -> Iterator[Text]:
         yield from _prose(summary.unlike, width, "yellow")
     if summary.run.steps:
         yield from map(Text, wrapped(_run(summary), width))
+    if summary.host_state is not None:
+        yield from _prose(_on_host(summary.host_state), width, "yellow")
 
 
 def _run(summary: Summary) -> str:
@@ -339,6 +341,14 @@ def _run(summary: Summary) -> str:
     if run.was_stopped:
         text += " The script was stopped there; --steps all runs it to its end."
     return text
+
+
+def _on_host(state: HostState) -> str:
+    return (
+        f"The optimizer works on the host, on {format_count(state.elements)} parameters: "
+        f"{format_bytes(state.bytes)} there with gradients and state. Its time is not predicted, "
+        "and in no step."
+    )
 
 
 def _share(share: RunShare) -> str:

@@ -25,6 +25,7 @@ from torchtally.trace.storage import Role, Storage
 from torchtally.trace.trace import (
     CacheEmptied,
     Ending,
+    HostState,
     Note,
     Placeholder,
     Refusal,
@@ -44,6 +45,7 @@ __all__ = [
     "FileId",
     "Frame",
     "FusedKernel",
+    "HostState",
     "Literal",
     "Note",
     "Op",

@@ -110,6 +110,22 @@ class Refusal(Record, frozen=True):
     """The message of torch.OutOfMemoryError."""
 
 
+class HostState(Record, frozen=True):
+    """What optimizers step on the host, where the script has put it."""
+
+    elements: Count
+    """Of parameters, on this rank."""
+    whole_elements: Count
+    """Of the same parameters on all ranks that share them."""
+    parameter_bytes: Count
+    gradient_bytes: Count
+    optimizer_bytes: Count
+
+    @property
+    def bytes(self) -> int:
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+
 class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All facts of one run. Immutable; written and read without torch."""
 
@@ -148,6 +164,7 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The value of PYTORCH_CUDA_ALLOC_CONF."""
     host_ops: Count = 0
     """Operators that ran on the host only: not accounted, but counted."""
+    host_state: HostState | None = None
     facts: dict[str, str] = {}
     """Free-form provenance: python, platform, date; `cwd`, the directory it was run in; `files`,
     the folder of an isolated run's files."""

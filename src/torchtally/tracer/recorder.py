@@ -30,6 +30,7 @@ from torchtally.trace import (
     FileId,
     Frame,
     FusedKernel,
+    HostState,
     Note,
     Op,
     Phase,
@@ -149,6 +150,7 @@ class Recorder:
         self._loop_reads: dict[tuple[int, int], tuple[int, int]] = {}
         """By code and line: training steps completed, and placeholders read there since then."""
         self._notes: dict[str, int] = {}
+        self.host_state: HostState | None = None
         self._effects: dict[tuple[EffectKind, str, Frame | None], int] = {}
         self.saved: dict[FileId, StubFile] = {}
         self._roots_seen: set[tuple[int, int]] = set()
@@ -702,6 +704,7 @@ class Recorder:
             allocator_settings=allocator_settings,
             notes=tuple(Note(text, count) for text, count in self._notes.items()),
             host_ops=self.host_operators,
+            host_state=self.host_state,
             world=world,
             groups=tuple(groups),
             stream_waits=tuple(self._stream_waits),

@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchtally import torch_private as private
-from torchtally.trace import Role
+from torchtally.trace import HostState, Role
 from torchtally.tracer.recorder import Recorder
 from torchtally.virtual.compiling.optimizers import watched
 from torchtally.virtual.stand_ins import StandIn
+from torchtally.virtual.storage import virtual_of
 
 PATIENCE_STEPS = 16
 """Steps that optimizers may take while another one of the script takes none."""
@@ -73,6 +74,8 @@ class Steps:
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._excused: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """No longer waited for, until they step."""
+        self._looked_at: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        """Whether they step parameters on the host."""
         self._steps_taken: list[tuple[Optimizer, int]] = []
         """Steps of optimizers since the last training step ended: who, and the tick of its end."""
         self._steps_of_one_model = 0
@@ -128,6 +131,9 @@ class Steps:
             for leaf in private.tree_leaves(state):
                 if isinstance(leaf, Tensor):
                     self.recorder.mark(leaf, Role.OPTIMIZER_STATE)
+        if self.recorder.host_state is None and optimizer not in self._looked_at:
+            self._looked_at.add(optimizer)
+            self.recorder.host_state = host_state_of(optimizer)
         if torch.cuda.is_current_stream_capturing():
             self.recorder.step_captured(optimizer)
         else:
@@ -194,3 +200,37 @@ class Steps:
 
 def parameters(optimizer: Optimizer) -> list[torch.nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def host_state_of(optimizer: Optimizer) -> HostState | None:
+    """Of an optimizer that has stepped parameters on the host; None where it has none there."""
+    on_host = [
+        parameter
+        for parameter in parameters(optimizer)
+        if parameter.grad is not None and all(map(is_on_host, private.tensors_inside(parameter)))
+    ]
+    if not on_host:
+        return None
+    parts = [plain for parameter in on_host for plain in private.tensors_inside(parameter)]
+    elements = sum(plain.numel() for plain in parts)
+    leaves = (leaf for each in on_host for leaf in private.tree_leaves(optimizer.state.get(each)))
+    return HostState(
+        elements,
+        sum(private.whole_elements(parameter) or parameter.numel() for parameter in on_host),
+        sum(map(host_bytes, parts)),
+        sum(host_bytes(parameter.grad) for parameter in on_host if parameter.grad is not None),
+        sum(host_bytes(leaf) for leaf in leaves if isinstance(leaf, Tensor)),
+    )
+
+
+def is_on_host(tensor: Tensor) -> bool:
+    """In memory that is not accounted."""
+    virtual = virtual_of(tensor)
+    is_accounted = virtual is not None and virtual.number >= 0
+    return tensor.device.type == "cpu" and not is_accounted
+
+
+def host_bytes(tensor: Tensor) -> int:
+    """Of what is on the host of a tensor, or of a wrapper subclass."""
+    parts = filter(is_on_host, private.tensors_inside(tensor))
+    return sum(plain.numel() * plain.itemsize for plain in parts)

@@ -11,7 +11,7 @@ from itertools import chain
 
 from torchtally.ledger import Entry, Ledger
 from torchtally.memory import is_alive
-from torchtally.trace import Phase, Role, Storage
+from torchtally.trace import Phase, Role, Storage, Trace
 
 TRAINED_FLOPS = 6
 FROZEN_FLOPS = 4
@@ -94,7 +94,20 @@ def parameters_of(ledger: Ledger) -> ModelParameters | None:
         computed = min(whole, own * ranks)
         return WeightStorage(number, whole, own, computed, storage.is_trained, flops(storage))
 
-    return ModelParameters(tuple(weights(*item) for item in held.items()))
+    on_device = (weights(*item) for item in held.items())
+    return ModelParameters((*on_device, *_on_host(ledger.trace)))
+
+
+ON_HOST = -1
+"""The number of no storage."""
+
+
+def _on_host(trace: Trace) -> Iterator[WeightStorage]:
+    """All that optimizers step on the host: every rank computes with all of it."""
+    state = trace.host_state
+    if state is not None:
+        whole = state.whole_elements
+        yield WeightStorage(ON_HOST, whole, state.elements, whole, True, TRAINED_FLOPS)
 
 
 def _held(ledger: Ledger) -> Iterator[Storage]:

@@ -11,7 +11,7 @@ from torchtally.memory.allocator import replay
 from torchtally.memory.workspace import context_bytes
 from torchtally.steps import Period
 from torchtally.table import Table
-from torchtally.trace import Effect, Ending, Note, Placeholder, Trace, World
+from torchtally.trace import Effect, Ending, HostState, Note, Placeholder, Trace, World
 from torchtally.views.bounds import COLUMNS as BOUND_COLUMNS
 from torchtally.views.categories import COLUMNS as CATEGORY_COLUMNS
 from torchtally.views.categories import categories
@@ -99,6 +99,7 @@ class Summary:
     """What the totals are of."""
     run: RunShares
     """What share of the run they are."""
+    host_state: HostState | None
     unlike: str
     """How the steps differ, in words; "" where they do not."""
     run_steps: Table | None
@@ -154,6 +155,7 @@ def summarise(ledger: Ledger) -> Summary:
         no_time=why_no_time(ledger),
         period=ledger.reported_period,
         run=run_shares(ledger),
+        host_state=trace.host_state,
         unlike=unlike(ledger),
         run_steps=steps(ledger).top(TOP_STEPS) if ledger.course.experiments > 1 else None,
         parameters=parameters_of(ledger),

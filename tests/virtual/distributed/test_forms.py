@@ -23,6 +23,7 @@ from tests.virtual.distributed.replicas import replica
 from tests.virtual.distributed.shards import flat, sharded
 from torchtally.errors import UnsupportedError
 from torchtally.trace import Trace
+from torchtally.views.parameters import parameters_of
 from torchtally.work import Kind, cost_of
 
 RANKS = 4
@@ -118,6 +119,20 @@ def test_offloaded_shards_are_trained_on_the_host(model: Callable[[], nn.Module]
     trace = run(lambda: train(model(), "cuda"))
     assert len(trace.step_ends) == 2
     assert not any("sqrt" in trace.calls[op.call].name for op in trace.ops)
+    whole = sum(parameter.numel() for parameter in blocks().parameters())
+    state = trace.host_state
+    assert state is not None
+    assert (state.elements, state.whole_elements) == (whole // RANKS, whole)
+    assert state.parameter_bytes == state.gradient_bytes == 4 * whole // RANKS
+    scalars = state.optimizer_bytes - 2 * 4 * whole // RANKS  # AdamW counts steps
+    assert 4 <= scalars <= 4 * 3 * 6
+    parameters = parameters_of(torchtally.account(trace))
+    assert parameters is not None
+    assert (parameters.elements, parameters.own_elements) == (whole, whole // RANKS)
+
+
+def test_without_offload_nothing_is_stepped_on_the_host() -> None:
+    assert run(lambda: train(sharded("cuda"), "cuda")).host_state is None
 
 
 @pytest.mark.parametrize("is_async", [False, True])
