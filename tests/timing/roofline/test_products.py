@@ -15,6 +15,7 @@ from torchtally.timing.roofline.products import (
     products_of,
     tiled_s,
 )
+from torchtally.trace import Call
 
 STEP_S = 2 * 128 * 128 * 32 * 10 / 1e12
 """On the toy: a step of 32 terms of a 128 x 128 tile, on one of ten multiprocessors: 10.5 us."""
@@ -98,6 +99,35 @@ def test_unaligned_rows_run_at_half_the_rate() -> None:
     odd = kernel_of(mm(8192, 768, 50257, "bfloat16"), chip("A100-SXM")).seconds
     padded = kernel_of(mm(8192, 768, 50304, "bfloat16"), chip("A100-SXM")).seconds
     assert odd / padded == pytest.approx(1 / UNALIGNED_SHARE, rel=0.1)
+
+
+# Profiles of owlv2-large and bert-small on an H100, PyTorch 2.6: AMD-AGI/TraceLens
+@pytest.mark.parametrize(
+    ("one", "published_s"),
+    [
+        (bmm(16, 5185, 64, 5185, "bfloat16"), 1083e-6),  # the result's rows on 2 bytes
+        (bmm(16, 5185, 5185, 64, "bfloat16"), 827e-6),  # the first operand's
+        (mm(141, 512, 30522, "bfloat16"), 41.3e-6),  # the result's on 4
+    ],
+)
+def test_rows_off_16_bytes_leave_hopper_little(one: Call, published_s: float) -> None:
+    assert kernel_of(one, chip("H100-SXM")).seconds == pytest.approx(published_s, rel=0.3)
+
+
+def test_geforces_halved_rate_waits_for_no_rows() -> None:
+    odd, padded = (mm(8192, 768, columns, "float16") for columns in (2730, 2816))
+    assert kernel_of(odd, chip("RTX-3090")).seconds <= kernel_of(padded, chip("RTX-3090")).seconds
+    assert kernel_of(odd, chip("A100-SXM")).seconds > kernel_of(padded, chip("A100-SXM")).seconds
+
+
+def test_rows_begin_on_the_largest_power_of_two_of_all() -> None:
+    def bytes_of(M: int, K: int, N: int) -> int:
+        one = mm(M, K, N)
+        return products_of(one, cost(one))[0].row_alignment_bytes
+
+    assert [bytes_of(64, 64, N) for N in (64, 8, 4, 2, 50257)] == [16, 16, 8, 4, 2]
+    assert bytes_of(64, 1705, 512) == 2
+    assert bytes_of(1, 8192, 8192) == 16
 
 
 def test_a_chip_without_multiprocessors_has_no_waves() -> None:

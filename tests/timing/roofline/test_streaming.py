@@ -45,29 +45,6 @@ def test_layer_norm_backward_reads_twice_at_a_norms_rate() -> None:
     assert found.seconds == pytest.approx(5 * 4e6 / 0.6e12 + 2 * KERNEL_S, rel=0.01)
 
 
-@pytest.mark.parametrize(("columns", "passes"), [(1000, 2), (50_000, 4)])
-def test_a_long_row_of_a_softmax_is_read_three_times(columns: int, passes: int) -> None:
-    one = call("aten._log_softmax", [given("self", 100, columns)], (100, columns), dim=-1)
-    expected_s = passes * 4 * 100 * columns / 0.6e12
-    assert kernel_of(one, toy()).seconds == pytest.approx(expected_s + KERNEL_S)
-
-
-# 3 tensors; of a long row the gradient again, for the sum first
-@pytest.mark.parametrize(("columns", "passes"), [(1000, 3), (50_000, 4)])
-def test_a_log_softmaxs_backward_reads_a_long_gradient_twice(columns: int, passes: int) -> None:
-    inputs = [given("grad_output", 100, columns), given("output", 100, columns)]
-    one = call("aten._log_softmax_backward_data", inputs, (100, columns), dim=-1)
-    expected_s = passes * 4 * 100 * columns / 0.6e12
-    assert kernel_of(one, toy()).seconds == pytest.approx(expected_s + KERNEL_S)
-
-
-def test_a_softmaxs_backward_writes_a_product_first() -> None:
-    # grad and result read, product written; product and result read, gradient written
-    inputs = [given("grad_output", 100, 1000), given("output", 100, 1000)]
-    one = call("aten._softmax_backward_data", inputs, (100, 1000), dim=-1)
-    assert kernel_of(one, toy()).seconds == pytest.approx(6 * 4e5 / 0.6e12 + 2 * KERNEL_S)
-
-
 def test_an_inference_batch_norm_reads_once() -> None:
     inputs = [given("input", 8, 64, 32, 32), given("weight", 64)]
     training, inference = (

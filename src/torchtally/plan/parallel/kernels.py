@@ -5,6 +5,7 @@ M, K, N: (M, K) @ (K, N).
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import gcd
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
@@ -47,8 +48,8 @@ class KernelTimes:
         result = self.recipe.activation_bytes
         moved = batch * (size * (M * K + K * N) + result * M * N)
         memory_s = moved / bandwidth_bytes_per_s(self.chip)
-        is_aligned = all(side * size % ALIGNMENT_BYTES == 0 for side in (N, K))
-        product = Product(batch, M, N, K, self.recipe.products, size, is_aligned)
+        alignment_bytes = gcd(ALIGNMENT_BYTES, N * size, K * size)
+        product = Product(batch, M, N, K, self.recipe.products, size, alignment_bytes)
         compute_s, launches = product_s(product, self.chip, memory_s)
         kernel = bound_kernel(
             compute_s=compute_s, memory_s=memory_s, overhead_s=KERNEL_S * launches

@@ -17,7 +17,7 @@ operands read from device memory more than once because the L2 cache is too smal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, inf, prod
+from math import ceil, gcd, inf, prod
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Kernel
@@ -27,6 +27,7 @@ from torchtally.timing.roofline.rates import (
     bandwidth_bytes_per_s,
     uses_matrix_unit,
 )
+from torchtally.timing.roofline.sustained import is_halved
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
 from torchtally.work.rule import result
@@ -92,14 +93,21 @@ ALIGNMENT_BYTES = 16
 2.2, which finds 128 bytes better still on an A100)."""
 
 UNALIGNED_SHARE = 0.5
-"""An estimate of the rate when a matrix's rows do not begin on such a boundary.
+"""An estimate of the rate when a matrix's rows do not begin on such a boundary, before Hopper.
 
 NVIDIA's guide gives no number for cuBLAS 11 and later. Padding GPT-2's vocabulary from 50257 to
 50304 made nanoGPT's step "~25 %" faster in February 2023 (Karpathy); its product is 31 % of the
 model's FLOPs, so it was about twice as slow. On A100s PyTorch's developers found "nearly a 3x
 speedup" of the product ("Accelerating Large Language Models with Accelerated Transformers",
-pytorch.org/blog, April 2023).
+pytorch.org/blog, April 2023). GeForce's halved rate does not suffer: its multipliers wait anyway.
 """
+
+UNALIGNED_SHARES_SINCE_HOPPER = {8: 0.5, 4: 0.235, 2: 0.082}
+"""The same on Hopper and later, by the bytes that all rows begin on: cuBLAS takes kernels of older
+chips there, which cannot use wgmma (cutlass_75_..._align1, _align2 in profiles). An H100 reaches
+51, 64, 67 and 71 TFLOP/s of 794 where rows are on 2 bytes, and 107 in (141, 512) @ (512, 30522),
+whose 141 rows fill 55 % of two tiles (profiles by PyTorch 2.6 in AMD-AGI/TraceLens). 8 bytes: an
+estimate, as before Hopper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,8 @@ class Product:
     dtype: str
     """Whose peak applies: the operands' dtype, or "tf32"."""
     itemsize_bytes: int
-    is_aligned: bool = True
+    row_alignment_bytes: int = ALIGNMENT_BYTES
+    """The largest power of two that all rows of both operands and of the result begin on."""
 
     @property
     def flops(self) -> int:
@@ -143,8 +152,8 @@ def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[floa
         return 0.0, 1
     on_matrix_unit = uses_matrix_unit(product.dtype, chip)
     rate = achieved_flop_per_s(product.dtype, chip)
-    if on_matrix_unit and not product.is_aligned:
-        rate *= UNALIGNED_SHARE
+    if on_matrix_unit:
+        rate *= alignment_share(product, chip)
     if chip.multiprocessors is None:
         return product.flops / rate, 1
     least_s = best_s = inf
@@ -158,6 +167,16 @@ def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[floa
             if whole_s < least_s:
                 least_s, best_s, best_launches = whole_s, found_s, 1 + (splits > 1)
     return best_s, best_launches
+
+
+def alignment_share(product: Product, chip: Chip) -> float:
+    """Of the rate that tensor cores reach when all rows begin on 16 bytes."""
+    found_bytes = product.row_alignment_bytes
+    if found_bytes >= ALIGNMENT_BYTES or is_halved(product.dtype, chip):
+        return 1.0
+    if (chip.compute_capability or (0, 0)) < (9, 0):
+        return UNALIGNED_SHARE
+    return UNALIGNED_SHARES_SINCE_HOPPER[max(2, found_bytes)]
 
 
 def tiles_of(product: Product, chip: Chip) -> tuple[tuple[int, int], ...]:
@@ -229,16 +248,18 @@ def products_of(call: Call, cost: Cost) -> tuple[Product, ...]:
         M, batch = M * batch, 1
     terms = max(1, M * N * batch)
     K = max(1, ceil(cost.flops / (2 * terms))) if cost.flops else 0
-    aligned = are_aligned([spec for spec in (left, right) if spec], N * itemsize_bytes)
-    return (Product(batch, M, N, K, dtype, itemsize_bytes, aligned),)
+    alignment_bytes = row_alignment_bytes(
+        [spec for spec in (left, right) if spec], N * itemsize_bytes
+    )
+    return (Product(batch, M, N, K, dtype, itemsize_bytes, alignment_bytes),)
 
 
 def plain_product(call: Call, left: TensorSpec, right: TensorSpec) -> Product:
     dtype, itemsize_bytes = product_dtype(call, left)
     M, K = left.shape[-2:]
     N = right.shape[-1]
-    aligned = are_aligned([left, right], N * itemsize_bytes)
-    return Product(1, M, N, K, dtype, itemsize_bytes, aligned)
+    alignment_bytes = row_alignment_bytes([left, right], N * itemsize_bytes)
+    return Product(1, M, N, K, dtype, itemsize_bytes, alignment_bytes)
 
 
 def matrix_of(shape: Sequence[int]) -> tuple[int, int, int]:
@@ -260,22 +281,18 @@ def product_dtype(call: Call, spec: TensorSpec) -> tuple[str, int]:
     return spec.dtype, spec.itemsize_bytes
 
 
-def are_aligned(specs: Sequence[TensorSpec], result_row_bytes: int) -> bool:
-    """Rows of both operands and of the result begin on 16-byte boundaries.
+def row_alignment_bytes(specs: Sequence[TensorSpec], result_row_bytes: int) -> int:
+    """The largest power of two, up to 16, that rows of both operands and of the result begin on.
 
     A row is what lies in memory without a gap; the next one begins at the other dimension's
-    stride.
+    stride. A vector has one row only, which begins where the allocator put it: on a boundary; so
+    does a result of one column.
     """
-    return result_row_bytes % ALIGNMENT_BYTES == 0 and all(map(is_aligned, specs))
-
-
-def is_aligned(spec: TensorSpec) -> bool:
-    """A vector has one row only, which begins where the allocator put it: on a boundary."""
-    if len(spec.shape) < 2:
-        return True
     strides = [
         step * spec.itemsize_bytes
+        for spec in specs
+        if len(spec.shape) > 1
         for size, step in zip(spec.shape[-2:], spec.stride[-2:], strict=True)
         if size > 1 and step > 1
     ]
-    return all(step % ALIGNMENT_BYTES == 0 for step in strides)
+    return gcd(ALIGNMENT_BYTES, result_row_bytes, *strides)

@@ -24,6 +24,7 @@ from torchtally.timing.roofline.rates import (
     normalization_bytes_per_s,
     vector_peak_flop_per_s,
 )
+from torchtally.timing.roofline.rows import is_by_rows, rows_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost, Kind
 
@@ -49,20 +50,6 @@ EXTRA_READS: dict[str, tuple[str, ...]] = {
 }
 """Arguments whose bytes PyTorch's CUDA kernels (aten/src/ATen/native/cuda) move again, as often as
 they are named."""
-
-ON_CHIP_ROW_BYTES = 48 * 1024
-"""A longer row of a softmax does not stay on chip: shared memory of a block without opting in to
-more (CUDA C++ Programming Guide, "Compute Capabilities"), which is what SoftMax.cu uses
-(sharedMemPerBlock); it reads the row again then."""
-
-LONG_ROW_EXTRA_READS = {
-    "_softmax": 2,
-    "_log_softmax": 2,
-    "_softmax_backward_data": 1,
-    "_log_softmax_backward_data": 1,
-}
-"""A long row is read for its maximum, for the sum and for the result; backward the gradient's for
-the sum and for the result (SoftMax.cu, cunn_SoftMaxForward and cunn_SoftMaxBackward)."""
 
 SPECIAL_PER_CLOCK_OF_FMA = 1 / 8
 """exp, log, sine, reciprocal and root: 16 results per clock and multiprocessor beside 128
@@ -95,13 +82,18 @@ def streaming_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
     traffic = traffic_bytes(call, kind, cost)
     if traffic == 0 and cost.flops == 0:
         return NOTHING
-    is_norm = kind is Kind.NORMALIZATION
-    bandwidth = normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip)
     return bound_kernel(
         compute_s=arithmetic_s(call, kind, cost, chip),
-        memory_s=traffic / bandwidth,
+        memory_s=memory_s(call, kind, traffic, chip),
         overhead_s=KERNEL_S * (launches_of(call, kind, cost) + sequential_steps(call, kind)),
     )
+
+
+def memory_s(call: Call, kind: Kind, traffic: int, chip: Chip) -> float:
+    if is_by_rows(call):
+        return rows_s(call, traffic, chip)
+    is_norm = kind is Kind.NORMALIZATION
+    return traffic / (normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip))
 
 
 def traffic_bytes(call: Call, kind: Kind, cost: Cost) -> int:
@@ -117,8 +109,6 @@ def extra_bytes(call: Call) -> int:
     name = call.plain_name
     again = () if is_inference(call) else EXTRA_READS.get(name, ())
     extra_bytes = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
-    if name in LONG_ROW_EXTRA_READS and call.inputs and row_bytes(call) > ON_CHIP_ROW_BYTES:
-        extra_bytes += LONG_ROW_EXTRA_READS[name] * call.inputs[0].bytes
     if name in ("embedding_dense_backward", "embedding_backward"):
         # Zeros first, all of the table; then its rows are added to.
         extra_bytes += sum(spec.bytes for spec in call.outputs[:1])
@@ -128,13 +118,6 @@ def extra_bytes(call: Call) -> int:
 def is_inference(call: Call) -> bool:
     """A batch norm by running statistics reads its input once."""
     return call.literal("training") is False or call.literal("train") is False
-
-
-def row_bytes(call: Call) -> int:
-    spec, dim = call.inputs[0], call.literal("dim", -1)
-    if not spec.shape or not isinstance(dim, int):
-        return 0
-    return spec.shape[dim] * spec.itemsize_bytes
 
 
 def sorting_bytes(call: Call) -> int:

@@ -1,0 +1,149 @@
+"""Softmax and layer norm by rows: which of PyTorch's kernels runs, and how often it reads.
+
+A softmax (aten/src/ATen/native/cuda/SoftMax.cu, PersistentSoftmax.cuh)
+
+- of rows of up to 2048 elements and 8 KiB gives each to a warp, which keeps it in registers;
+- of longer ones to a block, which keeps it in shared memory, where it fits and begins on 16 bytes;
+- of others to a block that reads it for the maximum, for the sum and for the result, and where rows
+  begin off 16 bytes element by element.
+
+A layer norm (layer_norm_kernel.cu) gives each row to a block of 128 threads, which reads it for its
+moments and again for the result. The second read finds it in a cache while all the rows that are
+worked on fit there.
+"""
+
+from dataclasses import dataclass
+
+from torchtally.chips import Chip
+from torchtally.chips.capabilities import capability
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
+from torchtally.trace import Call, TensorSpec
+
+SOFTMAX = frozenset(
+    ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
+)
+LAYER_NORM = frozenset(("native_layer_norm", "_fused_rms_norm"))
+
+WARP_ELEMENTS, WARP_BYTES = 2048, 8192
+"""The longest row that a warp takes (host_softmax in SoftMax.cu); backward half of each."""
+
+ON_CHIP_ROW_BYTES = 48 * 1024
+"""A row of a softmax as long as this does not stay on chip: shared memory of a block without opting
+in to more (CUDA C++ Programming Guide, "Compute Capabilities"), which is what SoftMax.cu uses
+(sharedMemPerBlock) for the row and for its warps' sums."""
+
+ALIGNMENT_BYTES = 16
+"""Of the vectors that the kernels of blocks read and write."""
+
+EXTRA_READS = {
+    "_softmax": 2,
+    "_log_softmax": 2,
+    "_softmax_backward_data": 1,
+    "_log_softmax_backward_data": 1,
+}
+"""Beyond the first, of a row that is not kept on chip: for its maximum, for the sum and for the
+result; backward the gradient for the sum and for the result (cunn_SoftMaxForward and
+cunn_SoftMaxBackward)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRates:
+    """What one multiprocessor gets through, in bytes per second, while nothing streams.
+
+    The threads of a row wait for each other.
+    """
+
+    warp: float
+    block: float
+
+
+BEFORE_AMPERE, SINCE_AMPERE = RowRates(35e9, 16e9), RowRates(170e9, 40e9)
+"""A fit: rows of 768 to 10240 float32 on a V100 and on two A100s, half of those in
+sitar-lab/NeuSight (scripts/asplos/data/dataset/test/softmax.csv @6945927)."""
+
+BLOCKS = 2
+"""Of 1024 threads, which a multiprocessor has at once."""
+
+UNALIGNED_SHARE = 0.50
+"""The same of the kernel that reads element by element: 1.58 and 1.32 of an H100's 2.97 TB/s, four
+times over rows of 5185 and 3137 in bfloat16 (profiles in AMD-AGI/TraceLens and of timesformer)."""
+
+NORM_THREADS = 128
+"""Of the block that has a row of a layer norm (layer_norm_kernel.cu, launch_vectorized_...)."""
+
+NORM_ROW_S = 1.5e-6
+"""What a block takes for a row besides its bytes: moments pass through all its warps, and the next
+row is another block. A fit to rows of 768 to 2560 float32 on two A100s and an L4 (NeuSight, the
+same half): 2.4 to 3.6 us there, but 0.4 us in rows of 1024 and 2048 and none on the L4."""
+
+SHARED_CACHE = 0.5
+"""Of an L2 cache, what data have that one half of the chip brought in: both halves keep a copy
+(NVIDIA A100 whitepaper, "A100 L2 Cache")."""
+
+
+def is_by_rows(call: Call) -> bool:
+    """Along the innermost dimension: another one has kernels of its own."""
+    if call.plain_name in LAYER_NORM:
+        return bool(call.inputs and call.inputs[0].shape)
+    return call.plain_name in SOFTMAX and is_innermost(call)
+
+
+def is_innermost(call: Call) -> bool:
+    dim = call.literal("dim", -1)
+    if not call.inputs or not call.inputs[0].shape or not isinstance(dim, int):
+        return False
+    return dim in (-1, len(call.inputs[0].shape) - 1)
+
+
+def rows_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
+    """Seconds for the bytes of all rows; `traffic_bytes` is what the call moves at least."""
+    if call.plain_name in LAYER_NORM:
+        return norm_s(call, traffic_bytes, chip)
+    return softmax_s(call, traffic_bytes, chip)
+
+
+def softmax_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
+    row, bandwidth = call.inputs[0], bandwidth_bytes_per_s(chip)
+    row_elements = row.shape[-1]
+    row_bytes = row_elements * row.itemsize_bytes
+    multiprocessors = chip.multiprocessors or 1
+    reduction = SINCE_AMPERE if (chip.compute_capability or (8, 0)) >= (8, 0) else BEFORE_AMPERE
+    halves = 2 if "backward" in call.plain_name else 1
+    if halves * row_elements <= WARP_ELEMENTS and halves * row_bytes <= WARP_BYTES:
+        return traffic_bytes / bandwidth + traffic_bytes / (reduction.warp * multiprocessors)
+    if row_bytes % ALIGNMENT_BYTES == 0 and row_bytes < ON_CHIP_ROW_BYTES:
+        return traffic_bytes / bandwidth + traffic_bytes / (reduction.block * multiprocessors)
+    extra_bytes = EXTRA_READS[call.plain_name] * row.bytes
+    if row_bytes % ALIGNMENT_BYTES:
+        return (traffic_bytes + extra_bytes) / (UNALIGNED_SHARE * bandwidth)
+    resident_bytes = row_bytes * min(row.elements // row_elements, BLOCKS * multiprocessors)
+    return (traffic_bytes + cache_misses(resident_bytes, chip) * extra_bytes) / bandwidth
+
+
+def cache_misses(resident_bytes: int, chip: Chip) -> float:
+    """Of what is read again; an unknown cache is taken to be large enough."""
+    if chip.l2_cache_bytes is None:
+        return 0.0
+    return min(1.0, resident_bytes / (SHARED_CACHE * chip.l2_cache_bytes))
+
+
+def norm_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
+    """By the estimate for all norms where it is not known how many rows the chip works on."""
+    if chip.multiprocessors is None or chip.compute_capability is None:
+        return traffic_bytes / normalization_bytes_per_s(chip)
+    rows = call.inputs[0]
+    count, row_bytes = rows_of(call, rows)
+    together = chip.multiprocessors * (capability(chip.compute_capability).threads // NORM_THREADS)
+    if cache_misses(min(count, together) * row_bytes, chip) == 1:
+        traffic_bytes += rows.bytes
+    return traffic_bytes / bandwidth_bytes_per_s(chip) + count / together * NORM_ROW_S
+
+
+def rows_of(call: Call, rows: TensorSpec) -> tuple[int, int]:
+    """(rows that are normalised, bytes of each)."""
+    shape = call.literal("normalized_shape")
+    row_elements = 1
+    for size in shape if isinstance(shape, tuple) else rows.shape[-1:]:
+        assert isinstance(size, int)
+        row_elements *= size
+    return rows.elements // max(1, row_elements), row_elements * rows.itemsize_bytes
