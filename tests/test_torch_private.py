@@ -838,3 +838,11 @@ def test_what_converts_a_decorated_functions_frames_and_leaves_them_alone():
     assert left_alone.guarded_code is None
     assert private.DYNAMO_CONVERTERS in sys.modules
     assert private.DYNAMO_TYPES in sys.modules
+
+
+def test_compiled_modules_are_told_from_others():
+    module = torch.nn.Linear(1, 1)
+    assert not private.is_compiled_module(module)
+    module.compile(backend="eager")
+    assert private.is_compiled_module(module)
+    assert private.is_compiled_module(torch.compile(torch.nn.Linear(1, 1), backend="eager"))

@@ -241,3 +241,18 @@ def test_a_change_that_met_nothing_says_so() -> None:
         nn.Linear(2, 2, device="cuda")(torch.ones(2, 2, device="cuda"))
         trace = made.trace(Ending("exit"))
     assert any("checkpoint=Nothing changed nothing" in note.text for note in trace.notes)
+
+
+def test_a_class_within_a_compiled_whole_is_said_to_be_there() -> None:
+    """Whatever is compiled around it has no calls of it."""
+
+    def script() -> None:
+        model = torch.compile(Model().cuda())
+        model(torch.zeros(64, 256, device="cuda"))
+
+    whole, other = (
+        " ".join(note.text for note in run(f"compile={name}", script=script).notes)
+        for name in ("Layer", "Nothing")
+    )
+    assert "compile=Layer changed nothing: modules of that class are there, within one" in whole
+    assert "compile=Nothing changed nothing: the script has nothing of that kind" in other

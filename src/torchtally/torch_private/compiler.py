@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch._dynamo.compiled_autograd as compiled_autograd
 import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.device_interface as device_interface
 import torch._dynamo.pgo as pgo
@@ -32,6 +33,7 @@ import torch._inductor.ir as ir
 import torch._inductor.output_code as output_code
 import torch._inductor.scheduler as scheduling
 import torch._inductor.select_algorithm as select_algorithm
+import torch._inductor.utils as inductor_utils
 import torch._subclasses.fake_tensor as fake_tensor
 import torch._subclasses.functional_tensor as functional_tensor
 import torch.fx.experimental.proxy_tensor as proxy_tensor
@@ -128,6 +130,11 @@ InternalError = torch._dynamo.exc.InternalTorchDynamoError
 """Dynamo failed, and not the script."""
 Restart = torch._dynamo.exc.RestartAnalysis
 """Dynamo wants to trace the function again, knowing more."""
+RATES = tuple(PrivateName(module, "get_device_tflops") for module in (inductor_utils, scheduling))
+BANDWIDTHS = tuple(
+    PrivateName(module, "get_gpu_dram_gbps") for module in (inductor_utils, scheduling)
+)
+"""In 10^12 FLOP/s and 10^9 bytes/s: by nvidia-smi, and kept for the process."""
 INTERFACE = device_interface.CudaInterface
 INTERFACE_WORKER = device_interface.CudaInterface.Worker
 
@@ -408,6 +415,11 @@ def padding(size: int, to_multiple: int) -> int:
 def is_made_padded(match: Any, operand: str) -> bool:
     """Whether who computes this operand of a product can leave room for the padding."""
     return pad_mm.should_exclude_padding_time(match, operand)
+
+
+def is_of_compiled_autograd() -> bool:
+    """The graph that is lowered or run now was made of a whole backward pass by the engine."""
+    return compiled_autograd.in_compiled_autograd_region
 
 
 def writer() -> Any:

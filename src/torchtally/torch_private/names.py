@@ -457,6 +457,13 @@ def compiler_frames() -> ModuleType | None:
     return sys.modules.get(DYNAMO_FRAMES)
 
 
+def is_compiled_module(module: torch.nn.Module) -> bool:
+    """By `torch.compile(module)`, or in place by `module.compile()`."""
+    frames = compiler_frames()
+    is_wrapper = frames is not None and isinstance(module, frames.OptimizedModule)
+    return is_wrapper or module._compiled_call_impl is not None
+
+
 def frame_converters() -> tuple[PrivateName, ...]:
     """What compiles a frame of a function that was decorated for it, where Dynamo is loaded."""
     module: Any = sys.modules.get(DYNAMO_CONVERTERS)

@@ -340,7 +340,10 @@ class Recorder:
             return number
         known = () if origin is None else self._compiled.frames(origin)
         if not any(frame.is_own for frame in known):
-            caller = self._stacks.read(sys._getframe(FIRST_CALLER), self.modules.outer)[0]
+            caller, walk = self._stacks.read(sys._getframe(FIRST_CALLER), self.modules.outer)
+            is_own = any(frame.is_own for frame in self._stacks.frames(caller))
+            if walk.engine is not None and not is_own:
+                caller = self._stacks.read(walk.engine.f_back)[0]
             known += self._stacks.frames(caller)
             identity = (place.path, place.class_name, frames, caller)
             number = self._site_numbers.get(identity)

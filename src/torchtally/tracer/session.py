@@ -112,8 +112,8 @@ class Recording:
         """The whole, at the end of the run."""
         with suppress(StepsDone):
             self.recorder.by_hand.finish()
-        for what_if in unused_changes(self.what_ifs):
-            self.recorder.note(f"{what_if} changed nothing: the script has nothing of that kind")
+        for what_if, reason in unused_changes(self.what_ifs).items():
+            self.recorder.note(f"{what_if} changed nothing: {reason}")
         facts = {
             "python": platform.python_version(),
             "platform": sys.platform,

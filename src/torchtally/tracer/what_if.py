@@ -66,14 +66,29 @@ USED: set[str] = set()
 """Changes of the session that applied to something."""
 
 
-def unused_changes(what_ifs: tuple[str, ...]) -> list[str]:
-    """Those that have changed nothing so far: no such module or optimizer was there."""
-    return [text for text in what_ifs if text not in USED]
+WITHIN: set[str] = set()
+"""Changes of the session whose modules lie within one that the script compiles."""
+
+NONE_THERE = "the script has nothing of that kind"
+COMPILED_AROUND = (
+    "modules of that class are there, within one that the script compiles as a whole (take its "
+    "torch.compile out to try this)"
+)
+
+
+def unused_changes(what_ifs: tuple[str, ...]) -> dict[str, str]:
+    """Those that have changed nothing so far, each with the reason."""
+    return {
+        text: COMPILED_AROUND if text in WITHIN else NONE_THERE
+        for text in what_ifs
+        if text not in USED
+    }
 
 
 def stand_ins(what_ifs: tuple[str, ...]) -> list[StandIn]:
     """What is replaced in torch for these changes. Raises UsageError for an unknown one."""
     USED.clear()
+    WITHIN.clear()
     replaced: dict[tuple[Any, str], Callable[..., Any]] = {}
     for text in what_ifs:
         name, _, value = text.partition("=")
@@ -125,8 +140,15 @@ def compile_modules(native: Callable[..., Any], class_name: str) -> Callable[...
     """The outermost module, or every one of a class, compiled in place when it is first called."""
     inside = CallDepth()
     compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+    seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not inside.depth and module not in seen:
+            seen.add(module)
+            if private.is_compiled_module(module) and any(
+                private.class_name(each) == class_name for each in module.modules()
+            ):
+                WITHIN.add(f"compile={class_name}")
         is_chosen = not inside.depth if class_name == MODEL else (
             private.class_name(module) == class_name)  # fmt: skip
         if is_chosen and module not in compiled:

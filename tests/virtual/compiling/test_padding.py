@@ -74,3 +74,10 @@ def test_the_times_decide_and_without_any_nothing_is_padded() -> None:
 def test_another_value_is_refused() -> None:
     with pytest.raises(UsageError, match="expected pad or pad=off"):
         stand_ins(("pad=all",))
+
+
+def test_inductor_asks_no_program_for_the_rates_of_the_chip() -> None:
+    """It would start nvidia-smi, which was listed as the script's."""
+    with torchtally.virtual_gpu("H100-SXM") as gpu:
+        multiply()
+        assert gpu.processes.programs == []

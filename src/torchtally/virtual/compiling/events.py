@@ -14,6 +14,10 @@ COMPILED = (
     f"torch.compile: a graph compiled by the inductor of PyTorch {torch.__version__.split('+')[0]}"
     " (other releases fuse otherwise)"
 )
+COMPILED_BACKWARD = (
+    "torch.compile: compiled autograd compiles a whole backward pass; its kernels are charged to "
+    "the line that calls backward, and not to forward lines"
+)
 CAPTURED = (
     'mode="reduce-overhead": launched as CUDA graphs; once captured, their memory is reserved, and '
     "not counted as allocated (by torch.cuda.max_memory_allocated neither)"

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from torchtally.virtual.compiling.events import COMPILED
+from torchtally.virtual.compiling.events import COMPILED, COMPILED_BACKWARD
 from torchtally.virtual.compiling.host import HostPart
 from torchtally.virtual.compiling.kernels import LoweredGraph, lowered
 from torchtally.virtual.compiling.known import KnownPart
@@ -72,7 +72,11 @@ class Lowering:
             if own is None:
                 symbols = self.compiler.symbols_of(graph)
                 called = self.compiler.called_operators(graph)
-                own = LoweredGraph(bool(graph.is_backward), symbols=symbols, called=called)
+                is_whole_backward = self.compiler.is_of_compiled_autograd()
+                if is_whole_backward:
+                    self.mode.observer.note(COMPILED_BACKWARD)
+                is_backward = bool(graph.is_backward) or is_whole_backward
+                own = LoweredGraph(is_backward, symbols=symbols, called=called)
                 self._graphs[id(graph)] = own
             self.compiler.writer().writeline(
                 f"{MARK}({', '.join((str(len(own.nodes)), *own.symbols))})"

@@ -146,7 +146,7 @@ class Compiling:
             apply(
                 [
                     *fakes.stand_ins(compiler),
-                    *target.stand_ins(compiler),
+                    *target.stand_ins(compiler, self.chip),
                     *lowering.stand_ins(),
                     *PaddingChoice(self.mode, compiler).stand_ins(),
                     *events.stand_ins(self.mode.observer.note, compiler),

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from torchtally.chips import Chip
+from torchtally.torch_private import fp32_precision
 from torchtally.virtual.stand_ins import StandIn, instead_of
 
 
@@ -15,7 +17,10 @@ def exchange(device: int) -> int:
     return before
 
 
-def stand_ins(compiler: Any) -> list[StandIn]:
+TERA, GIGA = 1e12, 1e9
+
+
+def stand_ins(compiler: Any, chip: Chip) -> list[StandIn]:
     """Inductor's view of the device, whose functions are bound when it is imported."""
 
     def capability(device: Any = None) -> int:
@@ -38,6 +43,12 @@ def stand_ins(compiler: Any) -> list[StandIn]:
     }
     # A function for each: Dynamo registers them by identity.
     exchanges = [instead_of(name, functools.partial(exchange)) for name in compiler.EXCHANGES]
+
+    def tera_flop_per_s(dtype: torch.dtype) -> float:
+        uses_tf32 = dtype is torch.float32 and fp32_precision("cuda", "matmul") == "tf32"
+        return chip.peak_flop_per_s("tf32" if uses_tf32 else str(dtype)) / TERA
+
+    giga_bytes_per_s = chip.memory_bandwidth_bytes_per_s / GIGA
     interface = compiler.INTERFACE
     answers |= {
         "exchange_device": functools.partial(exchange),
@@ -48,6 +59,8 @@ def stand_ins(compiler: Any) -> list[StandIn]:
         *(StandIn(interface, name, staticmethod(value)) for name, value in answers.items()),
         *(StandIn(worker, name, staticmethod(answers[name])) for name in OF_WORKER),
         *exchanges,
+        *(instead_of(name, tera_flop_per_s) for name in compiler.RATES),
+        *(instead_of(name, lambda: giga_bytes_per_s) for name in compiler.BANDWIDTHS),
     ]
 
 
