@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import torchtally
+from tests.cli.run_tally import tally_run
 from torchtally.ledger import Ledger
 from torchtally.virtual.extensions import absent
 from torchtally.work.convention import Convention
@@ -238,6 +239,22 @@ def test_only_code_that_needs_it_finds_it(gpu, tmp_path: Path, monkeypatch: pyte
         del sys.modules[name]
     assert found == {"tries": False, "asks": False, "needs": True, "own": True}
     assert importlib.metadata.version("flash-attn") == "2.8.3"
+
+
+def test_the_rule_holds_where_clocks_of_the_script_watch_imports(tmp_path: Path) -> None:
+    """A command replaces `__import__`: the importer is behind it."""
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "library.py").write_text(
+        "try:\n    import flash_attn\n    found = True\nexcept ImportError:\n    found = False\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import sys\nsys.path.insert(0, 'site-packages')\nimport library\n"
+        "import torch, flash_attn\ntorch.ones(1, device='cuda')\n"
+        "print(library.found, flash_attn.__version__)\n"
+    )
+    run = tally_run("train.py", cwd=tmp_path)
+    assert (run.code, run.stdout) == (0, "False 2.8.3\n")
 
 
 def test_the_hubs_package_loads_nothing_that_is_compiled_where_it_is_installed(

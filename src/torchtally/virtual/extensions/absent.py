@@ -126,10 +126,12 @@ IMPORTING = ("<frozen importlib", "importlib/", "importlib\\", "_bootstrap")
 
 
 def first_outside_of_importing(frame: FrameType | None) -> FrameType | None:
-    own = str(Path(torchtally.__file__).parent / "virtual")
+    """Also of our own functions that stand for Python's: the script's clocks watch imports."""
+    own, libraries = str(HOME.parent), str(HOME)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (any(part in file for part in IMPORTING) or file.startswith(own)):
+        is_ours = file.startswith(own) and not file.startswith(libraries)
+        if not (is_ours or any(part in file for part in IMPORTING)):
             return frame
         frame = frame.f_back
     return None
