@@ -18,7 +18,7 @@ from torchtally.timing.network import RankGroup, collective
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.roofline.roofline import ESTIMATED_ISSUE
 from torchtally.views import by
-from torchtally.views.collectives import NetworkTime, network_time
+from torchtally.views.collectives import NetworkTime, evidence_of, network_time
 
 MIB = 2**20
 
@@ -128,5 +128,5 @@ def test_exposed_collectives_are_evidence(
     note = in_words(by(ledger, "collective").note)
     assert ("--what-if" in note) == bool(what_if)
     assert what_if in note
-    assert ("bound by latency" in note) == ("cap_mb=4." in note)
-    assert not what_if or "not tried" in note
+    assert ("bound by latency" in note) == ("cap_mb=4 " in note)
+    assert [each.what_if for each in evidence_of(ledger)] == ([what_if] if what_if else [])

@@ -25,6 +25,7 @@ from torchtally.report.formats import format_names
 if TYPE_CHECKING:
     from torchtally.chips import Chip
     from torchtally.fit.advisor import Advisor
+    from torchtally.fit.network_advisor import NetworkAdvisor
     from torchtally.ledger import Ledger
     from torchtally.runs.ranks.mailbox import Mailbox
     from torchtally.runs.ranks.together import SimulatedRanks
@@ -153,8 +154,9 @@ def add_parser(subparsers: Subparsers) -> None:
                         help="go on beyond the chip's memory instead of raising "
                         "torch.OutOfMemoryError (OOM)")  # fmt: skip
     parser.add_argument("--no-advice", action="store_true",
-                        help="out of memory: do not run the script again to find changes that "
-                        "would make it fit")  # fmt: skip
+                        help="do not run the script again to try changes: out of memory, those "
+                        "that would make it fit; on several GPUs, those that would hide more of "
+                        "the network")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress, no report on stderr")
     parser.set_defaults(command=command)
 
@@ -254,6 +256,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     from msgspec.structs import replace
 
     from torchtally.fit.advisor import Advisor
+    from torchtally.fit.network_advisor import NetworkAdvisor
     from torchtally.isolation.run import SUFFIX, folder_beside, isolation
     from torchtally.report.run_progress import RunProgress
     from torchtally.timing.prediction import Prediction
@@ -301,7 +304,17 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
                     world=args.world,
                     variables=args.launch.environment if args.launch else None,
                 )
-                report(trace, peers, args, stderr, advisor)
+                network_advisor = NetworkAdvisor(
+                    script,
+                    target.name,
+                    steps=len(trace.step_ends),
+                    run_s=run_s,
+                    what_ifs=args.what_if,
+                    writes=args.writes,
+                    world=args.world,
+                    variables=args.launch.environment if args.launch else None,
+                )
+                report(trace, peers, args, stderr, advisor, network_advisor)
             except TallyError as error:
                 print(f"tally: error: {error}", file=stderr, flush=True)
                 return error.exit_code
@@ -360,10 +373,12 @@ def report(
     args: argparse.Namespace,
     stderr: TextIO,
     advisor: "Advisor",
+    network_advisor: "NetworkAdvisor",
 ) -> None:
     """Write the trace, then say what is in it. Says it, too, when the trace cannot be written.
 
-    After a run that ended for want of memory, changes are tried that may make it fit.
+    After a run that ended for want of memory, changes are tried that may make it fit; after one of
+    several ranks those that may hide more of its collectives.
     """
     import gc
 
@@ -387,9 +402,13 @@ def report(
     try:
         if trace.final_refusal is not None and not args.no_advice:
             advise(advisor, ledger, args, stderr)
+        elif trace.ending.kind in ("steps", "exit") and not args.no_advice and not peers:
+            advise_network(network_advisor, ledger, args, stderr)
     finally:
         if args.json_place is not None:
-            page = ledger_report(ledger, changes=advisor.results)
+            page = ledger_report(
+                ledger, changes=advisor.results, timed_changes=network_advisor.results
+            )
             write_or_emit(render(page, "json", look(stderr)), args.json_place)
     if failed is not None:
         raise failed
@@ -405,4 +424,19 @@ def advise(advisor: "Advisor", ledger: "Ledger", args: argparse.Namespace, stder
     advisor.advise(ledger, None if args.quiet else stderr)
     if not args.quiet:
         emit(advice_text(advisor, width(), is_coloured=is_coloured(stderr)), stderr)
+        stderr.flush()
+
+
+def advise_network(
+    advisor: "NetworkAdvisor", ledger: "Ledger", args: argparse.Namespace, stderr: TextIO
+) -> None:
+    """Try the changes that collectives suggest, and show what each of them does."""
+    from torchtally.cli.output import emit, is_coloured, width
+    from torchtally.report.advice import network_advice_text
+
+    if args.quiet and args.json is None:
+        return
+    advisor.advise(ledger, None if args.quiet else stderr)
+    if not args.quiet:
+        emit(network_advice_text(advisor, width(), is_coloured=is_coloured(stderr)), stderr)
         stderr.flush()

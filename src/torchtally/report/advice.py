@@ -1,6 +1,7 @@
-"""Changes that were tried to make a run fit, as text."""
+"""Changes that were tried, to make a run fit or its network hidden, as text."""
 
 from torchtally.fit.advisor import AS_IT_IS, Advisor
+from torchtally.fit.network_advisor import NetworkAdvisor, timed_table
 from torchtally.fit.results import results_table
 from torchtally.report.terminal import table_text
 
@@ -13,4 +14,13 @@ def advice_text(advisor: Advisor, width: int, *, is_coloured: bool) -> str:
         return f"\nNo change could be tried: {why}\n"
     table = results_table(advisor.results, advisor.needed_bytes)
     text = "\n" + table_text(table, width=width, is_coloured=is_coloured)
+    return text + "".join(f"  Not tried to the end: {failure}\n" for failure in advisor.failures)
+
+
+def network_advice_text(advisor: NetworkAdvisor, width: int, *, is_coloured: bool) -> str:
+    """The table of what was tried, and what could not be; "" where nothing was worth a run."""
+    text = ""
+    if advisor.results:
+        table = timed_table(advisor.results)
+        text = "\n" + table_text(table, width=width, is_coloured=is_coloured)
     return text + "".join(f"  Not tried to the end: {failure}\n" for failure in advisor.failures)

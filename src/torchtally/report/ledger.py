@@ -3,9 +3,15 @@
 from collections.abc import Sequence
 from functools import partial
 
+from torchtally.fit.network_advisor import TimedChange
 from torchtally.fit.results import ChangeResult
 from torchtally.ledger import Ledger
-from torchtally.report.json import changes_document, ledger_document, table_document
+from torchtally.report.json import (
+    changes_document,
+    ledger_document,
+    table_document,
+    timed_changes_document,
+)
 from torchtally.report.plot import plot_text
 from torchtally.report.report import Look, Report
 from torchtally.report.text import summary_text
@@ -27,13 +33,17 @@ def ledger_report(
     file: str = "",
     columns: Sequence[str] | None = None,
     changes: Sequence[ChangeResult] | None = None,
+    timed_changes: Sequence[TimedChange] = (),
 ) -> Report:
     """The page about a run. `file` is the trace's, for the commands it suggests; `columns` are
-    those to show in the tables that have any of them; `changes` were tried to make it fit.
+    those to show in the tables that have any of them; `changes` were tried to make it fit,
+    `timed_changes` to hide more of its network.
     """
 
     def document() -> dict[str, object]:
         tried = {} if changes is None else {"changes": changes_document(changes)}
+        if timed_changes:
+            tried["timed_changes"] = timed_changes_document(timed_changes)
         return {**ledger_document(ledger), **tried}
 
     def text(look: Look) -> str:

@@ -13,6 +13,7 @@ from torchtally.runs.protocol import (
     MeasureRequest,
     ModuleRequest,
     ProbeRequest,
+    TraceRequest,
     read_request,
     write,
 )
@@ -55,6 +56,10 @@ def perform(folder: Path) -> None:
         from torchtally.runs.probe.main import probe
 
         probe(request, folder, lambda record: write(answer, record))
+    elif isinstance(request, TraceRequest):
+        from torchtally.runs.tracing import trace
+
+        trace(request, folder, lambda record: write(answer, record))
     elif isinstance(request, MeasureRequest):
         from torchtally.runs.measure.main import measure
 

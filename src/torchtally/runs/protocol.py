@@ -63,6 +63,24 @@ class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
     """Of a simulated run; one on this machine's GPU writes for real."""
 
 
+class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
+    """Run a script on a simulated GPU, and save the trace of it."""
+
+    script: str
+    arguments: tuple[str, ...]
+    is_module: bool
+    gpu: str
+    steps: int
+    place: str
+    """The file of the trace."""
+    world: World = World()
+    variables: tuple[tuple[str, str], ...] = ()
+    text: str | None = None
+    max_seconds: float | None = None
+    what_ifs: tuple[str, ...] = ()
+    writes: Writes = "isolated"
+
+
 class DeviceRequest(msgspec.Struct, frozen=True, tag="device"):
     """Name this machine's GPU."""
 
@@ -74,7 +92,7 @@ class ModuleRequest(msgspec.Struct, frozen=True, kw_only=True, tag="module"):
     arguments: tuple[str, ...]
 
 
-Request = ProbeRequest | MeasureRequest | DeviceRequest | ModuleRequest
+Request = ProbeRequest | TraceRequest | MeasureRequest | DeviceRequest | ModuleRequest
 
 
 class CapacityVerdict(msgspec.Struct, frozen=True):
@@ -114,6 +132,18 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
         if self.ending in ("steps", "exit") and not self.message.startswith("sys.exit("):
             return ""
         return self.message or self.ending
+
+
+class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended whose trace is in its file."""
+
+    ending: str
+    message: str
+
+    @property
+    def failure(self) -> str:
+        """Why the script failed; "" where it did not."""
+        return "" if self.ending in ("steps", "exit") else self.message or self.ending
 
 
 class Device(msgspec.Struct, frozen=True):

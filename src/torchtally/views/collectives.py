@@ -12,7 +12,7 @@ from torchtally.trace import Phase
 from torchtally.units import Unit
 from torchtally.views.lines import short_place
 from torchtally.views.money import with_something
-from torchtally.views.network_evidence import evidence
+from torchtally.views.network_evidence import Evidence, evidence
 from torchtally.views.view import view
 from torchtally.work import Kind
 
@@ -92,9 +92,7 @@ def collectives(ledger: Ledger) -> Table:
     cells.sort(key=lambda row: tuple(-cell for cell in row[:2] if isinstance(cell, int | float)))
     sums = (sum_of(cells, place) for place in range(SUMMED))
     world = ledger.trace.world
-    is_timed = ledger.roofline is not None
-    timed = [(entry, transfer_of(ledger, entry)) for entry in collectives_of(ledger)]
-    told = evidence(ledger, timed) if is_timed else ()
+    told = [each.sentence for each in evidence_of(ledger)]
     table = Table(
         title=f"Collectives of rank {world.rank} of {world.size}",
         columns=COLUMNS,
@@ -103,6 +101,14 @@ def collectives(ledger: Ledger) -> Table:
         note=sentences(remark(cells), *told),
     )
     return with_something(table, optional=("waiting_s",))
+
+
+def evidence_of(ledger: Ledger) -> tuple[Evidence, ...]:
+    """Which changes are worth a run, by what is exposed; none without times."""
+    if ledger.roofline is None:
+        return ()
+    timed = [(entry, transfer_of(ledger, entry)) for entry in collectives_of(ledger)]
+    return tuple(evidence(ledger, timed))
 
 
 def row_of(ledger: Ledger, key: Key, entries: list[Entry]) -> tuple[Cell, ...]:

@@ -1,6 +1,7 @@
 """What collectives show that a change of the script may be worth: evidence, and how to try it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import fsum
 
 from torchtally.ledger import Entry, Ledger
@@ -20,19 +21,32 @@ distributed.py, _sync_module_states)."""
 Timed = tuple[Entry, Transfer | None]
 
 
-def evidence(ledger: Ledger, collectives: Sequence[Timed]) -> Iterator[Prose]:
-    """A sentence for each change that is worth a run by itself; none has been tried."""
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """That a change of the script may be worth a run."""
+
+    text: Prose
+    what_if: str
+    """The change, as `tally run --what-if` spells it."""
+
+    @property
+    def sentence(self) -> Prose:
+        return (*self.text, f"; --what-if {self.what_if} may help.")
+
+
+def evidence(ledger: Ledger, collectives: Sequence[Timed]) -> Iterator[Evidence]:
+    """For each change that is worth a run of its own."""
     backward = [timed for timed in collectives if timed[0].op.phase is Phase.BACKWARD]
     gathers = [timed for timed in backward if timed[0].call.name == GATHER]
     reductions = [timed for timed in backward if timed[0].call.name == REDUCE]
     if is_much(ledger, gathers):
-        yield (
+        text: Prose = (
             "Gathers of the backward pass are exposed for ",
             Number(exposed_s(ledger, gathers), Unit.SECONDS),
-            "; not tried: --what-if reshard_after_forward=False, which keeps up to ",
+            ", and keeping them takes up to ",
             Number(sum(entry.cost.network_bytes for entry, _ in gathers), Unit.BYTES),
-            " more.",
         )
+        yield Evidence(text, "reshard_after_forward=False")
     if is_much(ledger, reductions) and BROADCAST in {call.name for call in ledger.trace.calls}:
         largest = max(entry.cost.network_bytes for entry, _ in reductions)
         latent = [
@@ -40,14 +54,14 @@ def evidence(ledger: Ledger, collectives: Sequence[Timed]) -> Iterator[Prose]:
         ]
         is_latent = 2 * len(latent) > len(reductions)
         size = max(1, round(largest / MIB * (4 if is_latent else 0.5)))
-        yield (
+        text = (
             "Reductions of gradients are exposed for ",
             Number(exposed_s(ledger, reductions), Unit.SECONDS),
             ", the largest of ",
             Number(largest, Unit.BYTES),
-            ", most bound by latency" if is_latent else "",
-            f"; not tried: --what-if bucket_cap_mb={size}.",
+            *((", most bound by latency",) if is_latent else ()),
         )
+        yield Evidence(text, f"bucket_cap_mb={size}")
 
 
 def exposed_s(ledger: Ledger, collectives: Sequence[Timed]) -> float:
