@@ -320,3 +320,15 @@ def test_an_encoder_layer_reaches_the_kernel():
 
     trace = traced(call, "A100-SXM")
     assert names(trace).count("aten._scaled_dot_product_flash_attention") == 2
+
+
+@pytest.mark.parametrize(("trains_mask", "expected"), [(False, CUDNN), (True, EFFICIENT)])
+def test_a_mask_that_is_trained_keeps_cudnn_away(trains_mask: bool, expected: str):
+    """A learned bias, as T5's of relative positions; PyTorch 2.11 and 2.13 choose so."""
+
+    def script() -> None:
+        x = torch.randn(2, 4, 64, 64, device="cuda", dtype=BF16)
+        bias = torch.zeros(2, 4, 64, 64, device="cuda", dtype=BF16, requires_grad=trains_mask)
+        F.scaled_dot_product_attention(x, x, x, attn_mask=bias)
+
+    assert backend_of("H100-SXM", script) == expected

@@ -90,7 +90,10 @@ DISTRIBUTED = {
 
 COMPILING = {
     "torch.compile": """
+        torch._C.DispatchKey.AutogradMeta torch._C.DispatchKey.CompositeImplicitAutograd
+        torch._C.DispatchKey.Meta torch._C._dispatch_get_all_op_names
         torch._C._dispatch_has_kernel_for_dispatch_key torch._C._len_torch_dispatch_stack
+        torch._dynamo.assume_constant_result
         torch._dynamo.config.patch torch._dynamo.eval_frame.skip_code
         torch._dynamo.exc.InternalTorchDynamoError torch._dynamo.exc.RestartAnalysis
         torch._dynamo.reset

@@ -22,6 +22,8 @@ class Release(NamedTuple):
     `TORCH_CUBLASLT_UNIFIED_WORKSPACE=1` makes it do (ATen/cuda/CUDABlas.cpp)."""
     fuses_attention_of_3d: bool
     """`scaled_dot_product_attention` of three dimensions takes a batch of one."""
+    has_cudnn_drop_sixteenths: bool
+    """cuDNN's attention is chosen for dropout of a multiple of 1/16 alone."""
     seeds_each_graph: bool
     """A CUDA graph has a random seed and an offset of its own; else all of a generator share one
     pair, made on the stream of the first capture (ATen/cuda/CUDAGeneratorImpl.cpp)."""
@@ -33,16 +35,16 @@ class Release(NamedTuple):
         return "{}.{}".format(*self.version)
 
 
-REFERENCE = Release((2, 13), "13.0", 92000, (2, 29, 7), False, False, True, ())
+REFERENCE = Release((2, 13), "13.0", 92000, (2, 29, 7), False, False, True, True, ())
 """What tally is developed with, and what the documents show."""
 RELEASES = (
     Release(
-        (2, 11), "13.0", 91900, (2, 28, 9), True, False, False,
+        (2, 11), "13.0", 91900, (2, 28, 9), True, False, False, False,
         ("autocast leaves rms_norm in its own dtype",),
     ),
     REFERENCE,
     Release(
-        (2, 15), "13.2", 92600, (2, 30, 7), False, True, True,
+        (2, 15), "13.2", 92600, (2, 30, 7), False, True, True, True,
         ("attention of three dimensions takes the fused kernels",),
     ),
 )  # fmt: skip

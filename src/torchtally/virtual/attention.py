@@ -17,6 +17,7 @@ from torch.backends import cuda as cuda_backends
 
 from torchtally import torch_private as private
 from torchtally.chips import Chip
+from torchtally.torch_private import releases
 from torchtally.virtual.stand_ins import StandIn
 
 
@@ -171,7 +172,9 @@ def can_use_cudnn(chip: Chip, call: Query) -> bool:
         and call.is_dense_4d
         and call.query.dtype in HALVES
         and not torch.are_deterministic_algorithms_enabled()
-        and (call.dropout * 16).is_integer()
+        # It computes no gradient of a mask (native/transformers/cuda/sdp_utils.cpp).
+        and not (call.mask is not None and call.mask.requires_grad)
+        and ((call.dropout * 16).is_integer() or not releases.HERE.has_cudnn_drop_sixteenths)
         and all(head <= limit and head % 8 == 0 for head in heads)
         and key[2] != 1
         and (call.dropout == 0.0 or call.query.shape[2] != 1)
