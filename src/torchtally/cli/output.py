@@ -124,8 +124,13 @@ def write_or_emit(text: str, place: str) -> None:
     if place == "-":
         emit(text)
         return
+    write_bytes(text.encode("utf-8", "replace"), place)
+
+
+def write_bytes(content: bytes, place: str) -> None:
+    """To a file, whole or not at all. Raises UsageError where it cannot be written."""
     try:
-        write_atomically(place, text.encode("utf-8", "replace"))
+        write_atomically(place, content)
     except OSError as error:
         raise UsageError(f"{place}: cannot be written ({error.strerror}).") from error
 

@@ -11,6 +11,7 @@ from torchtally.cli.output import (
     add_columns,
     add_format,
     check_columns,
+    write_bytes,
     write_or_emit,
     write_report,
 )
@@ -39,6 +40,7 @@ examples:
   tally show run.tally --step all               the whole run; --step 3, --step 2..5
   tally show run.tally --roofline --html page.html
   tally show run.tally --timeline step.json     open it in ui.perfetto.dev
+  tally show run.tally --flight-recorder dumps/rank_      torchfrtrace dumps
   tally show run.tally --allocator expandable_segments:True
   tally show run.tally --by op --json | jq '.rows[0]'
   tally show run.tally --gpu A100-SXM --gpu RTX-4090 --gpu H200      the same step elsewhere
@@ -155,6 +157,12 @@ def add_parser(subparsers: Subparsers) -> None:
         help="every stream and communicator of every rank over time, to FILE, which "
         "ui.perfetto.dev opens; with --gpu, on another chip",
     )
+    parser.add_argument(
+        "--flight-recorder",
+        metavar="PREFIX",
+        help="collectives of every simulated rank as PyTorch's flight recorder dumps them, to "
+        "files PREFIX0, PREFIX1, ... for torchfrtrace; times are predicted",
+    )
     add_columns(parser)
     parser.add_argument(
         "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
@@ -201,7 +209,21 @@ def command(args: argparse.Namespace) -> int:
 
         write_or_emit(timeline_text(ledger), args.timeline)
         return 0
+    if args.flight_recorder is not None:
+        return _write_flight_records(ledger, args.flight_recorder)
     write_report(_report(ledger, chips, args), args, is_beside_files=args.roofline)
+    return 0
+
+
+def _write_flight_records(ledger: "Ledger", prefix: str) -> int:
+    """A file for each rank. Returns the exit code."""
+    import pickle
+
+    from torchtally.views.flight_record import flight_record
+
+    for rank in (ledger, *ledger.others):
+        content = pickle.dumps(flight_record(rank))
+        write_bytes(content, f"{prefix}{rank.trace.world.rank}")
     return 0
 
 
