@@ -215,7 +215,12 @@ def _streams(
     ):
         is_weighed = bool(attention.head_norm_sizes)
         normed = passes.norm(
-            model.norm, how, size, is_wide=model.has_wide_norm, is_weighed=is_weighed
+            model.norm,
+            how,
+            size,
+            is_wide=model.has_wide_norm,
+            is_weighed=is_weighed,
+            is_of_heads=True,
         )
         for name, count in (("queries", attention.heads), ("keys", attention.kv_heads)):
             elements = tokens * count * attention.head_dim // layout.inner_split

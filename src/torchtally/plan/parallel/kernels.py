@@ -5,7 +5,7 @@ M, K, N: (M, K) @ (K, N).
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, inf
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
@@ -17,6 +17,7 @@ from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
+from torchtally.timing.roofline.strided import PLACES_PER_S
 from torchtally.units import Unit
 
 ROOFLINE = "torchtally.timing.roofline: published rates of this chip, or estimates"
@@ -62,17 +63,24 @@ class KernelTimes:
         """Over so many elements, forward and backward."""
         rate = normalization_bytes_per_s if moved.is_normalization else bandwidth_bytes_per_s
         speed = rate(self.chip)
-        there = _stream_s(count, moved.forward, speed, moved.forward_kernels)
-        back = _stream_s(count, moved.backward, speed, moved.backward_kernels)
+        place_s = 1 / (PLACES_PER_S * (self.chip.multiprocessors or inf))
+        there, back = (
+            _stream_s(count, moved_bytes, speed, kernels, places * place_s)
+            for moved_bytes, kernels, places in (
+                (moved.forward, moved.forward_kernels, moved.forward_places),
+                (moved.backward, moved.backward_kernels, moved.backward_places),
+            )
+        )
         return there.with_name(name), back.with_name(f"{name}, backward")
 
 
 @closed_form("pass over memory", Unit.SECONDS, ROOFLINE)
 def _stream_s(
     elements: Count, bytes_each: BytesEach, bandwidth_bytes_per_s: BytePerS, kernels: Count,
-    kernel_s: Seconds = KERNEL_S,
+    places_s: Seconds, kernel_s: Seconds = KERNEL_S,
 ) -> str:  # fmt: skip
-    return "elements * bytes_each / bandwidth_bytes_per_s + kernels * kernel_s"
+    places = " + elements * places_s" if places_s else ""
+    return f"elements * bytes_each / bandwidth_bytes_per_s{places} + kernels * kernel_s"
 
 
 def word_of(quantity: Quantity) -> str:

@@ -10,6 +10,7 @@ float32.
 from dataclasses import dataclass
 
 from torchtally.plan.activations.setting import Implementation
+from torchtally.timing.roofline.strided import CAT_PLACES_PER_S, PLACES_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,10 @@ class MemoryPasses:
     backward_kernels: int = 1
     is_normalization: bool = False
     """Rows are summed up: slower than plain copies (`roofline/rates.py`)."""
+    forward_places: float = 0.0
+    backward_places: float = 0.0
+    """How often an element's place is computed, since tensors do not lie alike
+    (`roofline/strided.py`): those of a `cat` count as often as they take longer."""
 
 
 def norm(
@@ -31,19 +36,28 @@ def norm(
     *,
     is_wide: bool = False,
     is_weighed: bool = True,
+    is_of_heads: bool = False,
 ) -> MemoryPasses:
     """Of a norm's input. "rms", "layer" or "plain".
 
     Layer norms have a kernel of their own in PyTorch. An RMS norm of Hugging Face's is a cast to
     float32, a square, a mean, a product and casts back (LlamaRMSNorm); forward in bfloat16
     6 + 8 + 4 + 8 + 6 + 4 bytes, backward 92. A wide one multiplies by its weight in float32; one
-    that is not weighed, not at all.
+    that is not weighed, not at all. Products with the root and with the weight broadcast, forward
+    and backward, as the mean's gradient does; gradients of heads are permuted, in three products.
     """
     if implementation is Implementation.FUSED or kind != "rms":
         return MemoryPasses(2 * itemsize, 5 * itemsize, 1, 2, is_normalization=True)
     casts = 2 * (itemsize + 4) if itemsize != 4 else 0
     weighed = (4 if is_wide else itemsize) if is_weighed else 0
-    return MemoryPasses(20 + 2 * weighed + casts, 68 + 6 * weighed + casts, 8, 16)
+    return MemoryPasses(
+        20 + 2 * weighed + casts,
+        68 + 6 * weighed + casts,
+        8,
+        16,
+        forward_places=1 + is_weighed,
+        backward_places=2 + is_weighed + 3 * is_of_heads,
+    )
 
 
 def residual(implementation: Implementation, itemsize: int, stream: int) -> MemoryPasses:
@@ -91,15 +105,20 @@ def rotation(implementation: Implementation, itemsize: int, stream: int) -> Memo
 
     Where the residual stream is wider (autocast), so are cosines and sines, hence the two products
     and their sum, which attention casts back; backward the products' gradients are.
+
+    Cosines broadcast and halves are slices: two products, a sum and the negation of a half find
+    their elements one by one, and so does the `cat` of the halves; backward two slices' gradients
+    and the copy besides.
     """
     if implementation is Implementation.FUSED:
         return MemoryPasses(2 * itemsize, 2 * itemsize)
+    places = (3.5 + PLACES_PER_S / CAT_PLACES_PER_S, 6.5)
     if stream == itemsize:
-        return MemoryPasses(10 * itemsize, 16 * itemsize, 5, 9)
+        return MemoryPasses(10 * itemsize, 16 * itemsize, 5, 9, False, *places)
     cast = itemsize + stream
     forward = 3 * itemsize + 2 * cast + 3 * stream + cast
     backward = 12 * itemsize + 2 * (2 * stream + cast) + cast
-    return MemoryPasses(forward, backward, 6, 12)
+    return MemoryPasses(forward, backward, 6, 12, False, *places)
 
 
 def dropout(implementation: Implementation, itemsize: int) -> MemoryPasses:

@@ -25,6 +25,7 @@ from torchtally.timing.roofline.rates import (
     vector_peak_flop_per_s,
 )
 from torchtally.timing.roofline.rows import is_by_rows, rows_s
+from torchtally.timing.roofline.strided import places_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost, Kind
 
@@ -93,7 +94,8 @@ def memory_s(call: Call, kind: Kind, traffic: int, chip: Chip) -> float:
     if is_by_rows(call):
         return rows_s(call, traffic, chip)
     is_norm = kind is Kind.NORMALIZATION
-    return traffic / (normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip))
+    bandwidth = normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip)
+    return traffic / bandwidth + places_s(call, kind, chip)
 
 
 def traffic_bytes(call: Call, kind: Kind, cost: Cost) -> int:

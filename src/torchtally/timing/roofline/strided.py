@@ -1,0 +1,82 @@
+"""Elementwise kernels and copies whose tensors do not lie alike: each element's place is computed.
+
+PyTorch reads and writes vectors of up to 16 bytes where all operands are dense and have the same
+strides (aten/src/ATen/native/cuda/CUDALoops.cuh: vectorized_elementwise_kernel, where
+`iter.is_contiguous()`). Otherwise (a permuted or sliced tensor, a broadcast one) it takes
+elementwise_kernel, which finds each element of each operand by a division for every dimension.
+`cat` has a kernel of its own for tensors that are all contiguous, and another for all others
+(Shape.cu, CatArrayBatchedCopy).
+"""
+
+from collections.abc import Sequence
+
+from torchtally.chips import Chip
+from torchtally.trace import Call, TensorSpec
+from torchtally.work import Kind
+
+PLACES_PER_S = 7e9
+"""Of one multiprocessor, elements that it finds in a second, while no memory moves: a fit.
+
+Copies of permuted heads and products with a broadcast tensor in bfloat16 on an H100 go at 390 to
+480 G elements a second in all (AMD-AGI/TraceLens, owlv2-large), clones in float32 on an A100 at 100
+to 162 (facebookresearch/HolisticTraceAnalysis); what the bandwidth does not explain of that is 4 to
+8 G a multiprocessor.
+"""
+
+CAT_PLACES_PER_S = 1.1e9
+"""The same of `cat`: 115 and 127 G elements a second on an H100 (ViT and owlv2-large there)."""
+
+CATS = frozenset(("cat", "concat", "stack", "_stack", "hstack", "vstack"))
+
+
+def places_s(call: Call, kind: Kind, chip: Chip) -> float:
+    """Seconds that a kernel takes besides its bytes to find elements; 0 where they lie alike."""
+    if chip.multiprocessors is None:
+        return 0.0
+    tensors = [spec for spec in (*call.inputs, *call.outputs) if spec.is_on_device]
+    elements = max((spec.elements for spec in tensors), default=0)
+    if call.plain_name in CATS:
+        return 0.0 if lie_alone(tensors) else elements / (CAT_PLACES_PER_S * chip.multiprocessors)
+    if kind not in (Kind.ELEMENTWISE, Kind.COPY) or call.plain_name.startswith("_foreach_"):
+        return 0.0
+    return 0.0 if lie_alike(tensors) else elements / (PLACES_PER_S * chip.multiprocessors)
+
+
+def lie_alone(tensors: Sequence[TensorSpec]) -> bool:
+    """Each is contiguous."""
+    return all(strides(spec) == packed(spec.shape) for spec in tensors)
+
+
+def lie_alike(tensors: Sequence[TensorSpec]) -> bool:
+    """All have the same shape and strides, without a gap."""
+    layouts = {(sizes(spec), strides(spec)) for spec in tensors}
+    return len(layouts) <= 1 and all(map(is_dense, tensors))
+
+
+def sizes(spec: TensorSpec) -> tuple[int, ...]:
+    return tuple(size for size in spec.shape if size > 1)
+
+
+def strides(spec: TensorSpec) -> tuple[int, ...]:
+    """Of dimensions of more than one element: the others' have no meaning."""
+    return tuple(step for size, step in zip(spec.shape, spec.stride, strict=True) if size > 1)
+
+
+def packed(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor, of its dimensions of more than one element."""
+    steps, step = [], 1
+    for size in reversed(shape):
+        if size > 1:
+            steps.append(step)
+        step *= size
+    return tuple(reversed(steps))
+
+
+def is_dense(spec: TensorSpec) -> bool:
+    """In some order of its dimensions, one element lies behind the other."""
+    expected = 1
+    for step, size in sorted(zip(strides(spec), sizes(spec), strict=True)):
+        if step != expected:
+            return False
+        expected *= size
+    return True

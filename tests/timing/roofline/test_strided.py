@@ -1,0 +1,84 @@
+"""Tensors that do not lie alike: whose elements are found one by one, and what that takes."""
+
+import pytest
+from msgspec import structs
+
+from tests.timing.roofline.chips import kernel_of, toy
+from tests.work.calls import call, given, spec
+from torchtally.chips import chip
+from torchtally.timing.roofline.limits import KERNEL_S
+from torchtally.timing.roofline.strided import CAT_PLACES_PER_S, PLACES_PER_S
+from torchtally.trace import Call, TensorSpec
+
+MEGA = 2**20
+FOUND_S = MEGA / (10 * PLACES_PER_S)
+"""Of 1024 x 1024 elements on the toy's ten multiprocessors."""
+
+
+def strided(one: TensorSpec, *steps: int) -> TensorSpec:
+    return structs.replace(one, stride=steps)
+
+
+def seconds(one: Call) -> float:
+    return kernel_of(one, toy()).seconds
+
+
+def test_alike_tensors_take_their_bytes_alone() -> None:
+    square = (1024, 1024)
+    dense = call("aten.add", [given("self", *square), given("other", *square)], spec(*square))
+    assert seconds(dense) == pytest.approx(3 * 4 * MEGA / 1e12 + KERNEL_S)
+    permuted = [strided(given(name, *square), 1, 1024) for name in ("self", "other")]
+    alike = call("aten.add", permuted, strided(spec(*square), 1, 1024))
+    assert seconds(alike) == seconds(dense)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        strided(given("other", 1024, 1024), 1, 1024),  # a transpose
+        strided(given("other", 1024, 1024), 2048, 1),  # a slice
+    ],
+)
+def test_others_are_found_one_by_one(other: TensorSpec) -> None:
+    one = call("aten.add", [given("self", 1024, 1024), other], spec(1024, 1024))
+    assert seconds(one) == pytest.approx(3 * 4 * MEGA / 1e12 + FOUND_S + KERNEL_S)
+
+
+def test_so_is_what_broadcasts_but_no_number_of_the_host() -> None:
+    row = call("aten.mul", [given("self", 1024, 1024), given("other", 1024)], spec(1024, 1024))
+    moved = 4 * (2 * MEGA + 1024)
+    assert seconds(row) == pytest.approx(moved / 1e12 + FOUND_S + KERNEL_S)
+    number = structs.replace(given("other"), device="cpu")
+    scaled = call("aten.mul", [given("self", 1024, 1024), number], spec(1024, 1024))
+    assert seconds(scaled) == pytest.approx(2 * 4 * MEGA / 1e12 + KERNEL_S)
+
+
+def test_dimensions_of_one_element_have_no_stride() -> None:
+    inputs = [strided(given("self", 1, 1024, 1024), 7, 1024, 1)]
+    one = call("aten.relu", inputs, spec(1, 1024, 1024))
+    assert seconds(one) == pytest.approx(2 * 4 * MEGA / 1e12 + KERNEL_S)
+
+
+def test_cat_of_slices_has_the_slow_kernel() -> None:
+    halves = [given("tensors", 1024, 512) for _ in range(2)]
+    whole = call("aten.cat", halves, spec(1024, 1024), dim=1)
+    assert seconds(whole) == pytest.approx(2 * 4 * MEGA / 1e12 + KERNEL_S)
+    slices = call("aten.cat", [strided(half, 1024, 1) for half in halves], spec(1024, 1024), dim=1)
+    found_s = MEGA / (10 * CAT_PLACES_PER_S)
+    assert seconds(slices) == pytest.approx(2 * 4 * MEGA / 1e12 + found_s + KERNEL_S)
+
+
+# Profiles of owlv2-large on an H100: AMD-AGI/TraceLens
+@pytest.mark.parametrize(
+    ("shape", "stride", "published_s"),
+    [
+        ((1, 16, 5185, 64), (5309440, 64, 1024, 1), 13.2e-6),
+        ((1, 5185, 16, 64), (5309440, 64, 331840, 1), 15.6e-6),
+    ],
+)
+def test_a_permutation_of_heads_takes_what_a_profile_shows(
+    shape: tuple[int, ...], stride: tuple[int, ...], published_s: float
+) -> None:
+    heads = strided(given("self", *shape, dtype="bfloat16"), *stride)
+    one = call("aten.clone", [heads], spec(*shape, dtype="bfloat16"))
+    assert kernel_of(one, chip("H100-SXM")).seconds == pytest.approx(published_s, rel=0.2)
