@@ -569,4 +569,7 @@ def test_a_step_is_predicted_by_the_roofline_of_the_corpus_own_chip() -> None:
     predicted_s = predict_step_s(entry, committed)
     tokens, parameters = 8 * 1024, 124e6
     least_s = 6 * parameters * tokens / 989.4e12
-    assert least_s < predicted_s < 6 * least_s
+    # Rows of 50257 logits begin on 2 bytes, where an H100 reaches 51 to 71 TFLOP/s
+    # (timing/roofline/products.py): three products with the vocabulary take longer than all else.
+    vocabulary_s = 6 * 768 * 50257 * tokens / 51e12
+    assert least_s < predicted_s < 5 * least_s + vocabulary_s
