@@ -818,9 +818,14 @@ def test_the_tensors_that_a_wrapper_holds():
 
 def test_products_fused_with_collectives_have_a_composition():
     module = private.symmetric_memory()
-    for name, composed in private.FUSED_COLLECTIVES.items():
+    for name in private.FUSED_COLLECTIVES:
         assert hasattr(torch.ops.symm_mem, name)
-        assert callable(getattr(module, composed))
+        assert private.composition(name).__module__ == module.__name__
+    for name in private.SYMMETRIC_COLLECTIVES:
+        assert hasattr(torch.ops.symm_mem, name)
+    for place in (private.symmetric_handle(), private.registry_of_works()):
+        assert hasattr(*place)
+    assert [type(getattr(module, name)) for name in private.SYMMETRIC_STATE] == [dict] * 3
 
 
 def test_fsdp_cuts_parameters_by_a_function_of_its_own():

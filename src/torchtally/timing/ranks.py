@@ -5,8 +5,13 @@ it, and what its stream waits for is done. A collective, or a message from one r
 meeting of the ranks that are timed together: it is under way when the last of them has come, and
 what a rank spends there before is waiting. Ranks that are not timed come in time.
 
-Every stream and every host goes on as far as it can, in turns. Where none can, the ranks wait for
-each other in a circle, or for one that ended: `RankTimes.stuck` says so, and they go on without it.
+Kernels that compute take the device in turns, whichever stream they are on: one that fills it
+leaves no multiprocessor to another (what small ones could share is not modelled). Collectives, and
+copies between GPUs, run beside them.
+
+Every stream and every host goes on as far as it can, in the order of time. Where none can, the
+ranks wait for each other in a circle, or for one that ended: `RankTimes.stuck` says so, and they go
+on without it.
 """
 
 from bisect import bisect_left
@@ -15,9 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from torchtally.timing.roofline import Kernel
+from torchtally.timing.roofline import Bound, Kernel
 from torchtally.trace import HOST, Call, Coalesced, Op, ProcessGroup, StreamWait
-from torchtally.trace.peers import MESSAGES
+from torchtally.trace.peers import MESSAGES, ONE_SIDED
 
 
 class Span(NamedTuple):
@@ -102,6 +107,8 @@ class Meetings:
         number = call.literal("group")
         if not isinstance(number, int) or isinstance(number, bool) or number >= len(run.groups):
             return None
+        if call.name in ONE_SIDED:
+            return None
         group = run.groups[number]
         argument = MESSAGES.get(call.name)
         if argument is None:
@@ -137,44 +144,51 @@ class RankStream:
             return None
         return self.ends_s[count - 1] if count else 0.0
 
-    def go_on(self) -> bool:
-        """As far as it can; whether it got anywhere."""
-        first = self.next, len(self.came)
-        while self.next < len(self.items) or self.came:
-            if self.came:
-                if not self._leave():
-                    break
-                continue
+    def next_start_s(self) -> float | None:
+        """When its next operators can begin; None where it has none, or that is not known yet."""
+        if self.came:
+            return None
+        while self.next < len(self.items):
             item = self.items[self.next]
-            if isinstance(item, StreamWait):
-                end_s = self.played.stream(item.other).end_before(item.until)
-                if end_s is None:
-                    break
-                self.ready_s = max(self.ready_s, end_s)
-                self.next += 1
-            elif not self._run(item):
-                break
-        return (self.next, len(self.came)) != first
+            if not isinstance(item, StreamWait):
+                return self._start_s(item)
+            end_s = self.played.stream(item.other).end_before(item.until)
+            if end_s is None:
+                return None
+            self.ready_s = max(self.ready_s, end_s)
+            self.next += 1
+        return None
 
-    def _run(self, place: int) -> bool:
+    def _start_s(self, place: int) -> float | None:
         played = self.played
+        issued_s = played.issued_s[played.together.get(place, (place,))[-1]]
+        if issued_s < 0:
+            return None
+        start_s = max(issued_s, self.done_s, self.ready_s)
+        return max(start_s, played.computing_s) if played.computes[place] else start_s
+
+    def run(self, start_s: float) -> None:
+        """Its next operators, of which all that is to know before they begin is known."""
+        played, place = self.played, self.items[self.next]
+        assert not isinstance(place, StreamWait), place
         together = played.together.get(place, (place,))
-        if played.issued_s[together[-1]] < 0:
-            return False
-        start_s = max(played.issued_s[together[-1]], self.done_s, self.ready_s)
         self.next += len(together)
         for each in together:
-            seconds = played.seconds[each]
+            end_s = start_s + played.seconds[each]
+            if played.computes[each]:
+                played.computing_s = max(played.computing_s, end_s)
             meeting = played.meetings.get(each)
             if meeting is None:
-                played.spans[each] = Span(start_s, start_s + seconds)
+                played.spans[each] = Span(start_s, end_s)
             else:
-                meeting.come(played.run.rank, start_s, seconds)
+                meeting.come(played.run.rank, start_s, played.seconds[each])
         self.came = list(together)
-        return True
+        self.leave()
 
-    def _leave(self) -> bool:
-        """Have an end for what has come, once all of it is over."""
+    def leave(self) -> bool:
+        """Have an end for what has come, once all of it is over; whether there was any."""
+        if not self.came:
+            return False
         played = self.played
         meetings = [(place, played.meetings.get(place)) for place in self.came]
         if not all(meeting is None or meeting.is_over for _, meeting in meetings):
@@ -204,6 +218,9 @@ class Playing:
         self.together: dict[int, tuple[int, ...]] = {}
         """By the first place of operators that are launched together: all of them."""
         self.host_s = 0.0
+        self.computing_s = 0.0
+        """Until when the device computes what it was given."""
+        self.computes = [kernel.bound is not Bound.NETWORK for kernel in run.kernels]
         self.next = 0
         self._streams: dict[int, RankStream] = {}
         self._waits = iter(run.waits)
@@ -259,10 +276,22 @@ class Playing:
 
     def go_on(self) -> bool:
         """The host and the streams, as far as they can; whether they got anywhere."""
+        streams = self._streams
         moves = self._issue()
-        for stream in list(self._streams.values()):
-            moves |= stream.go_on()
-        return moves
+        while True:
+            for stream in streams.values():
+                moves |= stream.leave()
+            starts = [
+                (start_s, number)
+                for number in list(streams)
+                if (start_s := streams[number].next_start_s()) is not None
+            ]
+            if not starts:
+                return moves
+            moves = True
+            start_s, number = min(starts)
+            streams[number].run(start_s)
+            self._issue()
 
     def _issue(self) -> bool:
         first, ops, issued = self.next, self.run.ops, self.run.issued

@@ -147,16 +147,50 @@ def symmetric_memory() -> ModuleType:
     return module
 
 
-FUSED_COLLECTIVES = {
-    name: f"_{name}_fallback"
-    for name in (
-        "fused_all_gather_matmul",
-        "fused_all_gather_scaled_matmul",
-        "fused_matmul_reduce_scatter",
-        "fused_scaled_matmul_reduce_scatter",
-    )
-}
-"""Operators of `symm_mem`, and the functions there that compose them of others."""
+FUSED_COLLECTIVES = (
+    "fused_all_gather_matmul",
+    "fused_all_gather_scaled_matmul",
+    "fused_matmul_reduce_scatter",
+    "fused_scaled_matmul_reduce_scatter",
+    "_low_contention_all_gather",
+    "_low_contention_reduce_scatter",
+)
+"""Operators of `symm_mem` that torch composes, in Python, of copies between GPUs and products."""
+
+
+def composition(name: str) -> Any:
+    """The function that one of these runs on CUDA."""
+    return getattr(symmetric_memory(), f"_{name.removeprefix('_')}")
+
+
+SYMMETRIC_COLLECTIVES = (
+    "one_shot_all_reduce",
+    "one_shot_all_reduce_out",
+    "one_shot_all_reduce_copy",
+    "one_shot_all_reduce_copy_out",
+    "two_shot_all_reduce_",
+    "two_shot_all_reduce_out",
+    "multimem_all_reduce_",
+    "multimem_one_shot_all_reduce",
+    "multimem_one_shot_all_reduce_out",
+    "multimem_all_gather_out",
+    "reduce_scatter_out",
+)
+"""Its operators that are one kernel, on tensors in symmetric memory."""
+
+
+SYMMETRIC_STATE = ("_group_name_to_store", "_group_name_to_workspace_tensor", "_backend_streams")
+"""What those functions keep from one call to the next, by group or priority."""
+
+
+def symmetric_handle() -> PrivateName:
+    """What gives a rank the memory of the others."""
+    return PrivateName(torch._C._distributed_c10d, "_SymmetricMemory")
+
+
+def registry_of_works() -> PrivateName:
+    """What tells `wait_tensor` what a tensor waits for."""
+    return PrivateName(torch._C._distributed_c10d, "_register_work")
 
 
 def ddp_statistics() -> PrivateName:

@@ -9,6 +9,11 @@ SUFFIX = ".ranks"
 MESSAGES = {"c10d.send": "dst", "c10d.recv_": "src"}
 """Operators between two ranks, and the argument that names the other by its number in the group."""
 
+ONE_SIDED = dict.fromkeys(
+    ("symm_mem.get", "symm_mem.put", "symm_mem.put_signal", "symm_mem.wait_signal"), "peer"
+)
+"""Operators on another rank's memory, in which that rank has no part, and their argument for it."""
+
 
 def place_of_rank(path: str, rank: int) -> str:
     """Where the trace of another rank is, beside that of the first."""

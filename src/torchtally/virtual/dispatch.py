@@ -446,6 +446,8 @@ class VirtualDispatch(TorchDispatchMode):
             return
         if self.groups.promised and call.stream is None:
             self.groups.keep_promises(call.virtuals, self.wait_here)
+        if self.groups.peers is not None and self.groups.peers.owners:
+            call = self.groups.peers.as_transfer(call)
         if self.capture is not None:
             self.capture.add(self.observer.operator_captured(call, outputs), call, outputs)
         else:

@@ -297,7 +297,7 @@ def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
                 *objects.stand_ins(mode.groups.simulates),
                 *coalescing.stand_ins(mode),
                 *checkpoints.stand_ins(),
-                *symmetric.stand_ins(),
+                *symmetric.stand_ins(mode),
             ]
         )
     )

@@ -81,7 +81,11 @@ def exchange(call: Call) -> Cost:
     return transfer(read, ()) + transfer((), written)
 
 
-@rule("c10d.barrier c10d.monitored_barrier_ c10d.check_for_nan", kind=Kind.COMMUNICATION)
+@rule(
+    "c10d.barrier c10d.monitored_barrier_ c10d.check_for_nan"
+    " symm_mem.barrier symm_mem.put_signal symm_mem.wait_signal",
+    kind=Kind.COMMUNICATION,
+)
 def barrier(call: Call) -> Cost:
     """A handful of bytes: none counted."""
     return Cost()
@@ -107,3 +111,39 @@ def functional(call: Call) -> Cost:
 )
 def functional_out(call: Call) -> Cost:
     return transfer(call.tensors("input"), call.tensors("out"))
+
+
+@rule("symm_mem.get", kind=Kind.COMMUNICATION)
+def get(call: Call) -> Cost:
+    """Read in another GPU's memory, written in this one's."""
+    return transfer((), call.tensors("target"))
+
+
+@rule("symm_mem.put", kind=Kind.COMMUNICATION)
+def put(call: Call) -> Cost:
+    return transfer(call.tensors("source"), ())
+
+
+@rule(
+    "symm_mem.one_shot_all_reduce symm_mem.multimem_one_shot_all_reduce"
+    " symm_mem.one_shot_all_reduce_copy",
+    kind=Kind.COMMUNICATION,
+)
+def symmetric_reduction(call: Call) -> Cost:
+    return transfer(call.inputs[:1], call.outputs)
+
+
+@rule("symm_mem.two_shot_all_reduce_ symm_mem.multimem_all_reduce_", kind=Kind.COMMUNICATION)
+def symmetric_in_place(call: Call) -> Cost:
+    return transfer(call.tensors("input"), call.tensors("input"))
+
+
+@rule(
+    "symm_mem.one_shot_all_reduce_out symm_mem.multimem_one_shot_all_reduce_out"
+    " symm_mem.two_shot_all_reduce_out symm_mem.multimem_all_gather_out"
+    " symm_mem.reduce_scatter_out symm_mem.one_shot_all_reduce_copy_out",
+    kind=Kind.COMMUNICATION,
+)
+def symmetric_out(call: Call) -> Cost:
+    names = ("input", "symm_buffer")
+    return transfer(tensors_named(call, names), tensors_named(call, ("out", "output")))

@@ -21,7 +21,6 @@ import torchtally
 from tests.virtual.distributed.programs import BATCH, WIDTH, blocks, train
 from tests.virtual.distributed.replicas import replica
 from tests.virtual.distributed.shards import flat, sharded
-from torchtally.errors import UnsupportedError
 from torchtally.trace import Trace
 from torchtally.views.parameters import parameters_of
 from torchtally.work import Kind, cost_of
@@ -163,37 +162,3 @@ def test_ddp_warns_of_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """Its logger in C++ has clocks for CPU and CUDA tensors alone."""
     run(lambda: train(replica("cuda"), "cuda"))
     assert "Warning" not in capfd.readouterr().err
-
-
-def test_products_fused_with_collectives_count_as_both() -> None:
-    """8 rows of 32 gathered to 32, times 32 x 16; 32 x 32 times 32 x 16, and 8 rows of it kept."""
-
-    def script() -> None:
-        group = dist.group.WORLD
-        assert group is not None
-        x = torch.randn(8, 32, device="cuda", dtype=torch.bfloat16)
-        weight = torch.randn(32, 16, device="cuda", dtype=torch.bfloat16)
-        name = group.group_name
-        rows, (y,) = torch.ops.symm_mem.fused_all_gather_matmul(x, [weight], 0, name)
-        assert (rows.shape, y.shape) == ((32, 32), (32, 16))
-        z = torch.ops.symm_mem.fused_matmul_reduce_scatter(rows, weight, "sum", 0, name)
-        assert z.shape == (8, 16)
-
-    trace = run(script)
-    assert collectives(trace) == {
-        ("all_gather_into_tensor", 2 * 8 * 32): 1,
-        ("reduce_scatter_tensor", 2 * 32 * 16): 1,
-    }
-    ledger = torchtally.account(trace)
-    assert ledger.total.flops_matmul == 2 * (2 * 32 * 32 * 16)
-    assert any("fused with products" in note.text for note in trace.notes)
-
-
-def test_memory_of_other_ranks_is_refused_in_words() -> None:
-    def script() -> None:
-        from torch.distributed import _symmetric_memory
-
-        _symmetric_memory.empty(16, device="cuda")
-
-    with pytest.raises(UnsupportedError, match="symmetric memory"):
-        run(script)

@@ -15,7 +15,7 @@ from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import NOTHING, bound_kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call, Literal, ProcessGroup, World
-from torchtally.trace.peers import MESSAGES
+from torchtally.trace.peers import MESSAGES, ONE_SIDED
 from torchtally.work import Cost
 
 KINDS: tuple[tuple[str, CollectiveKind | None], ...] = (
@@ -39,6 +39,13 @@ KINDS: tuple[tuple[str, CollectiveKind | None], ...] = (
 )
 """What an operator does, by the first of these that its name has."""
 
+SENDS = frozenset([*ONE_SIDED, "symm_mem.barrier"])
+"""Copies and signals over the link of two GPUs, timed as NCCL's own: a barrier is a signal to every
+other GPU of the node at once."""
+
+PARTNER = {**MESSAGES, **ONE_SIDED}
+"""By operator between two ranks: the argument that names the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Communicators:
@@ -54,7 +61,7 @@ class Communicators:
             return None
         cluster = Cluster(chip, self.world.size, self.world.gpus_per_node)
         ranks = self.groups[number].ranks
-        peer = call.literal(MESSAGES.get(call.name, ""))
+        peer = call.literal(PARTNER.get(call.name, ""))
         if isinstance(peer, int) and 0 <= peer < len(ranks):
             ranks = (self.world.rank, ranks[peer])
         return RankGroup.of_ranks(ranks, self.world.gpus_per_node), cluster
@@ -117,7 +124,8 @@ def collective_kernel(
 ) -> Kernel:
     """Raises UsageError where no source gives the speed of the chip's link, nor of its host's."""
     kind = kind_of(call.name)
-    if kind is None or (kind != "barrier" and not (cost.network_bytes or cost.bytes)):
+    is_empty = not (cost.network_bytes or cost.bytes)
+    if kind is None or (is_empty and kind != "barrier" and call.name not in SENDS):
         return NOTHING
     transfer = None if ranks is None else ranks.transfer(call, cost.network_bytes, chip)
     if transfer is None:
@@ -131,6 +139,8 @@ def collective_kernel(
 
 def kind_of(operator: str) -> CollectiveKind | None:
     """What the ranks do together in this operator; None for what sends nothing between GPUs."""
+    if operator in SENDS:
+        return "send"
     name = operator.partition(".")[2]
     return next(kind for part, kind in KINDS if part in name)
 

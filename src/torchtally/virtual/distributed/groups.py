@@ -7,7 +7,7 @@ own. Only what it calls to make a backend is replaced.
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from sys import getrefcount
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
@@ -20,6 +20,9 @@ from torchtally.virtual.distributed.stores import store_of
 from torchtally.virtual.distributed.work import VirtualWork, do_nothing
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import virtual_of
+
+if TYPE_CHECKING:
+    from torchtally.virtual.distributed.symmetric import Peers
 
 NCCL_TIMEOUT = timedelta(minutes=10)
 """torch's default, which a build without NCCL does not know (torch/distributed/constants.py)."""
@@ -89,6 +92,8 @@ class ProcessGroups:
         """The first tick of the collectives that are being issued together."""
         self.promised: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
         """Storages of collectives whose future was asked for: C++ waits for it out of our sight."""
+        self.peers: Peers | None = None
+        """Memory of other ranks, from the first group on."""
         self.pending: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
         """Storages that a functional collective writes: its stream, and the tick after it."""
 
