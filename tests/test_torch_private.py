@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -826,6 +826,22 @@ def test_products_fused_with_collectives_have_a_composition():
     for place in (private.symmetric_handle(), private.registry_of_works()):
         assert hasattr(*place)
     assert [type(getattr(module, name)) for name in private.SYMMETRIC_STATE] == [dict] * 3
+
+
+def test_where_ranks_gather_each_others_states():
+    places = (
+        (private.ZERO_OPTIMIZER, private.BROADCAST_OBJECT),
+        (private.FSDP_OPTIMIZERS, private.OPTIMIZER_KEYS),
+        (private.SHARDED_TENSORS, private.SHARDED_METADATA),
+    )
+    for module, name in places:
+        assert callable(getattr(importlib.import_module(module), name))
+    module = importlib.import_module(private.ZERO_OPTIMIZER)
+    assert callable(module.ZeroRedundancyOptimizer._partition_parameters)
+    one_rank = SimpleNamespace(_partition_parameters=lambda: [[{"params": [0]}]])
+    assert private.zero_partition(one_rank) == [[{"params": [0]}]]
+    placement = private.shard_placement(torch.device("cuda:1"), 5)
+    assert (placement.rank(), placement.device()) == (5, torch.device("cuda:1"))
 
 
 def test_fsdp_cuts_parameters_by_a_function_of_its_own():

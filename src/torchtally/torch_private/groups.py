@@ -214,3 +214,29 @@ def dtensor_propagation() -> PrivateName:
 
 DTENSOR_RANDOM = "run_dtensor_rng_op"
 """The higher-order operator that runs a random one with the generator's state of a shard."""
+
+
+ZERO_OPTIMIZER = "torch.distributed.optim.zero_redundancy_optimizer"
+BROADCAST_OBJECT = "_broadcast_object"
+"""What sends the state of one rank's part of it to all."""
+
+FSDP_OPTIMIZERS = "torch.distributed.fsdp._optim_utils"
+OPTIMIZER_KEYS = "_map_param_key_to_optim_keys"
+"""What finds the parameters that an optimizer has states of."""
+
+SHARDED_TENSORS = "torch.distributed._shard.sharded_tensor.api"
+SHARDED_METADATA = "build_global_metadata"
+"""What checks and joins what each rank says of its shards."""
+
+
+def zero_partition(optimizer: Any) -> list[list[dict[str, Any]]]:
+    """The parameter groups of every rank."""
+    partition: list[list[dict[str, Any]]] = optimizer._partition_parameters()
+    return partition
+
+
+def shard_placement(device: torch.device, rank: int) -> Any:
+    """Where a shard is: a rank, and a device there."""
+    from torch.distributed.remote_device import _remote_device
+
+    return _remote_device(f"rank:{rank}/{device}")

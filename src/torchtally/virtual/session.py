@@ -39,6 +39,7 @@ from torchtally.virtual.distributed import (
     dtensor,
     objects,
     reductions,
+    states,
     symmetric,
 )
 from torchtally.virtual.extensions import absent, cuda_kernels, requested
@@ -272,6 +273,9 @@ def _activate(
         patching(
             [
                 (private.FSDP_PARAMETERS, chunks.stand_ins),
+                (private.ZERO_OPTIMIZER, states.stand_ins_of_zero),
+                (private.FSDP_OPTIMIZERS, states.stand_ins_of_fsdp),
+                (private.SHARDED_TENSORS, states.stand_ins_of_shards),
                 *TritonKernels(mode).patches(),
                 *requested.patches(mode.observer.note),
             ]

@@ -9,10 +9,17 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy
+from torch.distributed.fsdp import (
+    CPUOffload,
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    StateDictType,
+)
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor.experimental import context_parallel
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -28,12 +35,12 @@ from torchtally.work import Kind, cost_of
 RANKS = 4
 
 
-def run(script: Callable[[], object], backend: str = "nccl") -> Trace:
+def run(script: Callable[[], object], backend: str = "nccl", rank: int = 0) -> Trace:
     def in_a_group() -> None:
         dist.init_process_group(backend)
         script()
 
-    return torchtally.run(in_a_group, gpu=f"{RANKS}xH100-SXM", writes="private")
+    return torchtally.run(in_a_group, gpu=f"{RANKS}xH100-SXM", rank=rank, writes="private")
 
 
 def collectives(trace: Trace) -> Counter[tuple[str, int]]:
@@ -162,3 +169,48 @@ def test_ddp_warns_of_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """Its logger in C++ has clocks for CPU and CUDA tensors alone."""
     run(lambda: train(replica("cuda"), "cuda"))
     assert "Warning" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_sharded_optimizer_gathers_the_state_of_all_parameters(rank: int) -> None:
+    """Each rank keeps the state of some parameters; the one that consolidates has all of them."""
+
+    def script() -> None:
+        model = nn.Sequential(*(nn.Linear(8, 4 + number) for number in range(5))).cuda()
+        parameters = list(model.parameters())
+        optimizer = ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, lr=1e-3)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        optimizer.consolidate_state_dict(to=rank)
+        weights = optimizer.state_dict()
+        shapes = [state["exp_avg"].shape for state in weights["state"].values()]
+        assert shapes == [parameter.shape for parameter in parameters]
+        optimizer.load_state_dict(weights)
+
+    run(script, rank=rank)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("rank", [0, RANKS - 1])
+@pytest.mark.parametrize("kind", StateDictType)
+def test_every_form_of_a_sharded_models_state_is_saved_and_loaded(
+    kind: StateDictType, rank: int
+) -> None:
+    def script() -> None:
+        model = flat("cuda")
+        optimizer = torch.optim.AdamW(model.parameters())
+        train(model, "cuda")
+        optimizer.step()
+        with FullyShardedDataParallel.state_dict_type(model, kind):
+            weights = model.state_dict()
+            state = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+            model.load_state_dict(weights)
+            state = FullyShardedDataParallel.optim_state_dict_to_load(model, optimizer, state)
+            optimizer.load_state_dict(state)
+        if kind is not StateDictType.FULL_STATE_DICT:
+            shards = [value for value in weights.values() if isinstance(value, ShardedTensor)]
+            assert shards
+            assert {len(each.metadata().shards_metadata) for each in shards} == {RANKS}
+
+    run(script, rank=rank)

@@ -22,7 +22,8 @@ def as_sender(native: Callable[..., Any]) -> Callable[..., Any]:
         object_list: list[Any], src: int | None = None, group: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         kwargs.pop("group_src", None)
-        return native(object_list, dist.get_rank(), group, *args, **kwargs)
+        rank = private.distributed_module().get_rank()
+        return native(object_list, rank, group, *args, **kwargs)
 
     return broadcast_object_list
 
