@@ -394,3 +394,28 @@ def test_modules_and_numbers_of_devices():
         assert torch.get_device_module("cuda") is torch.cuda
         assert torch.get_device(torch.zeros(1, device="cuda")) == 0
         assert torch.get_device(torch.zeros(1)) == -1
+
+
+def test_the_random_state_is_a_seed_and_an_offset_as_cudas():
+    """DTensor moves the offset, so that ranks draw what differs."""
+    with torchtally.virtual_gpu("H100-SXM"):
+        torch.cuda.manual_seed(7)
+        start = torch.cuda.get_rng_state()
+        assert start.view(torch.int64).tolist() == [7, 0]
+        first = torch.rand(3, device="cuda").tolist()
+        assert torch.cuda.get_rng_state().view(torch.int64).tolist()[1] > 0
+        moved = start.clone()
+        moved[8:] = torch.tensor([400]).view(torch.uint8)
+        draws = []
+        for state in (start, moved, start):
+            torch.cuda.set_rng_state(state)
+            draws.append(torch.rand(3, device="cuda").tolist())
+        assert draws[0] == draws[2] == first != draws[1]
+        generator = torch.Generator("cuda").manual_seed(7)
+        assert generator.get_state().shape == start.shape
+        own = generator.get_state()
+        again = [torch.rand(2, device="cuda", generator=generator).tolist()]
+        generator.set_state(own)
+        assert torch.rand(2, device="cuda", generator=generator).tolist() == again[0]
+        with pytest.raises(RuntimeError, match="wrong size"):
+            torch.cuda.set_rng_state(torch.get_rng_state())

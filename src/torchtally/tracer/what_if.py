@@ -14,6 +14,10 @@ parameters cross the network:
 bucket_cap_mb=100             gradients in larger or smaller buckets
 gradient_as_bucket_view=True  gradients that are views of their buckets
 reshard_after_forward=False   parameters stay gathered until the backward pass
+
+Of what only a real run could tell:
+
+imbalance=1.5                 the busiest expert of a mixture gets 1.5 times the mean
 """
 
 import threading
@@ -31,6 +35,7 @@ from torch.utils.checkpoint import checkpoint
 from torchtally import torch_private as private
 from torchtally.errors import UsageError
 from torchtally.virtual.compiling import eagerly, padding
+from torchtally.virtual.facts import routing
 from torchtally.virtual.stand_ins import StandIn
 
 HOW = """\
@@ -44,7 +49,8 @@ Changes that can be tried:
   pad (or pad=off)                    all products that inductor may pad are padded (or none)
   bucket_cap_mb=MIB                   another size of DistributedDataParallel's buckets
   gradient_as_bucket_view=True        gradients as views of these buckets (or False: copies)
-  reshard_after_forward=False         another policy of all fully_shard (True, a number of ranks)"""
+  reshard_after_forward=False         another policy of all fully_shard (True, a number of ranks)
+  imbalance=1.5                       experts get up to 1.5 times the mean, the first one most"""
 
 IMPLEMENTATIONS = {
     "fused": {"fused": True, "foreach": False},
@@ -227,6 +233,24 @@ def choose_resharding(native: Callable[..., Any], value: str) -> Callable[..., A
     return with_argument(native, "reshard_after_forward", policy, value)
 
 
+def declare_imbalance(native: Callable[..., Any], value: str) -> Callable[..., Any]:
+    try:
+        busiest = float(value)
+    except ValueError:
+        busiest = 0.0
+    if not 1 < busiest < float("inf"):
+        raise UsageError(
+            f"--what-if imbalance={value}: expected how many times the mean the busiest expert "
+            "gets, above 1, as in 1.5."
+        )
+
+    def imbalance() -> float:
+        USED.add(f"imbalance={value}")
+        return busiest
+
+    return imbalance
+
+
 BOOLEANS = {"True": True, "False": False}
 
 
@@ -275,6 +299,10 @@ def _optimizer() -> tuple[Any, str]:
     return Optimizer, "__init__"
 
 
+def _routing() -> tuple[Any, str]:
+    return routing, "imbalance"
+
+
 def _replicated() -> tuple[Any, str]:
     return nn.parallel.DistributedDataParallel, "__init__"
 
@@ -288,5 +316,6 @@ CHANGES: dict[str, TriedChange] = {
     "bucket_cap_mb": TriedChange(choose_bucket_size, _replicated),
     "gradient_as_bucket_view": TriedChange(choose_bucket_views, _replicated),
     "reshard_after_forward": TriedChange(choose_resharding, _fully_shard),
+    "imbalance": TriedChange(declare_imbalance, _routing),
 }
 DEFAULTS = {"compile": MODEL, "pad": ON}

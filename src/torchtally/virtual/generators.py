@@ -5,8 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torchtally import torch_private as private
+from torchtally.virtual.values import OFFSET_STEP, packed_state, seed_at, unpacked_state
+
+KEPT_STATES = 64
+"""Of a generator that the script makes, of those it has been asked for."""
 
 _on_device: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """By the address of the generator itself: operators get it in another Python object."""
@@ -31,6 +36,7 @@ def generator_type(
         def __new__(cls, device: Any = "cpu") -> Any:
             generator: Any = native.__new__(cls, device="cpu")  # type: ignore[call-arg]
             generator._shown = as_device(device)
+            generator._kept = {}
             if generator._shown.type == "cuda":
                 _on_device[private.generator_identity(generator)] = generator
             return generator
@@ -42,6 +48,30 @@ def generator_type(
         def device(self) -> torch.device:
             device: torch.device = self._shown
             return device
+
+        def get_state(self) -> Tensor:
+            """Of a generator on the device 16 bytes: a seed, and an offset that grows."""
+            if self._shown.type != "cuda":
+                state: Tensor = super().get_state()
+                return state
+            host_state, kept = super().get_state(), self._kept
+            last = max(kept, default=0)
+            if last not in kept or not torch.equal(kept[last], host_state):
+                last += OFFSET_STEP
+                kept[last] = host_state
+            if len(kept) > KEPT_STATES:
+                del kept[min(kept)]
+            return packed_state(self.initial_seed(), last)
+
+        def set_state(self, new_state: Tensor) -> Any:
+            if self._shown.type != "cuda":
+                return super().set_state(new_state)
+            seed, offset = unpacked_state(new_state)
+            if seed == self.initial_seed() and offset in self._kept:
+                super().set_state(self._kept[offset])
+            else:
+                self.manual_seed(seed_at(seed, offset))
+            return self
 
         def clone_state(self) -> "Generator":
             cloned = Generator(self.device)

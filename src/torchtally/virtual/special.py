@@ -18,13 +18,12 @@ from torchtally.virtual import kernels, values
 from torchtally.virtual.device_checks import check_same_device
 from torchtally.virtual.dispatch import SPECIAL, Handler, VirtualDispatch
 from torchtally.virtual.facts import (
-    BALANCED,
     Facts,
     assumption_of,
-    balanced_indices,
     facts_or_range,
     keep_facts,
     readable,
+    routing,
     substitute,
 )
 from torchtally.virtual.invocation import Invocation
@@ -214,10 +213,15 @@ def choose_balanced(mode: VirtualDispatch, call: Invocation) -> Any:
         return result
     scores, dim = call.args[0], chosen_dim(call)
     candidates = scores.numel() if dim is None or not scores.dim() else scores.shape[dim]
+    if call.operator.name == ROUTER and dim is not None and (busiest := routing.imbalance()) > 1:
+        chosen = routing.chosen_indices(indices.shape, candidates, dim, busiest)
+        values.give_value(indices, chosen)
+        virtual.assumption = routing.UNEVEN.format(f"{busiest:g}")
+        return result
     if may_have_value(indices):
         along = dim if call.operator.name in SEVERAL_CHOICES else None
-        values.give_value(indices, balanced_indices(indices.shape, candidates, along))
-    keep_facts(indices, Facts(0, candidates - 1, is_even=True), BALANCED)
+        values.give_value(indices, routing.balanced_indices(indices.shape, candidates, along))
+    keep_facts(indices, Facts(0, candidates - 1, is_even=True), routing.BALANCED)
     return result
 
 
@@ -235,6 +239,8 @@ def histc(mode: VirtualDispatch, call: Invocation) -> Any:
 
 
 SEVERAL_CHOICES = ("aten.topk", "aten.multinomial")
+ROUTER = "aten.topk"
+"""How mixtures choose experts, and who draws a token usually does not."""
 
 
 def chosen_dim(call: Invocation) -> int | None:

@@ -5,6 +5,7 @@ step counters, loss scales, token ids, masks, a toy model as a whole. Any other 
 script reads (`.item()`, `if t > 0`) is a placeholder, of which the observer is notified.
 """
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -126,37 +127,68 @@ class HeldBytes:
         self.budget.free_bytes += self.nbytes
 
 
+STATE_BYTES, OFFSET_STEP = 16, 4
+"""Of CUDA's generator (ATen/cuda/CUDAGeneratorImpl.cpp): a seed, an offset, and what a kernel moves
+the offset by at least."""
+
+MIXER = 0x9E3779B97F4A7C15
+"""2**64 over the golden ratio (Steele et al., "Fast Splittable Pseudorandom Number Generators",
+2014): seeds of neighbouring offsets are far apart."""
+
+
+def packed_state(seed: int, offset: int) -> Tensor:
+    """A byte tensor, shape (16,), on the host."""
+    packed = struct.pack("<QQ", seed % 2**64, offset % 2**64)
+    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+
+
+def unpacked_state(state: Tensor) -> tuple[int, int]:
+    """(seed, offset). Raises RuntimeError, as CUDA's generator does."""
+    if state.numel() != STATE_BYTES or state.dtype is not torch.uint8:
+        raise RuntimeError("RNG state is wrong size")
+    seed, offset = struct.unpack("<QQ", bytes(state.tolist()))
+    return seed, offset
+
+
+def seed_at(seed: int, offset: int) -> int:
+    """Of a host generator that draws what follows from a state."""
+    return (seed + offset * MIXER) % 2**64
+
+
 class RandomState:
-    """The virtual GPU's random stream, apart from the host's, as on a real machine."""
+    """The virtual GPU's random stream, apart from the host's, as on a real machine.
+
+    It is counter-based, as Philox is: the state is a seed and an offset, and what an operator draws
+    follows from both.
+    """
 
     def __init__(self, seed: int = 0) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
+        self.manual_seed(seed)
 
     @property
     def initial_seed(self) -> int:
-        return self._generator.initial_seed()
+        return self._seed
 
     def manual_seed(self, seed: int) -> None:
-        self._generator.manual_seed(seed)
+        self._seed, self._offset = seed % 2**64, 0
 
     @property
     def state(self) -> Tensor:
-        """A byte tensor, shape (bytes,), on the host."""
-        return self._generator.get_state()
+        return packed_state(self._seed, self._offset)
 
     @state.setter
     def state(self, state: Tensor) -> None:
-        self._generator.set_state(state)
+        self._seed, self._offset = unpacked_state(state)
 
     @contextmanager
     def as_default(self) -> Iterator[None]:
         """Random host operators draw from this stream; the host's own is as before afterwards."""
         host = torch.default_generator.get_state()
-        torch.default_generator.set_state(self._generator.get_state())
+        torch.default_generator.manual_seed(seed_at(self._seed, self._offset))
+        self._offset += OFFSET_STEP
         try:
             yield
         finally:
-            self._generator.set_state(torch.default_generator.get_state())
             torch.default_generator.set_state(host)
 
 

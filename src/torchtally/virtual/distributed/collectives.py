@@ -20,6 +20,7 @@ from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
 from torchtally.virtual.distributed.reductions import reduction
 from torchtally.virtual.distributed.work import VirtualWork, do_nothing
+from torchtally.virtual.facts import assumption_of, routing
 from torchtally.virtual.invocation import Invocation, tensors_in
 from torchtally.virtual.storage import virtual_of
 from torchtally.virtual.streams import current_stream_number
@@ -184,7 +185,21 @@ def exchange_lists(call: Invocation, members: Members) -> None:
 
 def exchange(call: Invocation, members: Members) -> None:
     target, source = call.argument("output"), call.argument("input")
-    assign(target, source if source.numel() == target.numel() else None)
+    assign_exchanged(target, source, members)
+
+
+def assign_exchanged(target: Tensor, source: Tensor, members: Members) -> None:
+    """What this rank gets from another is what it sends to it: loads are balanced. Where they are
+    not (counts of tokens, with an imbalance declared), the others send what this one keeps.
+    """
+    if source.numel() != target.numel():
+        assign(target, None)
+        return
+    own = part_of(source, members.size, members.rank)
+    if own is not None and routing.is_declared(assumption_of([virtual_of(source)])):
+        assign_parts(target, members.size, own)
+    else:
+        assign(target, source)
 
 
 EFFECTS: dict[str, Effect] = {
@@ -358,7 +373,7 @@ def settle(name: str, call: Invocation, own: Tensor, made: Tensor, members: Memb
         if made is not own:
             assign(made, own)
     elif name == "all_to_all_single":
-        assign(made, own if own.numel() == made.numel() else None)
+        assign_exchanged(made, own, members)
     elif name.startswith("reduce_scatter"):
         assign(made, part_of(own, members.size, members.rank))
         reduce(made, reduction_of(call), members.size)

@@ -4,13 +4,11 @@
 operator, which the modules named below fill.
 """
 
-from torchtally.virtual.facts import arithmetic, elements, logic, reductions, sources
+from torchtally.virtual.facts import arithmetic, elements, logic, reductions, routing, sources
 from torchtally.virtual.facts.facts import Facts, constant
 from torchtally.virtual.facts.rules import Derived, is_uninformed, rule_of
 from torchtally.virtual.facts.tensors import (
-    BALANCED,
     assumption_of,
-    balanced_indices,
     facts_of,
     facts_or_range,
     is_any_informed,
@@ -26,11 +24,9 @@ from torchtally.virtual.facts.tensors import (
 assert all((arithmetic, elements, logic, reductions, sources)), "imported for the rules they add"
 
 __all__ = [
-    "BALANCED",
     "Derived",
     "Facts",
     "assumption_of",
-    "balanced_indices",
     "constant",
     "facts_of",
     "facts_or_range",
@@ -40,6 +36,7 @@ __all__ = [
     "is_whole",
     "keep_facts",
     "readable",
+    "routing",
     "rule_of",
     "settled",
     "spread_of",

@@ -15,8 +15,6 @@ from torchtally.virtual.storage import VirtualStorage, virtual_of
 FEW_ELEMENTS = 4096
 """Kept values up to so many are looked at for their bounds."""
 
-BALANCED = "assumed: balanced routing"
-"""What is said where a script reads a choice of unknown scores: an expert, a token."""
 EVEN = "assumed: evenly drawn"
 """What is said where a script reads what random integers or a random mask decide."""
 
@@ -61,26 +59,6 @@ def facts_of_values(real: Tensor, limit: int = FEW_ELEMENTS) -> Facts | None:
         return MAYBE_INFINITE
     is_finite = math.isfinite(lower) and math.isfinite(upper)
     return Facts(lower, upper, is_finite, is_tight=lower != upper)
-
-
-FIRST_CHOICE = (math.sqrt(5) - 1) / 2
-"""Where among the candidates choices begin: neither at an end nor, with several beams' candidates
-in one row, at the end of a beam's. Tokens with a meaning, as a text's end, are at the ends.
-"""
-
-
-def balanced_indices(shape: Sequence[int], candidates: int, dim: int | None) -> Tensor:
-    """Indices that choose every candidate equally often, from the middle on.
-
-    Along `dim` lie the choices of one chooser, all different where there are enough candidates.
-    """
-    order = torch.arange(math.prod(shape))
-    chosen = (order + int(candidates * FIRST_CHOICE)) % candidates
-    if dim is None or not shape:
-        return chosen.view(tuple(shape))
-    rest = list(shape)
-    choices = rest.pop(dim)
-    return chosen.view(*rest, choices).movedim(-1, dim)
 
 
 def is_informed(virtual: VirtualStorage | None) -> bool:
