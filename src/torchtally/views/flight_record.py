@@ -66,6 +66,10 @@ def flight_record(ledger: Ledger) -> Record:
     }
 
 
+SYMMETRIC = "symm_mem."
+"""Operators on memory of other ranks, of which NCCL's process group knows nothing."""
+
+
 def description(group: ProcessGroup) -> str:
     return group.description or "undefined"
 
@@ -77,7 +81,8 @@ def _entries(ledger: Ledger) -> Iterator[Record]:
     operations: Counter[int] = Counter()
     for entry in ledger.entries:
         number = entry.call.literal("group")
-        if entry.kind is not Kind.COMMUNICATION or not isinstance(number, int):
+        is_nccls = not entry.call.name.startswith(SYMMETRIC)
+        if entry.kind is not Kind.COMMUNICATION or not isinstance(number, int) or not is_nccls:
             continue
         group = ledger.trace.groups[number]
         operations[number] += 1

@@ -12,6 +12,7 @@ import torchtally
 from tests.virtual.distributed.test_forms import RANKS, collectives, run
 from torchtally.trace import Trace
 from torchtally.views.collectives import network_time
+from torchtally.views.flight_record import flight_record
 
 TOKENS, WIDTH, INNER = 4096, 4096, 8192
 """Of a rank; products long enough to hide what is gathered."""
@@ -152,3 +153,14 @@ def test_a_kernel_of_the_scripts_own_on_other_ranks_memory_is_said() -> None:
         handle.get_buffer(1, (16,), torch.float32).mul(2)
 
     assert any("memory of other ranks" in note.text for note in run(script).notes)
+
+
+def test_the_flight_recorder_knows_nccls_collectives_alone() -> None:
+    def script() -> None:
+        handle = symmetric.rendezvous(symmetric.empty(16, device="cuda"), whole_group())
+        handle.barrier()
+        dist.all_reduce(torch.ones(4, device="cuda"))
+
+    ledger = torchtally.account(run(script), roofline=torchtally.roofline("H100-SXM"))
+    names = [entry["profiling_name"] for entry in flight_record(ledger)["entries"]]
+    assert names == ["nccl:all_reduce"]
