@@ -13,6 +13,7 @@ import torch
 import torch.optim.swa_utils
 import torch.utils.checkpoint
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask
 from torch.testing._internal.two_tensor import TwoTensor
@@ -826,6 +827,14 @@ def test_products_fused_with_collectives_have_a_composition():
     for place in (private.symmetric_handle(), private.registry_of_works()):
         assert hasattr(*place)
     assert [type(getattr(module, name)) for name in private.SYMMETRIC_STATE] == [dict] * 3
+
+
+def test_whether_operators_of_a_thread_meet_modes_and_a_compiler_traces_collectives():
+    assert not private.has_dispatch_modes()
+    assert not private.is_tracing_collectives()
+    with FakeTensorMode():
+        assert private.has_dispatch_modes()
+        assert private.is_tracing_collectives()
 
 
 def test_where_ranks_gather_each_others_states():

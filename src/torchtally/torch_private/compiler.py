@@ -234,10 +234,6 @@ def with_modes() -> Iterator[None]:
             python_dispatch._pop_mode()
 
 
-def has_modes() -> bool:
-    return bool(torch._C._len_torch_dispatch_stack())
-
-
 def skip_modules(names: Sequence[str]) -> None:
     """Dynamo does not look into their frames."""
     for name in names:

@@ -87,6 +87,11 @@ def functional_collectives() -> ModuleType:
     return module
 
 
+def is_tracing_collectives() -> bool:
+    """A compiler traces them: nothing is under way."""
+    return bool(functional_collectives()._are_we_tracing())
+
+
 WRAP_FUNCTIONAL = "_maybe_wrap_tensor"
 """There: makes a tensor of a collective one that waits when it is first used."""
 

@@ -481,6 +481,11 @@ def scale_in_step(optimizer: torch.optim.Optimizer) -> None:
     optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
 
 
+def has_dispatch_modes() -> bool:
+    """Whether an operator of this thread meets any."""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
 def without_dispatch_modes() -> AbstractContextManager[Any]:
     modes: AbstractContextManager[Any] = _disable_current_modes()
     return modes

@@ -34,8 +34,30 @@ def origin_of(node: Any) -> Origin:
         module_id,
         module_class,
         frames_of(stack_trace_of(node)),
-        is_forward=is_of_forward(meta),
+        is_forward=is_of_forward(meta) if meta.get("stack_trace") else is_added_to_forward(node),
     )
+
+
+def is_added_to_forward(node: Any) -> bool:
+    """One that a pass has added, without a line, is of the backward pass if anything is that its
+    result depends on, up to what has a line.
+    """
+    seen, waiting = {node}, [node]
+    while waiting:
+        nearest = waiting.pop()
+        if nearest.meta.get("stack_trace") or not nearest.all_input_nodes:
+            if not is_of_forward(nearest.meta) or is_tangent(nearest):
+                return False
+            continue
+        fresh = [each for each in nearest.all_input_nodes if each not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return is_of_forward(node.meta)
+
+
+def is_tangent(node: Any) -> bool:
+    """A gradient that the backward graph is given (torch/_functorch/_aot_autograd)."""
+    return node.op == "placeholder" and "tangents" in str(node.target)
 
 
 def is_of_forward(meta: dict[str, Any]) -> bool:

@@ -165,7 +165,7 @@ class Compiling:
 
         def without_session(native: Callable[..., Any]) -> Callable[..., Any]:
             def convert(*args: Any, **options: Any) -> Any:
-                if not compiler.has_modes():
+                if not private.has_dispatch_modes():
                     return native(*args, **options)
                 try:
                     with self.outside():

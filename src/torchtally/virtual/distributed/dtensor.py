@@ -12,6 +12,7 @@ from torchtally import torch_private as private
 from torchtally.virtual.depth import INSIDE
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn
+from torchtally.virtual.storage import virtual_of
 
 
 def stand_ins(mode: VirtualDispatch) -> list[StandIn]:
@@ -28,10 +29,22 @@ def stand_ins(mode: VirtualDispatch) -> list[StandIn]:
         finally:
             INSIDE.depth -= 1
 
+    collectives = private.functional_collectives()
+    asynchronous = collectives.AsyncCollectiveTensor
+    native_wait = asynchronous.trigger_wait
+
+    def trigger_wait(tensor: Any) -> Tensor:
+        """A compiler that has taken the dispatch modes off waits for the script's tensors, too."""
+        if private.has_dispatch_modes() or virtual_of(tensor.elem) is None:
+            return native_wait(tensor)  # type: ignore[no-any-return]
+        with mode:
+            return native_wait(tensor)  # type: ignore[no-any-return]
+
     return [
+        StandIn(asynchronous, "trigger_wait", trigger_wait),
         StandIn(*propagate, propagate_shapes),
         StandIn(*private.dtensor_shapes(), fake_of),
-        StandIn(private.functional_collectives(), private.WRAP_FUNCTIONAL, wrap),
+        StandIn(collectives, private.WRAP_FUNCTIONAL, wrap),
     ]
 
 
@@ -45,10 +58,11 @@ def wrap(tensor: Tensor) -> Tensor:
     """The result of a functional collective: it waits when it is first used.
 
     torch's own operator would make a second tensor of the same size on the meta device, where its
-    shape function is `empty_like`. One that autograd needs has to be the operator's own.
+    shape function is `empty_like`. One that autograd needs has to be the operator's own; in a graph
+    that is being traced it waits at once.
     """
     module = private.functional_collectives()
-    if tensor.requires_grad:
+    if tensor.requires_grad or private.is_tracing_collectives():
         waited: Tensor = module.wait_tensor(tensor)
         return waited
     wrapped: Tensor = module.AsyncCollectiveTensor(tensor)
