@@ -138,3 +138,29 @@ def test_a_union_of_intervals_counts_each_moment_once(drawn: list[tuple[int, int
     for start in range(0, 40, 3):
         inside = sum(start <= at < start + 7 for at in moments)
         assert covered.overlap_s(start, start + 7) == pytest.approx(inside)
+
+
+def crowding(multiprocessors: float, bandwidth: float = 0.0) -> CallTime:
+    """A collective of 4 s."""
+    shares = {"multiprocessor_share": multiprocessors, "bandwidth_share": bandwidth}
+    return CallTime(Kernel(4.0, Bound.NETWORK, **shares), Kind.COMMUNICATION, 0)
+
+
+def product(seconds: float) -> CallTime:
+    return CallTime(Kernel(seconds, Bound.COMPUTE), Kind.PRODUCT, 0)
+
+
+def test_what_computes_takes_longer_beside_a_collective() -> None:
+    """A quarter of the multiprocessors is taken: 3 s of products take all of its 4 s, 6 s of them
+    take 7; what follows is as ever. Of the bandwidth half is taken, which copies miss.
+    """
+    first = (NETWORK, crowding(0.25, 0.5))
+    assert seconds(run(first, (COMPUTE, product(3)), (COMPUTE, kernel(2)))) == [0, 4, 2]
+    assert seconds(run(first, (COMPUTE, product(6)))) == [0, 7]
+    assert seconds(run(first, (COMPUTE, kernel(2)))) == [0, 4]
+
+
+def test_collectives_never_take_more_than_half() -> None:
+    """Two communicators' kernels of 4 s each, with 70 % each if they could."""
+    first = ((NETWORK, crowding(0.7)), (NETWORK + 1, crowding(0.7)))
+    assert seconds(run(*first, (COMPUTE, product(2)))) == [0, 0, 4]

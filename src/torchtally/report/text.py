@@ -174,7 +174,9 @@ def _network(step_time: StepTime, world: World) -> str:
     return (
         f"Rank {world.rank} of {world.size}: network {format_seconds(network.busy_s)}, "
         f"{format_fraction(network.hidden_share)} hidden, "
-        f"{format_seconds(network.exposed_s)} exposed ({exposed} of the step).{waiting}"
+        f"{format_seconds(network.exposed_s)} exposed ({exposed} of the step).{waiting} Kernels "
+        f"take {format_fraction(network.slowest - 1)} longer than on an average GPU: as on the "
+        f"slowest of {world.size}."
     )
 
 

@@ -7,7 +7,8 @@ what a rank spends there before is waiting. Ranks that are not timed come in tim
 
 Kernels that compute take the device in turns, whichever stream they are on: one that fills it
 leaves no multiprocessor to another (what small ones could share is not modelled). Collectives, and
-copies between GPUs, run beside them.
+copies between GPUs, run beside them; a collective's blocks stay on their multiprocessors until it
+is done, and move bytes, so that what computes takes longer meanwhile.
 
 Every stream and every host goes on as far as it can, in the order of time. Where none can, the
 ranks wait for each other in a circle, or for one that ended: `RankTimes.stuck` says so, and they go
@@ -16,7 +17,7 @@ on without it.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -76,6 +77,15 @@ class Meeting:
 
 Key = tuple[object, ...]
 
+MOST_TAKEN = 0.5
+"""By collectives of several communicators: blocks of others wait."""
+
+CROWDED: dict[Bound, Callable[[Kernel], float]] = {
+    Bound.COMPUTE: lambda kernel: kernel.multiprocessor_share,
+    Bound.MEMORY: lambda kernel: kernel.bandwidth_share,
+}
+"""What a kernel of this bound shares with the collectives beside it."""
+
 
 class Meetings:
     """Which operators of several ranks are one collective or one message."""
@@ -121,6 +131,22 @@ class Meetings:
         return (group.name, group.ranks, *ends), frozenset(ends)
 
 
+class Turn(NamedTuple):
+    """What a stream could run next."""
+
+    start_s: float
+    computes: bool
+    ready_s: float
+    """From when on it waits for the device alone."""
+    stream: "RankStream"
+
+    def order(self) -> tuple[float, bool, float]:
+        """At the same moment a collective is first, which takes multiprocessors from the others;
+        of kernels that compute, the one that has waited longest.
+        """
+        return self.start_s, self.computes, self.ready_s
+
+
 class RankStream:
     """How far one stream is."""
 
@@ -144,14 +170,14 @@ class RankStream:
             return None
         return self.ends_s[count - 1] if count else 0.0
 
-    def next_start_s(self) -> float | None:
+    def next_turn(self) -> "Turn | None":
         """When its next operators can begin; None where it has none, or that is not known yet."""
         if self.came:
             return None
         while self.next < len(self.items):
             item = self.items[self.next]
             if not isinstance(item, StreamWait):
-                return self._start_s(item)
+                return self._turn(item)
             end_s = self.played.stream(item.other).end_before(item.until)
             if end_s is None:
                 return None
@@ -159,13 +185,15 @@ class RankStream:
             self.next += 1
         return None
 
-    def _start_s(self, place: int) -> float | None:
+    def _turn(self, place: int) -> "Turn | None":
         played = self.played
         issued_s = played.issued_s[played.together.get(place, (place,))[-1]]
         if issued_s < 0:
             return None
-        start_s = max(issued_s, self.done_s, self.ready_s)
-        return max(start_s, played.computing_s) if played.computes[place] else start_s
+        ready_s = max(issued_s, self.done_s, self.ready_s)
+        computes = played.computes[place]
+        start_s = max(ready_s, played.computing_s) if computes else ready_s
+        return Turn(start_s, computes, ready_s, self)
 
     def run(self, start_s: float) -> None:
         """Its next operators, of which all that is to know before they begin is known."""
@@ -174,12 +202,13 @@ class RankStream:
         together = played.together.get(place, (place,))
         self.next += len(together)
         for each in together:
-            end_s = start_s + played.seconds[each]
+            end_s = played.end_s(each, start_s)
             if played.computes[each]:
                 played.computing_s = max(played.computing_s, end_s)
             meeting = played.meetings.get(each)
             if meeting is None:
                 played.spans[each] = Span(start_s, end_s)
+                played.crowd(each, end_s)
             else:
                 meeting.come(played.run.rank, start_s, played.seconds[each])
         self.came = list(together)
@@ -198,6 +227,7 @@ class RankStream:
                 came_s = meeting.came_s[played.run.rank]
                 waiting_s = meeting.starts_s - came_s
                 played.spans[place] = Span(came_s, meeting.end_s, waiting_s)
+                played.crowd(place, meeting.end_s)
             span = played.spans[place]
             assert span is not None
             self.done_s = max(self.done_s, span.end_s)
@@ -218,6 +248,8 @@ class Playing:
         self.together: dict[int, tuple[int, ...]] = {}
         """By the first place of operators that are launched together: all of them."""
         self.host_s = 0.0
+        self._crowding: list[tuple[float, Kernel]] = []
+        """Collectives that have begun, and until when they go on."""
         self.computing_s = 0.0
         """Until when the device computes what it was given."""
         self.computes = [kernel.bound is not Bound.NETWORK for kernel in run.kernels]
@@ -228,6 +260,28 @@ class Playing:
         self._wait = next(self._waits, NEVER)
         self._host_wait = next(self._host_waits, None)
         self._fill()
+
+    def crowd(self, place: int, end_s: float) -> None:
+        """An operator keeps its shares of the device until then."""
+        kernel = self.run.kernels[place]
+        if kernel.multiprocessor_share or kernel.bandwidth_share:
+            self._crowding.append((end_s, kernel))
+
+    def end_s(self, place: int, start_s: float) -> float:
+        """When an operator that begins now is done, beside the collectives that have begun."""
+        bound, left_s = self.run.kernels[place].bound, self.seconds[place]
+        if bound not in CROWDED or not self._crowding:
+            return start_s + left_s
+        self._crowding = [each for each in self._crowding if each[0] > start_s]
+        self._crowding.sort(key=lambda each: each[0])
+        shares = [CROWDED[bound](kernel) for _, kernel in self._crowding]
+        for number, (end_s, _) in enumerate(self._crowding):
+            rate = 1 - min(MOST_TAKEN, sum(shares[number:]))
+            if left_s <= (end_s - start_s) * rate:
+                return start_s + left_s / rate
+            left_s -= (end_s - start_s) * rate
+            start_s = end_s
+        return start_s + left_s
 
     def stream(self, number: int) -> RankStream:
         stream = self._streams.get(number)
@@ -281,16 +335,12 @@ class Playing:
         while True:
             for stream in streams.values():
                 moves |= stream.leave()
-            starts = [
-                (start_s, number)
-                for number in list(streams)
-                if (start_s := streams[number].next_start_s()) is not None
-            ]
-            if not starts:
+            turns = [turn for each in [*streams.values()] if (turn := each.next_turn())]
+            if not turns:
                 return moves
             moves = True
-            start_s, number = min(starts)
-            streams[number].run(start_s)
+            turn = min(turns, key=Turn.order)
+            turn.stream.run(turn.start_s)
             self._issue()
 
     def _issue(self) -> bool:

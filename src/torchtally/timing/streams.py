@@ -180,5 +180,8 @@ def slots_on_streams(
         parts = {kernel.bound: own_s - waiting_s, Bound.BUBBLE: waiting_s, Bound.OVERHEAD: idle_s}
         bound = max(parts, key=parts.__getitem__) if own_s + idle_s > 0 else kernel.bound
         seconds = idle_s + own_s
-        slots.append(Slot(seconds, kernel.seconds, bound, kernel.is_calibrated, waiting_s, idle_s))
+        span = spans[place]
+        # Beside a collective a product takes longer than by itself.
+        kernel_s = kernel.seconds if is_network[place] else span.end_s - span.start_s
+        slots.append(Slot(seconds, kernel_s, bound, kernel.is_calibrated, waiting_s, idle_s))
     return slots

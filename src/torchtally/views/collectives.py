@@ -45,6 +45,8 @@ class NetworkTime:
     """Of the step: while no kernel computes."""
     waiting_s: float
     """Of the step: for other ranks that come later, while no kernel computes."""
+    slowest: float = 1.0
+    """How many times the mean of its ranks' GPUs the kernels are timed as: those of the slowest."""
 
     @property
     def hidden_share(self) -> float:
@@ -67,6 +69,7 @@ def network_time(ledger: Ledger) -> NetworkTime | None:
         busy_s=fsum(slot.kernel_s for slot in slots),
         exposed_s=fsum(slot.exposed_s for slot in slots),
         waiting_s=fsum(slot.waiting_s for slot in slots),
+        slowest=ledger.roofline.slowest,
     )
 
 

@@ -6,7 +6,7 @@ chips where no source says what node it is sold in.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torchtally.chips import Chip, Cluster
@@ -130,11 +130,23 @@ def collective_kernel(
     transfer = None if ranks is None else ranks.transfer(call, cost.network_bytes, chip)
     if transfer is None:
         transfer = collective(kind, cost.network_bytes, *ranks_of(call, chip))
-    return bound_kernel(
-        memory_s=cost.bytes / bandwidth_bytes_per_s(chip),
-        network_s=transfer.seconds,
-        overhead_s=0.0,
+    bandwidth = bandwidth_bytes_per_s(chip)
+    kernel = bound_kernel(
+        memory_s=cost.bytes / bandwidth, network_s=transfer.seconds, overhead_s=0.0
     )
+    # How many channels a message takes is not known here; a copy takes none.
+    if kind == "send" or not kernel.seconds or chip.multiprocessors is None:
+        return kernel
+    # One block for each channel (ncclLaunchKernel in src/enqueue.cc).
+    return replace(
+        kernel,
+        multiprocessor_share=transfer.channels / chip.multiprocessors,
+        bandwidth_share=TIMES_MOVED * transfer.sent_bytes / kernel.seconds / bandwidth,
+    )
+
+
+TIMES_MOVED = 2
+"""What is sent is read here, and as much that arrives is written: at least."""
 
 
 def kind_of(operator: str) -> CollectiveKind | None:

@@ -24,3 +24,7 @@ class Kernel:
     bound: Bound
     is_calibrated: bool = False
     """Corrected by measurements of this operator on this device."""
+    multiprocessor_share: float = 0.0
+    """Of a collective: what kernels beside it do without, while its blocks stay where they are."""
+    bandwidth_share: float = 0.0
+    """The same of the device memory's bandwidth."""

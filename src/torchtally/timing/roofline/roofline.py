@@ -11,8 +11,9 @@ from torchtally.timing.roofline.calibrated import Corrections
 from torchtally.timing.roofline.collectives import Communicators
 from torchtally.timing.roofline.datasheet import datasheet_kernel
 from torchtally.timing.roofline.host import host_kernel
-from torchtally.timing.roofline.kernel import Kernel
+from torchtally.timing.roofline.kernel import Bound, Kernel
 from torchtally.timing.roofline.rates import peak_of
+from torchtally.timing.stragglers import slowest_of
 from torchtally.trace import Call, ProcessGroup, World
 from torchtally.work import Cost, Kind
 
@@ -59,16 +60,24 @@ class Roofline:
         return ESTIMATED_ISSUE if self.calibration is None else self.calibration.issue
 
     def kernel(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
-        """The call by itself. A product is never faster than the chip's data-sheet peak.
+        """The call by itself, of several ranks on the slowest of their GPUs. A product is never
+        faster than the chip's data-sheet peak.
 
         Raises UsageError where the chip lacks a number that the time depends on.
         """
         modelled = self._model(call, kind, cost)
+        if modelled.seconds > 0 and modelled.bound is not Bound.NETWORK and self.ranks is not None:
+            modelled = replace(modelled, seconds=modelled.seconds * self.slowest)
         if self._corrections is None or modelled.seconds <= 0:
             return modelled
         factor, is_calibrated = self._corrections.factor(call, kind, cost)
         seconds = max(modelled.seconds * factor, self._floor_s(call, kind, cost))
-        return Kernel(seconds, modelled.bound, is_calibrated)
+        return replace(modelled, seconds=seconds, is_calibrated=is_calibrated)
+
+    @property
+    def slowest(self) -> float:
+        """How many times the mean of its GPUs the slowest one of a run takes."""
+        return 1.0 if self.ranks is None else slowest_of(self.ranks.world.size)
 
     def _model(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
         if not self.is_host:
