@@ -837,6 +837,26 @@ def test_whether_operators_of_a_thread_meet_modes_and_a_compiler_traces_collecti
         assert private.is_tracing_collectives()
 
 
+def test_a_module_of_torchs_own_is_compiled_in_place():
+    graphs = []
+
+    def backend(module, inputs):
+        graphs.append(module)
+        return module.forward
+
+    linear = torch.nn.Linear
+    model, own = linear(2, 2), type("Own", (linear,), {"forward": lambda self, x: x + 1})
+    assert private.is_torchs_own(model)
+    assert not private.is_torchs_own(own(2, 2))
+    assert private.module_compiled_in_place(model._call_impl) is model
+    assert private.module_compiled_in_place(model.forward) is None
+    model.compile(backend=backend)
+    model(torch.ones(1, 2))
+    assert graphs == []  # the reason for what follows
+    private.compile_in_place(model)
+    assert model._compiled_call_impl is not None
+
+
 def test_where_ranks_gather_each_others_states():
     places = (
         (private.ZERO_OPTIMIZER, private.BROADCAST_OBJECT),

@@ -256,3 +256,21 @@ def test_a_class_within_a_compiled_whole_is_said_to_be_there() -> None:
     )
     assert "compile=Layer changed nothing: modules of that class are there, within one" in whole
     assert "compile=Nothing changed nothing: the script has nothing of that kind" in other
+
+
+def test_a_module_of_torchs_own_is_compiled_too_and_said_where_its_method_would_not() -> None:
+    """`Sequential.compile()` leaves all as it is, without a word of PyTorch's."""
+
+    def script(*, by_method: bool = False) -> None:
+        model = nn.Sequential(nn.Linear(64, 64), nn.GELU()).cuda()
+        if by_method:
+            model.compile()
+        model(torch.ones(512, 64, device="cuda"))
+
+    def is_fused(trace: Trace) -> bool:
+        return any(call.fused is not None for call in trace.calls)
+
+    assert is_fused(run("compile", script=script))
+    by_method = run(script=script, by_method=True)
+    assert not is_fused(by_method)
+    assert any("Sequential.compile() compiles nothing" in note.text for note in by_method.notes)

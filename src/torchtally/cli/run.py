@@ -156,7 +156,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--no-advice", action="store_true",
                         help="do not run the script again to try changes: out of memory, those "
                         "that would make it fit; on several GPUs, those that would hide more of "
-                        "the network")  # fmt: skip
+                        "the network; with --what-if, that without it")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress, no report on stderr")
     parser.set_defaults(command=command)
 
@@ -169,6 +169,7 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError("which script?\nGive one: `tally run train.py`, -m MODULE or -c CODE.")
     args.gpus = cluster_of(gpu_or_default(args.gpu, is_quiet=args.quiet))
     target = args.gpus.chip
+    args.compares = bool(args.what_if) and not args.no_advice
     if args.compile == "eager":
         args.what_if.append("compile=off")
     check_columns(args.columns)
@@ -313,6 +314,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
                     writes=args.writes,
                     world=args.world,
                     variables=args.launch.environment if args.launch else None,
+                    compares=args.compares,
                 )
                 report(trace, peers, args, stderr, advisor, network_advisor)
             except TallyError as error:
@@ -407,7 +409,10 @@ def report(
     finally:
         if args.json_place is not None:
             page = ledger_report(
-                ledger, changes=advisor.results, timed_changes=network_advisor.results
+                ledger,
+                changes=advisor.results,
+                timed_changes=network_advisor.results,
+                unchanged=network_advisor.unchanged,
             )
             write_or_emit(render(page, "json", look(stderr)), args.json_place)
     if failed is not None:
@@ -430,13 +435,16 @@ def advise(advisor: "Advisor", ledger: "Ledger", args: argparse.Namespace, stder
 def advise_network(
     advisor: "NetworkAdvisor", ledger: "Ledger", args: argparse.Namespace, stderr: TextIO
 ) -> None:
-    """Try the changes that collectives suggest, and show what each of them does."""
+    """Try the changes that collectives suggest, and a run without its own; show what they do."""
     from torchtally.cli.output import emit, is_coloured, width
     from torchtally.report.advice import network_advice_text
 
     if args.quiet and args.json is None:
         return
-    advisor.advise(ledger, None if args.quiet else stderr)
+    stream = None if args.quiet else stderr
+    advisor.compare(ledger, stream)
+    advisor.advise(ledger, stream)
     if not args.quiet:
-        emit(network_advice_text(advisor, width(), is_coloured=is_coloured(stderr)), stderr)
+        look = {"is_coloured": is_coloured(stderr)}
+        emit(network_advice_text(advisor, ledger, width(), **look), stderr)
         stderr.flush()

@@ -1,14 +1,16 @@
-"""After a run as one of several ranks: try the changes that its collectives suggest."""
+"""After a run, others of the same script: with changes that its collectives suggest, of several
+ranks; and of a run with changes (`--what-if`) the one without them.
+"""
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from torchtally.ledger import Ledger, account
-from torchtally.runs.children import Children, EndedChild, sigterm_raises
+from torchtally.runs.children import Children, sigterm_raises
 from torchtally.runs.probes import PRELOAD
 from torchtally.runs.protocol import TraceRequest, TraceResult
 from torchtally.table import Column, Table
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from torchtally.isolation import Writes
     from torchtally.tracer.script_file import Script
 
+AS_IT_IS = "the script as it is"
 WAIT_S = 0.2
 TIMES_AS_LONG = 6
 LEAST_S = 60.0
@@ -38,6 +41,22 @@ class TimedChange:
     peak_reserved_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """What a step takes, and the memory that the run needs."""
+
+    step_s: float
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> "TimedRun | None":
+        """None where no step is known, or no time."""
+        if ledger.step_s is None:
+            return None
+        return cls(ledger.step_s, reserved_bytes_of(ledger), ledger.memory.peak_bytes)
+
+
 class NetworkAdvisor:
     """Runs the script again with each change, and keeps what a step takes then."""
 
@@ -52,13 +71,18 @@ class NetworkAdvisor:
         writes: "Writes" = "isolated",
         world: World = World(),  # noqa: B008 (frozen)
         variables: Mapping[str, str] | None = None,
+        compares: bool = False,
     ) -> None:
         self.script, self.gpu, self.steps, self.writes = script, gpu, steps, writes
         self.what_ifs = tuple(what_ifs)
         """Of the run itself."""
+        self.compares = compares
+        """With the script as it is, where the run has changes."""
         self.world, self.variables = world, tuple((variables or {}).items())
         self.max_s = max(LEAST_S, TIMES_AS_LONG * run_s)
         self.results: list[TimedChange] = []
+        self.unchanged: TimedRun | None = None
+        """Of the run without its changes."""
         self.failures: list[str] = []
 
     def advise(self, ledger: Ledger, stream: TextIO | None) -> None:
@@ -70,36 +94,50 @@ class NetworkAdvisor:
         changes = [change for change in changes if change.partition("=")[0] not in tried]
         if not changes:
             return
+        for change, ledger_then in self._run(
+            [(change, (*self.what_ifs, change)) for change in changes], ledger, stream
+        ):
+            run, before = TimedRun.of(ledger_then), TimedRun.of(ledger)
+            if run is None or before is None:
+                self.failures.append(f"{change}: it has no step")
+                continue
+            saved_s = before.step_s - run.step_s
+            self.results.append(TimedChange(change, run.step_s, saved_s, run.peak_reserved_bytes))
+
+    def compare(self, ledger: Ledger, stream: TextIO | None) -> None:
+        """Run the script as it is, beside a run with changes."""
+        if not self.compares or TimedRun.of(ledger) is None:
+            return
+        for _, ledger_then in self._run([(AS_IT_IS, ())], ledger, stream):
+            self.unchanged = TimedRun.of(ledger_then)
+
+    def _run(
+        self, runs: Sequence[tuple[str, tuple[str, ...]]], before: Ledger, stream: TextIO | None
+    ) -> Iterator[tuple[str, Ledger]]:
+        """One after the other: (name, ledger) of those that came to an end."""
         with (
             tempfile.TemporaryDirectory(prefix="tally-changes-") as folder,
             sigterm_raises(),
             Children("changes", preload=PRELOAD) as children,
         ):
-            for number, change in enumerate(changes):
+            for number, (name, what_ifs) in enumerate(runs):
                 if stream is not None:
-                    count = f"{number + 1} of {len(changes)}"
-                    print(f"tally: trying changes, {count}: {change}", file=stream, flush=True)
+                    count = f"{number + 1} of {len(runs)}"
+                    print(f"tally: trying changes, {count}: {name}", file=stream, flush=True)
                 place = Path(folder, str(number))
-                children.start(change, self._request(change, place))
+                children.start(name, self._request(what_ifs, place))
                 while not (ended := children.collect_ended(WAIT_S)):
                     pass
-                self._keep(change, ended[0], place, ledger)
+                answer = ended[0].answer(TraceResult)
+                failure = (
+                    f"its process ended with {ended[0].how}" if answer is None else answer.failure
+                )
+                if failure:
+                    self.failures.append(f"{name}: {failure}")
+                else:
+                    yield name, account(Trace.load(place), roofline=before.roofline)
 
-    def _keep(self, change: str, child: EndedChild, place: Path, before: Ledger) -> None:
-        answer = child.answer(TraceResult)
-        failure = f"its process ended with {child.how}" if answer is None else answer.failure
-        if failure:
-            self.failures.append(f"{change}: {failure}")
-            return
-        ledger = account(Trace.load(place), roofline=before.roofline)
-        step_s, before_s = ledger.step_s, before.step_s
-        if step_s is None or before_s is None:
-            self.failures.append(f"{change}: it has no step")
-        else:
-            peak_bytes = reserved_bytes_of(ledger)
-            self.results.append(TimedChange(change, step_s, before_s - step_s, peak_bytes))
-
-    def _request(self, change: str, place: Path) -> TraceRequest:
+    def _request(self, what_ifs: tuple[str, ...], place: Path) -> TraceRequest:
         script = self.script
         return TraceRequest(
             script=script.target,
@@ -112,7 +150,7 @@ class NetworkAdvisor:
             world=self.world,
             variables=self.variables,
             max_seconds=self.max_s,
-            what_ifs=(*self.what_ifs, change),
+            what_ifs=what_ifs,
             writes=self.writes,
         )
 
@@ -131,5 +169,23 @@ def timed_table(results: Sequence[TimedChange]) -> Table:
         rows=tuple(
             (result.step_s, result.saved_s, result.peak_reserved_bytes, result.what_if)
             for result in ordered
+        ),
+    )
+
+
+def comparison_table(changed: TimedRun, unchanged: TimedRun, what_ifs: Sequence[str]) -> Table:
+    """Both runs, and what the changes make of a step and of memory."""
+    name = " ".join(f"--what-if {what_if}" for what_if in what_ifs)
+    return Table(
+        title="With these changes, and without",
+        columns=(
+            Column("run", "run", Unit.TEXT),
+            Column("step_s", "step", Unit.SECONDS),
+            Column("peak_allocated_bytes", "allocated", Unit.BYTES),
+            Column("peak_reserved_bytes", "reserved", Unit.BYTES),
+        ),
+        rows=tuple(
+            (label, run.step_s, run.peak_allocated_bytes, run.peak_reserved_bytes)
+            for label, run in ((name, changed), (AS_IT_IS, unchanged))
         ),
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from torchtally.chips import Chip
-from torchtally.fit.network_advisor import TimedChange
+from torchtally.fit.network_advisor import TimedChange, TimedRun
 from torchtally.fit.results import ChangeResult
 from torchtally.ledger import (
     Entry,
@@ -148,6 +148,11 @@ def _chip(chip: Chip) -> Document:
 def timed_changes_document(results: Sequence[TimedChange]) -> list[Document]:
     """What a step takes with each change, in seconds; `saved_s` beside the step of this run."""
     return [pick(result, *TimedChange.__slots__) for result in results]
+
+
+def unchanged_document(run: TimedRun) -> Document:
+    """The run without the changes of `--what-if`."""
+    return pick(run, *TimedRun.__slots__)
 
 
 def changes_document(results: Sequence[ChangeResult]) -> list[Document]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from torchtally.fit.network_advisor import TimedChange
+from torchtally.fit.network_advisor import TimedChange, TimedRun
 from torchtally.fit.results import ChangeResult
 from torchtally.ledger import Ledger
 from torchtally.report.json import (
@@ -11,6 +11,7 @@ from torchtally.report.json import (
     ledger_document,
     table_document,
     timed_changes_document,
+    unchanged_document,
 )
 from torchtally.report.plot import plot_text
 from torchtally.report.report import Look, Report
@@ -34,16 +35,21 @@ def ledger_report(
     columns: Sequence[str] | None = None,
     changes: Sequence[ChangeResult] | None = None,
     timed_changes: Sequence[TimedChange] = (),
+    unchanged: TimedRun | None = None,
 ) -> Report:
     """The page about a run. `file` is the trace's, for the commands it suggests; `columns` are
     those to show in the tables that have any of them; `changes` were tried to make it fit,
-    `timed_changes` to hide more of its network.
+    `timed_changes` to hide more of its network; `unchanged` is the run without its own changes.
     """
 
     def document() -> dict[str, object]:
-        tried = {} if changes is None else {"changes": changes_document(changes)}
+        tried: dict[str, object] = {}
+        if changes is not None:
+            tried["changes"] = changes_document(changes)
         if timed_changes:
             tried["timed_changes"] = timed_changes_document(timed_changes)
+        if unchanged is not None:
+            tried["unchanged"] = unchanged_document(unchanged)
         return {**ledger_document(ledger), **tried}
 
     def text(look: Look) -> str:

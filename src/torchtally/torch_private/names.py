@@ -476,6 +476,28 @@ def frame_left_alone() -> Any:
     return module.ConvertFrameReturn()
 
 
+def is_torchs_own(module: torch.nn.Module) -> bool:
+    """A class of torch.nn, whose frames Dynamo does not convert: its `compile` does nothing."""
+    return type(module).forward.__module__.startswith("torch.nn.")
+
+
+def compile_in_place(module: torch.nn.Module) -> None:
+    """`torch.compile(module)`, in place."""
+    if not is_torchs_own(module):
+        module.compile()
+        return
+    from torch._dynamo.external_utils import wrap_inline
+
+    module._compiled_call_impl = torch.compile(wrap_inline(module._call_impl))
+
+
+def module_compiled_in_place(function: Any) -> torch.nn.Module | None:
+    """That whose `compile` hands this to torch.compile."""
+    owner = getattr(function, "__self__", None)
+    is_call = getattr(function, "__name__", "") == "_call_impl"
+    return owner if is_call and isinstance(owner, torch.nn.Module) else None
+
+
 def scale_in_step(optimizer: torch.optim.Optimizer) -> None:
     """Tell GradScaler that the optimizer's kernel unscales gradients itself, as fused ones do."""
     optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]

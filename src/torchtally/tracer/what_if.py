@@ -159,7 +159,7 @@ def compile_modules(native: Callable[..., Any], class_name: str) -> Callable[...
             private.class_name(module) == class_name)  # fmt: skip
         if is_chosen and module not in compiled:
             compiled.add(module)
-            module.compile()
+            private.compile_in_place(module)
             USED.add("compile" if class_name == MODEL else f"compile={class_name}")
         inside.depth += 1
         try:

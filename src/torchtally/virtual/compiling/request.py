@@ -33,6 +33,11 @@ EAGER = "eager"
 """The backend that fuses nothing; torch's own operators on functions compile with it."""
 INDUCTOR = "inductor"
 
+NOTHING_COMPILED = (
+    "torch.compile: {}.compile() compiles nothing, on a GPU neither: Dynamo converts no frame of "
+    "torch.nn's own modules (torch.compile(module) does)"
+)
+
 
 class Compiling:
     """`torch.compile` of one session."""
@@ -80,6 +85,9 @@ class Compiling:
         if reason:
             self.mode.observer.note(f"torch.compile ran eagerly: {reason}")
             return eagerly(model)
+        module = private.module_compiled_in_place(model)
+        if module is not None and private.is_torchs_own(module):
+            self.mode.observer.note(NOTHING_COMPILED.format(private.class_name(module)))
         compiled = self._native(model, **options)
         if isinstance(model, nn.Module):
             return compiled
