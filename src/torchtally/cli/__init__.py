@@ -20,7 +20,19 @@ from torchtally.cli.arguments import Parser
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import OutputError, TallyError
 
-COMMANDS = ("run", "show", "fit", "plan", "train", "sweep", "data", "audit", "bench", "gpus")
+COMMANDS = (
+    "run",
+    "show",
+    "diff",
+    "fit",
+    "plan",
+    "train",
+    "sweep",
+    "data",
+    "audit",
+    "bench",
+    "gpus",
+)
 """In the order of `tally --help`."""
 
 NOTHING_ASKED = 2
