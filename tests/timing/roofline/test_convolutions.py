@@ -6,9 +6,10 @@ from msgspec.structs import replace
 from tests.timing.roofline.chips import kernel_of
 from tests.work.calls import call, cost, given, spec
 from torchtally.chips import chip
-from torchtally.timing.roofline.convolutions import implicit_products, padded_channels
+from torchtally.timing.roofline.conversions import padded_channels
+from torchtally.timing.roofline.convolutions import implicit_products
 from torchtally.timing.roofline.kernel import Bound
-from torchtally.timing.roofline.products import Product
+from torchtally.timing.roofline.products import Product, product_s
 from torchtally.trace import Call, Literal, TensorSpec
 
 A100 = chip("A100-SXM")
@@ -82,11 +83,19 @@ def test_float32_uses_tf32_when_the_script_allows_it() -> None:
     assert plain / allowed > 3
 
 
-@pytest.mark.parametrize(("channels", "padded"), [(1, 4), (3, 4), (4, 4), (5, 8), (8, 8), (9, 16)])
+@pytest.mark.parametrize(("channels", "padded"), [(1, 8), (3, 8), (8, 8), (9, 16)])
 def test_few_channels_are_padded(channels: int, padded: int) -> None:
     assert padded_channels(channels) == padded
 
 
-def test_three_channels_take_as_long_as_four() -> None:
-    three, four = (kernel_of(forward(n, 128), A100).seconds for n in (3, 4))
-    assert three == pytest.approx(four, rel=0.02)
+def test_three_channels_are_multiplied_as_eight() -> None:
+    three, eight = (implicit_products(one, cost(one)) for one in (forward(3, 64), forward(8, 64)))
+    assert three == eight
+
+
+def test_channels_in_pieces_take_the_time_to_find_them() -> None:
+    """16 bytes of a position are found by themselves; 64 are a whole step over K."""
+    pieces = [implicit_products(one, cost(one))[0] for one in (forward(8, 128), forward(32, 128))]
+    assert [product.piece_bytes for product in pieces] == [16, 64]
+    short, whole = (product_s(product, A100)[0] for product in pieces)
+    assert short > whole / 2  # for a quarter of the work

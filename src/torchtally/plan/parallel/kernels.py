@@ -5,7 +5,7 @@ M, K, N: (M, K) @ (K, N).
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import gcd, inf
+from math import gcd
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
@@ -17,7 +17,7 @@ from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
-from torchtally.timing.roofline.strided import PLACES_PER_S
+from torchtally.timing.roofline.strided import PLACES_PER_S, finding_s
 from torchtally.units import Unit
 
 ROOFLINE = "torchtally.timing.roofline: published rates of this chip, or estimates"
@@ -63,7 +63,7 @@ class KernelTimes:
         """Over so many elements, forward and backward."""
         rate = normalization_bytes_per_s if moved.is_normalization else bandwidth_bytes_per_s
         speed = rate(self.chip)
-        place_s = 1 / (PLACES_PER_S * (self.chip.multiprocessors or inf))
+        place_s = finding_s(1, PLACES_PER_S, self.chip)
         there, back = (
             _stream_s(count, moved_bytes, speed, kernels, places * place_s)
             for moved_bytes, kernels, places in (

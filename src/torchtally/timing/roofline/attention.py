@@ -23,6 +23,7 @@ from torchtally.timing.roofline.launches import attention_launches, fused_attent
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import Product, product_dtype, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, peak_of
+from torchtally.timing.roofline.sustained import is_halved
 from torchtally.trace import Call
 from torchtally.work import Cost
 from torchtally.work.attention import heads_of_call
@@ -103,6 +104,15 @@ instruction and run the A100's kernel (FlashAttention-2 README: Ampere, Ada, Hop
 
 OF_FLASH = {Fused.EFFICIENT: EFFICIENT_OF_FLASH, Fused.FLEX: FLEX_OF_FLASH}
 
+HALVED_GAIN = 2
+"""Of the promised peak, a chip that halves its rate for sums in float32 gives a kernel so many
+times the share that others do, and all of it at most: what holds the kernel up there (softmax,
+loads) passes while the multipliers wait anyway. An RTX 4090 reaches 172.8 of 165.2 TFLOP/s with
+FlashAttention-2 (ROCm/flash-attention issue 27), and with memory-efficient attention 0.67 to 0.78
+of that (SageAttention is 3 and 4.5 times as fast as the two, arXiv:2411.10958, and 2.1 and 2.7
+times, arXiv:2410.02367); an RTX A5000, which halves nothing, 81.9 of 111 (gpu-mode/ring-attention
+issue 10)."""
+
 ELSEWHERE = HOPPER
 """An estimate for chips without a row (Volta, Turing, other vendors): the lowest share published
 for a chip in wide use."""
@@ -173,12 +183,15 @@ def shapes_of(call: Call) -> tuple[AttentionShape, ...]:
     )
 
 
-def shares_of(kernel: Fused, chip: Chip) -> Shares:
+def shares_of(kernel: Fused, dtype: str, chip: Chip) -> Shares:
     generation = chip.compute_capability[0] if chip.compute_capability else 0
-    if (of_flash := OF_FLASH.get(kernel)) is not None:
-        flash = SHARES.get((Fused.FLASH, generation), ELSEWHERE)
-        return Shares(of_flash.forward * flash.forward, of_flash.backward * flash.backward)
-    return SHARES.get((kernel, generation), ELSEWHERE)
+    gain = HALVED_GAIN if is_halved(dtype, chip) else 1
+    of_flash = OF_FLASH.get(kernel, Shares(1.0, 1.0))
+    shares = SHARES.get((Fused.FLASH if kernel in OF_FLASH else kernel, generation), ELSEWHERE)
+    return Shares(
+        min(1.0, gain * of_flash.forward * shares.forward),
+        min(1.0, gain * of_flash.backward * shares.backward),
+    )
 
 
 def attention_peak_flop_per_s(dtype: str, kernel: Fused, chip: Chip) -> float:
@@ -192,7 +205,7 @@ def attention_peak_flop_per_s(dtype: str, kernel: Fused, chip: Chip) -> float:
 
 def fused_s(shapes: Sequence[AttentionShape], dtype: str, kernel: Fused, chip: Chip) -> float:
     """Waves of whole blocks, each preceded by the time of one block of the inner loop."""
-    shares = shares_of(kernel, chip)
+    shares = shares_of(kernel, dtype, chip)
     share = shares.backward if any(shape.is_backward for shape in shapes) else shares.forward
     rate = share * attention_peak_flop_per_s(dtype, kernel, chip)
     size = EFFICIENT_BLOCK if kernel is Fused.EFFICIENT else BLOCK

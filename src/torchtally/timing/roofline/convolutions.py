@@ -10,11 +10,11 @@ Chetlur et al., arXiv:1410.0759): per group,
     gradient of input (B*X, O/G*k')  @ (O/G*k', I/G)     k': as many terms as FLOPs say
     gradient of filter (O/G, B*Y)    @ (B*Y, I/G*k)
 
-Tensor cores take channels in eights (in TF32 in fours: here as eights), a first layer's three as
-four; fewer are padded (the same guide, "Channels In And Out"). They read channels last. Tensors in
-PyTorch's usual layout are transposed first and the result back, by kernels of their own (the same
-guide, "Tensor Layouts In Memory: NCHW vs NHWC"). A depthwise convolution (one channel per group)
-has no product worth the name: it goes by bytes. float32 uses TF32 where the call carries
+Tensor cores take channels in eights (in TF32 in fours: here as eights); fewer are padded (the same
+guide, "Channels In And Out"). They read channels last. Tensors in PyTorch's usual layout are
+brought into that one first and the result back, by kernels of their own, and so is the bias added
+(`conversions.py`). A depthwise convolution (one channel per group) has no product worth the name:
+it goes by bytes. float32 uses TF32 where the call carries
 ("allow_tf32", True), as it does unless the script said otherwise (torch.backends.cudnn.allow_tf32
 is true by default). Winograd's and FFT's algorithms, which multiply less, are not modelled.
 """
@@ -23,9 +23,15 @@ from itertools import compress
 from math import ceil, prod
 
 from torchtally.chips import Chip
+from torchtally.timing.roofline.conversions import (
+    bias_gradient_s,
+    bias_s,
+    conversions_s,
+    padded_channels,
+)
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
-from torchtally.timing.roofline.products import Product, product_dtype, product_s
+from torchtally.timing.roofline.products import DEPTH_BYTES, Product, product_dtype, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, vector_peak_flop_per_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
@@ -42,13 +48,32 @@ def convolution_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
         found_s, launches = product_s(product, chip)
         compute_s += found_s
         overhead_s += KERNEL_S * launches
-    if needs_transposes(call, weight):
-        moved = activations(call)
-        transposed_bytes = 2 * sum(spec.bytes for spec in moved)
-        compute_s += transposed_bytes / bandwidth_bytes_per_s(chip)
-        overhead_s += KERNEL_S * len(moved)
+    compute_s += besides_s(call, weight, chip)
     memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
     return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
+
+
+def besides_s(call: Call, weight: TensorSpec, chip: Chip) -> float:
+    """Kernels around the products: they do not overlap with them."""
+    seconds = 0.0
+    if uses_tensor_cores(call, weight):
+        seconds += sum(conversions_s(tensors, chip) for tensors in converted(call, weight))
+    if is_backward(call):
+        if mask(call, "output_mask", 3)[2]:
+            seconds += bias_gradient_s(call.tensor("grad_output"), chip)
+    elif call.tensors("bias") and call.outputs:
+        seconds += bias_s(call.outputs[0], chip)
+    return seconds
+
+
+def converted(call: Call, weight: TensorSpec) -> list[tuple[TensorSpec, ...]]:
+    """What each product of a call takes in and gives out."""
+    source = forward_input(call)
+    if not is_backward(call):
+        return [(source, weight, *call.outputs[:1])]
+    gradient = call.tensor("grad_output")
+    products = [(gradient, weight, source), (gradient, source, weight)]
+    return list(compress(products, gradient_flags(call)))
 
 
 def is_backward(call: Call) -> bool:
@@ -103,11 +128,6 @@ def implicit_products(call: Call, cost: Cost) -> tuple[Product, ...]:
     return tuple(compress(gradients, gradient_flags(call)))
 
 
-def padded_channels(channels: int) -> int:
-    """Tensor cores take 8 channels at a time; of inputs with few, 4."""
-    return 4 if channels <= 4 else 8 * ceil(channels / 8)
-
-
 def padding_factor(call: Call, weight: TensorSpec) -> float:
     """Executed over counted work of a convolution: tensor cores multiply padded channels, too."""
     channels = weight.shape[1]
@@ -142,27 +162,17 @@ def with_depth(
     call: Call, weight: TensorSpec, *, groups: int, rows: int, columns: int, flops: int
 ) -> Product:
     """K follows from the FLOPs. Rows of memory are channels: cuDNN pads those that are unaligned,
-    so none runs at the rate of an unaligned product.
+    so none runs at the rate of an unaligned product; but channels of one position alone lie
+    together.
     """
     dtype, itemsize_bytes = product_dtype(call, weight)
     K = max(1, ceil(flops / (2 * groups * rows * columns)))
-    return Product(groups, rows, columns, K, dtype, itemsize_bytes)
-
-
-def activations(call: Call) -> list[TensorSpec]:
-    """The tensors of positions that go in and out: not filters and biases."""
-    going_in = [spec for spec in call.inputs if spec.argument in ("input", "self", "grad_output")]
-    gives_positions = not is_backward(call) or gradient_flags(call)[0]
-    return going_in + list(call.outputs[:1] if gives_positions else ())
+    piece_bytes = DEPTH_BYTES
+    if uses_tensor_cores(call, weight) and prod(weight.shape[2:]) > 1:
+        piece_bytes = min(DEPTH_BYTES, padded_channels(weight.shape[1]) * itemsize_bytes)
+    return Product(groups, rows, columns, K, dtype, itemsize_bytes, piece_bytes=piece_bytes)
 
 
 def uses_tensor_cores(call: Call, weight: TensorSpec) -> bool:
     dtype, _ = product_dtype(call, weight)
     return dtype not in ("float32", "float64")
-
-
-def needs_transposes(call: Call, weight: TensorSpec) -> bool:
-    """Channels are not innermost, in a dtype that tensor cores multiply."""
-    source = forward_input(call)
-    is_channels_first = len(source.shape) > 2 and source.shape[1] > 1 and source.stride[1] != 1
-    return is_channels_first and uses_tensor_cores(call, weight)

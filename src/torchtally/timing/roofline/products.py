@@ -83,6 +83,13 @@ memory takes where the address is known already, 375 cycles, and where it is not
 "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", arXiv:1804.06826, figure 3.2),
 at 1.4 GHz. With `STAGES` of them on their way, a step takes at least a share of it."""
 
+PIECE_S = 2.75e-9
+"""What a multiprocessor takes to find and load one piece of a convolution's rows, where pieces are
+shorter than a step over K (`DEPTH_BYTES`): a fit to the first layers of ViT and owlv2-large on an
+H100, 3 channels padded to 8, 130 and 270 us with what is around them (AMD-AGI/TraceLens). The
+kernels there (cutlass_tensorop_bf16_s16816fprop_optimized_bf16_256x64_32x4) find the place of every
+16 bytes by its position in the filter."""
+
 L2_BYTES_PER_CLOCK = 64
 """What one multiprocessor can take in from L2: an estimate, the power of two above the shares of
 all: 47 on an A100 (5120 for 108) and 26 on a V100 (2048 for 80: NVIDIA A100 whitepaper, "A100 L2
@@ -123,6 +130,8 @@ class Product:
     itemsize_bytes: int
     row_alignment_bytes: int = ALIGNMENT_BYTES
     """The largest power of two that all rows of both operands and of the result begin on."""
+    piece_bytes: int = DEPTH_BYTES
+    """Of a row, what lies together: all of it, but in a convolution the channels of a position."""
 
     @property
     def flops(self) -> int:
@@ -201,6 +210,9 @@ def tiled_s(product: Product, tile: tuple[int, int], splits: int, rate: float, c
     if chip.boost_clock_hz is not None:
         taken_in_bytes = (m + n) * depth * product.itemsize_bytes
         step_s = max(step_s, taken_in_bytes / (L2_BYTES_PER_CLOCK * chip.boost_clock_hz))
+    if product.piece_bytes < DEPTH_BYTES:
+        pieces = max(m, n) * ceil(DEPTH_BYTES / product.piece_bytes)
+        step_s = max(step_s, pieces * PIECE_S)
     return (waves * (steps + synchronous_steps(product, chip)) + STAGES) * step_s
 
 

@@ -23,6 +23,9 @@ to 162 (facebookresearch/HolisticTraceAnalysis); what the bandwidth does not exp
 8 G a multiprocessor.
 """
 
+CLOCK_HZ = 1.98e9
+"""Of the H100 that these rates were measured on; other chips find elements by their own clocks."""
+
 CAT_PLACES_PER_S = 1.1e9
 """The same of `cat`: 115 and 127 G elements a second on an H100 (ViT and owlv2-large there)."""
 
@@ -31,15 +34,21 @@ CATS = frozenset(("cat", "concat", "stack", "_stack", "hstack", "vstack"))
 
 def places_s(call: Call, kind: Kind, chip: Chip) -> float:
     """Seconds that a kernel takes besides its bytes to find elements; 0 where they lie alike."""
-    if chip.multiprocessors is None:
-        return 0.0
     tensors = [spec for spec in (*call.inputs, *call.outputs) if spec.is_on_device]
     elements = max((spec.elements for spec in tensors), default=0)
     if call.plain_name in CATS:
-        return 0.0 if lie_alone(tensors) else elements / (CAT_PLACES_PER_S * chip.multiprocessors)
+        return 0.0 if lie_alone(tensors) else finding_s(elements, CAT_PLACES_PER_S, chip)
     if kind not in (Kind.ELEMENTWISE, Kind.COPY) or call.plain_name.startswith("_foreach_"):
         return 0.0
-    return 0.0 if lie_alike(tensors) else elements / (PLACES_PER_S * chip.multiprocessors)
+    return 0.0 if lie_alike(tensors) else finding_s(elements, PLACES_PER_S, chip)
+
+
+def finding_s(elements: float, per_s: float, chip: Chip) -> float:
+    """Seconds, where a multiprocessor of an H100 finds `per_s`; 0 where their number is unknown."""
+    if chip.multiprocessors is None:
+        return 0.0
+    clock_hz = chip.boost_clock_hz or CLOCK_HZ
+    return elements / (per_s * clock_hz / CLOCK_HZ * chip.multiprocessors)
 
 
 def lie_alone(tensors: Sequence[TensorSpec]) -> bool:

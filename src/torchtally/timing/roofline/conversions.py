@@ -1,0 +1,79 @@
+"""What a convolution moves besides its products: tensors brought into tensor cores' layout, biases.
+
+Tensor cores read channels last, in eights (`convolutions.py`). cuDNN brings each operand into that
+form by a kernel of its own and the result back, and each call of cuDNN does so for itself: the
+gradient of the output is converted for the gradient of the input and again for that of the filter.
+In profiles of PyTorch 2.6 on an H100 (owlv2-large and ViT in AMD-AGI/TraceLens) the first layer is
+a fill, nchwToNhwcKernel of the input and of the filter, a product on 8 channels, nhwcToNchwKernel,
+and an elementwise kernel.
+
+That last one is the bias. PyTorch adds it in place behind cuDNN, and sums the output's gradient for
+it in backward (aten/src/ATen/native/Convolution.cpp: `output.add_(reshape_bias(...))`,
+`grad_output.sum`).
+"""
+
+from collections.abc import Iterable
+from math import ceil
+
+from torchtally.chips import Chip
+from torchtally.timing.roofline.limits import KERNEL_S
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
+from torchtally.timing.roofline.strided import PLACES_PER_S, finding_s
+from torchtally.trace import TensorSpec
+
+CHANNELS = 8
+"""That a tensor core takes at once: 16 bytes of 16 bits (NVIDIA, "Convolutional Layers User's
+Guide", "Channels In And Out"). A profile of an H100 shows a first layer's three padded to them."""
+
+PADDED_PLACES_PER_S = 1.7e9
+"""Of one multiprocessor, elements that a kernel which pads channels writes in a second, while no
+memory moves: 281 us for 128 x 3 x 224 x 224 to 8 channels in bfloat16 on an H100 (a profile of
+timesformer), 48 of them for the bytes. Others' are found at `PLACES_PER_S`: 43 us for 128 x 768 x
+14 x 14 there."""
+
+
+def padded_channels(channels: int) -> int:
+    return CHANNELS * ceil(channels / CHANNELS)
+
+
+def conversions_s(tensors: Iterable[TensorSpec], chip: Chip) -> float:
+    """Kernels that bring each of them into tensor cores' layout, or back from it."""
+    return sum(conversion_s(spec, chip) for spec in tensors if needs_conversion(spec))
+
+
+def needs_conversion(spec: TensorSpec) -> bool:
+    return is_channels_first(spec) or is_padded(spec)
+
+
+def is_padded(spec: TensorSpec) -> bool:
+    """Channels last are read in twos and fours as well (CUTLASS's kernels of align2, align4)."""
+    return channels_of(spec) % (CHANNELS if is_channels_first(spec) else 2) != 0
+
+
+def channels_of(spec: TensorSpec) -> int:
+    return spec.shape[1] if len(spec.shape) > 1 else CHANNELS
+
+
+def is_channels_first(spec: TensorSpec) -> bool:
+    """Channels are not innermost; where there is one position or one channel, they are in both."""
+    positions = spec.elements // max(1, spec.shape[0] * spec.shape[1]) if spec.elements else 1
+    return len(spec.shape) > 2 and positions > 1 and spec.shape[1] > 1 and spec.stride[1] != 1
+
+
+def conversion_s(spec: TensorSpec, chip: Chip) -> float:
+    channels = channels_of(spec)
+    padded_elements = spec.elements * padded_channels(channels) // max(1, channels)
+    moved_bytes = spec.bytes + padded_elements * spec.itemsize_bytes
+    rate = PADDED_PLACES_PER_S if is_padded(spec) else PLACES_PER_S
+    found_s = finding_s(padded_elements, rate, chip)
+    return moved_bytes / bandwidth_bytes_per_s(chip) + found_s + KERNEL_S
+
+
+def bias_s(result: TensorSpec, chip: Chip) -> float:
+    """The result read and written again. Its channels and the bias do not lie alike."""
+    found_s = finding_s(result.elements, PLACES_PER_S, chip)
+    return 2 * result.bytes / bandwidth_bytes_per_s(chip) + found_s + KERNEL_S
+
+
+def bias_gradient_s(grad_output: TensorSpec, chip: Chip) -> float:
+    return grad_output.bytes / bandwidth_bytes_per_s(chip) + KERNEL_S
