@@ -8,12 +8,14 @@ from torchtally.chips import chip
 from torchtally.timing.roofline.kernel import Bound
 from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.products import (
+    BIAS_S,
     STAGES,
     UNALIGNED_SHARE,
     Product,
     product_s,
     products_of,
     tiled_s,
+    with_bias_s,
 )
 from torchtally.trace import Call
 
@@ -82,6 +84,12 @@ def test_one_row_is_bound_by_reading_the_matrix() -> None:
     assert found.seconds > 2 * 8192 * 8192 / 3.35e12
 
 
+def linear(rows: int, K: int, N: int) -> Call:
+    shapes = {"self": (N,), "mat1": (rows, K), "mat2": (K, N)}
+    inputs = [given(name, *shape, dtype="bfloat16") for name, shape in shapes.items()]
+    return call("aten.addmm", inputs, spec(rows, N, dtype="bfloat16"))
+
+
 def test_a_tiny_product_is_bound_by_its_launch() -> None:
     found = kernel_of(mm(8, 8, 8, "bfloat16"), chip("H100-SXM"))
     assert found.bound is Bound.OVERHEAD
@@ -114,6 +122,23 @@ def test_rows_off_16_bytes_leave_hopper_little(one: Call, published_s: float) ->
     assert kernel_of(one, chip("H100-SXM")).seconds == pytest.approx(published_s, rel=0.3)
 
 
+@pytest.mark.parametrize(
+    ("one", "published_s"),
+    [
+        (linear(788, 768, 768), 8.3e-6),
+        (linear(5, 768, 768), 6.6e-6),
+        (linear(5185, 1024, 1024), 21.8e-6),
+        (linear(5185, 4096, 1024), 65.6e-6),
+        (linear(5184, 1024, 1), 7.8e-6),  # one column, on 2 bytes
+    ],
+)
+def test_linear_layers_take_the_time_of_their_bias_on_hopper(one: Call, published_s: float) -> None:
+    assert kernel_of(one, chip("H100-SXM")).seconds == pytest.approx(published_s, rel=0.12)
+    assert with_bias_s(one, chip("H100-SXM")) == BIAS_S
+    assert with_bias_s(one, chip("A100-SXM")) == 0
+    assert with_bias_s(mm(8, 8, 8), chip("H100-SXM")) == 0
+
+
 def test_geforces_halved_rate_waits_for_no_rows() -> None:
     odd, padded = (mm(8192, 768, columns, "float16") for columns in (2730, 2816))
     assert kernel_of(odd, chip("RTX-3090")).seconds <= kernel_of(padded, chip("RTX-3090")).seconds
@@ -128,6 +153,7 @@ def test_rows_begin_on_the_largest_power_of_two_of_all() -> None:
     assert [bytes_of(64, 64, N) for N in (64, 8, 4, 2, 50257)] == [16, 16, 8, 4, 2]
     assert bytes_of(64, 1705, 512) == 2
     assert bytes_of(1, 8192, 8192) == 16
+    assert bytes_of(8192, 8192, 1) == bytes_of(1, 64, 8) == 16
 
 
 def test_a_chip_without_multiprocessors_has_no_waves() -> None:

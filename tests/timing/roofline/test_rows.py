@@ -110,6 +110,11 @@ def test_a_layer_norm_reads_rows_again_that_no_cache_holds() -> None:
     assert long == pytest.approx(3 * 4 * ROWS * 1024 / 1e12 + rows_s + KERNEL_S, rel=0.01)
 
 
+def test_one_row_takes_as_long_as_a_row_takes() -> None:
+    ampere = toy(compute_capability=(8, 0), l2_cache_bytes=2**30)
+    assert seconds(layer_norm(1, 8), ampere) == pytest.approx(NORM_ROW_S + KERNEL_S, rel=0.01)
+
+
 def test_a_chip_of_unknown_capability_has_the_estimate_for_all_norms() -> None:
     one = layer_norm(ROWS, 1000)
     moved = 2 * 4 * ROWS * 1000

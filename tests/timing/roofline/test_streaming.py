@@ -7,6 +7,7 @@ from tests.work.calls import call, given, spec
 from torchtally.chips import chip
 from torchtally.timing.roofline.kernel import Bound
 from torchtally.timing.roofline.limits import KERNEL_S
+from torchtally.timing.roofline.streaming import REDUCTION_S
 from torchtally.trace import Call
 
 
@@ -84,3 +85,8 @@ def test_a_fused_optimizer_moves_its_bytes() -> None:
     one = call("aten._fused_adamw_", [given(name, n, written=True) for name in names])
     # all four read, all but the gradient written
     assert kernel_of(one, toy()).seconds == pytest.approx(7 * 4e6 / 1e12 + KERNEL_S, rel=0.1)
+
+
+def test_a_sum_takes_the_time_to_hand_its_parts_on() -> None:
+    one = call("aten.sum", [given("self", 8)], (), dim=(0,))
+    assert kernel_of(one, toy()).seconds == pytest.approx(KERNEL_S + REDUCTION_S, rel=1e-3)

@@ -117,6 +117,13 @@ whose 141 rows fill 55 % of two tiles (profiles by PyTorch 2.6 in AMD-AGI/TraceL
 estimate, as before Hopper."""
 
 
+BIAS_S = 2e-6
+"""Of a linear layer that cuBLASLt computes on Hopper and later, beside its product: a fit. Few rows
+take 5.8 to 8.7 us with a bias and 2.8 to 4.7 without, and (5185, 1024) @ (1024, 1024) takes 21.8
+us, of which 1 to 2 are a fill of the workspace (profiles of owlv2-large, ViT and BERT on an H100 by
+PyTorch 2.6, AMD-AGI/TraceLens). Elsewhere not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """B products of (M, K) with (K, N)."""
@@ -140,7 +147,7 @@ class Product:
 
 def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """The products of one call, one behind the other."""
-    compute_s = overhead_s = 0.0
+    compute_s, overhead_s = 0.0, with_bias_s(call, chip)
     products = products_of(call, cost)
     memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
     for product in products:
@@ -148,6 +155,12 @@ def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
         compute_s += found_s
         overhead_s += KERNEL_S * found_launches
     return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
+
+
+def with_bias_s(call: Call, chip: Chip) -> float:
+    """Seconds that a linear layer takes besides its product, for its bias."""
+    is_linear = call.plain_name == "addmm" and len(call.inputs[0].shape) == 1
+    return BIAS_S if is_linear and (chip.compute_capability or (0, 0)) >= (9, 0) else 0.0
 
 
 @lru_cache(maxsize=4096)
@@ -261,7 +274,7 @@ def products_of(call: Call, cost: Cost) -> tuple[Product, ...]:
     terms = max(1, M * N * batch)
     K = max(1, ceil(cost.flops / (2 * terms))) if cost.flops else 0
     alignment_bytes = row_alignment_bytes(
-        [spec for spec in (left, right) if spec], N * itemsize_bytes
+        [spec for spec in (left, right) if spec], result_row_bytes(M, N, itemsize_bytes)
     )
     return (Product(batch, M, N, K, dtype, itemsize_bytes, alignment_bytes),)
 
@@ -270,7 +283,8 @@ def plain_product(call: Call, left: TensorSpec, right: TensorSpec) -> Product:
     dtype, itemsize_bytes = product_dtype(call, left)
     M, K = left.shape[-2:]
     N = right.shape[-1]
-    alignment_bytes = row_alignment_bytes([left, right], N * itemsize_bytes)
+    row_bytes = result_row_bytes(M, N, itemsize_bytes)
+    alignment_bytes = row_alignment_bytes([left, right], row_bytes)
     return Product(1, M, N, K, dtype, itemsize_bytes, alignment_bytes)
 
 
@@ -293,12 +307,16 @@ def product_dtype(call: Call, spec: TensorSpec) -> tuple[str, int]:
     return spec.dtype, spec.itemsize_bytes
 
 
+def result_row_bytes(M: int, N: int, itemsize_bytes: int) -> int:
+    """From one row of the result to the next. One row and one column are vectors: aligned."""
+    return ALIGNMENT_BYTES if 1 in (M, N) else N * itemsize_bytes
+
+
 def row_alignment_bytes(specs: Sequence[TensorSpec], result_row_bytes: int) -> int:
     """The largest power of two, up to 16, that rows of both operands and of the result begin on.
 
     A row is what lies in memory without a gap; the next one begins at the other dimension's
-    stride. A vector has one row only, which begins where the allocator put it: on a boundary; so
-    does a result of one column.
+    stride. A vector has one row only, which begins where the allocator put it: on a boundary.
     """
     strides = [
         step * spec.itemsize_bytes

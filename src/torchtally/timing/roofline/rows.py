@@ -74,7 +74,9 @@ NORM_THREADS = 128
 NORM_ROW_S = 1.5e-6
 """What a block takes for a row besides its bytes: moments pass through all its warps, and the next
 row is another block. A fit to rows of 768 to 2560 float32 on two A100s and an L4 (NeuSight, the
-same half): 2.4 to 3.6 us there, but 0.4 us in rows of 1024 and 2048 and none on the L4."""
+same half): 2.4 to 3.6 us there, but 0.4 us in rows of 1024 and 2048 and none on the L4. So much
+for the first rows, too: 1 to 141 rows of 512 to 1024 take 3.1 to 4.0 us on an H100, where a small
+elementwise kernel takes 1.6 (AMD-AGI/TraceLens)."""
 
 SHARED_CACHE = 0.5
 """Of an L2 cache, what data have that one half of the chip brought in: both halves keep a copy
@@ -136,7 +138,7 @@ def norm_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
     together = chip.multiprocessors * (capability(chip.compute_capability).threads // NORM_THREADS)
     if cache_misses(min(count, together) * row_bytes, chip) == 1:
         traffic_bytes += rows.bytes
-    return traffic_bytes / bandwidth_bytes_per_s(chip) + count / together * NORM_ROW_S
+    return traffic_bytes / bandwidth_bytes_per_s(chip) + max(1.0, count / together) * NORM_ROW_S
 
 
 def rows_of(call: Call, rows: TensorSpec) -> tuple[int, int]:
