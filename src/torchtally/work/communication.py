@@ -147,3 +147,20 @@ def symmetric_in_place(call: Call) -> Cost:
 def symmetric_out(call: Call) -> Cost:
     names = ("input", "symm_buffer")
     return transfer(tensors_named(call, names), tensors_named(call, ("out", "output")))
+
+
+@rule(
+    "symm_mem.all_to_all_vdev symm_mem.all_to_all_vdev_2d symm_mem.all_to_all_vdev_2d_offset",
+    kind=Kind.COMMUNICATION,
+)
+def token_exchange(call: Call) -> Cost:
+    """Of the rows that are sent and that come, where their numbers are known; else of the input."""
+    row = call.tensor("input")
+    row_bytes = row.bytes // max(1, row.shape[0])
+    sent, received = (
+        row_bytes * sum(part for part in literal if isinstance(part, int))
+        if isinstance(literal := call.literal(name), tuple)
+        else row.bytes
+        for name in ("input_split_sizes", "output_split_sizes")
+    )
+    return Cost(bytes_read=sent, bytes_written=received, network_bytes=max(sent, received))

@@ -10,9 +10,11 @@ from torch.distributed import _symmetric_memory as symmetric
 
 import torchtally
 from tests.virtual.distributed.test_forms import RANKS, collectives, run
-from torchtally.trace import Trace
+from torchtally.trace import Ending, Trace, World
+from torchtally.tracer.session import recording
 from torchtally.views.collectives import network_time
 from torchtally.views.flight_record import flight_record
+from torchtally.work import cost_of
 
 TOKENS, WIDTH, INNER = 4096, 4096, 8192
 """Of a rank; products long enough to hide what is gathered."""
@@ -164,3 +166,56 @@ def test_the_flight_recorder_knows_nccls_collectives_alone() -> None:
     ledger = torchtally.account(run(script), roofline=torchtally.roofline("H100-SXM"))
     names = [entry["profiling_name"] for entry in flight_record(ledger)["entries"]]
     assert names == ["nccl:all_reduce"]
+
+
+def exchanged(what_ifs: tuple[str, ...]) -> tuple[Trace, list[list[int]], list[list[int]]]:
+    """65,536 tokens of 16 numbers, each for one of 8 experts, two on each of 4 ranks, and back.
+
+    (the run, numbers and offsets of rows that came, the same on the way back)
+    """
+    came: list[list[list[int]]] = []
+
+    def script() -> None:
+        name = whole_group().group_name
+        kernels = torch.ops.symm_mem
+        experts = torch.randn(2**16, 8, device="cuda").topk(1, -1).indices.flatten()
+        counts = experts.bincount(minlength=8)
+        tokens = symmetric.empty(2**16, 16, device="cuda")
+        room = symmetric.empty(2**18, 16, device="cuda")
+        there, back = (torch.empty(2, 8, device="cuda", dtype=torch.int64) for _ in range(2))
+        kernels.all_to_all_vdev_2d(tokens, room, counts, there, name, major_align=16)
+        kernels.all_to_all_vdev_2d_offset(room, tokens, there, back, name)
+        came.extend([there.tolist(), back.tolist()])
+
+    world = World(size=RANKS, rank=0, gpus_per_node=RANKS)
+    with recording("H100-SXM", script="", what_ifs=what_ifs, world=world) as made:
+        dist.init_process_group("nccl")
+        script()
+    return made.trace(Ending("exit")), came[0], came[1]
+
+
+def test_tokens_go_to_experts_and_come_back() -> None:
+    """2**13 for each expert: first those of one from each rank, then those of the other."""
+    trace, there, back = exchanged(())
+    assert there == [[2**13] * 8, [place * 2**13 for place in range(8)]]
+    assert back == there
+    calls = [call for call in trace.calls if call.name.startswith("symm_mem.all_to_all")]
+    assert [cost_of(call)[1].network_bytes for call in calls] == [2**16 * 64] * 2
+
+
+def test_the_busiest_rank_gets_more_tokens_and_gives_them_back() -> None:
+    """At twice the mean experts get 2, 12/7, 10/7, ...: of every rank the first two are here, and
+    lines begin on multiples of 16.
+    """
+    trace, there, back = exchanged(("imbalance=2",))
+    first, second = there[0][0], there[0][4]
+    assert there[0] == [first] * RANKS + [second] * RANKS
+    assert first == pytest.approx(2 * 2**13, rel=1e-3)
+    assert second == pytest.approx(12 / 7 * 2**13, rel=1e-3)
+    assert there[1][:2] == [0, first]
+    assert there[1][4] == -(-RANKS * first // 16) * 16
+    assert sum(back[0]) == 2**16
+    calls = [call for call in trace.calls if call.name.startswith("symm_mem.all_to_all")]
+    received_bytes = RANKS * (first + second) * 64
+    assert [cost_of(call)[1].network_bytes for call in calls] == [received_bytes] * 2
+    assert [cost_of(call)[1].bytes_read for call in calls] == [2**16 * 64, received_bytes]

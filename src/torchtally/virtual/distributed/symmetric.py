@@ -21,6 +21,7 @@ from torch import Tensor
 from torchtally import torch_private as private
 from torchtally.trace import Literal
 from torchtally.virtual.dispatch import SPECIAL, Handler, VirtualDispatch
+from torchtally.virtual.distributed import token_exchange
 from torchtally.virtual.invocation import META, Invocation
 from torchtally.virtual.operators import Operator, kernel
 from torchtally.virtual.shapes import SHAPES
@@ -315,6 +316,7 @@ def result_of(overload: Any) -> Callable[..., Tensor]:
 def register() -> None:
     """Enter the handlers of the operators that this torch has."""
     private.symmetric_memory()  # it defines them
+    token_exchange.register()
     for name in (*private.FUSED_COLLECTIVES, *private.SYMMETRIC_COLLECTIVES):
         if not hasattr(torch.ops.symm_mem, name):
             continue
