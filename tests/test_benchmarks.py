@@ -11,14 +11,17 @@ import pytest
 from benchmarks import peers
 from tests.bench.small import bench_of_small_operators
 from tests.builders import big_trace
+from tests.warm import commands
 from torchtally.timing.calibration import library
 
 ROOT = Path(__file__).parents[1]
 
 
-def figures(tmp_path: Path, benchmark: str, *arguments: str) -> dict[str, Any]:
+def figures(tmp_path: Path, benchmark: str, *arguments: str, python: str = "") -> dict[str, Any]:
+    """By a warm Python, whose children are warm, unless another one is given."""
     file = tmp_path / "figures.json"
-    command = [sys.executable, "-m", f"benchmarks.{benchmark}", "--repeat", "1",
+    python = python or str(commands() / "python")
+    command = [python, "-m", f"benchmarks.{benchmark}", "--repeat", "1",
                "--json", str(file), *arguments]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -64,7 +67,7 @@ def test_against_the_flop_counter(tmp_path: Path) -> None:
 def test_start_up(tmp_path: Path) -> None:
     trace = tmp_path / "run.tally"
     big_trace(1000).save(str(trace))
-    found = figures(tmp_path, "start_up", "--trace", str(trace))
+    found = figures(tmp_path, "start_up", "--trace", str(trace), python=sys.executable)
     assert found["trace_file_bytes"] == trace.stat().st_size
     names = {"python -c pass", "tally --help", "tally show", "tally show --by line"}
     assert names <= set(found["runs"])
@@ -75,7 +78,7 @@ def test_start_up(tmp_path: Path) -> None:
 def test_compare_chips(tmp_path: Path) -> None:
     trace = tmp_path / "run.tally"
     big_trace(1000).save(str(trace))
-    found = figures(tmp_path, "compare_chips", "--trace", str(trace))
+    found = figures(tmp_path, "compare_chips", "--trace", str(trace), python=sys.executable)
     assert set(found["runs"]) == {
         "python -c pass", "the page", "one other chip", "three other chips"
     }  # fmt: skip

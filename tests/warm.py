@@ -40,15 +40,31 @@ def warm(program: str, *arguments: str) -> list[str]:
 
 
 TALLY = "import sys; from torchtally.cli import main; sys.exit(main())"
+PYTHON = """\
+import os, runpy, sys
+sys.executable, way, *words = sys.argv[1:]
+if way == "-c":
+    sys.argv = [way, *words[1:]]
+    exec(compile(words[0], "<string>", "exec"), globals())
+elif way == "-m":
+    sys.argv = words
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+else:
+    sys.argv = [way, *words]
+    sys.path[0] = os.path.dirname(os.path.abspath(way))
+    runpy.run_path(way, run_name="__main__")
+"""
+"""Like `python -c CODE ...`, `python -m MODULE ...` and `python FILE ...`, after its own path."""
 
 
 @cache
 def commands() -> Path:
-    """A folder for the PATH of a shell, with a `tally` that is warm."""
+    """A folder for the PATH of a shell, with a `tally` and a `python` that are warm."""
     folder = Path(tempfile.mkdtemp(prefix="tally-commands-"))
-    command = folder / "tally"
-    command.write_text(f'#!/bin/sh\nexec {shlex.join(warm(TALLY))} "$@"\n')
-    command.chmod(0o755)
+    python = folder / "python"
+    for command, words in ((folder / "tally", warm(TALLY)), (python, warm(PYTHON, str(python)))):
+        command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        command.chmod(0o755)
     return folder
 
 
