@@ -33,6 +33,7 @@ from torchtally.trace import Frame, HostState
 from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.columns import largest_first
 from torchtally.views.modules import with_children
+from torchtally.views.odd_sizes import odd_sizes
 from torchtally.views.parameters import ModelParameters, parameters_of
 from torchtally.views.step_time import calibrated_share
 from torchtally.views.steps import run_shares, unlike
@@ -239,6 +240,10 @@ def _time(ledger: Ledger) -> Document | None:
         },
         "calibrated": _calibration(ledger),
         "untimed": picks(ledger.untimed, "op", "count", "reason"),
+        "odd_sizes": [
+            {**pick(odd, "size", "next_size", "saved_s"), **_place(odd.line)}
+            for odd in odd_sizes(ledger)
+        ],
     }
 
 

@@ -13,6 +13,7 @@ from torchtally.ledger import Uncounted, Untimed
 from torchtally.progress import printable
 from torchtally.report.effects import sections
 from torchtally.report.grid import INDENT, table_lines, wrapped
+from torchtally.report.odd_sizes import odd_size_sentences
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import joined
 from torchtally.steps import Period
@@ -157,6 +158,8 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
         _overhead(step_time) if step_time.is_overhead_bound else "",
     )
     yield from map(Text, wrapped(" ".join(figure for figure in figures if figure), width))
+    for sentence in odd_size_sentences(summary.odd_sizes, step_time.step_s, summary.own_root):
+        yield from _prose(sentence, width)
 
 
 def _network(step_time: StepTime, world: World) -> str:

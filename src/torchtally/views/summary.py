@@ -24,6 +24,7 @@ from torchtally.views.modules import MODULES, OUTSIDE, repeated_modules
 from torchtally.views.modules import QUANTITIES as MODULE_FIGURES
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.moments import moment_at, step_of
+from torchtally.views.odd_sizes import OddSize, odd_sizes
 from torchtally.views.operators import PHASE_QUANTITIES as PHASE_FIGURES
 from torchtally.views.operators import phases
 from torchtally.views.parameters import ModelParameters, parameters_of
@@ -95,6 +96,7 @@ class Summary:
     time: StepTime | None
     no_time: str
     """Why there is no time; "" where there is."""
+    odd_sizes: tuple[OddSize, ...]
     period: Period
     """What the totals are of."""
     run: RunShares
@@ -153,6 +155,7 @@ def summarise(ledger: Ledger) -> Summary:
         verdict=verdict,
         time=step_time(ledger),
         no_time=why_no_time(ledger),
+        odd_sizes=odd_sizes(ledger),
         period=ledger.reported_period,
         run=run_shares(ledger),
         host_state=trace.host_state,

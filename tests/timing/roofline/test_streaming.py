@@ -90,3 +90,11 @@ def test_a_fused_optimizer_moves_its_bytes() -> None:
 def test_a_sum_takes_the_time_to_hand_its_parts_on() -> None:
     one = call("aten.sum", [given("self", 8)], (), dim=(0,))
     assert kernel_of(one, toy()).seconds == pytest.approx(KERNEL_S + REDUCTION_S, rel=1e-3)
+
+
+def test_a_binary_cross_entropy_is_five_kernels() -> None:
+    """Input and target are read and 9 times as much again, of a million floats."""
+    inputs = [given(name, 1000, 1000) for name in ("self", "target")]
+    one = call("aten.binary_cross_entropy_with_logits", inputs, (), reduction=1)
+    expected_s = 11 * 4e6 / 1e12 + 5 * KERNEL_S
+    assert kernel_of(one, toy()).seconds == pytest.approx(expected_s, rel=1e-3)

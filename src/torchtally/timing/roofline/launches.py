@@ -31,6 +31,8 @@ SEVERAL: dict[str, int] = {
     "_softmax_backward_data": 2,
     # LinearAlgebra.cpp: what the product is added to is copied into the result first.
     "baddbmm": 2,
+    # Loss.cpp: log_sigmoid, 1 - target, times the input, their difference, its mean.
+    "binary_cross_entropy_with_logits": 5,
     # Gradients start as zeros: Loss.cu, NLLLoss2d.cu, DilatedMaxPool2d.cu.
     "nll_loss_backward": 2,
     "nll_loss2d_backward": 2,
@@ -107,8 +109,8 @@ def launches_of(call: Call, kind: Kind, cost: Cost) -> int:
     name = call.plain_name
     if name.startswith(("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")):
         return list_launches(call, name)
-    if kind is Kind.CONVOLUTION and "backward" in name:
-        return convolution_gradients(call)
+    if kind is Kind.CONVOLUTION:
+        return convolution_launches(call)
     if kind is Kind.ATTENTION:
         return attention_launches(call)
     if kind is Kind.RECURRENT:
@@ -170,8 +172,13 @@ def multi_tensor_launches(elements: Iterable[int], depth: int) -> int:
     return launches + (1 if blocks else 0)
 
 
-def convolution_gradients(call: Call) -> int:
-    """A kernel for each gradient wanted; the bias's is a sum."""
+def convolution_launches(call: Call) -> int:
+    """A kernel, and one that adds the bias; backward for each gradient wanted, the bias's is a sum.
+
+    Those that cuDNN runs around its own are not counted: it launches them by itself.
+    """
+    if "backward" not in call.name:
+        return 2 if call.tensors("bias") else 1
     flags = call.literal("output_mask")
     return max(1, sum(map(bool, flags))) if isinstance(flags, tuple) else len(call.outputs) or 1
 

@@ -48,6 +48,9 @@ EXTRA_READS: dict[str, tuple[str, ...]] = {
     # Its product with the result is written and read by kernels of their own, and the result read
     # again: softmax_backward_cuda_out, SoftMax.cu.
     "_softmax_backward_data": ("grad_output", "grad_output", "output"),
+    # log_sigmoid, 1 - target, times the input, their difference, its mean: Loss.cpp. Results of
+    # the first three are written, and four of them read again, as is the input; one is overwritten.
+    "binary_cross_entropy_with_logits": ("self",) * 9,
 }
 """Arguments whose bytes PyTorch's CUDA kernels (aten/src/ATen/native/cuda) move again, as often as
 they are named."""
