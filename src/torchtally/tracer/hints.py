@@ -37,7 +37,7 @@ HINTS = (
     Hint(
         re.compile(
             r"cannot import name '(?P<what>[^']+)' from '[^']+' \(.*torchtally.libraries.*\)"
-            r"|No module named '(?P<module>(?:flash_attn|apex|xformers|deep_gemm|kernels|"
+            r"|No module named '(?P<module>(?:flash_attn|apex|xformers|deep_gemm|deep_ep|kernels|"
             r"transformer_engine)\b[^']*)'"
         ),
         "{what} is none of the kernels that tally knows (docs/kernels.md has all). Use the plain "

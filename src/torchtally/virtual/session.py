@@ -37,6 +37,7 @@ from torchtally.virtual.distributed import (
     coalescing,
     collectives,
     dtensor,
+    expert_exchange,
     objects,
     reductions,
     states,
@@ -292,6 +293,7 @@ def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
     """
     collectives.register()
     symmetric.register()
+    expert_exchange.register()
     stack.callback(private.forget_process_groups)
     stack.enter_context(
         apply(

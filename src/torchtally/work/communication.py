@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from torchtally.trace import Call, TensorSpec
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, rule
+from torchtally.work.rule import Kind, one_pass, rule
 
 
 def on_device_bytes(specs: Iterable[TensorSpec]) -> int:
@@ -164,3 +164,35 @@ def token_exchange(call: Call) -> Cost:
         for name in ("input_split_sizes", "output_split_sizes")
     )
     return Cost(bytes_read=sent, bytes_written=received, network_bytes=max(sent, received))
+
+
+@rule("deep_ep.notify_dispatch", kind=Kind.COMMUNICATION)
+def expert_counts(call: Call) -> Cost:
+    """Of each rank, its numbers of tokens by rank and by expert."""
+    return transfer(
+        tensors_named(call, ("per_rank", "per_expert", "in_rank")),
+        tensors_named(call, ("received", "received_by_expert")),
+    )
+
+
+@rule("deep_ep.dispatch deep_ep.combine", kind=Kind.COMMUNICATION)
+def expert_exchange(call: Call) -> Cost:
+    """Of the rows that are sent and that come: a token is sent once to each rank it goes to."""
+    row_bytes = sum(each.bytes // max(1, each.shape[0]) for each in call.tensors("sources"))
+    sent, received = (
+        row_bytes * sum(part for part in literal if isinstance(part, int))
+        if isinstance(literal := call.literal(name), tuple)
+        else 0
+        for name in ("input_split_sizes", "output_split_sizes")
+    )
+    cost = transfer(call.tensors("sources"), call.tensors("targets"))
+    bias_bytes = on_device_bytes((*call.tensors("bias"), *call.tensors("in_rank")))
+    return Cost(cost.bytes_read + bias_bytes, cost.bytes_written) + Cost(
+        network_bytes=max(sent, received)
+    )
+
+
+@rule("deep_ep.layout", kind=Kind.INDEXING)
+def expert_layout(call: Call) -> Cost:
+    """Choices are read; which ranks a token goes to, and counts, are written."""
+    return one_pass(call)

@@ -37,6 +37,7 @@ LIBRARIES = {
         Library("flash_attn_interface", "flash-attn-3", "3.0.0", "FlashAttention-3"),
         Library("apex", "apex", "0.1", "FusedAdam, FusedLayerNorm, FusedRMSNorm"),
         Library("xformers", "xformers", "0.0.35", "memory-efficient attention, SwiGLU"),
+        Library("deep_ep", "deep-ep", "2.1.0", "tokens to experts within a node"),
         Library("deep_gemm", "deep-gemm", "2.1.1", "products in float8"),
         Library(
             "transformer_engine", "transformer-engine", "2.8.0", "linear layers and norms in float8"
