@@ -186,9 +186,11 @@ def expert_exchange(call: Call) -> Cost:
         for name in ("input_split_sizes", "output_split_sizes")
     )
     cost = transfer(call.tensors("sources"), call.tensors("targets"))
-    bias_bytes = on_device_bytes((*call.tensors("bias"), *call.tensors("in_rank")))
-    return Cost(cost.bytes_read + bias_bytes, cost.bytes_written) + Cost(
-        network_bytes=max(sent, received)
+    extra_bytes = on_device_bytes((*call.tensors("bias"), *call.tensors("in_rank")))
+    return Cost(
+        bytes_read=cost.bytes_read + extra_bytes,
+        bytes_written=cost.bytes_written,
+        network_bytes=max(sent, received),
     )
 
 

@@ -70,6 +70,10 @@ def test_a_token_goes_once_to_a_rank_even_for_two_experts_there() -> None:
     row_bytes = 2 * WIDTH + 2 * (8 + 4)
     assert costs["dispatch"].network_bytes == 4 * row_bytes
     assert costs["combine"].network_bytes == 4 * (2 * WIDTH + 2 * 4)
+    # Read and written: 4 rows, and of 4 tokens whether they go to each of 8 ranks.
+    assert costs["dispatch"].bytes_read == 4 * row_bytes + 4 * RANKS
+    assert costs["dispatch"].bytes_written == costs["combine"].bytes_read + 4 * 2 * 8
+    assert costs["dispatch"].flops == costs["combine"].flops == 0
 
 
 def test_balanced_tokens_reach_a_rank_by_expectation() -> None:
