@@ -172,3 +172,10 @@ def test_a_halved_rate_gives_attention_twice_the_share() -> None:
     assert shares_of(Fused.FLASH, "float16", ada) == Shares(1.0, 1.0)
     assert shares_of(Fused.EFFICIENT, "float16", ada) == Shares(0.73, 0.63)
     assert shares_of(Fused.FLASH, "float16", chip("RTX-A6000")) == AMPERE
+
+
+# Profiles of ViT-base and BERT-small on an H100, PyTorch 2.6: AMD-AGI/TraceLens
+@pytest.mark.parametrize(("heads", "tokens", "published_s"), [(48, 197, 10.2e-6), (8, 141, 9.1e-6)])
+def test_few_tokens_wait_for_the_first_block(heads: int, tokens: int, published_s: float) -> None:
+    one = attention("flash", tokens, heads=heads, head=64)
+    assert kernel_of(one, H100).seconds == pytest.approx(published_s, rel=0.1)

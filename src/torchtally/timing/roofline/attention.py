@@ -37,6 +37,11 @@ EFFICIENT_BLOCK = 64
 """Queries and keys of one block of memory-efficient attention, where all of a head's results stay
 in registers (kernel_forward.h and kernel_backward.h, 64 x 64)."""
 
+FIRST_BLOCK_S = 3e-6
+"""Besides, what a fused kernel takes for its first block, where nothing hides loads, products and
+sums behind each other: a fit to 9.1 and 10.2 us for 141 and 197 tokens on an H100 (profiles of BERT
+and ViT in AMD-AGI/TraceLens), where small products take 2.8 to 4.7 us."""
+
 HEAD_DIMS = (32, 64, 96, 128, 160, 192, 256)
 """What flash kernels are compiled for; a head between two runs as the larger one."""
 
@@ -153,7 +158,7 @@ def fused_kernel(
     return bound_kernel(
         compute_s=fused_s(shapes, dtype, kernel, chip),
         memory_s=moved_bytes / bandwidth_bytes_per_s(chip),
-        overhead_s=KERNEL_S * launches,
+        overhead_s=KERNEL_S * launches + FIRST_BLOCK_S,
     )
 
 
