@@ -98,3 +98,17 @@ def test_a_binary_cross_entropy_is_five_kernels() -> None:
     one = call("aten.binary_cross_entropy_with_logits", inputs, (), reduction=1)
     expected_s = 11 * 4e6 / 1e12 + 5 * KERNEL_S
     assert kernel_of(one, toy()).seconds == pytest.approx(expected_s, rel=1e-3)
+
+
+def test_a_batch_norm_by_running_statistics_streams() -> None:
+    """It reads and writes its input once, as a copy does."""
+    inputs = (given("input", 64, 64, 56, 56, dtype="float16"),)
+    ada = chip("RTX-4090")
+
+    def seconds(*, training: bool) -> float:
+        norm = call("aten.cudnn_batch_norm", inputs, (64, 64, 56, 56), training=training)
+        return kernel_of(norm, ada).seconds
+
+    copy_s = kernel_of(call("aten.clone", inputs, (64, 64, 56, 56)), ada).seconds
+    assert seconds(training=False) == pytest.approx(copy_s, rel=0.05)
+    assert seconds(training=True) > 1.5 * copy_s

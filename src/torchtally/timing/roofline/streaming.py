@@ -102,7 +102,8 @@ def streaming_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
 def memory_s(call: Call, kind: Kind, traffic: int, chip: Chip) -> float:
     if is_by_rows(call):
         return rows_s(call, traffic, chip)
-    is_norm = kind is Kind.NORMALIZATION
+    # By running statistics a batch norm is a pass over its elements, which waits for no sum.
+    is_norm = kind is Kind.NORMALIZATION and not is_inference(call)
     bandwidth = normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip)
     return traffic / bandwidth + places_s(call, kind, chip)
 
