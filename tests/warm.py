@@ -68,6 +68,11 @@ def commands() -> Path:
     return folder
 
 
+def warm_children() -> str:
+    """What a program begins with, so that the Pythons that it starts are warm, too."""
+    return f"import sys; sys.executable = {str(commands() / 'python')!r}\n"
+
+
 def cold(program: str, *arguments: str) -> list[str]:
     """The same by an interpreter that has loaded nothing."""
     return [sys.executable, "-c", program, *arguments]

@@ -11,6 +11,7 @@ and, at its end, a line with its status.
 """
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -25,6 +26,8 @@ import torchtally
 
 COLD = {"sweep", "bench"}
 """Rooms of commands that few of these tests run."""
+LARGEST = 64
+"""Descriptors have smaller numbers, as the client says, too."""
 
 for _module in ("torch.optim", "torch.utils.checkpoint", "torch.utils.data"):
     importlib.import_module(_module)
@@ -38,8 +41,8 @@ gc.freeze()
 
 
 def request(connection):
-    """(what the client asks for, its three standard streams)."""
-    text, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+    """(what the client asks for, its descriptors: standard streams, and what it inherited)."""
+    text, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, LARGEST)
     while not text.endswith(b"\n"):
         text += connection.recv(1 << 20)
     return json.loads(text), descriptors
@@ -81,7 +84,11 @@ def program(listener):
                 os.close(number)
             watch(connection, pid)
         connection.close()
-        for number, stream in enumerate(streams):
+        # Out of the way first: one's number may be where another one belongs.
+        streams = [(stream, fcntl.fcntl(stream, fcntl.F_DUPFD, LARGEST)) for stream in streams]
+        for stream, _ in streams:
+            os.close(stream)
+        for number, (_, stream) in zip(asked["descriptors"], streams, strict=True):
             os.dup2(stream, number)
             os.close(stream)
         os.chdir(asked["cwd"])
