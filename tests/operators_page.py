@@ -18,7 +18,7 @@ def operators_table() -> str:
     from torchtally.memory.workspace.scratch import RULES as SCRATCH
     from torchtally.timing.roofline.launches import SEVERAL
     from torchtally.virtual.autocast import CASTS, REFUSED
-    from torchtally.virtual.distributed import collectives, symmetric
+    from torchtally.virtual.distributed import collectives, expert_exchange, symmetric
     from torchtally.virtual.kernels import KERNELS
     from torchtally.virtual.shapes import SHAPES
     from torchtally.virtual.special import SPECIAL
@@ -27,6 +27,7 @@ def operators_table() -> str:
     import_module("torchtally.virtual.session")  # all that fill these tables
     collectives.register()  # which a run does with its first process group
     symmetric.register()
+    expert_exchange.register()
     columns = [
         {plain(name): rule.kind.value for name, rule in RULES.items()},
         marked(SCRATCH),
