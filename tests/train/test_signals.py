@@ -150,7 +150,7 @@ PLACES = {
 """Where the signal comes, and the step that is saved then."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("place", PLACES)
 def test_stopped_it_saves_and_can_go_on(
     place: str, number: int, tmp_path: Path, whole: list[tuple[int, float]]
@@ -178,6 +178,8 @@ def test_a_second_signal_ends_it_at_once(place: str, tmp_path: Path) -> None:
     with started(config, place) as (process, _):
         send(process, signal.SIGTERM)
         time.sleep(0.3)
+        send(process, signal.SIGTERM)  # within a second: the same one
+        time.sleep(SAME_S)
         assert process.exitcode is None
         send(process, signal.SIGINT)
         process.join(TIME_LIMIT_S / 2)  # it is held up for longer than that
@@ -218,10 +220,11 @@ def test_before_the_first_step_there_is_nothing_to_save(number: int, tmp_path: P
 
 def test_what_the_terminal_and_torchrun_both_send_is_one_signal() -> None:
     said: list[str] = []
-    with listen(said.append, is_launched=True) as signals:
+    with listen(said.append) as signals:
         signals.is_training = True
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
         deadline_s = time.monotonic() + TIME_LIMIT_S
         while not said and time.monotonic() < deadline_s:
             time.sleep(0.01)
@@ -233,11 +236,25 @@ def test_what_the_terminal_and_torchrun_both_send_is_one_signal() -> None:
 def test_afterwards_signals_are_what_they_were() -> None:
     before = {
         signum: signal.getsignal(signum)
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     }
     with listen(lambda text: None):
         assert all(signal.getsignal(signum) != handler for signum, handler in before.items())
     assert {getsignal: signal.getsignal(getsignal) for getsignal in before} == before
+
+
+def test_under_nohup_a_hang_up_stays_ignored() -> None:
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with listen(lambda text: None) as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            deadline_s = time.monotonic() + TIME_LIMIT_S
+            while not signals.take_save_request() and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+            assert signals.stop == 0
+    finally:
+        signal.signal(signal.SIGHUP, former)
 
 
 def test_a_request_to_save_is_taken_once() -> None:

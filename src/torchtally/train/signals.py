@@ -1,7 +1,8 @@
 """Signals that ask a training to stop or to save.
 
-    SIGTERM, SIGINT   save and exit with 143 or 130; a second one ends the process immediately
-    SIGUSR1           save and continue
+    SIGTERM, SIGINT, SIGHUP   save and exit with 143, 130 or 129; a second one, a second or more
+                              later, ends the process immediately
+    SIGUSR1                   save and continue
 
 A thread reads signal numbers from signal.set_wakeup_fd, which CPython's C-level handler writes
 immediately. Python-level handlers run only once the main thread returns from its current C call,
@@ -20,10 +21,10 @@ from dataclasses import dataclass, field
 EXIT_CODE = 128
 """Plus the signal number: the exit code after a signal, by the shells' convention."""
 SAME_S = 1.0
-"""Under SLURM a rank receives a stop twice, from SLURM and from torchrun: within this time they
-count as one."""
+"""Signals within this time count as one: a terminal that closes sends SIGHUP and SIGTERM, SLURM and
+torchrun each send a rank its own, and Ctrl-C is often pressed twice."""
 
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SAVING = signal.SIGUSR1
 _END = b"\0"
 
@@ -33,8 +34,6 @@ class Signals:
     """Pending requests. Written by a thread, read by the training."""
 
     say: Callable[[str], None]
-    is_launched: bool = False
-    """Whether torchrun started this process."""
     is_training: bool = False
     """Before the first step nothing can be saved, and the first signal ends the process."""
     stop: int = 0
@@ -58,8 +57,10 @@ class Signals:
             self._end_at_once(number, f"{name}: nothing to save yet")
         elif not self.stop:
             self.stop, self._stopped_s = number, now_s
-            self.say(f"{name}: saving after this step; a second signal ends the run immediately")
-        elif not (self.is_launched and now_s - self._stopped_s < SAME_S):
+            self.say(
+                f"{name}: saving after this step; another signal after {SAME_S:g} s ends it at once"
+            )
+        elif now_s - self._stopped_s >= SAME_S:
             self._end_at_once(number, f"{name} again: ended without saving")
 
     def _end_at_once(self, number: int, text: str) -> None:
@@ -68,18 +69,22 @@ class Signals:
 
 
 @contextmanager
-def listen(say: Callable[[str], None], *, is_launched: bool = False) -> Iterator[Signals]:
+def listen(say: Callable[[str], None]) -> Iterator[Signals]:
     """Handle signals within the block; restore the previous handlers afterwards.
 
-    Main thread only. `say` prints a message, and is called from another thread.
+    A SIGHUP that is ignored, as under nohup, stays ignored. Main thread only. `say` prints a
+    message, and is called from another thread.
     """
-    signals = Signals(say, is_launched)
+    signals = Signals(say)
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     thread = threading.Thread(target=_listen, args=(reading, signals), daemon=True)
     thread.start()
     former_fd = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
-    former = {signum: signal.signal(signum, _ignore) for signum in (*_STOPPING, _SAVING)}
+    handled = {*_STOPPING, _SAVING}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        handled.remove(signal.SIGHUP)
+    former = {signum: signal.signal(signum, _ignore) for signum in sorted(handled)}
     try:
         yield signals
     finally:

@@ -128,10 +128,18 @@ def test_a_file_less(own: Path, file: str) -> None:
     assert refused(own).startswith(f"{own / file}: cannot be read: No such file")
 
 
-@pytest.mark.parametrize("name", ["other.safetensors", ".hidden", "folder"])
-def test_a_file_more(own: Path, name: str) -> None:
-    (own / name).mkdir() if name == "folder" else (own / name).write_bytes(b"")
-    assert refused(own) == f"{own / name}: is not listed in the checkpoint's manifest."
+def test_files_of_others_are_ignored(own: Path) -> None:
+    """What a desktop, a backup or a network file system leaves in a folder."""
+    for name in (".DS_Store", "._model.safetensors", ".nfs0000000000000001", "notes.txt"):
+        (own / name).write_bytes(b"another's")
+    (own / "folder" / "inner").mkdir(parents=True)
+    (own / "folder" / "inner" / "file").write_bytes(b"another's")
+    (own / "link").symlink_to(own.parent.parent)
+    run = own.parent.parent
+    assert taken(run) == (2, [])
+    Checkpoints(run).prune(keep_last=0, keep_every=None)
+    assert names(run) == []
+    assert run.exists()
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(FILES, 2)))

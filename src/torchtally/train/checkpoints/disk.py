@@ -77,9 +77,12 @@ class Directory(Closing):
         """The size of a regular file. Raises CheckpointError for anything else."""
         path = self.path / name
         with explain_os_errors(path, "read"):
-            status = os.stat(name, dir_fd=self._handle, follow_symlinks=False)
+            status = self._status(name)
         _check_plain(path, status)
         return status.st_size
+
+    def _status(self, name: str) -> os.stat_result:
+        return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
 
     def write(self, name: str, parts: Iterable[Bytes], size_bytes: int) -> None:
         """Write a new file; durable when this returns. `size_bytes` is for the error message."""
@@ -122,13 +125,22 @@ class Directory(Closing):
             sync_handle(self._handle)
 
     def remove(self, name: str) -> None:
-        """Remove a directory of regular files and its contents."""
+        """Remove a directory and its contents; links in it are removed, not followed."""
         with self.inner(name) as inner:
             for key in inner.names():
                 with explain_os_errors(inner.path / key, "removed"):
-                    os.unlink(key, dir_fd=inner._handle)
+                    if stat.S_ISDIR(inner._status(key).st_mode):
+                        inner.remove(key)
+                    else:
+                        os.unlink(key, dir_fd=inner._handle)
         with explain_os_errors(self.path / name, "removed"):
-            os.rmdir(name, dir_fd=self._handle)
+            try:
+                os.rmdir(name, dir_fd=self._handle)
+            except OSError as error:
+                # NFS keeps .nfs... for a file that is still open somewhere: the next start removes
+                # it.
+                if error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
+                    raise
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[int]:
