@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchtally.runs.function import run
     from torchtally.timing.targets import roofline
     from torchtally.trace import Trace
+    from torchtally.train.durable import durable
     from torchtally.views import by
     from torchtally.virtual.extensions.declared import declare_cost
     from torchtally.virtual.session import virtual_gpu
@@ -38,6 +39,7 @@ _HOMES = {
     "by": "views",
     "declare_cost": "virtual.extensions.declared",
     "chip": "chips",
+    "durable": "train.durable",
     "known_chips": "chips",
     "roofline": "timing.targets",
     "run": "runs.function",
@@ -53,6 +55,7 @@ __all__ = [
     "by",
     "chip",
     "declare_cost",
+    "durable",
     "known_chips",
     "roofline",
     "run",

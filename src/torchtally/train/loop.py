@@ -18,6 +18,7 @@ from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.randomness import seed_all
 from torchtally.train.checkpoints.resume import ResumePoint
 from torchtally.train.checkpoints.saver import Saver
+from torchtally.train.checkpoints.state import TrainerContents
 from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.evaluation import Rows
@@ -90,7 +91,8 @@ def train(
     saver = None
     if checkpoints is not None:
         saved_step = None if resumed is None else resumed.step
-        saver = Saver(trainer, checkpoints, trainer.config.checkpoint, saved_step=saved_step)
+        contents = TrainerContents(trainer)
+        saver = Saver(contents, checkpoints, trainer.config.checkpoint, saved_step=saved_step)
     run = _Run(trainer, log, observer, saver, signals or Signals(observer.on_note), mfu_of, clock)
     return run.all_steps(resumed)
 
@@ -170,21 +172,15 @@ class _Run:
 
     def _gather_requests(self, step: int) -> tuple[int, bool]:
         """(the signal to stop for, whether to save now): the same on all ranks."""
-        signals, saver = self.signals, self.saver
-        is_due = saver is not None and saver.is_due(step)
-        has_failed = saver is not None and saver.has_failed
-        stop, saves, fails = self.trainer.ranks.max(
-            signals.stop, signals.take_save_request() or is_due, has_failed
-        )
-        if saver is not None and fails:
-            saver.wait()
-        return stop, bool(saves)
+        if self.saver is None:
+            return self.trainer.ranks.max(self.signals.stop)[0], False
+        return self.saver.requests(step, self.signals)
 
     def _save(self, step: int, *, is_evaluated: bool) -> None:
         if self.saver is None:
             return
         before_s = self.clock()
-        self.saver.save(ResumePoint(step, self.skipped, is_evaluated))
+        self.saver.save(step, ResumePoint(step, self.skipped, is_evaluated).loop_state())
         self.began_s += self.clock() - before_s
 
     def _end(self) -> None:

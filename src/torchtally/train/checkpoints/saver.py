@@ -4,42 +4,63 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
 
 from torchtally.errors import CheckpointError, TallyError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import FORMAT_VERSION, Manifest
-from torchtally.train.checkpoints.resume import ResumePoint
 from torchtally.train.checkpoints.snapshot import Snapshot
-from torchtally.train.checkpoints.state import state_of, tensors_of
 from torchtally.train.checkpoints.storage import write
 from torchtally.train.config import CheckpointConfig
-from torchtally.train.logs.log import as_json, versions
+from torchtally.train.logs.log import versions
 from torchtally.train.optimizers.clipping import global_norm
-from torchtally.train.trainer import Trainer
+from torchtally.train.ranks import Ranks
+from torchtally.train.signals import Signals
 
 LOWEST_PRIORITY = 19
 """nice(2): the writer gets the CPU time that training leaves."""
 
 
+@runtime_checkable
+class Contents(Protocol):
+    """What is saved."""
+
+    @property
+    def ranks(self) -> Ranks: ...
+
+    def parameters(self) -> Iterable[Tensor]:
+        """Weights, which must be finite."""
+        ...
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """All tensors of this rank, not copied."""
+        ...
+
+    def described(self) -> Mapping[str, Any]:
+        """The manifest's config, state and fingerprints: plain JSON data."""
+        ...
+
+
 class Saver:
-    """Saves a trainer's state, one checkpoint at a time.
+    """Saves the state of a training, one checkpoint at a time.
 
     Background failures are raised by the next `save` or `wait`, on every rank.
     """
 
     def __init__(
         self,
-        trainer: Trainer,
+        contents: Contents,
         checkpoints: Checkpoints,
         config: CheckpointConfig,
         *,
         saved_step: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._trainer, self._checkpoints, self._config = trainer, checkpoints, config
+        self._contents, self._checkpoints, self._config = contents, checkpoints, config
         self._snapshot = Snapshot()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -60,36 +81,48 @@ class Saver:
             minutes is not None and self._clock() - self._saved_s >= 60 * minutes
         )
 
-    def save(self, at: ResumePoint) -> None:
-        """Save the present state, to be resumed as `at` says.
+    def requests(self, step: int, signals: Signals) -> tuple[int, bool]:
+        """(the signal to stop for, whether to save now): the same on all ranks.
+
+        Raises the error of a failed save.
+        """
+        stop, saves, fails = self._contents.ranks.max(
+            signals.stop, signals.take_save_request() or self.is_due(step), self.has_failed
+        )
+        if fails:
+            self.wait()
+        return stop, bool(saves)
+
+    def save(self, step: int, loop: Mapping[str, Any]) -> None:
+        """Save the present state, and that of the loop around it.
 
         Waits for the previous save, then returns once the copy is taken (without
         `in_background`, once it is written). Raises CheckpointError for NaN or inf weights, which
         would push out the last good checkpoint.
         """
         self.wait()
-        step, trainer = at.step, self._trainer
         if step == self.saved_step:
             return
         self._check_finite(step)
-        tensors = tensors_of(trainer)
+        tensors = self._contents.tensors()
         self._snapshot.take(tensors)
-        described = Manifest(
+        described = dict(self._contents.described())
+        described["state"] = {**described["state"], "loop": loop}
+        manifest = Manifest(
             format_version=FORMAT_VERSION,
             step=step,
-            ranks=trainer.ranks.size,
+            ranks=self._contents.ranks.size,
             versions=versions(),
-            config=as_json(trainer.config.document()),
-            state={**state_of(trainer), "loop": at.loop_state()},
             unix_s=0.0,
             files={},
             tensors={},
+            **described,
         )
         self.saved_step, self._saved_s = step, self._clock()
 
         def run() -> None:
             try:
-                self._write(tensors, described)
+                self._write(tensors, manifest)
             except BaseException as error:
                 self._error = error
 
@@ -125,8 +158,8 @@ class Saver:
         except (TallyError, OSError) as failure:
             error.add_note(f"The checkpoint being written failed as well: {failure}")
 
-    def _write(self, tensors: dict[str, Any], described: Manifest) -> Path | None:
-        ranks = self._trainer.ranks
+    def _write(self, tensors: Mapping[str, Tensor], described: Manifest) -> Path | None:
+        ranks = self._contents.ranks
         path = write(
             tensors, self._snapshot.copies(), self._checkpoints, described, ranks.saving_group
         )
@@ -135,11 +168,11 @@ class Saver:
         return path
 
     def _check_finite(self, step: int) -> None:
-        norm = global_norm(parameter.detach() for parameter in self._trainer.model.parameters())
+        norm = global_norm(parameter.detach() for parameter in self._contents.parameters())
         if not bool(norm.isfinite()):
             raise CheckpointError(
                 f"Step {step}: weights are NaN or inf, so they are not saved. The last checkpoint "
-                "is whole: resume from it with a lower learning rate (--allow-changes)."
+                "is whole: resume from it with a lower learning rate."
             )
 
 

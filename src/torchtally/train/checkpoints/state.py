@@ -19,10 +19,33 @@ from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import Manifest, as_plain_json
 from torchtally.train.checkpoints.randomness import random_states, set_random_states
 from torchtally.train.checkpoints.storage import read, torch_dtype
-from torchtally.train.optimizers.build import load_state
+from torchtally.train.logs.log import as_json
+from torchtally.train.optimizers.build import OF_THE_IMPLEMENTATION, load_state
 from torchtally.train.trainer import Trainer
 
 MODEL, OPTIMIZER, RANDOM = "model/", "optimizer/", "random/"
+
+
+class TrainerContents:
+    """What a checkpoint has of a trainer."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self.ranks = trainer.ranks
+
+    def parameters(self) -> Iterator[Tensor]:
+        return self._trainer.model.parameters()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return tensors_of(self._trainer)
+
+    def described(self) -> dict[str, Any]:
+        trainer = self._trainer
+        return {
+            "config": as_json(trainer.config.document()),
+            "state": state_of(trainer),
+            "fingerprints": as_json(trainer.task.fingerprints),
+        }
 
 
 def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
@@ -35,7 +58,7 @@ def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
             for key, value in trainer.optimizer.state.get(parameter, {}).items()
             if value is not None  # torch.optim.SGD has None before its first step
         },
-        **{_random(trainer.ranks.rank) + name: state for name, state in random_states().items()},
+        **random_tensors(trainer.ranks.rank),
     }
 
 
@@ -60,21 +83,35 @@ def restore(trainer: Trainer, checkpoints: Checkpoints, manifest: Manifest) -> b
     model = _model(trainer)
     _check_names(model, manifest)
     kept = _optimizer_targets(trainer.optimizer, manifest)
-    prefix = _random(trainer.ranks.rank)
-    random = {
-        name: torch.empty(saved_tensor.shape, dtype=torch_dtype(saved_tensor))
-        for name, saved_tensor in manifest.tensors.items()
-        if name.startswith(prefix)
-    }
+    random = saved_random(manifest, trainer.ranks.rank)
     ranks = trainer.ranks
     targets = {**model, **kept, **random}
     read(targets, checkpoints, manifest, ranks=ranks.size, group=ranks.group)
     with explain_damaged_state(manifest):
         _set_optimizer(trainer.optimizer, kept, manifest.state["groups"])
         trainer.stepper.load_state_dict(manifest.state["stepper"])
-    if random:
-        set_random_states({name.removeprefix(prefix): state for name, state in random.items()})
+    set_random(random)
     return bool(random)
+
+
+def random_tensors(rank: int) -> dict[str, Tensor]:
+    """The random states of this process, as a rank's tensors."""
+    return {_random(rank) + name: state for name, state in random_states().items()}
+
+
+def saved_random(manifest: Manifest, rank: int) -> dict[str, Tensor]:
+    """Tensors to read a rank's random states into; empty if that rank did not exist."""
+    return {
+        name: torch.empty(saved_tensor.shape, dtype=torch_dtype(saved_tensor))
+        for name, saved_tensor in manifest.tensors.items()
+        if name.startswith(_random(rank))
+    }
+
+
+def set_random(tensors: Mapping[str, Tensor]) -> None:
+    """Restore random states that were read, if there are any."""
+    if tensors:
+        set_random_states({name.split("/", 2)[2]: state for name, state in tensors.items()})
 
 
 @contextmanager
@@ -158,13 +195,31 @@ def _set_optimizer(
         state.setdefault(indices[name], {})[key] = value
     groups = [
         {
-            **{key: _like(value, here.get(key)) for key, value in there.items()},
+            # Hyperparameters are the config's, which may have changed; other keys are state.
+            **{
+                key: here[key] if key in optimizer.defaults else _like(value, here.get(key))
+                for key, value in there.items()
+            },
             "params": [indices[name] for name in here["param_names"]],
             "param_names": list(here["param_names"]),
         }
         for here, there in zip(own, saved, strict=True)
     ]
     load_state(optimizer, {"state": state, "param_groups": groups})
+
+
+def hyperparameter_changes(trainer: Trainer, manifest: Manifest) -> Iterator[str]:
+    """Hyperparameters of the optimizer that differ from the saved ones, group by group.
+
+    Learning rates are left out: the schedule sets them in every step.
+    """
+    optimizer = trainer.optimizer
+    for here, there in zip(optimizer.param_groups, manifest.state["groups"], strict=True):
+        for key in optimizer.defaults:
+            if key in here and key in there and key not in ("lr", *OF_THE_IMPLEMENTATION):
+                now, was = here[key], _like(there[key], here[key])
+                if now != was:
+                    yield f"{key} {now} (saved: {was})"
 
 
 def _like(saved: Any, here: Any) -> Any:

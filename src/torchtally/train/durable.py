@@ -1,0 +1,440 @@
+"""Checkpoints for a training loop of one's own: kills, signals, full disks and damaged files are
+survived as by `tally train`, and a resumed run equals one that was never interrupted, bit for bit.
+
+    with torchtally.durable("out", model=model, optimizer=optimizer) as run:
+        for step in run.steps(1000):
+            ...                                  # the loop's own code, unchanged
+
+Started again, the same script continues after the newest whole checkpoint. Saved are the states of
+the objects given, the random states of Python, NumPy, torch and the GPUs, and what the script puts
+into `run`, a dict of its own:
+
+    batch = run.get("batch") or next_batch()     # drawn ahead before the last checkpoint
+    run["best_loss"] = min(loss, run.get("best_loss", inf))
+
+Under torchrun every rank makes the same calls. The model and the optimizer are saved once, or
+shard by shard (FSDP2); all else, and `run`, is each rank's own.
+"""
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, nullcontext
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchtally.errors import CheckpointError, UsageError
+from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.manifest import Manifest, as_plain_json
+from torchtally.train.checkpoints.packing import pack, unpack
+from torchtally.train.checkpoints.resume import check_versions, differences, newest_whole
+from torchtally.train.checkpoints.saver import Saver
+from torchtally.train.checkpoints.state import (
+    explain_damaged_state,
+    random_tensors,
+    saved_random,
+    set_random,
+)
+from torchtally.train.checkpoints.storage import read, torch_dtype
+from torchtally.train.config import CheckpointConfig
+from torchtally.train.logs.log import as_json
+from torchtally.train.ranks import ALONE, Ranks
+from torchtally.train.signals import EXIT_CODE, Signals, listen
+
+PREFIXES = ("module.", "_orig_mod.")
+"""Of names in models wrapped by DDP and torch.compile: a checkpoint has the plain model's."""
+VALUES = "values"
+"""What the script keeps in the run."""
+FOR_ALL = (nn.Module, Optimizer)
+"""Objects whose state all ranks share."""
+
+
+def durable(
+    folder: Path | str,
+    *,
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    scheduler: Any = None,
+    scaler: Any = None,
+    data: Any = None,
+    objects: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    allow_changes: bool = False,
+    every: int | None = None,
+    every_minutes: float | None = 10.0,
+    keep_last: int = 2,
+    keep_every: int | None = None,
+    in_background: bool = True,
+) -> "Durable":
+    """A run in this folder, for a `with` block; see the module's text.
+
+    `scheduler`, `scaler`, `data` (what gives batches) and all in `objects` have `state_dict` and
+    `load_state_dict`, or are random generators of torch, NumPy or Python. A `config` that differs
+    from the saved one is refused, and so are hyperparameters of the optimizer, unless changes are
+    allowed: then the script's apply. `every` counts steps; see `CheckpointConfig`.
+    """
+    named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler,
+             "data": data, **(objects or {})}  # fmt: skip
+    when = CheckpointConfig(
+        every=every, every_minutes=every_minutes, keep_last=keep_last, keep_every=keep_every,
+        in_background=in_background,
+    )  # fmt: skip
+    given = {name: value for name, value in named.items() if value is not None}
+    return Durable(Path(folder), given, dict(config or {}), when, allow_changes=allow_changes)
+
+
+class Durable(MutableMapping[str, Any]):
+    """A run: its steps, and a dict of the script's own values that is saved with it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        objects: Mapping[str, Any],
+        config: Mapping[str, Any],
+        when: CheckpointConfig,
+        *,
+        allow_changes: bool = False,
+    ) -> None:
+        for name, value in objects.items():
+            _check_object(name, value)
+        self.step = 0
+        """Steps done."""
+        self._checkpoints = Checkpoints(folder)
+        self._objects, self._config, self._when = dict(objects), config, when
+        self._allow_changes = allow_changes
+        self._values: dict[str, Any] = {}
+        self._random: dict[str, Tensor] = {}
+        self._closing = ExitStack()
+
+    def __enter__(self) -> "Durable":
+        """Lock the folder, and load the newest whole checkpoint."""
+        with ExitStack() as stack:
+            ranks = _ranks()
+            self._contents = _Contents(self._objects, self._values, self._config, ranks)
+            stack.enter_context(self._checkpoints.lock() if ranks.is_first else nullcontext())
+            is_main = threading.current_thread() is threading.main_thread()
+            self._signals = (
+                stack.enter_context(listen(_say)) if is_main else Signals(_say, is_training=True)
+            )
+            manifest = newest_whole(self._checkpoints, ranks, self._say)
+            if manifest is not None:
+                self._resume(manifest)
+            ranks.run_on_first(self._checkpoints.clean, "remove unfinished checkpoints")
+            saved_step = None if manifest is None else manifest.step
+            self._saver = stack.enter_context(
+                Saver(self._contents, self._checkpoints, self._when, saved_step=saved_step)
+            )
+            self._closing = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Finish the checkpoint being written, and unlock the folder."""
+        self._closing.__exit__(*error)
+
+    def steps(self, end: int) -> Iterator[int]:
+        """The steps from the first that is not done to `end` - 1; a checkpoint after the last.
+
+        A step is done when the next one is asked for: `break` leaves it undone. After SIGTERM,
+        SIGINT or SIGHUP the step is finished and saved, and SystemExit raised with 128 plus the
+        signal's number.
+        """
+        # What the script drew before its first step, as for a batch that is replaced, is undone.
+        set_random(self._random)
+        self._signals.is_training = True
+        for step in range(self.step, end):
+            yield step
+            self.step = step + 1
+            stop, is_asked = self._saver.requests(self.step, self._signals)
+            if stop or is_asked or self.step == end:
+                self._saver.save(self.step, {})
+            if stop:
+                self._saver.wait()
+                self._contents.ranks.wait()
+                raise SystemExit(EXIT_CODE + stop)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        pack(value, f"{VALUES}/{key}", {})  # now, where the mistake is
+        self._values[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<durable run in {self._checkpoints.path.parent}, {self.step} steps done>"
+
+    def _say(self, text: str) -> None:
+        if self._contents.ranks.is_first:
+            _say(text)
+
+    def _resume(self, manifest: Manifest) -> None:
+        contents = self._contents
+        check_versions(manifest, self._say)
+        with explain_damaged_state(manifest):
+            if "objects" not in manifest.state:
+                raise UsageError(
+                    f"{self._checkpoints.path}: has checkpoints of `tally train`. Give this run a "
+                    "folder of its own."
+                )
+            changes = [*contents.changes(manifest)]
+        text = "\n".join(f"  {key}: saved {was!r}, now {now!r}" for key, was, now in changes)
+        if changes and not self._allow_changes:
+            raise UsageError(
+                f"{self._checkpoints.path}: the checkpoint of step {manifest.step} belongs to "
+                f"another training:\n{text}\nUndo the change, pass allow_changes=True, or give "
+                "this run another folder."
+            )
+        if changes:
+            self._say(f"resuming from step {manifest.step} with changes:\n{text}")
+        self._random = contents.restore(self._checkpoints, manifest)
+        if contents.ranks.size != manifest.ranks:
+            self._say(
+                f"step {manifest.step} was saved by {manifest.ranks} ranks, resuming on "
+                f"{contents.ranks.size}: results agree to rounding, and random numbers differ."
+            )
+        self.step = manifest.step
+        self._say(f"resuming from step {manifest.step}")
+
+
+class _Contents:
+    """The state of objects and values as tensors and plain data, and back."""
+
+    def __init__(
+        self,
+        objects: Mapping[str, Any],
+        values: dict[str, Any],
+        config: Mapping[str, Any],
+        ranks: Ranks,
+    ) -> None:
+        self.ranks = ranks
+        self._objects, self._values = objects, values
+        self._config = as_plain_json(as_json(config))
+        self._plain: Any = None
+        # A scheduler changes the optimizer's later: compared are those that the script gave.
+        self._hyperparameters = as_plain_json(
+            as_json({name: _hyperparameters(one) for name, one in self._optimizers()})
+        )
+
+    def parameters(self) -> Iterator[Tensor]:
+        modules = (value for value in self._objects.values() if isinstance(value, nn.Module))
+        return chain.from_iterable(module.parameters() for module in modules)
+
+    def tensors(self) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = {}
+        shared = {
+            name: pack(_state(value), name, tensors)
+            for name, value in self._objects.items()
+            if isinstance(value, FOR_ALL)
+        }
+        own = {
+            name: pack(_state(value), f"{name}/{self.ranks.rank:05}", tensors)
+            for name, value in [*self._own_objects(), (VALUES, self._values)]
+        }
+        self._plain = {"objects": shared, "ranks": _gather(own, self.ranks)}
+        return tensors | random_tensors(self.ranks.rank)
+
+    def described(self) -> dict[str, Any]:
+        """Of the state that `tensors` has taken."""
+        state = {**self._plain, "hyperparameters": self._hyperparameters}
+        return {"config": self._config, "state": as_plain_json(state)}
+
+    def changes(self, manifest: Manifest) -> Iterator[tuple[str, Any, Any]]:
+        """(key, saved, here) of the config and the hyperparameters that the script gave."""
+        yield from differences(manifest.config, self._config, "config.")
+        for name, groups in self._hyperparameters.items():
+            saved = manifest.state["hyperparameters"].get(name, [])
+            yield from differences(_by_number(saved), _by_number(groups), f"{name}.")
+
+    def restore(self, checkpoints: Checkpoints, manifest: Manifest) -> dict[str, Tensor]:
+        """Load everything; the random states are returned, to be restored by the first step."""
+        with explain_damaged_state(manifest):
+            shared, per_rank = manifest.state["objects"], manifest.state["ranks"]
+            own = per_rank[self.ranks.rank if self.ranks.rank < len(per_rank) else 0]
+            _check_objects({*shared, *own} - {VALUES}, {*self._objects}, manifest)
+        random_targets = saved_random(manifest, self.ranks.rank)
+        live = {
+            name: tensor
+            for key, value in self._objects.items()
+            if isinstance(value, nn.Module)
+            for name, tensor in _module_tensors(key, value).items()
+        }
+        targets = {**live, **random_targets}
+        for name in {*_names(shared), *_names(own)} - {*live}:
+            targets[name] = self._target(name, manifest)
+        _check_live(live, {*_names(shared)}, manifest)
+        read(targets, checkpoints, manifest, ranks=self.ranks.size, group=self.ranks.group)
+        with explain_damaged_state(manifest):
+            for name, value in self._objects.items():
+                plain = shared[name] if isinstance(value, FOR_ALL) else own[name]
+                self._load(name, value, unpack(plain, targets), manifest)
+            self._values.update(unpack(own[VALUES], targets))
+        return random_targets
+
+    def _load(self, name: str, value: Any, state: Any, manifest: Manifest) -> None:
+        if isinstance(value, nn.Module):  # its tensors are in place
+            extra = {key: item for key, item in state.items() if not isinstance(item, Tensor)}
+            if extra:
+                value.load_state_dict({**value.state_dict(), **extra})
+        elif isinstance(value, torch.Generator):
+            value.set_state(state)
+        elif isinstance(value, np.random.Generator):
+            value.bit_generator.state = state
+        elif isinstance(value, random.Random):
+            value.setstate(state)
+        else:
+            before = _hyperparameters(value) if isinstance(value, Optimizer) else []
+            value.load_state_dict(state)
+            saved = manifest.state["hyperparameters"].get(name, [])
+            for group, given, was in zip(getattr(value, "param_groups", []), before, saved,
+                                         strict=False):  # fmt: skip
+                # Changed ones are the script's: load_state_dict has replaced them by the saved.
+                changed = differences(was, as_plain_json(as_json(given)))
+                group.update({key: given[key] for key, _, _ in changed if key in given})
+
+    def _target(self, name: str, manifest: Manifest) -> Tensor:
+        """A buffer for a saved tensor that is not a model's."""
+        if name not in manifest.tensors:
+            raise CheckpointError(f"The checkpoint of step {manifest.step} lacks {name}.")
+        saved = manifest.tensors[name]
+        parameter = self._parameter_of(name)
+        if parameter is not None and tuple(parameter.shape) == saved.shape:
+            # A DTensor parameter gives a DTensor, of this rank's shard.
+            return torch.empty_like(parameter, dtype=torch_dtype(saved), requires_grad=False)
+        return torch.empty(saved.shape, dtype=torch_dtype(saved))
+
+    def _parameter_of(self, name: str) -> Tensor | None:
+        """The parameter that a tensor of an optimizer's state belongs to: NAME/state/3/KEY."""
+        key, *path = name.split("/")
+        optimizer = self._objects.get(key)
+        if not (isinstance(optimizer, Optimizer) and path[:1] == ["state"] and path[1].isdigit()):
+            return None
+        every = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+        return every[int(path[1])] if int(path[1]) < len(every) else None
+
+    def _optimizers(self) -> Iterator[tuple[str, Optimizer]]:
+        return ((n, value) for n, value in self._objects.items() if isinstance(value, Optimizer))
+
+    def _own_objects(self) -> Iterator[tuple[str, Any]]:
+        return ((n, value) for n, value in self._objects.items() if not isinstance(value, FOR_ALL))
+
+
+def _check_object(name: str, value: Any) -> None:
+    if not name.isidentifier() or name in (VALUES, "random"):
+        raise UsageError(f"objects: {name!r} cannot be the name of an object.")
+    has_state = all(
+        callable(getattr(value, key, None)) for key in ("state_dict", "load_state_dict")
+    )
+    generators = (torch.Generator, np.random.Generator, random.Random)
+    if not has_state and not isinstance(value, generators):
+        raise UsageError(
+            f"{name}: a {type(value).__name__} has no state_dict and load_state_dict, so its state "
+            "is unknown. A DataLoader has neither: take torchdata's StatefulDataLoader, or draw "
+            "each batch as a function of the step."
+        )
+
+
+def _state(value: Any) -> Any:
+    if isinstance(value, nn.Module):
+        return {_plain_name(key): item for key, item in value.state_dict().items()}
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, random.Random):
+        return value.getstate()
+    return value if isinstance(value, dict) else value.state_dict()
+
+
+def _plain_name(key: str) -> str:
+    while prefix := next((prefix for prefix in PREFIXES if key.startswith(prefix)), ""):
+        key = key.removeprefix(prefix)
+    return key
+
+
+def _module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
+    items = _state(module).items()
+    return {f"{name}/{key}": item.detach() for key, item in items if isinstance(item, Tensor)}
+
+
+def _hyperparameters(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Of each parameter group."""
+    return [
+        {
+            key: value.item() if isinstance(value, Tensor) else value
+            for key, value in group.items()
+            if key not in ("params", "param_names")
+        }
+        for group in optimizer.param_groups
+    ]
+
+
+def _by_number(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"param_groups[{at}]": group for at, group in enumerate(groups)}
+
+
+def _names(plain: Any) -> Iterator[str]:
+    """The names of the tensors in packed data."""
+    if isinstance(plain, dict) and "tensor" in plain:
+        yield plain["tensor"]
+    elif isinstance(plain, dict | list):
+        for item in plain.values() if isinstance(plain, dict) else plain:
+            yield from _names(item)
+
+
+def _check_objects(saved: set[str], here: set[str], manifest: Manifest) -> None:
+    for name in sorted(saved ^ here):
+        lacks, has = ("script", "checkpoint") if name in saved else ("checkpoint", "script")
+        raise UsageError(
+            f"{name}: the {lacks} lacks this object, which the {has} has (step {manifest.step}). "
+            "Resume with the objects that were saved."
+        )
+
+
+def _check_live(live: Mapping[str, Tensor], saved: set[str], manifest: Manifest) -> None:
+    """Refuse what only the checkpoint has of a model; `read` refuses what it lacks."""
+    for name in sorted(saved - live.keys()):
+        if f"{name.partition('/')[0]}/" in {f"{key.partition('/')[0]}/" for key in live}:
+            raise CheckpointError(
+                f"The checkpoint of step {manifest.step} has a tensor {name!r} that this model "
+                "lacks. Resume with the model that was saved."
+            )
+
+
+def _gather(plain: Any, ranks: Ranks) -> list[Any]:
+    """Every rank's plain data, in rank order."""
+    if ranks.size == 1:
+        return [plain]
+    texts: list[bytes] = [b""] * ranks.size
+    dist.all_gather_object(texts, msgspec.json.encode(plain), group=ranks.group)
+    return [msgspec.json.decode(text) for text in texts]
+
+
+def _ranks() -> Ranks:
+    """The ranks of the script's own process group."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return ALONE
+    group, saving_group = (dist.new_group(backend="gloo") for _ in range(2))
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    return Ranks(dist.get_rank(), dist.get_world_size(), local_rank, group, saving_group)
+
+
+def _say(text: str) -> None:
+    print(f"torchtally: {text}", file=sys.stderr, flush=True)

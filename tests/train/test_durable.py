@@ -1,0 +1,337 @@
+"""Loops of others that were killed and started again end as those that were not: bit for bit."""
+
+import math
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import torchtally
+from tests.train.forked import forked
+from tests.train.loops import GPT, nano
+from tests.train.ranks.processes import RankDied, on_ranks
+from tests.train.test_what_was_trained import train
+from tests.train.training import language
+from torchtally.errors import CheckpointError, UsageError
+from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.train.checkpoints.packing import pack, unpack
+from torchtally.train.durable import Durable
+
+STEPS = 12
+RANDOM_KILLS = int(os.environ.get("TALLY_KILLS", "4"))
+TIME_LIMIT_S = 60.0
+
+
+def at_step(step: int, number: int) -> Any:
+    return lambda done, loss: os.kill(os.getpid(), number) if done == step else None
+
+
+def nano_alone(folder: Path, step: int = -1, number: int = 0) -> None:
+    """The process of a loop, which signals itself within a step."""
+    torch.set_num_threads(1)
+    nano(folder, STEPS, on_step=at_step(step, number))
+
+
+def exit_code(*args: Any, after_s: float = TIME_LIMIT_S) -> int | None:
+    """Of a loop in a process of its own, which is killed after some time."""
+    process = forked().Process(target=nano_alone, args=args, daemon=True)
+    process.start()
+    process.join(after_s)
+    process.kill()
+    process.join()
+    return process.exitcode
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    torch.set_num_threads(1)
+    return nano(tmp_path_factory.mktemp("whole"), STEPS)
+
+
+def assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    assert [name for name in wanted if not torch.equal(found[name], wanted[name])] == []
+
+
+def test_killed_in_some_steps_nanogpt_ends_the_same(
+    tmp_path: Path, whole: dict[str, Tensor]
+) -> None:
+    for step in (1, 4, 5, 10):
+        assert exit_code(tmp_path, step, signal.SIGKILL) == -signal.SIGKILL
+    assert_equal(nano(tmp_path, STEPS), whole)
+    assert nano(tmp_path, STEPS)["best"] == whole["best"]  # all steps are done
+
+
+def test_killed_at_random_nanogpt_ends_the_same(tmp_path: Path, whole: dict[str, Tensor]) -> None:
+    draw = random.Random(0)
+    for _ in range(RANDOM_KILLS):
+        exit_code(tmp_path, after_s=draw.uniform(0.1, 1.0))
+    assert_equal(nano(tmp_path, STEPS), whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_saves_and_ends_it(
+    number: int, tmp_path: Path, whole: dict[str, Tensor], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        nano(tmp_path, STEPS, every=None, on_step=waiting_for(number))
+    assert ended.value.code == 128 + number
+    assert Checkpoints(tmp_path).steps() == [6]
+    assert "saving after this step" in capfd.readouterr().err
+    assert_equal(nano(tmp_path, STEPS), whole)
+
+
+def waiting_for(number: int) -> Any:
+    """Signals its own process in step 5, and gives the thread that listens time to hear."""
+
+    def on_step(step: int, loss: float) -> None:
+        if step == 5:
+            os.kill(os.getpid(), number)
+            time.sleep(0.2)
+
+    return on_step
+
+
+def test_the_comparison_can_fail(
+    tmp_path: Path, whole: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the batch that was drawn ahead the end is another."""
+    nano(tmp_path, 5)
+    monkeypatch.setattr(Durable, "get", lambda run, key, default=None: default)
+    different = nano(tmp_path, STEPS)
+    assert not torch.equal(different["wte.weight"], whole["wte.weight"])
+
+
+def others(model: nn.Module) -> dict[str, Any]:
+    """The optimizer and the scaler of the loop."""
+    return {
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), fused=True),
+        "scaler": torch.amp.GradScaler("cpu"),
+    }
+
+
+# Any objects -------------------------------------------------------------------------------------
+
+
+def generators(folder: Path, steps: int, lr: float = 0.1, **changes: Any) -> list[Any]:
+    """A loop with everything that a checkpoint can hold; its end."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=20)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    mean = torch.optim.swa_utils.AveragedModel(model)
+    one, other, third = torch.Generator(), np.random.default_rng(1), random.Random(2)
+    with torchtally.durable(
+        folder, model=model, optimizer=optimizer, scheduler=scheduler, data=one,
+        objects={"plateau": plateau, "mean": mean, "other": other, "third": third},
+        in_background=False, every=1, **changes,
+    ) as run:  # fmt: skip
+        for step in run.steps(steps):
+            x = torch.randn(3, 4, generator=one) + float(other.normal()) + third.gauss(0, 1)
+            loss = model(x).square().mean() + torch.rand(()) * model[0].weight.sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            plateau.step(0.0)
+            mean.update_parameters(model)
+            run["seen"] = (*run.get("seen", ()), step, float(optimizer.param_groups[0]["lr"]))
+        values = [*model.state_dict().values(), *mean.state_dict().values()]
+        return [run["seen"], plateau.best, [value.tolist() for value in values]]
+
+
+def test_schedulers_averages_and_generators_go_on(tmp_path: Path) -> None:
+    for steps in range(1, 5):
+        found = generators(tmp_path / "parts", steps)
+    assert found == generators(tmp_path / "whole", 4)
+    assert found[0][::2] == (0, 1, 2, 3)
+
+
+def test_a_changed_hyperparameter_is_refused_or_the_scripts(tmp_path: Path) -> None:
+    nano(tmp_path, 2)
+    model = GPT()
+    given = others(model)
+    given["optimizer"].param_groups[0]["weight_decay"] = 0.5
+    with (
+        pytest.raises(UsageError, match=r"\[0\]\.weight_decay: saved 0\.01, now 0\.5"),
+        torchtally.durable(tmp_path, model=model, **given),
+    ):
+        pass
+    with torchtally.durable(tmp_path, model=model, **given, allow_changes=True):
+        group = given["optimizer"].param_groups[0]
+        assert group["weight_decay"] == 0.5
+        assert group["lr"] == 1e-3 * 2 / 4  # of the last step: the script gave the same as before
+
+
+def test_a_changed_config_is_refused_with_what_differs(tmp_path: Path) -> None:
+    nano(tmp_path, 1, config={"n_layer": 2, "inner": {"bias": True}})
+    other = {"n_layer": 2, "inner": {"bias": False}}
+    with pytest.raises(UsageError, match=r"config\.inner\.bias: saved True, now False"):
+        nano(tmp_path, 2, config=other)
+    nano(tmp_path, 2, config=other, allow_changes=True)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    tmp_path: Path, whole: dict[str, Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    nano(tmp_path, 6)
+    file = tmp_path / "checkpoints" / "step-00000006" / "optimizer.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert_equal(nano(tmp_path, STEPS), whole)
+    assert "resuming from step 5" in capsys.readouterr().err
+
+
+# What is refused ---------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    loader = torch.utils.data.DataLoader([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="data: a DataLoader has no state_dict"):
+        torchtally.durable(tmp_path, model=model, data=loader)
+    with pytest.raises(UsageError, match="'random' cannot be the name"):
+        torchtally.durable(tmp_path, model=model, objects={"random": model})
+    with torchtally.durable(tmp_path, model=model) as run:
+        with pytest.raises(UsageError, match="values/best/path: a PosixPath cannot be saved"):
+            run["best"] = {"path": tmp_path}
+        assert len(run) == 0
+        assert repr(run) == f"<durable run in {tmp_path}, 0 steps done>"
+
+
+def test_another_model_or_object_is_refused(tmp_path: Path) -> None:
+    for _ in loop(tmp_path, nn.Linear(2, 2)):
+        pass
+    with pytest.raises(CheckpointError, match="'model/bias' that this model lacks"):
+        next(loop(tmp_path, nn.Linear(2, 2, bias=False)))
+    with pytest.raises(CheckpointError, match=r"model/weight: is float32 of shape \(2, 2\)"):
+        next(loop(tmp_path, nn.Linear(3, 2)))
+    with pytest.raises(UsageError, match="data: the checkpoint lacks this object"):
+        next(loop(tmp_path, nn.Linear(2, 2), data=torch.Generator()))
+
+
+def loop(folder: Path, model: nn.Module, **more: Any) -> Any:
+    with torchtally.durable(folder, model=model, **more) as run:
+        yield from run.steps(2)
+
+
+def test_a_folder_of_tally_train_is_refused(tmp_path: Path) -> None:
+    config = language(tmp_path, steps=1)
+    train(config)
+    with pytest.raises(UsageError, match="has checkpoints of `tally train`"):
+        next(loop(Path(config.log.folder), nn.Linear(2, 2)))
+
+
+def test_a_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+    first = loop(tmp_path, nn.Linear(2, 2))
+    next(first)
+    with pytest.raises(UsageError, match="another run is training there"):
+        next(loop(tmp_path, nn.Linear(2, 2)))
+    first.close()
+    assert Checkpoints(tmp_path).steps() == []  # `break` leaves a step undone
+
+
+def test_nan_weights_are_not_saved(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    steps = loop(tmp_path, model)
+    next(steps)
+    model.weight.data.fill_(math.nan)
+    with pytest.raises(CheckpointError, match="Step 2: weights are NaN or inf"):
+        list(steps)
+
+
+# Packing -----------------------------------------------------------------------------------------
+
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.binary(max_size=3)
+    | st.floats(allow_nan=False)
+    | st.sampled_from([torch.float16, torch.int64])
+)  # fmt: skip
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner)
+    | st.dictionaries(st.text(max_size=2) | st.integers(), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@given(VALUES)
+def test_values_come_back_with_their_types(value: Any) -> None:
+    tensors: dict[str, Tensor] = {}
+    found = unpack(pack(value, "it", tensors), tensors)
+    assert repr(found) == repr(value)
+    assert not tensors
+
+
+def test_tensors_and_arrays_come_back() -> None:
+    tensors: dict[str, Tensor] = {}
+    value = {"a": (torch.arange(3), [np.arange(2.0)]), "nan": math.nan, "step": np.int64(3)}
+    found = unpack(pack(value, "it", tensors), tensors)
+    assert tensors.keys() == {"it/a/0", "it/a/1/0"}
+    assert found["a"][0].tolist() == [0, 1, 2]
+    assert found["a"][1][0].tolist() == [0.0, 1.0]
+    assert math.isnan(found["nan"])
+    assert found["step"] == 3
+    with pytest.raises(UsageError, match="it/a/b: two tensors have this name"):
+        pack({"a": {"b": torch.ones(1)}, "a/b": torch.ones(1)}, "it", {})
+
+
+# Ranks -------------------------------------------------------------------------------------------
+
+
+def ranked(folder: Path, way: str, steps: int, kill_at: int = -1) -> dict[str, list[float]]:
+    """A loop on ranks, each with batches of its own; weights, and a value of each rank."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    plain: nn.Module = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 2))
+    if way == "ddp":
+        model: nn.Module = DistributedDataParallel(plain)
+    else:
+        model = fully_shard(plain)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    torch.manual_seed(rank)
+    with torchtally.durable(
+        folder, model=model, optimizer=optimizer, every=1, in_background=False
+    ) as run:
+        x = run.get("x", torch.randn(3, 4))
+        for step in run.steps(steps):
+            model(x).square().sum().backward()
+            x = run["x"] = torch.randn(3, 4)
+            optimizer.step()
+            optimizer.zero_grad()
+            if (step, rank) == (kill_at, 1):
+                os.kill(os.getpid(), signal.SIGKILL)
+    weights = {
+        name: (value.full_tensor() if isinstance(value, DTensor) else value).flatten().tolist()
+        for name, value in plain.state_dict().items()
+    }
+    return {**weights, "x": x.flatten().tolist()}
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_ranks_go_on_each_with_its_own_batches(way: str, tmp_path: Path) -> None:
+    whole = on_ranks(ranked, 2, tmp_path / "whole", way, 4)
+    with pytest.raises((RankDied, RuntimeError)):  # the other one may tell of it first
+        on_ranks(ranked, 2, tmp_path / "killed", way, 4, 2)
+    found = on_ranks(ranked, 2, tmp_path / "killed", way, 4)
+    assert found == whole
+    assert whole[0]["x"] != whole[1]["x"]
+    # FSDP2 and DDP read each other's, on another number of ranks.
+    (alone,) = on_ranks(ranked, 1, tmp_path / "killed", "ddp", 4)
+    assert {**alone, "x": 0} == {**whole[0], "x": 0}
