@@ -41,6 +41,8 @@ EVERYTHING: dict[str, Any] = {
     "model.vocabulary": 300, "model.context": 64, "model.norm": "layer",
     "model.positions": "learned", "model.activation": "gelu", "model.is_tied": True,
     "model.has_bias": False, "model.window": 16, "model.dropout": 0.1, "model.rope_theta": 5000.0,
+    "model.rope_factor": 8.0, "model.rope_original_context": 16, "model.rope_low_factor": 0.5,
+    "model.rope_high_factor": 2.0,
     "model.norm_eps": 1e-6, "model.recompute": "full", "model.weights": "some/where",
     "teacher.dim": 8, "teacher.num_layers": 1, "data.train": ("a.bin", "b.bin"),
     "data.validation": ("c.bin",), "data.text": (), "data.dtype": "uint16",

@@ -28,7 +28,7 @@ from torchtally.train.checkpoints.randomness import (
 )
 from torchtally.train.checkpoints.resume import ResumePoint, resume
 from torchtally.train.checkpoints.saver import Saver
-from torchtally.train.checkpoints.state import tensors_of
+from torchtally.train.checkpoints.state import TrainerContents, tensors_of
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs.jsonl import read_log
 from torchtally.train.logs.log import RunHeader
@@ -340,9 +340,9 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     with torch.no_grad():
         next(iter(trainer.model.parameters())).fill_(float("inf"))
     checkpoints = Checkpoints(config.log.folder)
-    saver = Saver(trainer, checkpoints, config.checkpoint)
+    saver = Saver(TrainerContents(trainer), checkpoints, config.checkpoint)
     with pytest.raises(CheckpointError, match="NaN or inf"):
-        saver.save(ResumePoint(3))
+        saver.save(3, ResumePoint(3).loop_state())
     assert checkpoints.steps() == [2]
 
 

@@ -23,7 +23,6 @@ from torchtally.errors import OutputError, TallyError
 COMMANDS = (
     "run",
     "show",
-    "report",
     "diff",
     "fit",
     "plan",

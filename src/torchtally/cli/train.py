@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torchtally.train.job import Start
     from torchtally.train.loop import History
     from torchtally.train.ranks import Ranks
-    from torchtally.train.trainer import Trainer
 
 NAME = "train"
 SUMMARY = "train a model, with memory and time predicted before the first step"
@@ -43,8 +42,9 @@ examples:
 --key value changes a key of the config (--model.layers 6, --log.folder runs/other).
 Options and keys may stand before or after CONFIG; before it, CONFIG ends in .toml.
 
-Checkpoints are below `checkpoints` in the run's folder. SIGTERM and Ctrl-C save and
-exit with 143 and 130, a second one exits immediately; SIGUSR1 saves and continues.
+Checkpoints are below `checkpoints` in the run's folder. SIGTERM, Ctrl-C and SIGHUP
+save and exit with 143, 130 and 129; another one after a second exits immediately.
+SIGUSR1 saves and continues.
 """
 
 WHEN_SHORT = "Take fewer rows at a time (micro_batch), a shorter sequence or a smaller model."
@@ -274,16 +274,15 @@ def _train(
     from torchtally.train.job import train_in_folder
     from torchtally.train.loop import SilentObserver
     from torchtally.train.signals import EXIT_CODE, listen
-    from torchtally.train.trainer import trainer_of
 
     show = (
         TrainingDisplay(steps=config.steps, every=config.log.every, rows=rows)
         if own.is_first
         else SilentObserver()
     )
-    with listen(show.on_note, is_launched=own.size > 1) as signals:
-        trainer = trainer_of(config, own)
-        history = train_in_folder(trainer, show, signals, _start(trainer, roofline, rows, args))
+    with listen(show.on_note) as signals:
+        start = _start(config, own, roofline, rows, args)
+        history = train_in_folder(config, own, show, signals, start)
         if isinstance(show, TrainingDisplay):
             show.close()
             with unwritable_as_error():
@@ -294,7 +293,8 @@ def _train(
 
 
 def _start(
-    trainer: "Trainer",
+    config: "TrainConfig",
+    own: "Ranks",
     roofline: "Roofline | None",
     rows: "list[PlanRow]",
     args: argparse.Namespace,
@@ -302,8 +302,10 @@ def _start(
     """How the run begins; its MFU is of the chip's peak for the precision's products, if known."""
     from torchtally.train.job import Start
     from torchtally.train.logs.log import RunHeader
+    from torchtally.train.precision import precision
+    from torchtally.train.trainer import device_of, precision_name
 
-    products = trainer.precision.recipe.products
+    products = precision(precision_name(config, device_of(config, own))).recipe.products
     peak = None if roofline is None else roofline.chip.peaks.get(products)
     convention = None
     if roofline is not None and peak is not None:
@@ -317,7 +319,7 @@ def _start(
         replaces=args.replace,
         peak_flop_per_s=None if peak is None else peak.flop_per_s,
         header=RunHeader(
-            config=trainer.config.document(),
+            config=config.document(),
             mfu_convention=convention,
             predicted=_prediction_values(rows),
         ),

@@ -1,7 +1,7 @@
 """The frozen config of a training: a TOML file plus flags, validated before anything runs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -10,7 +10,14 @@ import msgspec
 
 from torchtally.errors import UsageError
 from torchtally.reading import parse_toml, read_text
-from torchtally.train.models.config import Activation, Norm, Positions, TransformerConfig
+from torchtally.train.models.config import (
+    Activation,
+    Norm,
+    Positions,
+    RopeStretch,
+    TransformerConfig,
+)
+from torchtally.train.models.huggingface_config import config_beside
 from torchtally.train.models.presets import preset
 from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.optimizers.schedules import DecayShape, ScheduleConfig, Shape
@@ -39,20 +46,50 @@ class ModelConfig:
     window: int | None = None
     dropout: float | None = None
     rope_theta: float | None = None
+    rope_factor: float | None = None
+    """Stretches rotary positions as Llama 3.1 does; its other numbers are the three below."""
+    rope_original_context: int | None = None
+    rope_low_factor: float | None = None
+    rope_high_factor: float | None = None
     norm_eps: float | None = None
     recompute: Literal["none", "selective", "full"] = "none"
     """Activation recomputation in the backward pass."""
     weights: str | None = None
-    """Initial weights: a folder or file of safetensors with Hugging Face's names."""
+    """Initial weights: a folder or file of safetensors with Hugging Face's names. A config.json
+    beside them gives all sizes."""
 
     def transformer(self) -> TransformerConfig:
-        """The decoder's config. Raises UsageError for a missing or invalid size."""
+        """The decoder's config. Raises UsageError for a missing or invalid size, and for one that
+        the weights do not have.
+        """
+        values = self._values()
+        beside = None if self.weights is None else config_beside(self.weights)
+        if beside is None:
+            return self._of_values(values)
+        config = replace(beside, **values) if self.preset is None else self._of_values(values)
+        _check_alike(config, beside, f"{self.weights}")
+        return config
+
+    def _values(self) -> dict[str, Any]:
+        """The keys that are given, under the names of TransformerConfig."""
         sizes = {member.name for member in fields(TransformerConfig)}
         values = {
             member.name: value
             for member in fields(self)
             if member.name in sizes and (value := getattr(self, member.name)) is not None
         }
+        stretch = {
+            name: value
+            for name in ("original_context", "low_factor", "high_factor")
+            if (value := getattr(self, f"rope_{name}")) is not None
+        }
+        if self.rope_factor is not None:
+            values["rope_stretch"] = RopeStretch(factor=self.rope_factor, **stretch)
+        elif stretch:
+            raise UsageError(f"model.rope_{next(iter(stretch))}: needs rope_factor as well.")
+        return values
+
+    def _of_values(self, values: Mapping[str, Any]) -> TransformerConfig:
         if self.preset is not None:
             return preset(self.preset, **values)
         needed = ("layers", "width", "heads", "ffn", "vocabulary", "context")
@@ -62,6 +99,20 @@ class ModelConfig:
                 f"{', '.join(needed)}."
             )
         return TransformerConfig(**{"kv_heads": values["heads"], **values})
+
+
+OF_A_TRAINING = ("context", "dropout")
+"""Sizes that may differ from those of initial weights."""
+
+
+def _check_alike(config: TransformerConfig, beside: TransformerConfig, place: str) -> None:
+    for member in fields(config):
+        value, there = getattr(config, member.name), getattr(beside, member.name)
+        if value != there and member.name not in OF_A_TRAINING:
+            raise UsageError(
+                f"model.{member.name}: {value}, but {place}'s config.json has {there}. Remove the "
+                "key, the preset or the sizes: weights come with their config."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +128,7 @@ class DataConfig:
     """Existing token files, or text that is tokenized first."""
 
     train: tuple[str, ...] = ()
-    """Token files, or a folder written by `tally data prepare`."""
+    """Token files, patterns of them, or a folder written by `tally data prepare`."""
     validation: tuple[str, ...] = ()
     """Default: the validation split of the folder."""
     text: tuple[str, ...] = ()

@@ -1,19 +1,21 @@
 """A training in its folder: a new one, a resumed one, or one in place of another."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchtally.errors import UsageError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.resume import ResumePoint, resume
+from torchtally.train.config import TrainConfig
 from torchtally.train.logs import names
 from torchtally.train.logs.jsonl import read_log
 from torchtally.train.logs.log import Log, NoLog, RunHeader
 from torchtally.train.logs.together import logs
 from torchtally.train.loop import History, TrainingObserver, train
 from torchtally.train.plan import step_flops
+from torchtally.train.ranks import Ranks
 from torchtally.train.signals import Signals
-from torchtally.train.trainer import Trainer
+from torchtally.train.trainer import Trainer, trainer_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +33,18 @@ class Start:
 
 
 def train_in_folder(
-    trainer: Trainer, observer: TrainingObserver, signals: Signals, start: Start
+    config: TrainConfig, ranks: Ranks, observer: TrainingObserver, signals: Signals, start: Start
 ) -> History:
     """Train to the end or to a signal; the losses include those in the log before resuming.
 
-    Raises UsageError for an earlier run in the folder that is neither resumed nor replaced.
+    The folder is locked before text is tokenized or a model built. Raises UsageError for an earlier
+    run in the folder that is neither resumed nor replaced.
     """
-    config, ranks = trainer.config, trainer.ranks
     checkpoints = Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
     flops, peak = step_flops(config) / ranks.size, start.peak_flop_per_s
     with checkpoints.lock() if ranks.is_first else nullcontext():
         ranks.run_on_first(lambda: _check_past(checkpoints, start), "look for an earlier run")
+        trainer = trainer_of(config, ranks)
         resumed = None
         if start.resumes:
             note, allows = observer.on_note, start.allows_changes
@@ -84,8 +87,9 @@ def _log(
     if not trainer.ranks.is_first:
         return nullcontext(NoLog())
     first_step = 0 if resumed is None else resumed.step + 1
+    header = replace(start.header, fingerprints=trainer.task.fingerprints)
     return logs(
-        config.log.folder, start.header, to=config.log.to, project=config.log.project,
+        config.log.folder, header, to=config.log.to, project=config.log.project,
         resumed_at=first_step if start.resumes else None, replaces=start.replaces,
         say=observer.on_note,
     )  # fmt: skip

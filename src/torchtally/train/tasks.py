@@ -4,7 +4,7 @@ Axes: `batch` rows, `sequence` tokens, `width` features.
 """
 
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchtally.errors import UsageError
 from torchtally.train.config import STDLIB, TrainConfig
 from torchtally.train.data.batches import batch_at, batches
 from torchtally.train.data.description import BYTE_TOKENIZER, Description, description_in
+from torchtally.train.data.description import NAME as DESCRIPTION
 from torchtally.train.data.files import open_tokens
+from torchtally.train.data.fingerprint import Fingerprint, fingerprint
 from torchtally.train.data.order import Order, OrderName, rows_of_rank
-from torchtally.train.data.prepare import PrepareRequest, prepare
+from torchtally.train.data.prepare import PrepareRequest, is_current, prepare
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.tokenizer import (
@@ -64,6 +67,10 @@ class Task(Protocol):
     def tokens_of_step(self) -> int | None:
         """Tokens per step over all ranks; None if the data is not text."""
 
+    @property
+    def fingerprints(self) -> Mapping[str, Fingerprint]:
+        """Of the data read from files: "train", "validation", "weights"."""
+
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         """The mean loss of a batch; `model` is the task's model or its wrapper."""
         ...
@@ -96,6 +103,7 @@ class Teacher:
     """A linear teacher, y = x . (0, 1, 2, ...), and a deep linear student."""
 
     tokens_of_step = None
+    fingerprints: Mapping[str, Fingerprint] = {}
 
     def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
         self._config = config
@@ -137,6 +145,8 @@ class Teacher:
 
 class Decoder:
     """A decoder and its loss, without data: the base of `Language` and `Rehearsal`."""
+
+    fingerprints: Mapping[str, Fingerprint] = {}
 
     def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
         self._config = config
@@ -193,6 +203,7 @@ class Language(Decoder):
             self._train = self._open(paths, "train", sequence)
             self._validation = self._open_validation(paths, sequence)
             self.tokenizer = _tokenizer(paths)
+            self.fingerprints = ranks.run_on_first(self._fingerprints, "read the data")
             super().__init__(config, device, ranks)
         except BaseException:
             self._closing.close()
@@ -236,6 +247,12 @@ class Language(Decoder):
     def close(self) -> None:
         self._closing.close()
 
+    def _fingerprints(self) -> Mapping[str, Fingerprint]:
+        opened = {"train": self._train, "validation": self._validation}
+        return {
+            split: fingerprint(data.files) for split, data in opened.items() if data is not None
+        }
+
     def _open(self, paths: Iterable[str], split: str, sequence: int) -> TokenData:
         """Open and check all files."""
         data = self._config.data
@@ -270,16 +287,25 @@ def seed_generator(config: TrainConfig, source: Source) -> Iterator[None]:
 
 
 def prepare_data(config: TrainConfig, ranks: Ranks = ALONE) -> str:
-    """The folder of tokens of the config's texts, below the run's folder; created once, by rank 0,
-    while the others wait.
+    """The folder of tokens of the config's texts, below the run's folder; created by rank 0, and
+    again where the texts have changed, while the others wait.
     """
     folder = Path(config.log.folder) / "data"
 
     def prepare_text() -> None:
-        if description_in(str(folder)) is None:
-            texts = [stdlib() if path == STDLIB else [path] for path in config.data.text]
-            inputs = tuple(path for paths in texts for path in paths)
-            prepare(PrepareRequest(inputs=inputs, out=str(folder)))
+        texts = [stdlib() if path == STDLIB else [path] for path in config.data.text]
+        inputs = tuple(path for paths in texts for path in paths)
+        request = PrepareRequest(inputs=inputs, out=str(folder), is_overwriting=True)
+        try:
+            if not is_current(request):
+                prepare(request)
+        except UsageError as error:
+            if not Path(folder, DESCRIPTION).exists():
+                raise
+            raise UsageError(
+                f"{error} To train on the tokens made of the text before, take "
+                f'data.text = [] and data.train = ["{folder}"].'
+            ) from error
 
     ranks.run_on_first(prepare_text, "prepare the text")
     return str(folder)

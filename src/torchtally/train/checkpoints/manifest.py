@@ -18,7 +18,7 @@ from torchtally.errors import CheckpointError
 from torchtally.plan.architecture.checkpoint import DTYPES, LENGTH_BYTES
 
 NAME = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Readers refuse higher versions. Fields are never added within one: unknown ones are refused."""
 MOST_BYTES = 2**30
 """The largest manifest read: that of a 70B model on 1024 ranks is half of it."""
@@ -77,6 +77,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     config: dict[str, Any]
     state: dict[str, Any]
     """Plain data: loss scale, hyperparameters, counters."""
+    fingerprints: dict[str, Any] = {}
+    """Of the data; empty in format 1."""
     files: dict[str, SavedFile]
     tensors: dict[str, SavedTensor]
 

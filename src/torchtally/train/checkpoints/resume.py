@@ -11,7 +11,11 @@ from torchtally.errors import CheckpointError, UsageError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import Manifest, NewerFormatError, as_plain_json
 from torchtally.train.checkpoints.randomness import seed_all
-from torchtally.train.checkpoints.state import explain_damaged_state, restore
+from torchtally.train.checkpoints.state import (
+    explain_damaged_state,
+    hyperparameter_changes,
+    restore,
+)
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.logs.log import Say, as_json, versions
 from torchtally.train.ranks import Ranks
@@ -22,12 +26,17 @@ _OURS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 FREE = (
     "log.", "evaluation.", "sampling.", "profile.", "checkpoint.", "on_nonfinite", "on_spike",
-    "data.read",
+    "data.read", "model.weights",
+    "data.train", "data.validation", "data.text", "data.dtype",
 )  # fmt: skip
-"""Keys of a config that do not affect the training."""
+"""Keys of a config that do not affect a resumed training: weights are read before the first step
+only, and the data is compared by its fingerprints, whatever its files are called."""
 ROUNDING = ("device", "compile", "micro_batch", "loss_chunk_tokens", "parallel.",
-            "optimizer.implementation")  # fmt: skip
+            "optimizer.implementation", "model.recompute")  # fmt: skip
 """Keys that only affect rounding."""
+FINGERPRINTS = "fingerprints"
+SAID = (*ROUNDING, f"{FINGERPRINTS}.validation.")
+"""What may differ and is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +66,9 @@ def resume(
     if manifest is None:
         return None
     _check_config(manifest, trainer, say, allows_changes=allows_changes)
-    _check_versions(manifest, say)
+    check_versions(manifest, say)
     goes_on = restore(trainer, checkpoints, manifest)
+    _check_optimizer(manifest, trainer, say, allows_changes=allows_changes)
     ranks = trainer.ranks
     if not goes_on:
         seed = seed_of(Source.DROPOUT, trainer.config.seed)
@@ -150,7 +160,10 @@ def _check_config(manifest: Manifest, trainer: Trainer, say: Say, *, allows_chan
         for difference in differences(manifest.config, here)
         if not difference[0].startswith(FREE)
     ]
-    grave = [difference for difference in changed if not difference[0].startswith(ROUNDING)]
+    if manifest.format_version > 1:  # format 1 has no fingerprints
+        data = as_plain_json(as_json(trainer.task.fingerprints))
+        changed += differences(manifest.fingerprints, data, f"{FINGERPRINTS}.")
+    grave = [difference for difference in changed if not difference[0].startswith(SAID)]
     text = "\n".join(f"  {key}: saved {was!r}, now {now!r}" for key, was, now in changed)
     if grave and not allows_changes:
         raise UsageError(
@@ -161,7 +174,27 @@ def _check_config(manifest: Manifest, trainer: Trainer, say: Say, *, allows_chan
         say(f"resuming from step {manifest.step} with changes:\n{text}")
 
 
-def _check_versions(manifest: Manifest, say: Say) -> None:
+def _check_optimizer(
+    manifest: Manifest, trainer: Trainer, say: Say, *, allows_changes: bool
+) -> None:
+    """Compare what the optimizer has now with what was saved: read back, not taken from the config.
+
+    They differ with a changed config, or with the defaults of another version.
+    """
+    with explain_damaged_state(manifest):
+        changes = list(dict.fromkeys(hyperparameter_changes(trainer, manifest)))
+    if not changes:
+        return
+    text = f"the optimizer has {', '.join(changes)}"
+    if not allows_changes:
+        raise UsageError(
+            f"Resumed from step {manifest.step}, {text}. Give the saved values in the config, add "
+            "--allow-changes, or start over with --replace."
+        )
+    say(f"resuming from step {manifest.step}, {text}")
+
+
+def check_versions(manifest: Manifest, say: Say) -> None:
     """Report version changes, which may change results bitwise."""
     for name, was, now in differences(manifest.versions, versions()):
         say(

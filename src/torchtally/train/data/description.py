@@ -54,6 +54,8 @@ class Description(msgspec.Struct, frozen=True):
     """The id after every document; None if the tokenizer has none."""
     dtype: Dtype
     splits: dict[str, Split]
+    source: str | None = None
+    """Fingerprint of the text; None in folders of earlier versions."""
 
     @property
     def shard_names(self) -> set[str]:

@@ -1,5 +1,6 @@
 """Paths given by the user, as token files that are checked and opened."""
 
+import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +49,8 @@ def token_files(
     dtype: str | None = None,
     format: Format | None = None,
 ) -> tuple[TokenFile, ...]:
-    """The files at these paths; of a folder by `tally data prepare`, the files of one split.
+    """The files at these paths, a pattern's in the order of their names; of a folder by
+    `tally data prepare`, the files of one split.
 
     Raises UsageError for unreadable files, see `sniff.token_file`.
     """
@@ -57,8 +59,17 @@ def token_files(
         if os.path.isdir(path):
             files += _files_of_folder(path, split)
         else:
-            files.append(token_file(path, dtype=dtype, format=format))
+            files += (token_file(name, dtype=dtype, format=format) for name in _matches(path))
     return tuple(files)
+
+
+def _matches(path: str) -> list[str]:
+    """The path, or where no file has that name the files that it is a pattern of."""
+    if os.path.lexists(path) or not glob.has_magic(path):
+        return [path]
+    if not (names := sorted(glob.glob(path, recursive=True))):
+        raise UsageError(f"{path}: no file matches the pattern.")
+    return names
 
 
 def _files_of_folder(folder: str, split: str | None) -> list[TokenFile]:

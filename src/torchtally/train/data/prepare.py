@@ -5,6 +5,7 @@ The folder then holds `train-00000.bin` and on, `validation-00000.bin` and on, i
 the names of a data set that replaces another.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from torchtally.errors import UsageError
@@ -24,10 +26,12 @@ from torchtally.train.data.description import (
     TokenShard,
     description_in,
 )
+from torchtally.train.data.fingerprint import add_samples
 from torchtally.train.data.replacing import free_series, remove_others, tokenizer_name
 from torchtally.train.data.texts import (
     STDIN,
     TRAIN,
+    TextDocument,
     TextSpan,
     chunks,
     divide,
@@ -100,12 +104,30 @@ def prepare(request: PrepareRequest, report: ReportProgress = lambda *_: None) -
         corpus = find_documents(inputs, outside=request.out)
         splits = divide(corpus.documents, validation=request.validation, seed=request.seed)
         tokenizer, content = _tokenizer(request, splits[TRAIN], report)
-        description = _write(request, folder, before, tokenizer, content, splits, report)
+        description = msgspec.structs.replace(
+            _write(request, folder, before, tokenizer, content, splits, report),
+            source=_source(corpus.documents),
+        )
         # The description last: the replaced data set is valid until it has its name.
         folder.write(NAME, json.dumps(description.document(), indent=1).encode() + b"\n")
         folder.commit()
         remove_others(folder.path, before, description)
         return PreparedData(description, corpus.size_bytes, corpus.skipped, tokenizer.replaced)
+
+
+def is_current(request: PrepareRequest) -> bool:
+    """Whether the folder has the tokens of the present text. Raises UsageError without text."""
+    before = description_in(request.out)
+    corpus = find_documents(request.inputs, outside=request.out)
+    return before is not None and before.source == _source(corpus.documents)
+
+
+def _source(documents: Sequence[TextDocument]) -> str:
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(f"{document.size_bytes}\n".encode())
+        add_samples(digest, document.path, 0, document.size_bytes)
+    return digest.hexdigest()
 
 
 def _existing_description(request: PrepareRequest) -> Description | None:

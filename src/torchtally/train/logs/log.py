@@ -54,6 +54,8 @@ class RunHeader:
     """What train/mfu counts and which peak it divides by."""
     predicted: Mapping[str, LogValue] = field(default_factory=dict)
     """The plan's predictions, under the names of `names`."""
+    fingerprints: Mapping[str, Any] = field(default_factory=dict)
+    """Of the data, see `data.fingerprint`."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -61,6 +63,7 @@ class RunHeader:
             "versions": versions(),
             "mfu_convention": self.mfu_convention,
             "predicted": as_json(self.predicted),
+            "fingerprints": as_json(self.fingerprints),
         }
 
 

@@ -98,6 +98,13 @@ def read_config(path: Path | str) -> TransformerConfig:
     )  # fmt: skip
 
 
+def config_beside(weights: Path | str) -> TransformerConfig | None:
+    """The config.json of a folder of weights, or beside a file of them; None without one."""
+    path = Path(weights)
+    folder = path if path.is_dir() else path.parent
+    return read_config(folder) if (folder / CONFIG).exists() else None
+
+
 def _gpt2(config: TransformerConfig) -> dict[str, Any]:
     return {
         "architectures": ["GPT2LMHeadModel"],

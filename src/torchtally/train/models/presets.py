@@ -2,7 +2,7 @@
 
 GPT-2: https://github.com/openai/gpt-2, and https://huggingface.co/openai-community/gpt2-xl with its
 siblings. Llama 3 8B and 70B: arXiv 2407.21783, table 3. Llama 3.2 1B and 3B: their config.json,
-without stretched rotary positions beyond 8192 tokens.
+except for the context, which is 8192 instead of 131072 tokens.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.train.models.config import TransformerConfig
+from torchtally.train.models.config import RopeStretch, TransformerConfig
 
 BYTES = 256
 """Vocabulary of byte-level models."""
@@ -29,11 +29,12 @@ def _gpt2(layers: int, width: int, heads: int) -> TransformerConfig:
 def _llama(
     layers: int, width: int, heads: int, kv_heads: int, ffn: int, *,
     vocabulary: int = 128256, context: int = 8192, is_tied: bool = False,
-    rope_theta: float = 500_000.0,
+    rope_theta: float = 500_000.0, rope_stretch: RopeStretch | None = None,
 ) -> TransformerConfig:  # fmt: skip
     return TransformerConfig(
         layers=layers, width=width, heads=heads, kv_heads=kv_heads, ffn=ffn, vocabulary=vocabulary,
         context=context, is_tied=is_tied, rope_theta=rope_theta,
+        rope_stretch=rope_stretch,
     )  # fmt: skip
 
 
@@ -46,6 +47,8 @@ def _small(
     )  # fmt: skip
 
 
+LLAMA_3_2 = RopeStretch(factor=32.0)
+
 PRESETS: Mapping[str, TransformerConfig] = MappingProxyType({
     "gpt2-124m": _gpt2(12, 768, 12),
     "gpt2-355m": _gpt2(24, 1024, 16),
@@ -54,8 +57,8 @@ PRESETS: Mapping[str, TransformerConfig] = MappingProxyType({
     "llama-1m": _small(5, 128, 2, 1, 352, BYTES, 256),
     "llama-10m": _small(6, 384, 6, 2, 1024, BYTES, 512),
     "llama-100m": _small(12, 768, 12, 4, 2048, 32768, 2048),
-    "llama-1b": _llama(16, 2048, 32, 8, 8192, is_tied=True),
-    "llama-3b": _llama(28, 3072, 24, 8, 8192, is_tied=True),
+    "llama-1b": _llama(16, 2048, 32, 8, 8192, is_tied=True, rope_stretch=LLAMA_3_2),
+    "llama-3b": _llama(28, 3072, 24, 8, 8192, is_tied=True, rope_stretch=LLAMA_3_2),
     "llama-8b": _llama(32, 4096, 32, 8, 14336),
     "llama-70b": _llama(80, 8192, 64, 8, 28672),
 })  # fmt: skip

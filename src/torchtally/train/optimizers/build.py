@@ -17,6 +17,7 @@ from torchtally.train.optimizers.groups import (
     decay_groups,
     trained_parameters,
 )
+from torchtally.train.optimizers.hyperparameters import check_hyperparameters
 from torchtally.train.optimizers.lion import Lion
 from torchtally.train.optimizers.muon import Muon
 from torchtally.train.shards import is_shard
@@ -132,16 +133,18 @@ def load_state(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) 
                 f"The saved optimizer has parameter {differ[1]!r} where this one has "
                 f"{differ[0]!r}. Resume with the saved model and config."
             )
+    for there in saved:
+        check_hyperparameters("The saved optimizer", there)
     groups = [_merge_group(here, there) for here, there in zip(own, saved, strict=True)]
     optimizer.load_state_dict({**state_dict, "param_groups": groups})
 
 
-_OF_THE_IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable", "maximize")
+OF_THE_IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable", "maximize")
 
 
 def _merge_group(here: ParameterGroup, there: ParameterGroup) -> ParameterGroup:
     saved_values = {
-        key: there[key] for key in here if key in there and key not in _OF_THE_IMPLEMENTATION
+        key: there[key] for key in here if key in there and key not in OF_THE_IMPLEMENTATION
     }
     return {**here, **saved_values, "params": there["params"]}
 
