@@ -156,6 +156,7 @@ LIGHT = {
     "tally run --help": "main(['run', '--help'])",
     "tally gpus": "main(['gpus'])",
     "tally gpus --json": "main(['gpus', '--json'])",
+    "tally dtypes 0.1": "main(['dtypes', '0.1'])",
     "tally show FILE": "main(['show', FILE])",
     "tally show FILE --by line": "main(['show', FILE, '--by', 'line'])",
 }

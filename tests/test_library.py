@@ -94,6 +94,7 @@ CALLS = {
     "by": lambda: len(torchtally.by(torchtally.account(trace), "op").rows) == 1,
     "chip": lambda: torchtally.chip("H100-SXM").name == "H100-SXM",
     "declare_cost": lambda: torchtally.declare_cost("a_kernel", flops=1) is None,
+    "dtypes": lambda: torchtally.dtypes("0.1")["bf16"][0].value == 0.10009765625,
     "known_chips": lambda: "H100-SXM" in [chip.name for chip in torchtally.known_chips()],
     "roofline": lambda: torchtally.roofline("H100-SXM").chip.name == "H100-SXM",
     "run": lambda: len(torchtally.run(train, gpu="H100-SXM").ops) == len(trace.ops) == 1,

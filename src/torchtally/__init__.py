@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torchtally.trace import Trace
     from torchtally.train.durable import durable
     from torchtally.views import by
+    from torchtally.views.number_formats import dtypes
     from torchtally.virtual.extensions.declared import declare_cost
     from torchtally.virtual.session import virtual_gpu
 
@@ -39,6 +40,7 @@ _HOMES = {
     "by": "views",
     "declare_cost": "virtual.extensions.declared",
     "chip": "chips",
+    "dtypes": "views.number_formats",
     "durable": "train.durable",
     "known_chips": "chips",
     "roofline": "timing.targets",
@@ -55,6 +57,7 @@ __all__ = [
     "by",
     "chip",
     "declare_cost",
+    "dtypes",
     "durable",
     "known_chips",
     "roofline",

@@ -44,6 +44,8 @@ class Unit(StrEnum):
     """A factor or a ratio, of nothing."""
     TIMES = "times"
     """A measured ratio: as many digits as it is worth."""
+    VALUE = "value"
+    """What a number format holds: nine digits, which tell any two float32 apart."""
     FRACTION = "fraction"
     """Of one; a percentage to the reader."""
     BYTE_PER_S = "bytes/s"
@@ -184,6 +186,7 @@ FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     Unit.TIMES: lambda ratio: f"{ratio:.3g}",
     Unit.CHIPS: lambda count: f"{count:,}",
     Unit.NUMBER: lambda number: f"{number:.6g}",
+    Unit.VALUE: lambda value: f"{value:.9g}",
     Unit.FRACTION: format_fraction,
     Unit.BYTE_PER_S: format_byte_per_s,
     Unit.FLOP_PER_S: format_flop_per_s,

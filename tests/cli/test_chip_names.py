@@ -38,7 +38,7 @@ BY_PROCESS = {
     "audit": ("audit", "train.py", "--gpu", "{}"),
     "train": ("train", "--plan", "tiny.toml", "--gpu", "{}"),
 }
-WITHOUT_CHIPS = {"data", "diff", "sweep"}
+WITHOUT_CHIPS = {"data", "diff", "dtypes", "sweep"}
 MEASURED = {"bench"}
 """`--show NAME` looks up what was measured: there is nothing where nothing was."""
 OF_THE_VARIABLE = ("run", "fit", "train")

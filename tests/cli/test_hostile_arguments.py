@@ -30,6 +30,7 @@ OPTIONS = {
     "show": ["--by", "--gpu", "--until", "--price", "--top", "--sort", "--columns", "--allocator"],
     "run": ["--gpu", "--steps", "--max-seconds", "--nonzero-fraction", "-o", "--json", "-m"],
     "gpus": ["--format"],
+    "dtypes": ["--of", "--format"],
     "audit": ["--tolerance", "--steps", "--gpu", "--top"],
 }  # fmt: skip
 """Without a script, config or trace that is there: nothing is run."""

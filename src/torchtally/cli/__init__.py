@@ -32,6 +32,7 @@ COMMANDS = (
     "audit",
     "bench",
     "gpus",
+    "dtypes",
 )
 """In the order of `tally --help`."""
 
@@ -50,6 +51,7 @@ examples:
   tally plan llama-3-70b --tokens 15T --gpus 1024xH100-SXM      napkin math with its working
   tally bench                                   what this machine achieves of what is promised
   tally gpus                                    the GPUs that can be simulated
+  tally dtypes 0.1 1e-8                         what numbers become in fp16, bf16, fp8, nvfp4
 
 `tally COMMAND --help` explains a command.
 """

@@ -1,23 +1,29 @@
-"""What `print` and a notebook show of a table or a ledger: see `torchtally.shown`."""
+"""What `print` and a notebook show of a table, a ledger and others: see `torchtally.shown`."""
 
 from torchtally.ledger import Ledger
+from torchtally.report.number_formats import comparison_html, comparison_text
 from torchtally.report.page import element, joined, table_html
 from torchtally.report.terminal import table_text
 from torchtally.report.text import summary_text, verdict
 from torchtally.table import Table
+from torchtally.views.number_formats import FormatComparison
 from torchtally.views.summary import summarise
 
 MOST_ROWS = 20
 """Of each table in a notebook."""
 
 
-def text(value: Table | Ledger) -> str:
-    """A table, or of a ledger the report of `tally show`."""
+def text(value: Table | Ledger | FormatComparison) -> str:
+    """A table, what `tally dtypes` prints, or of a ledger the report of `tally show`."""
+    if isinstance(value, FormatComparison):
+        return comparison_text(value)
     return table_text(value) if isinstance(value, Table) else summary_text(summarise(value))
 
 
-def html(value: Table | Ledger) -> str:
+def html(value: Table | Ledger | FormatComparison) -> str:
     """The same as HTML: escaped, without scripts, styles or links."""
+    if isinstance(value, FormatComparison):
+        return comparison_html(value)
     if isinstance(value, Table):
         return table_html(value.top(MOST_ROWS))
     summary = summarise(value)
