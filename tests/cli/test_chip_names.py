@@ -26,6 +26,7 @@ FAMILIES = {
 
 AT_ONCE = {
     "show": ("show", "run.tally", "--gpu", "{}"),
+    "report": ("report", "run.tally", "-o", "-", "--gpu", "{}"),
     "show, compared": ("show", "run.tally", "--gpu", "B200", "--gpu", "{}"),
     "plan": ("plan", "7B", "--tokens", "1T", "--mfu", "0.4", "--gpus", "8x{}"),
     "plan, compared": ("plan", "7B", "--tokens", "1T", "--mfu", "0.4", "--gpus", "B200",

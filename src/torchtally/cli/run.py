@@ -52,6 +52,7 @@ examples:
   tally run --gpu A100-SXM --steps 3 train.py -- --steps 500
   tally run --gpu H100-SXM -m mypackage.train --config base.yaml
   tally run train.py --gpu H200 --json report.json 2> report.txt
+  tally run train.py --html run.html            an interactive page for a browser
   tally run train.py --gpu 8xH100-SXM --rank 3
   tally run pipeline.py --gpu 4xH100-SXM --rank all
   tally run --gpu 2x8xH100-SXM torchrun --nnodes 2 --nproc_per_node 8 train.py
@@ -124,6 +125,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--format", choices=format_names(), default="text", metavar="FORMAT",
                         help=f"of the report on stderr: {', '.join(format_names())}")  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON, too")
+    parser.add_argument("--html", metavar="FILE",
+                        help="write an interactive page, too: source, memory over time, treemap, "
+                        "roofline; `tally report` makes it of a trace")  # fmt: skip
     add_columns(parser)
     parser.add_argument("-m", dest="module", metavar="MODULE",
                         help="run a module, as `python -m` does")  # fmt: skip
@@ -176,6 +180,7 @@ def command(args: argparse.Namespace) -> int:
     # Absolute, since the script may change the directory.
     args.trace_place = place_of(args.output, "-o")
     args.json_place = place_of(args.json, "--json")
+    args.html_place = place_of(args.html, "--html")
     args.mailbox = be_rank_of(args)
 
     from torchtally.tracer.launchers import launch_of
@@ -207,7 +212,7 @@ def be_rank_of(args: argparse.Namespace) -> "Mailbox | None":
 
     mailbox = mailbox_of_this_rank()
     assert mailbox is not None
-    args.rank, args.json_place = (mailbox.rank,), None
+    args.rank, args.json_place, args.html_place = (mailbox.rank,), None, None
     args.output = args.trace_place = place_of_rank(args.trace_place, mailbox.rank)
     args.quiet = args.no_advice = True
     os.makedirs(os.path.dirname(args.output), exist_ok=True)
@@ -415,6 +420,10 @@ def report(
                 unchanged=network_advisor.unchanged,
             )
             write_or_emit(render(page, "json", look(stderr)), args.json_place)
+        if args.html_place is not None:
+            from torchtally.cli.report import write_page
+
+            write_page(ledger, args.html_place)
     if failed is not None:
         raise failed
 

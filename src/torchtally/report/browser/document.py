@@ -1,0 +1,478 @@
+"""All that the page shows, as data: tables of numbers that its scripts group, sort and draw.
+
+Columns are lists, one for each quantity, since they compress to a fraction of rows. A column whose
+name ends in `_steps` holds differences from the row before. Numbers are FLOPs, bytes, nanoseconds
+(`_ns`) and seconds (`_s`); -1 stands for none.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from torchtally.ledger import Ledger, Line
+from torchtally.progress import printable
+from torchtally.report.document import Document, in_words
+from torchtally.report.effects import sections
+from torchtally.report.ledger import ledger_facts
+from torchtally.report.odd_sizes import odd_size_sentences
+from torchtally.report.text import verdict
+from torchtally.table import Table
+from torchtally.trace import Phase, Role, TensorSpec
+from torchtally.units import format_bytes
+from torchtally.views import by
+from torchtally.views.lines import is_behind_libraries, root_of, short_path
+from torchtally.views.moments import moment_at
+from torchtally.views.odd_sizes import odd_sizes
+from torchtally.views.parameters import parameters_of
+from torchtally.views.plot import Plot
+from torchtally.views.provenance import Provenances, provenances
+from torchtally.views.ranges import memory_range, time_range
+from torchtally.views.roofline_plot import roofline_plot
+from torchtally.views.summary import judge, shortage_of, surroundings_of
+from torchtally.views.timeline import BAR_ORDER
+
+Columns = dict[str, list[Any]]
+
+VERSION = 1
+MOST_LETTERS = 400
+"""Of a name or a line."""
+MOST_FRAMES = 12
+"""Of the lines that led to an operator."""
+MOST_SOURCE_LETTERS = 600_000
+"""Of quoted files together; of what is left out, the lines that ran are shown."""
+MOST_ROWS = 1000
+TABLES = ("phase", "bound", "utilisation", "kernel", "step", "category", "workspace", "growth")
+"""Views that the page shows as they are."""
+NETWORK_TABLES = ("collective", "group", "rank")
+PHASES = tuple(Phase)
+
+
+def page_document(ledger: Ledger, sources: Mapping[str, str]) -> Document:
+    """What the page shows of a run. `sources` are texts of files that ran, by their path."""
+    table = provenances(ledger)
+    tables = (*TABLES, *(NETWORK_TABLES if ledger.total.network_bytes else ()))
+    places = Places(ledger, table)
+    sites = places.sites()
+    return {
+        "version": VERSION,
+        **_about(ledger),
+        "verdict": _verdict(ledger),
+        "total": _total(ledger),
+        "phases": [str(phase) for phase in PHASES],
+        "jobs": _jobs(ledger, table),
+        "rows": _rows(table),
+        "costs": _costs(table),
+        "sites": sites,
+        "lines": places.lines(),
+        "files": _files(places, sources),
+        "modules": places.modules(),
+        "ops": _ops(ledger, table),
+        "memory": _memory(ledger),
+        "roofline": None if ledger.roofline is None else _plot(roofline_plot(ledger)),
+        "tables": {name: _table(by(ledger, name).top(MOST_ROWS)) for name in tables},
+        "coverage": {
+            "counted": ledger.coverage.counted,
+            "free": ledger.coverage.free,
+            "uncounted": [
+                [_name(each.op), each.count, _name(each.reason)]
+                for each in ledger.coverage.uncounted
+            ],
+            "untimed": [
+                [_name(each.op), each.count, _name(each.reason)] for each in ledger.untimed
+            ],
+        },
+        "placeholders": [
+            [
+                _place(each.frame, places.root),
+                _name(each.frame.text) if each.frame else "",
+                _name(each.op),
+                _name(each.given),
+                str(each.use),
+                each.count,
+            ]
+            for each in ledger.trace.placeholders
+        ],
+        "remarks": _remarks(ledger, places.root),
+    }
+
+
+def _name(text: str) -> str:
+    """A stranger's text: without control characters, and not endless."""
+    return printable(text[:MOST_LETTERS])
+
+
+def _place(line: Any, root: str) -> str:
+    return f"{_name(short_path(line.file, root))}:{line.line}" if line else ""
+
+
+def _about(ledger: Ledger) -> Document:
+    trace = ledger.trace
+    return {
+        "script": _name(trace.script),
+        "chip": _name(trace.chip),
+        "period": ledger.period,
+        "facts": [_name(fact) for fact in facts(ledger)],
+        "rank": [trace.world.rank, trace.world.size],
+        "ending": [trace.ending.kind, _name(trace.ending.message)],
+        "is_behind_libraries": ledger.delegate is None and is_behind_libraries(ledger),
+        "delegate": None if ledger.delegate is None else _name(ledger.delegate.text),
+    }
+
+
+def facts(ledger: Ledger) -> tuple[str, ...]:
+    """Sentences below the title."""
+    chip = trace_chip = ledger.trace.chip
+    if ledger.roofline is not None:
+        chip = ledger.roofline.chip.name
+    return (*ledger_facts(ledger), *([f"Timed on {chip}."] if chip != trace_chip else []))
+
+
+def _verdict(ledger: Ledger) -> Document:
+    outcome, memory, time = judge(ledger), memory_range(ledger), time_range(ledger)
+    shortage = shortage_of(ledger)
+    parameters = parameters_of(ledger)
+    rates = by(ledger, "utilisation")
+    utilisation = next(
+        (dict(zip((c.name for c in rates.columns), row, strict=True)) for row in rates.rows), None
+    )
+    return {
+        "sentence": _name(verdict(outcome)),
+        "claim": memory.claim,
+        "low_bytes": memory.low_bytes,
+        "likely_bytes": memory.likely_bytes,
+        "high_bytes": memory.high_bytes,
+        "capacity_bytes": memory.capacity_bytes,
+        "allocated_bytes": outcome.peak_bytes,
+        "reserved_bytes": outcome.reserved_bytes,
+        "context_bytes": outcome.context_bytes,
+        "communicator_bytes": outcome.communicators.bytes,
+        "peak_moment": _name(outcome.peak_moment),
+        "time": None
+        if time is None
+        else {
+            "low_s": time.low_s,
+            "step_s": time.likely_s,
+            "high_s": time.high_s,
+            "error": time.error,
+            "basis": time.basis,
+        },
+        "mfu": None
+        if utilisation is None or utilisation["fraction"] is None
+        else [_name(str(utilisation["name"])), utilisation["fraction"]],
+        "parameters": None if parameters is None else parameters.elements,
+        "shortage": None
+        if shortage is None
+        else f"Out of memory in {_name(shortage.moment)}: requested "
+        f"{format_bytes(shortage.refusal.requested_bytes)}.",
+    }
+
+
+def _total(ledger: Ledger) -> Document:
+    """What the page's own sums must come to."""
+    total = ledger.total
+    return {
+        "count": total.count,
+        "flops": total.flops,
+        "bytes_moved": total.bytes,
+        "bytes_saved": total.bytes_saved,
+        "seconds": total.seconds if ledger.roofline is not None else None,
+        "kernel_s": total.kernel_s,
+        "network_bytes": total.network_bytes,
+    }
+
+
+# Operators -------------------------------------------------------------------------------------
+
+
+def _jobs(ledger: Ledger, table: Provenances) -> Document:
+    """Operators with their shapes, and what each costs once."""
+    specs: dict[tuple[str, tuple[int, ...], tuple[int, ...], bool], int] = {}
+
+    def number(spec: TensorSpec) -> int:
+        key = (spec.dtype, spec.shape, spec.stride, spec.is_on_device)
+        return specs.setdefault(key, len(specs))
+
+    calls = [ledger.trace.calls[cost.job.call] for cost in table.jobs]
+    jobs: Columns = {
+        "name": [_name(cost.operator) for cost in table.jobs],
+        "kernel": [
+            _name(call.name) if call.fused is not None and call.fused.parts else ""
+            for call in calls
+        ],
+        "kind": [str(cost.kind) for cost in table.jobs],
+        "is_view": [int(cost.kind.is_free and call.is_view) for cost, call in _pairs(table, calls)],
+        "is_copy": [
+            int(str(cost.kind) == "copy" and bool(call.inputs))
+            for cost, call in _pairs(table, calls)
+        ],
+        "flops": [cost.cost.flops for cost in table.jobs],
+        "bytes_read": [cost.cost.bytes_read for cost in table.jobs],
+        "bytes_written": [cost.cost.bytes_written for cost in table.jobs],
+        "network_bytes": [cost.cost.network_bytes for cost in table.jobs],
+        "inputs": [[number(spec) for spec in call.inputs[:12]] for call in calls],
+        "outputs": [[number(spec) for spec in call.outputs[:12]] for call in calls],
+        "literals": [
+            _name(", ".join(f"{name}={value}" for name, value in call.literals)) for call in calls
+        ],
+    }
+    return {
+        **jobs,
+        "specs": [
+            [dtype, shape, [] if _is_contiguous(shape, stride) else stride, int(is_on_device)]
+            for dtype, shape, stride, is_on_device in specs
+        ],
+    }
+
+
+def _pairs(table: Provenances, calls: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    return zip(table.jobs, calls, strict=True)
+
+
+def _is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    step = 1
+    for size, own in zip(reversed(shape), reversed(stride), strict=True):
+        if size != 1 and own != step:
+            return False
+        step *= size
+    return True
+
+
+def _rows(table: Provenances) -> Columns:
+    return {
+        "job": [row.job for row in table.rows],
+        "site": [row.site for row in table.rows],
+        "phase": [PHASES.index(row.phase) for row in table.rows],
+        "stream": [row.stream for row in table.rows],
+    }
+
+
+def _costs(table: Provenances) -> Columns:
+    """Of the reported period, by row and bound."""
+    columns: Columns = {
+        "row_steps": _steps([row for row, _ in table.spent]),
+        "bound": [str(bound) for _, bound in table.spent],
+    }
+    for name in ("count", "bytes_allocated", "bytes_saved"):
+        columns[name] = [getattr(spent, name) for spent in table.spent.values()]
+    for name in ("seconds", "kernel_s", "network_s", "exposed_s"):
+        of_all = [getattr(spent, name) for spent in table.spent.values()]
+        columns[name] = [float(f"{seconds:.9g}") for seconds in of_all] if any(of_all) else []
+    return columns
+
+
+def _ops(ledger: Ledger, table: Provenances) -> Columns:
+    """Every operator of the run, in order."""
+    slots = ledger.times.slots
+    return {
+        "tick_steps": _steps([op.clock for op in ledger.trace.ops]),
+        "row_steps": _steps(table.of_kernels),
+        "ns": [] if ledger.roofline is None else [round(slot.seconds * 1e9) for slot in slots],
+    }
+
+
+def _steps(numbers: Sequence[int]) -> list[int]:
+    """The first number, and the difference of each from the one before."""
+    return [*numbers[:1], *(after - before for before, after in pairwise(numbers))]
+
+
+# Places ----------------------------------------------------------------------------------------
+
+
+class Places:
+    """Numbers of the lines, modules and files of a run, given as they are asked for."""
+
+    def __init__(self, ledger: Ledger, table: Provenances) -> None:
+        self.ledger, self.table = ledger, table
+        self.root = root_of([*table.lines, *ledger.by_line()])
+        self._lines: dict[Line, int] = {}
+        self._files: dict[str, int] = {}
+        self._modules: dict[tuple[str, str], int] = {}
+
+    def line(self, line: Line | None) -> int:
+        """-1: none."""
+        if line is None:
+            return -1
+        if line not in self._lines:
+            self._files.setdefault(line.file, len(self._files))
+            self._lines[line] = len(self._lines)
+        return self._lines[line]
+
+    def module(self, name: str, class_name: str) -> int:
+        return self._modules.setdefault((name, class_name), len(self._modules))
+
+    def sites(self) -> Columns:
+        """Each site's line, innermost line, module, and the lines that led to it."""
+        table, trace = self.table, self.ledger.trace
+        frames: dict[int, int] = {}
+
+        def stack(numbers: Iterable[Any]) -> list[int]:
+            return [frame_number(frame) for frame in numbers]
+
+        def frame_number(frame: Any) -> int:
+            if id(frame) not in frames:
+                frames[id(frame)] = self.line(
+                    Line(frame.file, frame.line, frame.text, frame.is_own)
+                )
+            return frames[id(frame)]
+
+        return {
+            "line": [self.line(line) for line in table.lines],
+            "library_line": [self.line(line) for line in table.library_lines],
+            "module": [self.module(site.module, site.module_class) for site in trace.sites],
+            "stack": [stack(site.frames[:MOST_FRAMES]) for site in trace.sites],
+        }
+
+    def lines(self) -> Columns:
+        return {
+            "file": [self._files[line.file] for line in self._lines],
+            "line": [line.line for line in self._lines],
+            "text": [_name(line.text) for line in self._lines],
+            "is_own": [int(line.is_own) for line in self._lines],
+        }
+
+    def modules(self) -> Columns:
+        return {
+            "name": [_name(name) for name, _ in self._modules],
+            "class": [_name(class_name) for _, class_name in self._modules],
+        }
+
+    @property
+    def files(self) -> Sequence[str]:
+        return tuple(self._files)
+
+
+def _files(places: Places, sources: Mapping[str, str]) -> list[Document]:
+    """Each file's short name, and its text where it is known and there is room for it."""
+    documents, letters = [], 0
+    for file in places.files:
+        text = sources.get(file)
+        letters += len(text or "")
+        is_quoted = text is not None and letters <= MOST_SOURCE_LETTERS
+        documents.append({
+            "name": _name(short_path(file, places.root)),
+            "text": [_source_line(line) for line in text.splitlines()]
+            if text is not None and is_quoted
+            else None,
+        })  # fmt: skip
+    return documents
+
+
+def _source_line(line: str) -> str:
+    return printable(line.expandtabs(4)[:MOST_LETTERS])
+
+
+# Memory ----------------------------------------------------------------------------------------
+
+
+def _memory(ledger: Ledger) -> Document:
+    """Every storage of the device: what it is, and from when to when it lives."""
+    memory, trace = ledger.memory, ledger.trace
+    place_of = {op.clock: place for place, op in enumerate(trace.ops)}
+    held = {category: number for number, category in enumerate(BAR_ORDER)}
+    categories = [held[category] for category in memory.categories]
+    outputs: list[int] = []
+    for storage in memory.storages:
+        place = place_of.get(storage.born)
+        made = trace.ops[place].outputs if place is not None else ()
+        outputs.append(made.index(storage.number) if storage.number in made else -1)
+    return {
+        "device": _name(memory.device),
+        "categories": [category.replace("_", " ") for category in BAR_ORDER],
+        "peak_tick": memory.peak_tick,
+        "peak_bytes": memory.peak_bytes,
+        "step_ends": list(trace.step_ends),
+        "period": [ledger.reported_period.first, ledger.reported_period.end],
+        "moment": _name(str(moment_at(ledger, memory.peak_tick) or "")),
+        "refused_ticks": [
+            refusal.tick for refusal in trace.refusals if refusal.device == memory.device
+        ],
+        "reserved": {
+            "tick_steps": _steps([r.tick for r in trace.reserved if r.device == memory.device]),
+            "bytes": [r.bytes for r in trace.reserved if r.device == memory.device],
+        },
+        "storages": {
+            "born_steps": _steps([storage.born for storage in memory.storages]),
+            "life": [
+                -1 if storage.died is None else storage.died - storage.born
+                for storage in memory.storages
+            ],
+            "bytes": [storage.bytes for storage in memory.storages],
+            "category": categories,
+            "output": outputs,
+        },
+        "names": {
+            str(place): _name(storage.name)
+            for place, storage in enumerate(memory.storages)
+            if storage.name
+        },
+        "owned": [
+            place
+            for place, storage in enumerate(memory.storages)
+            if storage.name and storage.role in (Role.PARAMETER, Role.BUFFER)
+        ],
+    }
+
+
+# The rest --------------------------------------------------------------------------------------
+
+
+def _plot(plot: Plot) -> Document:
+    return {
+        "title": _name(plot.title),
+        "x": [plot.x.title, str(plot.x.scale), plot.x.low, plot.x.high],
+        "y": [plot.y.title, str(plot.y.scale), plot.y.low, plot.y.high],
+        "series": list(plot.series),
+        "curves": [
+            [_name(curve.name), str(curve.basis), [list(point) for point in curve.points]]
+            for curve in plot.curves
+        ],
+        "marks": [
+            [
+                float(f"{mark.x:.5g}"),
+                float(f"{mark.y:.5g}"),
+                mark.series,
+                float(f"{mark.weight:.5g}"),
+                _name(mark.name),
+                _name(mark.detail),
+                _name(mark.place),
+            ]
+            for mark in plot.marks
+        ],
+        "left_out": [[name, share] for name, share in plot.left_out],
+        "note": _name(plot.note),
+    }
+
+
+def _table(table: Table) -> Document:
+    return {
+        "title": _name(in_words(table.title)),
+        "columns": [
+            [column.name, _name(column.title), str(column.unit)] for column in table.columns
+        ],
+        "rows": [
+            [_name(cell) if isinstance(cell, str) else cell for cell in row] for row in table.rows
+        ],
+        "totals": [_name(cell) if isinstance(cell, str) else cell for cell in table.totals],
+        "left_out": table.left_out,
+        "note": printable(in_words(table.note)[:2000]),
+    }
+
+
+def _remarks(ledger: Ledger, root: str) -> list[Document]:
+    """Sentences with the lines below each: where the run differs from a real one."""
+    trace = ledger.trace
+    remarks = []
+    if trace.notes:
+        lines = [f"{note.text} ({note.count} times)" if note.count > 1 else note.text
+                 for note in trace.notes]  # fmt: skip
+        remarks.append(("Differences from a real GPU", lines))
+    remarks += [(title, list(lines)) for title, lines in sections(surroundings_of(trace), root)]
+    if ledger.step_s:
+        remarks += [
+            (sentence, [])
+            for sentence in odd_size_sentences(odd_sizes(ledger), ledger.step_s, root)
+        ]
+    return [
+        {"title": _name(title), "lines": [_name(line) for line in lines]}
+        for title, lines in remarks
+    ]

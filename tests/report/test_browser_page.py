@@ -1,0 +1,396 @@
+"""The interactive page: its file, and what a real Chromium makes of it."""
+
+import base64
+import gzip
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from tests.builders import (
+    TraceBuilder,
+    big_trace,
+    factory_call,
+    frame,
+    mm_call,
+    site,
+    spec,
+)
+from tests.report.browser import CHROMIUM, MISSING, Browser, Page, browser
+from tests.report.test_html import CORPUS, HARMLESS, injected
+from tests.report.test_text import realistic
+from torchtally.chips import chip
+from torchtally.ledger import account
+from torchtally.report.browser import page as module
+from torchtally.report.browser.document import page_document
+from torchtally.report.browser.page import browser_page, hash_of, script_text, shell, style_text
+from torchtally.timing.roofline import Roofline
+from torchtally.trace import Phase, Role, Trace
+from torchtally.units import format_bytes, format_flops, format_fraction, format_seconds
+
+H100 = Roofline(chip("H100-SXM"))
+SOURCE = "import torch\n\n\n" + "".join(f"line_{number}()\n" for number in range(4, 60))
+STATIC = Path(module.__file__).parent / "static"
+
+needs_chromium = pytest.mark.skipif(not CHROMIUM, reason=MISSING)
+
+
+def unpacked(document: str, id: str) -> str:
+    match = re.search(rf'id="{id}" type="application/gzip">([^<]*)<', document)
+    assert match is not None
+    return gzip.decompress(base64.b64decode(match[1])).decode()
+
+
+def page_of(trace: Trace, **sources: str) -> str:
+    return browser_page(account(trace, roofline=H100), {f"{k}.py": v for k, v in sources.items()})
+
+
+# The file --------------------------------------------------------------------------------------
+
+
+def test_the_shell_is_small() -> None:
+    assert len(shell("", (), "").encode()) <= 150_000
+
+
+def test_the_policy_allows_this_script_and_this_style_and_nothing_else() -> None:
+    page = page_of(realistic())
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    text = policy[1].replace("&#x27;", "'")
+    (starter,) = re.findall(r"(?s)<script>(.*?)</script>", page)
+    scripts = f"{hash_of(starter)} {hash_of(script_text())}"
+    assert text == (
+        f"default-src 'none'; script-src {scripts}; style-src {hash_of(style_text())}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    assert unpacked(page, "app") == script_text()
+    assert page.index("Content-Security-Policy") < page.index("<style>") < page.index("<script>")
+
+
+def test_the_page_names_no_address() -> None:
+    page = page_of(realistic())
+    assert "://" not in page
+    assert not re.search(r"url\(|@import|<link|<img|<iframe|\ssrc=|\shref=", page)
+
+
+def test_the_scripts_never_read_text_as_markup_or_code() -> None:
+    for file in STATIC.rglob("*.js"):
+        text = file.read_text()
+        forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function"
+        assert not re.search(forbidden, text), file.name
+        assert "</script" not in text
+
+
+def test_the_licence_of_the_library_is_in_the_page() -> None:
+    assert "Copyright (c) 2022 Leon Sorokin" in unpacked(page_of(realistic()), "app")
+
+
+@pytest.mark.parametrize("text", CORPUS, ids=range(len(CORPUS)))
+def test_no_name_becomes_markup(text: str) -> None:
+    def page(name: str) -> str:
+        document = page_of(realistic(name, name, name), train=name)
+        return re.sub(r"(?s)<script.*?</script>|<style>.*?</style>", "", document)
+
+    assert injected(page(text), page(HARMLESS)) == []
+
+
+def test_the_data_are_the_ledgers() -> None:
+    ledger = account(realistic(), roofline=H100)
+    data = json.loads(unpacked(browser_page(ledger, {}), "data"))
+    counts, rows = data["costs"]["count"], data["costs"]["row_steps"]
+    row, flops = 0, 0
+    for step, count in zip(rows, counts, strict=True):
+        row += step
+        flops += count * data["jobs"]["flops"][data["rows"]["job"][row]]
+    assert flops == ledger.total.flops == data["total"]["flops"] == 2 * 2 * 512 * 1024 * 1024
+    assert sum(data["memory"]["storages"]["bytes"]) == sum(
+        storage.bytes for storage in ledger.memory.storages
+    )
+    assert data["coverage"]["uncounted"][0][:2] == ["h.0.mlp", 1]
+
+
+def test_a_stride_is_told_where_it_has_gaps() -> None:
+    call = mm_call(2, 3, 4)
+    turned = structs.replace(call.inputs[1], shape=(3, 4), stride=(1, 3))
+    trace = realistic()
+    call = structs.replace(call, inputs=(spec(2, 3, argument="self"), turned))
+    trace = structs.replace(trace, calls=(*trace.calls[:1], call, *trace.calls[2:]))
+    specs = page_document(account(trace), {})["jobs"]["specs"]
+    assert ["float32", (3, 4), (1, 3), 1] in specs
+    assert ["float32", (2, 3), [], 1] in specs
+
+
+def many_events() -> Trace:
+    """100,000 operators: 100,000 allocations and nearly as many frees."""
+    return big_trace(100_000)
+
+
+# In a browser ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture
+def opened(chromium: Browser, tmp_path: Path) -> Iterator[Any]:
+    """A function that opens a page; behind the test it has to have been quiet."""
+    pages: list[Page] = []
+
+    def open_page(document: str, view: str = "", width: int = 1280) -> Page:
+        file = tmp_path / f"page{len(pages)}.html"
+        file.write_bytes(document.encode("utf-8", "replace"))
+        page = chromium.open(file, view=view, width=width)
+        pages.append(page)
+        page.wait_for("document.documentElement.dataset.readyMs")
+        return page
+
+    yield open_page
+    for page in pages:
+        assert page.complaints == []
+        assert page.requests == []
+
+
+def layered() -> Trace:
+    """Two products on lines 41 and 50 of train.py, of which one is more than the other."""
+    trace = realistic()
+    where = site(frame("train.py", 50, "line_50()"), module="h.1.mlp", module_class="MLP")
+    ops = tuple(
+        structs.replace(op, site=len(trace.sites)) if op.phase is Phase.BACKWARD else op
+        for op in trace.ops
+    )
+    return structs.replace(trace, ops=ops, sites=(*trace.sites, where))
+
+
+@needs_chromium
+def test_numbers_are_written_as_in_every_other_report(opened: Any) -> None:
+    page = opened(page_of(realistic()))
+    numbers: dict[str, tuple[Callable[[Any], str], tuple[float, ...]]] = {
+        "bytes": (format_bytes, (0, 1, 1023, 1024, 1048575, 123456789, 79 << 30, 5 << 50)),
+        "FLOPs": (format_flops, (0, 999, 1000, 999_996, 21_085_931_179_417, 10**18)),
+        "seconds": (format_seconds, (0.0, 1e-9, 5.4e-5, 0.05397, 0.99996, 59.9, 3600.0, 1e6)),
+        "fraction": (format_fraction, (0.0, 0.3829, 1.0, 12.3)),
+    }
+    for unit, (format_value, values) in numbers.items():
+        for value in values:
+            shown = page.evaluate(f"tally.formatNumber({value!r}, {unit!r})")
+            assert shown == format_value(value), (unit, value)
+
+
+@needs_chromium
+def test_the_first_view_says_whether_it_fits_and_how_long_it_takes(opened: Any) -> None:
+    page = opened(page_of(layered()))
+    assert page.evaluate("document.querySelector('#verdict').textContent") == "Fits H100-SXM"
+    text = page.evaluate("document.querySelector('main').innerText")
+    assert "needed, between" in text
+    assert "typically between" in text
+    assert "1 operators without a rule" in text
+
+
+@needs_chromium
+def test_the_source_has_a_line_with_its_costs_and_opens_it(opened: Any) -> None:
+    page = opened(page_of(layered(), train=SOURCE.replace("line_41()", "logits = self.lm_head(x)")))
+    page.click("[data-view=source]")
+    lines = page.evaluate(
+        "[...document.querySelectorAll('.line.hot')].map((line) => line.innerText)"
+    )
+    assert len(lines) == 2
+    assert lines[0].startswith("41")
+    assert "1.07 GFLOPs" in lines[0]  # 2 x 512 x 1024 x 1024
+    page.click(".line.hot")
+    assert "aten.mm" in page.evaluate("document.querySelector('.line-detail').innerText")
+    page.press("/")
+    page.type("line_50")
+    assert page.evaluate("document.querySelectorAll('.line.hot').length") == 1
+    page.press("Escape")
+    assert page.evaluate("document.querySelectorAll('.line.hot').length") == 2
+    page.evaluate("[...document.querySelectorAll('.choice button')].at(-1).click()")
+    assert page.evaluate("document.querySelectorAll('.line').length") == 60  # 59 and the head
+
+
+def held() -> Trace:
+    """4 GiB of weights for the whole run; 2 GiB of activations of line 7 from the second operator
+    to the third of four: the peak is 6 GiB, at tick 1.
+    """
+    made = TraceBuilder()
+    weight = made.run(
+        factory_call(4), role=Role.PARAMETER, name="block.up.weight", size=4 << 30,
+        site=site(frame("train.py", 3), module="block.up", module_class="Linear"),
+    )  # fmt: skip
+    where = site(frame("train.py", 7), module="block.down", module_class="Linear")
+    hidden = made.run(mm_call(2, 2, 2), (weight, weight), site=where, size=2 << 30)
+    made.run(
+        mm_call(2, 2, 2), (hidden, weight), site=where, phase=Phase.BACKWARD, outputs=(weight,)
+    )
+    made.free(hidden)
+    made.run(mm_call(2, 2, 2), (weight, weight), outputs=(weight,))
+    made.end_step()
+    return made.build()
+
+
+@needs_chromium
+def test_memory_over_time_is_zoomed_by_dragging_and_back(opened: Any) -> None:
+    page = opened(page_of(big_trace(3000)), view="#memory")
+    chart = "tally.page.view"
+    assert page.evaluate(f"{chart}.range") == [0, 3000]
+    x, y = page.middle("#memory-chart .u-over")
+    page.drag((x - 100, y), (x + 100, y))
+    first, last = page.evaluate(f"{chart}.range")
+    width = page.evaluate("document.querySelector('#memory-chart .u-over').clientWidth")
+    assert last - first == pytest.approx(3000 * 200 / width, rel=0.05)
+    assert (first + last) / 2 == pytest.approx(1500, abs=30)
+    assert page.evaluate(f"{chart}.pinned === tally.run.peakTick")  # dragging pins no moment
+    page.press("0")
+    assert page.evaluate(f"{chart}.range") == [0, 3000]
+    page.click("#zoom-in")
+    assert page.evaluate(f"{chart}.range[1] - {chart}.range[0]") == 1500
+    page.press("p")
+    assert page.evaluate(f"{chart}.range[0] <= tally.run.peakTick")
+    page.evaluate("[...document.querySelectorAll('.choice button')].at(-1).click()")
+    assert page.evaluate(f"{chart}.axis") == "seconds"
+
+
+@needs_chromium
+def test_memory_says_what_is_alive_at_a_moment(opened: Any) -> None:
+    page = opened(page_of(held()), view="#memory")
+    shown = "document.querySelector('#moment-bytes').textContent"
+    assert page.evaluate(shown) == "6.00 GiB"
+    assert page.evaluate("tally.run.peakTick") == 1
+    rows = "[...document.querySelectorAll('.full tbody tr')].map((row) => row.innerText)"
+    assert [("activations" in row, "parameters" in row) for row in page.evaluate(rows)] == [
+        (False, True),
+        (True, False),
+    ]
+    over = "document.querySelector('#memory-chart .u-over').getBoundingClientRect()"
+    left, top, width = (page.evaluate(f"{over}.{side}") for side in ("x", "y", "width"))
+    page.mouse("mouseMoved", left + width * 3.5 / 4, top + 50)  # the last of four operators
+    page.wait_for(f"{shown} === '4.00 GiB'")
+    page.mouse("mouseMoved", 5, 5)
+    page.wait_for(f"{shown} === '6.00 GiB'")
+    page.mouse("mouseMoved", left + width * 0.5 / 4, top + 50)
+    page.mouse("mousePressed", left + width * 0.5 / 4, top + 50)
+    page.mouse("mouseReleased", left + width * 0.5 / 4, top + 50)
+    assert page.evaluate("tally.page.view.pinned") == 0
+    assert len(page.evaluate(rows)) == 1
+    page.press("ArrowRight")
+    assert page.evaluate("tally.page.view.pinned") == 1
+
+
+@needs_chromium
+def test_the_chart_keeps_every_peak_of_many_events(opened: Any) -> None:
+    page = opened(page_of(big_trace(20_000)))
+    peaks = page.evaluate("""(() => {
+        const timeline = new tally.Timeline(tally.run);
+        const places = timeline.placesBetween(0, 20000, 300);
+        return [places.length, Math.max(...places.map((place) => timeline.total[place])),
+                Math.max(...timeline.total), tally.run.data.memory.peak_bytes];
+    })()""")
+    assert peaks[0] <= 601
+    assert peaks[1] == peaks[2] == peaks[3]
+
+
+@needs_chromium
+def test_the_treemap_is_gone_into_and_out_of(opened: Any) -> None:
+    page = opened(page_of(held()), view="#treemap")
+    boxes = "[...document.querySelectorAll('.box')].map((box) => box.innerText.trim())"
+    shown = page.evaluate(boxes)
+    assert "block 6.00 GiB" in shown
+    assert "up.parameters 4.00 GiB" in shown
+    areas = "tally.page.view.boxes.map((box) => box.offsetWidth * box.offsetHeight)"
+    page.evaluate("tally.page.view.grouping = 'storage'; tally.page.view.build()")
+    larger, smaller = page.evaluate(areas)
+    assert larger / smaller == pytest.approx(2, rel=0.02)  # 4 GiB beside 2
+    page.evaluate("tally.page.view.grouping = 'module'; tally.page.view.build()")
+    page.click(".box")
+    assert page.evaluate("tally.page.view.path") == ["block"]
+    assert page.evaluate("document.querySelector('tfoot').innerText").split()[1:3] == [
+        "6.00",
+        "GiB",
+    ]
+    page.press("Backspace")
+    assert page.evaluate("tally.page.view.path") == []
+    for number, name in enumerate(("by line", "by category"), start=2):
+        page.click(f".choice button:nth-child({number})")
+        text = " ".join(page.evaluate(boxes))
+        assert ("train.py" in text) is (name == "by line")
+
+
+@needs_chromium
+def test_a_table_is_sorted_by_a_click_and_walked_by_arrows(opened: Any) -> None:
+    page = opened(page_of(big_trace(3000)))
+    places = "[...document.querySelector('main tbody').rows].map((row) => row.cells[0].innerText)"
+    before = page.evaluate(places)
+    for direction in ("ascending", "descending"):
+        page.click("main th:nth-child(1) button")
+        assert page.evaluate("document.querySelector('main th').ariaSort") == direction
+        shown = [int(place.partition(":")[2]) for place in page.evaluate(places)]
+        assert shown == sorted(shown, reverse=direction == "descending")
+        assert len(set(shown)) == len(before)
+    page.evaluate("document.querySelector('main tbody tr').focus()")
+    page.press("ArrowDown")
+    assert page.evaluate("document.activeElement.rowIndex") == 2
+
+
+@needs_chromium
+def test_keys_change_view_theme_and_show_help(opened: Any) -> None:
+    page = opened(page_of(layered()))
+    page.press("2")
+    assert page.evaluate("location.hash") == "#source"
+    page.press("?")
+    assert page.evaluate("document.querySelector('.help').hidden") is False
+    page.press("Escape")
+    assert page.evaluate("document.querySelector('.help').hidden") is True
+    colours = []
+    for _ in range(2):
+        page.press("t")
+        colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert len(set(colours)) == 2
+
+
+@needs_chromium
+def test_thirty_hostile_names_add_no_element(opened: Any) -> None:
+    def nodes(text: str) -> list[str]:
+        page = opened(page_of(realistic(text or "x", text or "x", text or "x"), train=text))
+        kinds = []
+        for view in page.evaluate("[...document.querySelectorAll('nav button')].map("
+                                  "(tab) => tab.getAttribute('data-view'))"):  # fmt: skip
+            page.click(f"[data-view={view}]")
+            kinds += page.evaluate(
+                "[...document.querySelectorAll('main *, header *')].map((node) => node.tagName)"
+            )
+        assert page.evaluate("typeof alert.called") == "undefined"
+        return sorted(set(kinds))
+
+    assert len(CORPUS) >= 30
+    harmless = nodes(HARMLESS)
+    assert set(nodes(" ".join(CORPUS))) <= set(harmless)
+    for text in CORPUS[:40:8]:
+        assert set(nodes(text)) <= set(harmless)
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [400, 1280, 3840])
+def test_no_view_is_wider_than_the_window(opened: Any, width: int) -> None:
+    page = opened(page_of(layered(), train=SOURCE), width=width)
+    for view in page.evaluate("[...document.querySelectorAll('nav button')].map("
+                              "(tab) => tab.getAttribute('data-view'))"):  # fmt: skip
+        page.evaluate(f"location.hash = '#{view}'")
+        page.wait_for(f"document.querySelector('[data-view={view}]').ariaSelected === 'true'")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+
+
+@needs_chromium
+def test_two_hundred_thousand_events_are_small_and_open_within_a_second(opened: Any) -> None:
+    document = page_of(many_events())
+    assert len(document) <= 2_500_000
+    page = opened(document)
+    ready_ms = page.evaluate("Number(document.documentElement.dataset.readyMs)")
+    assert math.isfinite(ready_ms)
+    assert ready_ms < 1000
