@@ -34,6 +34,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "tracer": ("chips", "errors", "isolation", "memory", "torch_private", "trace", "virtual"),
     "runs": ("chips", "errors", "isolation", "memory", "timing", "torch_private", "trace", "tracer",
              "virtual"),
+    "models": ("chips", "errors", "isolation", "ledger", "reading", "timing", "torch_private",
+               "trace", "tracer", "views"),
     "fit": ("chips", "errors", "isolation", "ledger", "memory", "progress", "runs", "table",
             "trace", "tracer", "units", "views"),
     "report": ("chips", "fit", "ledger", "memory", "number_formats", "plan", "progress", "steps",
@@ -41,9 +43,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "bench": ("chips", "errors", "timing", "torch_private", "trace", "tracer", "virtual", "work"),
     "train": ("chips", "errors", "plan", "progress", "reading", "torch_private", "units"),
     "sweep": ("atomic", "errors", "progress", "reading", "runs", "table", "train", "units"),
-    "cli": ("atomic", "bench", "chips", "errors", "fit", "isolation", "ledger", "memory", "plan",
-            "progress", "reading", "report", "runs", "sweep", "table", "timing", "trace", "tracer",
-            "train", "units", "views", "work"),
+    "cli": ("atomic", "bench", "chips", "errors", "fit", "isolation", "ledger", "memory", "models",
+            "plan", "progress", "reading", "report", "runs", "sweep", "table", "timing", "trace",
+            "tracer", "train", "units", "views", "work"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 
@@ -51,7 +53,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
 """
 
 TORCH = frozenset(
-    {"torch_private", "virtual", "libraries", "tracer", "runs", "bench", "train", "sweep"}
+    {
+        "torch_private",
+        "virtual",
+        "libraries",
+        "tracer",
+        "runs",
+        "models",
+        "bench",
+        "train",
+        "sweep",
+    }
 )
 """The only packages that import torch."""
 

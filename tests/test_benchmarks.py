@@ -64,6 +64,17 @@ def test_against_the_flop_counter(tmp_path: Path) -> None:
     assert model["flops"]["torchtally"] - model["flops"]["flop_counter"] == scores
 
 
+def test_summary_against_the_flop_counter(tmp_path: Path) -> None:
+    """As above: a fused kernel makes the scores again. Of a whole step, and of its two passes."""
+    found = figures(tmp_path, "summary", "--models", "gpt2-124m", "--layers", "1")
+    (model,) = found["models"]
+    assert set(model["ratio"]) == {"step_wall_s", "step_cpu_s", "passes_wall_s", "passes_cpu_s"}
+    assert all(ratio > 0 for ratio in model["ratio"].values())
+    B, S, d = 4, 1024, 768
+    scores = 2 * B * S * S * d
+    assert model["flops"]["summary"] - model["flops"]["flop_counter"] == scores
+
+
 def test_start_up(tmp_path: Path) -> None:
     trace = tmp_path / "run.tally"
     big_trace(1000).save(str(trace))

@@ -98,8 +98,15 @@ CALLS = {
     "known_chips": lambda: "H100-SXM" in [chip.name for chip in torchtally.known_chips()],
     "roofline": lambda: torchtally.roofline("H100-SXM").chip.name == "H100-SXM",
     "run": lambda: len(torchtally.run(train, gpu="H100-SXM").ops) == len(trace.ops) == 1,
+    "summary": lambda: refuses_a_number(),
     "virtual_gpu": lambda: virtual_gpu(),
 }
+
+def refuses_a_number():
+    try:
+        torchtally.summary(4)
+    except torchtally.TallyError:
+        return True
 
 def virtual_gpu():
     with torchtally.virtual_gpu("H100-SXM"):
@@ -151,9 +158,11 @@ def test_a_public_name_that_is_the_name_of_a_room_is_found(tmp_path: Path) -> No
 # Examples --------------------------------------------------------------------------------------
 
 TRAIN = """
-def train():
-    import torch
+import torch
 
+model = torch.nn.Linear(512, 512)
+
+def train():
     for _ in range(2):
         w = torch.nn.Parameter(torch.zeros(8, 8, device="cuda"))
         (w @ w).sum().backward()

@@ -9,6 +9,7 @@
     ledger = torchtally.account(trace, roofline=roofline)  # FLOPs, bytes, memory, time
     print(torchtally.by(ledger, "line"))                   # a table; print(ledger) is the report
     trace.save("run.tally")                                # torchtally.Trace.load reads it
+    print(torchtally.summary(model, "8x512"))              # a model by itself, module by module
 
 Names are imported when first used: `import torchtally` imports no torch.
 """
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torchtally.chips import Chip, chip, known_chips
     from torchtally.errors import TallyError
     from torchtally.ledger import Ledger, account
+    from torchtally.models.summary import summary
     from torchtally.runs.function import run
     from torchtally.timing.targets import roofline
     from torchtally.trace import Trace
@@ -45,6 +47,7 @@ _HOMES = {
     "known_chips": "chips",
     "roofline": "timing.targets",
     "run": "runs.function",
+    "summary": "models.summary",
     "virtual_gpu": "virtual.session",
 }
 
@@ -62,6 +65,7 @@ __all__ = [
     "known_chips",
     "roofline",
     "run",
+    "summary",
     "virtual_gpu",
 ]
 

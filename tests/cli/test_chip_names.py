@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,12 @@ BY_PROCESS = {
     "fit": ("fit", "train.py", "--vary", "{{}}", "--to", "2", "--gpu", "{}"),
     "audit": ("audit", "train.py", "--gpu", "{}"),
     "train": ("train", "--plan", "tiny.toml", "--gpu", "{}"),
+    "summary": ("summary", "net.py:Net", "--input", "2x4", "--gpu", "{}"),
 }
 WITHOUT_CHIPS = {"data", "diff", "dtypes", "sweep"}
 MEASURED = {"bench"}
 """`--show NAME` looks up what was measured: there is nothing where nothing was."""
-OF_THE_VARIABLE = ("run", "fit", "train")
+OF_THE_VARIABLE = ("run", "fit", "train", "summary")
 """Commands that need a chip. Of the others each has a better one, or needs none."""
 
 SCRIPT = """\
@@ -74,6 +76,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "text.txt").write_text("".join(f"line {n}\n" for n in range(2000)))
     (tmp_path / "tiny.toml").write_text(CONFIG)
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\ndef Net():\n    return nn.Linear(4, 4)\n"
+    )
 
 
 def tally(*arguments: str, variable: str = "") -> "subprocess.CompletedProcess[str]":
@@ -106,7 +111,8 @@ def test_a_family_is_taken_and_said_once(
 
 
 @pytest.mark.parametrize(
-    ("command", "family"), [("run", "H100"), ("fit", "A100"), ("audit", "4090"), ("train", "H100")]
+    ("command", "family"),
+    [("run", "H100"), ("fit", "A100"), ("audit", "4090"), ("train", "H100"), ("summary", "A100")],
 )
 def test_a_family_is_taken_where_a_script_runs(command: str, family: str) -> None:
     said, device = FAMILIES[family]
@@ -119,7 +125,7 @@ def test_a_family_is_taken_where_a_script_runs(command: str, family: str) -> Non
         assert said.partition(" ")[0] in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(("command", "family"), list(zip(OF_THE_VARIABLE, FAMILIES, strict=True)))
+@pytest.mark.parametrize(("command", "family"), list(zip(OF_THE_VARIABLE, cycle(FAMILIES))))
 def test_the_variable_names_the_chip_that_no_option_names(command: str, family: str) -> None:
     said, _ = FAMILIES[family]
     done = tally(*BY_PROCESS[command][:-2], variable=family)

@@ -25,6 +25,7 @@ COMMANDS = (
     "show",
     "report",
     "diff",
+    "summary",
     "fit",
     "plan",
     "train",
@@ -48,6 +49,7 @@ examples:
   tally run train.py                            what does each line of a training step cost?
   tally run train.py --batch_size=32 --gpu A100 -o big.tally
   tally show big.tally --by module --top 20     other views of it, without running again
+  tally summary model.py:Net --input 8x3x224x224      a model by itself, module by module
   tally fit train.py --vary "--batch_size={}" --gpu H100-SXM    the largest that fits
   tally plan llama-3-70b --tokens 15T --gpus 1024xH100-SXM      napkin math with its working
   tally bench                                   what this machine achieves of what is promised

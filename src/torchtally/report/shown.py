@@ -4,8 +4,9 @@ from torchtally.ledger import Ledger
 from torchtally.report.number_formats import comparison_html, comparison_text
 from torchtally.report.page import element, joined, table_html
 from torchtally.report.terminal import table_text
-from torchtally.report.text import summary_text, verdict
+from torchtally.report.text import model_facts, model_text, summary_text, verdict
 from torchtally.table import Table
+from torchtally.views.model_summary import DEPTH, ModelSummary
 from torchtally.views.number_formats import FormatComparison
 from torchtally.views.summary import summarise
 
@@ -13,17 +14,22 @@ MOST_ROWS = 20
 """Of each table in a notebook."""
 
 
-def text(value: Table | Ledger | FormatComparison) -> str:
-    """A table, what `tally dtypes` prints, or of a ledger the report of `tally show`."""
+def text(value: Table | Ledger | ModelSummary | FormatComparison) -> str:
+    """A table, what `tally dtypes` or `tally summary` prints, or of a ledger what `tally show` does."""
     if isinstance(value, FormatComparison):
         return comparison_text(value)
+    if isinstance(value, ModelSummary):
+        return model_text(value, depth=DEPTH)
     return table_text(value) if isinstance(value, Table) else summary_text(summarise(value))
 
 
-def html(value: Table | Ledger | FormatComparison) -> str:
+def html(value: Table | Ledger | ModelSummary | FormatComparison) -> str:
     """The same as HTML: escaped, without scripts, styles or links."""
     if isinstance(value, FormatComparison):
         return comparison_html(value)
+    if isinstance(value, ModelSummary):
+        sentences = (verdict(value.verdict), *model_facts(value))
+        return joined([*(element("p", text) for text in sentences), table_html(value.table())])
     if isinstance(value, Table):
         return table_html(value.top(MOST_ROWS))
     summary = summarise(value)

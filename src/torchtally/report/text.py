@@ -27,11 +27,12 @@ from torchtally.units import (
     format_seconds,
 )
 from torchtally.views.lines import short_path
+from torchtally.views.model_summary import ModelSummary
 from torchtally.views.parameters import ModelParameters
 from torchtally.views.shortage import Shortage
 from torchtally.views.step_time import StepTime
 from torchtally.views.steps import RunShare
-from torchtally.views.summary import Summary, Verdict
+from torchtally.views.summary import Summary, Verdict, summarise
 from torchtally.views.throughput import Batch, Throughput
 from torchtally.views.utilisation import Utilisation
 
@@ -46,6 +47,37 @@ def summary_text(
 ) -> str:
     """The one-page report. `file` is the trace's, for the commands it suggests."""
     return joined(list(_summary_lines(summary, file, width)), is_coloured)
+
+
+def model_text(
+    summary: ModelSummary, *, depth: int | None, width: int = 80, is_coloured: bool = False
+) -> str:
+    """What a model costs: does it fit, how long does a step take, and the tree of its modules."""
+    return joined(list(_model_lines(summary, depth, width)), is_coloured)
+
+
+def _model_lines(summary: ModelSummary, depth: int | None, width: int) -> Iterator[Text]:
+    page = summarise(summary.ledger)
+    yield from _verdict(page, width)
+    yield from _time(page, width)
+    yield Text()
+    for number, fact in enumerate(model_facts(summary)):
+        yield from _prose(fact, width, "" if number else "bold")
+    yield from table_lines(summary.table(depth), width)
+    yield Text()
+    yield from _coverage(page, width)
+    yield from _untimed(page.time, width)
+    yield from _placeholders(page, width)
+    yield from _notes(page, width)
+
+
+def model_facts(summary: ModelSummary) -> Iterator[str]:
+    """Which model, and what it did."""
+    count = format_count(summary.parameters)
+    trained = summary.trained_parameters
+    part = "" if trained == summary.parameters else f" ({format_count(trained)} of them trained)"
+    yield f"{summary.root.facts.class_name}: {count} parameters{part}, called with {summary.inputs}"
+    yield f"{summary.how}; {summary.ledger.convention.description}"
 
 
 def _summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:

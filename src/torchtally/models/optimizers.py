@@ -1,0 +1,41 @@
+"""Optimizers by name: those of torch.optim, with their defaults."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchtally.errors import UsageError, did_you_mean
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+WITH_CLOSURE = "LBFGS"
+"""Calls the model itself, as often as it likes: no step by step account."""
+
+
+def optimizer_names() -> dict[str, MakeOptimizer]:
+    """The optimizers of torch.optim, by their names in lower case."""
+    return {
+        name.lower(): value
+        for name, value in vars(torch.optim).items()
+        if isinstance(value, type)
+        and issubclass(value, Optimizer)
+        and value is not Optimizer
+        and name != WITH_CLOSURE
+    }
+
+
+def make_optimizer(optimizer: str | MakeOptimizer, parameters: list[nn.Parameter]) -> Optimizer:
+    """By its name, or by a function of the parameters. Raises UsageError for an unknown name."""
+    if not isinstance(optimizer, str):
+        return optimizer(parameters)
+    names = optimizer_names()
+    made = names.get(optimizer.lower())
+    if made is None:
+        known = did_you_mean(optimizer, sorted(names))
+        raise UsageError(
+            f"unknown optimizer {optimizer!r}. {known}\n"
+            "For another one give a function: optimizer=lambda parameters: MyOptimizer(parameters)."
+        )
+    return made(parameters)

@@ -1,0 +1,239 @@
+"""Models by name: a class in the user's code, a config.json of transformers, a name of timm."""
+
+import ast
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchtally.errors import ScriptError, UsageError, did_you_mean
+from torchtally.models.inputs import InputSpec, input_spec
+from torchtally.reading import read_bytes
+
+CONFIG = "config.json"
+SEQUENCE = 1024
+"""Tokens of a text model that is given no input, or as many as it takes."""
+CHANNELS, IMAGE = 3, 224
+TOKENS, PIXELS = "input_ids", "pixel_values"
+LABELLED = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "ForMaskedLM")
+"""Ends of classes of transformers whose labels are tokens like the input's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """How to build a model, and what it is called with where nothing is given."""
+
+    build: Callable[[], nn.Module]
+    inputs: Mapping[str, InputSpec] = field(default_factory=dict)
+    """By name; empty where it must be given."""
+    first: str = ""
+    """The name of the first of them."""
+    copied_as_labels: bool = False
+    """The first is given again as `labels`, and the model returns its loss."""
+
+    def filled(
+        self, positional: Sequence[str], named: Mapping[str, str], *, is_training: bool
+    ) -> tuple[list[InputSpec], dict[str, InputSpec]]:
+        """The inputs given, else the model's own. Raises UsageError where there are none."""
+        in_order = [input_spec(text) for text in positional]
+        by_name = {name: input_spec(text) for name, text in named.items()}
+        if not in_order and not by_name:
+            if not self.inputs:
+                raise UsageError(
+                    "which inputs? Give their shapes and dtypes: --input 4x512:int64, or by name: "
+                    "--input x=8x3x224x224."
+                )
+            in_order, by_name = [], dict(self.inputs)
+        elif self.first and in_order:
+            by_name = {self.first: in_order.pop(0), **by_name}
+        usual = self.inputs.get(self.first)
+        given = by_name.get(self.first)
+        if given is not None and given.dtype is None and usual is not None:
+            by_name[self.first] = given = replace(given, dtype=usual.dtype)
+        if self.copied_as_labels and is_training and given is not None:
+            by_name.setdefault("labels", given)
+        return in_order, by_name
+
+
+def model_source(name: str) -> ModelSource:
+    """What `pkg.module:Model`, `file.py:Model(8, heads=4)`, `config.json` or a name of timm means.
+
+    Raises UsageError and ScriptError where there is no such thing.
+    """
+    if os.path.isdir(name) and os.path.isfile(os.path.join(name, CONFIG)):
+        name = os.path.join(name, CONFIG)
+    if name.endswith(".json"):
+        return _of_config(name)
+    if ":" in name:
+        return ModelSource(_of_code(name))
+    return _of_timm(name)
+
+
+# The user's own code ------------------------------------------------------------------------------
+
+
+def _of_code(name: str) -> Callable[[], nn.Module]:
+    place, _, expression = name.rpartition(":")
+    attribute, positional, named = _call(expression, name)
+
+    def build() -> nn.Module:
+        value: Any = _module(place)
+        for part in attribute.split("."):
+            if not hasattr(value, part):
+                near = did_you_mean(part, [key for key in dir(value) if not key.startswith("_")])
+                raise UsageError(f"{place} has no {attribute}. {near[:300]}")
+            value = getattr(value, part)
+        return value if isinstance(value, nn.Module) else value(*positional, **named)
+
+    return build
+
+
+def _call(expression: str, name: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """(attribute, arguments, named arguments) of "Model" or "Model(8, heads=4)": literals alone."""
+    try:
+        node = ast.parse(expression, mode="eval").body
+        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+        if any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError("** is no literal")
+        attribute = ast.unparse(call.func)
+        if not all(part.isidentifier() for part in attribute.split(".")):
+            raise ValueError(attribute)
+        named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        return attribute, [ast.literal_eval(value) for value in call.args], named
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(
+            f"{name[:200]!r} names no model.\nThese work: package.module:Model, "
+            "file.py:make_model, 'file.py:Model(8, width=512)'; arguments are literals."
+        ) from error
+
+
+def _module(place: str) -> ModuleType:
+    if place.endswith(".py"):
+        return _file(place)
+    directory = os.getcwd()
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing and not (place == missing or place.startswith(f"{missing}.")):
+            raise
+        raise ScriptError(f"{place}: no such module, from {directory} or installed.") from error
+
+
+def _file(path: str) -> ModuleType:
+    if not os.path.isfile(path):
+        raise ScriptError(f"{path}: no such file.")
+    name = os.path.splitext(os.path.basename(path))[0]
+    specification = importlib.util.spec_from_file_location(name, os.path.abspath(path))
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    sys.modules[name] = module  # classes are looked up there: dataclasses, pickle
+    specification.loader.exec_module(module)
+    return module
+
+
+# transformers -------------------------------------------------------------------------------------
+
+
+def _of_config(path: str) -> ModelSource:
+    try:
+        values = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: cannot be read as JSON ({error}).") from error
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise UsageError(f"{path}: no model_type, so it is no configuration of transformers.")
+    transformers = _imported("transformers", path)
+    try:
+        config = transformers.AutoConfig.for_model(**values)
+    except (ValueError, TypeError, KeyError) as error:
+        message = str(error).partition("\n")[0][:300]
+        raise UsageError(f"{path}: transformers refuses it: {message}") from error
+    kind = _class_of(transformers, config, path)
+
+    def build() -> nn.Module:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(config.dtype or before)  # as transformers' own from_pretrained
+        try:
+            model: nn.Module = kind(config)
+        finally:
+            torch.set_default_dtype(before)
+        return model
+
+    return _called_with(build, kind, config)
+
+
+def _class_of(transformers: Any, config: Any, path: str) -> Any:
+    """The class that the configuration names, else the one for causal language models, else the
+    bare model.
+    """
+    for name in config.architectures or ():
+        kind = getattr(transformers, str(name), None)
+        if kind is None:
+            raise UsageError(
+                f"{path}: transformers {transformers.__version__} has no class {str(name)[:100]}, "
+                "and code that comes with a checkpoint is not run.\n"
+                "Give a class of your own: tally summary package.module:Model"
+            )
+        return kind
+    for mapping in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_MAPPING):
+        if type(config) in mapping:
+            return mapping[type(config)]
+    raise UsageError(f"{path}: transformers has no model for {type(config).__name__}.")
+
+
+def _called_with(build: Callable[[], nn.Module], kind: Any, config: Any) -> ModelSource:
+    first = kind.main_input_name
+    if first == TOKENS:
+        text = config.get_text_config()
+        longest = getattr(text, "max_position_embeddings", None) or SEQUENCE
+        spec = InputSpec((1, min(SEQUENCE, longest)), torch.int64)
+        has_loss = kind.__name__.endswith(LABELLED)
+        return ModelSource(build, {first: spec}, first, has_loss)
+    if first == PIXELS:
+        image = getattr(config, "image_size", None) or IMAGE
+        height, width = (image, image) if isinstance(image, int) else image
+        channels = getattr(config, "num_channels", None) or CHANNELS
+        return ModelSource(build, {first: InputSpec((1, channels, height, width), None)}, first)
+    return ModelSource(build, {}, first)
+
+
+# timm ---------------------------------------------------------------------------------------------
+
+
+def _of_timm(name: str) -> ModelSource:
+    timm = _imported("timm", name)
+    if not timm.is_model(name):
+        names = timm.list_models()
+        known = did_you_mean(name, names) if len(name) < 100 else ""
+        remedy = known if known.startswith("Did") else "timm.list_models() lists them."
+        raise UsageError(f"timm has no model {name[:100]!r}. {remedy}")
+    settings = timm.get_pretrained_cfg(name)
+    size = tuple(settings.input_size) if settings is not None else (CHANNELS, IMAGE, IMAGE)
+
+    def build() -> nn.Module:
+        model: nn.Module = timm.create_model(name, pretrained=False)
+        return model
+
+    return ModelSource(build, {"x": InputSpec((1, *size), None)}, "x")
+
+
+def _imported(library: str, name: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except ImportError as error:
+        raise UsageError(
+            f"{name[:200]}: {library} is needed, and cannot be imported ({error}).\n"
+            f"Install it: pip install {library}. A model of your own is package.module:Model."
+        ) from error

@@ -1,0 +1,142 @@
+"""`tally summary` as a user meets it: models by name, inputs, errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torchtally.cli import main
+from torchtally.cli.summary import PRECISIONS, TREE_LEVELS
+from torchtally.models import precision
+from torchtally.views.model_summary import DEPTH
+
+NET = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=4, *, bias=False):
+        super().__init__()
+        self.fc = nn.Linear(width, 8, bias=bias)
+
+    def forward(self, x, scale=None):
+        assert torch.cuda.is_available()
+        return self.fc(x)
+
+class models:
+    small = Net(2)
+
+not_a_model = 3
+"""
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+    "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 32,
+}  # fmt: skip
+LLAMA_PARAMETERS = 2 * 100 * 64 + 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64)
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TALLY_GPU", "A100-SXM")
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert main(["summary", *words, "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_class_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "net.py:Net", "--input", "2x4", "--precision", "as-is"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("fits A100-SXM: peak ")
+    assert "Net: 32 parameters, called with 2x4:float32" in out
+    assert "      32    fc: Linear " in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert err == "tally: no --gpu: A100-SXM, by TALLY_GPU\n"
+
+
+def test_arguments_of_the_class(capsys: pytest.CaptureFixture[str]) -> None:
+    """6 * 8 weights and 8 biases; 2 rows: 2 * 2 * 6 * 8 FLOPs, and the bias's additions."""
+    words = ("net.py:Net(6, bias=True)", "--input", "x=2x6", "--eval", "--precision", "as-is")
+    found = document(capsys, *words)
+    assert found["parameters"] == 6 * 8 + 8
+    assert found["flops_forward"] == 2 * 2 * 6 * 8
+    assert found["is_training"] is False
+
+
+def test_a_model_that_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(capsys, "net.py:models.small", "--input", "2x2")["parameters"] == 2 * 8
+
+
+def test_an_installed_module(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("torch.nn:Linear(3, 4)", "--input", "2x3", "--optimizer", "none")
+    assert document(capsys, *words)["parameters"] == 3 * 4 + 4
+
+
+@pytest.mark.parametrize("place", [".", "config.json"])
+def test_a_configuration_of_transformers(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, place, "--input", "2x16")
+    assert found["parameters"] == LLAMA_PARAMETERS
+    assert found["inputs"] == "input_ids 2x16:int64, labels 2x16:int64"
+
+
+def test_a_configuration_knows_its_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "config.json", "--eval")
+    assert found["inputs"] == "input_ids 1x32:int64"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["net.py:Nett", "--input", "2x4"], 2, "net.py has no Nett. Choose from: Net"),
+        (["none.py:Net", "--input", "2x4"], 2, "none.py: no such file."),
+        (["none.of:Net", "--input", "2x4"], 2, "none.of: no such module, from "),
+        (["net.py:Net(open('x'))", "--input", "2x4"], 2, "names no model."),
+        (["net.py:not_a_model", "--input", "2x4"], 2, "TypeError: 'int' object is not callable"),
+        (["net.py:Net"], 2, "which inputs? Give their shapes and dtypes: --input 4x512:int64"),
+        (["net.py:Net", "--input", "x=2", "--input", "x=3"], 2, "--input x is given twice."),
+        (["net.py:Net", "--input", "2x5"], 2, "net.py:Net: RuntimeError: a and b must have same"),
+        (["net.py:Net", "--input", "2x4", "--optimizer", "adm"], 2, "unknown optimizer 'adm'."),
+        (["no/config.json"], 2, "no/config.json: cannot be read as JSON"),
+        (["resnet50"], 2, "timm is needed, and cannot be imported"),
+    ],
+)
+def test_mistakes_are_messages(
+    words: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    assert main(["summary", *words]) == code
+    err = capsys.readouterr().err
+    assert "tally: error: " in err
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_what_a_model_raises_is_shown_with_its_own_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["summary", "net.py:Net", "--input", "2x5"])
+    assert "net.py:11. Does --input match what the model takes?" in capsys.readouterr().err
+
+
+def test_json_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text, message in [
+        ("{}", "no model_type"),
+        ("[", "cannot be read as JSON"),
+        ('{"model_type": "nothing"}', "transformers refuses it"),
+        ('{"model_type": "llama", "architectures": ["Other"]}', "has no class Other"),
+    ]:
+        (tmp_path / "bad.json").write_text(text)
+        assert main(["summary", "bad.json"]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_parsers_constants_are_the_librarys() -> None:
+    assert tuple(precision.PRECISIONS) == PRECISIONS
+    assert TREE_LEVELS == DEPTH

@@ -1,0 +1,283 @@
+"""`torchtally.summary`: figures of small models by hand, and nothing of the caller's is changed."""
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchtally
+from torchtally import summary
+from torchtally.errors import UsageError
+from torchtally.memory import is_alive
+from torchtally.report.formats import render
+from torchtally.report.model import model_report
+from torchtally.report.report import Look
+from torchtally.trace import Role
+from torchtally.views.model_summary import ModelSummary
+
+AS_IS: dict[str, Any] = {"optimizer": "sgd", "precision": "as-is"}
+
+
+def layers(depth: int = 3, width: int = 4) -> nn.Module:
+    blocks = (nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(depth))
+    return nn.Sequential(*blocks, nn.Linear(width, 2))
+
+
+def test_a_linear_layer() -> None:
+    """M = 2 rows, 3 in, 4 out: 2 * M * 3 * 4 FLOPs forward; the input has no gradient."""
+    found = summary(nn.Linear(3, 4, bias=False), "2x3", **AS_IS)
+    assert found.parameters == found.trained_parameters == 3 * 4
+    assert found.flops_forward == found.flops_backward == 2 * 2 * 3 * 4
+    assert found.root.facts.output == ((2, 4),)
+    assert found.inputs == "2x3:float32"
+
+
+def test_the_parts_sum_to_the_step() -> None:
+    found = summary(layers(), "8x4", **AS_IS)
+    total, parts = found.ledger.total, found.root.total + found.outside
+    assert parts.flops == total.flops
+    assert parts.bytes_saved == total.bytes_saved
+    assert parts.count == total.count
+    assert parts.seconds == pytest.approx(found.step_s)
+    assert found.modules["0"].parameters == 4 * 4 + 4
+    assert found.modules["0.0"].total.flops_forward == 2 * 8 * 4 * 4
+
+
+def test_tied_weights_count_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, ids: Tensor) -> Tensor:
+            logits: Tensor = self.head(self.embedding(ids))
+            return logits
+
+    found = summary(Tied(), "2x3:int64", **AS_IS)
+    assert found.parameters == 10 * 4
+    assert found.modules["head"].parameters == 0
+    assert found.modules["head"].total.flops_forward == 2 * 6 * 4 * 10
+
+
+def test_the_peak_is_that_of_a_training_loop() -> None:
+    model = layers(width=256)
+
+    def train() -> None:
+        copied = layers(width=256).cuda()
+        optimizer = torch.optim.AdamW(copied.parameters())
+        for _ in range(3):
+            batch = torch.empty(64, 256, device="cuda")
+            copied(batch).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    ledger = torchtally.account(torchtally.run(train, gpu="H100-SXM"))
+    found = summary(model, "64x256", precision="as-is", loss=lambda output: output.sum())
+    assert found.peak_bytes == ledger.memory.peak_bytes
+    assert found.flops_forward == ledger.total.flops_forward
+
+
+def state_bytes(found: ModelSummary) -> int:
+    trace = found.ledger.trace
+    return sum(
+        storage.requested_bytes
+        for storage in trace.storages
+        if storage.role is Role.OPTIMIZER_STATE and is_alive(storage, trace.step_ends[-1] - 1)
+    )
+
+
+def test_an_optimizer_keeps_nothing_for_what_has_no_gradient() -> None:
+    class Idle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(16, 16, bias=False), nn.Linear(999, 999)
+            self.frozen = nn.Linear(16, 16).requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.frozen(self.used(x))
+            return out
+
+    found = summary(Idle(), "2x16", precision="as-is")
+    assert state_bytes(found) == 2 * 4 * 16 * 16
+    assert found.parameters - found.trained_parameters == 16 * 16 + 16
+
+
+def test_precisions() -> None:
+    """Weights of bfloat16 halve AdamW's state, which is 2 numbers for each of 16 * 16."""
+    model = nn.Linear(16, 16, bias=False)
+    states = {
+        name: state_bytes(summary(model, "2x16", precision=name))
+        for name in ("fp32", "tf32", "bf16", "fp16", "pure-bf16")
+    }
+    assert states.pop("pure-bf16") == 2 * 2 * 16 * 16
+    assert set(states.values()) == {2 * 4 * 16 * 16}
+
+
+def test_a_forward_pass_alone() -> None:
+    found = summary(layers(), "8x4", training=False)
+    assert found.flops_backward == found.bytes_saved == 0
+    assert found.ledger.total.flops_optimizer == 0
+    assert found.flops_forward > 3 * 2 * 8 * 4 * 4
+    assert "flops_backward" not in [column.name for column in found.table().columns]
+
+
+def test_a_step_without_an_optimizer_has_no_state() -> None:
+    found = summary(nn.Linear(16, 16), "2x16", optimizer=None, precision="as-is")
+    assert state_bytes(found) == 0
+    assert found.flops_backward == 2 * 2 * 16 * 16 + 2 * 16  # and the bias's sum over rows
+
+
+def test_an_optimizer_by_a_function() -> None:
+    found = summary(
+        nn.Linear(16, 16, bias=False), "2x16", precision="as-is",
+        optimizer=lambda parameters: torch.optim.SGD(parameters, momentum=0.9),
+    )  # fmt: skip
+    assert state_bytes(found) == 4 * 16 * 16
+
+
+# Nothing is changed ------------------------------------------------------------------------------
+
+
+def test_the_caller_keeps_everything() -> None:
+    model = layers().eval()
+    model[0].train()
+    weight = model[0][0].weight
+    weight.grad = torch.ones(4, 4)
+    values = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(7), random.seed(7), np.random.seed(7)
+    expected = torch.rand(1), random.random(), np.random.rand()
+    torch.manual_seed(7), random.seed(7), np.random.seed(7)
+    before = torch.get_float32_matmul_precision()
+    batch = torch.rand(8, 4, generator=torch.Generator().manual_seed(1))
+    summary(model, batch, precision="tf32")
+    assert (torch.rand(1), random.random(), np.random.rand()) == expected
+    assert torch.get_float32_matmul_precision() == before
+    assert [module.training for module in model.modules()][:4] == [False, True, True, True]
+    assert model[0][0].weight is weight
+    assert torch.equal(weight.grad, torch.ones(4, 4))
+    assert all(torch.equal(tensor, values[name]) for name, tensor in model.state_dict().items())
+    assert all(not module._forward_hooks for module in model.modules())
+    assert not torch.cuda.is_available() or weight.device.type == "cpu"
+
+
+def figures(found: ModelSummary) -> tuple[object, ...]:
+    step_ns = round((found.step_s or 0) * 1e9)
+    return found.parameters, found.ledger.total.flops, found.peak_bytes, step_ns
+
+
+def test_a_model_on_meta_and_on_a_virtual_gpu_costs_the_same() -> None:
+    model = layers()
+    with torch.device("meta"):
+        on_meta = layers()
+    with torchtally.virtual_gpu("H100-SXM"):
+        on_gpu = layers().cuda()
+    expected = figures(summary(model, "8x4"))
+    assert figures(summary(on_meta, torch.empty(8, 4, device="meta"))) == expected
+    assert figures(summary(on_gpu, torch.rand(8, 4))) == expected
+    assert all(parameter.is_meta for parameter in on_meta.parameters())
+
+
+def test_a_function_builds_what_this_machine_cannot_hold() -> None:
+    """Two matrices of 2**36 numbers: 256 GiB each."""
+    found = summary(
+        lambda: nn.Sequential(*(nn.Linear(2**18, 2**18, bias=False) for _ in range(2))),
+        f"1x{2**18}", precision="as-is", optimizer=None,
+    )  # fmt: skip
+    assert found.parameters == 2 * 2**36
+    assert found.fits is False
+
+
+# Errors ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (["4x"], {}, "'4x' is no input. These work: 4x512:int64"),
+        (["4:floot32"], {}, "unknown dtype. Did you mean float32"),
+        (["2x4"], {"optimizer": "adamq"}, "unknown optimizer 'adamq'. Did you mean adam"),
+        (["2x4"], {"precision": "bf17"}, "unknown precision 'bf17'. Choose one of bf16"),
+        (["2x4"], {"gpu": "H1000"}, "H1000"),
+        (["2x4"], {"loss": lambda output: output.detach().sum()}, "the loss has no gradient"),
+    ],
+)
+def test_mistakes_are_messages(arguments: Any, options: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        summary(layers(), *arguments, **options)
+
+
+def test_what_the_model_raises_is_raised() -> None:
+    with pytest.raises(RuntimeError, match="same reduction dim"):
+        summary(layers(), "2x5")
+    assert not torch.cuda.is_initialized()
+    summary(layers(), "2x4")  # the session has been left
+
+
+def test_a_model_without_an_output_to_train() -> None:
+    with pytest.raises(UsageError, match="in which no tensor has a gradient"):
+        summary(layers().requires_grad_(False), "2x4")
+
+
+def test_a_model_that_cannot_be_copied() -> None:
+    model = layers()
+    model.lock = open(__file__)  # type: ignore[assignment]  # noqa: SIM115
+    with pytest.raises(UsageError, match="Give a function that builds it"):
+        summary(model, "2x4")
+    model.lock.close()  # type: ignore[union-attr, operator]
+
+
+# What is shown -----------------------------------------------------------------------------------
+
+
+def test_alike_modules_are_one_row_with_their_sum() -> None:
+    found = summary(layers(), "8x4", **AS_IS)
+    table = found.table(depth=1)
+    names = table.column("name")
+    assert names[:3] == ("Sequential", "  (0-2): 3 x Sequential", "  3: Linear")
+    assert table.column("parameters")[1] == 3 * (4 * 4 + 4)
+    assert table.column("flops_forward")[2] == 2 * 8 * 4 * 2
+    assert table.column("output")[:3] == ("8x2", "8x4", "8x2")
+    assert len(found.table(depth=0).rows) == 2  # the model, and what is outside of it
+    assert found.table(None).column("name")[2] == "    0: 3 x Linear"
+
+
+def test_modules_that_differ_stay_apart() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 5))
+    names = summary(model, "8x4", **AS_IS).table().column("name")
+    assert names[1:3] == ("  (0-1): 2 x Linear", "  2: Linear")
+
+
+def test_a_list_is_no_level() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    names = summary(Net(), "8x4", **AS_IS).table(depth=1).column("name")
+    assert names[:2] == ("Net", "  blocks.(0-1): 2 x Linear")
+
+
+def test_it_is_shown_in_80_columns_and_as_a_document() -> None:
+    found = summary(layers(), "8x4", **AS_IS)
+    text = str(found)
+    assert text.startswith("fits H100-SXM: peak ")
+    assert "Sequential: 70 parameters, called with 8x4:float32\n" in text  # 3 * 20 + 10
+    assert max(map(len, text.splitlines())) <= 80
+    assert "<table>" in found._repr_html_()
+    assert repr(found).startswith("<ModelSummary of Sequential on H100-SXM: 70 parameters, ")
+    document = json.loads(render(model_report(found), "json", Look()))
+    assert document["parameters"] == 70
+    assert [module["name"] for module in document["modules"]] == [
+        "", "0", "0.0", "0.1", "1", "1.0", "1.1", "2", "2.0", "2.1", "3",
+    ]  # fmt: skip
+    assert document["flops_forward"] == found.flops_forward
