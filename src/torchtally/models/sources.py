@@ -232,7 +232,7 @@ def _of_timm(name: str) -> ModelSource:
 def _imported(library: str, name: str) -> Any:
     try:
         return importlib.import_module(library)
-    except ImportError as error:
+    except Exception as error:  # also what a library raises that is built for another torch
         raise UsageError(
             f"{name[:200]}: {library} is needed, and cannot be imported ({error}).\n"
             f"Install it: pip install {library}. A model of your own is package.module:Model."
