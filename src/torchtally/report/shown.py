@@ -15,7 +15,7 @@ MOST_ROWS = 20
 
 
 def text(value: Table | Ledger | ModelSummary | FormatComparison) -> str:
-    """A table, what `tally dtypes` or `tally summary` prints, or of a ledger what `tally show` does."""
+    """A table, or what `tally dtypes`, `tally summary` or, of a ledger, `tally show` prints."""
     if isinstance(value, FormatComparison):
         return comparison_text(value)
     if isinstance(value, ModelSummary):
