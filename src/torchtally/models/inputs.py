@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchtally import torch_private as private
 from torchtally.errors import UsageError, did_you_mean
-from torchtally.models.placing import Places
+from torchtally.models.placing import TensorDevices
 
 FORM = re.compile(r"(?P<sizes>\d+(x\d+)*)?(:(?P<dtype>\w+))?", re.ASCII)
 EXAMPLE = "4x512:int64 or 8x3x224x224"
@@ -81,9 +81,9 @@ class Inputs:
             {name: _described(value) for name, value in named.items()},
         )
 
-    def on_gpu(self, places: Places, weight_dtype: torch.dtype | None) -> "Inputs":
+    def on_gpu(self, devices: TensorDevices, weight_dtype: torch.dtype | None) -> "Inputs":
         """As the model is called with them."""
-        memo: dict[int, Any] = {id(tensor): places.on_gpu(tensor) for tensor in self.tensors}
+        memo: dict[int, Any] = {id(tensor): devices.on_gpu(tensor) for tensor in self.tensors}
 
         def moved(value: Any) -> Any:
             # A model may change what it is given: a cache of keys and values.

@@ -15,7 +15,7 @@ PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class TensorDevices:
     """Where tensors are, by their ids, as they were before the session.
 
     Within it "cuda" is the virtual GPU, and a tensor on a real one would be asked for its values.
@@ -24,7 +24,7 @@ class Places:
     devices: dict[int, str]
 
     @classmethod
-    def of(cls, tensors: Iterable[Tensor]) -> "Places":
+    def of(cls, tensors: Iterable[Tensor]) -> "TensorDevices":
         return cls({id(tensor): tensor.device.type for tensor in tensors})
 
     def on_gpu(self, tensor: Tensor) -> Tensor:
@@ -40,7 +40,9 @@ def empty_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device="cuda")
 
 
-def model_on_gpu(model: nn.Module, places: Places, weight_dtype: torch.dtype | None) -> nn.Module:
+def model_on_gpu(
+    model: nn.Module, devices: TensorDevices, weight_dtype: torch.dtype | None
+) -> nn.Module:
     """A copy of the model on the virtual GPU, with floats in this dtype; None: in their own.
 
     Parameters have no values there, and the model itself is not touched. What modules share (tied
@@ -55,7 +57,7 @@ def model_on_gpu(model: nn.Module, places: Places, weight_dtype: torch.dtype | N
             dtype = cast_of(tensor, weight_dtype)
             memo[id(tensor)] = nn.Parameter(empty_like(tensor, dtype), tensor.requires_grad)
         else:
-            buffer = places.on_gpu(tensor.detach() if tensor.requires_grad else tensor)
+            buffer = devices.on_gpu(tensor.detach() if tensor.requires_grad else tensor)
             memo[id(tensor)] = buffer.to(cast_of(tensor, weight_dtype))
     try:
         copied = copy.deepcopy(model, memo)

@@ -17,7 +17,7 @@ from torchtally.errors import UsageError
 from torchtally.isolation.run import isolation
 from torchtally.models.inputs import Inputs
 from torchtally.models.optimizers import MakeOptimizer, make_optimizer
-from torchtally.models.placing import Places, model_on_gpu, tensors_of
+from torchtally.models.placing import TensorDevices, model_on_gpu, tensors_of
 from torchtally.models.precision import StepPrecision
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline
@@ -74,7 +74,7 @@ def run_step(request: StepRequest, roofline: Roofline) -> tuple[Trace, StepRun]:
 def _run(request: StepRequest, roofline: Roofline, idle: frozenset[str]) -> StepRun:
     model = request.model
     tensors = list(tensors_of(model)) if isinstance(model, nn.Module) else []
-    places = Places.of([*tensors, *request.inputs.tensors])
+    devices = TensorDevices.of([*tensors, *request.inputs.tensors])
     run = StepRun()
     with (
         random_states_kept(),
@@ -94,7 +94,7 @@ def _run(request: StepRequest, roofline: Roofline, idle: frozenset[str]) -> Step
         def end_step() -> None:
             recorder.step_ends.append(recorder.clock)
 
-        _take_step(request, places, idle, run, end_step)
+        _take_step(request, devices, idle, run, end_step)
         run.trace = session.trace(Ending("steps"))
         isolated.tidy()
     return run
@@ -102,7 +102,7 @@ def _run(request: StepRequest, roofline: Roofline, idle: frozenset[str]) -> Step
 
 def _take_step(
     request: StepRequest,
-    places: Places,
+    devices: TensorDevices,
     idle: frozenset[str],
     run: StepRun,
     end_step: Callable[[], None],
@@ -111,10 +111,10 @@ def _take_step(
     if not isinstance(model, nn.Module):
         model = _built(model)
     dtype = precision.weight_dtype
-    copied = model_on_gpu(model, places, dtype)
+    copied = model_on_gpu(model, devices, dtype)
     if copied.training is not request.is_training:
         copied.train(request.is_training)
-    inputs = request.inputs.on_gpu(places, dtype if precision.autocast_dtype is None else None)
+    inputs = request.inputs.on_gpu(devices, dtype if precision.autocast_dtype is None else None)
     run.inputs = str(inputs)
     outputs: dict[nn.Module, tuple[Shape, ...]] = {}
     hooks = [module.register_forward_hook(_shapes_into(outputs)) for module in copied.modules()]
